@@ -1,0 +1,43 @@
+# Targets anybody would guess. Each sets up first; `make setup` alone is idempotent.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: all setup run test lint format lock clean help
+all: lint test
+
+help:            ## what there is
+	@grep -E '^[a-z_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
+
+setup: $(STAMP)  ## a virtual environment with the pinned dependencies
+
+$(STAMP): requirements.lock pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing pinned dependencies into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --requirement requirements.lock
+	@$(BIN)/python -m pip install --quiet --no-deps --editable .
+	@touch $(STAMP)
+
+run: setup       ## the whole pipeline on this machine, with a conversation played through it (ONCE=1 exits when done)
+	@$(BIN)/aftermind demo $(if $(ONCE),--once)
+
+test: setup      ## the whole suite
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: setup      ## ruff, mypy strict, import contracts
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: setup    ## rewrite in the house format
+	@$(BIN)/ruff check --fix --quiet . || true
+	@$(BIN)/ruff format .
+
+lock: setup      ## pin again what pyproject.toml asks for
+	@$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --no-emit-index-url --no-header --no-annotate --quiet --upgrade -o requirements.lock
+
+clean:           ## caches and the environment; data in .aftermind/ stays
+	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache dist build
