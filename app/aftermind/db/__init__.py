@@ -1,0 +1,1 @@
+"""Databases underneath: engines, tables, transactions and migrations, shared by stores and ledger."""

@@ -1,0 +1,58 @@
+"""What a database is to the stores and the ledger: transactions, and where its log stands after a commit."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+
+class Transaction(Protocol):
+    """The handle that stores and ledger both take, so that their effects commit as one.
+
+    It belongs to the database that opened it, and to one task at a time.
+    """
+
+    def after_commit(self, call: Callable[[], None]) -> None:
+        """Run `call` once the commit has succeeded, in the order added; never after a rollback."""
+
+
+@dataclass(frozen=True, slots=True, order=False, kw_only=True)
+class Watermark:
+    """A place in a write-ahead log: everything committed before it was taken is at or below it.
+
+    `system` is Postgres's system identifier, `timeline` grows with each promotion, `lsn` is in bytes. Two watermarks
+    compare only within one system and timeline: after a failover the new primary's LSN may be the lower one.
+    """
+
+    system: int
+    timeline: int
+    lsn: int
+
+    def encode(self) -> str:
+        """As text for Redis and events: `system/timeline/lsn`, decimal."""
+        return f"{self.system}/{self.timeline}/{self.lsn}"
+
+    @classmethod
+    def decode(cls, text: str) -> Self:
+        """The reverse of `encode`."""
+        system, timeline, lsn = (int(part) for part in text.split("/"))
+        return cls(system=system, timeline=timeline, lsn=lsn)
+
+
+class Database(Protocol):
+    """One primary. Constructing it connects nothing; the first transaction does."""
+
+    def transaction(
+        self, *, namespace: str | None = None, read_only: bool = False, timeout: float | None = None
+    ) -> AbstractAsyncContextManager[Transaction]:
+        """A transaction that commits at the end of the block and rolls back where it raises.
+
+        `namespace` names the tenant whose rows it may touch (None: the library's own work across tenants). `timeout`
+        (seconds; default `settings.db_timeout_seconds`) bounds each statement. Raises `StoreUnavailable`.
+        """
+
+    async def watermark(self) -> Watermark | None:
+        """Where the log stands now; take it after a COMMIT, never before. None where no replica can lag."""
+
+    async def close(self) -> None:
+        """Give back every connection. The object can be used again afterwards: it reopens."""

@@ -1,0 +1,298 @@
+"""Every error a user can meet, in one tree.
+
+AftermindError
+├── InvalidInput            the call is wrong; nothing was handed over
+│   ├── InvalidScope        a namespace, user, session or agent id
+│   ├── InvalidMessage      role, content, metadata or time of a message
+│   ├── MessageTooLarge     a message over the size limit
+│   ├── InvalidQuery        a recall or search
+│   ├── InvalidFact, InvalidBlock, InvalidFilter
+│   └── InvalidSettings     a URL, a name or a combination of settings
+├── Unavailable             something does not answer; the same call may work later
+│   ├── StoreUnavailable, RedisUnavailable, BrokerUnavailable
+│   ├── ModelUnavailable    timeout, connection or 5xx of a model provider
+│   │   └── RateLimited     429, with the provider's Retry-After
+│   ├── ReceiptTimeout      the write is safe, but not done within the time asked for
+│   └── StackError          a component of the embedded stack
+├── Refused                 understood, and declined
+│   ├── QueueFull, SpoolFull
+│   ├── BudgetExhausted     a namespace spent what it may spend on models
+│   ├── ModelRefused, BadModelRequest, BadModelAnswer, ModelKeyRefused
+│   ├── JobDead             the awaited job is a dead letter
+│   └── Forgotten           what was awaited was forgotten meanwhile
+├── Conflict                the state is not the one the caller believed
+│   ├── LeaseLost, BlockConflict, DimensionMismatch, SchemaOutdated
+│   └── UnknownPayload      bytes of a version this release does not know
+└── Bug                     ours; please report it
+"""
+
+from datetime import timedelta
+from uuid import UUID
+
+
+class AftermindError(Exception):
+    """Root of everything that Aftermind raises on purpose."""
+
+
+class InvalidInput(AftermindError):
+    """The call is wrong as it stands; nothing was handed over."""
+
+
+class Unavailable(AftermindError):
+    """Something does not answer; the same call may work later."""
+
+
+class Refused(AftermindError):
+    """Understood, and declined."""
+
+
+class Conflict(AftermindError):
+    """The state is not the one that the caller believed."""
+
+
+class Bug(AftermindError):
+    """A fault of Aftermind itself; please report it with the text of the error."""
+
+
+class InvalidScope(InvalidInput):
+    """A namespace, user, session or agent id that cannot be used."""
+
+    def __init__(self, field: str, value: object, why: str) -> None:
+        self.field, self.value, self.why = field, value, why
+        super().__init__(f"{field}={_shown(value)}: {why}")
+
+
+class InvalidMessage(InvalidInput):
+    """A message whose role, content, metadata or time cannot be used."""
+
+    def __init__(self, field: str, value: object, why: str, *, index: int | None = None) -> None:
+        self.field, self.value, self.why, self.index = field, value, why, index
+        where = "" if index is None else f"message {index}: "
+        super().__init__(f"{where}{field}={_shown(value)}: {why}")
+
+
+class MessageTooLarge(InvalidMessage):
+    """A message over `settings.message_max_bytes`."""
+
+    def __init__(self, size_bytes: int, limit_bytes: int, *, index: int | None = None) -> None:
+        self.size_bytes, self.limit_bytes = size_bytes, limit_bytes
+        why = f"the limit is {limit_bytes:,} bytes. Split the message, or raise AFTERMIND_MESSAGE_MAX_BYTES."
+        super().__init__("size_bytes", size_bytes, why, index=index)
+
+
+class InvalidQuery(InvalidInput):
+    """A recall or search whose text, mode, filter or budget cannot be used."""
+
+    def __init__(self, field: str, value: object, why: str) -> None:
+        self.field, self.value, self.why = field, value, why
+        super().__init__(f"{field}={_shown(value)}: {why}")
+
+
+class InvalidFilter(InvalidQuery):
+    """A filter of dead letters, jobs or replay plans."""
+
+
+class InvalidFact(InvalidInput):
+    """A fact without subject, predicate or object, or with times the wrong way round."""
+
+    def __init__(self, field: str, value: object, why: str) -> None:
+        self.field, self.value, self.why = field, value, why
+        super().__init__(f"{field}={_shown(value)}: {why}")
+
+
+class InvalidBlock(InvalidInput):
+    """A block whose name or size cannot be used."""
+
+    def __init__(self, field: str, value: object, why: str) -> None:
+        self.field, self.value, self.why = field, value, why
+        super().__init__(f"{field}={_shown(value)}: {why}")
+
+
+class InvalidSettings(InvalidInput):
+    """A setting, or a combination of settings, that cannot work."""
+
+    def __init__(self, field: str, value: object, why: str) -> None:
+        self.field, self.value, self.why = field, value, why
+        super().__init__(f"{field}={_shown(value)}: {why}")
+
+
+class StoreUnavailable(Unavailable):
+    """The database does not answer within its deadline."""
+
+    def __init__(self, what: str, why: str) -> None:
+        self.what, self.why = what, why
+        super().__init__(f"{what}: {why}. Is Postgres running? `aftermind doctor` looks at every component.")
+
+
+class RedisUnavailable(Unavailable):
+    """Redis does not answer, or refuses to write (OOM, READONLY, LOADING, MISCONF)."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        super().__init__(f"Redis: {why}. `aftermind doctor` looks at every component.")
+
+
+class BrokerUnavailable(Unavailable):
+    """The Celery broker does not take a doorbell; what was handed over is safe and rings later."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        super().__init__(f"broker: {why}. The reconciler rings again when it is back.")
+
+
+class ModelUnavailable(Unavailable):
+    """A model provider timed out, dropped the connection or answered 5xx."""
+
+    def __init__(self, provider: str, why: str) -> None:
+        self.provider, self.why = provider, why
+        super().__init__(f"{provider}: {why}")
+
+
+class RateLimited(ModelUnavailable):
+    """A model provider answered 429; `retry_after` is its own word, where it gave one."""
+
+    def __init__(self, provider: str, retry_after: timedelta | None = None) -> None:
+        self.retry_after = retry_after
+        wait = "no Retry-After" if retry_after is None else f"retry after {retry_after.total_seconds():g} s"
+        super().__init__(provider, f"rate limited ({wait})")
+
+
+class ReceiptTimeout(Unavailable):
+    """The awaited step was not done in time. The write itself is safe: nothing has to be sent again."""
+
+    def __init__(self, job_id: UUID, step: str, timeout: float, state: str) -> None:
+        self.job_id, self.step, self.timeout, self.state = job_id, step, timeout, state
+        super().__init__(f"{step} of job {job_id} not done within {timeout:g} s; it is {state}. The turn is safe.")
+
+
+class StackError(Unavailable):
+    """A component of the embedded stack cannot be started or does not stay up."""
+
+    def __init__(self, component: str, why: str, remedy: str) -> None:
+        self.component, self.why, self.remedy = component, why, remedy
+        super().__init__(f"{component}: {why}. {remedy}")
+
+
+class QueueFull(Refused):
+    """More is pending than `settings.pending_max_*` allows, and the caller chose to be told."""
+
+    def __init__(self, what: str, value: float, limit: float) -> None:
+        self.what, self.value, self.limit = what, value, limit
+        super().__init__(f"{what} is {value:g}, the limit is {limit:g}. Add store workers, or retry later.")
+
+
+class SpoolFull(Refused):
+    """Redis is away and the local spool holds all that it may."""
+
+    def __init__(self, path: str, size_bytes: int, limit_bytes: int) -> None:
+        self.path, self.size_bytes, self.limit_bytes = path, size_bytes, limit_bytes
+        super().__init__(
+            f"the spool {path} holds {size_bytes:,} of {limit_bytes:,} bytes and Redis is away. "
+            "Bring Redis back, or raise AFTERMIND_SPOOL_MAX_BYTES."
+        )
+
+
+class BudgetExhausted(Refused):
+    """A namespace has spent what it may spend on models in this period; its jobs wait."""
+
+    def __init__(self, namespace: str, what: str, limit: float) -> None:
+        self.namespace, self.what, self.limit = namespace, what, limit
+        super().__init__(f"namespace {namespace!r} reached its budget of {limit:g} {what}; its jobs wait.")
+
+
+class ModelRefused(Refused):
+    """A model declined to answer on grounds of policy; trying again would not help."""
+
+    def __init__(self, provider: str, why: str) -> None:
+        self.provider, self.why = provider, why
+        super().__init__(f"{provider} refused: {why}")
+
+
+class BadModelRequest(Refused):
+    """A model provider says that the request itself is wrong (400, 404, 413, 422)."""
+
+    def __init__(self, provider: str, status: int, why: str) -> None:
+        self.provider, self.status, self.why = provider, status, why
+        super().__init__(f"{provider} answered {status}: {why}")
+
+
+class BadModelAnswer(Refused):
+    """A model's answer could not be used: unparsable, truncated, or not of the schema."""
+
+    def __init__(self, provider: str, why: str) -> None:
+        self.provider, self.why = provider, why
+        super().__init__(f"{provider} gave an answer that cannot be used: {why}")
+
+
+class ModelKeyRefused(Refused):
+    """A provider's key is missing or was refused (401, 403); jobs of that kind pause until it is mended."""
+
+    def __init__(self, provider: str, why: str) -> None:
+        self.provider, self.why = provider, why
+        super().__init__(f"{provider}: {why}. Set a valid key; jobs of this kind wait until then.")
+
+
+class JobDead(Refused):
+    """The awaited job is out of tries and lies among the dead letters, payload whole."""
+
+    def __init__(self, job_id: UUID, reason: str) -> None:
+        self.job_id, self.reason = job_id, reason
+        super().__init__(f"job {job_id} is a dead letter ({reason}); see `aftermind dead show {job_id}`.")
+
+
+class Forgotten(Refused):
+    """What was awaited has been forgotten meanwhile."""
+
+    def __init__(self, job_id: UUID) -> None:
+        self.job_id = job_id
+        super().__init__(f"what job {job_id} was to keep has been forgotten.")
+
+
+class LeaseLost(Conflict):
+    """Somebody else holds the job by now; this worker's effect was rolled back."""
+
+    def __init__(self, job_id: UUID) -> None:
+        self.job_id = job_id
+        super().__init__(f"the lease on job {job_id} is no longer ours; its effect was rolled back.")
+
+
+class BlockConflict(Conflict):
+    """A block was changed since the version that the caller read."""
+
+    def __init__(self, name: str, expected: int, found: int) -> None:
+        self.name, self.expected, self.found = name, expected, found
+        super().__init__(f"block {name!r} is at version {found}, not {expected}. Read it again and repeat the edit.")
+
+
+class DimensionMismatch(Conflict):
+    """The embedder's vectors do not fit the stored ones."""
+
+    def __init__(self, stored: int, wanted: int) -> None:
+        self.stored, self.wanted = stored, wanted
+        super().__init__(
+            f"stored vectors have {stored} dimensions, the embedder gives {wanted}. "
+            "`aftermind migrate --re-embed` rebuilds them; until then keep the former AFTERMIND_EMBEDDER."
+        )
+
+
+class SchemaOutdated(Conflict):
+    """The database's schema is not the one that this release reads."""
+
+    def __init__(self, found: str | None, wanted: str) -> None:
+        self.found, self.wanted = found, wanted
+        super().__init__(
+            f"the schema is at {found or 'nothing'}, this release needs {wanted}. Run `aftermind migrate`."
+        )
+
+
+class UnknownPayload(Conflict):
+    """Bytes of a kind or version that this release cannot read; they are kept as they are."""
+
+    def __init__(self, what: str, version: object) -> None:
+        self.what, self.version = what, version
+        super().__init__(f"{what} of version {version!r} is not known to this release. Upgrade the reader first.")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

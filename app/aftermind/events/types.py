@@ -1,0 +1,135 @@
+"""The `Memory*` events: ids and counts, never what was said."""
+
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from typing import Any, ClassVar
+
+from uuid6 import uuid7
+
+from aftermind import errors
+from aftermind.types.scope import Scope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryEvent:
+    """What all events carry. `id` is the same however often an event is sent; `watermark` is set after a commit."""
+
+    event: ClassVar[str] = "MemoryEvent"
+    scope: Scope
+    at: datetime
+    id: str = field(default_factory=lambda: str(uuid7()))
+    job_id: str | None = None
+    watermark: str | None = None
+    cursor: str | None = None  # place in the owner's record, to resume after; None for what is only sent live
+
+    def to_json(self) -> dict[str, Any]:  # Any: JSON as it leaves
+        """A flat JSON object with the scope's labels beside the event's own fields."""
+        flat = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("scope", "at")}
+        return {"event": self.event, "at": self.at.isoformat(), **self.scope.labels(), **flat}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRecallStarted(MemoryEvent):
+    """A recall began. `query` stays in the process: it is sent to nobody else."""
+
+    event: ClassVar[str] = "MemoryRecallStarted"
+    query: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRecallCompleted(MemoryEvent):
+    """A recall ended."""
+
+    event: ClassVar[str] = "MemoryRecallCompleted"
+    query: str = ""
+    tokens_used: int = 0
+    chunks_included: int = 0
+    chunks_available: int = 0
+    duration_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryUpdateQueued(MemoryEvent):
+    """A turn was handed over."""
+
+    event: ClassVar[str] = "MemoryUpdateQueued"
+    message_count: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryUpdateStarted(MemoryEvent):
+    """A store job took the turn."""
+
+    event: ClassVar[str] = "MemoryUpdateStarted"
+    message_count: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryUpdateCompleted(MemoryEvent):
+    """The turn is stored; a recall that follows sees it, whichever replica serves."""
+
+    event: ClassVar[str] = "MemoryUpdateCompleted"
+    message_count: int = 0
+    duration_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryUpdateFailed(MemoryEvent):
+    """An attempt failed (`dead_letter_id` None) or the job is a dead letter by now."""
+
+    event: ClassVar[str] = "MemoryUpdateFailed"
+    kind: str = ""
+    error: str = ""
+    attempts: int = 0
+    dead_letter_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryEmbedded(MemoryEvent):
+    """Episodes have their vectors."""
+
+    event: ClassVar[str] = "MemoryEmbedded"
+    episode_count: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryFactsExtracted(MemoryEvent):
+    """A session was mined. Both counts 0 is a decision, not a failure."""
+
+    event: ClassVar[str] = "MemoryFactsExtracted"
+    added: int = 0
+    superseded: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryGap(MemoryEvent):
+    """The cursor asked for is older than what is kept: events are missing between it and the next one."""
+
+    event: ClassVar[str] = "MemoryGap"
+
+
+KINDS: dict[str, type[MemoryEvent]] = {
+    kind.event: kind
+    for kind in (
+        MemoryRecallStarted,
+        MemoryRecallCompleted,
+        MemoryUpdateQueued,
+        MemoryUpdateStarted,
+        MemoryUpdateCompleted,
+        MemoryUpdateFailed,
+        MemoryEmbedded,
+        MemoryFactsExtracted,
+        MemoryGap,
+    )
+}
+
+
+def from_json(data: dict[str, Any]) -> MemoryEvent:  # Any: JSON as it arrives
+    """The event that `to_json` wrote. A later release's fields are dropped; an unknown event raises `UnknownPayload`."""
+    kind = KINDS.get(data.get("event", ""))
+    if kind is None:
+        raise errors.UnknownPayload("event", data.get("event"))
+    scope = Scope(**{k: data[k] for k in ("namespace", "user_id", "session_id", "agent_id") if data.get(k) is not None})
+    known = {f.name for f in fields(kind)} - {"scope", "at"}
+    values = {name: value for name, value in data.items() if name in known}
+    return kind(scope=scope, at=datetime.fromisoformat(data["at"]), **values)

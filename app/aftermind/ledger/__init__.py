@@ -1,0 +1,1 @@
+"""Jobs, leases and dead letters: the only truth about work."""

@@ -1,0 +1,136 @@
+"""The `Ledger` protocol: jobs as rows, claimed by lease, closed behind a fence."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from aftermind.db.base import Transaction
+from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease, LeaseToken, NewJob, Scope, Turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """Unfinished work of one kind: how much may run now, since when the oldest could, how much runs or waits."""
+
+    kind: JobKind
+    runnable: int
+    oldest_runnable_at: datetime | None
+    running: int
+    waiting: int
+    dead: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why an attempt failed: a reason code for filters, a redacted text for people, a fingerprint for grouping."""
+
+    reason_code: str
+    error_class: str
+    error: str
+    fingerprint: str
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What an attempt cost: tokens in and out, US dollars where the price is known."""
+
+    model: str | None = None
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost_usd: float = 0.0
+
+
+class Ledger(Protocol):
+    """Times are the database's clock. Methods with `tx` take part in the caller's; the others have their own.
+
+    All raise `StoreUnavailable` where the database does not answer.
+    """
+
+    # entering
+
+    async def enqueue(self, tx: Transaction, jobs: Sequence[NewJob]) -> list[JobId]:
+        """Put jobs in; the ids that are new. One whose effect key has an unfinished job already is left out."""
+
+    async def debounce(self, tx: Transaction, job: NewJob, *, quiet: timedelta, at_most: timedelta) -> JobId:
+        """Put a job in to run after `quiet`, or push the one of the same effect key that still waits.
+
+        It never waits longer than `at_most` after it was first put in. Where that job is running already, a successor
+        is put in behind it. The id of the job that will do the work.
+        """
+
+    async def record_stored(self, tx: Transaction, turns: Sequence[Turn]) -> frozenset[JobId]:
+        """Insert `(job_id, store, done)` for turns accepted by Redis; the ids that were not there yet.
+
+        A turn that is missing in the answer was stored before: write nothing for it.
+        """
+
+    async def accept(self, tx: Transaction, turn: Turn, payload: bytes) -> bool:
+        """Take a turn as a queued store job (`accept="postgres"`); False where the job id is known."""
+
+    async def unstored(self, tx: Transaction, owner: Scope) -> list[bytes]:
+        """Payloads of the owner's accepted turns that no store job has committed yet, oldest first."""
+
+    # working
+
+    async def claim(
+        self, kind: JobKind, *, worker: str, for_: timedelta, limit: int = 1, ids: Sequence[JobId] | None = None
+    ) -> list[Lease]:
+        """Take up to `limit` runnable jobs of a kind (of `ids` only, if given), fairest and oldest first.
+
+        Counts the attempt now, not at the end, so that a worker that dies has used one up. A job whose session has
+        another one of its kind running is passed over. Jobs with a lost lease come alone. Unknown ids give nothing.
+        """
+
+    async def heartbeat(self, leases: Sequence[Lease], *, for_: timedelta) -> frozenset[LeaseToken]:
+        """Renew; the tokens that still hold."""
+
+    async def finish(
+        self, tx: Transaction, lease: Lease, *, spent: Spent | None = None, note: str | None = None
+    ) -> None:
+        """Close the job as done, in the effect's own transaction. Raises `LeaseLost` where the token does not fit."""
+
+    async def keep_answer(self, lease: Lease, answer: Mapping[str, Json], *, spent: Spent) -> None:
+        """Keep a model's answer with the job, so that a retry neither pays nor asks again. Raises `LeaseLost`."""
+
+    async def retry(self, lease: Lease, failure: Failure, *, after: timedelta, spent: Spent | None = None) -> None:
+        """Hand back a failed attempt, to run again `after` from now; buries it where that was the last try."""
+
+    async def snooze(self, lease: Lease, *, after: timedelta, why: str) -> None:
+        """Hand back without a failure: an outage, a budget or a pause. Gives the attempt back."""
+
+    async def bury(self, tx: Transaction | None, lease: Lease, failure: Failure, *, spent: Spent | None = None) -> None:
+        """Make a dead letter of it, payload whole."""
+
+    async def bury_turn(
+        self, tx: Transaction, turn: Turn | None, job_id: JobId, payload: bytes, failure: Failure
+    ) -> None:
+        """Park a pending turn, or bytes that cannot be read, as a dead letter with its payload."""
+
+    async def expire_leases(self) -> int:
+        """Make jobs runnable whose lease has run out, counting a lost lease; bury those with too many. How many."""
+
+    # looking
+
+    async def job(self, job_id: JobId) -> Job | None:
+        """One job, or None."""
+
+    async def jobs(
+        self,
+        *,
+        owner: Scope | None = None,
+        states: Sequence[JobState] = (),
+        kinds: Sequence[JobKind] = (),
+        limit: int = 100,
+    ) -> list[Job]:
+        """Jobs that fit, the latest first."""
+
+    async def attempts(self, job_id: JobId) -> list[Attempt]:
+        """Every claim of a job, in order."""
+
+    async def backlog(self) -> list[Backlog]:
+        """Unfinished work by kind."""
+
+    async def episode_states(self, job_id: JobId) -> dict[JobKind, JobState]:
+        """Where the jobs that follow a store job stand, for a receipt: kind to state."""

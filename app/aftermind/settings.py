@@ -1,0 +1,162 @@
+"""Every setting, with its unit, its default, the reason for it, and how to switch the thing off."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """What can be set, from the environment (`AFTERMIND_*`), a `.env` file or by keyword. Frozen.
+
+    Nothing has to be set: `Memory()` finds the embedded stack of the state folder, and needing to set something else is
+    a fault of ours to look into.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="AFTERMIND_", env_file=".env", extra="ignore", frozen=True)
+
+    # where things are
+    database_url: SecretStr | None = Field(
+        None, description="Postgres primary, or `inmemory`. None: the embedded stack of `state_dir`."
+    )
+    replica_urls: tuple[SecretStr, ...] = Field(
+        (), description="Streaming replicas for recall, as a JSON list. Empty: recall reads the primary."
+    )
+    broker_url: SecretStr | None = Field(
+        None, description="Celery's broker: `redis://` or `amqp://`. None: the embedded stack's Redis."
+    )
+    redis_url: SecretStr | None = Field(
+        None, description="Redis for pending turns, watermarks and events. None: the broker, where that is a Redis."
+    )
+    redis_prefix: str = Field(
+        "aftermind:", description="Before every Redis key and queue, so that a Redis can be shared."
+    )
+    state_dir: Path = Field(
+        Path(".aftermind"), description="The spool and the embedded stack. Put it on a disk that stays."
+    )
+    namespace: str = Field("default", description="Tenant of calls that name none.")
+
+    # accepting a turn
+    accept: Literal["redis", "postgres"] = Field(
+        "redis",
+        description="`redis`: in Redis's append-only file. `postgres`: committed first, 1-3 ms, survives Redis.",
+    )
+    remember_budget_seconds: float = Field(
+        0.5, gt=0, description="Longest that remember() waits for Redis before it spools to disk."
+    )
+    message_max_bytes: int = Field(
+        262_144, gt=0, description="Largest message, as UTF-8. 256 KiB holds a long document."
+    )
+    turn_max_messages: int = Field(1_000, gt=0, description="Most messages of one remember().")
+    metadata_max_bytes: int = Field(16_384, gt=0, description="Largest metadata of a message, as JSON.")
+    metadata_max_depth: int = Field(8, gt=0, description="Deepest nesting of a message's metadata.")
+    future_tolerance_seconds: float = Field(
+        86_400,
+        ge=0,
+        description="How far ahead of our clock `occurred_at` may lie; a day allows for any time zone slip.",
+    )
+    pending_max_turns: int = Field(
+        1_000_000,
+        gt=0,
+        description="Turns in Redis that no store job has committed, of all users; beyond it, `when_full`.",
+    )
+    pending_max_bytes: int = Field(
+        1_073_741_824, gt=0, description="The same in bytes. 1 GiB is what a small Redis can spare."
+    )
+    pending_max_age_seconds: float = Field(
+        3_600,
+        gt=0,
+        description="Age of the oldest pending turn beyond which `when_full` applies: no worker has run for it.",
+    )
+    pending_max_turns_per_user: int = Field(
+        100_000, gt=0, description="Pending turns of one user, so that one cannot fill what all share."
+    )
+    when_full: Literal["spool", "refuse"] = Field(
+        "spool", description="Past a pending limit: keep the turn on local disk, or raise QueueFull."
+    )
+    pending_recalled: int = Field(
+        200, ge=0, description="Newest pending turns that a recall looks at. 0 looks at none."
+    )
+    spool_max_bytes: int = Field(
+        268_435_456, ge=0, description="Spool on local disk while Redis is away. 0 switches it off."
+    )
+    ring_every_turn: bool = Field(False, description="Ring a bell for each turn also where enough bells wait already.")
+
+    # deadlines
+    db_timeout_seconds: float = Field(5.0, gt=0, description="Longest wait for one statement of a worker or a write.")
+    db_connect_timeout_seconds: float = Field(2.0, gt=0, description="Longest wait for a new database connection.")
+    db_pool_size: int = Field(10, gt=0, description="Connections to each database node per process.")
+    redis_timeout_seconds: float = Field(
+        0.5, gt=0, description="Longest wait for one answer of Redis on the agent's side."
+    )
+    recall_budget_seconds: float = Field(
+        1.0, gt=0, description="Longest recall; what is missing then makes it degraded."
+    )
+    query_embedding_budget_seconds: float = Field(
+        0.3, gt=0, description="Longest wait for the question's vector; beyond it recall is lexical only, and says so."
+    )
+    model_timeout_seconds: float = Field(60.0, gt=0, description="Longest model call of a job, in all.")
+
+    # recall
+    recall_token_budget: int = Field(1_000, gt=0, description="Tokens of a block where the caller names no budget.")
+    recall_limit: int = Field(20, gt=0, description="Most episodes of a block.")
+    replica_max_lag_seconds: float = Field(
+        30.0, gt=0, description="A replica that lags more is left until it has caught up."
+    )
+    replica_check_seconds: float = Field(2.0, gt=0, description="How often replicas are looked at.")
+    exact_search_max_rows: int = Field(
+        20_000, ge=0, description="Episodes of a user up to which vectors are scanned exactly; HNSW beyond."
+    )
+    language: str = Field("english", description="Text search configuration of Postgres for stemming and stop words.")
+    vector_cache_seconds: float = Field(
+        3_600, ge=0, description="How long a question's vector is kept in Redis. 0: not."
+    )
+
+    # models
+    embedder: str = Field(
+        "auto", description="`auto` (OpenAI with a key, else hash), `hash`, `openai:MODEL`, `local:PATH`, `off`."
+    )
+    extractor: str = Field(
+        "auto", description="`auto` (OpenAI with a key, else rules), `rules`, `openai:MODEL`, `off`."
+    )
+    chat_model: str = Field("gpt-5-mini", description="Model of an Agent that names none, and of `openai` extraction.")
+    embedding_dimension: int | None = Field(None, gt=0, le=4000, description="Vector length. None: the embedder's own.")
+    openai_api_key: SecretStr | None = Field(
+        None, validation_alias="OPENAI_API_KEY", description="Key of OpenAI or of a compatible server."
+    )
+    openai_base_url: str | None = Field(
+        None, validation_alias="OPENAI_BASE_URL", description="Any OpenAI-compatible server. None: OpenAI's own."
+    )
+
+    # jobs
+    lease_seconds: float = Field(30.0, gt=0, description="A claim on a job; a worker that is gone is noticed after it.")
+    heartbeat_seconds: float = Field(10.0, gt=0, description="How often a running job's lease is renewed.")
+    max_attempts: int = Field(8, gt=0, description="Tries before a job is a dead letter: about 20 minutes of back-off.")
+    max_lost_leases: int = Field(
+        3, gt=0, description="Workers that one job may take with it; two happen in a rolling restart."
+    )
+    backoff_base_seconds: float = Field(1.0, gt=0, description="First wait after a failure; doubles, with jitter.")
+    backoff_cap_seconds: float = Field(600.0, gt=0, description="Longest wait between two tries.")
+    reconcile_seconds: float = Field(2.0, gt=0, description="How often work that nobody holds is looked for.")
+    store_batch_turns: int = Field(100, gt=0, description="Turns of one store transaction.")
+    store_batch_bytes: int = Field(8_388_608, gt=0, description="Bytes of one store transaction.")
+    embed_batch_texts: int = Field(
+        256, gt=0, description="Texts of one embedding call, where the embedder allows as many."
+    )
+    extract_quiet_seconds: float = Field(
+        8.0, ge=0, description="A session is mined when nothing came for so long: a burst of turns is one model call."
+    )
+    extract_max_wait_seconds: float = Field(25.0, ge=0, description="… or when its oldest unmined turn is so old.")
+    extract_max_turns: int = Field(20, gt=0, description="… or when so many turns wait; also the most of one call.")
+    extract_max_tokens: int = Field(6_000, gt=0, description="Most tokens of turns in one extraction call.")
+    job_retention_days: float = Field(
+        30.0, gt=0, description="How long done jobs stay; longer than any spool or pending."
+    )
+    event_retention_days: float = Field(7.0, gt=0, description="How long events can be caught up with.")
+
+    # process
+    strict: bool = Field(False, description="Raise where an Agent's memory fails, instead of answering without it.")
+    web_host: str = Field("127.0.0.1", description="Where the service listens.")
+    web_port: int = Field(8377, ge=0, le=65535, description="Port of the service. 0: any free one.")
+    flower_port: int = Field(5577, ge=0, le=65535, description="Port of Flower. 0: any free one.")

@@ -1,0 +1,1 @@
+"""Backends for episodes, facts, blocks, summaries and profiles, behind one protocol."""

@@ -1,0 +1,205 @@
+"""The `Store` protocol: what every backend keeps, in the caller's transaction."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aftermind.db.base import Transaction
+from aftermind.types import (
+    Block,
+    Cardinality,
+    Episode,
+    EpisodeId,
+    Fact,
+    FactId,
+    Json,
+    Profile,
+    Role,
+    Scope,
+    Summary,
+    Trait,
+)
+
+Vector = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeFilter:
+    """Which episodes of an owner are meant; what is None does not filter.
+
+    `metadata` is containment (every given key has the given value, nested likewise). Times are half-open, of
+    `occurred_at`. `before_position` pages backwards through a history.
+    """
+
+    session_id: str | None = None
+    agent_id: str | None = None
+    roles: frozenset[Role] | None = None
+    metadata: Mapping[str, Json] = field(default_factory=dict)
+    since: datetime | None = None
+    until: datetime | None = None
+    before_position: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tombstone:
+    """What was forgotten: everything of the owner remembered up to `at` that fits the labels and ids given."""
+
+    owner: Scope
+    at: datetime
+    session_id: str | None = None
+    before: datetime | None = None
+    ids: frozenset[EpisodeId] = frozenset()
+
+    def covers(self, episode: Episode) -> bool:
+        """Whether the episode must not be written any more."""
+        if episode.remembered_at > self.at:
+            return False
+        if self.ids:
+            return episode.id in self.ids
+        if self.session_id is not None and episode.scope.session_id != self.session_id:
+            return False
+        return self.before is None or episode.occurred_at < self.before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionInfo:
+    """A session of an owner: how many episodes it has and when they were said."""
+
+    session_id: str | None
+    episodes: int
+    first_at: datetime
+    last_at: datetime
+
+
+class Store(Protocol):
+    """Every method takes the caller's transaction and an owner; labels of the scope do not widen what is seen.
+
+    All raise `StoreUnavailable` where the database does not answer. Results are in session order (`position`) unless
+    said otherwise.
+    """
+
+    # writing turns
+
+    async def tombstones(self, tx: Transaction, owners: Sequence[Scope]) -> list[Tombstone]:
+        """Lock each owner against a concurrent forget (FOR SHARE) until the transaction ends; their tombstones."""
+
+    async def add_episodes(
+        self, tx: Transaction, episodes: Sequence[Episode], vectors: Mapping[EpisodeId, Vector] | None = None
+    ) -> frozenset[EpisodeId]:
+        """Store them, of any owners, with their lexical entries and the vectors given; the ids that were new.
+
+        An id that the owner has already is left as it is.
+        """
+
+    async def set_vectors(self, tx: Transaction, vectors: Mapping[tuple[Scope, EpisodeId], Vector]) -> int:
+        """Give stored episodes their vectors; how many exist. Writing the same again changes nothing."""
+
+    # reading episodes
+
+    async def episodes(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[Episode]:
+        """Those of the owner that exist, in the order asked for."""
+
+    async def history(self, tx: Transaction, owner: Scope, wanted: EpisodeFilter, *, limit: int) -> list[Episode]:
+        """The newest `limit` that fit, oldest first."""
+
+    async def sessions(self, tx: Transaction, owner: Scope, *, limit: int = 100) -> list[SessionInfo]:
+        """The owner's sessions, the latest first."""
+
+    async def session_span(
+        self, tx: Transaction, owner: Scope, session_id: str | None, *, after_position: int, limit: int
+    ) -> list[Episode]:
+        """A session's episodes after a position, oldest first: what a rolling job has not seen yet."""
+
+    async def embedded(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> frozenset[EpisodeId]:
+        """Which of them have a vector."""
+
+    # facts
+
+    async def add_facts(self, tx: Transaction, facts: Sequence[Fact]) -> int:
+        """Insert rows as they are; deciding what they supersede is `ledger`-free logic of the caller."""
+
+    async def supersede_facts(
+        self, tx: Transaction, owner: Scope, ids: Sequence[FactId], *, at: datetime, by_id: FactId | None = None
+    ) -> int:
+        """End our belief in them at `at`. Rows stay."""
+
+    async def strengthen_fact(
+        self, tx: Transaction, owner: Scope, fact_id: FactId, *, sources: Sequence[EpisodeId], confidence: float
+    ) -> None:
+        """The same claim once more: one stronger, its sources joined, the greater confidence kept."""
+
+    async def facts(
+        self,
+        tx: Transaction,
+        owner: Scope,
+        *,
+        subject: str | None = None,
+        predicate: str | None = None,
+        as_of: datetime | None = None,
+        known_at: datetime | None = None,
+        history: bool = False,
+        limit: int = 1_000,
+    ) -> list[Fact]:
+        """Facts of the owner, newest belief first.
+
+        By default those believed now and valid now. `as_of` asks for another moment of the world, `known_at` for
+        another moment of our knowledge, `history=True` for every row whatever its times.
+        """
+
+    async def fact(self, tx: Transaction, owner: Scope, fact_id: FactId) -> Fact | None:
+        """One fact by id, superseded or not."""
+
+    async def facts_from(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[Fact]:
+        """Facts, believed now, that have one of the episodes among their sources."""
+
+    async def cardinality(self, tx: Transaction, namespace: str, predicate: str) -> Cardinality | None:
+        """How the namespace treats a predicate, None where it has not said."""
+
+    # blocks, summaries, profiles
+
+    async def block(self, tx: Transaction, owner: Scope, name: str) -> Block | None:
+        """One block, or None."""
+
+    async def blocks(self, tx: Transaction, owner: Scope) -> list[Block]:
+        """All blocks of the owner, by name."""
+
+    async def put_block(self, tx: Transaction, block: Block, *, expected_version: int | None) -> Block:
+        """Create or replace; the stored block with its new version.
+
+        `expected_version` 0 means that it must not exist yet, None that it does not matter. Raises `BlockConflict`.
+        """
+
+    async def delete_block(self, tx: Transaction, owner: Scope, name: str) -> bool:
+        """Whether there was one."""
+
+    async def summary(self, tx: Transaction, owner: Scope, session_id: str | None) -> Summary | None:
+        """The session's latest summary, or None."""
+
+    async def summaries(self, tx: Transaction, owner: Scope, *, limit: int = 20) -> list[Summary]:
+        """The latest summary of each session, the latest updated first."""
+
+    async def put_summary(self, tx: Transaction, summary: Summary) -> bool:
+        """Keep it, unless a stored one covers more of the session; whether it was kept."""
+
+    async def profile(self, tx: Transaction, owner: Scope) -> Profile | None:
+        """The owner's profile, or None."""
+
+    async def merge_profile(
+        self, tx: Transaction, owner: Scope, traits: Mapping[str, Trait], *, at: datetime
+    ) -> Profile:
+        """Set the named traits and leave every other as it is; the whole profile."""
+
+    # forgetting, exporting, counting
+
+    async def forget(self, tx: Transaction, tombstone: Tombstone) -> dict[str, int]:
+        """Write the tombstone and delete what it covers, with derived facts that lose their last source.
+
+        Locks the owner against concurrent effects. Counts by kind of row.
+        """
+
+    async def counts(self, tx: Transaction, owner: Scope) -> dict[str, int]:
+        """Rows of the owner by kind: episodes, embedded, facts, blocks, summaries, profiles."""

@@ -1,0 +1,36 @@
+"""The values that pass between all rooms: scopes, messages, facts, blocks, jobs, results."""
+
+from aftermind.types.block import Block, Profile, Summary, Trait
+from aftermind.types.fact import Cardinality, Fact
+from aftermind.types.job import Attempt, Job, JobKind, JobState, Lease, NewJob
+from aftermind.types.message import Episode, Json, Message, Role, Turn
+from aftermind.types.results import Match, RecallBlock, ServedBy
+from aftermind.types.scope import EpisodeId, FactId, JobId, LeaseToken, Scope
+
+__all__ = [
+    "Attempt",
+    "Block",
+    "Cardinality",
+    "Episode",
+    "EpisodeId",
+    "Fact",
+    "FactId",
+    "Job",
+    "JobId",
+    "JobKind",
+    "JobState",
+    "Json",
+    "Lease",
+    "LeaseToken",
+    "Match",
+    "Message",
+    "NewJob",
+    "Profile",
+    "RecallBlock",
+    "Role",
+    "Scope",
+    "ServedBy",
+    "Summary",
+    "Trait",
+    "Turn",
+]

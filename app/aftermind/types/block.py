@@ -1,0 +1,52 @@
+"""Working text, condensed sessions and learned traits of a user."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from aftermind.types.message import Json
+from aftermind.types.scope import EpisodeId, Scope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A named working text of a user ("human", "persona", "todo"); `version` grows by one with each edit."""
+
+    scope: Scope
+    name: str
+    content: str
+    version: int
+    updated_at: datetime
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """A condensed session. It covers the session's episodes up to position `covers_to`, `turns` of them."""
+
+    scope: Scope
+    text: str
+    covers_to: int
+    turns: int
+    updated_at: datetime
+    summariser: str
+    version: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trait:
+    """One learned trait of a user, with the episodes that speak for it."""
+
+    value: Json
+    evidence: tuple[EpisodeId, ...] = ()
+    updated_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What has been learned about a user, trait by trait; an update touches only the traits that it names."""
+
+    scope: Scope
+    traits: Mapping[str, Trait] = field(default_factory=dict)
+    version: int = 0
+    updated_at: datetime | None = None

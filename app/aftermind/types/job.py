@@ -1,0 +1,141 @@
+"""Background work: its kinds, its states, and which state may follow which."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from aftermind import errors
+from aftermind.types.message import Json
+from aftermind.types.scope import JobId, LeaseToken, Scope
+
+
+class JobKind(StrEnum):
+    """What a job does; each has one handler and one queue."""
+
+    STORE = "store"
+    EMBED = "embed"
+    EXTRACT = "extract"
+    SUMMARISE = "summarise"
+    PROFILE = "profile"
+    FORGET = "forget"
+
+
+class JobState(StrEnum):
+    """Where a job stands. The same eight words in code, tables, API and screens.
+
+    queued     may be claimed once `run_at` has passed (a debounce and a snooze are a later `run_at`)
+    running    somebody holds a lease
+    retrying   failed, and waits for its next try at `run_at`
+    done       its effect is committed
+    dead       a dead letter: out of tries, or hopeless; kept whole until somebody acts
+    replayed   a dead letter that has a successor
+    discarded  a dead letter that somebody closed, with a note
+    forgotten  what it was for has been forgotten
+    """
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    RETRYING = "retrying"
+    DONE = "done"
+    DEAD = "dead"
+    REPLAYED = "replayed"
+    DISCARDED = "discarded"
+    FORGOTTEN = "forgotten"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing but an operator changes it any more."""
+        return self not in (JobState.QUEUED, JobState.RUNNING, JobState.RETRYING)
+
+
+TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
+    JobState.QUEUED: frozenset({JobState.RUNNING, JobState.DEAD, JobState.FORGOTTEN}),
+    JobState.RUNNING: frozenset(
+        {JobState.DONE, JobState.RETRYING, JobState.QUEUED, JobState.DEAD, JobState.FORGOTTEN, JobState.RUNNING}
+    ),
+    JobState.RETRYING: frozenset({JobState.RUNNING, JobState.DEAD, JobState.FORGOTTEN, JobState.QUEUED}),
+    JobState.DONE: frozenset({JobState.FORGOTTEN}),
+    JobState.DEAD: frozenset({JobState.REPLAYED, JobState.DISCARDED, JobState.FORGOTTEN}),
+    JobState.REPLAYED: frozenset({JobState.FORGOTTEN}),
+    JobState.DISCARDED: frozenset({JobState.REPLAYED, JobState.FORGOTTEN}),
+    JobState.FORGOTTEN: frozenset(),
+}
+
+
+def check_transition(before: JobState, after: JobState) -> None:
+    """Raise `Bug` where `after` may not follow `before`."""
+    if after not in TRANSITIONS[before]:
+        raise errors.Bug(f"a job cannot go from {before} to {after}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewJob:
+    """A job to be put into the ledger.
+
+    `effect_key` is unique per (namespace, kind): a second job with the key of one that is not final joins it (its
+    payload is kept, `run_at` follows `debounce` rules), so a doubled enqueue changes nothing.
+    """
+
+    id: JobId
+    kind: JobKind
+    scope: Scope
+    payload: Mapping[str, Json] = field(default_factory=dict)
+    effect_key: str
+    run_at: datetime | None = None
+    origin_job_id: JobId | None = None
+    replay_plan_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job as the ledger has it.
+
+    `attempts` counts claims, also the one that runs now; `lost_leases` counts those that ended without a word.
+    `answer` is what a model said, kept until the job is done so that a retry neither pays nor asks again.
+    """
+
+    id: JobId
+    kind: JobKind
+    scope: Scope
+    state: JobState
+    payload: Mapping[str, Json]
+    effect_key: str
+    attempts: int
+    lost_leases: int
+    run_at: datetime
+    created_at: datetime
+    updated_at: datetime
+    reason_code: str | None = None
+    error: str | None = None
+    fingerprint: str | None = None
+    answer: Mapping[str, Json] | None = None
+    origin_job_id: JobId | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """The right to work on a job until `until`; `token` is the fence of its effect."""
+
+    job: Job
+    token: LeaseToken
+    until: datetime
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One claim of a job and how it ended."""
+
+    job_id: JobId
+    number: int
+    worker: str
+    started_at: datetime
+    ended_at: datetime | None
+    outcome: str | None
+    error_class: str | None = None
+    error: str | None = None
+    model: str | None = None
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost_usd: float = 0.0

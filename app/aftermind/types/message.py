@@ -1,0 +1,136 @@
+"""One chat message as a caller gives it, and the episode it becomes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Self
+from uuid import UUID, uuid5
+
+from uuid6 import uuid7
+
+from aftermind.types.scope import EpisodeId, JobId, Scope
+
+Json = Any  # JSON as decoded: checked once where it enters (types.normalise), so a recursive alias would only add casts
+
+
+class Role(StrEnum):
+    """Who speaks."""
+
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One chat message, before it is stored.
+
+    `occurred_at` is when it was said (zone-aware); None means now. `metadata` is a JSON object; references to images
+    and tool calls that came with the content are kept in it under `attachments`, `tool_calls` and `tool_call_id`.
+    """
+
+    role: Role
+    content: str
+    name: str | None = None
+    metadata: Mapping[str, Json] = field(default_factory=dict)
+    occurred_at: datetime | None = None
+
+    @classmethod
+    def user(cls, content: str, *, name: str | None = None, occurred_at: datetime | None = None) -> Self:
+        """What a user said."""
+        return cls(role=Role.USER, content=content, name=name, occurred_at=occurred_at)
+
+    @classmethod
+    def assistant(cls, content: str, *, name: str | None = None, occurred_at: datetime | None = None) -> Self:
+        """What the agent answered."""
+        return cls(role=Role.ASSISTANT, content=content, name=name, occurred_at=occurred_at)
+
+    @classmethod
+    def system(cls, content: str, *, occurred_at: datetime | None = None) -> Self:
+        """A system message; it is stored and recalled, never mined for facts."""
+        return cls(role=Role.SYSTEM, content=content, occurred_at=occurred_at)
+
+    @classmethod
+    def tool(
+        cls, content: str, *, name: str | None = None, trusted: bool = False, occurred_at: datetime | None = None
+    ) -> Self:
+        """What a tool returned. `trusted=True` lets it become facts about the user."""
+        metadata: dict[str, Json] = {"trusted": True} if trusted else {}
+        return cls(role=Role.TOOL, content=content, name=name, metadata=metadata, occurred_at=occurred_at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """A message once it has an id: stored, or on its way (`pending`).
+
+    `position` orders a session: microseconds since 1970 as the agent gave them, strictly increasing within a session.
+    `mark` says why the text is treated with suspicion ("instruction-like"), None where it is not.
+    """
+
+    id: EpisodeId
+    scope: Scope
+    role: Role
+    content: str
+    name: str | None
+    metadata: Mapping[str, Json]
+    occurred_at: datetime
+    remembered_at: datetime
+    position: int
+    pending: bool = False
+    mark: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """The episodes that one `remember()` handed over, under the id of their store job.
+
+    `base` is the position of the first; the others follow by one. `idempotency_key` is kept to be seen, its work is
+    done by the job id that was derived from it.
+    """
+
+    job_id: JobId
+    scope: Scope
+    remembered_at: datetime
+    base: int
+    messages: tuple[Message, ...]
+    episode_ids: tuple[EpisodeId, ...]
+    keep: frozenset[str] = frozenset({"history", "facts", "summary", "profile"})
+    idempotency_key: str | None = None
+
+    def episodes(self, *, pending: bool = False) -> tuple[Episode, ...]:
+        """The turn's messages as episodes, in order."""
+        return tuple(
+            Episode(
+                id=episode_id,
+                scope=self.scope,
+                role=message.role,
+                content=message.content,
+                name=message.name,
+                metadata=message.metadata,
+                occurred_at=message.occurred_at or self.remembered_at,
+                remembered_at=self.remembered_at,
+                position=self.base + index,
+                pending=pending,
+            )
+            for index, (episode_id, message) in enumerate(zip(self.episode_ids, self.messages, strict=True))
+        )
+
+
+_KEYED = UUID("6f1d3a52-5c07-5d3b-9a0e-aa4b8a1d7c11")  # any fixed namespace: it only keeps our derived ids apart
+
+
+def new_ids(count: int) -> tuple[JobId, tuple[EpisodeId, ...]]:
+    """Fresh UUIDv7 ids for a turn of `count` messages, in time order (RFC 9562)."""
+    return JobId(UUID(bytes=uuid7().bytes)), tuple(EpisodeId(UUID(bytes=uuid7().bytes)) for _ in range(count))
+
+
+def keyed_ids(scope: Scope, idempotency_key: str, count: int) -> tuple[JobId, tuple[EpisodeId, ...]]:
+    """The ids that a repeated call with the same key derives again, so that the second call is the first.
+
+    Unique per (namespace, user, key): a UUIDv5 over the three with their lengths, so that no two triples meet.
+    """
+    parts = (scope.namespace, scope.user_column, idempotency_key)
+    job = uuid5(_KEYED, "".join(f"{len(part)}:{part}" for part in parts))
+    return JobId(job), tuple(EpisodeId(uuid5(job, str(index))) for index in range(count))

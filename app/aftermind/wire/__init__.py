@@ -1,0 +1,1 @@
+"""What both sides agree on; a change here is a compatibility change."""

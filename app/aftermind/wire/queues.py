@@ -1,0 +1,23 @@
+"""Queue names, the one task name, and which kind of job rings where."""
+
+from collections.abc import Mapping
+
+from aftermind.types import JobKind
+
+TASK = "aftermind.run"  # never changes: a worker discards tasks whose name it does not know
+
+STORE = "memory.store"
+EMBED = "memory.embed"
+EXTRACT = "memory.extract"
+REPLAY = "memory.replay"
+QUEUES = (STORE, EMBED, EXTRACT, REPLAY)
+
+# Slow model calls have queues, and so worker pools, of their own: they never hold up a store.
+QUEUE_OF: Mapping[JobKind, str] = {
+    JobKind.STORE: STORE,
+    JobKind.FORGET: STORE,
+    JobKind.EMBED: EMBED,
+    JobKind.EXTRACT: EXTRACT,
+    JobKind.SUMMARISE: EXTRACT,
+    JobKind.PROFILE: EXTRACT,
+}

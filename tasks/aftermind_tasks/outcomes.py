@@ -1,0 +1,40 @@
+"""What a handler may answer."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from aftermind.ledger.base import Failure, Spent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """The effect is committed, and the job closed with it."""
+
+    note: str | None = None
+    spent: Spent | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """Failed, and worth another try `after` so long; None leaves the wait to the back-off."""
+
+    failure: Failure
+    after: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snooze:
+    """Not failed: an outage, a budget or a pause. Counts neither attempt nor lost lease."""
+
+    after: timedelta
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dead:
+    """Hopeless: a dead letter at once."""
+
+    failure: Failure
+
+
+Outcome = Done | Retry | Snooze | Dead
