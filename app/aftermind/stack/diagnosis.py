@@ -1,0 +1,58 @@
+"""Why a process ended, in words: its exit code, the end of its log, and what to do about the usual causes."""
+
+import signal
+from pathlib import Path
+
+TAIL_BYTES = 4000
+TAIL_LINES = 3
+
+# What the servers print, and what helps. The first that fits wins.
+CAUSES = (
+    ("No space left on device", "the disk is full", "Free some space; it is started again by itself."),
+    (
+        "Address already in use",
+        "its port is in use by another program",
+        "End that program; it is tried again by itself.",
+    ),
+    ("Cannot allocate memory", "there is not enough memory", "End other programs, or lower shared_buffers."),
+    (
+        "Bad file format reading the append only file",
+        "its append-only file is damaged",
+        "Mend a copy of it with valkey-check-aof or redis-check-aof --fix, then start again.",
+    ),
+    (
+        "could not locate a valid checkpoint record",
+        "its data folder is damaged",
+        "Restore it from a backup; or, to begin anew, `aftermind stack destroy`.",
+    ),
+)
+
+
+def of_exit(code: int, log_path: Path, offset: int) -> tuple[str, str]:
+    """What happened and what to do, from the exit code and what was logged since `offset`."""
+    tail = _tail(log_path, offset)
+    how = _how(code)
+    for needle, cause, remedy in CAUSES:
+        if needle in tail:
+            return f"{how}: {cause}", remedy
+    said = " | ".join(line.strip() for line in tail.splitlines()[-TAIL_LINES:] if line.strip())
+    return (f"{how}: {said}" if said else how), f"Its log: {log_path}"
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"it ended with exit code {code}"
+    try:
+        return f"it was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"it was ended by signal {-code}"
+
+
+def _tail(log_path: Path, offset: int) -> str:
+    try:
+        with log_path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(min(offset, size), size - TAIL_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""

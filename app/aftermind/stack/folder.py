@@ -1,0 +1,129 @@
+"""The state folder: its paths, its lock, and files that are whole or absent."""
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from aftermind.errors import StackError
+
+FREE_BYTES_TO_CREATE = 512 * 1024**2  # two clusters of 40 MB, their first WAL segments, and room to work
+FREE_BYTES_TO_START = 64 * 1024**2
+LOCK_PATIENCE = 1.0  # seconds: `holder` takes the lock for an instant to see whether it is free
+
+
+class StateFolder:
+    """Paths of one stack's state folder, by convention `.aftermind/`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.expanduser().absolute()
+        self.config = self.root / "stack.json"
+        self.wanted = self.root / "wanted.json"
+        self.status = self.root / "status.json"
+        self.lock_file = self.root / "lock"
+        self.logs = self.root / "logs"
+        self.primary = self.root / "postgres"
+        self.replica = self.root / "postgres-replica"
+        self.redis = self.root / "redis"
+
+    def create(self) -> None:
+        """Make the folder, readable by its owner only, or say why it cannot be used."""
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.logs.mkdir(mode=0o700, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.root):
+                pass
+        except OSError as exc:
+            why = f"the state folder {self.root} cannot be written: {exc.strerror}"
+            raise StackError("stack", why, _remedy(exc, self.root)) from exc
+        self._require_space()
+
+    def log(self, name: str) -> Path:
+        """Where the output of a component goes."""
+        return self.logs / f"{name}.log"
+
+    def lock(self) -> int:
+        """Take the folder for this process, until it ends; returns the descriptor that holds the lock."""
+        descriptor = os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        deadline = time.monotonic() + LOCK_PATIENCE
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    os.close(descriptor)
+                    raise self.held_error() from None
+                time.sleep(0.02)
+        os.truncate(descriptor, 0)
+        os.write(descriptor, str(os.getpid()).encode())
+        return descriptor
+
+    def holder(self) -> int | None:
+        """The process id of the supervisor that holds this folder, or None when nobody does."""
+        try:
+            descriptor = os.open(self.lock_file, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return int(os.read(descriptor, 32) or b"0")
+        else:
+            return None
+        finally:
+            os.close(descriptor)
+
+    def held_error(self) -> StackError:
+        """The refusal that a second supervisor over the same folder gets."""
+        return StackError(
+            "stack",
+            f"a supervisor (process {self.holder()}) already runs over {self.root}",
+            "Use the running one (`aftermind status`), or stop it first (`aftermind down`).",
+        )
+
+    def _require_space(self) -> None:
+        needed = FREE_BYTES_TO_START if self.primary.exists() else FREE_BYTES_TO_CREATE
+        free = shutil.disk_usage(self.root).free
+        if free < needed:
+            raise StackError(
+                "stack",
+                f"the disk of {self.root} has {free // 1024**2} MB free, {needed // 1024**2} MB are needed to start",
+                "Free some space, or put the state folder on another disk.",
+            )
+
+
+def write_json(path: Path, value: Mapping[str, object]) -> None:
+    """Replace a JSON file in one step, so that a reader sees the old or the new one; only the owner may read it."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # mkstemp makes it 0600
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(value, file, indent=1)
+        Path(temporary).replace(path)
+    except OSError as exc:
+        Path(temporary).unlink(missing_ok=True)
+        raise StackError("stack", f"{path} cannot be written: {exc.strerror}", _remedy(exc, path.parent)) from exc
+
+
+def read_json(path: Path) -> dict[str, object] | None:
+    """The object in a JSON file, or None when there is no such file."""
+    try:
+        value = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as exc:
+        raise StackError("stack", f"{path} cannot be read: {exc}", "Mend or remove that file.") from exc
+    if not isinstance(value, dict):
+        raise StackError("stack", f"{path} does not hold an object", "Mend or remove that file.")
+    return value
+
+
+def _remedy(exc: OSError, folder: Path) -> str:
+    if exc.errno == errno.ENOSPC:
+        return "The disk is full: free some space."
+    return f"Give this user the right to write {folder}, or choose another state folder."

@@ -1,0 +1,88 @@
+"""Processes that a killed supervisor left behind, and the pid files of those that are gone."""
+
+import signal
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+GRACE = 10.0  # seconds before SIGKILL
+SAME_START = 1.0  # seconds: a process of that id that started at another time is somebody else
+
+
+def identify(pid: int) -> dict[str, float] | None:
+    """What to remember of a process so that it can be told from a later one with the same id."""
+    try:
+        return {"pid": pid, "started": psutil.Process(pid).create_time()}
+    except psutil.NoSuchProcess:
+        return None
+
+
+def end(remembered: Iterable[Mapping[str, Any]]) -> list[int]:
+    """End those of the remembered processes that still live, with their children; returns their ids.
+
+    `Any`: the mappings come from the status file of an earlier supervisor.
+    """
+    living = [found for entry in remembered if (found := _find(entry)) is not None]
+    _end_all(living)
+    return [process.pid for process in living]
+
+
+def end_postmaster(data: Path) -> None:
+    """End a server that still runs over a data folder, and remove the pid file of one that does not.
+
+    Postgres removes a stale pid file itself, except when the id in it has gone to another process of the same user.
+    The caller holds the lock of the state folder, so no rightful server runs there.
+    """
+    pid_file = data / "postmaster.pid"
+    try:
+        pid = int(pid_file.read_text().splitlines()[0])
+    except FileNotFoundError:
+        return
+    except (IndexError, ValueError):  # cut off by a full disk
+        pid = 0
+    if pid > 0 and _is_postmaster(pid, data):
+        _end_all([psutil.Process(pid)])
+    pid_file.unlink(missing_ok=True)
+
+
+def _find(entry: Mapping[str, Any]) -> psutil.Process | None:
+    try:
+        process = psutil.Process(int(entry["pid"]))
+        same = abs(process.create_time() - float(entry["started"])) < SAME_START
+        return process if same and process.status() != psutil.STATUS_ZOMBIE else None
+    except (psutil.NoSuchProcess, KeyError, TypeError, ValueError):
+        return None
+
+
+def _is_postmaster(pid: int, data: Path) -> bool:
+    try:
+        return str(data) in psutil.Process(pid).cmdline()
+    except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+        return False
+
+
+def _end_all(processes: list[psutil.Process]) -> None:
+    families = [member for process in processes for member in (process, *_children(process))]
+    for process in processes:
+        _send(process, signal.SIGINT if "postgres" in process.name() else signal.SIGTERM)
+        _send(process, signal.SIGCONT)
+    _, stubborn = psutil.wait_procs(families, timeout=GRACE)
+    for process in stubborn:
+        _send(process, signal.SIGKILL)
+    psutil.wait_procs(stubborn, timeout=GRACE)
+
+
+def _children(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _send(process: psutil.Process, number: signal.Signals) -> None:
+    try:
+        process.send_signal(number)
+    except psutil.NoSuchProcess:
+        return

@@ -1,0 +1,48 @@
+"""Loopback ports: choosing free ones, and asking whether one is free."""
+
+import random
+import socket
+
+from aftermind.errors import StackError
+
+LOOPBACK = "127.0.0.1"
+# Below the range that Linux (32768+) and macOS (49152+) take outgoing connections from: a remembered port there could
+# be in use by anybody's client at the next start.
+FIRST, LAST = 15_000, 32_000
+TRIES = 200
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on this loopback port now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the servers do: TIME_WAIT does not count
+        try:
+            probe.bind((LOOPBACK, port))
+            probe.listen(1)
+        except OSError:
+            return False
+        return True
+
+
+def choose(count: int) -> list[int]:
+    """Different free ports, picked at random so that stacks started at once do not race for the same."""
+    rng = random.SystemRandom()
+    candidates = (port for port in rng.sample(range(FIRST, LAST), TRIES + count) if is_free(port))
+    found = [port for port, _ in zip(candidates, range(count), strict=False)]
+    return found + [_from_kernel() for _ in range(count - len(found))]
+
+
+def _from_kernel() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+def require_free(component: str, port: int) -> None:
+    """Raise StackError when somebody else listens on the port."""
+    if not is_free(port):
+        raise StackError(
+            component,
+            f"its port {port} is in use by another program",
+            f"End that program (`lsof -i :{port}` names it); the stack tries again by itself.",
+        )

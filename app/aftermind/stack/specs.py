@@ -1,0 +1,88 @@
+"""What is wanted of the stack and what it reports: plain values that travel through the state folder as JSON."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import IntEnum, StrEnum
+
+
+class Restart(StrEnum):
+    """When a command that exited is started again."""
+
+    ALWAYS = "always"
+    ON_FAILURE = "on-failure"
+    NEVER = "never"
+
+
+class StopOrder(IntEnum):
+    """Who stops first: what takes new work in, then what works it off, then what keeps it."""
+
+    WEB = 10
+    WORKER = 20
+    DATA = 30
+    PRIMARY = 40  # after the replica, which so receives the last of the log while it stops
+
+
+class ComponentState(StrEnum):
+    """Where a component is in its life."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    UNHEALTHY = "unhealthy"  # the process lives, its health check fails
+    BACKOFF = "backoff"  # it died and is started again shortly
+    HELD = "held"  # kept down on purpose, see Stack.hold
+    EXITED = "exited"  # it ended and its restart policy leaves it at that
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthCheck:
+    """How to ask whether a command is well: `http://…` answering 2xx, `tcp://host:port`, or an argv that exits 0."""
+
+    url: str = ""
+    argv: tuple[str, ...] = ()
+    every_seconds: float = 5.0
+    timeout_seconds: float = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A further process for the supervisor to keep running, with its output in `logs/NAME.log`.
+
+    `env` is laid over the environment of whoever brought the stack up. Without a health check a command counts as
+    running as soon as it is started. It is asked to stop by SIGTERM, and killed with its whole group after
+    `grace_seconds`.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold keys and passwords
+    cwd: str | None = None
+    restart: Restart = Restart.ALWAYS
+    health: HealthCheck | None = None
+    stop_order: int = StopOrder.WORKER
+    grace_seconds: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentStatus:
+    """One component as the supervisor last saw it; `detail` says what is wrong, if something is."""
+
+    name: str
+    state: ComponentState
+    pid: int | None
+    port: int | None
+    restarts: int
+    since: datetime
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoints:
+    """Where the running stack answers. The URLs hold passwords, so they stay out of the repr."""
+
+    postgres_url: str = field(repr=False)
+    replica_urls: tuple[str, ...] = field(repr=False)
+    redis_url: str = field(repr=False)
+    admin_url: str = field(repr=False)  # the Postgres superuser: roles, promotion, pausing a replay
+    replica_admin_urls: tuple[str, ...] = field(repr=False, default=())

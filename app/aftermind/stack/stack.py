@@ -1,0 +1,219 @@
+"""`Stack`: bring the embedded stack of a state folder up and down, and ask how it is."""
+
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+from aftermind.errors import StackError
+from aftermind.stack import config, wanted
+from aftermind.stack.folder import StateFolder
+from aftermind.stack.specs import Command, ComponentState, ComponentStatus, Endpoints
+from aftermind.stack.wanted import Report, Wanted
+
+POLL = 0.02  # seconds between looks at the report
+START_TIMEOUT = 90.0  # a first start takes 2 s on an idle machine
+STOP_TIMEOUT = 120.0  # workers get 30 s of grace, Postgres up to 65
+
+
+class Stack:
+    """Postgres with pgvector, a streaming replica and Redis or Valkey, in one state folder.
+
+    Every method blocks; in asyncio call it through `asyncio.to_thread`. As a context manager it is up within the
+    block and down after it. Errors are StackErrors that name component, cause and remedy.
+    """
+
+    def __init__(
+        self, state_dir: Path, *, replica: bool = True, postgres_settings: Mapping[str, str] | None = None
+    ) -> None:
+        self._folder = StateFolder(Path(state_dir))
+        self._replica = replica
+        self._settings = dict(postgres_settings or {})
+        self._supervisor: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> "Stack":
+        self.up()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.down()
+
+    @property
+    def logs(self) -> Path:
+        """The folder with one log file per component."""
+        return self._folder.logs
+
+    def up(self, *, detach: bool = False, timeout: float = START_TIMEOUT) -> Endpoints:
+        """Start everything and return where it answers, once it does.
+
+        Without `detach` the stack lives as long as this process, however that ends; with it, until `down`.
+        Refused when a stack already runs over the folder; see `running`.
+        """
+        self._folder.create()
+        if self._folder.holder() is not None:
+            raise self._folder.held_error()
+        wish = Wanted(run=secrets.token_hex(8), replica=self._replica, postgres_settings=self._settings)
+        wanted.write_wanted(self._folder, wish)
+        self._supervisor = self._spawn(detach=detach)
+        try:
+            self._await_report(lambda report: report.run == wish.run and report.phase == "up", timeout, "to come up")
+        except BaseException:
+            self.down()
+            raise
+        return self._endpoints()
+
+    def running(self) -> Endpoints | None:
+        """Where the stack answers that already runs over this folder, or None."""
+        report = self._report()
+        if self._folder.holder() is None or report is None or report.phase != "up":
+            return None
+        return self._endpoints()
+
+    def supervise(self, commands: Sequence[Command], *, timeout: float = START_TIMEOUT) -> None:
+        """Have exactly these commands running beside the data servers, and wait until all are well.
+
+        Those that ran before and are not among them, or differ, are stopped first, with their grace.
+        """
+        names = {command.name for command in commands}
+        self._wish(lambda wish: replace(wish, commands=tuple(commands)), timeout)
+        self._await_states(names, {ComponentState.RUNNING, ComponentState.EXITED}, timeout)
+
+    def hold(self, name: str, *, timeout: float = STOP_TIMEOUT) -> None:
+        """Stop one component in good order and keep it down until `release`."""
+        self._wish(lambda wish: replace(wish, held=tuple({*wish.held, name})), timeout)
+        self._await_states({name}, {ComponentState.HELD}, timeout)
+
+    def release(self, name: str, *, timeout: float = START_TIMEOUT) -> None:
+        """Start a held component again and wait until it is well."""
+        self._wish(lambda wish: replace(wish, held=tuple(each for each in wish.held if each != name)), timeout)
+        self._await_states({name}, {ComponentState.RUNNING}, timeout)
+
+    def status(self) -> list[ComponentStatus]:
+        """Every component as last seen; all are stopped when no supervisor runs."""
+        report = self._report()
+        if report is None:
+            return []
+        if self._folder.holder() is None:
+            return [replace(each, state=ComponentState.STOPPED, pid=None) for each in report.components]
+        return list(report.components)
+
+    def down(self, *, timeout: float = STOP_TIMEOUT) -> None:
+        """Stop everything in order: commands, Redis and the replica, the primary. Harmless when nothing runs."""
+        holder = self._folder.holder()
+        if holder is not None:
+            _signal(holder, signal.SIGTERM)
+        self._wait(lambda: self._folder.holder() is None, timeout, "to stop")
+        if self._supervisor is not None:
+            if self._supervisor.stdin is not None:
+                self._supervisor.stdin.close()
+            self._supervisor.wait(timeout)
+            self._supervisor = None
+
+    def destroy(self) -> None:
+        """Stop everything and remove the data. What others put into the folder stays, and the folder with it."""
+        self.down()
+        folder = self._folder
+        for data in (folder.primary, folder.replica):
+            shutil.rmtree(data.with_name(f"{data.name}.building"), ignore_errors=True)
+        for path in (folder.primary, folder.replica, folder.redis, folder.logs):
+            if path.exists():
+                shutil.rmtree(path)
+        for path in (folder.status, folder.wanted, folder.config, folder.lock_file):
+            path.unlink(missing_ok=True)
+        if folder.root.exists() and not any(folder.root.iterdir()):
+            folder.root.rmdir()
+
+    def _spawn(self, *, detach: bool) -> "subprocess.Popen[bytes]":
+        argv = [sys.executable, "-m", "aftermind.stack.supervisor", str(self._folder.root)]
+        lifeline = [] if detach else ["--until-stdin-ends"]
+        with self._folder.log("supervisor").open("ab") as log:
+            return subprocess.Popen(
+                [*argv, *lifeline],
+                stdin=subprocess.DEVNULL if detach else subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # outlives the terminal for as long as an orderly stop takes
+            )
+
+    def _endpoints(self) -> Endpoints:
+        ours = config.load(self._folder)
+        if ours is None:
+            raise StackError("stack", f"{self._folder.config} is missing", "Start the stack by `aftermind up`.")
+        return ours.endpoints(replica=wanted.read_wanted(self._folder).replica)
+
+    def _report(self) -> Report | None:
+        return wanted.read_report(self._folder)
+
+    def _wish(self, change: Callable[[Wanted], Wanted], timeout: float) -> None:
+        holder = self._folder.holder()
+        if holder is None:
+            raise StackError("stack", f"nothing runs over {self._folder.root}", "Start it first: `aftermind up`.")
+        before = wanted.read_wanted(self._folder)
+        wish = replace(change(before), revision=before.revision + 1)
+        wanted.write_wanted(self._folder, wish)
+        _signal(holder, signal.SIGHUP)
+        self._await_report(lambda report: report.revision >= wish.revision, timeout, "to follow a wish")
+
+    def _await_states(self, names: set[str], states: set[ComponentState], timeout: float) -> None:
+        def reached(report: Report) -> bool:
+            return names <= {each.name for each in report.components if each.state in states}
+
+        self._await_report(reached, timeout, f"to have {', '.join(sorted(names))} {' or '.join(sorted(states))}")
+
+    def _await_report(self, is_it: Callable[[Report], bool], timeout: float, what: str) -> None:
+        def look() -> bool:
+            report = self._report()
+            if report is not None and self._is_ours(report):
+                if report.error is not None:
+                    raise StackError(*report.error)
+                if is_it(report):
+                    return True
+            self._require_supervisor()
+            return False
+
+        self._wait(look, timeout, what)
+
+    def _is_ours(self, report: Report) -> bool:
+        return self._supervisor is None or report.pid == self._supervisor.pid
+
+    def _require_supervisor(self) -> None:
+        if self._supervisor is None or self._supervisor.poll() is None:
+            return
+        report = self._report()
+        if report is not None and self._is_ours(report) and report.error is not None:
+            raise StackError(*report.error)
+        log = self._folder.log("supervisor")
+        why = f"the supervisor ended (exit code {self._supervisor.returncode}): {_last_line(log)}"
+        raise StackError("stack", why, f"Its log: {log}")
+
+    def _wait(self, is_done: Callable[[], bool], timeout: float, what: str) -> None:
+        deadline = time.monotonic() + timeout
+        while not is_done():
+            if time.monotonic() > deadline:
+                sick = "; ".join(f"{each.name}: {each.state} {each.detail}" for each in self.status())
+                raise StackError("stack", f"waited {timeout:g} s for it {what} ({sick})", f"Logs: {self._folder.logs}")
+            time.sleep(POLL)
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+    except PermissionError as exc:
+        why = f"the supervisor (process {pid}) belongs to another user"
+        raise StackError("stack", why, "Run this as that user.") from exc
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+    return lines[-1] if lines else "it said nothing"

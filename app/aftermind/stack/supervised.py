@@ -1,0 +1,197 @@
+"""One supervised process: start, watch, start again, stop."""
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from aftermind.errors import StackError
+from aftermind.stack import diagnosis
+from aftermind.stack.program import Launch, Program
+from aftermind.stack.specs import ComponentState, ComponentStatus, Restart
+
+FIRST_DELAY = 0.1  # seconds before the first restart
+LONGEST_DELAY = 10.0
+STABLE = 10.0  # a life of this many seconds was a success: the next delay is the first again
+READY_PROBE = 0.03  # how often a starting process is asked whether it is there
+TRIES_BEFORE_READY = 3  # deaths before the first readiness that make a start a failure; one may be a raced port
+LOG_BYTES = 16 * 1024**2  # a log beyond this is set aside as NAME.log.1
+
+log = logging.getLogger(__name__)
+
+
+class Supervised:
+    """Keeps one program running until told to stop."""
+
+    def __init__(self, program: Program, log_path: Path, *, on_change: Callable[[], None]) -> None:
+        self.program = program
+        self._log_path = log_path
+        self._on_change = on_change
+        self._state = ComponentState.STARTING
+        self._since = datetime.now(UTC)
+        self._detail = ""
+        self._restarts = -1  # the first start is none
+        self._process: asyncio.subprocess.Process | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Event()
+        self._ready = asyncio.Event()
+        self._failed: StackError | None = None
+        self._deaths_before_ready = 0
+        self._log_offset = 0
+
+    @property
+    def status(self) -> ComponentStatus:
+        """As of now."""
+        living = self._process is not None and self._process.returncode is None
+        return ComponentStatus(
+            name=self.program.name,
+            state=self._state,
+            pid=self._process.pid if living and self._process else None,
+            port=self.program.port,
+            restarts=max(0, self._restarts),
+            since=self._since,
+            detail=self._detail,
+        )
+
+    def start(self) -> None:
+        """Begin to keep it running; returns at once."""
+        self._task = asyncio.create_task(self._keep_running(), name=f"supervise {self.program.name}")
+
+    async def until_ready(self) -> None:
+        """Wait until it was well once; raises StackError when it will not come up."""
+        await self._ready.wait()
+        if self._failed is not None:
+            raise self._failed
+
+    async def stop(self, *, state: ComponentState = ComponentState.STOPPED) -> None:
+        """Stop it for good: its signals in order, each with its grace, then SIGKILL to its whole group."""
+        self._stopping.set()
+        process = self._process
+        if process is not None:
+            for number, grace in self.program.stop_signals:
+                if process.returncode is not None:
+                    break
+                _send(process, number)
+                _send(process, signal.SIGCONT)  # a frozen process takes no other signal
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(process.wait(), grace)
+            _kill_group(process.pid)
+            await process.wait()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._change(state)
+
+    def trim_log(self) -> None:
+        """Set a log that grew too long aside; the process goes on writing to the same, emptied file."""
+        with suppress(OSError):
+            if self._log_path.stat().st_size > LOG_BYTES:
+                self._log_path.with_suffix(".log.1").write_bytes(self._log_path.read_bytes())
+                os.truncate(self._log_path, 0)
+
+    async def _keep_running(self) -> None:
+        delay = FIRST_DELAY
+        while not self._stopping.is_set():
+            self._restarts += 1
+            began = time.monotonic()
+            code, why = await self._live_once()
+            if self._stopping.is_set() or not self._is_wanted_again(code):
+                self._change(ComponentState.EXITED, why)
+                self._ready.set()
+                return
+            if time.monotonic() - began > STABLE:
+                delay = FIRST_DELAY
+            log.warning("%s ended and is started again in %.1f s: %s", self.program.name, delay, why)
+            self._change(ComponentState.BACKOFF, why)
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, LONGEST_DELAY)
+
+    async def _live_once(self) -> tuple[int, str]:
+        """From preparation to the end of the process: its exit code, and why it ended as far as one can tell."""
+        try:
+            self._change(ComponentState.STARTING, self._detail)
+            launch = await self.program.prepare()
+            self._process = await self._spawn(launch)
+        except (StackError, OSError) as exc:
+            error = exc if isinstance(exc, StackError) else _not_started(self.program.name, exc)
+            self._give_up_before_ready(error)
+            return -1, f"{error.why}. {error.remedy}"
+        self._change(ComponentState.STARTING)
+        watch = asyncio.create_task(self._watch(), name=f"watch {self.program.name}")
+        try:
+            code = await self._process.wait()
+        finally:
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+        _kill_group(self._process.pid)  # what it left of its children would hold its port or its files
+        why, remedy = diagnosis.of_exit(code, self._log_path, self._log_offset)
+        self._deaths_before_ready += not self._ready.is_set()
+        if self._deaths_before_ready >= TRIES_BEFORE_READY:
+            self._give_up_before_ready(StackError(self.program.name, why, remedy))
+        return code, f"{why}. {remedy}"
+
+    async def _watch(self) -> None:
+        while await self.program.probe() is not None:
+            await asyncio.sleep(READY_PROBE)
+        try:
+            await self.program.on_ready()
+        except StackError as exc:
+            self._give_up_before_ready(exc)
+            self._change(ComponentState.UNHEALTHY, str(exc))
+            return
+        self._change(ComponentState.RUNNING)
+        self._ready.set()
+        while True:
+            await asyncio.sleep(self.program.probe_seconds)
+            reason = await self.program.probe()
+            state = ComponentState.RUNNING if reason is None else ComponentState.UNHEALTHY
+            if (state, reason or "") != (self._state, self._detail):
+                self._change(state, reason or "")
+
+    async def _spawn(self, launch: Launch) -> asyncio.subprocess.Process:
+        self.trim_log()
+        with self._log_path.open("ab") as file:
+            self._log_offset = file.tell()
+            return await asyncio.create_subprocess_exec(
+                *launch.argv,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                env={**os.environ, **launch.env},
+                cwd=launch.cwd,
+                start_new_session=True,  # a group of its own: the terminal's Ctrl-C reaches us, and we stop in order
+            )
+
+    def _is_wanted_again(self, code: int) -> bool:
+        policy = self.program.restart
+        return policy is Restart.ALWAYS or (policy is Restart.ON_FAILURE and code != 0)
+
+    def _give_up_before_ready(self, error: StackError) -> None:
+        if not self._ready.is_set():
+            self._failed = error
+            self._ready.set()
+
+    def _change(self, state: ComponentState, detail: str = "") -> None:
+        if state is not self._state:
+            self._since = datetime.now(UTC)
+        self._state, self._detail = state, detail
+        self._on_change()
+
+
+def _send(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        process.send_signal(number)
+
+
+def _kill_group(group: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):  # macOS answers EPERM for a group of zombies
+        os.killpg(group, signal.SIGKILL)
+
+
+def _not_started(name: str, exc: OSError) -> StackError:
+    return StackError(name, f"it cannot be started: {exc}", "Check that the program exists and may be executed.")

@@ -1,0 +1,200 @@
+"""The supervisor: a process of its own that starts, watches and stops everything of one state folder.
+
+    python -m aftermind.stack.supervisor STATE_DIR [--until-stdin-ends]
+
+It is told what to run by `wanted.json` and reports in `status.json`. SIGHUP: read the wish again. SIGTERM, SIGINT:
+stop everything in order and end. With `--until-stdin-ends` it also stops when whoever started it is gone, however
+that came about: a closed pipe needs no last words. If the supervisor itself is killed, the kernel ends its children
+(Linux), and the next start ends whatever is left (anywhere).
+"""
+
+import asyncio
+import itertools
+import logging
+import os
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from aftermind.errors import StackError
+from aftermind.stack import binaries, config, identity, orphans, wanted
+from aftermind.stack.command import CommandProgram
+from aftermind.stack.config import StackConfig
+from aftermind.stack.folder import StateFolder
+from aftermind.stack.postgres import Primary
+from aftermind.stack.program import Program
+from aftermind.stack.redis import Redis
+from aftermind.stack.replica import Replica
+from aftermind.stack.specs import ComponentState
+from aftermind.stack.supervised import Supervised
+from aftermind.stack.wanted import Report
+
+TICK = 1.0  # seconds between looks at the parent
+TRIM_EVERY = 30  # ticks between looks at the sizes of the logs
+
+log = logging.getLogger(__name__)
+
+
+class Supervisor:
+    """Runs what is wanted of one state folder; whoever makes it holds the folder's lock."""
+
+    def __init__(self, folder: StateFolder) -> None:
+        self._folder = folder
+        self._wanted = wanted.read_wanted(folder)
+        self._parts: dict[str, Supervised] = {}
+        self._phase = "starting"
+        self._error: StackError | None = None
+        self._wish = asyncio.Event()
+
+    async def run(self, *, until_stdin_ends: bool) -> int:
+        """Bring everything up, keep it so until told to stop, take everything down; returns an exit code."""
+        work = asyncio.create_task(self._work(parent=os.getppid() if until_stdin_ends else None))
+        self._listen(work, until_stdin_ends=until_stdin_ends)
+        self._report()
+        try:
+            with suppress(asyncio.CancelledError):  # how `_listen` ends the work
+                await work
+        except StackError as exc:
+            log.error("the stack does not come up: %s", exc)
+            self._error = exc
+        self._enter("stopping")
+        await self._take_down()
+        self._enter("failed" if self._error else "down")
+        return 1 if self._error else 0
+
+    def _listen(self, work: "asyncio.Task[None]", *, until_stdin_ends: bool) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, work.cancel)
+        loop.add_signal_handler(signal.SIGHUP, self._wish.set)
+        if until_stdin_ends:
+            loop.add_reader(sys.stdin.fileno(), _on_stdin, loop, work)
+
+    async def _work(self, *, parent: int | None) -> None:
+        await self._bring_up()
+        self._enter("up")
+        for tick in itertools.count():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wish.wait(), TICK)
+            if self._wish.is_set():
+                self._wish.clear()
+                await self._follow_wish()
+            if tick % TRIM_EVERY == 0:
+                for part in self._parts.values():
+                    part.trim_log()
+            if parent is not None and os.getppid() != parent:
+                return  # a forked child of the parent may still hold the pipe open; its id tells all the same
+
+    async def _bring_up(self) -> None:
+        known = config.load(self._folder)
+        ours = config.with_free_ports(known) if known else config.new()
+        if ours != known:
+            config.save(self._folder, ours)
+        primary, replica = self._clusters(ours)
+        redis = self._start(Redis(self._folder, ours))
+        await self._start(primary).until_ready()
+        if replica is not None:
+            await self._start(replica).until_ready()
+        await redis.until_ready()
+
+    def _clusters(self, ours: StackConfig) -> tuple[Primary, Replica | None]:
+        programs = binaries.postgres_bin()
+        user = identity.for_postgres(programs / "postgres")
+        settings = self._wanted.postgres_settings
+        wants_replica = self._wanted.replica
+        primary = Primary(
+            self._folder, ours, programs=programs, identity=user, settings=settings, replica=wants_replica
+        )
+        if not wants_replica:
+            return primary, None
+        return primary, Replica(self._folder, ours, programs=programs, identity=user, settings=settings)
+
+    def _start(self, program: Program) -> Supervised:
+        part = Supervised(program, self._folder.log(program.name), on_change=self._report)
+        self._parts[program.name] = part
+        part.start()
+        return part
+
+    async def _follow_wish(self) -> None:
+        self._wanted = wanted.read_wanted(self._folder)
+        commands = {command.name: command for command in self._wanted.commands}
+        outdated = [
+            part
+            for part in self._parts.values()
+            if isinstance(part.program, CommandProgram) and commands.get(part.program.name) != part.program.command
+        ]
+        await _stop_in_order(outdated)
+        for part in outdated:
+            del self._parts[part.program.name]
+        await self._hold_and_release()
+        for name in commands.keys() - self._parts.keys():
+            self._start(CommandProgram(commands[name]))
+        self._report()
+
+    async def _hold_and_release(self) -> None:
+        for name, part in list(self._parts.items()):
+            held = part.status.state is ComponentState.HELD
+            if name in self._wanted.held and not held:
+                await part.stop(state=ComponentState.HELD)
+            elif held and name not in self._wanted.held:
+                self._start(part.program)
+
+    async def _take_down(self) -> None:
+        await _stop_in_order(list(self._parts.values()))
+
+    def _enter(self, phase: str) -> None:
+        self._phase = phase
+        log.info("the stack over %s is %s", self._folder.root, phase)
+        self._report()
+
+    def _report(self) -> None:
+        error = self._error
+        report = Report(
+            run=self._wanted.run,
+            revision=self._wanted.revision,
+            pid=os.getpid(),
+            phase=self._phase,
+            error=(error.component, error.why, error.remedy) if error else None,
+            components=tuple(part.status for part in self._parts.values()),
+        )
+        try:
+            wanted.write_report(self._folder, report)
+        except StackError as exc:  # a full disk must not end the supervision
+            log.error("the report is not written: %s", exc)
+
+
+async def _stop_in_order(parts: list[Supervised]) -> None:
+    by_order = sorted(parts, key=lambda part: part.program.stop_order)
+    for _, group in itertools.groupby(by_order, key=lambda part: part.program.stop_order):
+        async with asyncio.TaskGroup() as stopping:
+            for part in group:
+                stopping.create_task(part.stop())
+
+
+def _on_stdin(loop: asyncio.AbstractEventLoop, work: "asyncio.Task[None]") -> None:
+    if not os.read(sys.stdin.fileno(), 1024):
+        loop.remove_reader(sys.stdin.fileno())
+        work.cancel()
+
+
+def main(arguments: list[str]) -> int:
+    """Run the supervisor of a state folder until it is told to stop."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    folder = StateFolder(Path(arguments[0]))
+    try:
+        folder.create()
+        descriptor = folder.lock()
+        orphans.end(wanted.remembered_processes(folder))
+        supervisor = Supervisor(folder)
+    except StackError as exc:
+        log.error("%s", exc)
+        return 1
+    try:
+        return asyncio.run(supervisor.run(until_stdin_ends="--until-stdin-ends" in arguments[1:]))
+    finally:
+        os.close(descriptor)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

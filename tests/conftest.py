@@ -1,0 +1,56 @@
+"""The servers of the session, and what each test gets of them."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.servers import Database, Servers, start
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No setting and no key of whoever runs the tests reaches them."""
+    for name in [name for name in os.environ if name.startswith(("AFTERMIND_", "OPENAI_"))]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """One primary, one streaming replica and one Valkey for the whole session: not to be killed or frozen."""
+    running = start(tmp_path_factory.mktemp("servers") / "stack")
+    try:
+        running.make_template()
+        yield running
+    finally:
+        running.stack.destroy()
+
+
+@pytest.fixture
+def database(servers: Servers) -> Iterator[Database]:
+    """A migrated, empty database of this test alone."""
+    made = servers.create_database()
+    yield made
+    servers.drop_database(made)
+
+
+@pytest.fixture
+def redis_url(servers: Servers) -> str:
+    """The session's Redis, emptied before the test: workers and subscribers that it starts use the same one."""
+    servers.empty_redis()
+    return servers.redis_url
+
+
+@pytest.fixture
+def own_servers(tmp_path: Path) -> Iterator[Callable[..., Servers]]:
+    """A factory of servers of this test alone, to kill, freeze and hold: `own_servers(replica=False)`."""
+    made: list[Servers] = []
+
+    def make(*, replica: bool = True) -> Servers:
+        made.append(start(tmp_path / f"stack-{len(made)}", replica=replica))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stack.destroy()

@@ -1,0 +1,145 @@
+"""A TCP proxy that can delay, swallow or reset what passes: a network with faults, between real programs."""
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from enum import StrEnum
+from urllib.parse import urlsplit, urlunsplit
+
+CHUNK = 65_536
+
+
+class Mode(StrEnum):
+    """What happens to the bytes, in both directions."""
+
+    PASS = "pass"
+    BLACKHOLE = "blackhole"  # connections stay open and nothing arrives; what was swallowed is gone
+    RESET = "reset"  # every connection, old and new, is torn down by RST
+
+
+class Proxy:
+    """Forwards a loopback port to a target; the mode can be changed at any time."""
+
+    def __init__(self, target_host: str, target_port: int) -> None:
+        self._target = (target_host, target_port)
+        self._mode = Mode.PASS
+        self._delay = 0.0
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.connections = 0
+
+    @property
+    def port(self) -> int:
+        """Where clients connect."""
+        assert self._server is not None, "the proxy is not started"
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def start(self) -> None:
+        """Listen on a free loopback port."""
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+
+    async def stop(self) -> None:
+        """Drop every connection and stop listening."""
+        if self._server is not None:
+            self._server.close()
+        self._drop()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    def url(self, target_url: str) -> str:
+        """A URL of the target, rewritten to lead through here."""
+        parts = urlsplit(target_url)
+        login, at, _ = parts.netloc.rpartition("@")
+        return urlunsplit(parts._replace(netloc=f"{login}{at}127.0.0.1:{self.port}"))
+
+    def let_pass(self) -> None:
+        """Forward at once, both directions."""
+        self._mode, self._delay = Mode.PASS, 0.0
+
+    def delay(self, seconds: float) -> None:
+        """Forward each chunk this much later."""
+        self._mode, self._delay = Mode.PASS, seconds
+
+    def blackhole(self) -> None:
+        """Swallow everything; connections neither answer nor break."""
+        self._mode = Mode.BLACKHOLE
+
+    def reset(self) -> None:
+        """Tear down what is open and whatever connects from now on."""
+        self._mode = Mode.RESET
+        self._drop()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self.connections += 1
+        try:
+            await self._serve(reader, writer)
+        except (OSError, asyncio.CancelledError):
+            pass  # either side may break at any time, which is what a proxy of faults is for
+        finally:
+            _reset(writer)
+            self._writers.discard(writer)
+            self._tasks.discard(task)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._mode is Mode.RESET:
+            return
+        self._writers.add(writer)
+        there_reader, there_writer = await asyncio.open_connection(*self._target)
+        self._writers.add(there_writer)
+        try:
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self._pump(reader, there_writer))
+                both.create_task(self._pump(there_reader, writer))
+        except* OSError:
+            pass
+        finally:
+            _reset(there_writer)
+            self._writers.discard(there_writer)
+
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while chunk := await source.read(CHUNK):
+            if self._delay:
+                await asyncio.sleep(self._delay)
+            if self._mode is not Mode.BLACKHOLE:
+                sink.write(chunk)
+                await sink.drain()
+        if self._mode is Mode.PASS:  # a blackhole does not tell that the other end hung up, either
+            with suppress(OSError):
+                sink.write_eof()
+
+    def _drop(self) -> None:
+        for writer in list(self._writers):
+            _reset(writer)
+        self._writers.clear()
+
+
+@asynccontextmanager
+async def proxy_to(url: str) -> AsyncIterator[Proxy]:
+    """A proxy to the host and port of a URL, stopped with the block."""
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    assert parts.port is not None
+    proxy = Proxy(parts.hostname, parts.port)
+    await proxy.start()
+    try:
+        yield proxy
+    finally:
+        await proxy.stop()
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    sock = writer.get_extra_info("socket")
+    if sock is not None and not writer.transport.is_closing():
+        # Lingering for zero seconds turns close into RST: the other side sees an error, not an orderly end.
+        with suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()

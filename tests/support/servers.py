@@ -1,0 +1,130 @@
+"""The servers of the test suite: a primary, a streaming replica and a Valkey, run by the embedded stack's own code.
+
+Every xdist worker has its own (they start in 1.5 s; sharing them would need locks and share their faults too).
+A test gets its own database, copied from a migrated template, and an emptied Redis.
+"""
+
+import asyncio
+import importlib
+import importlib.util
+import inspect
+import os
+import secrets
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import pytest
+import redis
+
+from aftermind.errors import StackError
+from aftermind.stack import Endpoints, Stack, binaries
+from tests.support.waiting import wait_until_sync
+
+TEMPLATE = "aftermind_template"
+# What is committed need not survive a power cut of the test machine. Everything else is as users have it.
+FAST: Mapping[str, str] = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "64MB"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Database:
+    """A migrated, empty database of one test, on the primary and its replica."""
+
+    name: str
+    url: str = field(repr=False)
+    replica_urls: tuple[str, ...] = field(repr=False)
+    admin_url: str = field(repr=False)  # as superuser
+    replica_admin_urls: tuple[str, ...] = field(repr=False)
+
+
+class Servers:
+    """A running stack with what tests need of it."""
+
+    def __init__(self, stack: Stack, endpoints: Endpoints) -> None:
+        self.stack = stack
+        self.endpoints = endpoints
+
+    @property
+    def redis_url(self) -> str:
+        """The Redis, database 0."""
+        return self.endpoints.redis_url
+
+    def make_template(self) -> None:
+        """Migrate a database once, for every test's own to be copied from."""
+        psql(self.endpoints.admin_url, f"CREATE DATABASE {TEMPLATE} OWNER aftermind")
+        migrate(self._database(TEMPLATE).url)
+
+    def create_database(self) -> Database:
+        """A fresh copy of the template, there on the replica too."""
+        name = f"test_{secrets.token_hex(6)}"
+        create = f"CREATE DATABASE {name} TEMPLATE {TEMPLATE} OWNER aftermind"
+        lsn = psql(self.endpoints.admin_url, create, "SELECT pg_current_wal_flush_lsn()")
+        for url in self.endpoints.replica_urls:
+            wait_until_sync(partial(_has_replayed, url, lsn), description=f"the replica has database {name}")
+        return self._database(name)
+
+    def drop_database(self, database: Database) -> None:
+        """Remove a test's database, whoever is still connected."""
+        psql(self.endpoints.admin_url, f"DROP DATABASE IF EXISTS {database.name} WITH (FORCE)")
+
+    def empty_redis(self) -> None:
+        """Forget every key of every Redis database."""
+        with redis.Redis.from_url(self.redis_url) as client:
+            client.flushall()
+
+    def pid(self, component: str) -> int:
+        """The process of a component: `postgres`, `postgres-replica`, `redis`, or a command by its name."""
+        found = next(each.pid for each in self.stack.status() if each.name == component)
+        assert found is not None, f"{component} does not run"
+        return found
+
+    def _database(self, name: str) -> Database:
+        at = self.endpoints
+        return Database(
+            name=name,
+            url=_with_database(at.postgres_url, name),
+            replica_urls=tuple(_with_database(url, name) for url in at.replica_urls),
+            admin_url=_with_database(at.admin_url, name),
+            replica_admin_urls=tuple(_with_database(url, name) for url in at.replica_admin_urls),
+        )
+
+
+def start(state_dir: Path, *, replica: bool = True, settings: Mapping[str, str] = FAST) -> Servers:
+    """Bring servers up in a folder. Where they cannot run: an error under CI, a skip with the reason elsewhere."""
+    stack = Stack(state_dir, replica=replica, postgres_settings=settings)
+    try:
+        return Servers(stack, stack.up())
+    except StackError as exc:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"the servers do not start here: {exc}")
+
+
+def migrate(url: str) -> None:
+    """Bring a database to the current schema, as soon as there is one."""
+    if importlib.util.find_spec("aftermind.db") is None or importlib.util.find_spec("aftermind.db.migrate") is None:
+        return
+    done = importlib.import_module("aftermind.db.migrate").apply(url)
+    if inspect.iscoroutine(done):
+        asyncio.run(done)
+
+
+def psql(url: str, *statements: str) -> str:
+    """Run statements by the wheel's psql, each in its own transaction; returns the bare output."""
+    argv = [str(binaries.postgres_bin() / "psql"), url, "-XAtq", "-v", "ON_ERROR_STOP=1"]
+    commands = chain.from_iterable(("-c", statement) for statement in statements)
+    done = subprocess.run([*argv, *commands], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def _has_replayed(replica_url: str, lsn: str) -> bool:
+    return psql(replica_url, f"SELECT pg_last_wal_replay_lsn() >= '{lsn}'") == "t"
+
+
+def _with_database(url: str, name: str) -> str:
+    return urlunsplit(urlsplit(url)._replace(path=f"/{name}"))

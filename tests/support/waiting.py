@@ -1,0 +1,46 @@
+"""The only way that a test waits: for something to become true, with a deadline and a name."""
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+FIRST_PAUSE = 0.005  # seconds; doubles up to the longest, so that quick things are seen quickly and slow ones cheaply
+LONGEST_PAUSE = 0.1
+
+
+class NeverHappened(AssertionError):
+    """What a test waited for did not become true in time."""
+
+    def __init__(self, description: str, timeout: float, last: object) -> None:
+        self.description, self.timeout, self.last = description, timeout, last
+        super().__init__(f"waited {timeout:g} s for: {description} (last seen: {last!r})")
+
+
+async def wait_until(predicate: Callable[[], T | Awaitable[T]], *, timeout: float = 10.0, description: str) -> T:
+    """Call a plain or async predicate until its answer is true, and return that answer."""
+    deadline = time.monotonic() + timeout
+    pause = FIRST_PAUSE
+    while True:
+        answer = predicate()
+        found: T = await answer if inspect.isawaitable(answer) else answer
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise NeverHappened(description, timeout, found)
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, LONGEST_PAUSE)
+
+
+def wait_until_sync(predicate: Callable[[], T], *, timeout: float = 10.0, description: str) -> T:
+    """The same for tests without an event loop."""
+    deadline = time.monotonic() + timeout
+    pause = FIRST_PAUSE
+    while not (found := predicate()):
+        if time.monotonic() > deadline:
+            raise NeverHappened(description, timeout, found)
+        time.sleep(pause)
+        pause = min(pause * 2, LONGEST_PAUSE)
+    return found
