@@ -1,0 +1,64 @@
+"""A heartbeat beside the work: it renews the lease, and stops the work when the lease is lost."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from aftermind import errors
+from aftermind.types import JobId
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+Renew = Callable[[], Awaitable[bool]]  # True while at least one lease of the batch still holds
+
+
+async def while_held(
+    work: Coroutine[Any, Any, T],  # Any: a coroutine's send and yield types
+    renew: Renew,
+    *,
+    job_id: JobId,
+    every: float,
+    lasts: float,
+) -> T:
+    """What `work` returns, with its lease renewed `every` so many seconds meanwhile.
+
+    When `renew` says that the lease is gone, or could not be asked for the `lasts` seconds that a lease is good for,
+    the work is cancelled and `LeaseLost` raised. The fence would refuse its effect anyway: this saves the model call.
+    `job_id` names the batch in the error.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            beating = group.create_task(_beat(renew, job_id, every, lasts))
+            try:
+                return await work
+            finally:
+                beating.cancel()
+    except BaseExceptionGroup as several:
+        raise _first(several) from None
+
+
+async def _beat(renew: Renew, job_id: JobId, every: float, lasts: float) -> None:
+    loop = asyncio.get_running_loop()
+    good_until = loop.time() + lasts
+    while True:
+        await asyncio.sleep(every)
+        asked_at = loop.time()
+        try:
+            holds = await asyncio.wait_for(renew(), timeout=every)
+        except (TimeoutError, errors.Unavailable):
+            holds = asked_at < good_until  # nobody can have taken it before it ran out
+        else:
+            good_until = asked_at + lasts
+        if not holds:
+            log.warning("lease lost", extra={"job_id": str(job_id)})
+            raise errors.LeaseLost(job_id)
+
+
+def _first(several: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error of the work, or the lost lease that ended it; a group never leaves this module."""
+    flat: list[BaseException] = []
+    for error in several.exceptions:
+        flat.append(_first(error) if isinstance(error, BaseExceptionGroup) else error)
+    lost = [error for error in flat if isinstance(error, errors.LeaseLost)]
+    return (lost or flat)[0]

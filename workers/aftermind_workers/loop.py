@@ -1,0 +1,83 @@
+"""One event loop per worker process, in a thread, for all tasks of that process.
+
+Celery 5.7 knows no coroutines. Its threads hand theirs to this loop and wait, so database connections, model clients
+and batches are shared by everything that the process does.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError as FutureCancelled
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from aftermind import errors
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """A running loop that other threads hand coroutines to.
+
+    `start` and `stop` may be called once each, from any thread but the loop's own. What still runs at `stop` is
+    cancelled and waited for, so that leases are handed back.
+    """
+
+    def __init__(self, name: str = "aftermind-loop") -> None:
+        self._loop = asyncio.new_event_loop()
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread and wait until its loop runs."""
+        self._thread.start()
+        self._started.wait()
+
+    def run(self, coroutine: Coroutine[Any, Any, T], *, timeout: float | None = None) -> T:  # Any: send and yield types
+        """Run it on the loop and wait for what it returns or raises.
+
+        After `timeout` seconds it is cancelled and TimeoutError raised. Raises `Bug` on the loop's own thread, which
+        would wait for itself for ever.
+        """
+        future = self.submit(coroutine)
+        try:
+            return future.result(timeout)
+        except TimeoutError:
+            future.cancel()
+            raise
+        except FutureCancelled as exc:
+            raise asyncio.CancelledError from exc
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> "Future[T]":
+        """Hand it over without waiting."""
+        if threading.current_thread() is self._thread:
+            coroutine.close()
+            raise errors.Bug("a coroutine of the worker's loop cannot wait for the same loop.")
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        """Run a plain function on the loop's thread."""
+        self._loop.call_soon_threadsafe(call)
+
+    def stop(self, *, timeout: float = 10.0) -> None:
+        """Cancel what runs, let it clean up, and end the thread; after `timeout` seconds leave it behind."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(timeout)
+
+    def _main(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.call_soon(self._started.set)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._cancel_all()
+            self._loop.close()
+
+    def _cancel_all(self) -> None:
+        running = asyncio.all_tasks(self._loop)
+        for task in running:
+            task.cancel()
+        # gather keeps the loop going until each has handed back its lease.
+        self._loop.run_until_complete(asyncio.gather(*running, return_exceptions=True))
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
