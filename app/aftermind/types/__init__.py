@@ -6,6 +6,7 @@ from aftermind.types.job import Attempt, Job, JobKind, JobState, Lease, NewJob
 from aftermind.types.message import Episode, Json, Message, Role, Turn
 from aftermind.types.results import Match, RecallBlock, ServedBy
 from aftermind.types.scope import EpisodeId, FactId, JobId, LeaseToken, Scope
+from aftermind.types.watermark import Watermark
 
 __all__ = [
     "Attempt",
@@ -33,4 +34,5 @@ __all__ = [
     "Summary",
     "Trait",
     "Turn",
+    "Watermark",
 ]

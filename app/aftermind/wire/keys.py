@@ -1,0 +1,109 @@
+"""The legend of every Redis key: its name, its type, who writes and reads it, and how long it lives.
+
+No key is spelt anywhere else; the Lua files get theirs from here (`Keys.in_lua`). Keys without a time to live are
+those of work that is not done yet: they leave with it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+from aftermind.types import JobId, Scope
+
+ANONYMOUS = "@"  # cannot come out of quote(), so no user id meets it
+
+HIGH_SECONDS = 7 * 86_400  # a session's high mark only corrects clocks that are apart; none is a week behind
+WATERMARK_SECONDS = 86_400  # a replica that lags a day is long out of use (settings.replica_max_lag_seconds)
+
+
+def owner_part(scope: Scope) -> str:
+    """The owner as part of a key: quoted namespace, `/`, quoted user or `@` for the anonymous bucket."""
+    user = ANONYMOUS if scope.user_id is None else quote(scope.user_id, safe="")
+    return f"{quote(scope.namespace, safe='')}/{user}"
+
+
+def owner_of(part: str) -> Scope:
+    """The reverse of `owner_part`."""
+    namespace, _, user = part.partition("/")
+    return Scope(namespace=unquote(namespace), user_id=None if user == ANONYMOUS else unquote(user))
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys under one prefix (`settings.redis_prefix`)."""
+
+    prefix: str = "aftermind:"
+
+    # a turn that no store job has committed yet
+
+    def turn(self, job_id: JobId | str) -> str:
+        """HASH: payload, owner, base, at, size; attempts, lost, token, worker once claimed.
+
+        Written by accept and the workers' scripts, read by recall and workers. Until stored, buried or forgotten.
+        """
+        return f"{self.prefix}turn:{job_id}"
+
+    def pending(self, owner: Scope | str) -> str:
+        """ZSET job → position: every unstored turn of an owner. Accept, settle, forget write; recall reads."""
+        return f"{self.prefix}pending:{_part(owner)}"
+
+    def ready(self, owner: Scope | str) -> str:
+        """ZSET job → position: the owner's turns that nobody has claimed. Accept and the workers' scripts."""
+        return f"{self.prefix}ready:{_part(owner)}"
+
+    def rounds(self) -> str:
+        """ZSET owner → round in which it is served next: owners with a turn in `ready:`. As `ready`."""
+        return f"{self.prefix}rounds"
+
+    def leased(self) -> str:
+        """ZSET job → ms at which its lease (or its snooze) ends. Written by the workers' scripts."""
+        return f"{self.prefix}leased"
+
+    def index(self) -> str:
+        """ZSET job → ms of acceptance: the size and the age of the backlog. Accept, settle, forget."""
+        return f"{self.prefix}index"
+
+    def count(self) -> str:
+        """HASH: bytes (of all payloads), round (that was served last). Stays; written by all of the above."""
+        return f"{self.prefix}count"
+
+    def high(self, owner: Scope | str) -> str:
+        """HASH session → its highest position so far. Accept writes and reads. `HIGH_SECONDS` after the last turn."""
+        return f"{self.prefix}high:{_part(owner)}"
+
+    # what a reader must have seen
+
+    def watermark(self, owner: Scope | str) -> str:
+        """STRING `system/timeline/lsn`, see wire.watermark. Workers raise it, recall reads. `WATERMARK_SECONDS`."""
+        return f"{self.prefix}watermark:{_part(owner)}"
+
+    def epoch(self) -> str:
+        """STRING, see wire.epoch: which life of this Redis it is. Set by whoever finds none. Stays."""
+        return f"{self.prefix}epoch"
+
+    # Celery's
+
+    def queue(self, name: str) -> str:
+        """LIST of Celery messages, as kombu names it under `global_keyprefix`. Kombu pops, everybody pushes."""
+        return f"{self.prefix}{name}"
+
+    def in_lua(self) -> Mapping[str, str | int]:
+        """Names, stems and life times for the Lua files: `TURN .. job` is `turn(job)`, and so on."""
+        return {
+            "TURN": self.turn(""),
+            "PENDING": self.pending(""),
+            "READY": self.ready(""),
+            "HIGH": self.high(""),
+            "WATERMARK": self.watermark(""),
+            "ROUNDS": self.rounds(),
+            "LEASED": self.leased(),
+            "INDEX": self.index(),
+            "COUNT": self.count(),
+            "EPOCH": self.epoch(),
+            "HIGH_SECONDS": HIGH_SECONDS,
+            "WATERMARK_SECONDS": WATERMARK_SECONDS,
+        }
+
+
+def _part(owner: Scope | str) -> str:
+    return owner if isinstance(owner, str) else owner_part(owner)

@@ -1,0 +1,20 @@
+-- Put before the scripts that raise a watermark.
+
+local function is_less(a, b)  -- decimal texts of any length: an LSN has 64 bits, a Lua number 53
+  if #a ~= #b then return #a < #b end
+  return a < b
+end
+
+-- Never lower it: within one system a later timeline wins, within a timeline the higher LSN. Another system replaces it.
+local function raise_watermark(owner, system, timeline, lsn)
+  local key = WATERMARK .. owner
+  local old = redis.call('GET', key)
+  if old then
+    local old_system, old_timeline, old_lsn = string.match(old, '^(%d+)/(%d+)/(%d+)$')
+    if old_system == system then
+      if is_less(timeline, old_timeline) then return end
+      if timeline == old_timeline and is_less(lsn, old_lsn) then return end
+    end
+  end
+  redis.call('SET', key, system .. '/' .. timeline .. '/' .. lsn, 'EX', WATERMARK_SECONDS)
+end

@@ -1,0 +1,14 @@
+-- How much is pending. Moves expired leases back first, so that what nobody holds counts as runnable.
+-- ARGV  1 most ids to name
+-- Returns {turns, runnable, bytes, ms of age of the oldest, owners with a runnable turn, {jobs, fairest first}}.
+local now = now_ms()
+expire_leases(now, 1000)
+local oldest = redis.call('ZRANGE', INDEX, 0, 0, 'WITHSCORES')[2]
+local jobs = {}
+if tonumber(ARGV[1]) > 0 then
+  for _, owner in ipairs(redis.call('ZRANGE', ROUNDS, 0, ARGV[1] - 1)) do
+    jobs[#jobs + 1] = redis.call('ZRANGE', READY .. owner, 0, 0)[1]
+  end
+end
+return {redis.call('ZCARD', INDEX), runnable(), tonumber(redis.call('HGET', COUNT, 'bytes') or 0),
+  oldest and now - tonumber(oldest) or 0, redis.call('ZCARD', ROUNDS), jobs}

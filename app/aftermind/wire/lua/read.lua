@@ -1,0 +1,13 @@
+-- What a recall needs before it reads the database, in one moment.
+-- ARGV  1 owner, 2 most turns
+-- Returns {epoch, watermark, turns of the owner in all, {base, payload, base, payload, ...} newest first}.
+local turns = {}
+local most = tonumber(ARGV[2])
+if most > 0 then
+  for _, job in ipairs(redis.call('ZREVRANGE', PENDING .. ARGV[1], 0, most - 1)) do
+    local turn = redis.call('HMGET', TURN .. job, 'base', 'payload')
+    turns[#turns + 1] = turn[1]
+    turns[#turns + 1] = turn[2]
+  end
+end
+return {redis.call('GET', EPOCH), redis.call('GET', WATERMARK .. ARGV[1]), redis.call('ZCARD', PENDING .. ARGV[1]), turns}

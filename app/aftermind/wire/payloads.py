@@ -1,0 +1,95 @@
+"""Turns as bytes: what lies in Redis, in the spool and in dead letters. Versioned; old versions stay readable."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from aftermind import errors
+from aftermind.types import EpisodeId, JobId, Message, Role, Scope, Turn
+
+VERSION = 1  # a reader that meets a later one raises UnknownPayload, and the bytes are kept as they are
+
+_ALL = frozenset({"history", "facts", "summary", "profile"})
+
+
+def encode_turn(turn: Turn) -> bytes:
+    """The turn as compact JSON. What is at its default is left out."""
+    scope = turn.scope
+    data: dict[str, Any] = {  # Any: JSON
+        "v": VERSION,
+        "job": str(turn.job_id),
+        "ns": scope.namespace,
+        "at": turn.remembered_at.isoformat(),
+        "base": turn.base,
+        "messages": [
+            _message(message, episode) for message, episode in zip(turn.messages, turn.episode_ids, strict=True)
+        ],
+    }
+    labels = {"user": scope.user_id, "session": scope.session_id, "agent": scope.agent_id, "key": turn.idempotency_key}
+    data |= {name: value for name, value in labels.items() if value is not None}
+    if turn.keep != _ALL:
+        data["keep"] = sorted(turn.keep)
+    return orjson.dumps(data)
+
+
+def decode_turn(payload: bytes, *, base: int | None = None) -> Turn:
+    """The reverse; `base` is the position that Redis gave, where it may differ from the agent's own.
+
+    Raises `UnknownPayload` for a version or a shape that this release does not know.
+    """
+    data = _loaded(payload)
+    try:
+        messages = data["messages"]
+        return Turn(
+            job_id=JobId(UUID(data["job"])),
+            scope=Scope(
+                namespace=data["ns"],
+                user_id=data.get("user"),
+                session_id=data.get("session"),
+                agent_id=data.get("agent"),
+            ),
+            remembered_at=datetime.fromisoformat(data["at"]),
+            base=data["base"] if base is None else base,
+            messages=tuple(_read_message(message) for message in messages),
+            episode_ids=tuple(EpisodeId(UUID(message["id"])) for message in messages),
+            keep=frozenset(data["keep"]) if "keep" in data else _ALL,
+            idempotency_key=data.get("key"),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, errors.InvalidInput) as exc:
+        raise errors.UnknownPayload("turn", f"{VERSION} ({type(exc).__name__}: {exc})") from exc
+
+
+def _loaded(payload: bytes) -> Mapping[str, Any]:  # Any: JSON
+    try:
+        data = orjson.loads(payload)
+    except orjson.JSONDecodeError as exc:
+        raise errors.UnknownPayload("turn", "none: it is not JSON") from exc
+    version = data.get("v") if isinstance(data, dict) else None
+    if version != VERSION:
+        raise errors.UnknownPayload("turn", version)
+    return dict(data)
+
+
+def _message(message: Message, episode_id: EpisodeId) -> dict[str, Any]:  # Any: JSON
+    data: dict[str, Any] = {"id": str(episode_id), "role": message.role, "content": message.content}
+    if message.name is not None:
+        data["name"] = message.name
+    if message.metadata:
+        data["metadata"] = message.metadata
+    if message.occurred_at is not None:
+        data["occurred"] = message.occurred_at.isoformat()
+    return data
+
+
+def _read_message(data: Mapping[str, Any]) -> Message:  # Any: JSON
+    occurred = data.get("occurred")
+    return Message(
+        role=Role(data["role"]),
+        content=data["content"],
+        name=data.get("name"),
+        metadata=data.get("metadata") or {},
+        occurred_at=None if occurred is None else datetime.fromisoformat(occurred),
+    )
