@@ -1,4 +1,4 @@
-"""The one way to Redis: few connections, a deadline on each answer, no silent retry, its errors as ours."""
+"""The one way to Redis: one connection a loop, a deadline on each answer, no silent retry, its errors as ours."""
 
 import asyncio
 import os
@@ -9,53 +9,64 @@ from weakref import WeakKeyDictionary
 
 from redis import exceptions
 from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.connection import RedisSSLContext, parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from aftermind import errors
+from aftermind.wire.channel import Channel
+from aftermind.wire.resp import Answer, Argument, ProtocolError, pack
 
-Argument = str | bytes | int | float
-Answer = Any  # what Redis answers: bytes, int, None or lists of them; each caller knows its command
+__all__ = ["Answer", "Argument", "RedisLink", "unavailable"]
 
-# Words with which Redis says that it does not write or read now, and may later.
-_REFUSALS = (
-    "OOM",
-    "READONLY",
-    "LOADING",
-    "MISCONF",
-    "NOAUTH",
-    "WRONGPASS",
-    "MASTERDOWN",
-    "BUSY",
-    "NOREPLICAS",
-    "CLUSTERDOWN",
-)
+Loop = asyncio.AbstractEventLoop
 
 
 class RedisLink:
-    """Connections of one process to one Redis, made at first use: a set for each running event loop, none kept
-    across a fork.
+    """Connections of one process to one Redis, made at first use: one for each running loop, none kept across a fork.
 
     `timeout` (seconds) bounds connecting and each answer. A call is never repeated behind the caller's back: a second
-    LPUSH or a second claim is a different thing from the first.
+    LPUSH or a second claim is a different thing from the first. `url` is `redis://`, `rediss://` or `unix://`, as
+    redis-py reads them; `connections` are those of `client()`. Raises `InvalidSettings` for any other URL.
     """
 
-    def __init__(self, url: str, *, timeout: float, connections: int = 4, name: str = "aftermind") -> None:
-        self.url = url
+    def __init__(self, url: str, *, timeout: float, connections: int = 8, name: str = "aftermind") -> None:
+        self.url = url.replace("redis+socket://", "unix://", 1)  # as Celery spells a socket
         self._timeout, self._connections, self._name = timeout, connections, name
-        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, Redis] = WeakKeyDictionary()
-        self._pid = os.getpid()
+        try:
+            self._address: dict[str, Any] = dict(parse_url(self.url))  # Any: redis-py's keyword arguments
+        except ValueError as exc:
+            raise errors.InvalidSettings("redis_url", url.split("@")[-1], str(exc)) from exc
+        self._forget_all()
 
     async def call(self, *command: Argument) -> Answer:
-        """One command, one answer (bytes are not decoded). Raises `RedisUnavailable`, and `redis` errors of a wrong
-        command as they are."""
-        with unavailable():
-            return await self.client().execute_command(*command)  # type: ignore[no-untyped-call]
+        """One command, one answer (bytes are not decoded). Raises `RedisUnavailable`; `Bug` for a wrong command."""
+        channel = self.channel() or await self.connect()
+        return await channel.send(pack(command))
+
+    def channel(self) -> Channel | None:
+        """The running loop's connection, None where there is none (any more)."""
+        if self._pid != os.getpid():  # a fork shares the sockets: two processes would read each other's answers
+            self._forget_all()
+        channel = self._channels.get(asyncio.get_running_loop())
+        return channel if channel is not None and channel.is_open else None
+
+    async def connect(self) -> Channel:
+        """The running loop's connection, made where there is none; concurrent callers wait for the same one."""
+        channel = self.channel()
+        if channel is not None:
+            return channel
+        loop = asyncio.get_running_loop()
+        task = self._connecting.get(loop)
+        if task is None or task.done():
+            task = self._connecting[loop] = loop.create_task(self._connect(loop))
+            task.add_done_callback(_seen)
+        return await asyncio.shield(task)
 
     def client(self) -> Redis:
         """redis-py's own client for the running loop, for streams and subscriptions; wrap calls in `unavailable`."""
-        if self._pid != os.getpid():  # a fork shares the sockets: two processes would read each other's answers
-            self._clients, self._pid = WeakKeyDictionary(), os.getpid()
+        if self._pid != os.getpid():
+            self._forget_all()
         loop = asyncio.get_running_loop()
         client = self._clients.get(loop)
         if client is None:
@@ -64,9 +75,66 @@ class RedisLink:
 
     async def close(self) -> None:
         """Close the running loop's connections. The link can be used again afterwards: it connects anew."""
-        client = self._clients.pop(asyncio.get_running_loop(), None)
-        if client is not None and self._pid == os.getpid():
+        channel = self.channel()
+        loop = asyncio.get_running_loop()
+        task, client = self._connecting.pop(loop, None), self._clients.pop(loop, None)
+        if task is not None and not task.done():
+            task.cancel()
+        if channel is not None:
+            channel.close()
+        if client is not None:
             await client.aclose()
+
+    def _forget_all(self) -> None:
+        self._pid = os.getpid()
+        self._channels: WeakKeyDictionary[Loop, Channel] = WeakKeyDictionary()
+        self._connecting: WeakKeyDictionary[Loop, asyncio.Task[Channel]] = WeakKeyDictionary()
+        self._clients: WeakKeyDictionary[Loop, Redis] = WeakKeyDictionary()
+
+    async def _connect(self, loop: Loop) -> Channel:
+        try:
+            async with asyncio.timeout(self._timeout):
+                channel = await self._dial(loop)
+                try:
+                    await asyncio.gather(*(channel.send(pack(command)) for command in self._greeting()))
+                except BaseException:
+                    channel.close()
+                    raise
+        except TimeoutError as exc:
+            raise errors.RedisUnavailable(f"no connection within {self._timeout:g} s") from exc
+        except OSError as exc:
+            raise errors.RedisUnavailable(str(exc)) from exc
+        self._channels[loop] = channel
+        return channel
+
+    async def _dial(self, loop: Loop) -> Channel:
+        address = self._address
+
+        def made() -> Channel:
+            return Channel(loop, timeout=self._timeout)
+
+        if "path" in address:
+            return (await loop.create_unix_connection(made, address["path"]))[1]
+        host, port = address.get("host", "localhost"), address.get("port", 6379)
+        return (await loop.create_connection(made, host, port, ssl=self._tls()))[1]
+
+    def _tls(self) -> Any:  # Any: an SSLContext, or None
+        if not self.url.startswith("rediss:"):
+            return None
+        given = {name.removeprefix("ssl_"): value for name, value in self._address.items() if name.startswith("ssl_")}
+        given = {"cert_reqs": "required", "check_hostname": True, **given}
+        return RedisSSLContext(**given).get()
+
+    def _greeting(self) -> list[tuple[Argument, ...]]:
+        address = self._address
+        greeting: list[tuple[Argument, ...]] = []
+        if "password" in address:
+            user = (address["username"],) if "username" in address else ()
+            greeting.append(("AUTH", *user, address["password"]))
+        if address.get("db"):
+            greeting.append(("SELECT", address["db"]))
+        greeting.append(("CLIENT", "SETNAME", self._name))  # also the first answer: a frozen Redis is noticed here
+        return greeting
 
     def _pool(self) -> BlockingConnectionPool:
         network = {} if self.url.startswith("unix:") else {"socket_keepalive": True}
@@ -87,16 +155,11 @@ def unavailable() -> Iterator[None]:
     """Turn what redis-py raises while Redis is away or refuses into `RedisUnavailable`."""
     try:
         yield
-    except exceptions.ResponseError as exc:
-        if str(exc).split(" ", 1)[0] in _REFUSALS or _refuses(exc):
-            raise errors.RedisUnavailable(str(exc)) from exc
-        raise
-    except (exceptions.ConnectionError, exceptions.TimeoutError, OSError, TimeoutError) as exc:
+    except (exceptions.RedisError, ProtocolError, OSError, TimeoutError) as exc:
         raise errors.RedisUnavailable(str(exc) or type(exc).__name__) from exc
 
 
-def _refuses(exc: exceptions.ResponseError) -> bool:
-    # redis-py cuts the word off where it has a class for it; a script's error carries it in the middle.
-    if isinstance(exc, exceptions.ReadOnlyError | exceptions.OutOfMemoryError | exceptions.NoPermissionError):
-        return True
-    return any(f"{word} " in str(exc) for word in _REFUSALS)
+def _seen(task: asyncio.Task[Channel]) -> None:
+    # Everybody who waited may have been cancelled: asyncio would then complain that nobody looked at the error.
+    if not task.cancelled():
+        task.exception()

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Self
 from uuid import uuid4
 
-from redis.exceptions import ResponseError
-
+from aftermind import errors
 from aftermind.types import Watermark
-from aftermind.wire.connection import RedisLink, unavailable
+from aftermind.wire.connection import RedisLink
 from aftermind.wire.keys import Keys
 from aftermind.wire.script import Script
 
@@ -70,8 +69,10 @@ async def ensure_epoch(link: RedisLink, keys: Keys, take_watermark: Callable[[],
 
 async def _run_id(link: RedisLink) -> str:
     try:
-        with unavailable():
-            info = await link.client().info("server")
-    except ResponseError:  # a managed Redis may not tell; then only an empty one is noticed
-        return ""
-    return str(info.get("run_id", ""))
+        info = await link.call("INFO", "server")
+    except errors.RedisUnavailable as exc:
+        if not exc.why.startswith("NOPERM"):
+            raise
+        return ""  # a managed Redis may not tell; then only an empty one is noticed
+    lines = (line.partition(b":") for line in info.splitlines())
+    return next((value.decode() for name, _, value in lines if name == b"run_id"), "")

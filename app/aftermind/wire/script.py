@@ -4,10 +4,10 @@ import hashlib
 from functools import cache
 from importlib import resources
 
-from redis.exceptions import NoScriptError
-
-from aftermind.wire.connection import Answer, Argument, RedisLink
+from aftermind.wire.channel import UnknownScriptError
+from aftermind.wire.connection import RedisLink
 from aftermind.wire.keys import Keys
+from aftermind.wire.resp import Answer, Argument
 
 _FIRST = ("_turns", "_watermark")  # local functions that the other files use
 
@@ -28,7 +28,7 @@ class Script:
         """Run it. Raises `RedisUnavailable`."""
         try:
             return await link.call(b"EVALSHA", self._sha, b"0", *arguments)
-        except NoScriptError:
+        except UnknownScriptError:
             return await link.call(b"EVAL", self._text, b"0", *arguments)
 
 

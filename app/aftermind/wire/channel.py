@@ -1,0 +1,113 @@
+"""One connection to Redis, shared by all tasks of a loop: commands go out as they come, answers return in order.
+
+redis-py's asyncio client spends more time on a call than Redis and the kernel together, and its pool gives each
+concurrent call a connection of its own. It stays for streams and subscriptions.
+"""
+
+import asyncio
+from collections import deque
+
+from aftermind import errors
+from aftermind.wire.resp import Answer, ProtocolError, Reader, Refused
+
+# Words with which Redis says that it does not write or read now, and may later.
+_REFUSALS = frozenset(
+    {"OOM", "READONLY", "LOADING", "MISCONF", "NOAUTH", "WRONGPASS", "NOPERM", "MASTERDOWN", "BUSY", "NOREPLICAS"}
+)
+
+
+class Channel(asyncio.Protocol):
+    """Commands in flight, each with its answer to come.
+
+    An answer later than `timeout` seconds cuts the connection: all that are in flight raise `RedisUnavailable`, and
+    whether Redis carried them out is not known. A caller that goes away leaves its answer to be dropped.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, timeout: float) -> None:
+        self._loop, self._timeout = loop, timeout
+        self._reader = Reader()
+        self._waiting: deque[tuple[asyncio.Future[Answer], float]] = deque()
+        self._watch: asyncio.TimerHandle | None = None
+        self._transport: asyncio.Transport | None = None
+        self._cut: str | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a command can be sent."""
+        return self._transport is not None
+
+    def send(self, packed: bytes) -> asyncio.Future[Answer]:
+        """Write a command now; its answer. A refusal to serve raises `RedisUnavailable`, a wrong command `Bug`."""
+        future: asyncio.Future[Answer] = self._loop.create_future()
+        if self._transport is None:
+            future.set_exception(errors.RedisUnavailable("the connection is closed"))
+            return future
+        deadline = self._loop.time() + self._timeout
+        self._waiting.append((future, deadline))
+        self._transport.write(packed)
+        if self._watch is None:
+            self._watch = self._loop.call_at(deadline, self._look)
+        return future
+
+    def close(self, why: str = "the connection was closed") -> None:
+        """Cut it; what is in flight raises `RedisUnavailable`."""
+        self._cut = self._cut or why
+        if self._transport is not None:
+            self._transport.abort()
+            self.connection_lost(None)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """For asyncio."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """For asyncio."""
+        try:
+            answers = self._reader.feed(data)
+        except (ProtocolError, ValueError) as exc:
+            self.close(f"no Redis: {exc}")
+            return
+        for answer in answers:
+            if not self._waiting:
+                self.close("an answer came that nobody asked for")
+                return
+            _answer(self._waiting.popleft()[0], answer)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """For asyncio."""
+        self._transport = None
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        why = self._cut or f"the connection was lost ({exc or 'closed by the server'})"
+        waiting, self._waiting = self._waiting, deque()
+        for future, _ in waiting:
+            if not future.done():
+                future.set_exception(errors.RedisUnavailable(why))
+
+    def _look(self) -> None:
+        self._watch = None
+        if not self._waiting:
+            return
+        if self._waiting[0][1] <= self._loop.time():
+            self.close(f"no answer within {self._timeout:g} s")
+        else:
+            self._watch = self._loop.call_at(self._waiting[0][1], self._look)
+
+
+def _answer(future: asyncio.Future[Answer], answer: Answer) -> None:
+    if future.done():
+        return
+    if not isinstance(answer, Refused):
+        future.set_result(answer)
+    elif answer.startswith("NOSCRIPT"):
+        future.set_exception(UnknownScriptError())
+    elif answer.split(" ", 1)[0] in _REFUSALS or answer.startswith("ERR max number of clients"):
+        future.set_exception(errors.RedisUnavailable(str(answer)))
+    else:
+        future.set_exception(errors.Bug(f"Redis: {answer}"))
+
+
+class UnknownScriptError(Exception):
+    """Redis does not know the script of that hash: send it whole."""
