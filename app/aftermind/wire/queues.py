@@ -21,3 +21,8 @@ QUEUE_OF: Mapping[JobKind, str] = {
     JobKind.SUMMARISE: EXTRACT,
     JobKind.PROFILE: EXTRACT,
 }
+
+
+def queue_arguments(broker: str) -> Mapping[str, str]:
+    """How queues are declared, by both sides alike: RabbitMQ replicates quorum queues and loses none of their bells."""
+    return {"x-queue-type": "quorum"} if broker.startswith("amqp") else {}

@@ -1,0 +1,1 @@
+"""The way of a turn out of the agent's process."""

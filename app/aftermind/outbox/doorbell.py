@@ -1,0 +1,155 @@
+"""Celery's own messages, built without sending; the only file of the agent's side that imports Celery.
+
+A doorbell says "there is work", and names one job. It may be lost, doubled or late without harm. It carries the job id
+and nothing else: headers, events and Flower never show what users said.
+"""
+
+import re
+import threading
+from base64 import b64encode
+from collections.abc import Sequence
+from typing import Any
+from uuid import uuid4
+
+from aftermind import errors
+from aftermind.types import JobId
+from aftermind.wire.queues import TASK, queue_arguments
+
+# Stand-ins of the template: as long as what takes their place, and so placed that base64 keeps them apart (the body
+# begins with `[["`, three bytes, and an id has 36, so its base64 begins and ends with the id's own characters).
+_ID = b"6d8b5f0e-0000-7000-8000-1d0000000001"
+_TAG = b"6d8b5f0e-0000-7000-8000-1d0000000002"
+_ID_IN_BODY = b64encode(_ID)
+
+
+class Doorbell:
+    """Bells for one broker. Making the first one imports Celery (about 0.1 s): do it in a thread, see `warm`."""
+
+    def __init__(self, broker: str, *, timeout: float = 0.5) -> None:
+        self._broker, self._timeout = broker, timeout
+        self._templates: dict[str, list[bytes]] = {}
+        self._lock = threading.Lock()
+        self._app: Any = None  # Any: celery.Celery, imported late
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether `message` answers in microseconds."""
+        return bool(self._templates)
+
+    def warm(self, *queues: str) -> None:
+        """Import Celery and prepare the messages of these queues. Blocks; safe to call from several threads."""
+        with self._lock:
+            for queue in queues:
+                if queue not in self._templates:
+                    self._templates[queue] = _split(_rendered(self._celery(), queue))
+
+    def message(self, job_id: JobId, queue: str) -> bytes:
+        """What kombu would push to the queue's list for this job, byte for byte but for the delivery tag."""
+        template = self._templates.get(queue)
+        if template is None:
+            self.warm(queue)
+            template = self._templates[queue]
+        text = str(job_id).encode()
+        own = {_ID: text, _ID_IN_BODY: b64encode(text), _TAG: str(uuid4()).encode()}
+        return b"".join([own.get(piece, piece) for piece in template])
+
+    def ring(self, queue: str, ids: Sequence[JobId]) -> None:
+        """Send bells through kombu, with the broker's confirmation of each. Blocks; for brokers other than Redis.
+
+        Raises `BrokerUnavailable`; what was handed over is safe then, and rings later.
+        """
+        with self._lock:
+            app = self._celery()
+            broken = _broker_errors(app)
+        try:
+            with app.producer_pool.acquire(block=True, timeout=self._timeout) as producer:
+                for job_id in ids:
+                    _publish(app, producer, str(job_id), queue, _queue(queue, self._broker), self._timeout)
+        except broken as exc:
+            raise errors.BrokerUnavailable(f"{type(exc).__name__}: {exc}") from exc
+
+    def close(self) -> None:
+        """Close the broker connections that `ring` made."""
+        with self._lock:
+            app, self._app = self._app, None
+        if app is not None:
+            app.pool.force_close_all()
+
+    def _celery(self) -> Any:  # Any: celery.Celery
+        if self._app is None:
+            from celery import Celery
+
+            self._app = Celery("aftermind", broker=self._broker, set_as_current=False)
+            self._app.conf.update(
+                task_serializer="json",
+                accept_content=["json"],
+                task_ignore_result=True,
+                broker_pool_limit=2,
+                broker_connection_timeout=self._timeout,
+                broker_transport_options=_options(self._broker, self._timeout),
+            )
+        return self._app
+
+
+def _options(broker: str, timeout: float) -> dict[str, Any]:  # Any: kombu's transport options
+    if broker.startswith("amqp"):
+        # Confirmed: a bell that the broker did not write down raises here, instead of being rung again much later.
+        return {"confirm_publish": True, "read_timeout": timeout, "write_timeout": timeout, "max_retries": 0}
+    return {"socket_timeout": timeout, "socket_connect_timeout": timeout, "max_retries": 0}
+
+
+def _queue(name: str, broker: str) -> Any:  # Any: kombu.Queue
+    from kombu.entity import Queue
+
+    return Queue(name, queue_arguments=queue_arguments(broker) or None)  # type: ignore[no-untyped-call]
+
+
+def _publish(app: Any, producer: Any, job_id: str, queue: str, where: Any, timeout: float) -> None:
+    # Any: Celery's app, kombu's producer and queue
+    message = app.amqp.as_task_v2(job_id, TASK, args=(job_id,), argsrepr=f"('{job_id}',)", ignore_result=True)
+    app.amqp.send_task_message(
+        producer, TASK, message, queue=where, retry=False, serializer="json", timeout=timeout, confirm_timeout=timeout
+    )
+
+
+def _broker_errors(app: Any) -> tuple[type[Exception], ...]:  # Any: celery.Celery
+    from kombu.exceptions import KombuError
+
+    with app.connection_for_write() as connection:
+        return (OSError, TimeoutError, KombuError, *connection.connection_errors, *connection.channel_errors)
+
+
+def _rendered(app: Any, queue: str) -> bytes:  # Any: celery.Celery
+    """The message as kombu's Redis transport would push it, caught where it would be pushed."""
+    from kombu.connection import Connection
+    from kombu.entity import Queue
+    from kombu.transport import virtual
+    from kombu.utils.json import dumps
+
+    caught: list[dict[str, Any]] = []  # Any: kombu's message
+
+    class Channel(virtual.Channel):
+        def _put(self, queue: str, message: dict[str, Any], **kwargs: object) -> None:  # Any: kombu's message
+            caught.append(message)
+
+        def _has_queue(self, queue: str, **kwargs: object) -> bool:
+            return True
+
+    class Transport(virtual.Transport):
+        pass
+
+    Transport.Channel = Channel
+    with Connection(transport=Transport) as connection:  # type: ignore[no-untyped-call]
+        where = Queue(queue)  # type: ignore[no-untyped-call]
+        _publish(app, connection.Producer(), _ID.decode(), queue, where, 1.0)
+    message = caught[0]
+    message["properties"]["delivery_tag"] = _TAG.decode()
+    return str(dumps(message)).encode()  # type: ignore[no-untyped-call]
+
+
+def _split(rendered: bytes) -> list[bytes]:
+    """The message in pieces, each stand-in a piece of its own."""
+    pieces = re.split(b"(" + b"|".join((_ID, _ID_IN_BODY, _TAG)) + b")", rendered)
+    if not {_ID, _ID_IN_BODY, _TAG} <= set(pieces):
+        raise errors.Bug(f"kombu's message does not hold the job id where it is looked for: {rendered!r}")
+    return pieces
