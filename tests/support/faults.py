@@ -1,8 +1,11 @@
 """Faults of processes: killed without a word, frozen, thawed."""
 
+import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import psutil
 
@@ -49,11 +52,31 @@ def tree(pid: int) -> list[psutil.Process]:
         return []
 
 
+def processes_of(folder: Path) -> list[psutil.Process]:
+    """Whoever works in a folder or names it on the command line; zombies do not count."""
+    return [process for process in psutil.process_iter() if _belongs(process, str(folder))]
+
+
+def bystander(*, owner_of: Path) -> "subprocess.Popen[bytes]":
+    """A harmless process of the user that a folder belongs to."""
+    user = owner_of.stat().st_uid if os.geteuid() == 0 else None
+    return subprocess.Popen(["sleep", "600"], user=user)
+
+
 def is_alive(pid: int) -> bool:
     """Whether the process runs; a zombie does not."""
     try:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
+        return False
+
+
+def _belongs(process: psutil.Process, folder: str) -> bool:
+    try:
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        return process.cwd().startswith(folder) or any(folder in part for part in process.cmdline())
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
         return False
 
 

@@ -1,14 +1,17 @@
 """Why a process ended, in words: its exit code, the end of its log, and what to do about the usual causes."""
 
+import shutil
 import signal
 from pathlib import Path
 
+DISK_FULL = "No space left on device"
+FULL_BYTES = 1024**2  # less than this and neither a page of the log nor a report finds room
 TAIL_BYTES = 4000
 TAIL_LINES = 3
 
 # What the servers print, and what helps. The first that fits wins.
 CAUSES = (
-    ("No space left on device", "the disk is full", "Free some space; it is started again by itself."),
+    (DISK_FULL, "the disk is full", "Free some space; it is started again by itself."),
     (
         "Address already in use",
         "its port is in use by another program",
@@ -32,11 +35,18 @@ def of_exit(code: int, log_path: Path, offset: int) -> tuple[str, str]:
     """What happened and what to do, from the exit code and what was logged since `offset`."""
     tail = _tail(log_path, offset)
     how = _how(code)
+    if is_full(log_path.parent):
+        tail = f"{DISK_FULL}\n{tail}"  # with no room for the log, nobody could write why
     for needle, cause, remedy in CAUSES:
         if needle in tail:
             return f"{how}: {cause}", remedy
     said = " | ".join(line.strip() for line in tail.splitlines()[-TAIL_LINES:] if line.strip())
     return (f"{how}: {said}" if said else how), f"Its log: {log_path}"
+
+
+def is_full(folder: Path) -> bool:
+    """Whether the disk of a folder has no room left worth the name."""
+    return shutil.disk_usage(folder).free < FULL_BYTES
 
 
 def _how(code: int) -> str:

@@ -8,12 +8,14 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from aftermind.errors import StackError
 
 FREE_BYTES_TO_CREATE = 512 * 1024**2  # two clusters of 40 MB, their first WAL segments, and room to work
 FREE_BYTES_TO_START = 64 * 1024**2
+LOG_BYTES = 16 * 1024**2  # a log beyond this is set aside as NAME.log.1
 LOCK_PATIENCE = 1.0  # seconds: `holder` takes the lock for an instant to see whether it is free
 
 
@@ -25,6 +27,7 @@ class StateFolder:
         self.config = self.root / "stack.json"
         self.wanted = self.root / "wanted.json"
         self.status = self.root / "status.json"
+        self.endpoints = self.root / "endpoints.json"
         self.lock_file = self.root / "lock"
         self.logs = self.root / "logs"
         self.primary = self.root / "postgres"
@@ -86,6 +89,14 @@ class StateFolder:
             f"a supervisor (process {self.holder()}) already runs over {self.root}",
             "Use the running one (`aftermind status`), or stop it first (`aftermind down`).",
         )
+
+    def trim_logs(self) -> None:
+        """Set logs that grew too long aside; their writers append, so they go on in the same, emptied file."""
+        for path in self.logs.glob("*.log"):
+            with suppress(OSError):
+                if path.stat().st_size > LOG_BYTES:
+                    shutil.copyfile(path, path.with_suffix(".log.1"))
+                    os.truncate(path, 0)
 
     def _require_space(self) -> None:
         needed = FREE_BYTES_TO_START if self.primary.exists() else FREE_BYTES_TO_CREATE

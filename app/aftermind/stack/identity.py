@@ -22,7 +22,7 @@ class Identity:
     owner: tuple[int, int] | None = None
 
 
-def for_postgres(postgres: Path) -> Identity:
+def for_postgres(postgres: Path, *, data: Path) -> Identity:
     """The identity under which this `postgres` program starts on this machine.
 
     As a normal user: our own. As root there are two ways, both tried here by really starting the program:
@@ -36,7 +36,7 @@ def for_postgres(postgres: Path) -> Identity:
     """
     if os.geteuid() != 0:
         return Identity()
-    user, group = _nobody()
+    user, group = _owner(data) or _nobody()
     for candidate in _ways(user, group):
         if _works(candidate, postgres):
             return candidate
@@ -81,6 +81,15 @@ def _works(identity: Identity, postgres: Path) -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 2 and os.devnull in done.stderr
+
+
+def _owner(data: Path) -> tuple[int, int] | None:
+    """Whoever a data folder belongs to already, unless that is root: `sudo` does not take it away from its user."""
+    try:
+        found = data.stat()
+    except FileNotFoundError:
+        return None
+    return (found.st_uid, found.st_gid) if found.st_uid != 0 else None
 
 
 def _nobody() -> tuple[int, int]:

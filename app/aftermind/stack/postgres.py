@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -45,6 +46,9 @@ SETTINGS: Mapping[str, str] = {
     "wal_receiver_status_interval": "1s",
     "wal_retrieve_retry_interval": "200ms",  # how soon a replica dials again when its primary was restarted
     "max_wal_size": "1GB",
+    # A frozen replica takes nothing and closes nothing; without this a checkpoint that wants to drop its slot waits for
+    # as long as it is frozen (measured), and with it the log grows. Only Linux has the option.
+    **({"tcp_user_timeout": "30s"} if sys.platform == "linux" else {}),
     "timezone": "UTC",
     "log_timezone": "UTC",
     "log_checkpoints": "off",

@@ -49,7 +49,7 @@ class Program(Protocol):
         """Mend what can be mended and say what to start. Raises StackError for what cannot; runs before every start."""
 
     async def probe(self) -> str | None:
-        """None when it is well, else what is wrong."""
+        """None when it is well, else what is wrong. Raises StackError where only a new start, with `prepare`, helps."""
 
     async def on_ready(self) -> None:
-        """Finish what needs the running process; runs after every start, before others may rely on it."""
+        """Finish what needs the running process; runs once, before others may rely on it."""

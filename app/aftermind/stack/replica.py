@@ -52,6 +52,19 @@ class Replica(Cluster):
         }
         return self.launch(settings=upstream, env={"PGPASSWORD": self._config.replicator_password})
 
+    async def probe(self) -> str | None:
+        """Ask whether it takes connections and receives the log; a slot that lost its log needs a new copy."""
+        if (reason := await super().probe()) is not None:
+            return reason
+        try:
+            if await self.psql(_STREAMING, port=self._port) == "t":
+                return None
+            if await self._is_usable():
+                return "it does not receive the log of its primary"
+        except StackError as exc:
+            return exc.why
+        raise StackError(self.name, "it fell too far behind its primary", "It is built anew by itself.")
+
     async def on_ready(self) -> None:
         """Nothing to finish: everything else arrives from the primary."""
 
@@ -86,6 +99,7 @@ class Replica(Cluster):
         return f"host={ports.LOOPBACK} port={self._config.postgres_port} user={names.REPLICATOR}"
 
 
+_STREAMING = "SELECT EXISTS (SELECT FROM pg_stat_wal_receiver WHERE status = 'streaming');"
 _STATE = f"""
     SELECT system_identifier, coalesce((SELECT wal_status FROM pg_replication_slots WHERE slot_name = '{SLOT}'), '')
     FROM pg_control_system();

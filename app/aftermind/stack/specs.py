@@ -86,3 +86,11 @@ class Endpoints:
     redis_url: str = field(repr=False)
     admin_url: str = field(repr=False)  # the Postgres superuser: roles, promotion, pausing a replay
     replica_admin_urls: tuple[str, ...] = field(repr=False, default=())
+
+    def public(self) -> dict[str, object]:
+        """What `endpoints.json` holds while the stack is up, for those who look for it without importing the stack."""
+        return {
+            "postgres_url": self.postgres_url,
+            "replica_urls": list(self.replica_urls),
+            "redis_url": self.redis_url,
+        }

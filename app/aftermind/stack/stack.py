@@ -13,13 +13,14 @@ from pathlib import Path
 from types import TracebackType
 
 from aftermind.errors import StackError
-from aftermind.stack import config, wanted
+from aftermind.stack import config, diagnosis, wanted
 from aftermind.stack.folder import StateFolder
 from aftermind.stack.specs import Command, ComponentState, ComponentStatus, Endpoints
 from aftermind.stack.wanted import Report, Wanted
 
 POLL = 0.02  # seconds between looks at the report
 START_TIMEOUT = 90.0  # a first start takes 2 s on an idle machine
+HOPELESS = 3  # restarts in a row before whoever waits for a command is told that it does not come up
 STOP_TIMEOUT = 120.0  # workers get 30 s of grace, Postgres up to 65
 
 
@@ -104,19 +105,21 @@ class Stack:
             return []
         if self._folder.holder() is None:
             return [replace(each, state=ComponentState.STOPPED, pid=None) for each in report.components]
+        if diagnosis.is_full(self._folder.root):  # the report itself may be an old one then
+            why = f"the disk of {self._folder.root} is full: free some space"
+            return [replace(each, state=ComponentState.UNHEALTHY, detail=why) for each in report.components]
         return list(report.components)
 
     def down(self, *, timeout: float = STOP_TIMEOUT) -> None:
         """Stop everything in order: commands, Redis and the replica, the primary. Harmless when nothing runs."""
-        holder = self._folder.holder()
-        if holder is not None:
+        if self._supervisor is not None and self._supervisor.poll() is None:
+            self._supervisor.terminate()
+        elif (holder := self._folder.holder()) is not None:
             _signal(holder, signal.SIGTERM)
-        self._wait(lambda: self._folder.holder() is None, timeout, "to stop")
-        if self._supervisor is not None:
-            if self._supervisor.stdin is not None:
-                self._supervisor.stdin.close()
-            self._supervisor.wait(timeout)
-            self._supervisor = None
+        self._wait(self._is_down, timeout, "to stop")
+        if self._supervisor is not None and self._supervisor.stdin is not None:
+            self._supervisor.stdin.close()
+        self._supervisor = None
 
     def destroy(self) -> None:
         """Stop everything and remove the data. What others put into the folder stays, and the folder with it."""
@@ -127,7 +130,7 @@ class Stack:
         for path in (folder.primary, folder.replica, folder.redis, folder.logs):
             if path.exists():
                 shutil.rmtree(path)
-        for path in (folder.status, folder.wanted, folder.config, folder.lock_file):
+        for path in (folder.endpoints, folder.status, folder.wanted, folder.config, folder.lock_file):
             path.unlink(missing_ok=True)
         if folder.root.exists() and not any(folder.root.iterdir()):
             folder.root.rmdir()
@@ -143,6 +146,10 @@ class Stack:
                 stderr=log,
                 start_new_session=True,  # outlives the terminal for as long as an orderly stop takes
             )
+
+    def _is_down(self) -> bool:
+        ended = self._supervisor is None or self._supervisor.poll() is not None
+        return ended and self._folder.holder() is None
 
     def _endpoints(self) -> Endpoints:
         ours = config.load(self._folder)
@@ -165,6 +172,9 @@ class Stack:
 
     def _await_states(self, names: set[str], states: set[ComponentState], timeout: float) -> None:
         def reached(report: Report) -> bool:
+            for each in report.components:
+                if each.name in names and each.state is ComponentState.BACKOFF and each.restarts >= HOPELESS:
+                    raise StackError(each.name, f"it does not stay up: {each.detail}", "It is tried again by itself.")
             return names <= {each.name for each in report.components if each.state in states}
 
         self._await_report(reached, timeout, f"to have {', '.join(sorted(names))} {' or '.join(sorted(states))}")

@@ -20,7 +20,6 @@ LONGEST_DELAY = 10.0
 STABLE = 10.0  # a life of this many seconds was a success: the next delay is the first again
 READY_PROBE = 0.03  # how often a starting process is asked whether it is there
 TRIES_BEFORE_READY = 3  # deaths before the first readiness that make a start a failure; one may be a raced port
-LOG_BYTES = 16 * 1024**2  # a log beyond this is set aside as NAME.log.1
 
 log = logging.getLogger(__name__)
 
@@ -36,22 +35,23 @@ class Supervised:
         self._since = datetime.now(UTC)
         self._detail = ""
         self._restarts = -1  # the first start is none
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: asyncio.subprocess.Process | None = None  # None again as soon as it is gone: ids are reused
+        self._reported: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         self._ready = asyncio.Event()
         self._failed: StackError | None = None
+        self._ended_for: StackError | None = None
         self._deaths_before_ready = 0
         self._log_offset = 0
 
     @property
     def status(self) -> ComponentStatus:
         """As of now."""
-        living = self._process is not None and self._process.returncode is None
         return ComponentStatus(
             name=self.program.name,
             state=self._state,
-            pid=self._process.pid if living and self._process else None,
+            pid=self._process.pid if self._process else None,
             port=self.program.port,
             restarts=max(0, self._restarts),
             since=self._since,
@@ -71,28 +71,12 @@ class Supervised:
     async def stop(self, *, state: ComponentState = ComponentState.STOPPED) -> None:
         """Stop it for good: its signals in order, each with its grace, then SIGKILL to its whole group."""
         self._stopping.set()
-        process = self._process
-        if process is not None:
-            for number, grace in self.program.stop_signals:
-                if process.returncode is not None:
-                    break
-                _send(process, number)
-                _send(process, signal.SIGCONT)  # a frozen process takes no other signal
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(process.wait(), grace)
-            _kill_group(process.pid)
-            await process.wait()
+        if self._process is not None:
+            await self._end(self._process)
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         self._change(state)
-
-    def trim_log(self) -> None:
-        """Set a log that grew too long aside; the process goes on writing to the same, emptied file."""
-        with suppress(OSError):
-            if self._log_path.stat().st_size > LOG_BYTES:
-                self._log_path.with_suffix(".log.1").write_bytes(self._log_path.read_bytes())
-                os.truncate(self._log_path, 0)
 
     async def _keep_running(self) -> None:
         delay = FIRST_DELAY
@@ -116,7 +100,7 @@ class Supervised:
         try:
             self._change(ComponentState.STARTING, self._detail)
             launch = await self.program.prepare()
-            self._process = await self._spawn(launch)
+            process = self._process = await self._spawn(launch)
         except (StackError, OSError) as exc:
             error = exc if isinstance(exc, StackError) else _not_started(self.program.name, exc)
             self._give_up_before_ready(error)
@@ -124,37 +108,55 @@ class Supervised:
         self._change(ComponentState.STARTING)
         watch = asyncio.create_task(self._watch(), name=f"watch {self.program.name}")
         try:
-            code = await self._process.wait()
+            code = await process.wait()
         finally:
             watch.cancel()
             await asyncio.gather(watch, return_exceptions=True)
-        _kill_group(self._process.pid)  # what it left of its children would hold its port or its files
-        why, remedy = diagnosis.of_exit(code, self._log_path, self._log_offset)
+        self._process = None
+        _kill_group(process.pid)  # what it left of its children would hold its port or its files
+        why, remedy = self._reason(code)
         self._deaths_before_ready += not self._ready.is_set()
         if self._deaths_before_ready >= TRIES_BEFORE_READY:
             self._give_up_before_ready(StackError(self.program.name, why, remedy))
         return code, f"{why}. {remedy}"
 
+    def _reason(self, code: int) -> tuple[str, str]:
+        ended_for, self._ended_for = self._ended_for, None
+        if ended_for is not None:
+            return ended_for.why, ended_for.remedy
+        return diagnosis.of_exit(code, self._log_path, self._log_offset)
+
+    async def _end(self, process: asyncio.subprocess.Process) -> None:
+        for number, grace in self.program.stop_signals:
+            if process.returncode is not None:
+                break
+            _send(process, number)
+            _send(process, signal.SIGCONT)  # a frozen process takes no other signal
+            with suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), grace)
+        _kill_group(process.pid)
+        await process.wait()
+
     async def _watch(self) -> None:
-        while await self.program.probe() is not None:
-            await asyncio.sleep(READY_PROBE)
         try:
-            await self.program.on_ready()
+            while (reason := await self.program.probe()) is not None:
+                self._change(ComponentState.STARTING, reason)
+                await asyncio.sleep(READY_PROBE)
+            if not self._ready.is_set():
+                await self.program.on_ready()
+            self._change(ComponentState.RUNNING)
+            self._ready.set()
+            while True:
+                await asyncio.sleep(self.program.probe_seconds)
+                reason = await self.program.probe()
+                self._change(ComponentState.UNHEALTHY if reason else ComponentState.RUNNING, reason or "")
         except StackError as exc:
+            self._ended_for = exc
             self._give_up_before_ready(exc)
-            self._change(ComponentState.UNHEALTHY, str(exc))
-            return
-        self._change(ComponentState.RUNNING)
-        self._ready.set()
-        while True:
-            await asyncio.sleep(self.program.probe_seconds)
-            reason = await self.program.probe()
-            state = ComponentState.RUNNING if reason is None else ComponentState.UNHEALTHY
-            if (state, reason or "") != (self._state, self._detail):
-                self._change(state, reason or "")
+            if self._process is not None:
+                _send(self._process, self.program.stop_signals[0][0])
 
     async def _spawn(self, launch: Launch) -> asyncio.subprocess.Process:
-        self.trim_log()
         with self._log_path.open("ab") as file:
             self._log_offset = file.tell()
             return await asyncio.create_subprocess_exec(
@@ -177,9 +179,11 @@ class Supervised:
             self._ready.set()
 
     def _change(self, state: ComponentState, detail: str = "") -> None:
+        if (state, detail) == (self._state, self._detail) and self._process is self._reported:
+            return
         if state is not self._state:
             self._since = datetime.now(UTC)
-        self._state, self._detail = state, detail
+        self._state, self._detail, self._reported = state, detail, self._process
         self._on_change()
 
 

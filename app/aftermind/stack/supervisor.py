@@ -21,7 +21,7 @@ from aftermind.errors import StackError
 from aftermind.stack import binaries, config, identity, orphans, wanted
 from aftermind.stack.command import CommandProgram
 from aftermind.stack.config import StackConfig
-from aftermind.stack.folder import StateFolder
+from aftermind.stack.folder import StateFolder, write_json
 from aftermind.stack.postgres import Primary
 from aftermind.stack.program import Program
 from aftermind.stack.redis import Redis
@@ -58,6 +58,7 @@ class Supervisor:
         except StackError as exc:
             log.error("the stack does not come up: %s", exc)
             self._error = exc
+        self._folder.endpoints.unlink(missing_ok=True)
         self._enter("stopping")
         await self._take_down()
         self._enter("failed" if self._error else "down")
@@ -81,8 +82,7 @@ class Supervisor:
                 self._wish.clear()
                 await self._follow_wish()
             if tick % TRIM_EVERY == 0:
-                for part in self._parts.values():
-                    part.trim_log()
+                self._folder.trim_logs()
             if parent is not None and os.getppid() != parent:
                 return  # a forked child of the parent may still hold the pipe open; its id tells all the same
 
@@ -97,10 +97,11 @@ class Supervisor:
         if replica is not None:
             await self._start(replica).until_ready()
         await redis.until_ready()
+        write_json(self._folder.endpoints, ours.endpoints(replica=self._wanted.replica).public())
 
     def _clusters(self, ours: StackConfig) -> tuple[Primary, Replica | None]:
         programs = binaries.postgres_bin()
-        user = identity.for_postgres(programs / "postgres")
+        user = identity.for_postgres(programs / "postgres", data=self._folder.primary)
         settings = self._wanted.postgres_settings
         wants_replica = self._wanted.replica
         primary = Primary(
