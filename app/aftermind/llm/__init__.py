@@ -1,0 +1,1 @@
+"""Models behind one seam: embed, extract, summarise, profile, chat."""
