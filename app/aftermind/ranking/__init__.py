@@ -1,0 +1,31 @@
+"""What is worth recalling: pure functions over words and vectors, without I/O and without a clock."""
+
+from aftermind.ranking.corpus import Entry, Frequencies, Question, score_entries
+from aftermind.ranking.diversity import diversified, overlap
+from aftermind.ranking.fusion import ranks, reciprocal_rank, scaled
+from aftermind.ranking.vectors import cosine, unit
+from aftermind.ranking.windows import Scores, Turns, Weights, score
+from aftermind.ranking.words import ends_asking, spoken, stem, terms, tokens
+
+__all__ = [
+    "Entry",
+    "Frequencies",
+    "Question",
+    "Scores",
+    "Turns",
+    "Weights",
+    "cosine",
+    "diversified",
+    "ends_asking",
+    "overlap",
+    "ranks",
+    "reciprocal_rank",
+    "scaled",
+    "score",
+    "score_entries",
+    "spoken",
+    "stem",
+    "terms",
+    "tokens",
+    "unit",
+]

@@ -1,0 +1,19 @@
+"""Vectors of any embedder, brought to length one and compared."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = NDArray[np.float32]
+Matrix = NDArray[np.float32]
+
+
+def unit(vectors: Matrix) -> Matrix:
+    """The same directions with length 1; a vector of zeros, or one that is not finite, becomes zeros."""
+    clean = np.nan_to_num(np.asarray(vectors, dtype=np.float32), nan=0.0, posinf=0.0, neginf=0.0)
+    lengths = np.linalg.norm(clean, axis=-1, keepdims=True)
+    return (clean / np.where(lengths > 0, lengths, 1.0)).astype(np.float32)
+
+
+def cosine(matrix: Matrix, vector: Vector) -> NDArray[np.float64]:
+    """The cosine of each row to the vector; 0 where either has no direction."""
+    return (unit(matrix) @ unit(vector)).astype(np.float64)

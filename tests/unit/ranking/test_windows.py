@@ -1,0 +1,150 @@
+"""A turn scored alone, with its neighbours, with its session, and by its speaker."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aftermind.ranking import Entry, Frequencies, Question, Weights, score_entries, terms
+
+
+def said(*texts: str, session: str = "s", name: str | None = None, similar: list[float] | None = None) -> list[Entry]:
+    return [
+        Entry(
+            session=session,
+            position=place,
+            terms=frozenset(terms(text)),
+            name=name,
+            asking=text.endswith("?"),
+            similarity=None if similar is None else similar[place],
+        )
+        for place, text in enumerate(texts)
+    ]
+
+
+def totals(entries: list[Entry], question: str, session: str | None = None) -> list[float]:
+    return list(score_entries(entries, Question.of(question), session=session).total)
+
+
+def test_the_answer_next_to_the_words_of_the_question_is_found() -> None:
+    entries = said("How was your trip to Rome?", "Lovely, we ate so much!", "x", "y", "z", "Good night")
+
+    found = totals(entries, "Who went on a trip to Rome?")
+
+    assert found[1] > found[5]
+
+
+def test_an_answer_stands_before_the_question_that_it_answers() -> None:
+    entries = said("Which theme?", "Dark theme!")
+
+    with_it = score_entries(entries, Question.of("theme"))
+    without = score_entries(entries, Question.of("theme"), weights=Weights(question=0.0))
+
+    assert with_it.total[1] > with_it.total[0]
+    assert without.total[1] <= without.total[0]
+
+
+def test_a_window_ends_with_its_session() -> None:
+    entries = [*said("Rome is where we met", session="a"), *said("Yes!", session="b")]
+
+    found = score_entries(entries, Question.of("Rome"))
+
+    assert found.lexical_window[1] == 0
+
+
+def test_a_word_said_twice_in_a_window_counts_once() -> None:
+    twice = said("rome", "rome", "filler", *["filler"] * 5, "rome", "filler", "filler")
+
+    found = score_entries(twice, Question.of("Rome"))
+
+    assert found.lexical_window[2] == found.lexical_window[9]
+
+
+def test_the_speaker_whom_the_question_names_comes_first() -> None:
+    entries = [*said("I love pottery", session="a", name="Ann"), *said("I love pottery", session="b", name="Bob Lee")]
+
+    found = totals(entries, "What does Bob love about pottery?")
+
+    assert found[1] > found[0]
+
+
+def test_a_name_that_is_a_stop_word_names_nobody() -> None:
+    assert not Question.of("What will happen?").names("Will")
+
+
+def test_the_session_that_asks_breaks_a_tie() -> None:
+    entries = [*said("I love pottery", session="a"), *said("I love pottery", session="b")]
+
+    found = totals(entries, "pottery", session="b")
+
+    assert found[1] > found[0]
+
+
+def test_context_is_never_an_answer() -> None:
+    inside = Entry(session="s", position=1, terms=frozenset({"rome"}))
+    context = Entry(session="s", position=2, terms=frozenset({"rome"}), candidate=False)
+
+    found = score_entries([inside, context], Question.of("rome"))
+
+    assert found.total[0] > 0
+    assert found.total[1] == 0
+
+
+def test_a_turn_without_a_vector_yet_borrows_its_neighbours() -> None:
+    entries = said("a", "b", "c", similar=[0.9, 0.1, 0.9])
+    entries[1] = Entry(session="s", position=1, terms=frozenset())
+
+    found = score_entries(entries, Question.of("?"))
+
+    assert found.vector[1] == 1.0
+
+
+def test_without_words_meaning_alone_decides() -> None:
+    found = totals(said("a", "b", similar=[0.2, 0.8]), "🙂")
+
+    assert found[1] > found[0]
+
+
+def test_a_pasted_document_does_not_drown_a_short_answer() -> None:
+    document = " ".join(f"word{number}" for number in range(3_000)) + " rome trip"
+    entries = [*said(document, session="a"), *said("We took a trip to Rome", session="b")]
+
+    found = totals(entries, "the trip to Rome")
+
+    assert found[1] > found[0]
+
+
+def test_frequencies_of_the_owner_decide_what_is_telling() -> None:
+    entries = [*said("rome", session="a"), *said("trip", session="b")]
+
+    found = score_entries(entries, Question.of("rome trip"), frequencies=Frequencies(episodes=1_000, having=[900, 2]))
+
+    assert found.lexical[1] == 1.0
+    assert found.lexical[0] < 0.1
+
+
+def test_nothing_scores_nothing() -> None:
+    assert len(score_entries([], Question.of("anything")).total) == 0
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 3),
+            st.integers(0, 50),
+            st.frozensets(st.sampled_from(["rome", "trip", "theme"])),
+            st.none() | st.floats(-1, 1),
+        ),
+        max_size=30,
+        unique_by=lambda row: row[:2],
+    )
+)
+def test_scores_lie_between_0_and_1_and_do_not_depend_on_the_order_given(
+    rows: list[tuple[int, int, frozenset[str], float | None]],
+) -> None:
+    entries = [Entry(session=s, position=p, terms=t, similarity=v) for s, p, t, v in rows]
+
+    forwards = score_entries(entries, Question.of("trip to Rome")).total
+    backwards = score_entries(entries[::-1], Question.of("trip to Rome")).total[::-1]
+
+    assert ((forwards >= 0) & (forwards <= 1)).all()
+    assert np.allclose(forwards, backwards)
