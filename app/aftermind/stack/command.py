@@ -1,10 +1,10 @@
 """A named command (a worker, the web service) as something that the supervisor can run."""
 
 import asyncio
+import os
 import signal
-import urllib.parse
-import urllib.request
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from aftermind.stack import tools
 from aftermind.stack.identity import dying_with_parent
@@ -47,7 +47,7 @@ class CommandProgram:
     async def prepare(self) -> Launch:
         """Say what to start."""
         argv = (*dying_with_parent("KILL"), *self.command.argv)  # every effect survives a kill; a warm stop could hang
-        return Launch(argv=argv, env=self.command.env, cwd=Path(self.command.cwd) if self.command.cwd else None)
+        return Launch(argv=argv, env=self._environment(), cwd=Path(self.command.cwd) if self.command.cwd else None)
 
     async def probe(self) -> str | None:
         """Run its health check; without one it is well as long as it lives."""
@@ -55,30 +55,36 @@ class CommandProgram:
         if check is None:
             return None
         if check.argv:
-            done = await tools.run(check.argv, timeout_seconds=check.timeout_seconds, env=self.command.env)
+            done = await tools.run(check.argv, timeout_seconds=check.timeout_seconds, env=self._environment())
             return None if done.code == 0 else done.reason
         return await _ask(check)
 
     async def on_ready(self) -> None:
         """Nothing to finish."""
 
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, **self.command.env}
+
 
 async def _ask(check: HealthCheck) -> str | None:
+    parts = urlsplit(check.url)
     try:
         async with asyncio.timeout(check.timeout_seconds):
-            parts = urllib.parse.urlsplit(check.url)
-            if parts.scheme == "tcp":
-                _, writer = await asyncio.open_connection(parts.hostname, parts.port)
+            reader, writer = await asyncio.open_connection(parts.hostname, parts.port or 80)
+            try:
+                return None if parts.scheme == "tcp" else await _get(check.url, reader, writer)
+            finally:
                 writer.close()
-            else:
-                await asyncio.to_thread(_get, check.url, check.timeout_seconds)
     except TimeoutError:
         return f"{check.url} did not answer within {check.timeout_seconds:g} s"
-    except (OSError, ValueError) as exc:  # urllib's errors are OSErrors
+    except (OSError, ValueError) as exc:
         return f"{check.url}: {exc}"
-    return None
 
 
-def _get(url: str, timeout_seconds: float) -> None:
-    with urllib.request.urlopen(url, timeout=timeout_seconds) as answer:
-        answer.read(1)
+async def _get(url: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str | None:
+    # By hand: the library's client would ask the proxy of the environment, even for this machine.
+    parts = urlsplit(url)
+    path = parts._replace(scheme="", netloc="", path=parts.path or "/").geturl()
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n".encode())
+    answer = (await reader.readline()).decode(errors="replace").strip()
+    return None if answer.split(" ")[1:2] and answer.split(" ")[1].startswith("2") else f"{url} answers {answer!r}"

@@ -16,6 +16,7 @@ from aftermind.errors import StackError
 FREE_BYTES_TO_CREATE = 512 * 1024**2  # two clusters of 40 MB, their first WAL segments, and room to work
 FREE_BYTES_TO_START = 64 * 1024**2
 LOG_BYTES = 16 * 1024**2  # a log beyond this is set aside as NAME.log.1
+HELD_EXIT_CODE = 3  # of a supervisor that finds another one holding the folder
 LOCK_PATIENCE = 1.0  # seconds: `holder` takes the lock for an instant to see whether it is free
 
 
@@ -45,6 +46,10 @@ class StateFolder:
             why = f"the state folder {self.root} cannot be written: {exc.strerror}"
             raise StackError("stack", why, _remedy(exc, self.root)) from exc
         self._require_space()
+
+    def wish_of(self, run: str) -> Path:
+        """Where a start leaves its wish until its supervisor holds the lock: a start that loses the race harms none."""
+        return self.root / f"wanted-{run}.json"
 
     def log(self, name: str) -> Path:
         """Where the output of a component goes."""
@@ -89,6 +94,27 @@ class StateFolder:
             f"a supervisor (process {self.holder()}) already runs over {self.root}",
             "Use the running one (`aftermind status`), or stop it first (`aftermind down`).",
         )
+
+    def remove(self) -> None:
+        """Remove all that the stack made; the folder itself only when nothing of others is in it."""
+        data = [self.primary, self.replica, self.redis, self.logs]
+        halves = [self.building(self.primary), self.building(self.replica)]
+        files = [self.endpoints, self.status, self.wanted, self.config, self.lock_file]
+        try:
+            for path in filter(Path.exists, [*data, *halves]):
+                shutil.rmtree(path)
+            for path in [*files, *self.root.glob("wanted-*.json"), *self.root.glob(".*.json-*")]:
+                path.unlink(missing_ok=True)
+            if self.root.exists() and not any(self.root.iterdir()):
+                self.root.rmdir()
+        except OSError as exc:
+            why = f"{exc.filename} cannot be removed: {exc.strerror}"
+            raise StackError("stack", why, _remedy(exc, self.root)) from exc
+
+    @staticmethod
+    def building(data: Path) -> Path:
+        """Where a data folder is made; it is renamed when it is complete."""
+        return data.with_name(f"{data.name}.building")
 
     def trim_logs(self) -> None:
         """Set logs that grew too long aside; their writers append, so they go on in the same, emptied file."""

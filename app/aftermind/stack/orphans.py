@@ -19,6 +19,14 @@ def identify(pid: int) -> dict[str, float] | None:
         return None
 
 
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process; a zombie is none any more."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
 def end(remembered: Iterable[Mapping[str, Any]]) -> list[int]:
     """End those of the remembered processes that still live, with their children; returns their ids.
 
@@ -52,21 +60,21 @@ def _find(entry: Mapping[str, Any]) -> psutil.Process | None:
         process = psutil.Process(int(entry["pid"]))
         same = abs(process.create_time() - float(entry["started"])) < SAME_START
         return process if same and process.status() != psutil.STATUS_ZOMBIE else None
-    except (psutil.NoSuchProcess, KeyError, TypeError, ValueError):
+    except (psutil.Error, KeyError, TypeError, ValueError):
         return None
 
 
 def _is_postmaster(pid: int, data: Path) -> bool:
     try:
         return str(data) in psutil.Process(pid).cmdline()
-    except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+    except psutil.Error:
         return False
 
 
 def _end_all(processes: list[psutil.Process]) -> None:
     families = [member for process in processes for member in (process, *_children(process))]
     for process in processes:
-        _send(process, signal.SIGINT if "postgres" in process.name() else signal.SIGTERM)
+        _send(process, signal.SIGINT if _is_postgres(process) else signal.SIGTERM)
         _send(process, signal.SIGCONT)
     _, stubborn = psutil.wait_procs(families, timeout=GRACE)
     for process in stubborn:
@@ -74,15 +82,22 @@ def _end_all(processes: list[psutil.Process]) -> None:
     psutil.wait_procs(stubborn, timeout=GRACE)
 
 
+def _is_postgres(process: psutil.Process) -> bool:
+    try:
+        return process.name() == "postgres"  # SIGTERM would make it wait for its clients
+    except psutil.Error:
+        return False
+
+
 def _children(process: psutil.Process) -> list[psutil.Process]:
     try:
         return process.children(recursive=True)
-    except psutil.NoSuchProcess:
+    except psutil.Error:
         return []
 
 
 def _send(process: psutil.Process, number: signal.Signals) -> None:
     try:
         process.send_signal(number)
-    except psutil.NoSuchProcess:
+    except psutil.Error:
         return

@@ -93,7 +93,7 @@ class Cluster:
     async def probe(self) -> str | None:
         """Ask whether it takes connections."""
         argv = (str(self._programs / "pg_isready"), "-q", "-h", ports.LOOPBACK, "-p", str(self._port), "-t", "2")
-        code = (await tools.run(argv, timeout_seconds=5)).code
+        code = (await tools.run(argv, timeout_seconds=5, env=tools.environment())).code
         return {0: None, 1: "it is starting or stopping"}.get(code, "it does not answer")
 
     def launch(self, *, settings: Mapping[str, str], env: Mapping[str, str]) -> Launch:
@@ -103,7 +103,7 @@ class Cluster:
         # The identity first: a change of user would clear the death signal again.
         prefix = (*self._identity.prefix, *dying_with_parent("INT"))
         argv = (*prefix, str(self._programs / "postgres"), "-D", str(self._data), *flags)
-        return Launch(argv=argv, env=env, cwd=self._folder.root)
+        return Launch(argv=argv, env={**tools.environment(), **env}, cwd=self._folder.root)
 
     def require_startable(self) -> None:
         """Check owner, version, port and stale pid file of a complete data folder."""
@@ -123,16 +123,20 @@ class Cluster:
             why = f"its data folder {path} belongs to another user (uid {path.stat().st_uid})"
             raise StackError(self._name, why, "Run as that user, or give the state folder to this one (chown -R).")
 
-    async def as_postgres(self, program: str, *arguments: str, env: Mapping[str, str] | None = None) -> tools.Finished:
+    async def as_postgres(
+        self, program: str, *arguments: str, env: Mapping[str, str] | None = None, stdin: str = ""
+    ) -> tools.Finished:
         """Run one of Postgres's programs under its identity."""
         argv = (*self._identity.prefix, *dying_with_parent("KILL"), str(self._programs / program), *arguments)
-        return await tools.run(argv, timeout_seconds=INITDB_TIMEOUT, env=env, cwd=self._folder.root)
+        whole = {**tools.environment(), **(env or {})}
+        return await tools.run(argv, timeout_seconds=INITDB_TIMEOUT, env=whole, cwd=self._folder.root, stdin=stdin)
 
     async def psql(self, sql: str, *, port: int, database: str = "postgres") -> str:
         """Run statements as the superuser and return their bare output; raises StackError with psql's own words."""
         argv = (str(self._programs / "psql"), "-XAtq", "-v", "ON_ERROR_STOP=1", "-h", ports.LOOPBACK)
         target = ("-p", str(port), "-U", names.SUPERUSER, "-d", database)
-        env = {"PGPASSWORD": self._config.superuser_password, "PGCONNECT_TIMEOUT": "5"}
+        login = {"PGPASSWORD": self._config.superuser_password, "PGCONNECT_TIMEOUT": "5"}
+        env = {**tools.environment(), **login}
         done = await tools.run((*argv, *target), timeout_seconds=30, env=env, stdin=sql)
         if done.code != 0:
             raise StackError(self._name, done.reason, f"Its log: {self._folder.log(self._name)}")
@@ -140,7 +144,7 @@ class Cluster:
 
     def building(self) -> Path:
         """An empty folder to build the data in, whatever an interrupted start left there before."""
-        path = self._data.with_name(f"{self._data.name}.building")
+        path = self._folder.building(self._data)
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir(mode=0o700)
         self.own(path)
@@ -167,6 +171,7 @@ class Primary(Cluster):
         identity: Identity,
         settings: Mapping[str, str],
         replica: bool,
+        forgotten: bool,
     ) -> None:
         super().__init__(
             "postgres",
@@ -179,12 +184,16 @@ class Primary(Cluster):
             settings=settings,
         )
         self._replica = replica
+        self._forgotten = forgotten  # stack.json is new: if there is data, its passwords are other ones
 
     async def prepare(self) -> Launch:
         """Make the data folder if there is none, mend what a crash left, and say how to start."""
         if not self._is_complete():
             await self._initialise()
+            self._forgotten = False
         self.require_startable()
+        if self._forgotten:
+            await self._set_password()
         return self.launch(settings={}, env={})
 
     async def on_ready(self) -> None:
@@ -214,6 +223,15 @@ class Primary(Cluster):
         if done.code != 0:
             raise StackError(self.name, f"initdb failed: {done.reason}", _initdb_remedy(done.reason, self._folder))
         self.complete(building)
+
+    async def _set_password(self) -> None:
+        """Give the superuser the password that we know, by the single-user mode, which asks for none."""
+        sql = f"ALTER ROLE {names.SUPERUSER} PASSWORD '{self._config.superuser_password}';\n"
+        done = await self.as_postgres("postgres", "--single", "-D", str(self._data), "postgres", stdin=sql)
+        if done.code != 0 or "ERROR" in done.errors:
+            remedy = f"Bring {self._folder.config} back, or `aftermind stack destroy`."
+            raise StackError(self.name, f"stack.json is gone and no new password can be set: {done.reason}", remedy)
+        self._forgotten = False
 
     def _initdb_arguments(self, building: Path, password_file: Path) -> tuple[str, ...]:
         sync = ("--no-sync",) if self._settings["fsync"] == "off" else ()

@@ -11,10 +11,10 @@ from aftermind.stack.specs import Restart
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """A process about to be started; `env` is laid over the supervisor's own."""
+    """A process about to be started, with its whole environment."""
 
     argv: tuple[str, ...]
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    env: Mapping[str, str] = field(repr=False)
     cwd: Path | None = None
 
 

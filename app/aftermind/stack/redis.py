@@ -44,7 +44,8 @@ class Redis:
         descriptor = os.open(conf, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w") as file:
             file.write(self._configuration())
-        return Launch(argv=(*dying_with_parent("TERM"), str(server), str(conf)), cwd=self._folder.redis)
+        argv = (*dying_with_parent("TERM"), str(server), str(conf))
+        return Launch(argv=argv, env=dict(os.environ), cwd=self._folder.redis)
 
     async def probe(self) -> str | None:
         """PING it, as its clients would."""

@@ -91,7 +91,7 @@ class Replica(Cluster):
         self.complete(building)
 
     async def _system_id(self) -> str:
-        done = await self.as_postgres("pg_controldata", "-D", str(self._data), env={"LC_ALL": "C"})
+        done = await self.as_postgres("pg_controldata", "-D", str(self._data))
         lines = (line.partition(":") for line in done.output.splitlines())
         return next((value.strip() for key, _, value in lines if key == "Database system identifier"), "")
 

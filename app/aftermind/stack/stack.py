@@ -2,7 +2,6 @@
 
 import os
 import secrets
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,13 +12,14 @@ from pathlib import Path
 from types import TracebackType
 
 from aftermind.errors import StackError
-from aftermind.stack import config, diagnosis, wanted
+from aftermind.stack import config, diagnosis, folder, orphans, wanted
 from aftermind.stack.folder import StateFolder
 from aftermind.stack.specs import Command, ComponentState, ComponentStatus, Endpoints
 from aftermind.stack.wanted import Report, Wanted
 
 POLL = 0.02  # seconds between looks at the report
 START_TIMEOUT = 90.0  # a first start takes 2 s on an idle machine
+ENDING = ("stopping", "down", "failed")
 HOPELESS = 3  # restarts in a row before whoever waits for a command is told that it does not come up
 STOP_TIMEOUT = 120.0  # workers get 30 s of grace, Postgres up to 65
 
@@ -60,15 +60,19 @@ class Stack:
         Refused when a stack already runs over the folder; see `running`.
         """
         self._folder.create()
-        if self._folder.holder() is not None:
-            raise self._folder.held_error()
-        wish = Wanted(run=secrets.token_hex(8), replica=self._replica, postgres_settings=self._settings)
-        wanted.write_wanted(self._folder, wish)
-        self._supervisor = self._spawn(detach=detach)
+        self._require_nobody()
+        wish = Wanted(
+            run=secrets.token_hex(8),
+            owner=None if detach else os.getpid(),
+            replica=self._replica,
+            postgres_settings=self._settings,
+        )
+        wanted.hand_over(self._folder, wish)
+        self._supervisor = self._spawn(wish.run, detach=detach)
         try:
             self._await_report(lambda report: report.run == wish.run and report.phase == "up", timeout, "to come up")
         except BaseException:
-            self.down()
+            self._give_up(wish.run)
             raise
         return self._endpoints()
 
@@ -90,11 +94,13 @@ class Stack:
 
     def hold(self, name: str, *, timeout: float = STOP_TIMEOUT) -> None:
         """Stop one component in good order and keep it down until `release`."""
+        self._require_component(name)
         self._wish(lambda wish: replace(wish, held=tuple({*wish.held, name})), timeout)
         self._await_states({name}, {ComponentState.HELD}, timeout)
 
     def release(self, name: str, *, timeout: float = START_TIMEOUT) -> None:
         """Start a held component again and wait until it is well."""
+        self._require_component(name)
         self._wish(lambda wish: replace(wish, held=tuple(each for each in wish.held if each != name)), timeout)
         self._await_states({name}, {ComponentState.RUNNING}, timeout)
 
@@ -117,26 +123,36 @@ class Stack:
         elif (holder := self._folder.holder()) is not None:
             _signal(holder, signal.SIGTERM)
         self._wait(self._is_down, timeout, "to stop")
-        if self._supervisor is not None and self._supervisor.stdin is not None:
-            self._supervisor.stdin.close()
-        self._supervisor = None
+        self._forget_supervisor()
 
     def destroy(self) -> None:
         """Stop everything and remove the data. What others put into the folder stays, and the folder with it."""
         self.down()
-        folder = self._folder
-        for data in (folder.primary, folder.replica):
-            shutil.rmtree(data.with_name(f"{data.name}.building"), ignore_errors=True)
-        for path in (folder.primary, folder.replica, folder.redis, folder.logs):
-            if path.exists():
-                shutil.rmtree(path)
-        for path in (folder.endpoints, folder.status, folder.wanted, folder.config, folder.lock_file):
-            path.unlink(missing_ok=True)
-        if folder.root.exists() and not any(folder.root.iterdir()):
-            folder.root.rmdir()
+        self._folder.remove()
 
-    def _spawn(self, *, detach: bool) -> "subprocess.Popen[bytes]":
-        argv = [sys.executable, "-m", "aftermind.stack.supervisor", str(self._folder.root)]
+    def _require_nobody(self) -> None:
+        if self._folder.holder() is not None and self._is_ending():
+            self._wait(lambda: self._folder.holder() is None, STOP_TIMEOUT, "to finish its last stop")
+        if self._folder.holder() is not None:
+            raise self._folder.held_error()
+
+    def _is_ending(self) -> bool:
+        report = self._report()
+        if report is None or report.phase in ENDING:
+            return report is not None
+        owner = wanted.read_wanted(self._folder).owner
+        return owner is not None and not orphans.is_alive(owner)  # its supervisor is just about to notice
+
+    def _give_up(self, run: str) -> None:
+        """End the supervisor that we started, and only that: another one may have been quicker."""
+        if self._supervisor is not None and self._supervisor.poll() is None:
+            self.down()
+        self._forget_supervisor()
+        self._folder.wish_of(run).unlink(missing_ok=True)
+
+    def _spawn(self, run: str, *, detach: bool) -> "subprocess.Popen[bytes]":
+        # -P: a file in the current folder named like a module of ours or of the library is not to be imported.
+        argv = [sys.executable, "-P", "-m", "aftermind.stack.supervisor", str(self._folder.root), run]
         lifeline = [] if detach else ["--until-stdin-ends"]
         with self._folder.log("supervisor").open("ab") as log:
             return subprocess.Popen(
@@ -146,6 +162,11 @@ class Stack:
                 stderr=log,
                 start_new_session=True,  # outlives the terminal for as long as an orderly stop takes
             )
+
+    def _forget_supervisor(self) -> None:
+        if self._supervisor is not None and self._supervisor.stdin is not None:
+            self._supervisor.stdin.close()
+        self._supervisor = None
 
     def _is_down(self) -> bool:
         ended = self._supervisor is None or self._supervisor.poll() is not None
@@ -169,6 +190,11 @@ class Stack:
         wanted.write_wanted(self._folder, wish)
         _signal(holder, signal.SIGHUP)
         self._await_report(lambda report: report.revision >= wish.revision, timeout, "to follow a wish")
+
+    def _require_component(self, name: str) -> None:
+        names = sorted(each.name for each in self.status())
+        if name not in names:
+            raise StackError(name, "the stack has no such component", f"It has: {', '.join(names) or 'none'}.")
 
     def _await_states(self, names: set[str], states: set[ComponentState], timeout: float) -> None:
         def reached(report: Report) -> bool:
@@ -201,6 +227,8 @@ class Stack:
         report = self._report()
         if report is not None and self._is_ours(report) and report.error is not None:
             raise StackError(*report.error)
+        if self._supervisor.returncode == folder.HELD_EXIT_CODE:
+            raise self._folder.held_error()
         log = self._folder.log("supervisor")
         why = f"the supervisor ended (exit code {self._supervisor.returncode}): {_last_line(log)}"
         raise StackError("stack", why, f"Its log: {log}")

@@ -164,7 +164,7 @@ class Supervised:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
-                env={**os.environ, **launch.env},
+                env=dict(launch.env),
                 cwd=launch.cwd,
                 start_new_session=True,  # a group of its own: the terminal's Ctrl-C reaches us, and we stop in order
             )

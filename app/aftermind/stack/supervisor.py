@@ -1,6 +1,6 @@
 """The supervisor: a process of its own that starts, watches and stops everything of one state folder.
 
-    python -m aftermind.stack.supervisor STATE_DIR [--until-stdin-ends]
+    python -m aftermind.stack.supervisor STATE_DIR RUN [--until-stdin-ends]
 
 It is told what to run by `wanted.json` and reports in `status.json`. SIGHUP: read the wish again. SIGTERM, SIGINT:
 stop everything in order and end. With `--until-stdin-ends` it also stops when whoever started it is gone, however
@@ -21,7 +21,7 @@ from aftermind.errors import StackError
 from aftermind.stack import binaries, config, identity, orphans, wanted
 from aftermind.stack.command import CommandProgram
 from aftermind.stack.config import StackConfig
-from aftermind.stack.folder import StateFolder, write_json
+from aftermind.stack.folder import HELD_EXIT_CODE, StateFolder, write_json
 from aftermind.stack.postgres import Primary
 from aftermind.stack.program import Program
 from aftermind.stack.redis import Redis
@@ -91,7 +91,7 @@ class Supervisor:
         ours = config.with_free_ports(known) if known else config.new()
         if ours != known:
             config.save(self._folder, ours)
-        primary, replica = self._clusters(ours)
+        primary, replica = self._clusters(ours, forgotten=known is None)
         redis = self._start(Redis(self._folder, ours))
         await self._start(primary).until_ready()
         if replica is not None:
@@ -99,15 +99,20 @@ class Supervisor:
         await redis.until_ready()
         write_json(self._folder.endpoints, ours.endpoints(replica=self._wanted.replica).public())
 
-    def _clusters(self, ours: StackConfig) -> tuple[Primary, Replica | None]:
+    def _clusters(self, ours: StackConfig, *, forgotten: bool) -> tuple[Primary, Replica | None]:
         programs = binaries.postgres_bin()
         user = identity.for_postgres(programs / "postgres", data=self._folder.primary)
         settings = self._wanted.postgres_settings
-        wants_replica = self._wanted.replica
         primary = Primary(
-            self._folder, ours, programs=programs, identity=user, settings=settings, replica=wants_replica
+            self._folder,
+            ours,
+            programs=programs,
+            identity=user,
+            settings=settings,
+            replica=self._wanted.replica,
+            forgotten=forgotten,
         )
-        if not wants_replica:
+        if not self._wanted.replica:
             return primary, None
         return primary, Replica(self._folder, ours, programs=programs, identity=user, settings=settings)
 
@@ -184,15 +189,19 @@ def main(arguments: list[str]) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     folder = StateFolder(Path(arguments[0]))
     try:
-        folder.create()
         descriptor = folder.lock()
+    except StackError as exc:
+        log.error("%s", exc)
+        return HELD_EXIT_CODE
+    try:
+        wanted.accept(folder, arguments[1])
         orphans.end(wanted.remembered_processes(folder))
         supervisor = Supervisor(folder)
     except StackError as exc:
         log.error("%s", exc)
         return 1
     try:
-        return asyncio.run(supervisor.run(until_stdin_ends="--until-stdin-ends" in arguments[1:]))
+        return asyncio.run(supervisor.run(until_stdin_ends="--until-stdin-ends" in arguments[2:]))
     finally:
         os.close(descriptor)
 

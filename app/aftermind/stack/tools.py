@@ -22,11 +22,17 @@ class Finished:
         return " ".join(lines[-3:]) if lines else f"exit code {self.code}"
 
 
+def environment() -> dict[str, str]:
+    """Our environment for Postgres's programs: none of the user's PG*, which would lead them elsewhere, and English."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+    return {**ours, "LC_ALL": "C"}  # and macOS's libc starts threads for other locales, which postgres refuses
+
+
 async def run(
     argv: Sequence[str],
     *,
     timeout_seconds: float,
-    env: Mapping[str, str] | None = None,
+    env: Mapping[str, str],
     stdin: str = "",
     cwd: Path | None = None,
 ) -> Finished:
@@ -36,7 +42,7 @@ async def run(
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, **(env or {})},
+        env=dict(env),
         cwd=cwd,
     )
     try:

@@ -16,6 +16,7 @@ class Wanted:
     """What the supervisor is to run; `run` tells one start from the next, `revision` one wish from the next."""
 
     run: str
+    owner: int | None = None  # the process that the stack is not to outlive; None when detached
     revision: int = 0
     replica: bool = True
     postgres_settings: Mapping[str, str] = field(default_factory=dict)
@@ -35,8 +36,18 @@ class Report:
     components: tuple[ComponentStatus, ...] = ()
 
 
+def hand_over(folder: StateFolder, wanted: Wanted) -> None:
+    """Leave the first wish for the supervisor that is about to be started."""
+    write_json(folder.wish_of(wanted.run), asdict(wanted))
+
+
+def accept(folder: StateFolder, run: str) -> None:
+    """Make the wish of this run the folder's; only for whoever holds the lock."""
+    folder.wish_of(run).replace(folder.wanted)
+
+
 def write_wanted(folder: StateFolder, wanted: Wanted) -> None:
-    """Leave a wish for the supervisor."""
+    """Replace the wish of the running supervisor."""
     write_json(folder.wanted, asdict(wanted))
 
 

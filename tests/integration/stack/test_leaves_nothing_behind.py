@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from aftermind.stack import Command, ComponentState, Stack
@@ -32,7 +33,8 @@ try:
 except KeyboardInterrupt:
     stack.down()
 """
-FORKED = OWNER.replace("print(", "import os; os.fork() or time.sleep(5) or sys.exit(0); print(")
+# A forked copy, as multiprocessing makes them, inherits the pipe to the supervisor and so keeps it open.
+FORKED = OWNER.replace('print("up"', 'import os; os.fork() or (time.sleep(600), sys.exit(0)); print("up"')
 
 
 @pytest.fixture
@@ -67,12 +69,30 @@ def test_no_process_outlives_a_closed_terminal(state_dir: Path) -> None:
 
 
 def test_a_forked_copy_of_the_owner_does_not_keep_the_stack_alive(state_dir: Path) -> None:
-    owner = _start(FORKED, state_dir)  # the copy holds the pipe to the supervisor for another five seconds
+    owner = _start(FORKED, state_dir)
+    copies = [child for child in psutil.Process(owner.pid).children() if FORKED in child.cmdline()]
+    assert len(copies) == 1
 
     owner.kill()
 
+    try:
+        wait_until_sync(
+            lambda: faults.processes_of(state_dir) == copies,
+            timeout=20,
+            description="only the forked copy is left",
+        )
+    finally:
+        copies[0].kill()
+        owner.communicate(timeout=20)
+
+
+def test_a_start_right_after_the_owner_was_killed_waits_for_the_last_stop(state_dir: Path) -> None:
+    owner = _start(OWNER, state_dir)
+    owner.kill()
     owner.communicate(timeout=20)
-    _wait_until_nobody_is_left(state_dir)
+
+    with Stack(state_dir, postgres_settings=FAST) as stack:
+        assert {each.state for each in stack.status()} == {ComponentState.RUNNING}
 
 
 def test_no_process_outlives_an_owner_killed_during_the_start(state_dir: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import stat
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,48 @@ def test_a_second_supervisor_over_the_same_folder_is_refused(tmp_path: Path) -> 
         assert second.running() == stack.running() is not None
         assert {each.state for each in second.status()} == {ComponentState.RUNNING}
     assert second.running() is None
+
+
+def test_of_two_starts_at_once_one_is_refused_and_the_other_unharmed(tmp_path: Path) -> None:
+    stacks = [Stack(tmp_path / "state", replica=False, postgres_settings=FAST) for _ in range(2)]
+
+    with ThreadPoolExecutor(2) as pool:
+        outcomes = [each.exception() for each in [pool.submit(stack.up) for stack in stacks]]
+
+    try:
+        (refusal,) = [outcome for outcome in outcomes if outcome is not None]
+        assert "already runs over" in str(refusal)
+        assert {each.state for each in stacks[0].status()} == {ComponentState.RUNNING}
+        assert not list((tmp_path / "state").glob("wanted-*"))
+    finally:
+        for stack in stacks:
+            stack.destroy()
+
+
+def test_settings_of_the_users_own_postgres_do_not_lead_ours_astray(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"PGSSLMODE": "require", "PGPORT": "1", "PGOPTIONS": "-c no=1", "PGDATA": "/nowhere"}.items():
+        monkeypatch.setenv(name, value)
+
+    with Stack(tmp_path / "state", postgres_settings=FAST) as stack:
+        assert {each.state for each in stack.status()} == {ComponentState.RUNNING}
+
+
+def test_a_folder_with_odd_characters_in_its_name_will_do(tmp_path: Path) -> None:
+    odd = tmp_path / 'it\'s a "state" \\ fólder %s' / ("deep" * 30)
+
+    with Stack(odd, postgres_settings=FAST) as stack:
+        assert {each.state for each in stack.status()} == {ComponentState.RUNNING}
+
+
+def test_files_in_the_current_folder_are_not_taken_for_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("asyncio.py", "redis.py", "psutil.py"):
+        (tmp_path / name).write_text("raise ImportError('not this one')")
+    monkeypatch.chdir(tmp_path)
+
+    with Stack(tmp_path / "state", replica=False, postgres_settings=FAST) as stack:
+        assert {each.state for each in stack.status()} == {ComponentState.RUNNING}
 
 
 def test_what_holds_a_password_is_readable_by_the_owner_only_and_never_shown(tmp_path: Path) -> None:

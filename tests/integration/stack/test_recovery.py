@@ -101,6 +101,11 @@ def test_a_held_component_stays_down_until_it_is_released(up: tuple[Stack, Endpo
         assert client.ping()
 
 
+def test_a_component_that_does_not_exist_is_not_held(up: tuple[Stack, Endpoints]) -> None:
+    with pytest.raises(StackError, match=r"no such component\. It has: postgres, postgres-replica, redis"):
+        up[0].hold("mongodb")
+
+
 def test_a_frozen_component_is_still_stopped(tmp_path: Path) -> None:
     stack = Stack(tmp_path / "state", replica=False, postgres_settings=FAST)
     stack.up()
@@ -197,6 +202,22 @@ def test_a_pid_file_whose_id_went_to_somebody_else_is_removed(tmp_path: Path) ->
         neighbour.kill()
         neighbour.wait()
         stack.destroy()
+
+
+def test_a_lost_stack_json_costs_new_passwords_and_no_data(tmp_path: Path) -> None:
+    state_dir = tmp_path / "state"
+    with Stack(state_dir, postgres_settings=FAST) as stack:
+        first = stack.running()
+        assert first is not None
+        psql(first.postgres_url, "CREATE TABLE kept ()")
+    (state_dir / "stack.json").unlink()
+
+    with Stack(state_dir, postgres_settings=FAST) as stack:
+        second = stack.running()
+        assert second is not None
+        assert second.postgres_url != first.postgres_url
+        assert psql(second.postgres_url, "SELECT to_regclass('kept')") == "kept"
+        wait_until_sync(lambda: _sees(second, "kept"), description="the replica serves under the new password too")
 
 
 def test_a_replica_that_fell_too_far_behind_is_built_anew_while_the_stack_runs(tmp_path: Path) -> None:
