@@ -9,7 +9,7 @@ AftermindError
 │   ├── InvalidFact, InvalidBlock, InvalidFilter
 │   └── InvalidSettings     a URL, a name or a combination of settings
 ├── Unavailable             something does not answer; the same call may work later
-│   ├── StoreUnavailable, RedisUnavailable, BrokerUnavailable
+│   ├── StoreUnavailable, RedisUnavailable, BrokerUnavailable, SpoolUnavailable
 │   ├── ModelUnavailable    timeout, connection or 5xx of a model provider
 │   │   └── RateLimited     429, with the provider's Retry-After
 │   ├── ReceiptTimeout      the write is safe, but not done within the time asked for
@@ -138,6 +138,14 @@ class BrokerUnavailable(Unavailable):
     def __init__(self, why: str) -> None:
         self.why = why
         super().__init__(f"broker: {why}. The reconciler rings again when it is back.")
+
+
+class SpoolUnavailable(Unavailable):
+    """The local disk does not take a turn while Redis is away: no room, no right, a fault."""
+
+    def __init__(self, path: str, why: str) -> None:
+        self.path, self.why = path, why
+        super().__init__(f"the spool {path}: {why}. The turn was not taken; give the folder room, or bring Redis back.")
 
 
 class ModelUnavailable(Unavailable):

@@ -25,8 +25,8 @@ _ID_IN_BODY = b64encode(_ID)
 class Doorbell:
     """Bells for one broker. Making the first one imports Celery (about 0.1 s): do it in a thread, see `warm`."""
 
-    def __init__(self, broker: str, *, timeout: float = 0.5) -> None:
-        self._broker, self._timeout = broker, timeout
+    def __init__(self, broker: str, *, prefix: str = "aftermind:", timeout: float = 0.5) -> None:
+        self._broker, self._prefix, self._timeout = broker, prefix, timeout
         self._templates: dict[str, list[bytes]] = {}
         self._lock = threading.Lock()
         self._app: Any = None  # Any: celery.Celery, imported late
@@ -41,7 +41,7 @@ class Doorbell:
         with self._lock:
             for queue in queues:
                 if queue not in self._templates:
-                    self._templates[queue] = _split(_rendered(self._celery(), queue))
+                    self._templates[queue] = _split(_rendered(queue))
 
     def message(self, job_id: JobId, queue: str) -> bytes:
         """What kombu would push to the queue's list for this job, byte for byte but for the delivery tag."""
@@ -79,23 +79,25 @@ class Doorbell:
         if self._app is None:
             from celery import Celery
 
-            self._app = Celery("aftermind", broker=self._broker, set_as_current=False)
+            broker = self._broker.replace("unix://", "redis+socket://", 1)  # as Celery spells a socket
+            self._app = Celery("aftermind", broker=broker, set_as_current=False)
             self._app.conf.update(
                 task_serializer="json",
                 accept_content=["json"],
                 task_ignore_result=True,
                 broker_pool_limit=2,
                 broker_connection_timeout=self._timeout,
-                broker_transport_options=_options(self._broker, self._timeout),
+                broker_transport_options=_options(self._broker, self._prefix, self._timeout),
             )
         return self._app
 
 
-def _options(broker: str, timeout: float) -> dict[str, Any]:  # Any: kombu's transport options
+def _options(broker: str, prefix: str, timeout: float) -> dict[str, Any]:  # Any: kombu's transport options
     if broker.startswith("amqp"):
         # Confirmed: a bell that the broker did not write down raises here, instead of being rung again much later.
         return {"confirm_publish": True, "read_timeout": timeout, "write_timeout": timeout, "max_retries": 0}
-    return {"socket_timeout": timeout, "socket_connect_timeout": timeout, "max_retries": 0}
+    reach = {"socket_timeout": timeout, "socket_connect_timeout": timeout, "max_retries": 0}
+    return {**reach, "global_keyprefix": prefix}
 
 
 def _queue(name: str, broker: str) -> Any:  # Any: kombu.Queue
@@ -119,8 +121,9 @@ def _broker_errors(app: Any) -> tuple[type[Exception], ...]:  # Any: celery.Cele
         return (OSError, TimeoutError, KombuError, *connection.connection_errors, *connection.channel_errors)
 
 
-def _rendered(app: Any, queue: str) -> bytes:  # Any: celery.Celery
+def _rendered(queue: str) -> bytes:
     """The message as kombu's Redis transport would push it, caught where it would be pushed."""
+    from celery import Celery
     from kombu.connection import Connection
     from kombu.entity import Queue
     from kombu.transport import virtual
@@ -139,6 +142,7 @@ def _rendered(app: Any, queue: str) -> bytes:  # Any: celery.Celery
         pass
 
     Transport.Channel = Channel
+    app = Celery("aftermind", broker="memory://", set_as_current=False)  # whatever the broker: it is never asked
     with Connection(transport=Transport) as connection:  # type: ignore[no-untyped-call]
         where = Queue(queue)  # type: ignore[no-untyped-call]
         _publish(app, connection.Producer(), _ID.decode(), queue, where, 1.0)

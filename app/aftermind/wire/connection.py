@@ -104,6 +104,8 @@ class RedisLink:
             raise errors.RedisUnavailable(f"no connection within {self._timeout:g} s") from exc
         except OSError as exc:
             raise errors.RedisUnavailable(str(exc)) from exc
+        for closed in [known for known in self._channels if known.is_closed()]:
+            del self._channels[closed]  # a channel keeps its loop alive
         self._channels[loop] = channel
         return channel
 

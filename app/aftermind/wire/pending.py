@@ -9,11 +9,12 @@ from uuid import UUID
 from aftermind import errors
 from aftermind.settings import Settings
 from aftermind.types import Episode, JobId, LeaseToken, Scope, Turn, Watermark
-from aftermind.wire.connection import Argument, RedisLink
+from aftermind.wire.connection import RedisLink
 from aftermind.wire.epoch import Epoch
 from aftermind.wire.keys import Keys, owner_of, owner_part
 from aftermind.wire.payloads import decode_turn
 from aftermind.wire.queues import STORE
+from aftermind.wire.resp import Answer, Argument
 from aftermind.wire.script import Script
 
 BELLS = (
@@ -160,7 +161,6 @@ class Pending:
         limits: PendingLimits,
         bells: Sequence[bytes] = (),
         most_bells: int = BELLS,
-        queue: str = STORE,
     ) -> list[Accepted]:
         """Take turns and ring for them; an answer for each, in order. A job id that is pending already changes nothing.
 
@@ -168,19 +168,29 @@ class Pending:
         fewer than `most_bells` wait in the queue's list. Positions are advanced past the session's highest, so that
         the order of a session is the order of acceptance, whatever the agents' clocks say.
         """
-        arguments: list[Argument] = [
-            self._keys.queue(queue),
-            most_bells,
-            limits.turns,
-            limits.size_bytes,
-            int(limits.age.total_seconds() * 1000),
-            limits.turns_of_user,
-            len(offers),
-        ]
+        arguments = self._accepting(offers, limits, bells, most_bells)
+        return self.accepted(offers, await self._scripts["accept"](self._link, *arguments))
+
+    def accept_command(
+        self, offers: Sequence[Offer], limits: PendingLimits, bells: Sequence[bytes], most_bells: int
+    ) -> bytes:
+        """The same as bytes for `Channel.send`, for a caller that reads the answer as it arrives (`accepted`)."""
+        return self._scripts["accept"].packed(*self._accepting(offers, limits, bells, most_bells))
+
+    @staticmethod
+    def accepted(offers: Sequence[Offer], answer: Answer) -> list[Accepted]:
+        """What the script's answer says about each offer."""
+        return [_accepted(offer, each) for offer, each in zip(offers, answer[:-1], strict=True)]
+
+    def _accepting(
+        self, offers: Sequence[Offer], limits: PendingLimits, bells: Sequence[bytes], most_bells: int
+    ) -> list[Argument]:
+        most_age = int(limits.age.total_seconds() * 1000)
+        arguments: list[Argument] = [self._keys.queue(STORE), most_bells]
+        arguments += (limits.turns, limits.size_bytes, most_age, limits.turns_of_user, len(offers))
         for offer in offers:
             arguments += _offered(offer)
-        answers = await self._scripts["accept"](self._link, *arguments, *bells)
-        return [_accepted(offer, answer) for offer, answer in zip(offers, answers[:-1], strict=True)]
+        return [*arguments, *bells]
 
     async def read(self, owner: Scope, *, limit: int) -> PendingRead:
         """The owner's newest turns with watermark and epoch; read it before the database, and drop doubles by id."""

@@ -7,7 +7,7 @@ from importlib import resources
 from aftermind.wire.channel import UnknownScriptError
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.keys import Keys
-from aftermind.wire.resp import Answer, Argument
+from aftermind.wire.resp import Answer, Argument, pack
 
 _FIRST = ("_turns", "_watermark")  # local functions that the other files use
 
@@ -23,6 +23,10 @@ class Script:
         names = "\n".join(f"local {name} = {_literal(value)}" for name, value in keys.in_lua().items())
         self._text = "\n".join([names, *(_source(part) for part in _FIRST), _source(name)]).encode()
         self._sha = hashlib.sha1(self._text, usedforsecurity=False).hexdigest().encode()
+
+    def packed(self, *arguments: Argument) -> bytes:
+        """The call as bytes for `Channel.send`; raises `UnknownScriptError` there if Redis does not know the file."""
+        return pack((b"EVALSHA", self._sha, b"0", *arguments))
 
     async def __call__(self, link: RedisLink, *arguments: Argument) -> Answer:
         """Run it. Raises `RedisUnavailable`."""

@@ -43,7 +43,7 @@ local function place(owner, session, base, messages, keep)
   local mark = tonumber(high or 0)
   if not keep and base <= mark then base = mark + 1 end
   local new = redis.call('HSET', HIGH .. owner, session, whole(math.max(mark, base + messages - 1)))
-  redis.call('EXPIRE', HIGH .. owner, HIGH_SECONDS)
+  if redis.call('TTL', HIGH .. owner) < HIGH_SECONDS / 2 then redis.call('EXPIRE', HIGH .. owner, HIGH_SECONDS) end
   if new == 1 then trim(owner) end
   return whole(base)
 end

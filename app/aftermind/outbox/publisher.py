@@ -1,0 +1,122 @@
+"""`remember()` on its way out: one call to Redis, or the local spool within the time budget."""
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from aftermind import errors
+from aftermind.outbox.drain import Drain
+from aftermind.outbox.group import Acceptor, Group
+from aftermind.outbox.ringing import Ringing
+from aftermind.outbox.spool import Spool
+from aftermind.settings import Settings
+from aftermind.types import Scope, Turn
+from aftermind.wire.keys import owner_part
+from aftermind.wire.payloads import encode_turn
+from aftermind.wire.pending import Accepted, Offer, PendingLimits
+
+log = logging.getLogger(__name__)
+
+ORPHANS_SECONDS = 5.0  # how often a send looks whether another process left turns in the spool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """Where a turn is now.
+
+    `spooled`: on this host's disk, and sent when Redis is back. `known`: the same job id was handed over before.
+    """
+
+    base: int
+    spooled: bool = False
+    known: bool = False
+
+
+class Publisher:
+    """Hands turns over, from any event loop of the process. Constructing it connects nothing."""
+
+    def __init__(self, settings: Settings, *, acceptor: Acceptor, ringing: Ringing, spool: Spool) -> None:
+        self._settings, self._acceptor, self._ringing, self.spool = settings, acceptor, ringing, spool
+        self._limits = PendingLimits.from_settings(settings)
+        self._drain = Drain(acceptor, spool)
+        self._groups: WeakKeyDictionary[asyncio.AbstractEventLoop, Group] = WeakKeyDictionary()
+        self._position = 0
+        self._orphans_at = 0.0
+
+    def position(self, count: int) -> int:
+        """A place in the order for `count` messages: microseconds since 1970, never the same twice in a process."""
+        self._position = max(time.time_ns() // 1000, self._position)
+        first = self._position
+        self._position += count
+        return first
+
+    async def send(self, turn: Turn) -> Sent:
+        """Hand the turn over; it is safe when this returns. Never waits longer than the budget for Redis.
+
+        Raises `QueueFull` (by `when_full="refuse"`), `SpoolFull`, `SpoolUnavailable`, and what keeps Redis away where
+        the spool is switched off. Whatever it raises, the turn was not taken, or the same turn can be sent again.
+        """
+        payload = encode_turn(turn)
+        self._look_for_orphans()
+        if self._drain.away is not None:
+            return await self._spooled(turn, payload, self._drain.away)
+        if self.spool.holds(owner_part(turn.scope), turn.scope.session_id or ""):
+            # Behind those of its session that are still here; the order would be right without, by their positions.
+            return await self._spooled(turn, payload, errors.RedisUnavailable("the spool is being sent"))
+        try:
+            accepted = await self._group().send(Offer(turn=turn, payload=payload))
+        except (errors.Unavailable, errors.Bug) as exc:
+            self._drain.begin(away=exc)
+            return await self._spooled(turn, payload, exc)
+        if accepted.refusal is not None:
+            return await self._refused(turn, payload, accepted)
+        return Sent(base=accepted.base, known=accepted.known)
+
+    async def pending(self, owner: Scope) -> tuple[Turn, ...]:
+        """The owner's turns in this host's spool, oldest first."""
+        return await self.spool.pending(owner)
+
+    async def drained(self) -> None:
+        """Wait until the spool of this process is empty and Redis answers."""
+        await self._drain.done()
+
+    async def close(self) -> None:
+        """Stop sending; what is in the spool stays there for the next process. It can be used again afterwards."""
+        await self._ringing.settle()
+        await self._drain.stop()
+        await asyncio.to_thread(self.spool.close)
+
+    def _group(self) -> Group:
+        loop = asyncio.get_running_loop()
+        group = self._groups.get(loop)
+        if group is None:
+            for closed in [known for known in self._groups if known.is_closed()]:
+                del self._groups[closed]
+            group = Group(self._acceptor, budget_seconds=self._settings.remember_budget_seconds)
+            self._groups[loop] = group
+        return group
+
+    async def _spooled(self, turn: Turn, payload: bytes, why: errors.AftermindError) -> Sent:
+        if self._settings.spool_max_bytes == 0:
+            self._drain.begin()
+            raise why
+        await self.spool.append(turn, payload)
+        self._drain.begin()
+        return Sent(base=turn.base, spooled=True)
+
+    async def _refused(self, turn: Turn, payload: bytes, accepted: Accepted) -> Sent:
+        assert accepted.refusal is not None
+        full = errors.QueueFull(accepted.refusal, accepted.value, self._limits.of(accepted.refusal))
+        if self._settings.when_full == "refuse":
+            raise full
+        return await self._spooled(turn, payload, full)
+
+    def _look_for_orphans(self) -> None:
+        now = time.monotonic()
+        if now < self._orphans_at:
+            return
+        self._orphans_at = now + ORPHANS_SECONDS
+        if self.spool.has_orphans():
+            self._drain.begin()

@@ -1,0 +1,57 @@
+"""Bells that are not rung by the accepting call itself: before Celery is imported, after a commit, over RabbitMQ."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from aftermind import errors
+from aftermind.outbox.doorbell import Doorbell
+from aftermind.types import JobId
+from aftermind.wire.bells import Bells
+from aftermind.wire.pending import BELLS
+from aftermind.wire.queues import STORE
+
+log = logging.getLogger(__name__)
+
+
+class Ringing:
+    """Rings for turns, in the call that accepts them where that can be, else soon after it, best effort.
+
+    `bells` are the lists of a Redis broker; None for any other, whose bells go through kombu in a thread. A bell that
+    is lost on the way is rung again by the reconciler.
+    """
+
+    def __init__(self, doorbell: Doorbell, bells: Bells | None) -> None:
+        self._doorbell, self._bells = doorbell, bells
+        self._due: list[JobId] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def messages(self, ids: Sequence[JobId]) -> list[bytes]:
+        """Celery messages for the accepting call to push; none while they cannot be made in microseconds."""
+        if self._bells is None or not self._doorbell.is_warm:
+            return []
+        return [self._doorbell.message(job_id, STORE) for job_id in ids]
+
+    def ring_soon(self, ids: Sequence[JobId]) -> None:
+        """Ring from a task of the running loop; a few bells are enough for any number of turns."""
+        self._due = [*self._due, *ids][-BELLS:]
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._ring())
+
+    async def settle(self) -> None:
+        """Wait for what `ring_soon` began."""
+        if self._task is not None and self._task.get_loop() is asyncio.get_running_loop():
+            await asyncio.wait([self._task])
+
+    async def _ring(self) -> None:
+        try:
+            if not self._doorbell.is_warm:
+                await asyncio.to_thread(self._doorbell.warm, STORE)
+            while self._due:
+                ids, self._due = self._due, []
+                if self._bells is None:
+                    await asyncio.to_thread(self._doorbell.ring, STORE, ids)
+                else:
+                    await self._bells.ring(STORE, self.messages(ids))
+        except errors.Unavailable as exc:
+            log.warning("bell not rung; the reconciler rings again", extra={"reason": str(exc)})

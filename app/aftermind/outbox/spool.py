@@ -1,0 +1,278 @@
+"""Turns on local disk while Redis is away: written and synced in a thread, seen by recall, drained in order.
+
+Each process writes files of its own, under a lock that dies with it; whoever drains next takes over files whose lock is
+free. So no turn waits for a process that will not come back, and no two processes send the same one.
+"""
+
+import asyncio
+import os
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from heapq import nsmallest
+from pathlib import Path
+from typing import TypeVar
+from weakref import WeakSet
+
+from aftermind import errors
+from aftermind.outbox.segment import Entry, Segment
+from aftermind.types import Episode, JobId, Scope, Turn
+from aftermind.wire.keys import owner_part
+from aftermind.wire.payloads import decode_turn
+
+SEGMENT_BYTES = 4 * 2**20  # small enough that space comes back while a long spool drains
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spooled:
+    """A turn as it lies in the spool."""
+
+    turn: Turn
+    payload: bytes
+
+
+class Spool:
+    """The spool of one state folder. Constructing it touches no disk. Safe across threads, loops and forks.
+
+    `max_bytes` bounds the folder, of all processes together; 0 refuses every turn.
+    """
+
+    def __init__(self, folder: Path, *, max_bytes: int) -> None:
+        self.folder, self._max_bytes = folder, max_bytes
+        self._reset()
+        _SPOOLS.add(self)
+
+    async def append(self, turn: Turn, payload: bytes) -> None:
+        """Keep the turn: it is on disk when this returns. Calls that come together share a sync.
+
+        Raises `SpoolFull`, and `SpoolUnavailable` where the disk does not take it. A caller that goes away in the
+        middle leaves its turn in the spool: it is whole, and will be sent.
+        """
+        future: Future[None] = Future()
+        self._queued.append((turn, payload, future))
+        self._thread.submit(self._write_queued)
+        await asyncio.wrap_future(future)
+
+    def holds(self, owner: str, session: str) -> bool:
+        """Whether this process has unsent turns of the session; the owner as in keys. Answers from memory."""
+        return bool(self._sessions) and self._sessions[owner, session] > 0
+
+    def has_orphans(self) -> bool:
+        """Whether files lie in the folder that this process has not taken; a look at the folder."""
+        return len(self._paths()) > len(self._ours)
+
+    @property
+    def unsent(self) -> int:
+        """Turns that this process holds and has not sent."""
+        return len(self._unsent)
+
+    async def pending(self, owner: Scope) -> tuple[Turn, ...]:
+        """The owner's unsent turns in every process's files of this host, oldest first. Free while there are none."""
+        if not self._paths():
+            return ()
+        return await self._run(lambda: self._pending(owner_part(owner)))
+
+    async def take_over(self) -> int:
+        """Adopt files whose process is gone; the turns in them that are unsent."""
+        return await self._run(self._adopt)
+
+    async def next(self, limit: int, *, passing: frozenset[str] = frozenset()) -> list[Spooled]:
+        """The oldest unsent turns of this process, but for those of the owners in `passing`."""
+        return await self._run(lambda: self._oldest(limit, passing))
+
+    async def sent(self, ids: Iterable[JobId]) -> None:
+        """They are where they belong; a file with nothing unsent is deleted."""
+        listed = list(ids)
+        await self._run(lambda: self._drop(listed))
+
+    async def forget(self, owner: Scope, covers: Callable[[Episode], bool]) -> int:
+        """Drop the owner's turns of which `covers` is true for every episode, in every process's files; how many."""
+        if not self._paths():
+            return 0
+        return await self._run(lambda: self._forget(owner, covers))
+
+    def close(self) -> None:
+        """Finish what is being written and let go of the files; what is unsent waits for the next process."""
+        self._thread.shutdown(wait=True)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        for segment in (*self._ours.values(), *self._others.values()):
+            segment.close()
+        self._reset()
+
+    def _reset(self) -> None:
+        # One thread does all that touches files, so none of it needs a lock, and a slow disk stops no loop.
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="aftermind-spool")
+        self._queued: deque[tuple[Turn, bytes, Future[None]]] = deque()
+        self._ours: dict[Path, Segment] = {}
+        self._others: dict[Path, Segment] = {}
+        self._current: Segment | None = None
+        self._unsent: dict[JobId, tuple[Entry, Segment]] = {}
+        self._sessions: Counter[tuple[str, str]] = Counter()
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        return await asyncio.wrap_future(self._thread.submit(work))
+
+    # in the spool's thread
+
+    def _write_queued(self) -> None:
+        queued = [self._queued.popleft() for _ in range(len(self._queued))]
+        if not queued:
+            return
+        try:
+            self._check_room(sum(len(payload) for _, payload, _ in queued))
+            segment = self._open()
+            self._hold(segment, segment.append([(turn, payload) for turn, payload, _ in queued]))
+        except errors.AftermindError as exc:
+            _fail(queued, exc)
+        except OSError as exc:
+            _fail(queued, errors.SpoolUnavailable(str(self.folder), str(exc)))
+        else:
+            for _, _, future in queued:
+                if future.set_running_or_notify_cancel():
+                    future.set_result(None)
+
+    def _check_room(self, wanted: int) -> None:
+        held = sum(_size(path) for path in self._paths())
+        if held + wanted > self._max_bytes:
+            raise errors.SpoolFull(str(self.folder), held, self._max_bytes)
+
+    def _open(self) -> Segment:
+        if self._current is None or self._current.size_bytes >= SEGMENT_BYTES:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._current = Segment.create(self.folder)
+            self._ours[self._current.path] = self._current
+        return self._current
+
+    def _hold(self, segment: Segment, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            self._unsent[entry.job_id] = entry, segment
+            self._sessions[entry.owner, entry.session] += 1
+
+    def _let_off(self, job_id: JobId) -> None:
+        entry, _ = self._unsent.pop(job_id)
+        self._sessions[entry.owner, entry.session] -= 1
+        if not self._sessions[entry.owner, entry.session]:
+            del self._sessions[entry.owner, entry.session]
+
+    def _adopt(self) -> int:
+        for path in self._paths():
+            segment = None if path in self._ours else Segment.adopt(path)
+            if segment is not None:
+                self._ours[path] = segment
+                gone = self._gone()
+                self._hold(segment, [entry for entry in segment.turns.values() if entry.job_id not in gone])
+                self._tidy(segment)
+        return self.unsent
+
+    def _oldest(self, limit: int, passing: frozenset[str]) -> list[Spooled]:
+        self._look_around()
+        for job_id in self._gone() & self._unsent.keys():  # forgotten by another process meanwhile
+            self._let_off(job_id)
+        waiting = (held for held in self._unsent.values() if held[0].owner not in passing)
+        return [_read(*held) for held in nsmallest(limit, waiting, key=lambda held: held[0].base)]
+
+    def _drop(self, ids: list[JobId]) -> None:
+        held = [job_id for job_id in ids if job_id in self._unsent]
+        touched = {self._unsent[job_id][1] for job_id in held}
+        for segment in touched:
+            with suppress(OSError):  # a full disk: at worst they are sent once more, which changes nothing
+                segment.mark([job_id for job_id in held if job_id in segment.turns])
+        for job_id in held:
+            self._let_off(job_id)
+        for segment in touched:
+            self._tidy(segment)
+
+    def _tidy(self, segment: Segment) -> None:
+        """Delete a file of ours that has nothing more to say."""
+        if segment.unreadable or not segment.gone >= segment.turns.keys():
+            return
+        if segment.gone - segment.turns.keys() and len(self._paths()) > len(self._ours):
+            return  # it says what is forgotten in files of others
+        segment.remove()
+        del self._ours[segment.path]
+        if self._current is segment:
+            self._current = None
+
+    def _pending(self, owner: str) -> tuple[Turn, ...]:
+        self._look_around()
+        gone = self._gone()
+        turns = [
+            _read(entry, segment).turn
+            for segment in (*self._ours.values(), *self._others.values())
+            for entry in segment.turns.values()
+            if entry.owner == owner and entry.job_id not in gone
+        ]
+        return tuple(sorted(turns, key=lambda turn: turn.base))
+
+    def _forget(self, owner: Scope, covers: Callable[[Episode], bool]) -> int:
+        turns = self._pending(owner_part(owner))
+        gone = [turn.job_id for turn in turns if all(covers(episode) for episode in turn.episodes())]
+        if not gone:
+            return 0
+        try:
+            self._open().mark(gone, forgotten=True)
+        except OSError as exc:
+            raise errors.SpoolUnavailable(str(self.folder), str(exc)) from exc
+        for job_id in self._unsent.keys() & set(gone):
+            self._unsent[job_id][1].gone.add(job_id)
+            self._let_off(job_id)
+        for segment in list(self._ours.values()):
+            self._tidy(segment)
+        return len(gone)
+
+    def _look_around(self) -> None:
+        paths = set(self._paths())
+        for path in [path for path in self._others if path not in paths or path in self._ours]:
+            self._others.pop(path).close()
+        for path in paths - self._ours.keys() - self._others.keys():
+            segment = Segment.look(path)
+            if segment is not None:
+                self._others[path] = segment
+        for segment in self._others.values():
+            segment.refresh()
+
+    def _gone(self) -> set[JobId]:
+        return set[JobId]().union(*(segment.gone for segment in (*self._ours.values(), *self._others.values())))
+
+    def _paths(self) -> list[Path]:
+        try:
+            return sorted(Path(entry.path) for entry in os.scandir(self.folder) if entry.name.endswith(".spool"))
+        except FileNotFoundError:
+            return []
+
+
+def _read(entry: Entry, segment: Segment) -> Spooled:
+    payload = segment.payload(entry)
+    return Spooled(turn=decode_turn(payload), payload=payload)
+
+
+def _fail(queued: Iterable[tuple[Turn, bytes, Future[None]]], exc: Exception) -> None:
+    for _, _, future in queued:
+        if future.set_running_or_notify_cancel():
+            future.set_exception(exc)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+_SPOOLS: WeakSet[Spool] = WeakSet()
+
+
+def _after_fork() -> None:
+    # The child has copies of the locked files: closing them leaves the parent's locks, keeping them would hold the
+    # locks when the parent is gone.
+    for spool in list(_SPOOLS):
+        spool._let_go()
+
+
+os.register_at_fork(after_in_child=_after_fork)
