@@ -1,37 +1,23 @@
 """`remember()` on its way out: one call to Redis, or the local spool within the time budget."""
 
 import asyncio
-import logging
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
 from aftermind import errors
+from aftermind.outbox.base import Sent
 from aftermind.outbox.drain import Drain
 from aftermind.outbox.group import Acceptor, Group
 from aftermind.outbox.ringing import Ringing
 from aftermind.outbox.spool import Spool
 from aftermind.settings import Settings
-from aftermind.types import Scope, Turn
+from aftermind.types import Episode, Scope, Turn
 from aftermind.wire.keys import owner_part
 from aftermind.wire.payloads import encode_turn
 from aftermind.wire.pending import Accepted, Offer, PendingLimits
 
-log = logging.getLogger(__name__)
-
 ORPHANS_SECONDS = 5.0  # how often a send looks whether another process left turns in the spool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
-    """Where a turn is now.
-
-    `spooled`: on this host's disk, and sent when Redis is back. `known`: the same job id was handed over before.
-    """
-
-    base: int
-    spooled: bool = False
-    known: bool = False
 
 
 class Publisher:
@@ -77,6 +63,10 @@ class Publisher:
     async def pending(self, owner: Scope) -> tuple[Turn, ...]:
         """The owner's turns in this host's spool, oldest first."""
         return await self.spool.pending(owner)
+
+    async def forget(self, owner: Scope, covers: Callable[[Episode], bool]) -> int:
+        """Drop the owner's turns from this host's spool of which `covers` is true for every episode; how many."""
+        return await self.spool.forget(owner, covers)
 
     async def drained(self) -> None:
         """Wait until the spool of this process is empty and Redis answers."""

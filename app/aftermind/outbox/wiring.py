@@ -1,7 +1,5 @@
 """From settings to a publisher: which acceptor, which broker, where the spool lies."""
 
-from dataclasses import dataclass
-
 from aftermind import errors
 from aftermind.db.base import Database
 from aftermind.ledger.base import Ledger
@@ -20,26 +18,6 @@ from aftermind.wire.pending import BELLS, Pending, PendingLimits
 EVERY_TURN = 2**31 - 1  # more bells than any list holds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Addresses:
-    """Where to ring and where to keep: Celery's broker, and the Redis of pending, watermarks and events."""
-
-    broker: str
-    redis: str
-
-
-def addresses(broker: str, redis: str | None) -> Addresses:
-    """The Redis defaults to the broker where that is one. Raises `InvalidSettings` for a broker that we cannot ring."""
-    is_redis = broker.startswith(("redis:", "rediss:", "redis+socket:", "unix:"))
-    if not is_redis and not broker.startswith(("amqp:", "amqps:")):
-        shown = broker.split("@")[-1]
-        raise errors.InvalidSettings("broker", shown, "a broker is redis://, rediss://, redis+socket:// or amqp://.")
-    if redis is None and not is_redis:
-        why = "RabbitMQ rings, and keeps no pending turns: name a Redis too (redis=, or AFTERMIND_REDIS_URL)."
-        raise errors.InvalidSettings("redis", None, why)
-    return Addresses(broker=broker, redis=redis or broker)
-
-
 def remember_link(settings: Settings, redis: str) -> RedisLink:
     """A connection whose answers come within the budget of `remember()`."""
     timeout = min(settings.redis_timeout_seconds, settings.remember_budget_seconds)
@@ -48,17 +26,20 @@ def remember_link(settings: Settings, redis: str) -> RedisLink:
 
 def make_publisher(
     settings: Settings,
-    where: Addresses,
     *,
+    broker: str,
     link: RedisLink,
     database: Database | None = None,
     ledger: Ledger | None = None,
 ) -> Publisher:
-    """The publisher of a process. `accept="postgres"` needs the database and its ledger."""
+    """The publisher of a process. `accept="postgres"` needs the database and its ledger.
+
+    Bells are pushed by the accepting call itself where the broker is the Redis of `link`; any other broker is rung by
+    kombu, in a thread.
+    """
     keys = Keys(settings.redis_prefix)
-    rings_in_redis = where.broker == where.redis
-    bells = Bells(link, keys) if rings_in_redis else None
-    ringing = Ringing(Doorbell(where.broker, prefix=settings.redis_prefix), bells)
+    bells = Bells(link, keys) if broker == link.given_url else None
+    ringing = Ringing(Doorbell(broker, prefix=settings.redis_prefix), bells)
     acceptor: Acceptor
     if settings.accept == "postgres":
         if database is None or ledger is None:

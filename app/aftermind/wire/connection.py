@@ -31,6 +31,7 @@ class RedisLink:
     """
 
     def __init__(self, url: str, *, timeout: float, connections: int = 8, name: str = "aftermind") -> None:
+        self.given_url = url
         self.url = url.replace("redis+socket://", "unix://", 1)  # as Celery spells a socket
         self._timeout, self._connections, self._name = timeout, connections, name
         try:

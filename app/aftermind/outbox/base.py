@@ -1,0 +1,45 @@
+"""What `Memory` needs of the way out, whether workers or this very process do the work."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from aftermind.types import Episode, Scope, Turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """Where a turn is now.
+
+    `spooled`: on this host's disk, and sent when Redis is back. `known`: the same job id was handed over before.
+    """
+
+    base: int
+    spooled: bool = False
+    known: bool = False
+
+
+class Outbox(Protocol):
+    """Takes turns. Constructing one connects nothing; it can be used from any event loop of the process."""
+
+    def position(self, count: int) -> int:
+        """A place in the order for `count` messages: microseconds since 1970, never the same twice in a process."""
+
+    async def send(self, turn: Turn) -> Sent:
+        """Hand the turn over; it is safe when this returns.
+
+        Raises `QueueFull`, `SpoolFull`, `SpoolUnavailable`, or what keeps Redis away where the spool is switched off.
+        Whatever it raises, the same turn can be sent again.
+        """
+
+    async def pending(self, owner: Scope) -> tuple[Turn, ...]:
+        """The owner's turns that only this host has, oldest first: recall merges them."""
+
+    async def forget(self, owner: Scope, covers: Callable[[Episode], bool]) -> int:
+        """Drop what only this host has and `covers` is true for, turn by turn; how many turns."""
+
+    async def drained(self) -> None:
+        """Wait until this process has nothing left to send."""
+
+    async def close(self) -> None:
+        """Let go of connections and files. What is unsent stays on disk. It can be used again afterwards."""
