@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.servers import Database, Servers, start
+from tests.support.servers import Database, Servers, migrate, start
 
 
 @pytest.fixture(autouse=True)
@@ -44,11 +44,12 @@ def redis_url(servers: Servers) -> str:
 
 @pytest.fixture
 def own_servers(tmp_path: Path) -> Iterator[Callable[..., Servers]]:
-    """A factory of servers of this test alone, to kill, freeze and hold: `own_servers(replica=False)`."""
+    """A factory of migrated servers of this test alone, to kill, freeze and hold: `own_servers(replica=False)`."""
     made: list[Servers] = []
 
     def make(*, replica: bool = True) -> Servers:
         made.append(start(tmp_path / f"stack-{len(made)}", replica=replica))
+        migrate(made[-1].endpoints.postgres_url)
         return made[-1]
 
     yield make

@@ -5,13 +5,11 @@ A test gets its own database, copied from a migrated template, and an emptied Re
 """
 
 import asyncio
-import importlib
-import importlib.util
-import inspect
 import os
 import secrets
 import subprocess
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -21,6 +19,7 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 import redis
 
+from aftermind.db import migrate as schema
 from aftermind.errors import StackError
 from aftermind.stack import Endpoints, Stack, binaries
 from tests.support.waiting import wait_until_sync
@@ -105,12 +104,9 @@ def start(state_dir: Path, *, replica: bool = True, settings: Mapping[str, str] 
 
 
 def migrate(url: str) -> None:
-    """Bring a database to the current schema, as soon as there is one."""
-    if importlib.util.find_spec("aftermind.db") is None or importlib.util.find_spec("aftermind.db.migrate") is None:
-        return
-    done = importlib.import_module("aftermind.db.migrate").apply(url)
-    if inspect.iscoroutine(done):
-        asyncio.run(done)
+    """Bring a database to the current schema; also from within a running event loop."""
+    with ThreadPoolExecutor(1) as elsewhere:
+        elsewhere.submit(lambda: asyncio.run(schema.apply(url))).result()
 
 
 def psql(url: str, *statements: str) -> str:

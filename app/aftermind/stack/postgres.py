@@ -278,4 +278,6 @@ def _chown(path: Path, user: int, group: int) -> None:
 def _initdb_remedy(reason: str, folder: StateFolder) -> str:
     if "No space left" in reason:
         return f"The disk of {folder.root} is full: free some space."
+    if "could not look up effective user ID" in reason:  # `docker run --user 12345`
+        return "Postgres wants the user to have a name: add one to /etc/passwd, or run as another user."
     return "Mend what it names and try again; nothing of the half-made folder is kept."

@@ -75,7 +75,7 @@ class Replica(Cluster):
             primary, slot = (await self.psql(_STATE, port=self._config.postgres_port)).split("|")
         except StackError:
             return True  # the primary is down: what we have can still serve recalls
-        return slot not in ("", "lost", "unreserved") and primary == await self._system_id()
+        return slot not in ("", "lost") and primary == await self._system_id()
 
     async def _rebuild(self) -> None:
         orphans.end_postmaster(self._data)

@@ -1,9 +1,11 @@
 """What the rest of the suite builds on: servers, databases and an empty Redis."""
 
 import socket
+from collections.abc import Callable
 
 import redis
 
+from tests.support import faults
 from tests.support.servers import Database, Servers, psql
 from tests.support.waiting import wait_until_sync
 
@@ -43,6 +45,21 @@ def test_nobody_gets_in_without_the_password(servers: Servers) -> None:
         answer = stranger.recv(100)
 
     assert answer.startswith(b"-NOAUTH")
+
+
+def test_a_test_can_have_migrated_servers_of_its_own_to_kill(own_servers: Callable[..., Servers]) -> None:
+    own = own_servers(replica=False)
+    before = own.pid("redis")
+
+    faults.kill(before)
+
+    wait_until_sync(
+        lambda: (
+            [each.state for each in own.stack.status() if each.name == "redis" and each.pid != before] == ["running"]
+        ),
+        description="its Redis was started again",
+    )
+    assert psql(own.endpoints.postgres_url, "SELECT count(*) FROM pg_namespace WHERE nspname = 'aftermind'") == "1"
 
 
 def _port(servers: Servers, component: str) -> int:

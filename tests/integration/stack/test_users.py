@@ -106,6 +106,17 @@ def test_a_normal_user_is_told_whose_folder_it_is(open_folder: Path) -> None:
     assert f"the state folder {state_dir} cannot be written" in done.stderr
 
 
+@as_root
+def test_a_user_without_a_name_is_told_to_get_one(open_folder: Path) -> None:
+    nameless = 54_321
+    os.chown(open_folder, nameless, nameless)
+
+    done = _as_user(nameless, [sys.executable, "-c", UP_AND_DOWN, str(open_folder / "state")], cwd=open_folder)
+
+    assert done.returncode == 1
+    assert "add one to /etc/passwd" in done.stderr
+
+
 def test_nothing_that_lends_root_another_user_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if os.geteuid() != 0:
         assert identity.for_postgres(tmp_path / "postgres", data=tmp_path).prefix == ()
