@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TypeVar, overload
 
 T = TypeVar("T")
 FIRST_PAUSE = 0.005  # seconds; doubles up to the longest, so that quick things are seen quickly and slow ones cheaply
@@ -19,6 +19,10 @@ class NeverHappened(AssertionError):
         super().__init__(f"waited {timeout:g} s for: {description} (last seen: {last!r})")
 
 
+@overload
+async def wait_until(predicate: Callable[[], Awaitable[T]], *, timeout: float = ..., description: str) -> T: ...
+@overload
+async def wait_until(predicate: Callable[[], T], *, timeout: float = ..., description: str) -> T: ...
 async def wait_until(predicate: Callable[[], T | Awaitable[T]], *, timeout: float = 10.0, description: str) -> T:
     """Call a plain or async predicate until its answer is true, and return that answer."""
     deadline = time.monotonic() + timeout
