@@ -171,7 +171,7 @@ class Primary(Cluster):
         identity: Identity,
         settings: Mapping[str, str],
         replica: bool,
-        forgotten: bool,
+        adopting: bool,
     ) -> None:
         super().__init__(
             "postgres",
@@ -184,15 +184,14 @@ class Primary(Cluster):
             settings=settings,
         )
         self._replica = replica
-        self._forgotten = forgotten  # stack.json is new: if there is data, its passwords are other ones
+        self._adopting = adopting  # stack.json is gone, so the data has passwords that nobody knows
 
     async def prepare(self) -> Launch:
         """Make the data folder if there is none, mend what a crash left, and say how to start."""
         if not self._is_complete():
             await self._initialise()
-            self._forgotten = False
         self.require_startable()
-        if self._forgotten:
+        if self._adopting:
             await self._set_password()
         return self.launch(settings={}, env={})
 
@@ -231,7 +230,7 @@ class Primary(Cluster):
         if done.code != 0 or "ERROR" in done.errors:
             remedy = f"Bring {self._folder.config} back, or `aftermind stack destroy`."
             raise StackError(self.name, f"stack.json is gone and no new password can be set: {done.reason}", remedy)
-        self._forgotten = False
+        self._adopting = False
 
     def _initdb_arguments(self, building: Path, password_file: Path) -> tuple[str, ...]:
         sync = ("--no-sync",) if self._settings["fsync"] == "off" else ()

@@ -1,9 +1,14 @@
 """What is wanted of the stack and what it reports: plain values that travel through the state folder as JSON."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum, StrEnum
+
+from aftermind.errors import InvalidSettings
+
+RESERVED = ("postgres", "postgres-replica", "redis", "supervisor")
 
 
 class Restart(StrEnum):
@@ -62,6 +67,13 @@ class Command:
     health: HealthCheck | None = None
     stop_order: int = StopOrder.WORKER
     grace_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", self.name) or self.name in RESERVED:
+            why = f"it names a log file: letters, digits, dot, dash and underscore, and none of {', '.join(RESERVED)}"
+            raise InvalidSettings("name", self.name, why)
+        if not self.argv:
+            raise InvalidSettings("argv", self.argv, f"command {self.name} has nothing to run")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

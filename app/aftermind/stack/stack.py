@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
-from aftermind.errors import StackError
+from aftermind.errors import InvalidSettings, StackError
 from aftermind.stack import config, diagnosis, folder, orphans, wanted
 from aftermind.stack.folder import StateFolder
 from aftermind.stack.specs import Command, ComponentState, ComponentStatus, Endpoints
@@ -89,6 +89,8 @@ class Stack:
         Those that ran before and are not among them, or differ, are stopped first, with their grace.
         """
         names = {command.name for command in commands}
+        if len(names) != len(commands):
+            raise InvalidSettings("commands", sorted(each.name for each in commands), "two have the same name")
         self._wish(lambda wish: replace(wish, commands=tuple(commands)), timeout)
         self._await_states(names, {ComponentState.RUNNING, ComponentState.EXITED}, timeout)
 

@@ -58,6 +58,10 @@ class Supervisor:
         except StackError as exc:
             log.error("the stack does not come up: %s", exc)
             self._error = exc
+        except Exception as exc:  # the edge of the process: whatever it is, nothing that we started may be left
+            log.exception("a fault of the supervisor")
+            remedy = f"Please report it with {self._folder.log('supervisor')}."
+            self._error = StackError("stack", f"a fault of the supervisor itself: {exc!r}", remedy)
         self._folder.endpoints.unlink(missing_ok=True)
         self._enter("stopping")
         await self._take_down()
@@ -89,17 +93,19 @@ class Supervisor:
     async def _bring_up(self) -> None:
         known = config.load(self._folder)
         ours = config.with_free_ports(known) if known else config.new()
-        if ours != known:
+        adopting = known is None and self._folder.primary.exists()
+        if not adopting:
             config.save(self._folder, ours)
-        primary, replica = self._clusters(ours, forgotten=known is None)
+        primary, replica = self._clusters(ours, adopting=adopting)
         redis = self._start(Redis(self._folder, ours))
         await self._start(primary).until_ready()
+        config.save(self._folder, ours)  # not before the data has taken the new password, if it was to be adopted
         if replica is not None:
             await self._start(replica).until_ready()
         await redis.until_ready()
         write_json(self._folder.endpoints, ours.endpoints(replica=self._wanted.replica).public())
 
-    def _clusters(self, ours: StackConfig, *, forgotten: bool) -> tuple[Primary, Replica | None]:
+    def _clusters(self, ours: StackConfig, *, adopting: bool) -> tuple[Primary, Replica | None]:
         programs = binaries.postgres_bin()
         user = identity.for_postgres(programs / "postgres", data=self._folder.primary)
         settings = self._wanted.postgres_settings
@@ -110,7 +116,7 @@ class Supervisor:
             identity=user,
             settings=settings,
             replica=self._wanted.replica,
-            forgotten=forgotten,
+            adopting=adopting,
         )
         if not self._wanted.replica:
             return primary, None
@@ -123,7 +129,11 @@ class Supervisor:
         return part
 
     async def _follow_wish(self) -> None:
-        self._wanted = wanted.read_wanted(self._folder)
+        try:
+            self._wanted = wanted.read_wanted(self._folder)
+        except StackError as exc:
+            log.error("a wish is not followed: %s", exc)
+            return
         commands = {command.name: command for command in self._wanted.commands}
         outdated = [
             part

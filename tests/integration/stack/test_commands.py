@@ -1,5 +1,7 @@
 """Further commands beside the data servers: workers, the web service, whatever is to be kept running."""
 
+import os
+import signal
 import socket
 import sys
 import time
@@ -8,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aftermind.errors import StackError
+from aftermind.errors import InvalidSettings, StackError
 from aftermind.stack import Command, ComponentState, ComponentStatus, HealthCheck, Restart, Stack, StopOrder
 from tests.support import faults
 from tests.support.servers import FAST
@@ -178,6 +180,31 @@ def test_the_children_of_a_command_go_with_it(stack: Stack, tmp_path: Path) -> N
     wait_until_sync(lambda: _status(stack, "parent").state is ComponentState.EXITED, description="it has ended")
 
     wait_until_sync(lambda: not faults.processes_of(tmp_path), description="its child is gone")
+
+
+@pytest.mark.parametrize("name", ["", "redis", "../outside", "a" * 65, "-x", "with space"])
+def test_a_name_that_cannot_name_a_log_is_refused(name: str) -> None:
+    with pytest.raises(InvalidSettings, match="it names a log file"):
+        Command(name=name, argv=("true",))
+
+
+def test_two_commands_of_one_name_are_refused(stack: Stack) -> None:
+    with pytest.raises(InvalidSettings, match="same name"):
+        stack.supervise([Command(name="twin", argv=("true",)), Command(name="twin", argv=("false",))])
+
+
+def test_a_wish_that_cannot_be_read_harms_nothing(stack: Stack) -> None:
+    stack.supervise([Command(name="worker", argv=("sleep", "600"))])
+    before = _status(stack, "worker").pid
+    wish = stack.logs.parent / "wanted.json"
+    whole = wish.read_text()
+
+    wish.write_text("{")
+    os.kill(int((stack.logs.parent / "lock").read_text()), signal.SIGHUP)
+
+    wait_until_sync(lambda: "a wish is not followed" in _log(stack, "supervisor"), description="it is refused")
+    wish.write_text(whole)
+    assert _status(stack, "worker").pid == before
 
 
 def test_commands_need_a_running_stack(tmp_path: Path) -> None:
