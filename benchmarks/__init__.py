@@ -1,0 +1,1 @@
+"""Figures about Aftermind, measured on this machine; README.md says how to read them."""

@@ -1,0 +1,113 @@
+"""The baseline's run: the same schedule on plain Celery jobs, and how many of the acknowledged have no effect."""
+
+import asyncio
+import json
+import sys
+from collections import Counter
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import asyncpg
+import redis.asyncio as aioredis
+from redis.exceptions import RedisError
+
+from benchmarks.harness import bare_app, history, schedule
+from benchmarks.harness.fleet import GRACE, Client, Fleet, Member, client
+from benchmarks.harness.history import now
+from benchmarks.harness.pace import Load, Pace, environment
+from benchmarks.harness.servers import Site
+from benchmarks.harness.strikes import Striker
+
+WORKERS = 2
+DRAIN = bare_app.VISIBILITY * 3 + 10.0  # seconds: what a worker took with it is restored once, and perhaps again
+PREFIX = "aftermind:"  # kombu's keys stand under the same prefix as ours
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BareResult:
+    """What became of the baseline's jobs. `drained` False: something still lay in Redis when the wait was over."""
+
+    jobs: int
+    lost: int
+    duplicated: int
+    kills: int
+    drained: bool
+
+
+async def run(site: Site, pace: Pace, *, root: Path) -> BareResult:
+    """Load, faults, drain, compare."""
+    await _create_table(site.database.url)
+    env = environment({**site.settings(site.workers_door), **pace.settings()}, root=root)
+    argv = (sys.executable, "-m", "celery", "-A", "benchmarks.harness.bare_app", "worker", "-Q", bare_app.QUEUE)
+    flags = ("--without-gossip", "--without-mingle", "--loglevel", "WARNING")
+    members = [Member(name=f"bare-{n}", argv=(*argv, *flags, "-n", f"bare-{n}@%h"), env=env) for n in range(WORKERS)]
+    logs = site.folder / "logs"
+    async with Fleet(members, root=root, logs=logs) as fleet:
+        await asyncio.sleep(3.0)  # Celery needs two to start; jobs sent before would only wait
+        striker = Striker(site, fleet, model_faults=asyncio.sleep)
+        producers = [_producer(site, pace, number, root=root) for number in range(pace.producers)]
+        faults = schedule.plan(pace.seconds, seed=pace.seed, lease=pace.lease)
+        await striker.run(faults)
+        for producer in producers:
+            await producer.ended(timeout=GRACE)
+        drained = await _drain(site.redis_url)
+    return await _result(site, striker.kills, drained=drained)
+
+
+def _producer(site: Site, pace: Pace, number: int, *, root: Path) -> Client:
+    load = Load(
+        producer=number,
+        folder=str(site.folder),
+        seconds=pace.seconds,
+        rate=pace.rate / pace.producers,
+        lanes=pace.lanes,
+    )
+    env = environment({**site.settings(site.agents_door), **pace.settings()}, root=root)
+    return client(
+        "benchmarks.harness.bare_producer",
+        json.dumps(asdict(load)),
+        name=f"bare-producer-{number}",
+        env=env,
+        root=root,
+        logs=site.folder / "logs",
+    )
+
+
+async def _drain(redis_url: str) -> bool:
+    """Wait until nothing lies in the queue or with a worker."""
+    began, empty = now(), 0
+    while now() - began < DRAIN:
+        left = -1
+        with suppress(RedisError, OSError):
+            async with aioredis.Redis.from_url(redis_url, socket_timeout=2) as link:
+                left = await link.llen(PREFIX + bare_app.QUEUE) + await link.hlen(f"{PREFIX}unacked")
+        empty = empty + 1 if left == 0 else 0
+        if empty >= 6:
+            return True
+        await asyncio.sleep(0.25)
+    return False
+
+
+async def _create_table(url: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(bare_app.CREATE)
+    finally:
+        await connection.close()
+
+
+async def _result(site: Site, kills: int, *, drained: bool) -> BareResult:
+    told = {entry.marker for entry in history.remembered(site.folder) if entry.type == "ok"}
+    connection = await asyncpg.connect(site.database.url)
+    try:
+        stored = Counter(row["marker"] for row in await connection.fetch("SELECT marker FROM public.bare"))
+    finally:
+        await connection.close()
+    return BareResult(
+        jobs=len(told),
+        lost=len(told - stored.keys()),
+        duplicated=sum(count > 1 for count in stored.values()),
+        kills=kills,
+        drained=drained,
+    )

@@ -1,0 +1,176 @@
+"""The comparison: what was acknowledged against what is there. Pure, so that it can be tested against planted losses.
+
+After `total-queue` of Jepsen (jepsen/src/jepsen/checker.clj), which is only meaningful after a complete drain: lost are
+the acknowledged without effect, unexpected the effects that nobody attempted, recovered the effects of calls of which
+nobody knew how they ended. Beyond it, an effect there twice is a fault here.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from benchmarks.harness import wording
+from benchmarks.harness.evidence import Evidence
+from benchmarks.harness.history import Recalled, Remembered
+
+GRACE = 2.0  # seconds after a fault of a service within which a recall may still be degraded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strike:
+    """A fault as it happened. `hurts_recall`: Redis, Postgres, a replica or the model server were touched by it."""
+
+    kind: str
+    began: float
+    ended: float
+    hurts_recall: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What the comparison says about one leg. All but the counts of what was done are to be 0."""
+
+    turns: int
+    lost: int
+    duplicated: int
+    unexpected: int
+    out_of_order: int
+    unembedded: int
+    missing_facts: int
+    stale_recalls: int
+    recall_errors: int
+    degraded_outside_faults: int
+    unfinished: int
+    dead_after_replay: int
+    recalls: int
+    recovered: int
+    degraded_recalls: int
+    spooled: int
+    recovery_p99_s: float
+    recall_p99_ms: float
+    remember_p99_ms: float
+    examples: dict[str, list[str]] = field(default_factory=dict)
+
+    FAULTS = (
+        "lost",
+        "duplicated",
+        "unexpected",
+        "out_of_order",
+        "unembedded",
+        "missing_facts",
+        "stale_recalls",
+        "recall_errors",
+        "degraded_outside_faults",
+        "unfinished",
+        "dead_after_replay",
+    )
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing was lost, doubled, mixed up, stale, refused or left over."""
+        return not any(getattr(self, name) for name in self.FAULTS)
+
+    @property
+    def broken(self) -> dict[str, int]:
+        """What is not 0, by name."""
+        return {name: getattr(self, name) for name in self.FAULTS if getattr(self, name)}
+
+
+def compare(
+    remembered: Sequence[Remembered], recalled: Sequence[Recalled], strikes: Sequence[Strike], evidence: Evidence
+) -> Findings:
+    """Everything at once; call it after the drain and after every dead letter was replayed."""
+    attempted = {entry.marker for entry in remembered if entry.type == "invoke"}
+    told = {entry.marker: entry for entry in remembered if entry.type == "ok"}
+    stored = Counter(marker for episode in evidence.episodes for marker in wording.markers_in(episode.content))
+    facts = Counter(name for fact in evidence.facts for name in _objects(fact.object))
+    wanted = {entry.fact for entry in told.values() if entry.fact}
+    outside = [entry for entry in recalled if entry.type == "degraded" and not _is_excused(entry, strikes)]
+    lost = sorted(told.keys() - stored.keys())
+    doubled = [marker for marker, count in stored.items() if count > 1]
+    doubled_facts = [name for name, count in facts.items() if count > 1]
+    missing = sorted(wanted - facts.keys())
+    stale = [entry for entry in recalled if entry.type == "stale"]
+    failed = [entry for entry in recalled if entry.type == "error"]
+    return Findings(
+        turns=len(told),
+        lost=len(lost),
+        duplicated=len(doubled) + len(doubled_facts) + evidence.done_twice + evidence.doubled,
+        unexpected=len(stored.keys() - attempted),
+        out_of_order=_out_of_order(told.keys(), evidence),
+        unembedded=sum(not episode.embedded for episode in evidence.episodes),
+        missing_facts=len(missing) + evidence.orphans,
+        stale_recalls=len(stale),
+        recall_errors=len(failed),
+        degraded_outside_faults=len(outside),
+        unfinished=sum(evidence.unfinished.values()),
+        dead_after_replay=evidence.dead_letters,
+        recalls=len(recalled),
+        recovered=len((attempted - told.keys()) & stored.keys()),
+        degraded_recalls=sum(entry.type == "degraded" for entry in recalled),
+        spooled=sum(entry.spooled for entry in told.values()),
+        recovery_p99_s=percentile(_recoveries(told, strikes, evidence), 0.99),
+        recall_p99_ms=1000 * percentile([entry.ended - entry.began for entry in recalled], 0.99),
+        remember_p99_ms=1000 * percentile([entry.took for entry in told.values()], 0.99),
+        examples={
+            name: found[:5]
+            for name, found in {
+                "lost": lost,
+                "duplicated": doubled + doubled_facts,
+                "missing_facts": missing,
+                "stale_recalls": [f"{e.marker} of {e.user}, {e.began - e.acknowledged:.3f} s old" for e in stale],
+                "recall_errors": [entry.why for entry in failed],
+                "degraded_outside_faults": [f"{entry.why} at {entry.began:.3f}" for entry in outside],
+                "unfinished": [f"{count} {what}" for what, count in evidence.unfinished.items()],
+                "dead_after_replay": [f"{count} {reason}" for reason, count in evidence.dead.items()],
+            }.items()
+            if found
+        },
+    )
+
+
+def percentile(values: Iterable[float], share: float) -> float:
+    """The nearest-rank percentile; 0 of nothing."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+
+
+def _objects(text: str) -> list[str]:
+    return wording.objects_in(f"I collect {text.split()[-1]}")
+
+
+def _is_excused(entry: Recalled, strikes: Sequence[Strike]) -> bool:
+    hurting = (strike for strike in strikes if strike.hurts_recall)
+    return any(strike.began <= entry.ended and entry.began <= strike.ended + GRACE for strike in hurting)
+
+
+def _out_of_order(told: Iterable[str], evidence: Evidence) -> int:
+    """Neighbours of a session that stand the wrong way round. Only of turns that were acknowledged: each was sent
+    after the one before was, so there is an order to keep."""
+    known = set(told)
+    sessions: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
+    for episode in evidence.episodes:
+        for marker in wording.markers_in(episode.content):
+            if marker in known:
+                sessions[episode.user, episode.session].append((episode.position, marker))
+    inversions = 0
+    for rows in sessions.values():
+        markers = [marker for _, marker in sorted(rows)]
+        inversions += sum(one > other for one, other in pairwise(markers))
+    return inversions
+
+
+def _recoveries(told: dict[str, Remembered], strikes: Sequence[Strike], evidence: Evidence) -> list[float]:
+    """For each fault, how long after its end the last turn was stored that had been acknowledged by then."""
+    stored = {
+        marker: episode.stored_at
+        for episode in evidence.episodes
+        for marker in wording.markers_in(episode.content)
+        if episode.stored_at is not None
+    }
+    pairs = [(entry.at, stored[marker]) for marker, entry in told.items() if marker in stored]
+    return [
+        max((at - strike.ended for told_at, at in pairs if told_at <= strike.ended < at), default=0.0)
+        for strike in strikes
+    ]

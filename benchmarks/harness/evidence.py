@@ -1,0 +1,115 @@
+"""What the database holds at the end: the other side of the comparison. Read by plain SQL, past all code of ours."""
+
+from dataclasses import dataclass
+
+import asyncpg
+
+_EPISODES = """
+    SELECT user_id, session_id, position, content, embedding IS NOT NULL AS embedded, job_id FROM aftermind.episodes
+"""
+_FACTS = """
+    SELECT user_id, predicate, object, strength FROM aftermind.facts WHERE superseded_at IS NULL
+"""
+_STORED = """
+    SELECT id, extract(epoch FROM updated_at)::float8 AS at FROM aftermind.jobs WHERE kind = 'store' AND state = 'done'
+"""
+_DEAD = """
+    SELECT coalesce(reason_code, '?') || ' (' || kind || ')' AS reason, count(*) AS jobs
+    FROM aftermind.jobs WHERE state = 'dead' GROUP BY 1
+"""
+_UNFINISHED = """
+    SELECT kind || ' ' || state AS what, count(*) AS jobs FROM aftermind.jobs
+    WHERE state IN ('queued', 'running', 'retrying') GROUP BY 1
+"""
+_DONE_TWICE = """
+    SELECT count(*) FROM (
+        SELECT job_id FROM aftermind.job_attempts WHERE outcome = 'done' GROUP BY 1 HAVING count(*) > 1) AS twice
+"""
+_SUCCESSORS = """
+    SELECT count(*) FILTER (WHERE successors = 0) AS orphans, count(*) FILTER (WHERE successors > 1) AS doubled FROM (
+        SELECT old.id, count(new.id) AS successors FROM aftermind.jobs AS old
+        LEFT JOIN aftermind.jobs AS new ON new.origin_job_id = old.id WHERE old.state = 'replayed' GROUP BY 1
+    ) AS counted
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredEpisode:
+    """One row of `episodes`; `stored_at` is when its store job closed, in seconds since 1970."""
+
+    user: str
+    session: str
+    position: int
+    content: str
+    embedded: bool
+    stored_at: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFact:
+    """One fact that is believed."""
+
+    user: str
+    predicate: str
+    object: str
+    strength: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Everything that is looked at. `dead` and `unfinished` count jobs by reason and by kind and state.
+
+    `done_twice`: jobs of which two attempts claim the effect. `orphans`, `doubled`: replayed dead letters without a
+    successor, and with several.
+    """
+
+    episodes: tuple[StoredEpisode, ...]
+    facts: tuple[StoredFact, ...]
+    dead: dict[str, int]
+    unfinished: dict[str, int]
+    done_twice: int
+    orphans: int
+    doubled: int
+
+    @property
+    def dead_letters(self) -> int:
+        """All of them."""
+        return sum(self.dead.values())
+
+
+async def read(database_url: str) -> Evidence:
+    """The whole of it, on one connection and in one snapshot."""
+    connection = await asyncpg.connect(database_url, timeout=10)
+    try:
+        async with connection.transaction(isolation="repeatable_read", readonly=True):
+            return await _read(connection)
+    finally:
+        await connection.close()
+
+
+async def _read(connection: "asyncpg.Connection[asyncpg.Record]") -> Evidence:
+    stored = {row["id"]: row["at"] for row in await connection.fetch(_STORED)}
+    successors = await connection.fetchrow(_SUCCESSORS)
+    assert successors is not None
+    return Evidence(
+        episodes=tuple(
+            StoredEpisode(
+                user=row["user_id"],
+                session=row["session_id"] or "",
+                position=row["position"],
+                content=row["content"],
+                embedded=row["embedded"],
+                stored_at=stored.get(row["job_id"]),
+            )
+            for row in await connection.fetch(_EPISODES)
+        ),
+        facts=tuple(
+            StoredFact(user=row["user_id"], predicate=row["predicate"], object=row["object"], strength=row["strength"])
+            for row in await connection.fetch(_FACTS)
+        ),
+        dead={row["reason"]: row["jobs"] for row in await connection.fetch(_DEAD)},
+        unfinished={row["what"]: row["jobs"] for row in await connection.fetch(_UNFINISHED)},
+        done_twice=await connection.fetchval(_DONE_TWICE),
+        orphans=successors["orphans"],
+        doubled=successors["doubled"],
+    )

@@ -1,0 +1,62 @@
+"""The settings of a run: ordinary ones, sped up so that half a minute holds what a day would."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How fast a run goes. Seconds, and turns a second of all producers together."""
+
+    seconds: float
+    rate: float = 130.0  # 3,900 turns in half a minute; two cores bear 200 beside the faults
+    producers: int = 2
+    lanes: int = 6  # concurrent conversations of one producer
+    recalls: float = 24.0  # a second, of all readers
+    lease: float = 5.0
+    accept: str = "redis"
+    seed: int = 1
+
+    def settings(self) -> Mapping[str, str]:
+        """As environment of every process of the run."""
+        return {
+            "AFTERMIND_ACCEPT": self.accept,
+            "AFTERMIND_LEASE_SECONDS": str(self.lease),
+            "AFTERMIND_HEARTBEAT_SECONDS": str(self.lease / 4),
+            "AFTERMIND_RECONCILE_SECONDS": "0.5",
+            "AFTERMIND_BACKOFF_BASE_SECONDS": "0.2",
+            "AFTERMIND_BACKOFF_CAP_SECONDS": "2",
+            "AFTERMIND_EXTRACT_QUIET_SECONDS": "1",
+            "AFTERMIND_EXTRACT_MAX_WAIT_SECONDS": "3",
+            "AFTERMIND_MODEL_TIMEOUT_SECONDS": "3",
+            "AFTERMIND_SHUTDOWN_GRACE_SECONDS": "4",
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What one producer does. `rate` is in turns a second, of this producer alone."""
+
+    producer: int
+    folder: str
+    seconds: float
+    rate: float
+    lanes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What one reader does; `rate` in recalls a second."""
+
+    reader: int
+    folder: str
+    rate: float
+    seed: int
+
+
+def environment(settings: Mapping[str, str], *, root: Path) -> dict[str, str]:
+    """Ours without anybody's own settings, and with these; `root` is where `benchmarks` can be imported from."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("AFTERMIND_", "OPENAI_"))}
+    return {**inherited, **settings, "PYTHONPATH": str(root), "PYTHONUNBUFFERED": "1"}

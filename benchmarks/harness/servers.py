@@ -1,0 +1,124 @@
+"""Postgres, its replica and Redis of a run, and the ways to hurt them."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import redis.asyncio as aioredis
+
+from aftermind.stack import Stack
+from benchmarks.harness.history import now
+from tests.support import faults
+from tests.support.proxy import Proxy, proxy_to
+from tests.support.servers import Database, Servers, psql
+from tests.support.waiting import wait_until
+
+BACK = 30.0  # seconds within which the supervisor has a killed server up again; it takes one or two
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What one leg runs on: its own database, an emptied Redis, and two doors to it that can be shut."""
+
+    servers: Servers
+    database: Database
+    agents_door: Proxy
+    workers_door: Proxy
+    folder: Path
+
+    @property
+    def redis_url(self) -> str:
+        """Redis itself, past the doors: for looking, not for taking part."""
+        return self.servers.redis_url
+
+    def settings(self, door: Proxy) -> Mapping[str, str]:
+        """Where things are, as environment of a process that reaches Redis by one of the doors."""
+        url = door.url(self.servers.redis_url)
+        replicas = ",".join(f'"{each}"' for each in self.database.replica_urls)
+        return {
+            "AFTERMIND_DATABASE_URL": self.database.url,
+            "AFTERMIND_REPLICA_URLS": f"[{replicas}]",
+            "AFTERMIND_BROKER_URL": url,
+            "AFTERMIND_REDIS_URL": url,
+            "AFTERMIND_STATE_DIR": str(self.folder / "state"),
+        }
+
+    async def kill_redis(self) -> None:
+        """kill -9; the supervisor starts it again from its append-only file."""
+        await self._killed("redis", signal.SIGKILL)
+
+    async def wipe_redis(self) -> None:
+        """Empty it, and kill it so that it comes back as another life with nothing in it."""
+        async with aioredis.Redis.from_url(self.redis_url) as client:
+            await client.flushall()
+        await self.kill_redis()
+
+    async def freeze_redis(self, seconds: float) -> None:
+        """SIGSTOP: connections stand, nothing answers."""
+        with faults.frozen(self.servers.pid("redis")):
+            await asyncio.sleep(seconds)
+
+    async def restart_postgres(self) -> None:
+        """An immediate shutdown, as a crash is: recovery replays the log."""
+        await self._killed("postgres", signal.SIGQUIT)
+
+    async def restart_replica(self) -> None:
+        """The same for the replica."""
+        await self._killed("postgres-replica", signal.SIGQUIT)
+
+    async def pause_replica(self, seconds: float) -> None:
+        """It takes the log and does not replay it: alive, and behind."""
+        url = self.database.replica_admin_urls[0]
+        await asyncio.to_thread(psql, url, "SELECT pg_wal_replay_pause()")
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            await asyncio.to_thread(psql, url, "SELECT pg_wal_replay_resume()")
+
+    async def _killed(self, component: str, number: signal.Signals) -> None:
+        before = self.servers.pid(component)
+        os.kill(before, number)
+
+        def is_back() -> bool:
+            found = next(each for each in self.servers.stack.status() if each.name == component)
+            return found.state == "running" and found.pid not in (None, before)
+
+        await wait_until(is_back, timeout=BACK, description=f"{component} is back")
+
+
+@asynccontextmanager
+async def site(servers: Servers, folder: Path) -> AsyncIterator[Site]:
+    """A site for one leg: the servers are shared with the next, nothing in them is."""
+    await asyncio.to_thread(folder.mkdir, parents=True)
+    database = await asyncio.to_thread(servers.create_database)
+    await asyncio.to_thread(servers.empty_redis)
+    try:
+        async with proxy_to(servers.redis_url) as agents, proxy_to(servers.redis_url) as workers:
+            yield Site(servers=servers, database=database, agents_door=agents, workers_door=workers, folder=folder)
+    finally:
+        await asyncio.to_thread(servers.drop_database, database)
+
+
+def up(folder: Path, *, postgres_settings: Mapping[str, str] | None = None) -> Servers:
+    """The embedded stack as users have it, in a folder of the run's own, with a migrated template to copy from."""
+    stack = Stack(folder, postgres_settings=postgres_settings)
+    servers = Servers(stack, stack.up())
+    servers.make_template()
+    return servers
+
+
+@asynccontextmanager
+async def shut(door: Proxy, seconds: float) -> AsyncIterator[float]:
+    """A door that swallows everything for a while; yields when it was shut."""
+    began = now()
+    door.blackhole()
+    try:
+        await asyncio.sleep(seconds)
+        yield began
+    finally:
+        door.reset()  # what hangs in a swallowed connection is not coming back: a network that heals resets it
+        door.let_pass()
