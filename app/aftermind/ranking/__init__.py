@@ -1,6 +1,6 @@
 """What is worth recalling: pure functions over words and vectors, without I/O and without a clock."""
 
-from aftermind.ranking.corpus import Entry, Frequencies, Question, score_entries
+from aftermind.ranking.corpus import Entry, Frame, Frequencies, Question, score_entries, score_frame
 from aftermind.ranking.diversity import diversified, overlap
 from aftermind.ranking.fusion import ranks, reciprocal_rank, scaled
 from aftermind.ranking.vectors import cosine, unit
@@ -9,6 +9,7 @@ from aftermind.ranking.words import ends_asking, spoken, stem, terms, tokens
 
 __all__ = [
     "Entry",
+    "Frame",
     "Frequencies",
     "Question",
     "Scores",
@@ -23,6 +24,7 @@ __all__ = [
     "scaled",
     "score",
     "score_entries",
+    "score_frame",
     "spoken",
     "stem",
     "terms",

@@ -4,9 +4,10 @@ from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from aftermind.ranking import bm25
-from aftermind.ranking.windows import Scores, Turns, Weights, score
+from aftermind.ranking.windows import WEIGHTS, Scores, Turns, Weights, score
 from aftermind.ranking.words import is_stop_word, terms, tokens
 
 
@@ -61,47 +62,98 @@ class Frequencies:
         return cls(episodes=len(entries), having=[sum(key in entry.terms for entry in entries) for key in keys])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """Turns column by column: the fast form of entries. `hits` has a column for each key of the question.
+
+    `candidate` False is a turn that is there for its neighbours only.
+    """
+
+    session: Sequence[Hashable]
+    position: NDArray[np.int64]
+    hits: NDArray[np.bool_]
+    length: NDArray[np.int64]
+    similarity: NDArray[np.float64]
+    name: Sequence[str | None]
+    asking: NDArray[np.bool_]
+    candidate: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.session)
+
+    @classmethod
+    def of(cls, entries: Sequence[Entry], keys: Sequence[Hashable]) -> "Frame":
+        """The entries, compared with the question's keys."""
+        hits = np.zeros((len(entries), len(keys)), dtype=np.bool_)
+        for row, entry in enumerate(entries):
+            for column, key in enumerate(keys):
+                hits[row, column] = key in entry.terms
+        similarity = [np.nan if entry.similarity is None else entry.similarity for entry in entries]
+        return cls(
+            session=[entry.session for entry in entries],
+            position=np.array([entry.position for entry in entries], dtype=np.int64),
+            hits=hits,
+            length=np.array([len(entry.terms) for entry in entries], dtype=np.int64),
+            similarity=np.array(similarity, dtype=np.float64),
+            name=[entry.name for entry in entries],
+            asking=np.array([entry.asking for entry in entries], dtype=np.bool_),
+            candidate=np.array([entry.candidate for entry in entries], dtype=np.bool_),
+        )
+
+    def joined(self, other: "Frame") -> "Frame":
+        """These turns, then the other's, of the same question."""
+        return Frame(
+            session=[*self.session, *other.session],
+            position=np.concatenate([self.position, other.position]),
+            hits=np.concatenate([self.hits, other.hits]),
+            length=np.concatenate([self.length, other.length]),
+            similarity=np.concatenate([self.similarity, other.similarity]),
+            name=[*self.name, *other.name],
+            asking=np.concatenate([self.asking, other.asking]),
+            candidate=np.concatenate([self.candidate, other.candidate]),
+        )
+
+
+def score_frame(
+    frame: Frame,
+    question: Question,
+    frequencies: Frequencies,
+    *,
+    session: Hashable = None,
+    weights: Weights = WEIGHTS,
+) -> Scores:
+    """Score the turns for the question, in their own order; `session` is the one that asks.
+
+    A term that is the name of a speaker does not count as a word: it is in every other greeting, and the speaker's
+    bonus says more.
+    """
+    idfs = bm25.idf(frequencies.episodes, frequencies.having)
+    speakers = {name for name in set(frame.name) if question.names(name)}
+    spoken = {term for name in speakers if name for term in terms(name, question.language)}
+    idfs[[index for index, term in enumerate(question.terms) if term in spoken]] = 0.0
+    codes: dict[Hashable, int] = {}
+    turns = Turns(
+        session=np.array([codes.setdefault(label, len(codes)) for label in frame.session], dtype=np.int64),
+        position=frame.position,
+        hits=frame.hits,
+        length=frame.length,
+        similarity=frame.similarity,
+        named=np.array([name in speakers for name in frame.name], dtype=np.bool_),
+        asking=frame.asking,
+        current=np.array([session is not None and label == session for label in frame.session], dtype=np.bool_),
+    )
+    return score(turns, idfs, candidates=frame.candidate, weights=weights)
+
+
 def score_entries(
     entries: Sequence[Entry],
     question: Question,
     *,
-    keys: Sequence[Hashable] | None = None,
     frequencies: Frequencies | None = None,
     session: Hashable = None,
-    weights: Weights = Weights(),  # noqa: B008
+    weights: Weights = WEIGHTS,
 ) -> Scores:
-    """Score the entries for the question, in their own order.
-
-    `keys` stand for the question's terms where entries keep something else than text (default: the terms). Without
-    `frequencies` the entries are everything. `session` is the one that asks. A term that is the name of a speaker does
-    not count as a word: it is in every other greeting, and the speaker's bonus says more.
-    """
-    wanted = list(question.terms if keys is None else keys)
-    known = frequencies or Frequencies.of(wanted, entries)
-    idfs = bm25.idf(known.episodes, known.having)
-    speakers = {name for name in {entry.name for entry in entries} if question.names(name)}
-    spoken = {term for name in speakers if name for term in terms(name, question.language)}
-    idfs[[index for index, term in enumerate(question.terms) if term in spoken]] = 0.0
-    turns = _turns(entries, wanted, speakers, session)
-    return score(turns, idfs, candidates=np.array([e.candidate for e in entries], dtype=np.bool_), weights=weights)
-
-
-def _turns(
-    entries: Sequence[Entry], keys: Sequence[Hashable], speakers: Collection[str | None], session: Hashable
-) -> Turns:
-    codes: dict[Hashable, int] = {}
-    hits = np.zeros((len(entries), len(keys)), dtype=np.bool_)
-    for row, entry in enumerate(entries):
-        for column, key in enumerate(keys):
-            hits[row, column] = key in entry.terms
-    similarity = [np.nan if entry.similarity is None else entry.similarity for entry in entries]
-    return Turns(
-        session=np.array([codes.setdefault(entry.session, len(codes)) for entry in entries], dtype=np.int64),
-        position=np.array([entry.position for entry in entries], dtype=np.int64),
-        hits=hits,
-        length=np.array([len(entry.terms) for entry in entries], dtype=np.int64),
-        similarity=np.array(similarity, dtype=np.float64),
-        named=np.array([entry.name in speakers for entry in entries], dtype=np.bool_),
-        asking=np.array([entry.asking for entry in entries], dtype=np.bool_),
-        current=np.array([session is not None and entry.session == session for entry in entries], dtype=np.bool_),
-    )
+    """Score entries whose terms are text. Without `frequencies` the entries are everything there is."""
+    known = frequencies or Frequencies.of(question.terms, entries)
+    frame = Frame.of(entries, question.terms)
+    return score_frame(frame, question, known, session=session, weights=weights)

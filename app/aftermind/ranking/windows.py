@@ -34,6 +34,9 @@ class Weights:
     current: float = 0.05  # said in the session that asks
 
 
+WEIGHTS = Weights()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turns:
     """Turns to be scored, one array entry each, in any order; context turns are there for their neighbours only.
@@ -69,7 +72,7 @@ class Scores:
     vector_window: Floats
 
 
-def score(turns: Turns, idfs: Floats, *, candidates: Bools, weights: Weights = Weights()) -> Scores:
+def score(turns: Turns, idfs: Floats, *, candidates: Bools, weights: Weights = WEIGHTS) -> Scores:
     """Score every turn; `candidates` are those that the scales are taken from and that may be answers at all.
 
     Without a term that anybody has, meaning alone counts, and the other way round. The rest score 0.

@@ -43,6 +43,35 @@ class EpisodeFilter:
     until: datetime | None = None
     before_position: int | None = None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether every episode fits."""
+        named = (self.session_id, self.agent_id, self.roles, self.since, self.until, self.before_position)
+        return not self.metadata and all(value is None for value in named)
+
+    def fits(self, episode: Episode) -> bool:
+        """Whether the episode is meant; what the stores ask of their databases, for episodes at hand."""
+        return (
+            (self.session_id is None or episode.scope.session_id == self.session_id)
+            and (self.agent_id is None or episode.scope.agent_id == self.agent_id)
+            and (self.roles is None or episode.role in self.roles)
+            and (self.since is None or episode.occurred_at >= self.since)
+            and (self.until is None or episode.occurred_at < self.until)
+            and (self.before_position is None or episode.position < self.before_position)
+            and contains(episode.metadata, self.metadata)
+        )
+
+
+def contains(there: Json, wanted: Json) -> bool:
+    """Containment as Postgres's `jsonb @>` has it: objects by key, arrays as sets, everything else by equality."""
+    if isinstance(wanted, Mapping):
+        return isinstance(there, Mapping) and all(
+            key in there and contains(there[key], value) for key, value in wanted.items()
+        )
+    if isinstance(wanted, list | tuple):
+        return isinstance(there, list | tuple) and all(any(contains(each, item) for each in there) for item in wanted)
+    return bool(there == wanted and isinstance(there, bool) == isinstance(wanted, bool))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tombstone:
