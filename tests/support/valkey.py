@@ -37,8 +37,8 @@ class Valkey:
         assert self._process is not None, "it is not started"
         return self._process.pid
 
-    def start(self) -> None:
-        """Bring it up; what its append-only file holds is there."""
+    def start(self, *options: str, wait: bool = True) -> None:
+        """Bring it up; what its append-only file holds is there. Without `wait` it may still be loading that."""
         argv = [
             str(binaries.redis_server()),
             "--port",
@@ -49,8 +49,11 @@ class Valkey:
             str(self.folder),
         ]
         argv += ["--requirepass", self.password, "--appendonly", "yes", "--appendfsync", "always", "--save", ""]
-        self._process = subprocess.Popen([*argv, *self._options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        wait_until_sync(self._answers, description="Valkey answers")
+        self._process = subprocess.Popen(
+            [*argv, *self._options, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        if wait:
+            wait_until_sync(self._answers, description="Valkey answers")
 
     def stop(self) -> None:
         """End it in order; nothing listens on the port any more."""

@@ -243,7 +243,7 @@ class Spool:
     def _paths(self) -> list[Path]:
         try:
             return sorted(Path(entry.path) for entry in os.scandir(self.folder) if entry.name.endswith(".spool"))
-        except FileNotFoundError:
+        except OSError:  # not made yet; or not ours to read, and then writing says why
             return []
 
 

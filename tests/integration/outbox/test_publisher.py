@@ -1,0 +1,177 @@
+"""remember() on its way out, on a real server."""
+
+import asyncio
+import base64
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from aftermind import errors
+from aftermind.types import Scope
+from aftermind.wire.keys import Keys
+from aftermind.wire.queues import STORE, TASK
+from tests.support.turns import agent_on, turn_of
+from tests.support.valkey import Valkey
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.asyncio
+
+
+def bells(valkey: Valkey) -> list[bytes]:
+    with valkey.client() as client:
+        waiting = client.lrange(Keys().queue(STORE), 0, -1)
+    assert isinstance(waiting, list)
+    return waiting
+
+
+async def test_a_turn_is_seen_by_the_next_read_with_every_worker_down(valkey: Valkey, tmp_path: Path) -> None:
+    async with agent_on(valkey.url, tmp_path) as agent:
+        turn = await agent.remember("alice", "I moved to Oslo.", "Noted.")
+
+        assert (await agent.pending.read(Scope(user_id="alice"), limit=1)).turns == (turn,)
+
+
+async def test_the_first_turn_does_not_wait_for_celery_and_is_rung_for_soon_after(
+    valkey: Valkey, tmp_path: Path
+) -> None:
+    async with agent_on(valkey.url, tmp_path) as agent:
+        turn = await agent.remember()
+
+        await wait_until(lambda: bells(valkey), timeout=20, description="the first bell")
+        assert str(turn.job_id) in json.loads(bells(valkey)[0])["headers"]["argsrepr"]
+
+
+async def test_the_bell_is_an_ordinary_celery_message_that_names_the_job_and_nothing_else(
+    valkey: Valkey, tmp_path: Path
+) -> None:
+    async with agent_on(valkey.url, tmp_path) as agent:
+        await agent.remember()
+        await wait_until(lambda: bells(valkey), timeout=20, description="the first bell")
+        turn = await agent.remember("secret-user", "secret words", session="secret-session")
+
+    raw = bells(valkey)[0]
+    message = json.loads(raw)
+    assert message["headers"]["task"] == TASK
+    assert message["headers"]["id"] == message["properties"]["correlation_id"] == str(turn.job_id)
+    assert json.loads(base64.b64decode(message["body"]))[:2] == [[str(turn.job_id)], {}]
+    assert message["properties"]["delivery_info"] == {"exchange": "", "routing_key": STORE}
+    assert b"secret" not in raw
+    assert b"secret" not in base64.b64decode(message["body"])
+
+
+async def test_every_turn_rings_where_that_is_asked_for(valkey: Valkey, tmp_path: Path) -> None:
+    async with agent_on(valkey.url, tmp_path, ring_every_turn=True) as agent:
+        await agent.remember()
+        await wait_until(lambda: bells(valkey), timeout=20, description="the first bell")
+        await asyncio.gather(*(agent.remember(f"u{i}") for i in range(40)))
+
+    assert len(bells(valkey)) == 41
+
+
+async def test_concurrent_turns_share_calls_and_each_is_kept(valkey: Valkey, tmp_path: Path) -> None:
+    async with agent_on(valkey.url, tmp_path) as agent:
+        await agent.remember("warm")
+        with valkey.client() as client:
+            before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+            await asyncio.gather(*(agent.remember(f"u{i}", f"of {i}") for i in range(100)))
+            calls = client.info("commandstats")["cmdstat_evalsha"]["calls"] - before
+
+        assert calls <= 5
+        assert [await agent.seen(f"u{i}") for i in range(100)] == [[f"of {i}"] for i in range(100)]
+
+
+async def test_a_caller_that_is_cancelled_takes_nobody_with_it_and_leaves_no_half_turn(
+    valkey: Valkey, tmp_path: Path
+) -> None:
+    async with agent_on(valkey.url, tmp_path) as agent:
+        await agent.remember("warm")
+        with valkey.frozen():
+            tasks = [asyncio.create_task(agent.remember(f"u{i}", "a", "b")) for i in range(30)]
+            await asyncio.sleep(0)
+            for task in tasks[::2]:
+                task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+
+        assert all(isinstance(result, asyncio.CancelledError) for result in results[::2])
+        await agent.publisher.drained()
+        for i in range(1, 30, 2):
+            assert await agent.seen(f"u{i}") == ["a"]
+        for i in range(0, 30, 2):  # taken whole, if it was on its way already, or not at all
+            turns = (await agent.pending.read(Scope(user_id=f"u{i}"), limit=5)).turns
+            assert [len(turn.messages) for turn in turns] in ([], [2])
+
+
+async def test_the_same_job_id_sent_again_changes_nothing(valkey: Valkey, tmp_path: Path) -> None:
+    async with agent_on(valkey.url, tmp_path) as agent:
+        turn = turn_of("alice", "once")
+
+        first, again = await agent.publisher.send(turn), await agent.publisher.send(turn)
+
+        assert (first.known, again.known) == (False, True)
+        assert await agent.seen() == ["once"]
+
+
+async def test_past_a_limit_the_turn_goes_to_disk_and_is_sent_when_there_is_room(
+    valkey: Valkey, tmp_path: Path
+) -> None:
+    async with agent_on(valkey.url, tmp_path, pending_max_turns_per_user=1) as agent:
+        first = await agent.remember("alice", "first")
+        sent = await agent.publisher.send(turn_of("alice", "second"))
+        assert sent.spooled
+        assert await agent.seen() == ["first"]
+
+        await agent.pending.settle([first.job_id], watermark=None)
+
+        await wait_until(lambda: agent.seen(), description="the second turn is sent")
+        assert await agent.seen() == ["second"]
+
+
+async def test_past_a_limit_the_caller_is_told_where_that_is_asked_for(valkey: Valkey, tmp_path: Path) -> None:
+    async with agent_on(valkey.url, tmp_path, pending_max_turns=1, when_full="refuse") as agent:
+        await agent.remember("alice", "first")
+
+        with pytest.raises(errors.QueueFull) as caught:
+            await agent.remember("bob", "second")
+
+        assert (caught.value.what, caught.value.value, caught.value.limit) == ("pending turns", 1, 1)
+        assert await agent.seen("bob") == []
+
+
+async def test_one_publisher_serves_several_loops_one_after_another(valkey: Valkey, tmp_path: Path) -> None:
+    async with agent_on(valkey.url, tmp_path) as agent:
+
+        def elsewhere(user: str) -> None:
+            async def one() -> None:
+                await agent.remember(user, f"of {user}")
+                await agent.link.close()
+
+            asyncio.run(one())
+
+        for user in ("a", "b"):
+            await asyncio.to_thread(elsewhere, user)
+        await agent.remember("c", "of c")
+
+        assert [await agent.seen(user) for user in "abc"] == [["of a"], ["of b"], ["of c"]]
+
+
+async def test_a_forked_process_uses_no_connection_of_its_parent(valkey: Valkey, tmp_path: Path) -> None:
+    async with agent_on(valkey.url, tmp_path) as agent:
+        await agent.remember("parent", "before")
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                asyncio.Runner(loop_factory=asyncio.new_event_loop)
+                asyncio.events._set_running_loop(None)
+                asyncio.run(agent.remember("child", "hello"))
+                code = 0
+            finally:
+                os._exit(code)
+        await agent.remember("parent", "after")
+
+        status = await asyncio.to_thread(os.waitpid, child, 0)
+        assert os.waitstatus_to_exitcode(status[1]) == 0
+        assert await agent.seen("parent") == ["before", "after"]
+        assert await agent.seen("child") == ["hello"]

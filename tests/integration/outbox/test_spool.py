@@ -1,0 +1,217 @@
+"""Turns on local disk: whole, in order, bounded, readable by every process of the host."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from aftermind import errors
+from aftermind.outbox import spool as spool_module
+from aftermind.outbox.segment import Segment
+from aftermind.outbox.spool import Spool
+from aftermind.types import Scope, Turn
+from aftermind.wire.keys import owner_part
+from aftermind.wire.payloads import encode_turn
+from tests.support.turns import texts_of, turn_of
+
+pytestmark = pytest.mark.asyncio
+ALICE = Scope(user_id="alice")
+
+
+def spool_in(folder: Path, max_bytes: int = 10**7) -> Spool:
+    return Spool(folder / "spool", max_bytes=max_bytes)
+
+
+async def put(spool: Spool, *turns: Turn) -> None:
+    for turn in turns:
+        await spool.append(turn, encode_turn(turn))
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted((folder / "spool").glob("*.spool"))
+
+
+async def test_constructing_and_asking_an_empty_spool_touches_no_disk(tmp_path: Path) -> None:
+    spool = spool_in(tmp_path)
+
+    assert await spool.pending(ALICE) == ()
+    assert not spool.has_orphans()
+    assert not spool.holds(owner_part(ALICE), "s1")
+    assert files(tmp_path) == []
+
+
+async def test_a_turn_comes_out_as_it_went_in(tmp_path: Path) -> None:
+    spool = spool_in(tmp_path)
+    turn = turn_of("alice", "ünïcode \N{SNOWMAN}", "Noted.")
+
+    await put(spool, turn)
+
+    assert await spool.pending(ALICE) == (turn,)
+    assert spool.holds(owner_part(ALICE), "s1")
+    assert not spool.holds(owner_part(ALICE), "s2")
+    spool.close()
+
+
+async def test_only_the_owner_can_read_the_files(tmp_path: Path) -> None:
+    spool = spool_in(tmp_path)
+    await put(spool, turn_of("alice"))
+
+    assert (tmp_path / "spool").stat().st_mode & 0o077 == 0
+    assert all(path.stat().st_mode & 0o077 == 0 for path in files(tmp_path))
+    spool.close()
+
+
+async def test_what_is_sent_is_gone_and_so_is_its_file(tmp_path: Path) -> None:
+    spool = spool_in(tmp_path)
+    first, second = turn_of("alice", "first"), turn_of("alice", "second")
+    await put(spool, first, second)
+
+    await spool.sent([first.job_id])
+    assert texts_of(await spool.pending(ALICE)) == ["second"]
+    assert len(files(tmp_path)) == 1
+
+    await spool.sent([second.job_id])
+    assert files(tmp_path) == []
+    assert not spool.holds(owner_part(ALICE), "s1")
+
+
+@pytest.mark.parametrize("cut", range(1, 60, 7))
+async def test_a_torn_tail_costs_the_torn_turn_only(tmp_path: Path, cut: int) -> None:
+    spool = spool_in(tmp_path)
+    await put(spool, turn_of("alice", "whole"), turn_of("alice", "torn"))
+    spool.close()
+    [path] = files(tmp_path)
+    path.write_bytes(path.read_bytes()[:-cut])
+
+    heir = spool_in(tmp_path)
+    await heir.take_over()
+
+    assert texts_of(await heir.pending(ALICE)) == ["whole"]
+    heir.close()
+
+
+async def test_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
+    spool = spool_in(tmp_path)
+    await put(spool, turn_of("alice", "whole"), turn_of("alice", "flipped"))
+    spool.close()
+    [path] = files(tmp_path)
+    data = bytearray(path.read_bytes())
+    data[-20] ^= 1
+    path.write_bytes(data)
+
+    heir = spool_in(tmp_path)
+    await heir.take_over()
+
+    assert texts_of(await heir.pending(ALICE)) == ["whole"]
+    heir.close()
+
+
+async def test_a_later_releases_turn_stays_until_somebody_can_read_it(tmp_path: Path) -> None:
+    spool = spool_in(tmp_path)
+    turn = turn_of("alice", "old")
+    await spool.append(turn, b'{"v":99}')
+    spool.close()
+
+    heir = spool_in(tmp_path)
+    assert await heir.take_over() == 0
+    await heir.sent([turn.job_id])
+
+    assert len(files(tmp_path)) == 1
+    heir.close()
+
+
+async def test_space_comes_back_while_a_long_spool_drains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool_module, "SEGMENT_BYTES", 1_000)
+    spool = spool_in(tmp_path)
+    turns = [turn_of("alice", f"m{i} " + "x" * 300) for i in range(12)]
+    await put(spool, *turns)
+    before = len(files(tmp_path))
+
+    await spool.sent([turn.job_id for turn in turns[:9]])
+
+    assert before >= 6
+    assert len(files(tmp_path)) <= before / 2
+    assert [text.split()[0] for text in texts_of(await spool.pending(ALICE))] == ["m9", "m10", "m11"]
+    spool.close()
+
+
+async def test_the_bound_holds_for_all_processes_together(tmp_path: Path) -> None:
+    first, second = spool_in(tmp_path, 2_000), spool_in(tmp_path, 2_000)
+    await put(first, *(turn_of("alice", "x" * 300) for _ in range(3)))
+
+    with pytest.raises(errors.SpoolFull):
+        await put(second, turn_of("bob", "y" * 300), turn_of("bob", "y" * 300))
+
+    first.close()
+    second.close()
+
+
+async def test_the_oldest_go_first_whoever_wrote_them(tmp_path: Path) -> None:
+    gone = spool_in(tmp_path)
+    await put(gone, turn_of("alice", "m0", base=10), turn_of("alice", "m2", base=30))
+    gone.close()
+    spool = spool_in(tmp_path)
+    await put(spool, turn_of("alice", "m1", base=20), turn_of("bob", "b", base=25))
+    await spool.take_over()
+
+    found = await spool.next(10, passing=frozenset({owner_part(Scope(user_id="bob"))}))
+
+    assert [each.turn.messages[0].content for each in found] == ["m0", "m1", "m2"]
+    spool.close()
+
+
+async def test_what_is_forgotten_is_not_sent_nor_seen_in_any_process(tmp_path: Path) -> None:
+    mine, others = spool_in(tmp_path), spool_in(tmp_path)
+    await put(mine, turn_of("alice", "secret one"), turn_of("bob", "secret of bob"))
+    await put(others, turn_of("alice", "secret two"), turn_of("alice", "kept"))
+
+    dropped = await mine.forget(ALICE, lambda episode: "secret" in episode.content)
+
+    assert dropped == 2
+    for spool in (mine, others):
+        assert texts_of(await spool.pending(ALICE)) == ["kept"]
+        assert texts_of(await spool.pending(Scope(user_id="bob"))) == ["secret of bob"]
+    assert [each.turn.messages[0].content for each in await others.next(10)] == ["kept"]
+    mine.close()
+    others.close()
+
+
+async def test_turns_that_come_together_share_a_sync_and_each_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = spool_in(tmp_path)
+    writes = []
+    append = Segment.append
+
+    def counted(segment: Segment, turns: list[tuple[Turn, bytes]]) -> object:
+        writes.append(len(turns))
+        return append(segment, turns)
+
+    monkeypatch.setattr(Segment, "append", counted)
+    turns = [turn_of(f"u{i}", str(i)) for i in range(100)]
+
+    await asyncio.gather(*(spool.append(turn, encode_turn(turn)) for turn in turns))
+
+    assert sum(writes) == 100
+    assert len(writes) < 60
+    assert spool.unsent == 100
+    spool.close()
+
+
+async def test_a_disk_without_room_tells_and_keeps_what_it_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool = spool_in(tmp_path)
+    await put(spool, turn_of("alice", "kept"))
+    written = Segment._write
+
+    def no_room(segment: Segment, data: bytes, *, is_synced: bool) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Segment, "_write", no_room)
+    with pytest.raises(errors.SpoolUnavailable):
+        await put(spool, turn_of("alice", "lost"))
+    monkeypatch.setattr(Segment, "_write", written)
+
+    await put(spool, turn_of("alice", "after"))
+
+    assert texts_of(await spool.pending(ALICE)) == ["kept", "after"]
+    spool.close()
