@@ -113,10 +113,13 @@ class Embedder(Protocol):
     """Texts to vectors. `inline`: pure CPU, no I/O, under a millisecond a text; stored with the turn itself."""
 
     name: str
-    dimension: int
     inline: bool
     max_batch: int
     max_batch_tokens: int
+
+    @property
+    def dimension(self) -> int:
+        """The length of its vectors."""
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """One row a text, in order, of unit length. Raises the model errors of `aftermind.errors`."""

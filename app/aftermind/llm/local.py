@@ -18,15 +18,15 @@ class LocalEmbedder:
     sentence-transformers itself can resolve. Raises `InvalidSettings` where the extra or the model is missing.
     """
 
+    inline = False  # tens of milliseconds a text
+    max_batch = 256
+    max_batch_tokens = 100_000
+
     def __init__(self, path: str, *, batch: int = 64) -> None:
         self.path, self._batch = path, batch
+        self.name = f"local:{path}"  # kept with vectors, so that those of another embedder are never compared
         self._loaded: Any = None  # Any: sentence_transformers is an extra; its type is not there without it
         self._lock = Lock()
-
-    @property
-    def name(self) -> str:
-        """What made a vector, so that vectors of another embedder are never compared with it."""
-        return f"local:{self.path}"
 
     @property
     def dimension(self) -> int:

@@ -1,0 +1,1 @@
+"""What stands in for a model where none is configured: rules, honest about being rules."""

@@ -1,0 +1,147 @@
+"""What "last year" or "since March" means in a turn of a given date.
+
+`dateparser` was looked at: it resolves "march" or "last week" to a guessed day and hour, reads numbers and "may" as
+dates, and takes a millisecond a text. Facts need the period that was meant, from few forms.
+"""
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+MONTHS = (
+    *("january", "february", "march", "april", "may", "june"),
+    *("july", "august", "september", "october", "november", "december"),
+)
+_MONTH = "|".join(f"{name}|{name[:3]}" for name in MONTHS)
+_NUMBERS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7}
+_NUMBERS |= {"eight": 8, "nine": 9, "ten": 10, "a couple of": 2, "a few": 3}
+_COUNT = r"\d{1,3}|" + "|".join(sorted(_NUMBERS, key=len, reverse=True))
+_DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+
+_FORMS = tuple(
+    re.compile(form, re.IGNORECASE)
+    for form in (
+        r"(?P<iso>\d{4}-\d{2}-\d{2})",
+        rf"(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\s+(?:of\s+)?(?P<month>{_MONTH})\b\.?,?\s*(?P<year>\d{{4}})?",
+        rf"(?P<month>{_MONTH})\b\.?\s+(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\b,?\s*(?P<year>\d{{4}})?",
+        rf"(?:(?P<which>last|this|next)\s+)?\b(?P<month>{_MONTH})\b(?:\s+(?:of\s+)?(?P<year>\d{{4}}))?",
+        rf"\b(?P<count>{_COUNT})\s+(?P<unit>day|week|month|year)s?\s+ago\b",
+        rf"\bin\s+(?P<ahead>{_COUNT})\s+(?P<unit>day|week|month|year)s?\b",
+        r"\b(?P<which>last|this|next)\s+(?P<unit>day|week|weekend|month|year|summer|winter|spring|autumn|fall)\b",
+        rf"\b(?P<which>last|this|next)\s+(?P<weekday>{'|'.join(_DAYS)})\b",
+        r"\b(?P<word>yesterday|today|tonight|tomorrow|now)\b",
+        r"\b(?P<year>(?:19|20)\d{2})\b",
+    )
+)
+_UNIT_DAYS = {"day": 1, "week": 7, "weekend": 7, "month": 30, "year": 365}
+_SEASONS = {"spring": 3, "summer": 6, "autumn": 9, "fall": 9, "winter": 12}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Period:
+    """A stretch of time, half-open, in UTC."""
+
+    start: datetime
+    end: datetime
+
+
+def find(text: str, said_at: datetime) -> Period | None:
+    """The first time that the text names, as seen from `said_at`; None where it names none that is known."""
+    matches = [match for form in _FORMS if (match := form.search(text))]
+    for match in sorted(matches, key=lambda match: (match.start(), -len(match.group()))):
+        if (period := _resolved(match.groupdict(), said_at)) is not None:
+            return period
+    return None
+
+
+def _resolved(found: dict[str, str | None], said_at: datetime) -> Period | None:
+    today = said_at.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    try:
+        if found.get("iso"):
+            return _days(datetime.fromisoformat(str(found["iso"])).replace(tzinfo=UTC), 1)
+        if found.get("month"):
+            return _calendar(found, today)
+        if found.get("count") or found.get("ahead"):
+            return _counted(found, today)
+        if found.get("word"):
+            return _days(today + timedelta(days={"yesterday": -1, "tomorrow": 1}.get(str(found["word"]).lower(), 0)), 1)
+        if found.get("weekday"):
+            return _weekday(found, today)
+        if found.get("unit"):
+            return _relative(str(found["which"]).lower(), str(found["unit"]).lower(), today)
+        return _year(int(str(found["year"])))
+    except (ValueError, OverflowError):
+        return None  # 31 February, or a year beyond the calendar
+
+
+def _calendar(found: dict[str, str | None], today: datetime) -> Period:
+    month = [name[:3] for name in MONTHS].index(str(found["month"]).lower()[:3]) + 1
+    which = (found.get("which") or "").lower()
+    year = int(str(found["year"])) if found.get("year") else _nearest_year(month, which, today)
+    if found.get("day"):
+        return _days(datetime(year, month, int(str(found["day"])), tzinfo=UTC), 1)
+    start = datetime(year, month, 1, tzinfo=UTC)
+    return Period(start=start, end=_plus_months(start, 1))
+
+
+def _nearest_year(month: int, which: str, today: datetime) -> int:
+    """Without a word for it a month is the latest one that has begun: people tell what was."""
+    if which == "next":
+        return today.year if month > today.month else today.year + 1
+    if which == "last":
+        return today.year if month < today.month else today.year - 1
+    return today.year if which == "this" or month <= today.month else today.year - 1
+
+
+def _counted(found: dict[str, str | None], today: datetime) -> Period:
+    word = str(found.get("count") or found.get("ahead")).lower()
+    count = int(word) if word.isdigit() else _NUMBERS[word]
+    count = -count if found.get("count") else count
+    unit = str(found["unit"]).lower()
+    if unit == "year":
+        return _year(today.year + count)
+    if unit == "month":
+        start = _plus_months(today.replace(day=1), count)
+        return Period(start=start, end=_plus_months(start, 1))
+    return _days(today + timedelta(days=count * _UNIT_DAYS[unit]), _UNIT_DAYS[unit] if unit == "week" else 1)
+
+
+def _relative(which: str, unit: str, today: datetime) -> Period:
+    step = {"last": -1, "this": 0, "next": 1}[which]
+    if unit == "year":
+        return _year(today.year + step)
+    if unit == "month":
+        start = _plus_months(today.replace(day=1), step)
+        return Period(start=start, end=_plus_months(start, 1))
+    if unit in _SEASONS:
+        year = today.year + (step if step else 0)
+        if which == "last" and _SEASONS[unit] + 2 < today.month:
+            year = today.year
+        start = datetime(year, _SEASONS[unit], 1, tzinfo=UTC)
+        return Period(start=start, end=_plus_months(start, 3))
+    if unit == "day":
+        return _days(today + timedelta(days=step), 1)
+    monday = today - timedelta(days=today.weekday()) + timedelta(weeks=step)
+    return _days(monday + timedelta(days=5), 2) if unit == "weekend" else _days(monday, 7)
+
+
+def _weekday(found: dict[str, str | None], today: datetime) -> Period:
+    wanted = _DAYS.index(str(found["weekday"]).lower())
+    ahead = (wanted - today.weekday()) % 7
+    which = str(found["which"]).lower()
+    if which == "last":
+        return _days(today - timedelta(days=(today.weekday() - wanted) % 7 or 7), 1)
+    return _days(today + timedelta(days=ahead or (7 if which == "next" else 0)), 1)
+
+
+def _year(year: int) -> Period:
+    return Period(start=datetime(year, 1, 1, tzinfo=UTC), end=datetime(year + 1, 1, 1, tzinfo=UTC))
+
+
+def _days(start: datetime, count: int) -> Period:
+    return Period(start=start, end=start + timedelta(days=count))
+
+
+def _plus_months(moment: datetime, months: int) -> datetime:
+    index = moment.year * 12 + moment.month - 1 + months
+    return moment.replace(year=index // 12, month=index % 12 + 1, day=1)

@@ -1,0 +1,114 @@
+"""One client a process and loop, with our deadline, without retries of its own, and its errors made ours."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from aftermind import errors
+from aftermind.llm.base import Usage
+
+if TYPE_CHECKING:
+    import openai
+
+# US dollars for a million tokens, in and out, as published in 2025; a model that is not here has no known price.
+PRICES: Mapping[str, tuple[float, float]] = {
+    "gpt-5": (1.25, 10.0),
+    "gpt-5-mini": (0.25, 2.0),
+    "gpt-5-nano": (0.05, 0.4),
+    "gpt-4.1-mini": (0.4, 1.6),
+    "gpt-4o-mini": (0.15, 0.6),
+    "text-embedding-3-small": (0.02, 0.0),
+    "text-embedding-3-large": (0.13, 0.0),
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class Client:
+    """How to reach the provider. `timeout` is the deadline of a whole call, in seconds.
+
+    The SDK's own retries are off: a job that fails waits in the ledger, not in a worker.
+    """
+
+    api_key: str | None = field(repr=False)
+    base_url: str | None = None
+    timeout: float = 60.0
+    _by_loop: "dict[int, openai.AsyncOpenAI]" = field(default_factory=dict, repr=False)
+
+    @property
+    def provider(self) -> str:
+        """What errors and budgets call it."""
+        return "openai" if self.base_url is None else self.base_url.split("//")[-1].split("/")[0]
+
+    def sdk(self) -> "openai.AsyncOpenAI":
+        """The SDK's client of the running loop. Raises `ModelKeyRefused` where there is no key."""
+        import openai
+
+        if not self.api_key:
+            raise errors.ModelKeyRefused(self.provider, "no key is set (OPENAI_API_KEY)")
+        loop = id(asyncio.get_running_loop())
+        if loop not in self._by_loop:
+            self._by_loop[loop] = openai.AsyncOpenAI(
+                api_key=self.api_key, base_url=self.base_url, timeout=self.timeout, max_retries=0
+            )
+        return self._by_loop[loop]
+
+    @asynccontextmanager
+    async def call(self) -> AsyncIterator["openai.AsyncOpenAI"]:
+        """The SDK's client for one call: under the deadline, errors as those of `aftermind.errors`.
+
+        Messages carry status and kind, never the request or the answer: those hold what users said.
+        """
+        import openai
+
+        client = self.sdk()
+        try:
+            async with asyncio.timeout(self.timeout):
+                yield client
+        except TimeoutError as exc:
+            raise errors.ModelUnavailable(self.provider, f"no answer within {self.timeout:g} s") from exc
+        except openai.APITimeoutError as exc:
+            raise errors.ModelUnavailable(self.provider, f"no answer within {self.timeout:g} s") from exc
+        except openai.APIConnectionError as exc:
+            raise errors.ModelUnavailable(self.provider, f"no connection ({type(exc.__cause__).__name__})") from exc
+        except openai.APIStatusError as exc:
+            raise self._refused(exc) from exc
+        except openai.APIError as exc:
+            raise errors.BadModelAnswer(self.provider, f"{type(exc).__name__} while it was read") from exc
+        except ValueError as exc:  # a body that is no JSON
+            raise errors.BadModelAnswer(self.provider, f"{type(exc).__name__} while it was read") from exc
+
+    def _refused(self, exc: "openai.APIStatusError") -> errors.AftermindError:
+        status = exc.status_code
+        if status == 429:
+            return errors.RateLimited(self.provider, _retry_after(exc.response.headers))
+        if status in (401, 403):
+            return errors.ModelKeyRefused(self.provider, f"the key was refused ({status})")
+        if status in (408, 409, 425) or status >= 500:
+            return errors.ModelUnavailable(self.provider, f"it answered {status}")
+        code = exc.code or exc.type or "no code"
+        if "content" in code and ("filter" in code or "policy" in code):
+            return errors.ModelRefused(self.provider, code)
+        return errors.BadModelRequest(self.provider, status, code)
+
+
+def usage(model: str, tokens_in: int, tokens_out: int, started: float) -> Usage:
+    """What a call cost, `started` being `time.monotonic()` before it."""
+    price = PRICES.get(model)
+    cost = None if price is None else (tokens_in * price[0] + tokens_out * price[1]) / 1_000_000
+    elapsed = (time.monotonic() - started) * 1_000
+    return Usage(model=model, tokens_in=tokens_in, tokens_out=tokens_out, latency_ms=elapsed, cost_usd=cost)
+
+
+def _retry_after(headers: Mapping[str, str]) -> timedelta | None:
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        value = headers.get(name)
+        try:
+            if value is not None:
+                return timedelta(seconds=max(0.0, float(value) * unit))
+        except (ValueError, OverflowError):
+            continue  # the HTTP date form: our own back-off serves
+    return None

@@ -1,0 +1,46 @@
+"""Texts to vectors by an embeddings endpoint."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from aftermind import errors
+from aftermind.llm.base import Vectors
+from aftermind.llm.openai.client import Client
+
+DIMENSIONS = {"text-embedding-3-small": 1536, "text-embedding-3-large": 3072, "text-embedding-ada-002": 1536}
+MAX_TOKENS = 8_000  # of one text; the endpoint refuses more than 8,192, so the end of a longer one is left out
+_CHARACTERS = MAX_TOKENS * 3  # a text of so many characters has fewer tokens than that in any but the rarest scripts
+
+
+class OpenAIEmbedder:
+    """An embeddings endpoint; at most 2,048 texts and 300,000 tokens a call, as OpenAI's limits are."""
+
+    inline = False
+    max_batch = 2_048
+    max_batch_tokens = 250_000
+
+    def __init__(self, client: Client, model: str, *, dimension: int | None = None) -> None:
+        self._client, self._model, self._asked = client, model, dimension
+        self.dimension = dimension or DIMENSIONS.get(model, 1536)
+        self.name = f"openai:{model}" if dimension is None else f"openai:{model}:{dimension}"
+
+    async def embed(self, texts: Sequence[str]) -> Vectors:
+        """One row a text, of unit length. Raises the model errors of `aftermind.errors`."""
+        if not texts:
+            return np.zeros((0, self.dimension), dtype=np.float32)
+        given = [text[:_CHARACTERS] or " " for text in texts]  # the endpoint refuses an empty text
+        async with self._client.call() as sdk:
+            if self._asked is None:
+                answer = await sdk.embeddings.create(model=self._model, input=given)
+            else:
+                answer = await sdk.embeddings.create(model=self._model, input=given, dimensions=self._asked)
+        rows = sorted(answer.data, key=lambda row: row.index)
+        vectors = np.array([row.embedding for row in rows], dtype=np.float32)
+        if vectors.shape != (len(texts), self.dimension):
+            why = f"vectors of shape {vectors.shape}, wanted {(len(texts), self.dimension)}"
+            raise errors.BadModelAnswer(self._client.provider, why)
+        if not np.isfinite(vectors).all():
+            raise errors.BadModelAnswer(self._client.provider, "vectors that are not finite")
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        return np.asarray(vectors / np.where(lengths == 0, 1, lengths), dtype=np.float32)

@@ -1,0 +1,114 @@
+"""From settings to models: which embedder, extractor, summariser, profiler and chat model serve."""
+
+from typing import TYPE_CHECKING
+
+from aftermind import errors
+from aftermind.llm.base import ChatModel, Embedder, Extractor, Profiler, Summariser
+from aftermind.settings import Settings
+
+if TYPE_CHECKING:
+    from aftermind.llm.openai.client import Client
+
+
+def embedder(settings: Settings) -> Embedder | None:
+    """As `settings.embedder` says; None for `off`. Loads no model yet. Raises `InvalidSettings`."""
+    kind, _, name = _chosen(
+        settings.embedder, settings, auto="openai:text-embedding-3-small", offline="hash"
+    ).partition(":")
+    match kind:
+        case "off":
+            return None
+        case "hash":
+            from aftermind.llm.hashing import DIMENSION, HashEmbedder
+
+            return HashEmbedder(settings.embedding_dimension or DIMENSION, language=settings.language)
+        case "local":
+            from aftermind.llm.local import LocalEmbedder
+
+            return LocalEmbedder(name)
+        case "openai":
+            from aftermind.llm.openai.embeddings import OpenAIEmbedder
+
+            model = name or "text-embedding-3-small"
+            return OpenAIEmbedder(_client(settings), model, dimension=settings.embedding_dimension)
+    raise _unknown("embedder", settings.embedder, "auto, hash, openai:MODEL, local:PATH or off")
+
+
+def extractor(settings: Settings) -> Extractor | None:
+    """As `settings.extractor` says; None for `off`. Raises `InvalidSettings`."""
+    kind, _, name = _mining(settings).partition(":")
+    match kind:
+        case "off":
+            return None
+        case "rules":
+            from aftermind.llm.offline.rules import RuleExtractor
+
+            return RuleExtractor()
+        case "openai":
+            from aftermind.llm.openai.mining import OpenAIExtractor
+
+            return OpenAIExtractor(_client(settings), name or settings.chat_model)
+    raise _unknown("extractor", settings.extractor, "auto, rules, openai:MODEL or off")
+
+
+def summariser(settings: Settings) -> Summariser | None:
+    """The one that goes with the extractor: a model where that is a model, else the most central sentences."""
+    kind, _, name = _mining(settings).partition(":")
+    if kind == "openai":
+        from aftermind.llm.openai.mining import OpenAISummariser
+
+        return OpenAISummariser(_client(settings), name or settings.chat_model)
+    if kind == "off":
+        return None
+    from aftermind.llm.offline.condensing import ExtractiveSummariser
+
+    return ExtractiveSummariser()
+
+
+def profiler(settings: Settings) -> Profiler | None:
+    """The one that goes with the extractor: a model where that is a model, else rules."""
+    kind, _, name = _mining(settings).partition(":")
+    if kind == "openai":
+        from aftermind.llm.openai.mining import OpenAIProfiler
+
+        return OpenAIProfiler(_client(settings), name or settings.chat_model)
+    if kind == "off":
+        return None
+    from aftermind.llm.offline.condensing import RuleProfiler
+
+    return RuleProfiler()
+
+
+def chat_model(settings: Settings, name: str | None = None) -> ChatModel:
+    """A model to talk to, by name. Raises `InvalidSettings` where no key is set: there is no offline one to talk to."""
+    if settings.openai_api_key is None:
+        why = "no OPENAI_API_KEY is set. Set one, or give Agent(model=...) a model object (see aftermind.testing)."
+        raise errors.InvalidSettings("model", name or settings.chat_model, why)
+    from aftermind.llm.openai.chat import OpenAIChat
+
+    return OpenAIChat(_client(settings), (name or settings.chat_model).removeprefix("openai:"))
+
+
+def _mining(settings: Settings) -> str:
+    return _chosen(settings.extractor, settings, auto=f"openai:{settings.chat_model}", offline="rules")
+
+
+def _chosen(given: str, settings: Settings, *, auto: str, offline: str) -> str:
+    if given != "auto":
+        return given
+    return auto if settings.openai_api_key is not None else offline
+
+
+def _client(settings: Settings) -> "Client":
+    from aftermind.llm.openai.client import Client
+
+    key = settings.openai_api_key
+    return Client(
+        api_key=None if key is None else key.get_secret_value(),
+        base_url=settings.openai_base_url,
+        timeout=settings.model_timeout_seconds,
+    )
+
+
+def _unknown(field: str, value: str, known: str) -> errors.InvalidSettings:
+    return errors.InvalidSettings(field, value, f"it is one of {known}.")

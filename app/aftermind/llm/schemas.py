@@ -1,0 +1,120 @@
+"""What models must answer, as Pydantic schemas; and the way from there to claims."""
+
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from aftermind.llm.base import TurnText
+from aftermind.llm.trust import suspicion
+from aftermind.types import Cardinality, EpisodeId
+from aftermind.types.claim import Claim, Operation
+
+
+class Answer(BaseModel):
+    """Closed, so that a strict JSON schema comes out of it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class AnsweredClaim(Answer):
+    """One claim, its sources by their number in the prompt."""
+
+    subject: str = Field(description='"user" for the person who speaks without a name, else the name', max_length=200)
+    predicate: str = Field(description="snake_case, for example lives_in, works_at, likes", max_length=100)
+    object: str = Field(max_length=1_000)
+    operation: Literal["assert", "retract"]
+    cardinality: Literal["single", "multi"]
+    valid_from: str | None = Field(description="ISO date from which it is true, null if not said")
+    valid_to: str | None = Field(description="ISO date at which it ended, null if it has not")
+    confidence: float = Field(ge=0, le=1)
+    sources: list[int] = Field(description="numbers of the turns it comes from")
+    quote: str = Field(description="the words of a source turn that say so, copied exactly")
+
+
+class AnsweredExtraction(Answer):
+    """All claims of the turns; where there are none, why."""
+
+    claims: list[AnsweredClaim] = Field(max_length=100)
+    reason_empty: str | None
+
+
+class AnsweredSummary(Answer):
+    """A rolling summary."""
+
+    summary: str = Field(min_length=1, max_length=8_000)
+
+
+class AnsweredTrait(Answer):
+    """One trait, its value as JSON text, and the turns that speak for it."""
+
+    name: str = Field(max_length=100)
+    value: str = Field(description="the value as JSON text")
+    evidence: list[int]
+
+
+class AnsweredProfile(Answer):
+    """The traits that change."""
+
+    traits: list[AnsweredTrait] = Field(max_length=50)
+
+
+def claims_of(answer: AnsweredExtraction, turns: Sequence[TurnText]) -> tuple[Claim, ...]:
+    """Claims with what they rest on; one without a trusted source that contains its quote is left out.
+
+    The quote must be found in a source, so that nothing enters that nobody said, and neither it nor the object may
+    look like an instruction.
+    """
+    found = (_claim(claim, turns) for claim in answer.claims)
+    return tuple(claim for claim in found if claim is not None)
+
+
+def _claim(answered: AnsweredClaim, turns: Sequence[TurnText]) -> Claim | None:
+    named = [turns[number - 1] for number in answered.sources if 0 < number <= len(turns)]
+    sources = [turn for turn in named if turn.trusted and _contains(turn.content, answered.quote)]
+    texts = (answered.subject, answered.predicate, answered.object)
+    if not sources or not all(text.strip() for text in texts) or suspicion(f"{answered.object}\n{answered.quote}"):
+        return None
+    valid_from, valid_to = _moment(answered.valid_from), _moment(answered.valid_to)
+    if valid_from and valid_to and valid_to < valid_from:
+        return None
+    return Claim(
+        subject=answered.subject,
+        predicate=answered.predicate,
+        object=answered.object,
+        said_at=max(turn.occurred_at for turn in sources),
+        operation=Operation(answered.operation),
+        valid_from=valid_from,
+        valid_to=valid_to,
+        confidence=answered.confidence,
+        cardinality=Cardinality(answered.cardinality),
+        sources=tuple(turn.id for turn in sources),
+        quote=answered.quote,
+    )
+
+
+def evidence_of(numbers: Sequence[int], turns: Sequence[TurnText]) -> tuple[EpisodeId, ...]:
+    """Ids of the turns of these numbers, those that exist."""
+    return tuple(turns[number - 1].id for number in numbers if 0 < number <= len(turns))
+
+
+def _contains(text: str, quote: str) -> bool:
+    folded = " ".join(quote.casefold().split())
+    return bool(folded) and folded in " ".join(text.casefold().split())
+
+
+def _moment(text: str | None) -> datetime | None:
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text) if len(text) > 10 else _day(text)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _day(text: str) -> datetime:
+    parts = [int(part) for part in text.split("-")]
+    day = date(parts[0], *([*parts[1:], 1, 1][:2]))  # "2019" and "2019-03" are what people say
+    return datetime(day.year, day.month, day.day, tzinfo=UTC)
