@@ -1,0 +1,11 @@
+"""Flower's settings: `celery -A aftermind_workers.celery_app flower --conf=THIS_FILE`.
+
+What is set here stands above the environment, so address, port and password are not: they come from FLOWER_ADDRESS,
+FLOWER_PORT and FLOWER_BASIC_AUTH (`user:password`).
+"""
+
+natural_time = False  # a clock time can be compared with a log
+max_tasks = 20_000  # bells that it remembers; the ledger has all jobs for good
+inspect_timeout = 2_000.0  # ms
+purge_offline_workers = 300  # seconds until a stopped worker leaves the list
+task_runtime_metric_buckets = [0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 30, 120]
