@@ -2,16 +2,18 @@
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from typing import Any
+from functools import partial
 
 from aftermind import errors
 from aftermind.db.base import Database
 from aftermind.ledger.base import Ledger
-from aftermind.outbox.group import Answer
+from aftermind.outbox.group import Landing
 from aftermind.outbox.ringing import Ringing
+from aftermind.types import JobId
 from aftermind.wire.channel import UnknownScriptError
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.pending import BELLS, Accepted, Offer, Pending, PendingLimits
+from aftermind.wire.resp import Answer
 
 
 class RedisAcceptor:
@@ -31,33 +33,29 @@ class RedisAcceptor:
         self._limits, self._most_bells, self._budget = limits, most_bells, budget_seconds
         self._tasks: set[asyncio.Task[list[Accepted]]] = set()
 
-    def start(self, offers: Sequence[Offer]) -> Answer:
+    def start(self, offers: Sequence[Offer], landing: Landing) -> None:
         """See `Acceptor`. Where the connection stands, no task is made: the answer is read as it arrives."""
         bells = self._ringing.messages([offer.turn.job_id for offer in offers[: self._most_bells]])
         channel = self._link.channel()
         if channel is None:
-            return _begun(self._accept(offers, bells), self._tasks)
-        answer = asyncio.get_running_loop().create_future()
-        raw = channel.send(self._pending.accept_command(offers, self._limits, bells, self._most_bells))
-        raw.add_done_callback(lambda done: self._arrived(offers, bells, done, answer))
-        return answer
+            _begin(self._accept(offers, bells), landing, self._tasks)
+            return
+        command = self._pending.accept_command(offers, self._limits, bells, self._most_bells)
+        channel.submit(command, partial(self._arrived, offers, bells, landing))
 
     async def probe(self) -> None:
         """See `Acceptor`."""
         await self._link.call("PING")
 
-    def _arrived(self, offers: Sequence[Offer], bells: list[bytes], raw: asyncio.Future[Any], answer: Answer) -> None:
-        # Any: Redis's answer
-        if answer.done():
-            return
-        exc = errors.RedisUnavailable("closed") if raw.cancelled() else raw.exception()
-        if exc is None:
-            answer.set_result(self._rung(offers, bells, self._pending.accepted(offers, raw.result())))
-        elif isinstance(exc, UnknownScriptError):
-            task = _begun(self._accept(offers, bells), self._tasks)
-            task.add_done_callback(lambda done: _copy(done, answer))
+    def _arrived(
+        self, offers: Sequence[Offer], bells: list[bytes], landing: Landing, answer: Answer, error: Exception | None
+    ) -> None:
+        if error is None:
+            landing(self._rung(offers, bells, self._pending.accepted(offers, answer)))
+        elif isinstance(error, UnknownScriptError):
+            _begin(self._accept(offers, bells), landing, self._tasks)
         else:
-            answer.set_exception(exc)
+            landing(_named(error))
 
     async def _accept(self, offers: Sequence[Offer], bells: list[bytes]) -> list[Accepted]:
         try:
@@ -82,9 +80,9 @@ class LedgerAcceptor:
         self._database, self._ledger, self._ringing, self._budget = database, ledger, ringing, budget_seconds
         self._tasks: set[asyncio.Task[list[Accepted]]] = set()
 
-    def start(self, offers: Sequence[Offer]) -> Answer:
+    def start(self, offers: Sequence[Offer], landing: Landing) -> None:
         """See `Acceptor`."""
-        return _begun(self._accept(offers), self._tasks)
+        _begin(self._accept(offers), landing, self._tasks)
 
     async def probe(self) -> None:
         """See `Acceptor`."""
@@ -101,23 +99,23 @@ class LedgerAcceptor:
         return accepted
 
 
-def _new(offers: Sequence[Offer], accepted: list[Accepted]) -> list[Any]:
+def _new(offers: Sequence[Offer], accepted: list[Accepted]) -> list[JobId]:
     pairs = zip(offers, accepted, strict=True)
     return [offer.turn.job_id for offer, became in pairs if not became.known and became.refusal is None]
 
 
-def _begun(work: Coroutine[None, None, list[Accepted]], tasks: set[asyncio.Task[list[Accepted]]]) -> Answer:
+def _begin(
+    work: Coroutine[None, None, list[Accepted]], landing: Landing, tasks: set[asyncio.Task[list[Accepted]]]
+) -> None:
+    def landed(task: asyncio.Task[list[Accepted]]) -> None:
+        tasks.discard(task)
+        error = errors.RedisUnavailable("the event loop ends") if task.cancelled() else task.exception()
+        landing(task.result() if error is None else _named(error))
+
     task = asyncio.get_running_loop().create_task(work)
     tasks.add(task)  # a loop holds its tasks by weak references only
-    task.add_done_callback(tasks.discard)
-    return task
+    task.add_done_callback(landed)
 
 
-def _copy(done: Answer, answer: Answer) -> None:
-    if answer.done() or done.cancelled():
-        return
-    exc = done.exception()
-    if exc is None:
-        answer.set_result(done.result())
-    else:
-        answer.set_exception(exc)
+def _named(error: BaseException) -> errors.AftermindError:
+    return error if isinstance(error, errors.AftermindError) else errors.Bug(f"{type(error).__name__}: {error}")

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Sequence
 
 from aftermind import errors
-from aftermind.outbox.group import MOST_TURNS, Acceptor
+from aftermind.outbox.group import MOST_TURNS, Acceptor, hand_over
 from aftermind.outbox.spool import Spool, Spooled
 from aftermind.wire.keys import owner_part
 from aftermind.wire.pending import Accepted, Offer
@@ -77,7 +77,7 @@ class Drain:
     async def _send(self, spooled: Sequence[Spooled]) -> set[str]:
         """Owners whose turns were refused; theirs wait, the others' do not."""
         offers = [Offer(turn=each.turn, payload=each.payload, keep_base=True) for each in spooled]
-        answers = await self._acceptor.start(offers)
+        answers = await hand_over(self._acceptor, offers)
         self._back()  # not at the probe: a Redis that is full answers PING and takes no turn
         await self._spool.sent(
             offer.turn.job_id for offer, answer in zip(offers, answers, strict=True) if answer.refusal is None

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from aftermind import errors
@@ -12,14 +13,14 @@ from aftermind.wire.pending import Accepted, Offer
 MOST_TURNS = 50  # of one call: Redis serves nobody else for its 2 ms; 200 a call were no faster
 MOST_BYTES = 1_048_576
 
-Answer = asyncio.Future[list[Accepted]]
+Landing = Callable[[list[Accepted] | errors.AftermindError], None]
 
 
 class Acceptor(Protocol):
     """Where turns are handed over: Redis, or the ledger on the primary."""
 
-    def start(self, offers: Sequence[Offer]) -> Answer:
-        """Hand over, without waiting; an answer for each, in order, or `Unavailable` or `Bug` for all."""
+    def start(self, offers: Sequence[Offer], landing: Landing) -> None:
+        """Hand over without waiting, and call `landing` once: an answer for each in order, or the error of all."""
 
     async def probe(self) -> None:
         """Whether it answers and takes writes; raises `Unavailable` where not."""
@@ -60,8 +61,7 @@ class Group:
         if not batch:
             return
         self._in_flight = True
-        answer = self._acceptor.start([waiter.offer for waiter in batch])
-        answer.add_done_callback(lambda done: self._landed(batch, done))
+        self._acceptor.start([waiter.offer for waiter in batch], partial(self._landed, batch))
 
     def _next_batch(self) -> list[_Waiter]:
         batch: list[_Waiter] = []
@@ -73,18 +73,33 @@ class Group:
                 size += len(waiter.offer.payload)
         return batch
 
-    def _landed(self, batch: list[_Waiter], answer: Answer) -> None:
+    def _landed(self, batch: list[_Waiter], outcome: list[Accepted] | errors.AftermindError) -> None:
         self._in_flight = False
-        failure = _failure(answer)
-        if failure is not None:
+        if isinstance(outcome, errors.AftermindError):
             # Those who gathered meanwhile would wait for the same failure once more: their budget is running.
             batch, self._waiting = [*batch, *self._waiting], deque()
             for waiter in batch:
-                _end(waiter, failure)
+                _end(waiter, outcome)
             return
         self._flush()  # the next group is on its way before this one's callers wake up
-        for waiter, accepted in zip(batch, answer.result(), strict=True):
+        for waiter, accepted in zip(batch, outcome, strict=True):
             _end(waiter, accepted)
+
+
+async def hand_over(acceptor: Acceptor, offers: Sequence[Offer]) -> list[Accepted]:
+    """The same for a caller that has its turns together and waits: what became of each."""
+    future: asyncio.Future[list[Accepted]] = asyncio.get_running_loop().create_future()
+
+    def landed(outcome: list[Accepted] | errors.AftermindError) -> None:
+        if future.done():
+            return
+        if isinstance(outcome, errors.AftermindError):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+    acceptor.start(offers, landed)
+    return await future
 
 
 def _end(waiter: _Waiter, outcome: Accepted | errors.AftermindError) -> None:
@@ -96,15 +111,6 @@ def _end(waiter: _Waiter, outcome: Accepted | errors.AftermindError) -> None:
         waiter.future.set_result(outcome)
     else:
         waiter.future.set_exception(outcome)
-
-
-def _failure(answer: Answer) -> errors.AftermindError | None:
-    if answer.cancelled():
-        return errors.RedisUnavailable("the connection was closed")
-    exc = answer.exception()
-    if exc is None or isinstance(exc, errors.AftermindError):
-        return exc
-    return errors.Bug(f"{type(exc).__name__}: {exc}")
 
 
 def _expire(future: asyncio.Future[Accepted], budget: float) -> None:

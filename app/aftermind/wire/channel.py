@@ -6,6 +6,8 @@ concurrent call a connection of its own. It stays for streams and subscriptions.
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 
 from aftermind import errors
 from aftermind.wire.resp import Answer, ProtocolError, Reader, Refused
@@ -14,6 +16,9 @@ from aftermind.wire.resp import Answer, ProtocolError, Reader, Refused
 _REFUSALS = frozenset(
     {"OOM", "READONLY", "LOADING", "MISCONF", "NOAUTH", "WRONGPASS", "NOPERM", "MASTERDOWN", "BUSY", "NOREPLICAS"}
 )
+
+
+Landing = Callable[[Answer, Exception | None], None]  # an answer, or an error
 
 
 class Channel(asyncio.Protocol):
@@ -26,7 +31,7 @@ class Channel(asyncio.Protocol):
     def __init__(self, loop: asyncio.AbstractEventLoop, *, timeout: float) -> None:
         self._loop, self._timeout = loop, timeout
         self._reader = Reader()
-        self._waiting: deque[tuple[asyncio.Future[Answer], float]] = deque()
+        self._waiting: deque[tuple[Landing, float]] = deque()
         self._watch: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
         self._cut: str | None = None
@@ -39,15 +44,22 @@ class Channel(asyncio.Protocol):
     def send(self, packed: bytes) -> asyncio.Future[Answer]:
         """Write a command now; its answer. A refusal to serve raises `RedisUnavailable`, a wrong command `Bug`."""
         future: asyncio.Future[Answer] = self._loop.create_future()
+        self.submit(packed, partial(_settle, future))
+        return future
+
+    def submit(self, packed: bytes, landing: Landing) -> None:
+        """Write a command now, and call `landing` with its answer or error as it arrives, out of the read itself.
+
+        Saves the two rounds of the loop that a future and its callback cost; `landing` must not raise nor block.
+        """
         if self._transport is None:
-            future.set_exception(errors.RedisUnavailable("the connection is closed"))
-            return future
+            landing(None, errors.RedisUnavailable("the connection is closed"))
+            return
         deadline = self._loop.time() + self._timeout
-        self._waiting.append((future, deadline))
+        self._waiting.append((landing, deadline))
         self._transport.write(packed)
         if self._watch is None:
             self._watch = self._loop.call_at(deadline, self._look)
-        return future
 
     def close(self, why: str = "the connection was closed") -> None:
         """Cut it; what is in flight raises `RedisUnavailable`."""
@@ -72,7 +84,11 @@ class Channel(asyncio.Protocol):
             if not self._waiting:
                 self.close("an answer came that nobody asked for")
                 return
-            _answer(self._waiting.popleft()[0], answer)
+            landing = self._waiting.popleft()[0]
+            if isinstance(answer, Refused):
+                landing(None, _error(answer))
+            else:
+                landing(answer, None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """For asyncio."""
@@ -82,9 +98,8 @@ class Channel(asyncio.Protocol):
             self._watch = None
         why = self._cut or f"the connection was lost ({exc or 'closed by the server'})"
         waiting, self._waiting = self._waiting, deque()
-        for future, _ in waiting:
-            if not future.done():
-                future.set_exception(errors.RedisUnavailable(why))
+        for landing, _ in waiting:
+            landing(None, errors.RedisUnavailable(why))
 
     def _look(self) -> None:
         self._watch = None
@@ -96,17 +111,21 @@ class Channel(asyncio.Protocol):
             self._watch = self._loop.call_at(self._waiting[0][1], self._look)
 
 
-def _answer(future: asyncio.Future[Answer], answer: Answer) -> None:
-    if future.done():
+def _error(answer: Refused) -> Exception:
+    if answer.startswith("NOSCRIPT"):
+        return UnknownScriptError()
+    if answer.split(" ", 1)[0] in _REFUSALS or answer.startswith("ERR max number of clients"):
+        return errors.RedisUnavailable(str(answer))
+    return errors.Bug(f"Redis: {answer}")
+
+
+def _settle(future: asyncio.Future[Answer], answer: Answer, error: Exception | None) -> None:
+    if future.done():  # the caller went away
         return
-    if not isinstance(answer, Refused):
+    if error is None:
         future.set_result(answer)
-    elif answer.startswith("NOSCRIPT"):
-        future.set_exception(UnknownScriptError())
-    elif answer.split(" ", 1)[0] in _REFUSALS or answer.startswith("ERR max number of clients"):
-        future.set_exception(errors.RedisUnavailable(str(answer)))
     else:
-        future.set_exception(errors.Bug(f"Redis: {answer}"))
+        future.set_exception(error)
 
 
 class UnknownScriptError(Exception):

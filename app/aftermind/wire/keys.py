@@ -81,6 +81,12 @@ class Keys:
         """STRING, see wire.epoch: which life of this Redis it is. Set by whoever finds none. Stays."""
         return f"{self.prefix}epoch"
 
+    # what need not be computed twice
+
+    def question(self, embedder: str, digest: str) -> str:
+        """STRING: a question's vector, little-endian floats. Recall. `settings.vector_cache_seconds`."""
+        return f"{self.prefix}question:{embedder}:{digest}"
+
     # Celery's
 
     def queue(self, name: str) -> str:

@@ -11,9 +11,9 @@ end
 
 -- Let it be claimed. An owner who had none waiting joins at the end of the current round: behind those who wait
 -- already, before anybody's second turn, so no newcomer can be starved and none can starve the others.
-local function make_ready(job, owner, base)
+local function make_ready(job, owner, base, round)
   redis.call('ZADD', READY .. owner, base, job)
-  local round = tonumber(redis.call('HGET', COUNT, 'round') or 0)
+  round = round or tonumber(redis.call('HGET', COUNT, 'round') or 0)
   redis.call('ZADD', ROUNDS, 'NX', whole(round + 1), owner)
 end
 

@@ -15,7 +15,8 @@ local first_bell = 8 + n * 7
 local now = now_ms()
 
 local turns = redis.call('ZCARD', INDEX)
-local bytes = tonumber(redis.call('HGET', COUNT, 'bytes') or 0)
+local counted = redis.call('HMGET', COUNT, 'bytes', 'round')
+local bytes, round = tonumber(counted[1] or 0), tonumber(counted[2] or 0)
 local oldest = redis.call('ZRANGE', INDEX, 0, 0, 'WITHSCORES')[2]
 local age = oldest and now - tonumber(oldest) or 0
 
@@ -43,7 +44,8 @@ local function place(owner, session, base, messages, keep)
   local mark = tonumber(high or 0)
   if not keep and base <= mark then base = mark + 1 end
   local new = redis.call('HSET', HIGH .. owner, session, whole(math.max(mark, base + messages - 1)))
-  if redis.call('TTL', HIGH .. owner) < HIGH_SECONDS / 2 then redis.call('EXPIRE', HIGH .. owner, HIGH_SECONDS) end
+  -- Once an hour is enough for a key that lives a week, and keeps it out of most turns.
+  if math.floor(mark / 3.6e9) ~= math.floor(base / 3.6e9) then redis.call('EXPIRE', HIGH .. owner, HIGH_SECONDS) end
   if new == 1 then trim(owner) end
   return whole(base)
 end
@@ -65,7 +67,7 @@ for i = 1, n do
     redis.call('ZADD', PENDING .. owner, base, job)
     redis.call('ZADD', INDEX, whole(now), job)
     redis.call('HINCRBY', COUNT, 'bytes', #payload)
-    make_ready(job, owner, base)
+    make_ready(job, owner, base, round)
     turns, bytes = turns + 1, bytes + #payload
     accepted[#accepted + 1] = i
     answers[i] = {0, base}

@@ -1,0 +1,251 @@
+"""What remember() costs its caller: beside a PING, a synced SET and Celery's own send_task, and while Redis is away.
+
+Runs alone on the embedded stack (append-only file synced on every write), with no worker. Then once more with the file
+synced every second, which is how most Redis servers are run.
+"""
+
+import asyncio
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from unittest import mock
+from uuid import uuid4
+
+import psutil
+import redis
+from celery import Celery
+from redis.asyncio import Redis
+
+from aftermind.outbox.publisher import Publisher
+from aftermind.outbox.wiring import make_publisher, remember_link
+from aftermind.settings import Settings
+from aftermind.stack import Stack
+from aftermind.types import Message, Scope, Turn
+from aftermind.types.message import new_ids
+from aftermind.types.normalise import Limits, normalise
+from aftermind.wire.connection import RedisLink
+from aftermind.wire.queues import STORE, TASK
+from benchmarks.common import Report, arguments, embedded_stack, percentile, redis_facts
+
+USER, ASSISTANT = "What theme do I like? " * 9, "You told me that you prefer dark mode. " * 15  # 200 and 600 characters
+TASKS = 200
+Call = Callable[[], Awaitable[object]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """The write path as an agent's process has it."""
+
+    publisher: Publisher
+    link: RedisLink
+
+    async def remember(self, user: str = "alice") -> bool:
+        """A typical turn; whether it was spooled."""
+        now = datetime.now(UTC)
+        given = [Message.user(USER[:200]), Message.assistant(ASSISTANT[:600])]
+        messages = normalise(given, Limits(), now=now)
+        job_id, episode_ids = new_ids(len(messages))
+        turn = Turn(
+            job_id=job_id,
+            scope=Scope(user_id=user, session_id="s1"),
+            remembered_at=now,
+            base=self.publisher.position(len(messages)),
+            messages=messages,
+            episode_ids=episode_ids,
+        )
+        return (await self.publisher.send(turn)).spooled
+
+    async def close(self) -> None:
+        """Give everything back."""
+        await self.publisher.close()
+        await self.link.close()
+
+
+def agent_on(url: str, folder: Path) -> Agent:
+    """An agent with a state folder of its own; nothing is limited, so that a long run is not refused."""
+    changed: dict[str, Any] = {"state_dir": folder, "pending_max_turns_per_user": 10**9}  # Any: settings by name
+    settings = Settings(**changed)
+    link = remember_link(settings, url)
+    return Agent(publisher=make_publisher(settings, broker=url, link=link), link=link)
+
+
+async def latencies(calls: dict[str, Call], rounds: int) -> dict[str, list[float]]:
+    """Milliseconds of each call, taken in turns so that noise of the machine falls on all alike."""
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    for i in range(rounds + rounds // 10):
+        for name, call in calls.items():
+            started = time.perf_counter()
+            await call()
+            if i >= rounds // 10:
+                taken[name].append((time.perf_counter() - started) * 1e3)
+    return taken
+
+
+async def one_by_one(report: Report, url: str, agent: Agent, rounds: int, suffix: str = "") -> None:
+    """PING, a synced SET of a turn's size and remember(), in turns."""
+    client = Redis.from_url(url)
+    await agent.remember()
+    await agent.publisher.drained()
+    await asyncio.sleep(1.0)  # Celery is imported in a thread meanwhile; the first turn does not wait for it either
+    payload = b"x" * 1_000
+    calls: dict[str, Call] = {
+        "ping": client.ping,
+        "set": lambda: client.set("aftermind:bench", payload),
+        "remember": agent.remember,
+    }
+    taken = await latencies(calls, rounds)
+    p50 = {name: percentile(values, 0.5) for name, values in taken.items()}
+    await client.aclose()
+    report.add(f"ping{suffix}_p50_ms", p50["ping"], note="redis.asyncio, as users call it")
+    report.add(f"set{suffix}_p50_ms", p50["set"], note="1,000 bytes, in the append-only file")
+    report.add(f"remember{suffix}_p50_ms", p50["remember"])
+    report.add(f"remember{suffix}_p99_ms", percentile(taken["remember"], 0.99))
+    bound = 2.0 if suffix else None
+    report.add(f"ratio{suffix}_p50", p50["remember"] / p50["ping"], at_most=bound, note="remember / PING")
+    report.add(
+        f"ratio_set{suffix}_p50", p50["remember"] / p50["set"], at_most=2.0, note="remember / SET, both in the file"
+    )
+
+
+def send_task(report: Report, url: str, rounds: int) -> None:
+    """What Celery's own send_task blocks its caller, with a bare id as its only argument."""
+    app = Celery("bench", broker=url, set_as_current=False)
+    app.conf.update(task_ignore_result=True, broker_transport_options={"global_keyprefix": "aftermind:bench:"})
+    taken = []
+    for i in range(rounds + 50):
+        job_id = str(uuid4())
+        started = time.perf_counter()
+        app.send_task(TASK, args=[job_id], task_id=job_id, queue=STORE)
+        if i >= 50:
+            taken.append((time.perf_counter() - started) * 1e3)
+    app.pool.force_close_all()
+    report.add("send_task_p50_ms", percentile(taken, 0.5), note="blocks the loop for as long; keeps no pending turn")
+
+
+async def together(report: Report, agent: Agent, turns: int, suffix: str = "") -> None:
+    """200 tasks of one process, each handing over one turn after the other."""
+
+    async def one(task: int) -> None:
+        for _ in range(turns // TASKS):
+            await agent.remember(f"user-{task}")
+
+    started = time.perf_counter()
+    await asyncio.gather(*(one(task) for task in range(TASKS)))
+    rate = turns / (time.perf_counter() - started)
+    report.add(f"concurrent{suffix}_turns_per_s", rate, at_least=5_000, note=f"{TASKS} tasks of one process")
+
+
+@contextmanager
+def longest_callback() -> Iterator[list[float]]:
+    """The thread CPU time of the longest callback of any loop within the block, in ms, as the list's only item."""
+    longest = [0.0]
+    run = asyncio.Handle._run  # the one place through which every callback goes
+
+    def timed(handle: asyncio.Handle) -> None:
+        started = time.thread_time()
+        run(handle)
+        longest[0] = max(longest[0], (time.thread_time() - started) * 1e3)
+
+    with mock.patch.object(asyncio.Handle, "_run", timed):
+        yield longest
+
+
+async def paced(call: Call, count: int) -> None:
+    """As a busy agent: a call every other millisecond, a few under way at once."""
+    tasks = []
+    for _ in range(count):
+        tasks.append(asyncio.ensure_future(call()))
+        await asyncio.sleep(0.002)
+    await asyncio.gather(*tasks)
+
+
+def blocked(call_on: Callable[[Agent], Call], url: str, count: int) -> float:
+    """The longest callback of a fresh loop and agent, from its first turn on."""
+
+    async def run(folder: str) -> float:
+        agent = agent_on(url, Path(folder))
+        with longest_callback() as longest:
+            await paced(call_on(agent), count)
+        await agent.close()
+        return longest[0]
+
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(run(folder))
+
+
+def loop_blocks(report: Report, url: str, redis_pid: int, count: int) -> None:
+    """What a turn keeps the loop from, in a healthy, a frozen and a refusing world, and when nothing happens."""
+
+    async def nothing() -> None:
+        return None
+
+    def remember(agent: Agent) -> Call:
+        return agent.remember
+
+    found = {"healthy": blocked(remember, url, count)}
+    psutil.Process(redis_pid).send_signal(signal.SIGSTOP)
+    try:
+        found["frozen"] = blocked(remember, url, count)
+    finally:
+        psutil.Process(redis_pid).send_signal(signal.SIGCONT)
+    found["refused"] = blocked(remember, "redis://127.0.0.1:1/0", count)
+    idle = blocked(lambda agent: nothing, url, count)
+    report.add(
+        "loop_block_max_ms", max(found.values()), at_most=5.0, note=", ".join(f"{k} {v:.2f}" for k, v in found.items())
+    )
+    report.add("loop_block_idle_ms", idle, note="the same loop, doing nothing")
+    report.details["loop_block_ms"] = {**found, "idle": idle}
+
+
+def set_sync(url: str, policy: str) -> None:
+    """Sync the append-only file `always` or `everysec`."""
+    with redis.Redis.from_url(url) as client:
+        client.config_set("appendfsync", policy)
+        client.flushall()
+
+
+def measure(report: Report, stack: Stack, url: str, *, quick: bool) -> None:
+    """Everything, in this order: what disturbs comes last."""
+    rounds, turns = (1_500, 10_000) if quick else (10_000, 60_000)
+
+    async def latency_and_rate(suffix: str) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            agent = agent_on(url, Path(folder))
+            await one_by_one(report, url, agent, rounds, suffix)
+            await together(report, agent, turns, suffix)
+            await agent.close()
+
+    asyncio.run(latency_and_rate(""))
+    send_task(report, url, rounds // 2)
+    set_sync(url, "everysec")
+    asyncio.run(latency_and_rate("_everysec"))
+    set_sync(url, "always")
+    pid = next(component.pid for component in stack.status() if component.name == "redis")
+    assert pid is not None
+    loop_blocks(report, url, pid, 300 if quick else 1_500)
+
+
+def main() -> int:
+    """Run it."""
+    given = arguments(__doc__ or "")
+    report = Report(title="The write path: what remember() costs its caller")
+    with embedded_stack() as (stack, endpoints):
+        report.facts |= redis_facts(endpoints.redis_url)
+        measure(report, stack, endpoints.redis_url, quick=given.quick)
+    figures = {figure.name: figure.value for figure in report.figures}
+    remember, sent = figures["remember_p50_ms"], figures["send_task_p50_ms"]
+    assert isinstance(remember, float)
+    assert isinstance(sent, float)
+    report.add("send_task_ratio_p50", remember / sent, at_most=1.0, note="remember / send_task")
+    return report.finish(given.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
