@@ -1,13 +1,15 @@
 """What is worth recalling: pure functions over words and vectors, without I/O and without a clock."""
 
+from aftermind.ranking.bm25 import idf
 from aftermind.ranking.corpus import Entry, Frame, Frequencies, Question, score_entries, score_frame
 from aftermind.ranking.diversity import diversified, overlap
 from aftermind.ranking.fusion import ranks, reciprocal_rank, scaled
 from aftermind.ranking.vectors import cosine, unit
-from aftermind.ranking.windows import Scores, Turns, Weights, score
+from aftermind.ranking.windows import WEIGHTS, Scores, Turns, Weights, score
 from aftermind.ranking.words import ends_asking, spoken, stem, terms, tokens
 
 __all__ = [
+    "WEIGHTS",
     "Entry",
     "Frame",
     "Frequencies",
@@ -18,6 +20,7 @@ __all__ = [
     "cosine",
     "diversified",
     "ends_asking",
+    "idf",
     "overlap",
     "ranks",
     "reciprocal_rank",

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from aftermind.db.base import Transaction
 from aftermind.ranking import Entry, Frame, Frequencies, Question, cosine, ends_asking, terms
-from aftermind.stores.base import EpisodeFilter
-from aftermind.types import Episode, EpisodeId, Scope, Watermark
+from aftermind.stores.base import EpisodeFilter, Store
+from aftermind.types import Block, Episode, EpisodeId, Fact, Profile, Scope, Summary, Watermark
 
 Vector = NDArray[np.float32]
 
@@ -59,6 +59,30 @@ class NodeState:
     lag_seconds: float = 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a block is made of: episodes by id, and of `load` what else is remembered of the owner.
+
+    `session_id` is the one that asks: its summary. `at` asks for what was believed, and true, then.
+    """
+
+    ids: Sequence[EpisodeId] = ()
+    load: frozenset[str] = frozenset()
+    session_id: str | None = None
+    at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Briefing:
+    """The episodes that exist, in the order asked for, and the rest as wanted. Facts are the newest beliefs first."""
+
+    episodes: Sequence[Episode] = ()
+    facts: Sequence[Fact] = ()
+    blocks: Sequence[Block] = ()
+    summary: Summary | None = None
+    profile: Profile | None = None
+
+
 class EpisodeSearch(Protocol):
     """What a backend does for recall. All raise `StoreUnavailable`."""
 
@@ -67,6 +91,28 @@ class EpisodeSearch(Protocol):
 
     async def find(self, tx: Transaction, owner: Scope, search: Search) -> Found:
         """The owner's turns that may answer, and what stands around them. One round trip."""
+
+    async def brief(self, tx: Transaction, owner: Scope, wanted: Wanted) -> Briefing:
+        """What is shown: episodes by id, facts, blocks, summary, profile. One round trip."""
+
+
+MOST_FACTS = 200  # newest beliefs that a recall looks at; each is scored by its words, in 15 us
+
+
+async def briefed(store: Store, tx: Transaction, owner: Scope, wanted: Wanted) -> Briefing:
+    """A briefing out of a store's own methods, for one inside this process: one statement would gain nothing."""
+    at, load = wanted.at, wanted.load
+    facts = await store.facts(tx, owner, as_of=at, known_at=at, limit=MOST_FACTS) if "facts" in load else []
+    blocks = await store.blocks(tx, owner) if "blocks" in load else []
+    summary = await store.summary(tx, owner, wanted.session_id) if "summary" in load and wanted.session_id else None
+    profile = await store.profile(tx, owner) if "profile" in load else None
+    return Briefing(
+        episodes=await store.episodes(tx, owner, wanted.ids) if wanted.ids else [],
+        facts=facts,
+        blocks=[block for block in blocks if at is None or block.updated_at <= at],
+        summary=None if summary is None or (at is not None and summary.updated_at > at) else summary,
+        profile=None if profile is None or at is not None else profile,
+    )
 
 
 def found_among(

@@ -12,8 +12,9 @@ from aftermind import errors
 from aftermind.db.base import Transaction
 from aftermind.db.transaction import pg
 from aftermind.ranking import Frame, Frequencies
+from aftermind.stores.postgres.briefing import brief
 from aftermind.stores.postgres.terms import keys_of
-from aftermind.stores.searching import CONTEXT, Found, NodeState, Search
+from aftermind.stores.searching import CONTEXT, Briefing, Found, NodeState, Search, Wanted
 from aftermind.types import Scope, Watermark
 
 # Of connections that serve recall alone. `ef_search`: of 100,000 vectors, 600 find 0.988 of the true ten in 8 ms; 200
@@ -198,6 +199,10 @@ class PostgresSearch:
             frequencies=frequencies,
             similar=row.nearest or (),
         )
+
+    async def brief(self, tx: Transaction, owner: Scope, wanted: Wanted) -> Briefing:
+        """What is shown, in one statement; reads only, locks nothing."""
+        return await brief(tx, owner, wanted)
 
 
 def _parameters(owner: Scope, search: Search, keys: Sequence[int]) -> dict[str, Any]:  # Any: as the driver takes them

@@ -1,0 +1,123 @@
+"""Matches and what else is known of a user, put together into one block within its budget."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from time import perf_counter
+
+from aftermind.recall.budget import Chunk, Fitted, cut, fit
+from aftermind.recall.query import Query
+from aftermind.recall.render import Item, line_of, profile_line, section_of, text_of
+from aftermind.stores.searching import Briefing
+from aftermind.types import Block, Episode, Fact, Match, Profile, RecallBlock, ServedBy, Summary
+
+# Above every match, whose scores end at 1: what a user or an agent pinned, who the user is, what was just talked about.
+PINNED, KNOWN, SUMMARY = 3.0, 2.0, 1.5
+STANDING_SHARE = 0.5  # of the budget at most for what stands in every block, so that there is room for what was asked
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    chunk: Chunk
+    source: Match | Block | Summary | str
+
+
+def build(
+    query: Query,
+    matches: Sequence[Match],
+    briefing: Briefing,
+    *,
+    count: Callable[[str], int],
+    available: int,
+    served_by: ServedBy,
+    replica: str | None,
+    degraded: str | None,
+    started: float,
+) -> RecallBlock:
+    """The block: standing parts and matches by value, shown by kind and in time order."""
+    parts = _within(_standing(briefing), int(query.token_budget * STANDING_SHARE), count)
+    parts += [_part(match) for match in matches]
+    numbered = [_keyed(part.chunk, key) for key, part in enumerate(parts)]
+    fitted = fit(numbered, query.token_budget, count)
+    sources = [parts[key].source for key in fitted.keys]
+    traits = [source for source in sources if isinstance(source, str)]
+    return RecallBlock(
+        query=query.text,
+        text=fitted.text,
+        matches=tuple(source for source in sources if isinstance(source, Match)),
+        tokens_used=fitted.tokens,
+        chunks_included=len(fitted.keys),
+        chunks_available=available + len(_standing(briefing)),
+        duration_ms=(perf_counter() - started) * 1000,
+        served_by=served_by,
+        replica=replica,
+        degraded=degraded,
+        blocks=tuple(source for source in sources if isinstance(source, Block)),
+        summary=next((source for source in sources if isinstance(source, Summary)), None),
+        profile=_shown(briefing.profile, traits),
+    )
+
+
+def _standing(briefing: Briefing) -> list[_Part]:
+    parts = [_Part(_chunk(block, PINNED, place), block) for place, block in enumerate(briefing.blocks)]
+    if briefing.profile is not None:
+        for place, name in enumerate(sorted(briefing.profile.traits)):
+            line = profile_line(name, briefing.profile)
+            parts.append(_Part(Chunk(key=0, section="profile", line=line, value=KNOWN, order=place), name))
+    if briefing.summary is not None:
+        parts.append(_Part(_chunk(briefing.summary, SUMMARY, 0), briefing.summary))
+    return parts
+
+
+def _within(parts: list[_Part], budget: int, count: Callable[[str], int]) -> list[_Part]:
+    """As many standing parts, the pinned ones first, as their share of the budget holds."""
+    chunks = [_keyed(part.chunk, key) for key, part in enumerate(parts)]
+    fitted: Fitted = fit(chunks, budget, count) if chunks else Fitted(text="", tokens=0, keys=())
+    return [parts[key] for key in fitted.keys]
+
+
+def _part(match: Match) -> _Part:
+    return _Part(_chunk(match.item, match.score, _when(match.item)), match)
+
+
+def _chunk(item: Item, value: float, order: float) -> Chunk:
+    text = text_of(item)
+    return Chunk(
+        key=0,
+        section=section_of(item),
+        line=line_of(item),
+        value=value,
+        order=order,
+        shortened=lambda characters: line_of(item, cut(text, characters)),
+    )
+
+
+def _keyed(chunk: Chunk, key: int) -> Chunk:
+    return Chunk(
+        key=key,
+        section=chunk.section,
+        line=chunk.line,
+        value=chunk.value,
+        order=chunk.order,
+        shortened=chunk.shortened,
+    )
+
+
+def _when(item: Item) -> float:
+    """Where it stands among its kind: episodes as they were said, facts since when they hold."""
+    if isinstance(item, Episode):
+        # By the day and minute it was said, then by its place: a backfilled session keeps its order.
+        return item.occurred_at.timestamp() + (item.position % 10**12) / 10**13
+    moment: datetime = (item.valid_from or item.recorded_at) if isinstance(item, Fact) else item.updated_at
+    return moment.timestamp()
+
+
+def _shown(profile: Profile | None, traits: Sequence[str]) -> Profile | None:
+    if profile is None or not traits:
+        return None
+    return Profile(
+        scope=profile.scope,
+        traits={name: profile.traits[name] for name in traits},
+        version=profile.version,
+        updated_at=profile.updated_at,
+    )

@@ -1,0 +1,290 @@
+"""The order of a recall's steps, its deadline, and what it does where one of them fails.
+
+    pending and watermark (Redis) ─┐
+    the question's vector ─────────┴► a node ► find ► rank with pending ► read what is shown ► cut, render
+
+Pending is read *before* the database: a turn that is stored in between is then in both, never in neither, and its
+double is dropped by id.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+
+from aftermind import errors
+from aftermind.llm import tokens
+from aftermind.ranking import WEIGHTS, Frame, Frequencies, Question, Weights, score_frame
+from aftermind.recall import selection
+from aftermind.recall.block import build
+from aftermind.recall.pending import PendingTurns, Vector, episodes_of
+from aftermind.recall.query import Mode, Query
+from aftermind.recall.query_vectors import QueryVectors
+from aftermind.recall.reranking import Reranker
+from aftermind.recall.routing import Route, Routing
+from aftermind.recall.selection import Place
+from aftermind.settings import Settings
+from aftermind.stores.base import Store
+from aftermind.stores.searching import Briefing, EpisodeSearch, Found, Search, Wanted
+from aftermind.types import Episode, EpisodeId, Match, RecallBlock, Scope, ServedBy, Turn, Watermark
+from aftermind.wire.pending import Pending
+
+LocalTurns = Callable[[Scope], Awaitable[Sequence[Turn]]]
+
+RERANKED = 50  # candidates that a reranker reads: a cross-encoder takes some 10 ms each
+SPARE = 3  # times the limit are looked at where diversity is asked for
+
+_WEIGHTS = {
+    Mode.HYBRID: WEIGHTS,
+    Mode.LEXICAL: replace(WEIGHTS, lexical=1.0, vector=0.0),
+    Mode.VECTOR: Weights(lexical=0.0, vector=1.0, alone=1.0, session=0.0, speaker=0.0, question=0.0, current=0.0),
+}
+
+
+@dataclass(slots=True)
+class _Run:
+    """One recall on its way: what was found so far, and why something may be missing."""
+
+    query: Query
+    deadline: float
+    pending: list[Episode] = field(default_factory=list)
+    marks: tuple[Watermark, ...] = ()
+    replicas: bool = True
+    vector: Vector | None = None
+    served_by: ServedBy = ServedBy.NOBODY
+    replica: str | None = None
+    matches: list[Match] = field(default_factory=list)
+    available: int = 0
+    briefing: Briefing = field(default_factory=Briefing)
+    degraded: list[str] = field(default_factory=list)
+
+
+class Recall:
+    """Recalls for every scope of a process. Constructing it connects nothing; usable from any number of tasks.
+
+    `pending` None: jobs run in this process and nothing waits in Redis. `local_turns` gives what only this host has;
+    each of `unstored` gives turns that another place has accepted, read before the database too.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        search: EpisodeSearch,
+        routing: Routing,
+        vectors: QueryVectors,
+        *,
+        settings: Settings,
+        pending: Pending | None = None,
+        pending_turns: PendingTurns | None = None,
+        local_turns: LocalTurns | None = None,
+        unstored: Sequence[LocalTurns] = (),
+        reranker: Reranker | None = None,
+        count_tokens: Callable[[str], int] = tokens.count,
+    ) -> None:
+        self._store, self._search, self._routing, self._vectors = store, search, routing, vectors
+        self._settings, self._pending = settings, pending
+        self._pending_turns = pending_turns or PendingTurns(None, language=settings.language)
+        self._turns = [*([local_turns] if local_turns else []), *unstored]
+        self._reranker, self._count = reranker, count_tokens
+
+    async def recall(self, query: Query) -> RecallBlock:
+        """What fits the question, as a block within its budget. Never later than `settings.recall_budget_seconds`.
+
+        Where something does not answer, the block says so in `degraded` and holds what could be had.
+        """
+        started = perf_counter()
+        run = await self._run(query, limit=query.limit)
+        return build(
+            query,
+            run.matches,
+            run.briefing,
+            count=self._count,
+            available=run.available,
+            served_by=run.served_by,
+            replica=run.replica,
+            degraded="; ".join(run.degraded) or None,
+            started=started,
+        )
+
+    async def scored(self, query: Query) -> list[Match]:
+        """Every match up to `query.limit`, episodes with all their scores and ranks; no block and no budget.
+
+        Raises `StoreUnavailable` where a block would be degraded for want of a store.
+        """
+        run = await self._run(query, limit=query.limit)
+        if run.served_by is ServedBy.NOBODY:
+            raise errors.StoreUnavailable("recall", "; ".join(run.degraded) or "no node answered in time")
+        return run.matches
+
+    async def close(self) -> None:
+        """Stop what runs in the background. Connections belong to who opened them."""
+        await self._vectors.close()
+        await self._routing.close()
+
+    async def _run(self, query: Query, *, limit: int) -> _Run:
+        loop = asyncio.get_running_loop()
+        run = _Run(query=query, deadline=loop.time() + self._settings.recall_budget_seconds)
+        try:
+            async with asyncio.timeout_at(run.deadline):
+                await self._prepare(run)
+                await self._from_a_node(run, limit)
+        except TimeoutError:
+            await self._from_pending(run, limit, f"no answer within {self._settings.recall_budget_seconds:g} s")
+        except (errors.Unavailable, errors.Conflict) as exc:
+            await self._from_pending(run, limit, str(exc))
+        return run
+
+    async def _prepare(self, run: _Run) -> None:
+        if run.query.mode in (Mode.HYBRID, Mode.VECTOR):
+            vector, _ = await asyncio.gather(self._vectors.vector(run.query.searched), self._read_pending(run))
+            run.vector, why = vector
+            if why is not None:
+                run.degraded.append(why)
+        else:
+            await self._read_pending(run)
+
+    async def _read_pending(self, run: _Run) -> None:
+        """Watermark, epoch and pending turns of one moment; without Redis the primary alone knows what is newest."""
+        query = run.query
+        turns: list[Turn] = []
+        for source in self._turns:
+            turns += await source(query.scope.owner)
+        if self._pending is not None:
+            try:
+                read = await self._pending.read(query.scope.owner, limit=self._settings.pending_recalled)
+            except errors.RedisUnavailable:
+                run.replicas = False
+                run.degraded.append("pending unknown")
+            else:
+                turns += read.turns
+                floor = None if read.epoch is None or not read.epoch.settled else read.epoch.floor
+                run.replicas = read.epoch is not None and read.epoch.settled
+                run.marks = tuple(mark for mark in (read.watermark, floor) if mark is not None)
+        run.pending = episodes_of(turns, query.as_of)
+
+    async def _from_a_node(self, run: _Run, limit: int) -> None:
+        async with self._routing.route(run.marks, replicas=run.replicas, deadline=run.deadline) as route:
+            if run.query.mode is Mode.RECENCY:
+                await self._newest(run, route, limit)
+            else:
+                await self._best(run, route, limit)
+            run.served_by = route.served_by
+            run.replica = route.node if route.served_by is ServedBy.REPLICA else None
+
+    async def _best(self, run: _Run, route: Route, limit: int) -> None:
+        query = run.query
+        question = self._question(run)
+        found = await self._search.find(route.tx, query.scope.owner, self._searching(run, question))
+        stored = frozenset(found.ids)
+        run.pending = [episode for episode in run.pending if episode.id not in stored]
+        places = await self._ranked(run, question, found)
+        run.available = len(places)
+        await self._read(run, route, places, limit)
+
+    async def _newest(self, run: _Run, route: Route, limit: int) -> None:
+        query = run.query
+        newest = await self._store.history(route.tx, query.scope.owner, query.wanted, limit=limit)
+        stored = frozenset(episode.id for episode in newest)
+        waiting = [each for each in run.pending if each.id not in stored and query.wanted.fits(each)]
+        known = [each for each in newest if query.as_of is None or each.remembered_at <= query.as_of]
+        ordered = sorted([*known, *waiting], key=lambda each: each.position, reverse=True)[:limit]
+        run.available = len(ordered)
+        run.matches = [
+            Match(item=episode, score=1.0 - place / (len(ordered) + 1), rank=place + 1)
+            for place, episode in enumerate(ordered)
+        ]
+        run.briefing = await self._search.brief(route.tx, query.scope.owner, self._wanted(query, ()))
+        self._add_facts(run, limit)
+
+    async def _read(self, run: _Run, route: Route, places: Sequence[Place], limit: int) -> None:
+        query = run.query
+        reranks = query.rerank and self._reranker is not None
+        most = max(limit * SPARE if query.diversity else limit, RERANKED if reranks else 0)
+        chosen = places[:most]
+        waiting = {episode.id: episode for episode in run.pending}
+        ids = [place.id for place in chosen if place.id not in waiting]
+        run.briefing = await self._search.brief(route.tx, query.scope.owner, self._wanted(query, ids))
+        texts = waiting | {episode.id: episode for episode in run.briefing.episodes}
+        # An episode that was forgotten between the two statements is gone from the second: it is not shown.
+        kept = [place for place in chosen if place.id in texts]
+        run.matches = [selection.matched(place, texts[place.id], rank) for rank, place in enumerate(kept, start=1)]
+        if reranks:
+            await self._rerank(run)
+        if query.diversity:
+            run.matches = selection.spread(run.matches, amount=query.diversity, limit=limit)
+        run.matches = run.matches[:limit]
+        self._add_facts(run, limit)
+
+    async def _from_pending(self, run: _Run, limit: int, why: str) -> None:
+        """No node answered: what waits in Redis or on this host is still shown."""
+        run.degraded.append(f"the store does not answer: {why}")
+        run.served_by, run.replica, run.briefing = ServedBy.NOBODY, None, Briefing()
+        if "history" not in run.query.load:
+            return
+        question = self._question(run)
+        nothing = Found(ids=(), frame=Frame.of((), question.terms), frequencies=Frequencies(episodes=0, having=()))
+        places = await self._ranked(run, question, nothing)
+        texts = {episode.id: episode for episode in run.pending}
+        if not places:  # better the newest turns than none, where the question has no word in common with them
+            newest = sorted(filter(run.query.wanted.fits, run.pending), key=lambda each: -each.position)[:limit]
+            run.matches = [Match(item=each, score=0.0, rank=rank) for rank, each in enumerate(newest, start=1)]
+        else:
+            run.matches = [selection.matched(p, texts[p.id], rank) for rank, p in enumerate(places[:limit], start=1)]
+        run.available = max(len(places), len(run.matches))
+
+    async def _ranked(self, run: _Run, question: Question, found: Found) -> list[Place]:
+        query = run.query
+        if "history" not in query.load:
+            return []
+        frame, ids, frequencies = found.frame, list(found.ids), found.frequencies
+        if run.pending:
+            waiting = await self._pending_turns.frame(run.pending, question, run.vector, query.wanted)
+            frame, ids = frame.joined(waiting), [*ids, *(episode.id for episode in run.pending)]
+            having = frequencies.having or [0] * len(question.terms)
+            more = [int(count) for count in waiting.hits.sum(axis=0)]
+            frequencies = Frequencies(
+                episodes=frequencies.episodes + len(waiting),
+                having=[old + new for old, new in zip(having, more, strict=True)],
+            )
+        weights = _WEIGHTS.get(query.mode, WEIGHTS)
+        scores = score_frame(frame, question, frequencies, session=query.scope.session_id, weights=weights)
+        return selection.places(ids, frame, scores, min_score=query.min_score)
+
+    async def _rerank(self, run: _Run) -> None:
+        """Reorder the best by the reranker's own scores; where it fails or is slow, the order stays."""
+        if self._reranker is None or not run.matches:
+            return
+        contents = [match.item.content for match in run.matches if isinstance(match.item, Episode)]
+        try:
+            scores = await self._reranker(run.query.searched, contents)
+        except Exception as exc:  # it is the caller's code: whatever it raises, recall goes on without it
+            run.degraded.append(f"the reranker failed ({type(exc).__name__}): its order is missing")
+            return
+        scored = [replace(m, rerank_score=float(s)) for m, s in zip(run.matches, scores, strict=False)]
+        scored.sort(key=lambda match: -(match.rerank_score or 0.0))
+        run.matches = [replace(match, rank=rank) for rank, match in enumerate(scored, start=1)]
+
+    def _add_facts(self, run: _Run, limit: int) -> None:
+        facts = selection.of_facts(run.briefing.facts, self._question(run), min_score=run.query.min_score)
+        run.available += len(facts)
+        merged = sorted([*run.matches, *facts[:limit]], key=lambda match: -match.score) if facts else run.matches
+        run.matches = [replace(match, rank=rank) for rank, match in enumerate(merged, start=1)] if facts else merged
+
+    def _question(self, run: _Run) -> Question:
+        words = "" if run.query.mode is Mode.VECTOR else run.query.searched
+        return Question.of(words, language=self._settings.language)
+
+    def _searching(self, run: _Run, question: Question) -> Search:
+        sessions = dict.fromkeys(episode.scope.session_id for episode in run.pending)
+        return Search(
+            question=question,
+            vector=run.vector,
+            wanted=run.query.wanted,
+            known_at=run.query.as_of,
+            hits=max(50, run.query.limit),
+            tails=list(sessions),
+            exact_rows=self._settings.exact_search_max_rows,
+        )
+
+    def _wanted(self, query: Query, ids: Sequence[EpisodeId]) -> Wanted:
+        return Wanted(ids=ids, load=query.load, session_id=query.scope.session_id, at=query.as_of)

@@ -1,0 +1,131 @@
+"""A question's vector: from the process, from Redis, from the embedder; never waited for beyond its budget."""
+
+import asyncio
+import hashlib
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from time import monotonic
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aftermind import errors
+from aftermind.llm.base import Embedder
+from aftermind.wire.connection import RedisLink
+from aftermind.wire.keys import Keys
+
+log = logging.getLogger(__name__)
+
+Vector = NDArray[np.float32]
+
+KEPT = 1_024  # vectors in the process: 1.5 MB at 384 dimensions
+FAILURES = 3  # in a row, after which recalls stop waiting for the provider …
+PAUSE_SECONDS = 10.0  # … for so long; calls go on behind them, and the first that succeeds ends the pause
+
+
+class QueryVectors:
+    """Vectors of questions. One call for the same text at a time, whoever asks; `redis` None keeps them here only."""
+
+    def __init__(
+        self,
+        embedder: Embedder | None,
+        *,
+        budget_seconds: float = 0.3,
+        redis: RedisLink | None = None,
+        keys: Keys | None = None,
+        keep_seconds: float = 3_600,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._embedder, self._budget, self._clock = embedder, budget_seconds, clock
+        self._redis = redis if keep_seconds > 0 and keys is not None else None
+        self._keys, self._keep_ms = keys or Keys(), int(keep_seconds * 1000)
+        self._known: OrderedDict[str, Vector] = OrderedDict()
+        self._running: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Task[Vector]] = {}
+        self._failed, self._paused_until = 0, -1.0
+
+    async def vector(self, text: str) -> tuple[Vector | None, str | None]:
+        """The vector, or None and why there is none. Takes at most the budget, in the time of the running loop."""
+        if self._embedder is None:
+            return None, None
+        known = self._known.get(text)
+        if known is not None:
+            self._known.move_to_end(text)
+            return known, None
+        if self._embedder.inline:
+            return self._keep(text, (await self._embedder.embed([text]))[0]), None
+        task = self._task(text)
+        if self._clock() < self._paused_until and not task.done():
+            return None, f"{self._embedder.name} does not answer: words alone were searched"
+        try:
+            return await asyncio.wait_for(asyncio.shield(task), self._budget), None
+        except TimeoutError:
+            self._count_failure()
+            return None, f"{self._embedder.name} took more than {self._budget:g} s: words alone were searched"
+        except errors.AftermindError as exc:
+            return None, f"no vector for the question: {exc}"
+
+    async def close(self) -> None:
+        """Stop calls that nobody waits for any more."""
+        here = asyncio.get_running_loop()
+        tasks = [task for (loop, _), task in self._running.items() if loop is here]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _task(self, text: str) -> asyncio.Task[Vector]:
+        """The call for this text; it outlives a caller that gives up, so that the next one finds its answer."""
+        loop = asyncio.get_running_loop()
+        task = self._running.get((loop, text))
+        if task is None:
+            task = loop.create_task(self._fetch(text), name="aftermind question vector")
+            self._running[loop, text] = task
+            task.add_done_callback(lambda done: self._finished(loop, text, done))
+        return task
+
+    def _finished(self, loop: asyncio.AbstractEventLoop, text: str, task: asyncio.Task[Vector]) -> None:
+        self._running.pop((loop, text), None)
+        if task.cancelled():
+            return
+        if task.exception() is not None:
+            self._count_failure()
+        else:
+            self._failed, self._paused_until = 0, -1.0
+
+    def _count_failure(self) -> None:
+        self._failed += 1
+        if self._failed >= FAILURES:
+            self._paused_until = self._clock() + PAUSE_SECONDS
+
+    async def _fetch(self, text: str) -> Vector:
+        assert self._embedder is not None
+        key = self._keys.question(self._embedder.name, hashlib.blake2b(text.encode(), digest_size=16).hexdigest())
+        stored = await self._stored(key)
+        if stored is not None and len(stored) == self._embedder.dimension:
+            return self._keep(text, stored)
+        vector = self._keep(text, (await self._embedder.embed([text]))[0])
+        await self._store(key, vector)
+        return vector
+
+    async def _stored(self, key: str) -> Vector | None:
+        if self._redis is None:
+            return None
+        try:
+            data = await self._redis.call("GET", key)
+        except errors.RedisUnavailable:
+            return None
+        return None if not isinstance(data, bytes) else np.frombuffer(data, dtype="<f4").astype(np.float32)
+
+    async def _store(self, key: str, vector: Vector) -> None:
+        if self._redis is None:
+            return
+        try:
+            await self._redis.call("SET", key, vector.astype("<f4").tobytes(), "PX", str(self._keep_ms))
+        except errors.RedisUnavailable as exc:
+            log.debug("question vector not kept", extra={"reason": exc.why})
+
+    def _keep(self, text: str, vector: Vector) -> Vector:
+        self._known[text] = vector
+        while len(self._known) > KEPT:
+            self._known.popitem(last=False)
+        return vector

@@ -1,0 +1,166 @@
+"""Which node a recall reads from: a replica that has seen the scope's last write, else the primary.
+
+A replica is asked how far it is on the very connection that is read from afterwards: a log position read elsewhere, or
+later, says nothing about the snapshot of a statement. One that fails, lags or was promoted is left, and looked at in
+the background every `check` until it serves again, so that no recall waits for it a second time.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from time import monotonic
+
+from aftermind import errors
+from aftermind.db.base import Database, Transaction
+from aftermind.stores.searching import EpisodeSearch, NodeState
+from aftermind.types import ServedBy, Watermark
+
+log = logging.getLogger(__name__)
+
+REPLICA_SHARE = 0.4  # of the time that is left: what a frozen replica may cost a recall once, before it is left
+
+
+@dataclass(slots=True)
+class Node:
+    """A database that recall may read, and what is known of it. `known` None: it was never looked at."""
+
+    name: str
+    database: Database
+    known: NodeState | None = None
+    out: str | None = None  # why it is left
+    looked_at: float = field(default=-1e9)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """The connection to read from, and whose it is."""
+
+    tx: Transaction
+    served_by: ServedBy
+    node: str
+
+
+class Routing:
+    """One primary and any number of replicas. Constructing it connects nothing."""
+
+    def __init__(
+        self,
+        primary: Database,
+        replicas: Sequence[Node],
+        search: EpisodeSearch,
+        *,
+        max_lag: timedelta = timedelta(seconds=30),
+        check: timedelta = timedelta(seconds=2),
+        served_by: ServedBy = ServedBy.PRIMARY,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._primary, self._replicas, self._search = primary, list(replicas), search
+        self._max_lag, self._check = max_lag.total_seconds(), check.total_seconds()
+        self._served_by, self._clock = served_by, clock
+        self._probe: asyncio.Task[None] | None = None
+
+    @asynccontextmanager
+    async def route(
+        self, passed: Iterable[Watermark], *, replicas: bool = True, deadline: float
+    ) -> AsyncIterator[Route]:
+        """A connection to a node whose snapshots show everything up to `passed`.
+
+        `replicas=False` asks the primary at once. `deadline` is of the running loop's clock; the caller holds to it.
+        Raises `StoreUnavailable` where no node answers.
+        """
+        marks = tuple(passed)
+        async with AsyncExitStack() as stack:
+            route = await self._first(stack, marks, deadline) if replicas else None
+            if route is None:
+                tx = await stack.enter_async_context(self._reading(self._primary, deadline))
+                route = Route(tx=tx, served_by=self._served_by, node="primary")
+            yield route
+
+    def states(self) -> dict[str, str]:
+        """What is known of each replica, for metrics and doctor: `serving`, or why it is left."""
+        return {node.name: node.out or "serving" for node in self._replicas}
+
+    async def close(self) -> None:
+        """Stop looking at replicas."""
+        if self._probe is not None:
+            self._probe.cancel()
+            await asyncio.gather(self._probe, return_exceptions=True)
+            self._probe = None
+
+    async def _first(self, stack: AsyncExitStack, marks: tuple[Watermark, ...], deadline: float) -> Route | None:
+        self._look_again()
+        serving = [node for node in self._replicas if node.out is None]
+        for node in sorted(serving, key=lambda each: each.known.lag_seconds if each.known else 0.0):
+            left = deadline - asyncio.get_running_loop().time()
+            attempt = AsyncExitStack()
+            try:
+                async with asyncio.timeout(max(left * REPLICA_SHARE, 0.0)):
+                    tx = await attempt.enter_async_context(self._reading(node.database, deadline))
+                    state = await self._search.node_state(tx)
+            except (errors.Unavailable, errors.Conflict, TimeoutError) as exc:
+                self._leave(node, "no answer in time" if isinstance(exc, TimeoutError) else str(exc))
+                await _closed(attempt)
+                continue
+            self._note(node, state)
+            if node.out is None and _has_passed(state, marks):
+                stack.push_async_exit(attempt.pop_all())
+                return Route(tx=tx, served_by=ServedBy.REPLICA, node=node.name)
+            await _closed(attempt)
+        return None
+
+    def _reading(self, database: Database, deadline: float) -> AbstractAsyncContextManager[Transaction]:
+        left = max(deadline - asyncio.get_running_loop().time(), 0.01)
+        return database.transaction(read_only=True, timeout=left)
+
+    def _note(self, node: Node, state: NodeState) -> None:
+        node.known, node.looked_at = state, self._clock()
+        if not state.replica:
+            self._leave(node, "it was promoted: it is no replica any more")
+        elif state.lag_seconds > self._max_lag:
+            self._leave(node, f"it is {state.lag_seconds:.0f} s behind")
+        elif node.out is not None:
+            log.info("replica serves again", extra={"replica": node.name})
+            node.out = None
+
+    def _leave(self, node: Node, why: str) -> None:
+        node.looked_at = self._clock()
+        if node.out is None:
+            log.warning("replica is left", extra={"replica": node.name, "reason": why})
+        node.out = why
+
+    def _look_again(self) -> None:
+        """Look at the replicas that are left, in the background and one round at a time."""
+        now = self._clock()
+        due = [node for node in self._replicas if node.out is not None and now - node.looked_at >= self._check]
+        if due and (self._probe is None or self._probe.done()):
+            self._probe = asyncio.get_running_loop().create_task(self._look_at(due), name="aftermind replicas")
+
+    async def _look_at(self, nodes: Sequence[Node]) -> None:
+        async with asyncio.TaskGroup() as group:
+            for node in nodes:
+                group.create_task(self._look(node))
+
+    async def _look(self, node: Node) -> None:
+        try:
+            async with asyncio.timeout(self._check), node.database.transaction(read_only=True) as tx:
+                state = await self._search.node_state(tx)
+        except (errors.AftermindError, TimeoutError) as exc:
+            self._leave(node, "no answer in time" if isinstance(exc, TimeoutError) else str(exc))
+        else:
+            self._note(node, state)
+
+
+def _has_passed(state: NodeState, marks: Iterable[Watermark]) -> bool:
+    """Whether the node has replayed all of them: of the same system, on their timeline or a later one."""
+    place = state.replayed
+    return place is not None and all(
+        place.system == mark.system and place.timeline >= mark.timeline and place.lsn >= mark.lsn for mark in marks
+    )
+
+
+async def _closed(stack: AsyncExitStack) -> None:
+    with suppress(errors.Unavailable):  # it was left for this very reason
+        await stack.aclose()

@@ -1,0 +1,175 @@
+"""Everything that a block shows, in one statement: episodes by id, facts, blocks, summary and profile."""
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import orjson
+from sqlalchemy import text
+
+from aftermind import errors
+from aftermind.db.base import Transaction
+from aftermind.db.transaction import pg
+from aftermind.stores.searching import MOST_FACTS, Briefing, Wanted
+from aftermind.types import (
+    Block,
+    Cardinality,
+    Episode,
+    EpisodeId,
+    Fact,
+    FactId,
+    Profile,
+    Role,
+    Scope,
+    Summary,
+    Trait,
+)
+
+Json = dict[str, Any]  # Any: one row as Postgres writes it; each field is read by name below
+
+_OWNED = "namespace = :namespace AND user_id = :user"
+
+# Each part by its primary key or `facts_believed`. JSON, because the parts have nothing in common but the trip.
+_BRIEF = text(
+    f"""
+    SELECT
+        (SELECT json_agg(json_build_object(
+            'id', id, 'session_id', session_id, 'agent_id', agent_id, 'role', role, 'content', content, 'name', name,
+            'metadata', metadata, 'occurred_at', occurred_at, 'remembered_at', remembered_at, 'position', position,
+            'mark', mark))::text
+         FROM aftermind.episodes WHERE {_OWNED} AND id = ANY(CAST(:ids AS uuid[]))) AS episodes,
+        CASE WHEN CAST(:facts AS boolean) THEN (SELECT json_agg(fact)::text FROM (
+            SELECT id, session_id, agent_id, subject, predicate, object, confidence, cardinality, valid_from, valid_to,
+                   recorded_at, superseded_at, strength, extractor
+            FROM aftermind.facts
+            WHERE {_OWNED} AND recorded_at <= coalesce(CAST(:at AS timestamptz), 'infinity')
+              AND (superseded_at IS NULL OR (CAST(:at AS timestamptz) IS NOT NULL AND superseded_at > :at))
+              AND (valid_from IS NULL OR valid_from <= coalesce(:at, now()))
+              AND (valid_to IS NULL OR valid_to > coalesce(:at, now()))
+            ORDER BY recorded_at DESC, id DESC LIMIT {MOST_FACTS}) AS fact) END AS facts,
+        CASE WHEN CAST(:blocks AS boolean) THEN (SELECT json_agg(block ORDER BY name)::text FROM (
+            SELECT name, content, description, version, updated_at FROM aftermind.blocks
+            WHERE {_OWNED} AND updated_at <= coalesce(CAST(:at AS timestamptz), 'infinity')) AS block) END AS blocks,
+        CASE WHEN CAST(:summary AS boolean) THEN (SELECT row_to_json(summary)::text FROM (
+            SELECT session_id, text, covers_to, turns, updated_at, summariser, version FROM aftermind.summaries
+            WHERE {_OWNED} AND session_id = :session
+              AND updated_at <= coalesce(CAST(:at AS timestamptz), 'infinity')) AS summary) END AS summary,
+        CASE WHEN CAST(:profile AS boolean) THEN (SELECT json_build_object(
+            'version', version, 'updated_at', updated_at, 'traits', (
+                SELECT json_object_agg(name, json_build_object(
+                    'value', value, 'evidence', evidence, 'updated_at', updated_at))
+                FROM aftermind.profile_traits WHERE {_OWNED}))::text
+            FROM aftermind.profiles WHERE {_OWNED}) END AS profile
+    """
+)
+
+
+async def brief(tx: Transaction, owner: Scope, wanted: Wanted) -> Briefing:
+    """One round trip, on any node; reads only, locks nothing. Raises `StoreUnavailable`."""
+    row = await pg(tx).row(
+        _BRIEF,
+        namespace=owner.namespace,
+        user=owner.user_column,
+        ids=list(wanted.ids),
+        facts="facts" in wanted.load,
+        blocks="blocks" in wanted.load,
+        summary="summary" in wanted.load and wanted.session_id is not None,
+        profile="profile" in wanted.load and wanted.at is None,
+        session=wanted.session_id or "",
+        at=wanted.at,
+    )
+    if row is None:
+        raise errors.Bug("the briefing answered nothing at all.")
+    found = {episode.id: episode for episode in (_episode(owner, each) for each in _rows(row.episodes))}
+    return Briefing(
+        episodes=[found[id_] for id_ in wanted.ids if id_ in found],
+        facts=[_fact(owner, each) for each in _rows(row.facts)],
+        blocks=[_block(owner, each) for each in _rows(row.blocks)],
+        summary=None if row.summary is None else _summary(owner, orjson.loads(row.summary)),
+        profile=None if row.profile is None else _profile(owner, orjson.loads(row.profile)),
+    )
+
+
+def _rows(sent: str | None) -> list[Json]:
+    return [] if sent is None else orjson.loads(sent)
+
+
+def _scope(owner: Scope, row: Json) -> Scope:
+    return Scope(
+        namespace=owner.namespace,
+        user_id=owner.user_id,
+        session_id=row.get("session_id") or None,
+        agent_id=row.get("agent_id") or None,
+    )
+
+
+def _time(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
+
+
+def _episode(owner: Scope, row: Json) -> Episode:
+    return Episode(
+        id=EpisodeId(UUID(row["id"])),
+        scope=_scope(owner, row),
+        role=Role(row["role"]),
+        content=row["content"],
+        name=row["name"],
+        metadata=row["metadata"],
+        occurred_at=datetime.fromisoformat(row["occurred_at"]),
+        remembered_at=datetime.fromisoformat(row["remembered_at"]),
+        position=row["position"],
+        mark=row["mark"],
+    )
+
+
+def _fact(owner: Scope, row: Json) -> Fact:
+    return Fact(
+        id=FactId(UUID(row["id"])),
+        scope=_scope(owner, row),
+        subject=row["subject"],
+        predicate=row["predicate"],
+        object=row["object"],
+        confidence=row["confidence"],
+        cardinality=Cardinality(row["cardinality"]),
+        valid_from=_time(row["valid_from"]),
+        valid_to=_time(row["valid_to"]),
+        recorded_at=datetime.fromisoformat(row["recorded_at"]),
+        superseded_at=_time(row["superseded_at"]),
+        strength=row["strength"],
+        extractor=row["extractor"],
+    )
+
+
+def _block(owner: Scope, row: Json) -> Block:
+    return Block(
+        scope=owner.owner,
+        name=row["name"],
+        content=row["content"],
+        version=row["version"],
+        updated_at=datetime.fromisoformat(row["updated_at"]),
+        description=row["description"],
+    )
+
+
+def _summary(owner: Scope, row: Json) -> Summary:
+    return Summary(
+        scope=_scope(owner, row),
+        text=row["text"],
+        covers_to=row["covers_to"],
+        turns=row["turns"],
+        updated_at=datetime.fromisoformat(row["updated_at"]),
+        summariser=row["summariser"],
+        version=row["version"],
+    )
+
+
+def _profile(owner: Scope, row: Json) -> Profile:
+    traits = {
+        name: Trait(
+            value=trait["value"],
+            evidence=tuple(EpisodeId(UUID(each)) for each in trait["evidence"]),
+            updated_at=_time(trait["updated_at"]),
+        )
+        for name, trait in (row["traits"] or {}).items()
+    }
+    return Profile(scope=owner.owner, traits=traits, version=row["version"], updated_at=_time(row["updated_at"]))
