@@ -49,6 +49,9 @@ class Settings(BaseSettings):
         262_144, gt=0, description="Largest message, as UTF-8. 256 KiB holds a long document."
     )
     turn_max_messages: int = Field(1_000, gt=0, description="Most messages of one remember().")
+    turn_max_bytes: int = Field(
+        8_388_608, gt=0, description="Most text of one remember(). It is one command of Redis, which waits for it."
+    )
     metadata_max_bytes: int = Field(16_384, gt=0, description="Largest metadata of a message, as JSON.")
     metadata_max_depth: int = Field(8, gt=0, description="Deepest nesting of a message's metadata.")
     future_tolerance_seconds: float = Field(
@@ -156,6 +159,12 @@ class Settings(BaseSettings):
     event_retention_days: float = Field(7.0, gt=0, description="How long events can be caught up with.")
 
     # process
+    shutdown_grace_seconds: float = Field(
+        20.0, gt=0, description="After SIGTERM, what still runs so long is handed back. Kubernetes kills after 30."
+    )
+    worker_max_memory_bytes: int = Field(
+        1_073_741_824, gt=0, description="A worker process that has grown beyond it finishes its work and stops."
+    )
     strict: bool = Field(False, description="Raise where an Agent's memory fails, instead of answering without it.")
     web_host: str = Field("127.0.0.1", description="Where the service listens.")
     web_port: int = Field(8377, ge=0, le=65535, description="Port of the service. 0: any free one.")

@@ -1,5 +1,6 @@
 """What callers hand over, checked and brought into one form before anything happens."""
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -12,6 +13,8 @@ from aftermind.types.message import Json, Message, Role
 
 Given = str | Message | Mapping[str, Any]  # Any: whatever a caller's chat message holds; each key is checked below
 
+INLINE_CHARACTERS = 2_048  # longer than any URL that servers accept: such a text is the thing itself
+
 _KNOWN = {"role", "content", "name", "metadata", "occurred_at", "created_at", "timestamp"}
 _TEXT_PARTS = {"text", "input_text", "output_text"}
 _MEDIA_PARTS = {"image_url", "input_image", "input_audio", "file", "input_file", "refusal"}
@@ -20,10 +23,11 @@ _ROLES = {"developer": Role.SYSTEM, "function": Role.TOOL, "human": Role.USER, "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of a turn: bytes of a message and of its metadata, messages of a turn, depth, seconds into the future."""
+    """Bounds of a turn: bytes of a message, of its metadata and of all contents, number of messages, depth, future."""
 
     message_bytes: int = 262_144
     messages: int = 1_000
+    turn_bytes: int = 8_388_608
     metadata_bytes: int = 16_384
     metadata_depth: int = 8
     future: timedelta = timedelta(days=1)
@@ -32,21 +36,38 @@ class Limits:
 def normalise(given: Given | Iterable[Given], limits: Limits, *, now: datetime) -> tuple[Message, ...]:
     """The messages of a turn. A text alone is what the user said.
 
-    NUL characters are removed and lone surrogates replaced by U+FFFD (Postgres stores neither); everything else that
-    cannot be kept as it is raises `InvalidMessage`.
+    NUL characters are removed and lone surrogates replaced by U+FFFD (Postgres stores neither). Of images, audio and
+    files the reference is kept; what is sent inline is replaced by its length and SHA-256. Everything else that cannot
+    be kept as it is raises `InvalidMessage`.
     """
-    items: Sequence[Given] = [given] if isinstance(given, str | Message | Mapping) else list(given)
+    items = _items(given)
     if not items:
         raise errors.InvalidMessage("messages", items, "there is nothing to remember.")
     if len(items) > limits.messages:
         why = f"a turn has at most {limits.messages} messages. Hand over several turns."
         raise errors.InvalidMessage("messages", len(items), why)
-    return tuple(_message(item, limits, now, index) for index, item in enumerate(items))
+    messages = tuple(_message(item, limits, now, index) for index, item in enumerate(items))
+    size = sum(len(message.content.encode()) for message in messages)
+    if size > limits.turn_bytes:
+        why = f"a turn has at most {limits.turn_bytes:,} bytes of text. Hand over several turns."
+        raise errors.InvalidMessage("messages", f"{size:,} bytes", why)
+    return messages
+
+
+def _items(given: object) -> Sequence[Any]:  # Any: checked one by one
+    if isinstance(given, str | Message | Mapping):
+        return [given]
+    if isinstance(given, Iterable) and not isinstance(given, bytes | bytearray | memoryview):
+        return list(given)
+    why = f"messages are a text, a message or several of them, not {type(given).__name__}."
+    raise errors.InvalidMessage("messages", given, why)
 
 
 def _message(given: Given, limits: Limits, now: datetime, index: int) -> Message:
     message = given if isinstance(given, Message) else _parsed(given, index)
     content = _text(message.content, "content", index)
+    if not isinstance(message.metadata, Mapping):
+        raise errors.InvalidMessage("metadata", message.metadata, "metadata is a JSON object.", index=index)
     has_more = bool(message.metadata.get("tool_calls") or message.metadata.get("attachments"))
     if not content.strip() and not has_more:
         raise errors.InvalidMessage("content", message.content, "a message needs text.", index=index)
@@ -69,7 +90,7 @@ def _parsed(given: object, index: int) -> Message:
         why = "a message is a text, a Message, or a dict with role and content."
         raise errors.InvalidMessage("message", given, why, index=index)
     content, attachments = _content(given.get("content"), index)
-    metadata = given.get("metadata") or {}
+    metadata = {} if given.get("metadata") is None else given["metadata"]
     if not isinstance(metadata, Mapping):
         raise errors.InvalidMessage("metadata", metadata, "metadata is a JSON object.", index=index)
     extra = {key: value for key, value in given.items() if key not in _KNOWN}
@@ -92,16 +113,27 @@ def _content(content: object, index: int) -> tuple[str, list[Json]]:
     texts: list[str] = []
     attachments: list[Json] = []
     for part in content:
-        kind = part.get("type") if isinstance(part, Mapping) else None
+        kind = str(part.get("type")) if isinstance(part, Mapping) else None
         if isinstance(part, str):
             texts.append(part)
         elif kind in _TEXT_PARTS and isinstance(part, Mapping) and isinstance(part.get("text"), str):
             texts.append(part["text"])
         elif kind in _MEDIA_PARTS and isinstance(part, Mapping):
-            attachments.append(dict(part))
+            attachments.append(_reference(part))
         else:
             raise errors.InvalidMessage("content", part, "a part of a kind that is not known.", index=index)
     return "\n".join(texts), attachments
+
+
+def _reference(part: Any) -> Any:  # Any: JSON of any shape; depth and kinds are checked with the metadata
+    """The part without what it carries inline: an image of a megabyte is not memory, that it was there is."""
+    if isinstance(part, Mapping):
+        return {key: _reference(value) for key, value in part.items()}
+    if isinstance(part, str) and len(part) > INLINE_CHARACTERS:
+        digest = hashlib.sha256(part.encode("utf-8", "replace")).hexdigest()
+        head = part.partition(",")[0] if part.startswith("data:") else ""
+        return f"{head[:100]}[{len(part)} characters, sha256 {digest}]"
+    return part
 
 
 def _role(role: object, index: int) -> Role:
@@ -190,7 +222,10 @@ def _moment(value: object, latest: datetime, index: int) -> datetime | None:
         raise errors.InvalidMessage("occurred_at", value, why, index=index)
     if moment > latest:
         raise errors.InvalidMessage("occurred_at", value, "it lies in the far future.", index=index)
-    return moment.astimezone(UTC)
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError as exc:
+        raise errors.InvalidMessage("occurred_at", value, "it lies before the year 1.", index=index) from exc
 
 
 def _as_datetime(value: object, index: int) -> datetime:
