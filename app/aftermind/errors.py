@@ -22,6 +22,7 @@ AftermindError
 │   └── Forgotten           what was awaited was forgotten meanwhile
 ├── Conflict                the state is not the one the caller believed
 │   ├── LeaseLost, BlockConflict, DimensionMismatch, SchemaOutdated
+│   ├── ReplayConflict      a replay plan that cannot go where it was sent
 │   └── UnknownPayload      bytes of a version this release does not know
 └── Bug                     ours; please report it
 """
@@ -291,6 +292,14 @@ class SchemaOutdated(Conflict):
         super().__init__(
             f"the schema is at {found or 'nothing'}, this release needs {wanted}. Run `aftermind migrate`."
         )
+
+
+class ReplayConflict(Conflict):
+    """A replay plan is not in a state that allows what was asked of it."""
+
+    def __init__(self, plan_id: str, state: str, wanted: str) -> None:
+        self.plan_id, self.state, self.wanted = plan_id, state, wanted
+        super().__init__(f"replay plan {plan_id} is {state}: it cannot be {wanted}. Make a new plan for what is left.")
 
 
 class UnknownPayload(Conflict):

@@ -6,6 +6,7 @@ FACT_EVERY = 4  # turns; a model call then has a handful of facts to find
 POISON_EVERY = 400  # turns; the model's answer about such a session is refused until the server is mended
 
 _MARKER = re.compile(r"\bmk[0-9]+x[0-9]{6}\b")
+_SILENT = "The oracle is silent."
 _FACT = re.compile(r"\bI collect (fig[0-9]+x[0-9]{6})\b")
 
 
@@ -24,11 +25,16 @@ def is_poison(number: int) -> bool:
     return number % POISON_EVERY == POISON_EVERY // 2
 
 
+def is_poisoned(text: str) -> bool:
+    """Whether a turn's text is such a one."""
+    return _SILENT in text
+
+
 def content_of(producer: int, number: int) -> str:
     """What the user says in the turn."""
     fact = object_of(producer, number)
     stated = f" I collect {fact}." if fact else ""
-    poison = " The oracle is silent." if is_poison(number) else ""
+    poison = f" {_SILENT}" if is_poison(number) else ""
     return f"This is note {marker_of(producer, number)} of my diary.{stated}{poison}"
 
 

@@ -1,0 +1,137 @@
+"""Dead letters in Postgres: listed, grouped, closed with a note. Nothing here removes one."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, and_, bindparam, func, select, true, update
+
+from aftermind import errors
+from aftermind.db.base import Database
+from aftermind.db.tables import JOBS
+from aftermind.db.transaction import pg
+from aftermind.types import Job, JobId, JobKind, JobState, Scope
+from aftermind.types.replay import DeadGroup, JobFilter
+
+DEAD = (JobState.DEAD.value,)
+CLOSABLE_AGAIN = (JobState.DEAD.value, JobState.DISCARDED.value)  # what may be named by id
+
+
+class PostgresDeadLetters:
+    """The dead letters of one ledger."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def listed(self, wanted: JobFilter, *, limit: int = 100) -> list[Job]:
+        """Those that fit, the latest dead first."""
+        # Locks nothing; `jobs_dead` serves kind and fingerprint, `jobs_owner` an owner.
+        statement = select(JOBS).where(conditions(wanted, states_of(wanted)))
+        statement = statement.order_by(JOBS.c.updated_at.desc(), JOBS.c.id).limit(limit)
+        async with self._database.transaction(read_only=True) as tx:
+            return [job_of(row) for row in (await pg(tx).execute(statement)).all()]
+
+    async def groups(self, wanted: JobFilter, *, limit: int = 100) -> list[DeadGroup]:
+        """Those that fit by kind, reason and fingerprint, the largest group first."""
+        jobs = JOBS.c
+        key = (jobs.kind, func.coalesce(jobs.reason_code, "").label("reason_code"))
+        grouped = (*key, func.coalesce(jobs.fingerprint, "").label("fingerprint"))
+        statement = (
+            select(
+                *grouped,
+                func.max(jobs.error).label("error"),
+                func.count().label("jobs"),
+                func.count(jobs.namespace.distinct()).label("namespaces"),
+                func.min(jobs.updated_at).label("oldest"),
+                func.max(jobs.updated_at).label("newest"),
+            )
+            .where(conditions(wanted, states_of(wanted)))
+            .group_by(*grouped)
+            .order_by(func.count().desc(), jobs.kind)
+            .limit(limit)
+        )
+        async with self._database.transaction(read_only=True) as tx:
+            return [_group(row) for row in (await pg(tx).execute(statement)).all()]
+
+    async def raw(self, job_id: JobId) -> bytes | None:
+        """The payload as bytes, of a turn or of something that could not be read; None where there is none."""
+        async with self._database.transaction(read_only=True) as tx:
+            row = (await pg(tx).execute(select(JOBS.c.raw).where(JOBS.c.id == job_id))).first()
+        return None if row is None or row.raw is None else bytes(row.raw)
+
+    async def discard(self, wanted: JobFilter, *, note: str, actor: str) -> int:
+        """Close those that fit, with a note; how many. They stay readable, and can still be replayed by id."""
+        if not note.strip() or not actor.strip():
+            raise errors.InvalidFilter("note", note, "say why, and who does it: a discarded letter keeps both.")
+        # Locks the rows it closes; a replay that has locked one first leaves it replayed, and it is passed over here.
+        statement = (
+            update(JOBS)
+            .where(conditions(wanted, DEAD))
+            .values(state=JobState.DISCARDED.value, note=bindparam("said"), updated_at=func.now())
+        )
+        async with self._database.transaction() as tx:
+            done = await pg(tx).execute(statement, {"said": f"{note.strip()} ({actor.strip()})"})
+            return int(done.rowcount)
+
+
+def states_of(wanted: JobFilter) -> Sequence[str]:
+    """Dead letters; what is named by id may have been discarded before."""
+    return CLOSABLE_AGAIN if wanted.ids else DEAD
+
+
+def conditions(wanted: JobFilter, states: Sequence[str]) -> ColumnElement[bool]:
+    """What a filter asks of a row of `jobs`."""
+    jobs = JOBS.c
+    asked: list[ColumnElement[bool]] = [jobs.state.in_(states)]
+    if wanted.ids:
+        asked.append(jobs.id.in_(wanted.ids))
+    if wanted.kinds:
+        asked.append(jobs.kind.in_([kind.value for kind in wanted.kinds]))
+    if wanted.reasons:
+        asked.append(jobs.reason_code.in_(wanted.reasons))
+    if wanted.error is not None:
+        asked.append(func.strpos(func.lower(jobs.error), wanted.error.lower()) > 0)
+    same = {"fingerprint": wanted.fingerprint, "namespace": wanted.namespace, "user_id": wanted.user_id}
+    same["session_id"] = wanted.session_id
+    asked += [jobs[name] == value for name, value in same.items() if value is not None]
+    if wanted.since is not None:
+        asked.append(jobs.updated_at >= wanted.since)
+    if wanted.until is not None:
+        asked.append(jobs.updated_at < wanted.until)
+    return and_(true(), *asked)
+
+
+def job_of(row: Row[Any]) -> Job:  # Any: a row of `jobs`
+    """The job that a row is."""
+    return Job(
+        id=JobId(row.id),
+        kind=JobKind(row.kind),
+        scope=Scope(
+            namespace=row.namespace, user_id=row.user_id or None, session_id=row.session_id, agent_id=row.agent_id
+        ),
+        state=JobState(row.state),
+        payload=row.payload,
+        effect_key=row.effect_key,
+        attempts=row.attempts,
+        lost_leases=row.lost_leases,
+        run_at=row.run_at,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        reason_code=row.reason_code,
+        error=row.error,
+        fingerprint=row.fingerprint,
+        answer=row.answer,
+        origin_job_id=None if row.origin_job_id is None else JobId(row.origin_job_id),
+    )
+
+
+def _group(row: Row[Any]) -> DeadGroup:  # Any: a row of `groups`
+    return DeadGroup(
+        kind=JobKind(row.kind),
+        reason_code=row.reason_code,
+        fingerprint=row.fingerprint,
+        error=row.error or "",
+        count=row.jobs,
+        namespaces=row.namespaces,
+        oldest=row.oldest,
+        newest=row.newest,
+    )

@@ -1,0 +1,228 @@
+"""Replay plans in Postgres: frozen when they are made, estimated, started, paused, aborted."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Row, Select, and_, func, insert, literal, literal_column, select, text
+from sqlalchemy.dialects.postgresql import JSONB
+from uuid6 import uuid7
+
+from aftermind import errors
+from aftermind.db.base import Database, Transaction
+from aftermind.db.tables import JOBS, REPLAY_ITEMS, REPLAY_PLANS
+from aftermind.db.transaction import pg
+from aftermind.ledger import postgres_foresight as foresight
+from aftermind.ledger.postgres_dead import conditions, states_of
+from aftermind.ledger.postgres_stepping import step
+from aftermind.ledger.replays import SHADOWS, NewPlan, Step, check_plan
+from aftermind.types import JobId, JobKind, JobState
+from aftermind.types.replay import (
+    Estimate,
+    ItemState,
+    JobFilter,
+    PlanId,
+    PlanState,
+    ReplayItem,
+    ReplayMode,
+    ReplayPlan,
+    Shadow,
+)
+
+_COUNTS = """
+    (SELECT coalesce(jsonb_object_agg(counted.state, counted.items), '{}') FROM (
+        SELECT i.state, count(*) AS items FROM aftermind.replay_items i
+        WHERE i.plan_id = aftermind.replay_plans.id GROUP BY 1) AS counted)
+"""
+
+# Moves a plan from one of some states into another; locks its row, so it waits for a step that runs.
+_MOVE = text(
+    """
+    UPDATE aftermind.replay_plans
+    SET state = :to, note = coalesce(CAST(:note AS text), note), rate = coalesce(CAST(:rate AS double precision), rate),
+        started_at = CASE WHEN :to = 'running' THEN coalesce(started_at, clock_timestamp()) ELSE started_at END,
+        resumed_at = CASE WHEN :to = 'running' THEN clock_timestamp() ELSE resumed_at END,
+        due_at = CASE WHEN :to = 'running' THEN clock_timestamp() ELSE due_at END,
+        finished_at = CASE WHEN :to = 'aborted' THEN clock_timestamp() END
+    WHERE id = :plan AND state = ANY(CAST(:from AS text[]))
+    """
+)
+_OPEN = text(
+    """
+    SELECT id FROM aftermind.replay_plans p
+    WHERE state = 'running' OR (state IN ('paused', 'aborted') AND EXISTS (
+        SELECT FROM aftermind.replay_items i WHERE i.plan_id = p.id AND i.state = 'replayed'))
+    ORDER BY frozen_at
+    """
+)
+
+
+class PostgresReplays:
+    """The replay plans of one ledger."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def plan(self, wanted: JobFilter, new: NewPlan) -> ReplayPlan:
+        """Freeze what fits now into the items of a draft."""
+        check_plan(new)
+        plan_id = PlanId(uuid7().hex)
+        async with self._database.transaction() as tx:
+            await pg(tx).execute(insert(REPLAY_PLANS).values(_columns(plan_id, wanted, new)))
+            frozen = await pg(tx).execute(_freeze(plan_id, wanted, new.mode))
+            if not frozen.rowcount:
+                raise errors.InvalidFilter("filter", wanted.to_json(), "no dead letter fits it: there is no plan.")
+            return await self._required(tx, plan_id)
+
+    async def estimate(self, plan_id: PlanId) -> Estimate:
+        """The dry run: counts, times, cost, conflicts."""
+        async with self._database.transaction(read_only=True) as tx:
+            return await foresight.estimate(tx, await self._required(tx, plan_id))
+
+    async def shadow(self, plan_id: PlanId, *, sample: int = SHADOWS) -> list[JobId]:
+        """Put in jobs that run a sample of the items without writing. Only extractions have something to show."""
+        async with self._database.transaction() as tx:
+            await self._required(tx, plan_id)
+            return await foresight.shadow(tx, plan_id, sample=sample)
+
+    async def shadows(self, plan_id: PlanId) -> list[Shadow]:
+        """What the shadow runs of a plan found so far."""
+        async with self._database.transaction(read_only=True) as tx:
+            return await foresight.shadows(tx, plan_id)
+
+    async def start(self, plan_id: PlanId, *, rate: float | None = None) -> ReplayPlan:
+        """Let a draft or a paused plan run."""
+        if rate is not None and rate <= 0:
+            raise errors.InvalidFilter("rate", rate, "it is more than 0, in jobs a second.")
+        allowed = (PlanState.DRAFT, PlanState.PAUSED, PlanState.RUNNING)
+        return await self._move(plan_id, PlanState.RUNNING, allowed, note="", rate=rate)
+
+    async def pause(self, plan_id: PlanId, *, note: str) -> ReplayPlan:
+        """Put nothing more in until it is started again."""
+        return await self._move(plan_id, PlanState.PAUSED, (PlanState.RUNNING, PlanState.PAUSED), note=note)
+
+    async def abort(self, plan_id: PlanId, *, note: str) -> ReplayPlan:
+        """Put nothing more in, for good."""
+        allowed = (PlanState.DRAFT, PlanState.RUNNING, PlanState.PAUSED, PlanState.ABORTED)
+        return await self._move(plan_id, PlanState.ABORTED, allowed, note=note)
+
+    async def found(self, plan_id: PlanId) -> ReplayPlan | None:
+        """A plan with the counts of its items, or None."""
+        async with self._database.transaction(read_only=True) as tx:
+            return await self._found(tx, plan_id)
+
+    async def listed(self, *, limit: int = 50) -> list[ReplayPlan]:
+        """Plans, the latest first."""
+        async with self._database.transaction(read_only=True) as tx:
+            rows = await pg(tx).execute(_plans().order_by(REPLAY_PLANS.c.frozen_at.desc()).limit(limit))
+            return [_plan(row) for row in rows.all()]
+
+    async def items(self, plan_id: PlanId, *, states: Sequence[ItemState] = (), limit: int = 100) -> list[ReplayItem]:
+        """Items of a plan in their order."""
+        async with self._database.transaction(read_only=True) as tx:
+            return [_item(row) for row in (await pg(tx).execute(_items(plan_id, states, limit))).all()]
+
+    async def running(self) -> list[PlanId]:
+        """Plans that a replayer has to do something for."""
+        async with self._database.transaction(read_only=True) as tx:
+            return [PlanId(row.id) for row in await pg(tx).rows(_OPEN)]
+
+    async def step(self, plan_id: PlanId, *, limit: int = 100) -> Step:
+        """Note how successors ended, then put in as many as rate and concurrency allow, in one transaction."""
+        async with self._database.transaction() as tx:
+            return await step(tx, plan_id, limit=limit)
+
+    async def _move(
+        self, plan_id: PlanId, to: PlanState, allowed: Sequence[PlanState], *, note: str, rate: float | None = None
+    ) -> ReplayPlan:
+        async with self._database.transaction() as tx:
+            named = {"plan": plan_id, "to": to.value, "from": [state.value for state in allowed]}
+            moved = await pg(tx).execute(_MOVE, {**named, "note": note, "rate": rate})
+            plan = await self._required(tx, plan_id)
+            if not moved.rowcount:
+                raise errors.ReplayConflict(plan_id, plan.state, to)
+            return plan
+
+    async def _required(self, tx: Transaction, plan_id: PlanId) -> ReplayPlan:
+        plan = await self._found(tx, plan_id)
+        if plan is None:
+            raise errors.InvalidFilter("plan", plan_id, "no replay plan has this id; `aftermind replay ls` shows them.")
+        return plan
+
+    async def _found(self, tx: Transaction, plan_id: PlanId) -> ReplayPlan | None:
+        row = (await pg(tx).execute(_plans().where(REPLAY_PLANS.c.id == plan_id))).first()
+        return None if row is None else _plan(row)
+
+
+def _columns(plan_id: PlanId, wanted: JobFilter, new: NewPlan) -> dict[str, Any]:  # Any: mixed columns
+    return {
+        "id": plan_id,
+        "name": new.name.strip(),
+        "reason": new.reason.strip(),
+        "actor": new.actor.strip(),
+        "mode": new.mode.value,
+        "filter": wanted.to_json(),
+        "overrides": dict(new.overrides or {}),
+        "rate": new.rate,
+        "concurrency": new.concurrency,
+        "max_failure_share": new.max_failure_share,
+        "state": PlanState.DRAFT.value,
+    }
+
+
+def _freeze(plan_id: PlanId, wanted: JobFilter, mode: ReplayMode) -> Any:  # Any: an INSERT … SELECT
+    """The ids that fit now, in the order in which the jobs came in; an extraction to repeat may have succeeded."""
+    fits = conditions(wanted, states_of(wanted))
+    if mode is ReplayMode.REEXTRACT:
+        fits = and_(conditions(wanted, (*states_of(wanted), JobState.DONE.value)), JOBS.c.kind == JobKind.EXTRACT.value)
+    place = func.row_number().over(order_by=(JOBS.c.created_at, JOBS.c.id))
+    chosen = select(literal(plan_id), JOBS.c.id, place, literal(ItemState.WAITING.value)).where(fits)
+    return insert(REPLAY_ITEMS).from_select(["plan_id", "job_id", "place", "state"], chosen)
+
+
+def _plans() -> Select[Any]:
+    return select(REPLAY_PLANS, literal_column(_COUNTS, JSONB).label("counts"))
+
+
+def _items(plan_id: PlanId, states: Sequence[ItemState], limit: int) -> Select[Any]:
+    successor = JOBS.alias("successor")
+    joined = REPLAY_ITEMS.outerjoin(JOBS, JOBS.c.id == REPLAY_ITEMS.c.job_id).outerjoin(
+        successor, successor.c.id == REPLAY_ITEMS.c.new_job_id
+    )
+    found = select(REPLAY_ITEMS, JOBS.c.kind, successor.c.state.label("new_state")).select_from(joined)
+    found = found.where(REPLAY_ITEMS.c.plan_id == plan_id).order_by(REPLAY_ITEMS.c.place).limit(limit)
+    return found.where(REPLAY_ITEMS.c.state.in_([state.value for state in states])) if states else found
+
+
+def _plan(row: Row[Any]) -> ReplayPlan:
+    return ReplayPlan(
+        id=PlanId(row.id),
+        name=row.name,
+        reason=row.reason,
+        actor=row.actor,
+        mode=ReplayMode(row.mode),
+        filter=row.filter,
+        overrides=row.overrides,
+        rate=row.rate,
+        concurrency=row.concurrency,
+        max_failure_share=row.max_failure_share,
+        state=PlanState(row.state),
+        note=row.note or None,
+        frozen_at=row.frozen_at,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        counts={ItemState(state): count for state, count in row.counts.items()},
+    )
+
+
+def _item(row: Row[Any]) -> ReplayItem:
+    return ReplayItem(
+        plan_id=PlanId(row.plan_id),
+        job_id=JobId(row.job_id),
+        kind=None if row.kind is None else JobKind(row.kind),
+        place=row.place,
+        state=ItemState(row.state),
+        new_job_id=None if row.new_job_id is None else JobId(row.new_job_id),
+        new_state=None if row.new_state is None else JobState(row.new_state),
+        note=row.note,
+        updated_at=row.updated_at,
+    )

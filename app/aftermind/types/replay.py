@@ -1,0 +1,195 @@
+"""Dead letters by group, and the plans that bring them back."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import NewType
+
+from aftermind import errors
+from aftermind.types.job import JobKind, JobState
+from aftermind.types.message import Json
+from aftermind.types.scope import JobId
+
+PlanId = NewType("PlanId", str)
+
+MAX_REASON = 500  # characters of a plan's reason: a sentence and a ticket
+
+
+class ReplayMode(StrEnum):
+    """What becomes of an item.
+
+    retry      the same job once more, with a fresh count of tries
+    edited     the same with parts of its payload replaced
+    reextract  facts are drawn anew from the job's episodes, by another prompt or model; the former are superseded
+    """
+
+    RETRY = "retry"
+    EDITED = "edited"
+    REEXTRACT = "reextract"
+
+
+class PlanState(StrEnum):
+    """Where a plan stands: `draft` until started; `running` and `paused` back and forth; the rest is final."""
+
+    DRAFT = "draft"
+    RUNNING = "running"
+    PAUSED = "paused"
+    DONE = "done"
+    ABORTED = "aborted"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing more comes of it."""
+        return self in (PlanState.DONE, PlanState.ABORTED)
+
+
+class ItemState(StrEnum):
+    """Where an item of a plan stands.
+
+    waiting    its successor is still to be put in
+    replayed   its successor is in the ledger, and not final yet
+    done       its successor is done
+    failed     its successor is a dead letter itself; the original entry is not doubled, the successor is the entry now
+    skipped    nothing was put in, and `note` says why
+    """
+
+    WAITING = "waiting"
+    REPLAYED = "replayed"
+    DONE = "done"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFilter:
+    """Which jobs are meant. What is None or empty does not narrow; all that is given has to fit.
+
+    `error` is text that the error holds, without regard to case. `since` and `until` bound when the job died (for done
+    jobs: when it was done). A `user_id` without `namespace` is refused: there may be one of that name in each.
+    """
+
+    ids: tuple[JobId, ...] = ()
+    kinds: tuple[JobKind, ...] = ()
+    reasons: tuple[str, ...] = ()
+    fingerprint: str | None = None
+    error: str | None = None
+    namespace: str | None = None
+    user_id: str | None = None
+    session_id: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def __post_init__(self) -> None:
+        if self.user_id is not None and self.namespace is None:
+            raise errors.InvalidFilter("user_id", self.user_id, "name the namespace that the user belongs to as well.")
+        for name in ("since", "until"):
+            moment = getattr(self, name)
+            if moment is not None and moment.tzinfo is None:
+                raise errors.InvalidFilter(name, moment, "a moment needs its time zone.")
+        if self.since and self.until and self.until < self.since:
+            raise errors.InvalidFilter("until", self.until, "it lies before `since`.")
+
+    def to_json(self) -> dict[str, Json]:
+        """What is set, as a plan keeps it for its readers; the plan itself goes by its frozen items."""
+        named: dict[str, Json] = {name: getattr(self, name) for name in self.__slots__}
+        for name, value in named.items():
+            if isinstance(value, tuple):
+                named[name] = [str(each) for each in value]
+            elif isinstance(value, datetime):
+                named[name] = value.isoformat()
+        return {name: value for name, value in named.items() if value}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadGroup:
+    """Dead letters that failed alike: 5,000 of them are one line."""
+
+    kind: JobKind
+    reason_code: str
+    fingerprint: str
+    error: str
+    count: int
+    namespaces: int
+    oldest: datetime
+    newest: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayPlan:
+    """Which jobs come back, how fast, and why. Its items were frozen when it was made: later deaths are not in it.
+
+    `rate` is in jobs a second, `concurrency` how many successors may be unfinished at once. It pauses by itself where
+    more than `max_failure_share` of the last 50 that ended are dead again; `note` says so then.
+    """
+
+    id: PlanId
+    name: str
+    reason: str
+    actor: str
+    mode: ReplayMode
+    filter: Mapping[str, Json]
+    overrides: Mapping[str, Json]
+    rate: float
+    concurrency: int
+    max_failure_share: float
+    state: PlanState
+    note: str | None
+    frozen_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    counts: Mapping[ItemState, int] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """How many items it has."""
+        return sum(self.counts.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayItem:
+    """One job of a plan, and the job that was put in for it. `kind` is None where the job itself is gone."""
+
+    plan_id: PlanId
+    job_id: JobId
+    kind: JobKind | None
+    place: int
+    state: ItemState
+    new_job_id: JobId | None
+    new_state: JobState | None
+    note: str | None
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What a plan would do, before it does anything: a dry run.
+
+    Tokens and cost are those of the items' own attempts, averaged by kind over what the ledger knows. `seconds` is at
+    the plan's rate. `conflicts` counts items whose work an unfinished job does already, `newer_facts` those whose
+    session was mined again since, `refused` those that cannot come back (forgotten, or no dead letter any more).
+    """
+
+    items: int
+    by_kind: Mapping[JobKind, int]
+    namespaces: int
+    oldest: datetime | None
+    newest: datetime | None
+    seconds: float
+    model_calls: int
+    tokens: int
+    cost_usd: float
+    conflicts: int
+    newer_facts: int
+    refused: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shadow:
+    """What one item would change, found by running it without writing: facts that would be added and superseded."""
+
+    job_id: JobId
+    state: JobState
+    added: tuple[str, ...] = ()
+    superseded: tuple[str, ...] = ()
+    error: str | None = None

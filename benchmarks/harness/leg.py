@@ -1,0 +1,174 @@
+"""One leg of the run: servers, workers, load and faults; then quiet, replay, quiet again, and the comparison."""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from benchmarks.harness import checker, evidence, history, planted, quiet, replaying
+from benchmarks.harness.checker import Findings
+from benchmarks.harness.fleet import Client, Fleet, Member, client
+from benchmarks.harness.history import now
+from benchmarks.harness.model import Model, model_server
+from benchmarks.harness.pace import Load, Pace, Reading, environment
+from benchmarks.harness.planted import Plant
+from benchmarks.harness.schedule import Fault, FaultKind
+from benchmarks.harness.servers import Site
+from benchmarks.harness.strikes import RECONCILER, Striker
+from tests.support.waiting import wait_until
+
+STORE, MODELS = "memory.store", "memory.embed,memory.extract,memory.replay"
+START = 20.0  # seconds within which Celery is ready; it takes 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LegResult:
+    """What one leg showed. `left` is what was still to be done when the wait for quiet was over."""
+
+    findings: Findings
+    dead_letters: int
+    kills: int
+    faults: dict[str, int]
+    drained_seconds: float
+    left: quiet.Left
+    model_calls: dict[str, int]
+    stop_seconds: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leg:
+    """What to run: a pace, a schedule, how many workers, and what is planted in them."""
+
+    pace: Pace
+    faults: Sequence[Fault]
+    plant: Plant | None = None
+    stores: int = 2
+    drain_seconds: float = 60.0
+    replayer_kills: int = 0
+
+
+async def run(leg: Leg, site: Site, *, root: Path) -> LegResult:
+    """The whole of it."""
+    planted_env = planted.environment(leg.plant)
+    async with AsyncExitStack() as stack:
+        base = environment({**leg.pace.settings(), **planted_env}, root=root)
+        model = await stack.enter_async_context(model_server(root=root, env=base))
+        env = {**base, **model.settings()}
+        fleet = await stack.enter_async_context(_fleet(leg, site, env, root=root))
+        agents = {**env, **site.settings(site.agents_door)}
+        clients = _Clients(leg.pace, site, agents, root=root)
+        striker = Striker(site, fleet, model_faults=model.misbehave)
+        try:
+            clients.start()
+            await striker.run(leg.faults)
+            await asyncio.sleep(max(0.0, clients.until - now()))
+            return await _finish(leg, site, model, clients, striker, agents, root=root)
+        finally:
+            await clients.stop()
+
+
+async def _finish(
+    leg: Leg, site: Site, model: Model, clients: "_Clients", striker: Striker, env: dict[str, str], *, root: Path
+) -> LegResult:
+    drained, left = await _quiet(leg, site)
+    before = await evidence.read(site.database.url)
+    await model.mend()
+    await replaying.replay_all(env, root=root, kills=leg.replayer_kills)
+    _, left = await _quiet(leg, site)
+    await clients.stop()
+    findings = checker.compare(
+        history.remembered(site.folder),
+        history.recalled(site.folder),
+        striker.strikes,
+        await evidence.read(site.database.url),
+    )
+    return LegResult(
+        findings=findings,
+        dead_letters=before.dead_letters,
+        kills=striker.kills,
+        faults={str(kind): count for kind, count in striker.counts.items()},
+        drained_seconds=drained,
+        left=left,
+        model_calls=(await model.calls())["by_kind"],
+        stop_seconds=striker.stop_seconds,
+    )
+
+
+async def _quiet(leg: Leg, site: Site) -> tuple[float, quiet.Left]:
+    spools = site.folder / "state" / "spool"
+    return await quiet.wait_for_quiet(site.database.url, site.redis_url, spools, timeout=leg.drain_seconds)
+
+
+@asynccontextmanager
+async def _fleet(leg: Leg, site: Site, env: dict[str, str], *, root: Path) -> AsyncIterator[Fleet]:
+    """Store workers, one for models, and a reconciler; ready when the block begins."""
+    workers = {**env, **site.settings(site.workers_door)}
+    celery = (sys.executable, "-m", "celery", "-A", "benchmarks.harness.worker_app", "worker")
+    flags = ("--without-gossip", "--without-mingle", "--loglevel", "INFO")
+    queues = {**{f"store-{number}": STORE for number in range(leg.stores)}, "models-0": MODELS}
+    members = [
+        Member(name=name, argv=(*celery, *flags, "-Q", names, "-n", f"{name}@%h"), env=workers)
+        for name, names in queues.items()
+    ]
+    reconciler = (sys.executable, "-m", "benchmarks.harness.worker_app")
+    if planted.has_reconciler(leg.plant):
+        members.append(Member(name=RECONCILER, argv=reconciler, env=workers))
+    logs = site.folder / "logs"
+    async with Fleet(members, root=root, logs=logs) as fleet:
+        for name in queues:
+            await wait_until(
+                lambda path=logs / f"{name}.log": " ready." in path.read_text(errors="replace"),  # type: ignore[misc]
+                timeout=START,
+                description=f"{name} is ready",
+            )
+        yield fleet
+
+
+class _Clients:
+    """The load's processes."""
+
+    def __init__(self, pace: Pace, site: Site, env: dict[str, str], *, root: Path) -> None:
+        self._pace, self._site, self._env, self._root = pace, site, env, root
+        self._running: list[Client] = []
+        self.until = 0.0
+
+    def start(self) -> None:
+        """Producers and a reader, from now."""
+        self.until = now() + self._pace.seconds
+        folder = str(self._site.folder)
+        for number in range(self._pace.producers):
+            load = Load(
+                producer=number,
+                folder=folder,
+                seconds=self._pace.seconds,
+                rate=self._pace.rate / self._pace.producers,
+                lanes=self._pace.lanes,
+            )
+            self._start("producer", number, json.dumps(asdict(load)))
+        reading = Reading(reader=0, folder=folder, rate=self._pace.recalls, seed=self._pace.seed)
+        self._start("reader", 0, json.dumps(asdict(reading)))
+
+    async def stop(self) -> None:
+        """SIGTERM, and the end; raises where one of them broke. Safe to repeat."""
+        running, self._running = self._running, []
+        await asyncio.gather(*(each.stop() for each in running))
+
+    def _start(self, module: str, number: int, spec: str) -> None:
+        self._running.append(
+            client(
+                f"benchmarks.harness.{module}",
+                spec,
+                name=f"{module}-{number}",
+                env=self._env,
+                root=self._root,
+                logs=self._site.folder / "logs",
+            )
+        )
+
+
+def count(results: Sequence[LegResult], *kinds: FaultKind) -> int:
+    """How often faults of these kinds struck in all legs."""
+    return sum(result.faults.get(str(kind), 0) for result in results for kind in kinds)

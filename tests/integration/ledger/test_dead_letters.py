@@ -1,0 +1,89 @@
+"""Dead letters are found by whatever is known of them, grouped by what failed, and never just gone."""
+
+import pytest
+
+from aftermind import errors
+from aftermind.ledger.postgres_dead import PostgresDeadLetters
+from aftermind.ledger.postgres_replays import PostgresReplays
+from aftermind.ledger.replays import NewPlan
+from aftermind.types import JobId, JobKind, JobState
+from aftermind.types.replay import ItemState, JobFilter
+from tests.support.dead import Letters
+
+
+async def test_five_thousand_failures_alike_are_one_line(dead: PostgresDeadLetters, letters: Letters) -> None:
+    await letters.bury(40, reason="llm_bad_answer")
+    await letters.bury(2, reason="policy_blocked", namespace="other")
+
+    first, second = await dead.groups(JobFilter())
+
+    assert (first.reason_code, first.count, first.namespaces) == ("llm_bad_answer", 40, 1)
+    assert (second.reason_code, second.count) == ("policy_blocked", 2)
+    assert first.oldest < first.newest
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        JobFilter(kinds=(JobKind.EXTRACT,)),
+        JobFilter(reasons=("policy_blocked",)),
+        JobFilter(fingerprint="print-of-policy_blocked"),
+        JobFilter(error="REFUSED"),
+        JobFilter(namespace="other"),
+        JobFilter(namespace="other", user_id="bob"),
+    ],
+    ids=["kind", "reason", "fingerprint", "error text", "namespace", "user"],
+)
+async def test_a_filter_finds_the_one_that_is_meant(
+    dead: PostgresDeadLetters, letters: Letters, wanted: JobFilter
+) -> None:
+    await letters.bury(3)
+    [meant] = await letters.bury(
+        kind="extract", namespace="other", user="bob", reason="policy_blocked", error="it refused the text"
+    )
+
+    assert [job.id for job in await dead.listed(wanted)] == [meant]
+
+
+async def test_times_bound_when_a_job_died(dead: PostgresDeadLetters, letters: Letters) -> None:
+    [first] = await letters.bury()
+    [second] = await letters.bury()
+    died = {job.id: job.updated_at for job in await dead.listed(JobFilter())}
+
+    assert [job.id for job in await dead.listed(JobFilter(until=died[JobId(second)]))] == [first]
+    assert [job.id for job in await dead.listed(JobFilter(since=died[JobId(second)]))] == [second]
+
+
+def test_a_user_without_a_namespace_is_refused() -> None:
+    with pytest.raises(errors.InvalidFilter, match="namespace"):
+        JobFilter(user_id="alice")
+
+
+async def test_the_payload_is_whole(dead: PostgresDeadLetters, letters: Letters) -> None:
+    [job] = await letters.bury()
+
+    assert await dead.raw(JobId(job)) == b"whole"
+
+
+async def test_a_discarded_letter_keeps_its_note_and_can_still_be_replayed(
+    dead: PostgresDeadLetters, replays: PostgresReplays, letters: Letters
+) -> None:
+    [job] = await letters.bury()
+
+    assert await dead.discard(JobFilter(), note="the tenant left", actor="ops") == 1
+    assert await dead.listed(JobFilter()) == []
+    plan = await replays.plan(JobFilter(ids=(JobId(job),)), NewPlan(name="p", reason="they came back", actor="ops"))
+    await replays.start(plan.id)
+    await replays.step(plan.id)
+
+    assert await letters.states() == {JobState.REPLAYED: 1, JobState.QUEUED: 1}
+    assert [item.state for item in await replays.items(plan.id)] == [ItemState.REPLAYED]
+
+
+async def test_discarding_without_a_note_is_refused(dead: PostgresDeadLetters, letters: Letters) -> None:
+    await letters.bury()
+
+    with pytest.raises(errors.InvalidFilter, match="why"):
+        await dead.discard(JobFilter(), note=" ", actor="ops")
+
+    assert await letters.states() == {JobState.DEAD: 1}

@@ -1,0 +1,80 @@
+"""Puts the items of replay plans into the ledger, at each plan's pace.
+
+Run it as a process of its own: `python -m aftermind_workers.replayer`. Workers of `memory.replay` run it as
+understudies. All state is in the plan's row, and a step is one transaction under its lock: several replayers take
+turns, and one that is killed in the middle has done a whole step or nothing.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+from uuid import uuid4
+
+from aftermind import errors
+from aftermind.ledger.replays import Replays
+from aftermind.settings import Settings
+from aftermind.types import JobId
+from aftermind.types.replay import PlanId
+from aftermind.wire import queues
+from aftermind_tasks.runtime import Runtime, open_runtime
+
+log = logging.getLogger(__name__)
+
+IDLE_SECONDS = 1.0  # how soon a plan that was started is noticed; `running` reads a handful of rows by index
+STEP_ITEMS = 100  # of one transaction, so that an abort never waits long for a step
+
+
+async def run(
+    runtime: Runtime, *, until: Callable[[], bool], pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+) -> None:
+    """Step every running plan when it is due, until told to stop. Raises nothing but cancellation."""
+    while not until():
+        try:
+            wait = await round_of(runtime)
+        except errors.Unavailable as exc:
+            log.warning("replayer waits", extra={"error": str(exc)})
+            wait = IDLE_SECONDS
+        except Exception:  # the edge of the loop: an error of one round must not end the replaying
+            log.exception("replayer round failed")
+            wait = IDLE_SECONDS
+        await pause(wait)
+
+
+async def round_of(runtime: Runtime) -> float:
+    """One step of each running plan; how many seconds to wait for the next round."""
+    waits = [await _step(runtime, runtime.replays, plan_id) for plan_id in await runtime.replays.running()]
+    return min((wait for wait in waits if wait is not None), default=IDLE_SECONDS)
+
+
+async def _step(runtime: Runtime, replays: Replays, plan_id: PlanId) -> float | None:
+    done = await replays.step(plan_id, limit=STEP_ITEMS)
+    if done.replayed:
+        log.info("replayed", extra={"plan": plan_id, "jobs": done.replayed, "skipped": done.skipped})
+        with contextlib.suppress(errors.Unavailable):  # the reconciler rings, too
+            await runtime.bells.ring(queues.REPLAY, [JobId(uuid4())])
+    return done.wait_seconds
+
+
+async def _main() -> None:
+    runtime = await open_runtime(Settings(), worker=f"{socket.gethostname()}:{os.getpid()}:replayer")  # type: ignore[call-arg]
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+
+    async def pause(seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), seconds)
+
+    try:
+        await run(runtime, until=stop.is_set, pause=pause)
+    finally:
+        await runtime.close()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)
+    asyncio.run(_main())
