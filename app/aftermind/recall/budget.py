@@ -9,6 +9,7 @@ Count = Callable[[str], int]
 
 SHORTEN_BELOW = 0.5  # of the budget: no single chunk may take more, however good it is
 MOST_CHARACTERS = 16  # of a token in any text worth reading: a document of 256 KiB need not be counted to be too long
+LONG_CHARACTERS = 600  # a turn longer than a paragraph is worth having in part; of a short one the next one is better
 LEAST_TOKENS = 24  # of a shortened chunk: below it a few words without their sentence are left
 
 
@@ -71,10 +72,10 @@ def _taken(chunks: Sequence[Chunk], budget: int, count: Count) -> list[Chunk]:
 
 
 def _fitting(chunk: Chunk, most: int, count: Count) -> Chunk | None:
-    """The chunk, shortened where it must be; None where not even that helps."""
+    """The chunk, shortened where it is long; None where not even that helps."""
     if len(chunk.line) <= MOST_CHARACTERS * most and count(chunk.line) <= most:
         return chunk
-    if chunk.shortened is None or most < LEAST_TOKENS:
+    if chunk.shortened is None or most < LEAST_TOKENS or len(chunk.line) < LONG_CHARACTERS:
         return None
     low, high = 0, 4 * most  # characters: a token is hardly ever longer than four in running text
     while low < high:

@@ -25,7 +25,7 @@ from aftermind.recall.routing import Route, Routing
 from aftermind.recall.selection import Place
 from aftermind.settings import Settings
 from aftermind.stores.base import Store
-from aftermind.stores.searching import Briefing, EpisodeSearch, Found, Search, Wanted
+from aftermind.stores.searching import HITS, Briefing, EpisodeSearch, Found, Search, Wanted
 from aftermind.types import Episode, EpisodeId, Match, RecallBlock, Scope, ServedBy, Turn, Watermark
 from aftermind.wire.pending import Pending
 
@@ -177,8 +177,7 @@ class Recall:
         found = await self._search.find(route.tx, query.scope.owner, self._searching(run, question))
         stored = frozenset(found.ids)
         run.pending = [episode for episode in run.pending if episode.id not in stored]
-        places = await self._ranked(run, question, found)
-        run.available = len(places)
+        places = await self._ranked(run, question, found, limit)
         await self._read(run, route, places, limit)
 
     async def _newest(self, run: _Run, route: Route, limit: int) -> None:
@@ -198,17 +197,14 @@ class Recall:
 
     async def _read(self, run: _Run, route: Route, places: Sequence[Place], limit: int) -> None:
         query = run.query
-        reranks = query.rerank and self._reranker is not None
-        most = max(limit * SPARE if query.diversity else limit, RERANKED if reranks else 0)
-        chosen = places[:most]
         waiting = {episode.id: episode for episode in run.pending}
-        ids = [place.id for place in chosen if place.id not in waiting]
+        ids = [place.id for place in places if place.id not in waiting]
         run.briefing = await self._search.brief(route.tx, query.scope.owner, self._wanted(query, ids))
         texts = waiting | {episode.id: episode for episode in run.briefing.episodes}
         # An episode that was forgotten between the two statements is gone from the second: it is not shown.
-        kept = [place for place in chosen if place.id in texts]
+        kept = [place for place in places if place.id in texts]
         run.matches = [selection.matched(place, texts[place.id], rank) for rank, place in enumerate(kept, start=1)]
-        if reranks:
+        if query.rerank:
             await self._rerank(run)
         if query.diversity:
             run.matches = selection.spread(run.matches, amount=query.diversity, limit=limit)
@@ -223,16 +219,16 @@ class Recall:
             return
         question = self._question(run)
         nothing = Found(ids=(), frame=Frame.of((), question.terms), frequencies=Frequencies(episodes=0, having=()))
-        places = await self._ranked(run, question, nothing)
+        places = await self._ranked(run, question, nothing, limit)
         texts = {episode.id: episode for episode in run.pending}
         if not places:  # better the newest turns than none, where the question has no word in common with them
             newest = sorted(filter(run.query.wanted.fits, run.pending), key=lambda each: -each.position)[:limit]
             run.matches = [Match(item=each, score=0.0, rank=rank) for rank, each in enumerate(newest, start=1)]
         else:
             run.matches = [selection.matched(p, texts[p.id], rank) for rank, p in enumerate(places[:limit], start=1)]
-        run.available = max(len(places), len(run.matches))
+        run.available = max(run.available, len(run.matches))
 
-    async def _ranked(self, run: _Run, question: Question, found: Found) -> list[Place]:
+    async def _ranked(self, run: _Run, question: Question, found: Found, limit: int) -> list[Place]:
         query = run.query
         if "history" not in query.load:
             return []
@@ -248,7 +244,9 @@ class Recall:
             )
         weights = _WEIGHTS.get(query.mode, WEIGHTS)
         scores = score_frame(frame, question, frequencies, session=query.scope.session_id, weights=weights)
-        return selection.places(ids, frame, scores, min_score=query.min_score)
+        most = max(limit * SPARE if query.diversity else limit, RERANKED if query.rerank else 0)
+        places, run.available = selection.places(ids, frame, scores, min_score=query.min_score, most=most)
+        return places
 
     async def _rerank(self, run: _Run) -> None:
         """Reorder the best by the reranker's own scores; where it fails or is slow, the order stays."""
@@ -281,7 +279,7 @@ class Recall:
             vector=run.vector,
             wanted=run.query.wanted,
             known_at=run.query.as_of,
-            hits=max(50, run.query.limit),
+            hits=max(HITS, run.query.limit * 3 // 2),
             tails=list(sessions),
             exact_rows=self._settings.exact_search_max_rows,
         )

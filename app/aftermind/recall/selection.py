@@ -24,17 +24,19 @@ class Place:
     detail: Mapping[str, float]
 
 
-def places(ids: Sequence[EpisodeId], frame: Frame, scores: Scores, *, min_score: float) -> list[Place]:
-    """The candidates that score at all and not below `min_score`, best first, of equals the newest."""
-    lexical_ranks, vector_ranks = ranks(scores.lexical), ranks(scores.vector)
+def places(
+    ids: Sequence[EpisodeId], frame: Frame, scores: Scores, *, min_score: float, most: int
+) -> tuple[list[Place], int]:
+    """The best candidates, of equals the newest, and how many score at all and not below `min_score`."""
+    enough = frame.candidate & (scores.total > 0) & (scores.total >= min_score)
     order = np.lexsort((-frame.position, -scores.total))
-    found = []
-    for row in order:
-        score = float(scores.total[row])
-        if score <= 0 or score < min_score or not frame.candidate[row]:
-            continue
-        found.append(_place(ids[row], int(row), score, scores, lexical_ranks, vector_ranks))
-    return found
+    order = order[enough[order]]
+    lexical_ranks, vector_ranks = ranks(scores.lexical), ranks(scores.vector)
+    found = [
+        _place(ids[row], row, float(scores.total[row]), scores, lexical_ranks, vector_ranks)
+        for row in order[:most].tolist()
+    ]
+    return found, len(order)
 
 
 def _place(

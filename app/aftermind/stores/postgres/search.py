@@ -1,12 +1,13 @@
 """Lexical and vector search in one statement: the best hits of either kind, with what stands around them."""
 
 from collections.abc import Mapping, Sequence
+from time import monotonic
 from typing import Any
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
-from sqlalchemy import Row, text
+from sqlalchemy import Row, TextClause, text
 
 from aftermind import errors
 from aftermind.db.base import Transaction
@@ -26,6 +27,7 @@ READ_SETTINGS: Mapping[str, str] = {
     "default_transaction_read_only": "on",
 }
 MOST_COUNTED = 1_000  # rows of one term that are counted: beyond it the word tells little, and counting takes long
+BIG_OWNER, SIZE_SECONDS, SIZES_KEPT = 5_000, 60.0, 10_000
 MOST_READ = 2_000  # rows that the rarest terms of a question lead to, together; the others only add to their score
 
 # One round trip before the search: is this node far enough?
@@ -51,7 +53,7 @@ _STATE = text(
 )
 
 _FITS = """
-    (CAST(:open AS boolean) OR (
+    (
         (CAST(:session AS text) IS NULL OR e.session_id = :session)
         AND (CAST(:agent AS text) IS NULL OR e.agent_id = :agent)
         AND (CAST(:roles AS text[]) IS NULL OR e.role = ANY(CAST(:roles AS text[])))
@@ -60,7 +62,7 @@ _FITS = """
         AND (CAST(:until AS timestamptz) IS NULL OR e.occurred_at < :until)
         AND (CAST(:before AS bigint) IS NULL OR e.position < :before)
         AND (CAST(:known_at AS timestamptz) IS NULL OR e.remembered_at <= :known_at)
-    ))"""
+    )"""
 _OWNED = "e.namespace = :namespace AND e.user_id = :user"
 _VECTOR = "CAST(:vector AS halfvec)"
 # The same for a walk along the vectors: as functions they are checked on the way, and cannot lure the planner, which
@@ -85,10 +87,10 @@ def _neighbour(of: str, *, before: bool) -> str:
     return f"coalesce((SELECT {pick}(position) FROM ({sides}) AS beside), {of}.position)"
 
 
-def _rows_of_spans() -> str:
+def _rows_of_spans(fits: str) -> str:
     """Everything inside the spans; OFFSET 0 keeps the planner from turning many small range scans into one big one."""
     columns = f"""e.id, e.session_id, e.position, e.name, cardinality(e.terms) AS length, array_send(e.terms) AS terms,
-        1 - (e.embedding <=> {_VECTOR}) AS similarity, {_FITS} AS fits,
+        1 - (e.embedding <=> {_VECTOR}) AS similarity, {fits} AS fits,
         right(rtrim(e.content), 1) IN ('?', '\uff1f', '\u061f') AS asking"""
     sides = " UNION ALL ".join(
         f"""(SELECT {columns} FROM aftermind.episodes e
@@ -106,74 +108,102 @@ def _rows_of_spans() -> str:
 # telling   the rarest terms, as many as lead to MOST_READ rows
 # said      the best by words;  near  the best by vector: compared one by one, or by episodes_embedding
 # spans     the places around the hits, overlapping ones joined
-_FIND = text(
-    f"""
-    WITH ceiling AS MATERIALIZED (
-        SELECT greatest(CAST(:exact AS bigint), sqrt(1000 * greatest(reltuples, 0)))::bigint
-               * CASE WHEN CAST(:open AS boolean) THEN 1 ELSE 10 END AS most
-        FROM pg_class WHERE oid = 'aftermind.episodes'::regclass
-    ), sized AS MATERIALIZED (
-        SELECT count(*) AS episodes FROM (
-            SELECT FROM aftermind.episodes e WHERE {_OWNED} LIMIT (SELECT most + 1 FROM ceiling)) AS counted
-    ), asked AS MATERIALIZED (
-        SELECT key, place, (SELECT count(*) FROM (
-            SELECT FROM ({_HAVING.format(key="key")}) AS e WHERE {_OWNED} LIMIT {MOST_COUNTED}) AS counted
-        ) AS df FROM unnest(CAST(:keys AS bigint[])) WITH ORDINALITY AS term(key, place)
-    ), telling AS MATERIALIZED (
-        SELECT key, ln(1 + greatest(episodes - df, 0) / (df + 0.5)) AS idf, df
-        FROM (SELECT *, sum(df) OVER (ORDER BY df, place) AS upto FROM asked WHERE df > 0) AS rarest, sized
-        WHERE upto <= {MOST_READ} OR upto = df
-    ), said AS MATERIALIZED (
-        SELECT id, session_id, position FROM (
-            SELECT e.id, e.session_id, e.position, sum(telling.idf) AS total
-            FROM telling CROSS JOIN LATERAL (
-                SELECT e.id, e.session_id, e.position FROM ({_HAVING.format(key="telling.key")}) AS e
-                WHERE {_OWNED} AND {_FITS} LIMIT {MOST_READ}) AS e
-            GROUP BY 1, 2, 3) AS scored
-        ORDER BY total DESC, position DESC LIMIT CAST(:hits AS bigint)
-    ), near AS MATERIALIZED (
-        SELECT id, session_id, position, distance FROM ((
-            SELECT id, session_id, position, distance FROM (
+def _find(*, filtered: bool) -> TextClause:
+    """The search; where nothing filters, the filters are left out of it, for they cost time in being compared with."""
+    fits = _FITS if filtered else "true"
+    return text(
+        f"""
+        WITH ceiling AS MATERIALIZED (
+            SELECT greatest(CAST(:exact AS bigint), sqrt(1000 * greatest(reltuples, 0)))::bigint
+                   * {10 if filtered else 1} AS most
+            FROM pg_class WHERE oid = 'aftermind.episodes'::regclass
+        ), sized AS MATERIALIZED (
+            SELECT coalesce(CAST(:episodes AS bigint), (SELECT count(*) FROM (
+                SELECT FROM aftermind.episodes e WHERE {_OWNED}
+                LIMIT (SELECT most + 1 FROM ceiling)) AS counted)) AS episodes
+        ), asked AS MATERIALIZED (
+            SELECT key, place, (SELECT count(*) FROM (
+                SELECT FROM ({_HAVING.format(key="key")}) AS e WHERE {_OWNED} LIMIT {MOST_COUNTED}) AS counted
+            ) AS df FROM unnest(CAST(:keys AS bigint[])) WITH ORDINALITY AS term(key, place)
+        ), telling AS MATERIALIZED (
+            SELECT key, ln(1 + greatest(episodes - df, 0) / (df + 0.5)) AS idf, df
+            FROM (SELECT *, sum(df) OVER (ORDER BY df, place) AS upto FROM asked WHERE df > 0) AS rarest, sized
+            WHERE upto <= {MOST_READ} OR upto = df
+        ), said AS MATERIALIZED (
+            SELECT id, session_id, position FROM (
+                SELECT e.id, e.session_id, e.position, sum(telling.idf) AS total
+                FROM telling CROSS JOIN LATERAL (
+                    SELECT e.id, e.session_id, e.position FROM ({_HAVING.format(key="telling.key")}) AS e
+                    WHERE {_OWNED} AND {fits} LIMIT {MOST_READ}) AS e
+                GROUP BY 1, 2, 3) AS scored
+            ORDER BY total DESC, position DESC LIMIT CAST(:hits AS bigint)
+        ), near AS MATERIALIZED (
+            SELECT id, session_id, position, distance FROM ((
+                SELECT id, session_id, position, distance FROM (
+                    SELECT e.id, e.session_id, e.position, e.embedding <=> {_VECTOR} AS distance
+                    FROM aftermind.episodes e
+                    WHERE {_OWNED} AND {fits} AND e.embedding IS NOT NULL OFFSET 0) AS compared
+                WHERE {_VECTOR} IS NOT NULL AND (SELECT episodes FROM sized) <= (SELECT most FROM ceiling)
+                ORDER BY distance LIMIT CAST(:hits AS bigint)
+            ) UNION ALL (
                 SELECT e.id, e.session_id, e.position, e.embedding <=> {_VECTOR} AS distance
                 FROM aftermind.episodes e
-                WHERE {_OWNED} AND {_FITS} AND e.embedding IS NOT NULL OFFSET 0) AS compared
-            WHERE {_VECTOR} IS NOT NULL AND (SELECT episodes FROM sized) <= (SELECT most FROM ceiling)
-            ORDER BY distance LIMIT CAST(:hits AS bigint)
-        ) UNION ALL (
-            SELECT e.id, e.session_id, e.position, e.embedding <=> {_VECTOR} AS distance
-            FROM aftermind.episodes e
-            WHERE {_OWNED_UNINDEXED} AND {_FITS}
-              AND {_VECTOR} IS NOT NULL AND (SELECT episodes FROM sized) > (SELECT most FROM ceiling)
-            ORDER BY e.embedding <=> {_VECTOR} LIMIT CAST(:hits AS bigint)
-        )) AS nearest
-    ), hits AS MATERIALIZED (
-        SELECT id, session_id, position FROM said UNION SELECT id, session_id, position FROM near
-    ), spots AS (
-        SELECT session_id, position FROM hits
-        UNION SELECT tail, (SELECT max(e.position) FROM aftermind.episodes e
-                            WHERE {_OWNED} AND e.session_id IS NOT DISTINCT FROM tail)
-        FROM unnest(CAST(:tails AS text[])) AS tail
-    ), spans AS MATERIALIZED (
-        SELECT session_id, unnest(range_agg(int8range(
-            {_neighbour("spot", before=True)}, {_neighbour("spot", before=False)}, '[]'))) AS places
-        FROM spots AS spot WHERE position IS NOT NULL GROUP BY session_id
-    ), around AS MATERIALIZED (
-        {_rows_of_spans()}
+                WHERE {_OWNED_UNINDEXED} AND {fits}
+                  AND {_VECTOR} IS NOT NULL AND (SELECT episodes FROM sized) > (SELECT most FROM ceiling)
+                ORDER BY e.embedding <=> {_VECTOR} LIMIT CAST(:hits AS bigint)
+            )) AS nearest
+        ), hits AS MATERIALIZED (
+            SELECT id, session_id, position FROM said UNION SELECT id, session_id, position FROM near
+        ), spots AS (
+            SELECT session_id, position FROM hits
+            UNION SELECT tail, (SELECT max(e.position) FROM aftermind.episodes e
+                                WHERE {_OWNED} AND e.session_id IS NOT DISTINCT FROM tail)
+            FROM unnest(CAST(:tails AS text[])) AS tail
+        ), spans AS MATERIALIZED (
+            SELECT session_id, unnest(range_agg(int8range(
+                {_neighbour("spot", before=True)}, {_neighbour("spot", before=False)}, '[]'))) AS places
+            FROM spots AS spot WHERE position IS NOT NULL GROUP BY session_id
+        ), around AS MATERIALIZED (
+            {_rows_of_spans(fits)}
+        )
+        SELECT array_agg(id) AS ids, array_agg(session_id) AS sessions, array_agg(position) AS positions,
+               array_agg(name) AS names, array_agg(length) AS lengths, string_agg(terms, '') AS terms,
+               array_agg(similarity) AS similarities, array_agg(asking) AS asking, array_agg(fits) AS fits,
+               array_agg(id IN (SELECT id FROM hits)) AS hit,
+               (SELECT episodes FROM sized) AS episodes,
+               (SELECT array_agg(df ORDER BY place) FROM asked) AS frequencies,
+               (SELECT array_agg(id ORDER BY distance) FROM near) AS nearest
+        FROM around
+        """
     )
-    SELECT array_agg(id) AS ids, array_agg(session_id) AS sessions, array_agg(position) AS positions,
-           array_agg(name) AS names, array_agg(length) AS lengths, string_agg(terms, '') AS terms,
-           array_agg(similarity) AS similarities, array_agg(asking) AS asking, array_agg(fits) AS fits,
-           array_agg(id IN (SELECT id FROM hits)) AS hit,
-           (SELECT episodes FROM sized) AS episodes,
-           (SELECT array_agg(df ORDER BY place) FROM asked) AS frequencies,
-           (SELECT array_agg(id ORDER BY distance) FROM near) AS nearest
-    FROM around
-    """
-)
+
+
+_FIND = {filtered: _find(filtered=filtered) for filtered in (False, True)}
+
+
+class _Sizes:
+    """How many episodes the big owners have, for a minute: it decides how to search and weighs words, never what is
+    found, and counting 20,000 index entries takes as long as a fifth of the search."""
+
+    def __init__(self) -> None:
+        self._known: dict[Scope, tuple[int, float]] = {}
+
+    def get(self, owner: Scope) -> int | None:
+        count, until = self._known.get(owner, (0, 0.0))
+        return count if monotonic() < until else None
+
+    def put(self, owner: Scope, count: int) -> None:
+        if count >= BIG_OWNER:
+            if len(self._known) >= SIZES_KEPT:
+                self._known.clear()
+            self._known[owner] = (count, monotonic() + SIZE_SECONDS)
 
 
 class PostgresSearch:
     """`EpisodeSearch` on any node, primary or replica."""
+
+    def __init__(self) -> None:
+        self._sizes = _Sizes()
 
     async def node_state(self, tx: Transaction) -> NodeState:
         """How far this node is; run it before the search and on the same connection. Locks nothing."""
@@ -189,9 +219,13 @@ class PostgresSearch:
     async def find(self, tx: Transaction, owner: Scope, search: Search) -> Found:
         """The owner's turns around the best hits, in one statement; reads only, locks nothing."""
         keys = keys_of(owner, search.question.terms)
-        row = await pg(tx).row(_FIND, **_parameters(owner, search, keys))
+        filtered = not search.wanted.is_open or search.known_at is not None
+        known = None if filtered else self._sizes.get(owner.owner)
+        row = await pg(tx).row(_FIND[filtered], **_parameters(owner, search, keys, known))
         if row is None:
             raise errors.Bug("the search answered nothing at all.")
+        if known is None and not filtered:
+            self._sizes.put(owner.owner, row.episodes)
         frequencies = Frequencies(episodes=row.episodes, having=row.frequencies or [0] * len(keys))
         return Found(
             ids=row.ids or (),
@@ -205,9 +239,10 @@ class PostgresSearch:
         return await brief(tx, owner, wanted)
 
 
-def _parameters(owner: Scope, search: Search, keys: Sequence[int]) -> dict[str, Any]:  # Any: as the driver takes them
-    wanted = search.wanted
-    return {
+def _parameters(
+    owner: Scope, search: Search, keys: Sequence[int], episodes: int | None
+) -> dict[str, Any]:  # Any: as the driver takes them
+    parameters = {
         "namespace": owner.namespace,
         "user": owner.user_column,
         "vector": search.vector,
@@ -215,7 +250,12 @@ def _parameters(owner: Scope, search: Search, keys: Sequence[int]) -> dict[str, 
         "hits": search.hits,
         "exact": search.exact_rows,
         "tails": list(search.tails),
-        "open": wanted.is_open and search.known_at is None,
+        "episodes": episodes,
+    }
+    wanted = search.wanted
+    if wanted.is_open and search.known_at is None:
+        return parameters
+    return parameters | {
         "session": wanted.session_id,
         "agent": wanted.agent_id,
         "roles": None if wanted.roles is None else [role.value for role in wanted.roles],
