@@ -3,17 +3,23 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, bindparam, func, select, true, update
+from sqlalchemy import ColumnElement, Row, and_, bindparam, func, select, text, true, update
 
 from aftermind import errors
 from aftermind.db.base import Database
-from aftermind.db.tables import JOBS
+from aftermind.db.tables import JOB_ATTEMPTS, JOBS
 from aftermind.db.transaction import pg
-from aftermind.types import Job, JobId, JobKind, JobState, Scope
-from aftermind.types.replay import DeadGroup, JobFilter
+from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Scope
+from aftermind.types.replay import DeadGroup, DeadLetter, JobFilter
 
 DEAD = (JobState.DEAD.value,)
 CLOSABLE_AGAIN = (JobState.DEAD.value, JobState.DISCARDED.value)  # what may be named by id
+
+
+# By the plans, whose items are indexed by job; a joined successor has an origin of its own, or none.
+_SUCCESSORS = text(
+    "SELECT DISTINCT new_job_id AS id FROM aftermind.replay_items WHERE job_id = :job AND new_job_id IS NOT NULL"
+)
 
 
 class PostgresDeadLetters:
@@ -52,11 +58,24 @@ class PostgresDeadLetters:
         async with self._database.transaction(read_only=True) as tx:
             return [_group(row) for row in (await pg(tx).execute(statement)).all()]
 
-    async def raw(self, job_id: JobId) -> bytes | None:
-        """The payload as bytes, of a turn or of something that could not be read; None where there is none."""
+    async def shown(self, job_id: JobId) -> DeadLetter | None:
+        """One job whole, dead or not any more; None where there is no such job."""
         async with self._database.transaction(read_only=True) as tx:
-            row = (await pg(tx).execute(select(JOBS.c.raw).where(JOBS.c.id == job_id))).first()
-        return None if row is None or row.raw is None else bytes(row.raw)
+            row = (await pg(tx).execute(select(JOBS).where(JOBS.c.id == job_id))).first()
+            if row is None:
+                return None
+            tried = select(JOB_ATTEMPTS).where(JOB_ATTEMPTS.c.job_id == job_id).order_by(JOB_ATTEMPTS.c.number)
+            attempts = (await pg(tx).execute(tried)).all()
+            successors = await pg(tx).rows(_SUCCESSORS, job=job_id)
+            named = select(JOBS).where(JOBS.c.id.in_([each.id for each in successors])).order_by(JOBS.c.created_at)
+            followed = (await pg(tx).execute(named)).all() if successors else []
+        return DeadLetter(
+            job=job_of(row),
+            attempts=tuple(_attempt(each) for each in attempts),
+            raw=None if row.raw is None else bytes(row.raw),
+            note=row.note,
+            successors=tuple(job_of(each) for each in followed),
+        )
 
     async def discard(self, wanted: JobFilter, *, note: str, actor: str) -> int:
         """Close those that fit, with a note; how many. They stay readable, and can still be replayed by id."""
@@ -121,6 +140,23 @@ def job_of(row: Row[Any]) -> Job:  # Any: a row of `jobs`
         fingerprint=row.fingerprint,
         answer=row.answer,
         origin_job_id=None if row.origin_job_id is None else JobId(row.origin_job_id),
+    )
+
+
+def _attempt(row: Row[Any]) -> Attempt:  # Any: a row of `job_attempts`
+    return Attempt(
+        job_id=JobId(row.job_id),
+        number=row.number,
+        worker=row.worker,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        outcome=row.outcome,
+        error_class=row.error_class,
+        error=row.error,
+        model=row.model,
+        tokens_in=row.tokens_in,
+        tokens_out=row.tokens_out,
+        cost_usd=row.cost_usd,
     )
 
 

@@ -9,6 +9,7 @@ from aftermind.types import Job, JobId, JobKind, Json
 from aftermind.types.replay import (
     MAX_REASON,
     DeadGroup,
+    DeadLetter,
     Estimate,
     ItemState,
     JobFilter,
@@ -83,8 +84,8 @@ class DeadLetters(Protocol):
     async def groups(self, wanted: JobFilter, *, limit: int = 100) -> list[DeadGroup]:
         """Those that fit by kind, reason and fingerprint, the largest group first."""
 
-    async def raw(self, job_id: JobId) -> bytes | None:
-        """The payload as bytes, of a turn or of something that could not be read; None where there is none."""
+    async def shown(self, job_id: JobId) -> DeadLetter | None:
+        """One job whole, dead or not any more; None where there is no such job."""
 
     async def discard(self, wanted: JobFilter, *, note: str, actor: str) -> int:
         """Close those that fit, with a note; how many. They stay readable, and can still be replayed by id."""

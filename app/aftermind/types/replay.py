@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import NewType
 
 from aftermind import errors
-from aftermind.types.job import JobKind, JobState
+from aftermind.types.job import Attempt, Job, JobKind, JobState
 from aftermind.types.message import Json
 from aftermind.types.scope import JobId
 
@@ -99,6 +99,17 @@ class JobFilter:
             elif isinstance(value, datetime):
                 named[name] = value.isoformat()
         return {name: value for name, value in named.items() if value}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """One of them, whole: the job, every attempt, its payload as bytes where it has some, and what came of it since."""
+
+    job: Job
+    attempts: tuple[Attempt, ...]
+    raw: bytes | None
+    note: str | None
+    successors: tuple[Job, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,7 @@
 """Dead letters are found by whatever is known of them, grouped by what failed, and never just gone."""
 
+from uuid import uuid4
+
 import pytest
 
 from aftermind import errors
@@ -59,10 +61,28 @@ def test_a_user_without_a_namespace_is_refused() -> None:
         JobFilter(user_id="alice")
 
 
-async def test_the_payload_is_whole(dead: PostgresDeadLetters, letters: Letters) -> None:
+async def test_a_letter_is_shown_whole_with_what_came_of_it(
+    dead: PostgresDeadLetters, replays: PostgresReplays, letters: Letters
+) -> None:
     [job] = await letters.bury()
+    await letters.connection.execute(
+        "INSERT INTO aftermind.job_attempts (job_id, number, worker, started_at, error) "
+        "VALUES ($1, 2, 'b', now(), 'again'), ($1, 1, 'a', now(), 'first')",
+        job,
+    )
+    plan = await replays.plan(JobFilter(), NewPlan(name="p", reason="r", actor="ops"))
+    await replays.start(plan.id)
+    await replays.step(plan.id)
 
-    assert await dead.raw(JobId(job)) == b"whole"
+    shown = await dead.shown(JobId(job))
+
+    assert shown is not None
+    assert (shown.raw, [attempt.error for attempt in shown.attempts]) == (b"whole", ["first", "again"])
+    assert [(one.state, one.origin_job_id) for one in shown.successors] == [(JobState.QUEUED, job)]
+
+
+async def test_a_job_that_is_not_there_shows_nothing(dead: PostgresDeadLetters) -> None:
+    assert await dead.shown(JobId(uuid4())) is None
 
 
 async def test_a_discarded_letter_keeps_its_note_and_can_still_be_replayed(

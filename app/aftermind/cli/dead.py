@@ -1,0 +1,207 @@
+"""`aftermind dead`: what failed for good, and how to look at it."""
+
+import getpass
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+from uuid import UUID
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from aftermind import errors
+from aftermind.cli import console
+from aftermind.cli.console import out
+from aftermind.types import Job, JobId, JobKind
+from aftermind.types.replay import DeadGroup, DeadLetter, JobFilter
+
+UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+Kinds = Annotated[list[JobKind] | None, typer.Option("--kind", "-k", help="Of this kind. May be repeated.")]
+Reasons = Annotated[
+    list[str] | None, typer.Option("--reason", "-r", help="Reason code, as in `stats`. May be repeated.")
+]
+Fingerprint = Annotated[str | None, typer.Option("--fingerprint", "-f", help="Failed alike, as in `stats`.")]
+ErrorText = Annotated[str | None, typer.Option("--error", "-e", help="The error holds this text.")]
+OfUser = Annotated[str | None, typer.Option("--user", "-u", help="Of this user; name the namespace too.")]
+OfNamespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Of this tenant. Default: of all.")]
+Since = Annotated[str | None, typer.Option(help="Died after: 30m, 24h, 7d, or a time like 2026-01-31T12:00.")]
+Until = Annotated[str | None, typer.Option(help="Died before: the same.")]
+Ids = Annotated[list[UUID] | None, typer.Option("--id", help="This job. May be repeated.")]
+Limit = Annotated[int, typer.Option(min=1, help="Most lines.")]
+
+dead = typer.Typer(
+    name="dead", help="Jobs that failed for good. They stay until replayed or discarded.", no_args_is_help=True
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.add_typer(dead)
+
+
+def wanted(
+    *,
+    ids: Sequence[UUID] | None,
+    kinds: Sequence[JobKind] | None,
+    reasons: Sequence[str] | None,
+    fingerprint: str | None,
+    error: str | None,
+    namespace: str | None,
+    user: str | None,
+    since: str | None,
+    until: str | None,
+) -> JobFilter:
+    """A filter as the options name it."""
+    return JobFilter(
+        ids=tuple(JobId(each) for each in ids or ()),
+        kinds=tuple(kinds or ()),
+        reasons=tuple(reasons or ()),
+        fingerprint=fingerprint,
+        error=error,
+        namespace=namespace,
+        user_id=user,
+        since=moment("since", since),
+        until=moment("until", until),
+    )
+
+
+def moment(name: str, told: str | None) -> datetime | None:
+    """A time, or how long ago it was."""
+    if told is None:
+        return None
+    number, unit = told[:-1], told[-1:]
+    if unit in UNITS and number.isdecimal():
+        return datetime.now(UTC) - timedelta(**{UNITS[unit]: int(number)})
+    try:
+        at = datetime.fromisoformat(told)
+    except ValueError as exc:
+        raise errors.InvalidFilter(name, told, "say 30m, 24h, 7d, or a time like 2026-01-31T12:00.") from exc
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def actor() -> str:
+    """Who sits at this terminal; it is kept with what they do."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a container without a name for its user
+        return "unknown"
+
+
+@dead.command()
+def ls(
+    *,
+    ids: Ids = None,
+    kind: Kinds = None,
+    reason: Reasons = None,
+    fingerprint: Fingerprint = None,
+    error: ErrorText = None,
+    namespace: OfNamespace = None,
+    user: OfUser = None,
+    since: Since = None,
+    until: Until = None,
+    limit: Limit = 50,
+) -> None:
+    """List dead letters, the latest first."""
+    asked = wanted(
+        ids=ids,
+        kinds=kind,
+        reasons=reason,
+        fingerprint=fingerprint,
+        error=error,
+        namespace=namespace,
+        user=user,
+        since=since,
+        until=until,
+    )
+    found = console.with_memory(lambda memory: memory.dead.listed(asked, limit=limit))
+    out.print(_listed(found) if found else "No dead letters.")
+
+
+@dead.command()
+def stats(*, namespace: OfNamespace = None, since: Since = None, limit: Limit = 50) -> None:
+    """Show them by what failed, the most frequent first: 5,000 alike are one line."""
+    asked = JobFilter(namespace=namespace, since=moment("since", since))
+    found = console.with_memory(lambda memory: memory.dead.groups(asked, limit=limit))
+    out.print(_grouped(found) if found else "No dead letters.")
+
+
+@dead.command()
+def show(job_id: Annotated[UUID, typer.Argument(help="The job.", show_default=False)]) -> None:
+    """Show one whole: every attempt, its payload's size, and what came of it since."""
+    letter = console.with_memory(lambda memory: memory.dead.shown(JobId(job_id)))
+    if letter is None:
+        raise errors.InvalidFilter("job", str(job_id), "no job has this id.")
+    _show(letter)
+
+
+@dead.command()
+def discard(
+    *,
+    note: Annotated[str, typer.Option(help="Why; it is kept.", show_default=False)],
+    ids: Ids = None,
+    kind: Kinds = None,
+    reason: Reasons = None,
+    fingerprint: Fingerprint = None,
+    error: ErrorText = None,
+    namespace: OfNamespace = None,
+    user: OfUser = None,
+    since: Since = None,
+    until: Until = None,
+) -> None:
+    """Close those that fit, with a note. They stay readable, and can still be replayed by id."""
+    asked = wanted(
+        ids=ids,
+        kinds=kind,
+        reasons=reason,
+        fingerprint=fingerprint,
+        error=error,
+        namespace=namespace,
+        user=user,
+        since=since,
+        until=until,
+    )
+    if asked == JobFilter():
+        raise errors.InvalidFilter("filter", None, "say which: all dead letters at once are not discarded by accident.")
+    count = console.with_memory(lambda memory: memory.dead.discard(asked, note=note, actor=actor()))
+    out.print(f"Discarded {count}.")
+
+
+def _listed(found: Sequence[Job]) -> Table:
+    shown = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("job", "kind", "owner", "reason", "tries", "died", "error"):
+        shown.add_column(title, no_wrap=title in ("job", "died"))
+    for job in found:
+        owner = f"{job.scope.namespace}/{job.scope.user_id or '-'}"
+        texts = (str(job.id), job.kind, owner, job.reason_code or "", str(job.attempts))
+        shown.add_row(*(escape(text) for text in (*texts, console.when(job.updated_at), job.error or "")))
+    return shown
+
+
+def _grouped(found: Sequence[DeadGroup]) -> Table:
+    shown = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("jobs", "kind", "reason", "fingerprint", "tenants", "oldest", "newest", "error"):
+        shown.add_column(title, justify="right" if title in ("jobs", "tenants") else "left")
+    for group in found:
+        times = (console.when(group.oldest), console.when(group.newest))
+        texts = (str(group.count), group.kind, group.reason_code, group.fingerprint, str(group.namespaces))
+        shown.add_row(*(escape(text) for text in (*texts, *times, group.error)))
+    return shown
+
+
+def _show(letter: DeadLetter) -> None:
+    job = letter.job
+    out.print(f"[bold]{job.kind}[/] {job.id} is [bold]{job.state}[/] ({escape(job.reason_code or 'no reason')})")
+    out.print(f"owner        {escape(job.scope.namespace)}/{escape(job.scope.user_id or '-')}")
+    out.print(f"error        {escape(job.error or '')}\nfingerprint  {job.fingerprint}\nlost leases  {job.lost_leases}")
+    if letter.note:
+        out.print(f"note         {escape(letter.note)}")
+    if letter.raw is not None:
+        out.print(f"payload      {len(letter.raw):,} bytes, whole")
+    for each in letter.attempts:
+        spent = f"  {each.tokens_in + each.tokens_out} tokens of {each.model}" if each.model else ""
+        said = f"{each.outcome or 'unknown'} by {each.worker}{spent}  {each.error or ''}"
+        out.print(f"attempt {each.number}    {console.when(each.started_at)}  {escape(said)}")
+    for successor in letter.successors:
+        out.print(f"replayed as  {successor.id}, which is {successor.state}")
