@@ -87,11 +87,17 @@ class Agent:
 
 
 @asynccontextmanager
-async def agent_on(url: str, state_dir: Path, **changed: Any) -> AsyncIterator[Agent]:  # Any: settings by name
-    """An agent's write path to that Redis."""
+async def agent_on(
+    url: str,
+    state_dir: Path,
+    *,
+    broker: str | None = None,
+    **changed: Any,  # Any: settings by name
+) -> AsyncIterator[Agent]:
+    """An agent's write path to that Redis, which is the broker too where none is named."""
     settings = Settings(state_dir=state_dir, **changed)
     link = remember_link(settings, url)
-    publisher = make_publisher(settings, broker=url, link=link)
+    publisher = make_publisher(settings, broker=broker or url, link=link)
     try:
         yield Agent(
             publisher=publisher, pending=Pending(link, Keys(settings.redis_prefix)), link=link, settings=settings

@@ -1,0 +1,183 @@
+"""`Receipt`: what became of a turn that was handed over. Nobody has to wait for it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from aftermind import errors
+from aftermind.events.types import MemoryEmbedded, MemoryEvent, MemoryFactsExtracted
+from aftermind.ledger.base import Ledger
+from aftermind.types import EpisodeId, Job, JobId, JobKind, JobState, Scope, Turn
+
+FIRST_LOOK, LAST_LOOK = 0.05, 2.0  # seconds between looks at the ledger, for events that were missed; doubles
+
+
+class Step(StrEnum):
+    """How far a turn has come; each step follows the one before."""
+
+    STORED = "stored"
+    EMBEDDED = "embedded"
+    EXTRACTED = "extracted"
+
+
+class StepState(StrEnum):
+    """What a step has come to. Only `WAITING` changes by itself."""
+
+    DONE = "done"
+    NOT_WANTED = "not wanted"
+    WAITING = "waiting"
+    DEAD = "dead"
+    FORGOTTEN = "forgotten"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiptStatus:
+    """Where a turn stands. `why` says what is waited for, or what a dead step died of; None where all is done."""
+
+    stored: StepState
+    embedded: StepState
+    extracted: StepState
+    why: str | None = None
+
+    def of(self, step: Step) -> StepState:
+        """The state of one step."""
+        return {Step.STORED: self.stored, Step.EMBEDDED: self.embedded, Step.EXTRACTED: self.extracted}[step]
+
+
+class News(Protocol):
+    """Where events are heard, live."""
+
+    def subscribe(self, owner: Scope, *, after: str | None = None) -> AsyncIterator[MemoryEvent]:
+        """The owner's events as they come."""
+
+
+class Receipt:
+    """Of one turn. `spooled`: it lies on this host's disk until Redis is back, and is safe as that disk is.
+
+    The second receipt of one idempotency key follows the first turn.
+    """
+
+    def __init__(self, turn: Turn, *, spooled: bool, ledger: Ledger, news: News) -> None:
+        self.job_id: JobId = turn.job_id
+        self.episode_ids: tuple[EpisodeId, ...] = turn.episode_ids
+        self.spooled = spooled
+        self._owner, self._keep = turn.scope.owner, turn.keep
+        self._ledger, self._news = ledger, news
+
+    def __repr__(self) -> str:
+        return f"Receipt(job_id={self.job_id}, episodes={len(self.episode_ids)}, spooled={self.spooled})"
+
+    async def stored(self, timeout: float | None = None) -> None:
+        """Wait until the turn is committed, at most `timeout` seconds (None: as long as it takes).
+
+        Raises `ReceiptTimeout` (the turn is safe all the same), `JobDead` where it is a dead letter, `Forgotten`.
+        """
+        await self._wait(Step.STORED, timeout)
+
+    async def embedded(self, timeout: float | None = None) -> None:
+        """Wait until its episodes have vectors, or need none. Raises as `stored`."""
+        await self._wait(Step.EMBEDDED, timeout)
+
+    async def extracted(self, timeout: float | None = None) -> None:
+        """Wait until it has been mined for facts, or is not to be. Raises as `stored`."""
+        await self._wait(Step.EXTRACTED, timeout)
+
+    async def status(self) -> ReceiptStatus:
+        """Where it stands now, without waiting. Raises `StoreUnavailable`."""
+        job = await self._ledger.job(self.job_id)
+        follow: Mapping[JobKind, JobState] = {}
+        if job is not None and job.state is JobState.DONE:
+            follow = await self._ledger.episode_states(self.job_id)
+        return judge(job, follow, keep=self._keep, spooled=self.spooled)
+
+    async def _wait(self, step: Step, timeout: float | None) -> None:
+        heard = asyncio.Event()
+        listening = asyncio.create_task(self._listen(step, heard))
+        try:
+            async with asyncio.timeout(timeout):
+                await self._resolve(step, heard)
+        except TimeoutError as exc:
+            raise errors.ReceiptTimeout(self.job_id, step, timeout or 0.0, await self._state_now(step)) from exc
+        finally:
+            listening.cancel()
+            await asyncio.wait([listening])
+
+    async def _resolve(self, step: Step, heard: asyncio.Event) -> None:
+        pause = FIRST_LOOK
+        while True:
+            heard.clear()
+            if await self._is_over(step):
+                return
+            with suppress(TimeoutError):
+                await asyncio.wait_for(heard.wait(), pause)
+            pause = min(pause * 2, LAST_LOOK)
+
+    async def _is_over(self, step: Step) -> bool:
+        try:
+            status = await self.status()
+        except errors.StoreUnavailable:
+            return False  # jobs wait for it as well
+        state = status.of(step)
+        if state is StepState.DEAD:
+            raise errors.JobDead(self.job_id, status.why or "unknown")
+        if state is StepState.FORGOTTEN:
+            raise errors.Forgotten(self.job_id)
+        return state is not StepState.WAITING
+
+    async def _listen(self, step: Step, heard: asyncio.Event) -> None:
+        with suppress(errors.Unavailable):  # the looks at the ledger go on without events
+            async for event in self._news.subscribe(self._owner):
+                if event.job_id == str(self.job_id) or (
+                    step is not Step.STORED and isinstance(event, MemoryEmbedded | MemoryFactsExtracted)
+                ):
+                    heard.set()
+
+    async def _state_now(self, step: Step) -> str:
+        try:
+            async with asyncio.timeout(LAST_LOOK):
+                status = await self.status()
+        except (errors.Unavailable, TimeoutError):
+            return "unknown, since the store does not answer"
+        return f"{status.of(step)} ({status.why})" if status.why else str(status.of(step))
+
+
+def judge(
+    job: Job | None, follow: Mapping[JobKind, JobState], *, keep: frozenset[str], spooled: bool = False
+) -> ReceiptStatus:
+    """The status of a turn by its store job and by the jobs that follow; a kind without a job is not wanted. Pure."""
+    if job is None:
+        return _all(StepState.WAITING, "on this host's disk, or pending" if spooled else "pending")
+    if job.state is not JobState.DONE:
+        state = _step(job.state)
+        return _all(state, job.reason_code or job.error or str(job.state))
+    embedded = _following(follow, JobKind.EMBED)
+    extracted = _following(follow, JobKind.EXTRACT) if "facts" in keep else StepState.NOT_WANTED
+    open_ = [
+        f"{kind} is {follow[kind]}"
+        for kind, state in ((JobKind.EMBED, embedded), (JobKind.EXTRACT, extracted))
+        if state not in (StepState.DONE, StepState.NOT_WANTED)
+    ]
+    return ReceiptStatus(stored=StepState.DONE, embedded=embedded, extracted=extracted, why="; ".join(open_) or None)
+
+
+def _all(state: StepState, why: str) -> ReceiptStatus:
+    return ReceiptStatus(stored=state, embedded=state, extracted=state, why=why)
+
+
+def _following(follow: Mapping[JobKind, JobState], kind: JobKind) -> StepState:
+    return _step(follow[kind]) if kind in follow else StepState.NOT_WANTED
+
+
+def _step(state: JobState) -> StepState:
+    match state:
+        case JobState.DONE:
+            return StepState.DONE
+        case JobState.DEAD | JobState.DISCARDED:
+            return StepState.DEAD
+        case JobState.FORGOTTEN:
+            return StepState.FORGOTTEN
+        case _:  # a replayed dead letter has a successor, which does its work
+            return StepState.WAITING

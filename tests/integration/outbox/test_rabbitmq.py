@@ -1,0 +1,77 @@
+"""RabbitMQ as the broker: it rings, Redis keeps the turn."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kombu.connection import Connection
+
+from aftermind.types import Scope
+from aftermind.wire.queues import STORE, TASK, queue_arguments
+from tests.support.rabbitmq import refused_port, running_rabbitmq
+from tests.support.turns import agent_on
+from tests.support.valkey import Valkey
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture(scope="module")
+def rabbitmq() -> Iterator[str]:
+    with running_rabbitmq() as url:
+        yield url
+
+
+def popped(url: str, timeout: float = 10.0) -> Any:  # Any: kombu's message
+    """The next bell, taken as a worker takes it."""
+    with Connection(url) as connection:  # type: ignore[no-untyped-call]
+        queue = connection.SimpleQueue(STORE, queue_args=dict(queue_arguments(url)))
+        try:
+            message = queue.get(timeout=timeout)
+            message.ack()
+            return message
+        finally:
+            queue.close()
+
+
+async def test_a_turn_is_kept_in_redis_and_rung_for_by_rabbitmq(valkey: Valkey, rabbitmq: str, tmp_path: Path) -> None:
+    async with agent_on(valkey.url, tmp_path, broker=rabbitmq) as agent:
+        turn = await agent.remember("secret-user", "secret words")
+
+        message = await asyncio.to_thread(popped, rabbitmq)
+
+        assert await agent.seen("secret-user") == ["secret words"]
+        assert message.headers["task"] == TASK
+        assert message.headers["id"] == str(turn.job_id)
+        assert message.payload[0] == [str(turn.job_id)]
+        assert "secret" not in f"{message.headers}{message.properties}{message.body}"
+
+
+async def test_the_bell_lies_in_a_quorum_queue(valkey: Valkey, rabbitmq: str, tmp_path: Path) -> None:
+    async with agent_on(valkey.url, tmp_path, broker=rabbitmq) as agent:
+        await agent.remember()
+        await asyncio.to_thread(popped, rabbitmq)
+
+    def redeclared_as_another_kind() -> None:
+        with Connection(rabbitmq) as connection:  # type: ignore[no-untyped-call]
+            connection.default_channel.queue_declare(STORE, durable=True, auto_delete=False)
+
+    with pytest.raises(Exception, match="inequivalent arg 'x-queue-type'"):
+        await asyncio.to_thread(redeclared_as_another_kind)
+
+
+async def test_without_rabbitmq_the_answer_is_not_delayed_and_the_turn_is_safe(
+    valkey: Valkey, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    nowhere = f"amqp://guest:guest@127.0.0.1:{refused_port()}//"
+    async with agent_on(valkey.url, tmp_path, broker=nowhere) as agent:
+        started = time.monotonic()
+        await agent.remember("alice", "safe")
+        took = time.monotonic() - started
+
+        assert (await agent.pending.read(Scope(user_id="alice"), limit=1)).total == 1
+
+    assert took < 0.3
+    assert "bell not rung" in caplog.text
