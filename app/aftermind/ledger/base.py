@@ -53,11 +53,13 @@ class Ledger(Protocol):
     async def enqueue(self, tx: Transaction, jobs: Sequence[NewJob]) -> list[JobId]:
         """Put jobs in; the ids that are new. One whose effect key has an unfinished job already is left out."""
 
-    async def debounce(self, tx: Transaction, job: NewJob, *, quiet: timedelta, at_most: timedelta) -> JobId:
-        """Put a job in to run after `quiet`, or push the one of the same effect key that still waits.
+    async def debounce(
+        self, tx: Transaction, jobs: Sequence[NewJob], *, quiet: timedelta, at_most: timedelta
+    ) -> list[JobId]:
+        """Put jobs in to run after `quiet`, or push those of the same effect key that still wait.
 
-        It never waits longer than `at_most` after it was first put in. Where that job is running already, a successor
-        is put in behind it. The id of the job that will do the work.
+        One never waits longer than `at_most` after it was first put in. Where it is running already, a successor is
+        put in behind it. For each, in order, the id of the job that will do the work. Effect keys are distinct.
         """
 
     async def record_stored(self, tx: Transaction, turns: Sequence[Turn]) -> frozenset[JobId]:
@@ -86,6 +88,9 @@ class Ledger(Protocol):
     async def heartbeat(self, leases: Sequence[Lease], *, for_: timedelta) -> frozenset[LeaseToken]:
         """Renew; the tokens that still hold."""
 
+    async def finish_all(self, tx: Transaction, leases: Sequence[Lease]) -> frozenset[JobId]:
+        """Close those as done whose token still fits; their ids. The caller leaves out the effect of the others."""
+
     async def finish(
         self, tx: Transaction, lease: Lease, *, spent: Spent | None = None, note: str | None = None
     ) -> None:
@@ -95,7 +100,7 @@ class Ledger(Protocol):
         """Keep a model's answer with the job, so that a retry neither pays nor asks again. Raises `LeaseLost`."""
 
     async def retry(self, lease: Lease, failure: Failure, *, after: timedelta, spent: Spent | None = None) -> None:
-        """Hand back a failed attempt, to run again `after` from now; buries it where that was the last try."""
+        """Hand back a failed attempt, to run again `after` from now. Whether there is another try is the caller's."""
 
     async def snooze(self, lease: Lease, *, after: timedelta, why: str) -> None:
         """Hand back without a failure: an outage, a budget or a pause. Gives the attempt back."""
@@ -104,12 +109,15 @@ class Ledger(Protocol):
         """Make a dead letter of it, payload whole."""
 
     async def bury_turn(
-        self, tx: Transaction, turn: Turn | None, job_id: JobId, payload: bytes, failure: Failure
-    ) -> None:
-        """Park a pending turn, or bytes that cannot be read, as a dead letter with its payload."""
+        self, tx: Transaction, job_id: JobId, owner: Scope, payload: bytes, failure: Failure, *, attempts: int = 0
+    ) -> bool:
+        """Park a pending turn, or bytes that cannot be read, as a dead letter; False where it was stored after all."""
 
     async def expire_leases(self) -> int:
         """Make jobs runnable whose lease has run out, counting a lost lease; bury those with too many. How many."""
+
+    async def prune(self, *, older_than: timedelta, limit: int) -> int:
+        """Delete finished jobs, never dead letters, that ended so long ago; how many, at most `limit`."""
 
     # looking
 

@@ -83,6 +83,7 @@ class NewJob:
     payload: Mapping[str, Json] = field(default_factory=dict)
     effect_key: str
     run_at: datetime | None = None
+    follows: tuple[JobId, ...] = ()  # the store jobs whose follow-up work it does, for their receipts
     origin_job_id: JobId | None = None
     replay_plan_id: str | None = None
 
@@ -110,6 +111,7 @@ class Job:
     error: str | None = None
     fingerprint: str | None = None
     answer: Mapping[str, Json] | None = None
+    raw: bytes | None = None  # a turn that the ledger accepted, or bytes that could not be read
     origin_job_id: JobId | None = None
 
 

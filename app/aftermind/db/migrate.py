@@ -1,0 +1,101 @@
+"""Migrations: apply them, check that they were applied, refuse vectors of another dimension."""
+
+from pathlib import Path
+
+import asyncpg
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection, text
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+from sqlalchemy.pool import NullPool
+
+from aftermind import errors
+from aftermind.db.failures import HEAD, translated
+from aftermind.db.tables import SCHEMA, VERSION_TABLE
+
+DEFAULT_DIMENSION = 384  # of the offline embedder and of the small sentence-transformers
+LOCK = 4_702_111_234_905_311  # any fixed number: two migrators of one database must not run at once
+SCRIPTS = Path(__file__).parent / "migrations"
+
+_PREPARE = (
+    "CREATE EXTENSION IF NOT EXISTS vector",
+    f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}",
+)
+_META = text("SELECT value FROM aftermind.meta WHERE key = :key")
+_NOTE = text("INSERT INTO aftermind.meta VALUES (:key, :value) ON CONFLICT (key) DO NOTHING")
+
+
+async def apply(
+    url: str, *, dimension: int | None = None, embedder: str | None = None, language: str = "english"
+) -> str:
+    """Bring a database to this release's schema; the revision that it has then.
+
+    Safe to repeat and to run at several places at once: the second waits for the first. A new database gets vectors of
+    `dimension` (default 384); one that exists raises `DimensionMismatch` where it has another one. Raises
+    `StoreUnavailable` too.
+    """
+    engine = create_async_engine(
+        "postgresql+asyncpg://", async_creator=lambda: asyncpg.connect(url, timeout=10), poolclass=NullPool
+    )
+    try:
+        with translated("migrate"):
+            async with engine.connect() as connection:
+                return await _migrated(connection, dimension, embedder, language)
+    finally:
+        await engine.dispose()
+
+
+async def check(url: str, *, dimension: int | None = None, timeout_seconds: float = 5.0) -> None:
+    """Raise `SchemaOutdated` where migrations are missing, `DimensionMismatch` where vectors do not fit.
+
+    A schema that a later release has expanded is fine: what this one reads is still there.
+    """
+    with translated("schema"):
+        connection = await asyncpg.connect(url, timeout=timeout_seconds, command_timeout=timeout_seconds)
+        try:
+            found = await connection.fetchval(f"SELECT version_num FROM {SCHEMA}.{VERSION_TABLE}")
+            stored = await connection.fetchval("SELECT value FROM aftermind.meta WHERE key = 'dimension'")
+        except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError) as exc:
+            raise errors.SchemaOutdated(None, HEAD) from exc
+        finally:
+            await connection.close()
+    if found is None or _number(found) < _number(HEAD):
+        raise errors.SchemaOutdated(found, HEAD)
+    if dimension is not None and int(stored) != dimension:
+        raise errors.DimensionMismatch(int(stored), dimension)
+
+
+async def _migrated(connection: AsyncConnection, dimension: int | None, embedder: str | None, language: str) -> str:
+    await connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": LOCK})  # given back with the connection
+    for statement in _PREPARE:
+        await connection.execute(text(statement))
+    await connection.commit()
+    await _refuse_other_dimension(connection, dimension)
+    await connection.run_sync(_upgrade, dimension or DEFAULT_DIMENSION)
+    given = {"dimension": str(dimension or DEFAULT_DIMENSION), "embedder": embedder, "language": language}
+    for key, value in given.items():
+        if value is not None:
+            await connection.execute(_NOTE, {"key": key, "value": value})
+    await connection.commit()
+    return HEAD
+
+
+async def _refuse_other_dimension(connection: AsyncConnection, dimension: int | None) -> None:
+    there = await connection.scalar(text("SELECT to_regclass('aftermind.meta') IS NOT NULL"))
+    stored = await connection.scalar(_META, {"key": "dimension"}) if there else None
+    await connection.commit()
+    if dimension is not None and stored is not None and int(stored) != dimension:
+        raise errors.DimensionMismatch(int(stored), dimension)
+
+
+def _upgrade(connection: Connection, dimension: int) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(SCRIPTS))
+    config.attributes["connection"] = connection
+    config.attributes["dimension"] = dimension
+    command.upgrade(config, "head")
+    connection.commit()
+
+
+def _number(revision: str) -> int:
+    return int(revision.split("_")[0])

@@ -1,0 +1,219 @@
+"""`PostgresDatabase`: connections to one node, kept per event loop, opened when first needed."""
+
+import asyncio
+import struct
+import threading
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
+
+import asyncpg
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import event, exc, text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from aftermind import errors
+from aftermind.db.base import Watermark
+from aftermind.db.failures import translated
+from aftermind.db.transaction import PgTransaction
+
+SCHEMES = ("postgresql", "postgres")
+
+# The timeline out of the file name, not the control file: that one changes only with the checkpoint after a promotion.
+_WATERMARK = text(
+    "SELECT (SELECT system_identifier FROM pg_control_system()) AS system, "
+    "('x' || left(pg_walfile_name(lsn), 8))::bit(32)::int AS timeline, (lsn - '0/0'::pg_lsn)::bigint AS lsn "
+    "FROM pg_current_wal_insert_lsn() AS lsn"
+)
+WAL_PAGE, PAGE_HEADER = 8192, 24  # bytes; at the start of a page the insert position already counts the page's header
+
+
+class PostgresDatabase:
+    """One Postgres node. Constructing it connects nothing; the first statement does.
+
+    Usable from several event loops and threads at once: each running loop has an engine, and so a pool, of its own.
+    `timeout_seconds` bounds a statement and a wait for a pooled connection, `connect_timeout_seconds` a new connection.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout_seconds: float = 5.0,
+        connect_timeout_seconds: float = 2.0,
+        pool_size: int = 10,
+        application_name: str = "aftermind",
+        session_settings: Mapping[str, str] | None = None,
+    ) -> None:
+        self._url = _plain(url)
+        self._timeout = timeout_seconds
+        self._connect_timeout = connect_timeout_seconds
+        self._pool_size = pool_size
+        self._application_name = application_name
+        self._session_settings = dict(session_settings or {})
+        self._engines: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncEngine] = WeakKeyDictionary()
+        self._lock = threading.Lock()
+        self.name = _shown(self._url)
+
+    def __repr__(self) -> str:
+        return f"PostgresDatabase({self.name!r})"
+
+    @property
+    def url(self) -> str:
+        """Where it is, password included: for migrations and child processes, never for logs."""
+        return self._url
+
+    @asynccontextmanager
+    async def transaction(
+        self, *, namespace: str | None = None, read_only: bool = False, timeout: float | None = None
+    ) -> AsyncIterator[PgTransaction]:
+        """A transaction that commits at the end of the block and rolls back where it raises.
+
+        `namespace` is set for the transaction alone (`aftermind.namespace`). A `read_only` one without a namespace runs
+        without BEGIN and COMMIT, so that a single read is a single round trip: each statement sees its own moment, as
+        under READ COMMITTED anyway. `timeout` bounds each statement, in seconds. Raises `StoreUnavailable`.
+        """
+        autocommit = read_only and namespace is None
+        async with self._connection(autocommit=autocommit, read_only=read_only) as connection:
+            tx = PgTransaction(connection, what=self.name, timeout=timeout or self._timeout)
+            try:
+                if not autocommit:
+                    await tx.open(namespace=namespace, timeout=None if timeout is None else timedelta(seconds=timeout))
+                yield tx
+            except BaseException:
+                await tx.rollback()
+                raise
+            await tx.commit()
+        tx.committed()
+
+    @asynccontextmanager
+    async def statements(self, *, timeout: float | None = None) -> AsyncIterator[PgTransaction]:
+        """Statements that commit one by one, for work that is a single statement: no BEGIN, no COMMIT, one round trip."""
+        async with self._connection(autocommit=True, read_only=False) as connection:
+            tx = PgTransaction(connection, what=self.name, timeout=timeout or self._timeout)
+            try:
+                yield tx
+            except BaseException:
+                await tx.rollback()
+                raise
+
+    async def watermark(self) -> Watermark:
+        """Where the log stands now; take it after a COMMIT, never before (320 of 400 recalls were stale otherwise).
+
+        Raises `StoreUnavailable` on a node in recovery: a replica has no watermark of its own.
+        """
+        async with self.statements() as run:
+            row = await run.row(_WATERMARK)
+        if row is None:
+            raise errors.Bug("Postgres did not tell where its log stands.")
+        # No record ends inside a page's header: an idle replica has replayed all when it stands at the page's start.
+        lsn = row.lsn - PAGE_HEADER if row.lsn % WAL_PAGE == PAGE_HEADER else row.lsn
+        return Watermark(system=row.system, timeline=row.timeline, lsn=lsn)
+
+    async def close(self) -> None:
+        """Give back every connection, those of other loops too. The object reopens when it is used again."""
+        with self._lock:
+            engines, self._engines = dict(self._engines), WeakKeyDictionary()
+        here = asyncio.get_running_loop()
+        for loop, engine in engines.items():
+            if loop is here:
+                await engine.dispose()
+            elif loop.is_running():
+                with suppress(TimeoutError):
+                    done = asyncio.run_coroutine_threadsafe(engine.dispose(), loop)
+                    await asyncio.wait_for(asyncio.wrap_future(done), self._timeout)
+            else:
+                engine.sync_engine.dispose(close=False)  # its loop is gone: nothing can be said to the server any more
+
+    @asynccontextmanager
+    async def _connection(self, *, autocommit: bool, read_only: bool) -> AsyncIterator[AsyncConnection]:
+        with translated(self.name):
+            connection = await self._engine().connect()
+        try:
+            if autocommit:
+                await connection.execution_options(isolation_level="AUTOCOMMIT")
+            elif read_only:
+                await connection.execution_options(postgresql_readonly=True)
+            yield connection
+        finally:
+            with translated(self.name):
+                await connection.close()
+
+    def _engine(self) -> AsyncEngine:
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            engine = self._engines.get(loop)
+            if engine is None:
+                engine = self._engines[loop] = self._new_engine()
+            return engine
+
+    def _new_engine(self) -> AsyncEngine:
+        engine = create_async_engine(
+            "postgresql+asyncpg://",
+            async_creator=self._connect,
+            pool_size=self._pool_size,
+            max_overflow=0,
+            pool_timeout=self._timeout,
+            pool_use_lifo=True,
+            hide_parameters=True,  # an error's text must not carry what users said
+        )
+        event.listen(engine.sync_engine, "checkout", _refuse_closed)
+        return engine
+
+    async def _connect(self) -> "asyncpg.Connection[asyncpg.Record]":
+        connection = await asyncpg.connect(
+            self._url,
+            timeout=self._connect_timeout,
+            command_timeout=self._timeout + 1,
+            server_settings={
+                "application_name": self._application_name,
+                "statement_timeout": str(round(self._timeout * 1000)),
+                # A process that is frozen in the middle of a transaction must not hold its locks for ever.
+                "idle_in_transaction_session_timeout": str(round(self._timeout * 2000)),
+                "jit": "off",  # short statements: compiling costs more than it saves
+                **self._session_settings,
+            },
+        )
+        try:
+            await connection.set_type_codec(
+                "halfvec", schema="public", encoder=encode_half, decoder=decode_half, format="binary"
+            )
+        except ValueError:  # no pgvector yet: the migration creates it
+            pass
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
+
+
+def encode_half(vector: NDArray[np.floating[Any]]) -> bytes:  # Any: any float width
+    """pgvector's wire format of a halfvec: dimension, two unused bytes, big-endian half floats."""
+    return struct.pack(">HH", len(vector), 0) + np.asarray(vector).astype(">f2").tobytes()
+
+
+def decode_half(data: bytes) -> NDArray[np.float32]:
+    """The reverse of `encode_half`, widened for computing."""
+    return np.frombuffer(data, dtype=">f2", offset=4).astype(np.float32)
+
+
+def _refuse_closed(connection: Any, _record: object, _proxy: object) -> None:  # Any: SQLAlchemy's adapter of asyncpg
+    # A connection whose server went away while it lay in the pool is known to be closed without asking anybody; the
+    # pool then opens another one, so that a restart of Postgres fails no statement that begins after it.
+    if connection.driver_connection.is_closed():
+        raise exc.DisconnectionError
+
+
+def _plain(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme.split("+")[0] not in SCHEMES:
+        raise errors.InvalidSettings("database_url", _shown(url), "it must begin with postgresql://")
+    return f"postgresql://{rest}"
+
+
+def _shown(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.hostname or 'local'}:{parts.port or 5432}{parts.path}"

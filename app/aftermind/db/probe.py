@@ -1,0 +1,71 @@
+"""One look at a Postgres node from outside: what it is, how far it is, and whether its clock agrees with ours."""
+
+import time
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import asyncpg
+
+from aftermind.db.failures import translated
+
+CONNECT_SECONDS = 5.0
+
+# pg_control_system may be executed by everybody; the lag is 0 where everything received has been replayed, else an idle
+# primary would look like a lagging replica.
+_LOOK = """
+SELECT current_setting('server_version') AS version, pg_is_in_recovery() AS in_recovery,
+       (SELECT system_identifier FROM pg_control_system()) AS system,
+       (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END
+        - '0/0'::pg_lsn)::bigint AS lsn,
+       CASE WHEN pg_last_wal_receive_lsn() IS NOT DISTINCT FROM pg_last_wal_replay_lsn() THEN 0
+            ELSE coalesce(extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp()), 0)
+       END::float8 AS lag_seconds,
+       extract(epoch FROM clock_timestamp())::float8 AS clock,
+       current_setting('fsync') AS fsync, current_setting('synchronous_commit') AS synchronous_commit
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """What a node says of itself. `lsn` is in bytes: written on a primary, replayed on a replica."""
+
+    name: str
+    version: str
+    in_recovery: bool
+    system: int
+    lsn: int
+    lag_seconds: float
+    clock_ahead_seconds: float
+    round_trip_ms: float
+    fsync: str
+    synchronous_commit: str
+
+
+async def node(url: str) -> Node:
+    """Connect, ask once, and leave. Raises `StoreUnavailable`."""
+    parts = urlsplit(url)
+    name = f"{parts.hostname or 'local'}:{parts.port or 5432}"
+    with translated(name):
+        connection = await asyncpg.connect(
+            url.replace("+asyncpg", "", 1), timeout=CONNECT_SECONDS, command_timeout=CONNECT_SECONDS
+        )
+        try:
+            await connection.fetchval("SELECT 1")  # the first statement pays for the connection's warming up
+            asked = time.time()
+            row = await connection.fetchrow(_LOOK)
+            answered = time.time()
+        finally:
+            await connection.close()
+    assert row is not None
+    return Node(
+        name=name,
+        version=row["version"].split(" ")[0],
+        in_recovery=row["in_recovery"],
+        system=row["system"],
+        lsn=row["lsn"] or 0,
+        lag_seconds=row["lag_seconds"],
+        clock_ahead_seconds=row["clock"] - (asked + answered) / 2,
+        round_trip_ms=(answered - asked) * 1000,
+        fsync=row["fsync"],
+        synchronous_commit=row["synchronous_commit"],
+    )

@@ -1,0 +1,292 @@
+"""Every table as SQLAlchemy Core sees it. The migrations create them; a test compares the two."""
+
+from datetime import datetime
+
+from pgvector.sqlalchemy import HALFVEC
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    DateTime,
+    Double,
+    ForeignKeyConstraint,
+    Identity,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+    Uuid,
+    text,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, TSVECTOR
+
+SCHEMA = "aftermind"  # of our own, so that a database with its own `users` and `events` can be shared
+VERSION_TABLE = "schema_version"
+METADATA = MetaData(schema=SCHEMA)
+
+# Serial kinds: one running job a session. Written out, because a partial index serves only a query that says the same.
+SERIAL_KINDS = ("extract", "summarise", "profile")
+
+
+def _id(name: str, *, nullable: bool = True) -> Column[str]:
+    return Column(name, Text(collation="C"), nullable=nullable)
+
+
+def _key(name: str) -> Column[str]:
+    return Column(name, Text(collation="C"), primary_key=True)
+
+
+def _time(name: str, *, nullable: bool = True, now: bool = False) -> Column[datetime]:
+    default = text("now()") if now else None
+    return Column(name, DateTime(timezone=True), nullable=nullable and not now, server_default=default)
+
+
+META = Table("meta", METADATA, Column("key", Text, primary_key=True), Column("value", Text, nullable=False))
+
+USERS = Table(
+    "users",
+    METADATA,
+    _key("namespace"),
+    _key("user_id"),
+    _time("created_at", now=True),
+    Column("forgets", Integer, nullable=False, server_default=text("0")),
+)
+
+TOMBSTONES = Table(
+    "tombstones",
+    METADATA,
+    _key("namespace"),
+    _key("user_id"),
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    _time("at", nullable=False),
+    _id("session_id"),
+    _time("before"),
+    Column("ids", ARRAY(Uuid), nullable=False, server_default=text("'{}'")),
+)
+
+EPISODES = Table(
+    "episodes",
+    METADATA,
+    _key("namespace"),
+    _key("user_id"),
+    Column("id", Uuid, primary_key=True),
+    _id("session_id"),
+    _id("agent_id"),
+    Column("role", Text, nullable=False),
+    Column("name", Text),
+    Column("content", Text, nullable=False),
+    Column("metadata", JSONB, nullable=False, server_default=text("'{}'")),
+    _time("occurred_at", nullable=False),
+    _time("remembered_at", nullable=False),
+    Column("position", BigInteger, nullable=False),
+    Column("job_id", Uuid),
+    Column("mark", Text),
+    Column("terms", ARRAY(BigInteger), nullable=False),  # stores.postgres.terms.term_keys: each term with its owner
+    Column("embedding", HALFVEC),  # its dimension is the database's own: see `meta`
+)
+
+PREDICATES = Table(
+    "predicates", METADATA, _key("namespace"), _key("predicate"), Column("cardinality", Text, nullable=False)
+)
+
+FACTS = Table(
+    "facts",
+    METADATA,
+    _key("namespace"),
+    _key("user_id"),
+    Column("id", Uuid, primary_key=True),
+    _id("session_id"),
+    _id("agent_id"),
+    _id("subject", nullable=False),
+    _id("predicate", nullable=False),
+    Column("object", Text, nullable=False),
+    Column("confidence", Double, nullable=False),
+    Column("cardinality", Text, nullable=False),
+    _time("valid_from"),
+    _time("valid_to"),
+    _time("recorded_at", nullable=False),
+    _time("superseded_at"),
+    Column("superseded_by", Uuid),
+    Column("strength", Integer, nullable=False, server_default=text("1")),
+    Column("extractor", Text, nullable=False),
+    Column("lexemes", TSVECTOR, nullable=False),
+    Column("embedding", HALFVEC),
+)
+
+FACT_SOURCES = Table(
+    "fact_sources",
+    METADATA,
+    _key("namespace"),
+    _key("user_id"),
+    Column("fact_id", Uuid, primary_key=True),
+    Column("episode_id", Uuid, primary_key=True),
+    ForeignKeyConstraint(
+        ["namespace", "user_id", "fact_id"], [FACTS.c.namespace, FACTS.c.user_id, FACTS.c.id], ondelete="CASCADE"
+    ),
+)
+
+BLOCKS = Table(
+    "blocks",
+    METADATA,
+    _key("namespace"),
+    _key("user_id"),
+    _key("name"),
+    _id("agent_id"),
+    Column("content", Text, nullable=False),
+    Column("description", Text, nullable=False, server_default=text("''")),
+    Column("version", Integer, nullable=False),
+    _time("updated_at", nullable=False),
+)
+
+SUMMARIES = Table(
+    "summaries",
+    METADATA,
+    _key("namespace"),
+    _key("user_id"),
+    Column("session_id", Text(collation="C"), primary_key=True, server_default=text("''")),
+    Column("text", Text, nullable=False),
+    Column("covers_to", BigInteger, nullable=False),
+    Column("turns", Integer, nullable=False),
+    _time("updated_at", nullable=False),
+    Column("summariser", Text, nullable=False),
+    Column("version", Integer, nullable=False),
+)
+
+PROFILES = Table(
+    "profiles",
+    METADATA,
+    _key("namespace"),
+    _key("user_id"),
+    Column("version", Integer, nullable=False),
+    _time("updated_at", nullable=False),
+)
+
+PROFILE_TRAITS = Table(
+    "profile_traits",
+    METADATA,
+    _key("namespace"),
+    _key("user_id"),
+    _key("name"),
+    Column("value", JSONB, nullable=False),
+    Column("evidence", ARRAY(Uuid), nullable=False, server_default=text("'{}'")),
+    _time("updated_at", nullable=False),
+    ForeignKeyConstraint(["namespace", "user_id"], [PROFILES.c.namespace, PROFILES.c.user_id], ondelete="CASCADE"),
+)
+
+JOBS = Table(
+    "jobs",
+    METADATA,
+    Column("id", Uuid, primary_key=True),
+    _id("namespace", nullable=False),
+    _id("user_id", nullable=False),
+    _id("session_id"),
+    _id("agent_id"),
+    _id("kind", nullable=False),
+    _id("state", nullable=False),
+    Column("payload", JSONB, nullable=False, server_default=text("'{}'")),
+    Column("raw", LargeBinary),  # a turn accepted by Postgres, or bytes that could not be read
+    _id("effect_key", nullable=False),
+    Column("slot", SmallInteger, nullable=False, server_default=text("0")),  # 1: the successor of one that runs
+    Column("turn", BigInteger),  # place in the fair order; NULL until run_at has passed
+    Column("weight", Integer, nullable=False, server_default=text("1")),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    Column("lost_leases", Integer, nullable=False, server_default=text("0")),
+    _time("run_at", now=True),
+    _time("due_by"),  # a debounce never pushes run_at beyond it
+    Column("token", Uuid),
+    Column("worker", Text),
+    _time("lease_until"),
+    Column("reason_code", Text),
+    Column("error_class", Text),
+    Column("error", Text),
+    Column("fingerprint", Text),
+    Column("model", Text),
+    Column("answer", JSONB),
+    Column("note", Text),
+    Column("origin_job_id", Uuid),
+    Column("replay_plan_id", Text),
+    _time("created_at", now=True),
+    _time("updated_at", now=True),
+)
+
+JOB_ATTEMPTS = Table(
+    "job_attempts",
+    METADATA,
+    Column("job_id", Uuid, primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("worker", Text, nullable=False),
+    _time("started_at", nullable=False),
+    _time("ended_at"),
+    Column("outcome", Text),
+    Column("error_class", Text),
+    Column("error", Text),
+    Column("model", Text),
+    Column("tokens_in", Integer, nullable=False, server_default=text("0")),
+    Column("tokens_out", Integer, nullable=False, server_default=text("0")),
+    Column("cost_usd", Double, nullable=False, server_default=text("0")),
+)
+
+JOB_FOLLOWS = Table(
+    "job_follows",
+    METADATA,
+    Column("follows", Uuid, primary_key=True),
+    _key("kind"),
+    Column("job_id", Uuid, primary_key=True),
+)
+
+REPLAY_PLANS = Table(
+    "replay_plans",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("mode", Text, nullable=False),
+    Column("filter", JSONB, nullable=False, server_default=text("'{}'")),
+    Column("overrides", JSONB, nullable=False, server_default=text("'{}'")),
+    Column("rate", Double, nullable=False),
+    Column("concurrency", Integer, nullable=False),
+    Column("max_failure_share", Double, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("note", Text),
+    _time("frozen_at", now=True),
+    _time("started_at"),
+    _time("resumed_at"),  # the breaker counts from here
+    _time("due_at"),  # when the next item may be put in, by the plan's rate
+    _time("finished_at"),
+)
+
+REPLAY_ITEMS = Table(
+    "replay_items",
+    METADATA,
+    Column("plan_id", Text, primary_key=True),
+    Column("job_id", Uuid, primary_key=True),
+    Column("place", Integer, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("new_job_id", Uuid),
+    Column("note", Text),
+    _time("updated_at", now=True),
+    ForeignKeyConstraint(["plan_id"], [REPLAY_PLANS.c.id], ondelete="CASCADE"),
+)
+
+EVENT_COUNTERS = Table(
+    "event_counters",
+    METADATA,
+    _key("namespace"),
+    _key("user_id"),
+    Column("last", BigInteger, nullable=False),
+    Column("pruned_to", BigInteger, nullable=False, server_default=text("0")),
+)
+
+EVENTS = Table(
+    "events",
+    METADATA,
+    _key("namespace"),
+    _key("user_id"),
+    Column("seq", BigInteger, primary_key=True),
+    _id("id", nullable=False),
+    Column("event", JSONB, nullable=False),
+    _time("created_at", now=True),
+    _time("published_at"),
+)

@@ -1,0 +1,111 @@
+"""`PgTransaction`: the handle that the Postgres store and ledger share, so that their effects commit as one."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import CursorResult, Executable, Row, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from aftermind import errors
+from aftermind.db.base import Transaction
+from aftermind.db.failures import translated
+
+Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]]  # Any: whatever the driver has a codec for
+
+# Server first: its own timeout leaves the connection usable. Ours is for a server that is frozen or cut off.
+CLIENT_GRACE_SECONDS = 0.25
+
+_OPEN = text(
+    "SELECT set_config('aftermind.namespace', :namespace, true), set_config('statement_timeout', :timeout, true)"
+)
+
+
+class PgTransaction:
+    """Statements on one connection, each under a deadline.
+
+    A statement that is cut off (deadline, cancelled task) ends the connection too: what it did is unknown, and waiting
+    for a frozen server to roll back would take as long as the server likes.
+    """
+
+    def __init__(self, connection: AsyncConnection, *, what: str, timeout: float) -> None:
+        self._connection = connection
+        self._what = what
+        self._timeout = timeout
+        self._hooks: list[Callable[[], None]] = []
+
+    def after_commit(self, call: Callable[[], None]) -> None:
+        """Run `call` once the commit has succeeded, in the order added; never after a rollback."""
+        self._hooks.append(call)
+
+    async def execute(self, statement: Executable, parameters: Parameters | None = None) -> CursorResult[Any]:
+        """Run one statement. Raises `StoreUnavailable`, `SchemaOutdated` or `DimensionMismatch`."""
+        async with self._deadline():
+            return await self._connection.execute(statement, parameters)
+
+    async def rows(self, statement: Executable, **parameters: Any) -> Sequence[Row[Any]]:  # Any: see Parameters
+        """All rows of one statement."""
+        return (await self.execute(statement, parameters)).all()
+
+    async def row(self, statement: Executable, **parameters: Any) -> Row[Any] | None:  # Any: see Parameters
+        """The first row of one statement, or None."""
+        return (await self.execute(statement, parameters)).first()
+
+    async def count(self, statement: Executable, **parameters: Any) -> int:  # Any: see Parameters
+        """How many rows one statement changed."""
+        return int((await self.execute(statement, parameters)).rowcount)
+
+    async def open(self, *, namespace: str | None, timeout: timedelta | None) -> None:
+        """Name the tenant and the deadline of this transaction alone (SET LOCAL), so that a pool cannot leak them."""
+        if namespace is None and timeout is None:
+            return
+        bound = timeout or timedelta(seconds=self._timeout)
+        milliseconds = str(max(1, round(bound.total_seconds() * 1000)))
+        await self.execute(_OPEN, {"namespace": namespace or "", "timeout": milliseconds})
+
+    async def commit(self) -> None:
+        """Make it lasting. Where this raises `StoreUnavailable`, whether it was committed is unknown."""
+        async with self._deadline():
+            await self._connection.commit()
+
+    async def rollback(self) -> None:
+        """Undo; a connection that cannot even do this is dropped."""
+        try:
+            async with self._deadline():
+                await self._connection.rollback()
+        except errors.StoreUnavailable:
+            self.abandon()
+
+    def committed(self) -> None:
+        """Run what waited for the commit."""
+        for call in self._hooks:
+            call()
+
+    def abandon(self) -> None:
+        """End the connection at once, without a word to the server."""
+        held = self._connection.sync_connection
+        if held is None or held.closed or held.invalidated:
+            return
+        driver = held.connection.driver_connection
+        held.invalidate()
+        if driver is not None:
+            driver.terminate()
+
+    @asynccontextmanager
+    async def _deadline(self) -> AsyncIterator[None]:
+        with translated(self._what):
+            try:
+                async with asyncio.timeout(self._timeout + CLIENT_GRACE_SECONDS):
+                    yield
+            except (TimeoutError, asyncio.CancelledError):
+                self.abandon()
+                raise
+
+
+def pg(tx: Transaction) -> PgTransaction:
+    """The transaction as Postgres's own; one of another database is a mistake of the calling code."""
+    if not isinstance(tx, PgTransaction):
+        raise errors.Bug(f"a Postgres store was given a {type(tx).__name__} of another database.")
+    return tx

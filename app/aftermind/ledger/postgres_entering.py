@@ -1,0 +1,194 @@
+"""How jobs get into the ledger: enqueued, debounced, accepted, or recorded as done."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import orjson
+from sqlalchemy import text
+
+from aftermind.db.base import Transaction
+from aftermind.db.transaction import pg
+from aftermind.types import JobId, NewJob, Scope, Turn
+
+UNFINISHED = "state IN ('queued', 'running', 'retrying')"
+
+# The fair order (start-time fair queueing, Goyal et al., 1996): a job's place is one after the owner's last place, and
+# not before the place that is served now. So each owner with work is served once a round, however much one of them has.
+# `jobs_owner_turn` and `jobs_ready` each give their end of the index: no scan, whatever lies in the queue.
+PLACE = """
+    greatest(
+        coalesce((SELECT turn FROM aftermind.jobs WHERE kind = {kind} AND state IN ('queued', 'retrying')
+                  AND turn IS NOT NULL ORDER BY turn, run_at LIMIT 1), 0),
+        coalesce((SELECT turn FROM aftermind.jobs WHERE kind = {kind} AND namespace = {namespace} AND user_id = {user}
+                  AND state IN ('queued', 'retrying') AND turn IS NOT NULL ORDER BY turn DESC LIMIT 1) + 1, 0))
+"""
+
+_ROWS = """
+    unnest(CAST(:ids AS uuid[]), CAST(:namespaces AS text[]), CAST(:users AS text[]), CAST(:sessions AS text[]),
+           CAST(:agents AS text[]), CAST(:kinds AS text[]), CAST(:payloads AS text[]), CAST(:keys AS text[]),
+           CAST(:run_ats AS timestamptz[]), CAST(:origins AS uuid[]), CAST(:plans AS text[]))
+    WITH ORDINALITY AS given (id, namespace, user_id, session_id, agent_id, kind, payload, effect_key, run_at,
+                              origin_job_id, replay_plan_id, place)
+"""
+
+# Locks nothing but its own rows; `jobs_effect` decides which are new.
+_ENQUEUE = text(
+    f"""
+    INSERT INTO aftermind.jobs (id, namespace, user_id, session_id, agent_id, kind, state, payload, effect_key, turn,
+                                run_at, origin_job_id, replay_plan_id)
+    SELECT id, namespace, user_id, session_id, agent_id, kind, 'queued', CAST(payload AS jsonb), effect_key,
+           CASE WHEN run_at IS NULL OR run_at <= now() THEN
+               {PLACE.format(kind="given.kind", namespace="given.namespace", user="given.user_id")}
+               + row_number() OVER (PARTITION BY namespace, user_id, kind ORDER BY place) - 1 END,
+           coalesce(run_at, now()), origin_job_id, replay_plan_id
+    FROM {_ROWS}
+    ON CONFLICT DO NOTHING
+    RETURNING id
+    """
+)
+
+# Waits for a lock on the job that it pushes; in the order of effect keys, so that two stores never wait crosswise.
+_DEBOUNCE = text(
+    f"""
+    INSERT INTO aftermind.jobs AS there (id, namespace, user_id, session_id, agent_id, kind, state, payload,
+                                         effect_key, slot, run_at, due_by)
+    SELECT id, namespace, user_id, session_id, agent_id, kind, 'queued', CAST(payload AS jsonb), effect_key, :slot,
+           clock_timestamp() + least(CAST(:quiet AS interval), CAST(:at_most AS interval)),
+           clock_timestamp() + CAST(:at_most AS interval)
+    FROM {_ROWS} ORDER BY effect_key
+    ON CONFLICT (namespace, kind, effect_key, slot) WHERE {UNFINISHED} DO UPDATE SET
+        run_at = CASE WHEN there.state = 'queued' AND there.turn IS NULL
+                 THEN least(clock_timestamp() + CAST(:quiet AS interval), coalesce(there.due_by, there.run_at))
+                 ELSE there.run_at END
+    RETURNING id, namespace, kind, effect_key, state
+    """
+)
+
+_FOLLOWS = text(
+    """
+    INSERT INTO aftermind.job_follows (follows, kind, job_id)
+    SELECT * FROM unnest(CAST(:follows AS uuid[]), CAST(:kinds AS text[]), CAST(:jobs AS uuid[]))
+    ON CONFLICT DO NOTHING
+    """
+)
+
+_RECORD = text(
+    """
+    INSERT INTO aftermind.jobs (id, namespace, user_id, session_id, agent_id, kind, state, effect_key)
+    SELECT id, namespace, user_id, session_id, agent_id, 'store', 'done', CAST(id AS text)
+    FROM unnest(CAST(:ids AS uuid[]), CAST(:namespaces AS text[]), CAST(:users AS text[]), CAST(:sessions AS text[]),
+                CAST(:agents AS text[])) AS given (id, namespace, user_id, session_id, agent_id)
+    ORDER BY id
+    ON CONFLICT (id) DO NOTHING
+    RETURNING id
+    """
+)
+
+_ACCEPT = text(
+    f"""
+    INSERT INTO aftermind.jobs (id, namespace, user_id, session_id, agent_id, kind, state, raw, effect_key, turn)
+    VALUES (:id, :namespace, :user, :session, :agent, 'store', 'queued', :raw, CAST(:id AS text),
+            {PLACE.format(kind="'store'", namespace="CAST(:namespace AS text)", user="CAST(:user AS text)")})
+    ON CONFLICT (id) DO NOTHING
+    RETURNING id
+    """
+)
+
+# `jobs_unstored` serves it.
+_UNSTORED = text(
+    f"""
+    SELECT raw FROM aftermind.jobs
+    WHERE namespace = :namespace AND user_id = :user AND raw IS NOT NULL AND kind = 'store' AND {UNFINISHED}
+    ORDER BY created_at
+    """
+)
+
+
+async def enqueue(tx: Transaction, jobs: Sequence[NewJob]) -> list[JobId]:
+    """See `Ledger.enqueue`."""
+    if not jobs:
+        return []
+    new = [JobId(row.id) for row in await pg(tx).rows(_ENQUEUE, **_columns(jobs))]
+    known = set(new)
+    await _follow(tx, [(job, job.id) for job in jobs if job.id in known])
+    return new
+
+
+async def debounce(tx: Transaction, jobs: Sequence[NewJob], *, quiet: timedelta, at_most: timedelta) -> list[JobId]:
+    """See `Ledger.debounce`. A running one is left alone, and its successor waits in slot 1 (or 0, if that runs)."""
+    doing: dict[tuple[str, str, str], JobId] = {}
+    left = list(jobs)
+    for slot in (0, 1):
+        if not left:
+            break
+        rows = await pg(tx).rows(_DEBOUNCE, **_columns(left), slot=slot, quiet=quiet, at_most=at_most)
+        doing |= {(row.namespace, row.kind, row.effect_key): JobId(row.id) for row in rows if row.state != "running"}
+        left = [job for job in left if _key(job) not in doing]
+    await _follow(tx, [(job, doing[_key(job)]) for job in jobs if _key(job) in doing])
+    return [doing.get(_key(job), job.id) for job in jobs]
+
+
+async def record_stored(tx: Transaction, turns: Sequence[Turn]) -> frozenset[JobId]:
+    """See `Ledger.record_stored`. Two stores of one turn wait for each other here, and the second finds it done."""
+    if not turns:
+        return frozenset()
+    scopes = [turn.scope for turn in turns]
+    rows = await pg(tx).rows(_RECORD, ids=[turn.job_id for turn in turns], **_scopes(scopes))
+    return frozenset(JobId(row.id) for row in rows)
+
+
+async def accept(tx: Transaction, turn: Turn, payload: bytes) -> bool:
+    """See `Ledger.accept`."""
+    scope = turn.scope
+    found = await pg(tx).rows(
+        _ACCEPT,
+        id=turn.job_id,
+        namespace=scope.namespace,
+        user=scope.user_column,
+        session=scope.session_id,
+        agent=scope.agent_id,
+        raw=payload,
+    )
+    return bool(found)
+
+
+async def unstored(tx: Transaction, owner: Scope) -> list[bytes]:
+    """See `Ledger.unstored`."""
+    rows = await pg(tx).rows(_UNSTORED, namespace=owner.namespace, user=owner.user_column)
+    return [bytes(row.raw) for row in rows]
+
+
+async def _follow(tx: Transaction, pairs: Sequence[tuple[NewJob, JobId]]) -> None:
+    follows = [(followed, job.kind.value, by) for job, by in pairs for followed in job.follows]
+    if follows:
+        stores, kinds, jobs = (list(column) for column in zip(*follows, strict=True))
+        await pg(tx).execute(_FOLLOWS, {"follows": stores, "kinds": kinds, "jobs": jobs})
+
+
+def _key(job: NewJob) -> tuple[str, str, str]:
+    return job.scope.namespace, job.kind.value, job.effect_key
+
+
+def _columns(jobs: Sequence[NewJob]) -> dict[str, list[Any]]:  # Any: one column each of another type
+    ids: list[UUID] = [job.id for job in jobs]
+    return {
+        "ids": ids,
+        **_scopes([job.scope for job in jobs]),
+        "kinds": [job.kind.value for job in jobs],
+        "payloads": [orjson.dumps(job.payload).decode() for job in jobs],
+        "keys": [job.effect_key for job in jobs],
+        "run_ats": [job.run_at for job in jobs],
+        "origins": [job.origin_job_id for job in jobs],
+        "plans": [job.replay_plan_id for job in jobs],
+    }
+
+
+def _scopes(scopes: Sequence[Scope]) -> dict[str, list[str | None]]:
+    return {
+        "namespaces": [scope.namespace for scope in scopes],
+        "users": [scope.user_column for scope in scopes],
+        "sessions": [scope.session_id for scope in scopes],
+        "agents": [scope.agent_id for scope in scopes],
+    }

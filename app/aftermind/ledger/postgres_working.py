@@ -1,0 +1,295 @@
+"""How jobs are worked on: claimed, held, closed behind the fence, handed back, buried."""
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import orjson
+from sqlalchemy import text
+
+from aftermind import errors
+from aftermind.db.base import Transaction
+from aftermind.db.tables import JOBS, SERIAL_KINDS
+from aftermind.db.transaction import pg
+from aftermind.ledger.base import Failure, Spent
+from aftermind.ledger.postgres_entering import PLACE
+from aftermind.ledger.postgres_rows import job_of
+from aftermind.types import JobId, JobKind, Lease, LeaseToken, Scope
+
+PROMOTED = 1_000  # jobs whose time has come that one claim gives a place
+
+# `jobs_due`; skips what another claim is promoting.
+_PROMOTE = text(
+    f"""
+    WITH due AS (
+        SELECT id, namespace, user_id, run_at FROM aftermind.jobs
+        WHERE kind = :kind AND state IN ('queued', 'retrying') AND turn IS NULL AND run_at <= clock_timestamp()
+        ORDER BY run_at LIMIT {PROMOTED} FOR UPDATE SKIP LOCKED
+    ), placed AS (
+        SELECT id, {PLACE.format(kind=":kind", namespace="due.namespace", user="due.user_id")}
+               + row_number() OVER (PARTITION BY namespace, user_id ORDER BY run_at) - 1 AS turn
+        FROM due
+    )
+    UPDATE aftermind.jobs AS jobs SET turn = placed.turn FROM placed WHERE jobs.id = placed.id
+    """
+)
+
+_NONE_RUNNING = """
+    AND NOT EXISTS (
+        SELECT 1 FROM aftermind.jobs AS other
+        WHERE other.kind = jobs.kind AND other.namespace = jobs.namespace AND other.user_id = jobs.user_id
+          AND other.session_id IS NOT DISTINCT FROM jobs.session_id AND other.state = 'running')
+"""
+
+
+def _claim(kind_rule: str, *, ids: bool) -> str:
+    """One UPDATE: locks the rows that it takes (`jobs_ready`), passes over those that another claim has locked.
+
+    A job that lost a lease comes alone: it may be what took the worker away. Of a serial kind one job a session.
+    """
+    named = "AND id = ANY(CAST(:ids AS uuid[]))" if ids else ""
+    return f"""
+    WITH picked AS (
+        SELECT id, turn, run_at, lost_leases, namespace, user_id, session_id FROM aftermind.jobs AS jobs
+        WHERE kind = :kind AND state IN ('queued', 'retrying') AND turn IS NOT NULL {named} {kind_rule}
+        ORDER BY turn, run_at LIMIT :limit FOR UPDATE SKIP LOCKED
+    ), numbered AS (
+        SELECT *, row_number() OVER (ORDER BY turn, run_at) AS place,
+               row_number() OVER (PARTITION BY namespace, user_id, session_id ORDER BY turn, run_at) AS in_session
+        FROM picked
+    ), chosen AS (
+        SELECT id FROM numbered
+        WHERE (place = 1 OR place < coalesce((SELECT min(place) FROM numbered WHERE lost_leases > 0), :limit + 1))
+          AND (place = 1 OR (SELECT lost_leases FROM numbered WHERE place = 1) = 0)
+          AND (in_session = 1 OR NOT CAST(:serial AS boolean))
+    ), claimed AS (
+        UPDATE aftermind.jobs AS jobs
+        SET state = 'running', attempts = attempts + 1, token = gen_random_uuid(), worker = :worker,
+            lease_until = clock_timestamp() + CAST(:lasts AS interval), updated_at = clock_timestamp()
+        FROM chosen WHERE jobs.id = chosen.id
+        RETURNING jobs.*
+    ), attempted AS (
+        INSERT INTO aftermind.job_attempts (job_id, number, worker, started_at)
+        SELECT id, attempts, :worker, clock_timestamp() FROM claimed
+        ON CONFLICT (job_id, number) DO UPDATE
+        SET worker = excluded.worker, started_at = excluded.started_at, ended_at = NULL, outcome = NULL,
+            error_class = NULL, error = NULL
+    )
+    SELECT * FROM claimed ORDER BY turn, run_at
+    """
+
+
+_CLAIMS = {
+    (serial, ids): text(_claim(_NONE_RUNNING if serial else "", ids=ids)).columns(*JOBS.c)
+    for serial in (False, True)
+    for ids in (False, True)
+}
+
+_HEARTBEAT = text(
+    """
+    UPDATE aftermind.jobs AS jobs SET lease_until = clock_timestamp() + CAST(:lasts AS interval)
+    FROM unnest(CAST(:ids AS uuid[]), CAST(:tokens AS uuid[])) AS held (id, token)
+    WHERE jobs.id = held.id AND jobs.token = held.token AND jobs.state = 'running'
+    RETURNING jobs.token
+    """
+)
+
+# The fence: a row whose token does not fit any more is not touched, and the caller rolls its effect back.
+_CLOSE = text(
+    """
+    WITH closed AS (
+        UPDATE aftermind.jobs AS jobs
+        SET state = :state, attempts = attempts - CASE WHEN CAST(:give_back AS boolean) THEN 1 ELSE 0 END,
+            run_at = CASE WHEN CAST(:after AS interval) IS NULL THEN run_at
+                     ELSE clock_timestamp() + CAST(:after AS interval) END,
+            turn = NULL, token = NULL, lease_until = NULL, updated_at = clock_timestamp(),
+            answer = CASE WHEN :state = 'done' THEN NULL ELSE answer END, note = coalesce(:note, note),
+            reason_code = CASE WHEN :state = 'done' THEN NULL ELSE coalesce(:reason_code, reason_code) END,
+            error_class = CASE WHEN :state = 'done' THEN NULL ELSE coalesce(:error_class, error_class) END,
+            error = CASE WHEN :state = 'done' THEN NULL ELSE coalesce(:error, error) END,
+            fingerprint = CASE WHEN :state = 'done' THEN NULL ELSE coalesce(:fingerprint, fingerprint) END,
+            model = coalesce(:model, model)
+        FROM unnest(CAST(:ids AS uuid[]), CAST(:tokens AS uuid[]), CAST(:numbers AS int[])) AS held (id, token, number)
+        WHERE jobs.id = held.id AND jobs.token = held.token AND jobs.state = 'running'
+        RETURNING jobs.id, held.number
+    ), ended AS (
+        UPDATE aftermind.job_attempts AS attempts
+        SET ended_at = clock_timestamp(), outcome = :outcome, error_class = :error_class, error = :error,
+            model = coalesce(:model, attempts.model), tokens_in = attempts.tokens_in + :tokens_in,
+            tokens_out = attempts.tokens_out + :tokens_out, cost_usd = attempts.cost_usd + :cost_usd
+        FROM closed WHERE attempts.job_id = closed.id AND attempts.number = closed.number
+    )
+    SELECT id FROM closed
+    """
+)
+
+_KEEP_ANSWER = text(
+    """
+    WITH kept AS (
+        UPDATE aftermind.jobs SET answer = CAST(:answer AS jsonb)
+        WHERE id = :id AND token = :token AND state = 'running' RETURNING id
+    ), counted AS (
+        UPDATE aftermind.job_attempts
+        SET model = :model, tokens_in = tokens_in + :tokens_in, tokens_out = tokens_out + :tokens_out,
+            cost_usd = cost_usd + :cost_usd
+        WHERE job_id = :id AND number = :number
+    )
+    SELECT id FROM kept
+    """
+)
+
+_BURY_TURN = text(
+    """
+    INSERT INTO aftermind.jobs AS there (id, namespace, user_id, kind, state, raw, effect_key, attempts, reason_code,
+                                         error_class, error, fingerprint)
+    VALUES (:id, :namespace, :user, 'store', 'dead', :raw, CAST(:id AS text), :attempts, :reason_code, :error_class,
+            :error, :fingerprint)
+    ON CONFLICT (id) DO UPDATE
+    SET state = 'dead', raw = excluded.raw, reason_code = excluded.reason_code, error = excluded.error,
+        fingerprint = excluded.fingerprint, updated_at = now()
+    WHERE there.state IN ('queued', 'retrying', 'dead')
+    RETURNING id
+    """
+)
+
+# `jobs_leases`. A lost lease is not a failure of the job, until there were too many of them.
+_EXPIRE = text(
+    """
+    WITH gone AS (
+        SELECT id, attempts AS number FROM aftermind.jobs
+        WHERE state = 'running' AND lease_until < clock_timestamp() LIMIT 1000 FOR UPDATE SKIP LOCKED
+    ), expired AS (
+        UPDATE aftermind.jobs AS jobs
+        SET lost_leases = lost_leases + 1, turn = NULL, token = NULL, lease_until = NULL,
+            updated_at = clock_timestamp(), run_at = clock_timestamp(),
+            state = CASE WHEN lost_leases + 1 >= :most THEN 'dead' ELSE 'queued' END,
+            reason_code = CASE WHEN lost_leases + 1 >= :most THEN 'worker_lost' ELSE reason_code END,
+            error_class = CASE WHEN lost_leases + 1 >= :most THEN 'WorkerLost' ELSE error_class END,
+            error = CASE WHEN lost_leases + 1 >= :most
+                    THEN lost_leases + 1 || ' workers ended without a word while they held it' ELSE error END,
+            fingerprint = CASE WHEN lost_leases + 1 >= :most THEN 'worker_lost' ELSE fingerprint END
+        FROM gone WHERE jobs.id = gone.id
+        RETURNING jobs.id, gone.number
+    ), ended AS (
+        UPDATE aftermind.job_attempts AS attempts SET ended_at = clock_timestamp(), outcome = 'lost'
+        FROM expired WHERE attempts.job_id = expired.id AND attempts.number = expired.number
+    )
+    SELECT id FROM expired
+    """
+)
+
+
+async def claim(
+    tx: Transaction, kind: JobKind, *, worker: str, for_: timedelta, limit: int, ids: Sequence[JobId] | None
+) -> list[Lease]:
+    """See `Ledger.claim`. Two statements: jobs whose time has come get their place first."""
+    await pg(tx).execute(_PROMOTE, {"kind": kind.value})
+    serial = kind.value in SERIAL_KINDS
+    named = {} if ids is None else {"ids": list(ids)}
+    statement = _CLAIMS[serial, ids is not None]
+    rows = await pg(tx).rows(statement, kind=kind.value, limit=limit, worker=worker, lasts=for_, serial=serial, **named)
+    return [Lease(job=job_of(row), token=LeaseToken(row.token), until=row.lease_until, worker=worker) for row in rows]
+
+
+async def heartbeat(tx: Transaction, leases: Sequence[Lease], *, for_: timedelta) -> frozenset[LeaseToken]:
+    """See `Ledger.heartbeat`."""
+    rows = await pg(tx).rows(_HEARTBEAT, **_held(leases, numbers=False), lasts=for_)
+    return frozenset(LeaseToken(row.token) for row in rows)
+
+
+async def close(
+    tx: Transaction,
+    leases: Sequence[Lease],
+    state: str,
+    outcome: str,
+    *,
+    after: timedelta | None = None,
+    give_back: bool = False,
+    failure: Failure | None = None,
+    spent: Spent | None = None,
+    note: str | None = None,
+) -> frozenset[JobId]:
+    """End an attempt: `state` is what the job is then. The ids of those whose token fitted."""
+    if not leases:
+        return frozenset()
+    rows = await pg(tx).rows(
+        _CLOSE,
+        **_held(leases),
+        state=state,
+        outcome=outcome,
+        after=after,
+        give_back=give_back,
+        note=note,
+        **_why(failure),
+        **_cost(spent, failure),
+    )
+    return frozenset(JobId(row.id) for row in rows)
+
+
+async def close_one(tx: Transaction, lease: Lease, state: str, outcome: str, **more: Any) -> None:  # Any: as `close`
+    """The same for one lease. Raises `LeaseLost`, so that the caller's transaction rolls back."""
+    if not await close(tx, [lease], state, outcome, **more):
+        raise errors.LeaseLost(lease.job.id)
+
+
+async def keep_answer(tx: Transaction, lease: Lease, answer: Mapping[str, Any], *, spent: Spent) -> None:
+    """See `Ledger.keep_answer`."""
+    kept = await pg(tx).rows(
+        _KEEP_ANSWER,
+        id=lease.job.id,
+        token=lease.token,
+        number=lease.job.attempts,
+        answer=orjson.dumps(answer).decode(),
+        **_cost(spent, None),
+    )
+    if not kept:
+        raise errors.LeaseLost(lease.job.id)
+
+
+async def bury_turn(
+    tx: Transaction, job_id: JobId, owner: Scope, payload: bytes, failure: Failure, *, attempts: int
+) -> bool:
+    """See `Ledger.bury_turn`."""
+    rows = await pg(tx).rows(
+        _BURY_TURN,
+        id=job_id,
+        namespace=owner.namespace,
+        user=owner.user_column,
+        raw=payload,
+        attempts=attempts,
+        **_why(failure),
+    )
+    return bool(rows)
+
+
+async def expire(tx: Transaction, *, most: int) -> int:
+    """See `Ledger.expire_leases`."""
+    return len(await pg(tx).rows(_EXPIRE, most=most))
+
+
+def _held(leases: Sequence[Lease], *, numbers: bool = True) -> dict[str, list[Any]]:  # Any: a column each
+    columns: dict[str, list[Any]] = {
+        "ids": [lease.job.id for lease in leases],
+        "tokens": [lease.token for lease in leases],
+    }
+    return columns | ({"numbers": [lease.job.attempts for lease in leases]} if numbers else {})
+
+
+def _why(failure: Failure | None) -> dict[str, str | None]:
+    return {
+        "reason_code": failure.reason_code if failure else None,
+        "error_class": failure.error_class if failure else None,
+        "error": failure.error if failure else None,
+        "fingerprint": failure.fingerprint if failure else None,
+    }
+
+
+def _cost(spent: Spent | None, failure: Failure | None) -> dict[str, Any]:  # Any: text and numbers
+    found = spent or Spent()
+    model = found.model or (failure.model if failure else None)
+    return {
+        "model": model,
+        "tokens_in": found.tokens_in,
+        "tokens_out": found.tokens_out,
+        "cost_usd": found.cost_usd,
+    }
