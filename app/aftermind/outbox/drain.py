@@ -5,10 +5,11 @@ import logging
 from collections.abc import Sequence
 
 from aftermind import errors
+from aftermind.outbox.background import OneTask
 from aftermind.outbox.group import MOST_TURNS, Acceptor, hand_over
 from aftermind.outbox.spool import Spool, Spooled
 from aftermind.wire.keys import owner_part
-from aftermind.wire.pending import Accepted, Offer
+from aftermind.wire.pending import Offer, Refusal
 
 log = logging.getLogger(__name__)
 
@@ -26,27 +27,22 @@ class Drain:
     def __init__(self, acceptor: Acceptor, spool: Spool) -> None:
         self._acceptor, self._spool = acceptor, spool
         self.away: errors.AftermindError | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._task = OneTask()
 
     def begin(self, *, away: errors.AftermindError | None = None) -> None:
-        """Run from the running loop, unless it runs already (on this loop or another that is alive)."""
+        """Run from the running loop, unless it runs already."""
         if away is not None and self.away is None:
             self.away = away
-            log.warning("Redis is away; turns go to the spool", extra={"reason": str(away)})
-        if self._task is None or self._task.done() or self._task.get_loop().is_closed():
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            log.warning("turns go to the spool", extra={"reason": str(away)})
+        self._task.start(self._run)
 
     async def done(self) -> None:
         """Wait until nothing is left to send; for the loop that it runs on."""
-        if self._task is not None and not self._task.done():
-            await asyncio.wait([self._task])
+        await self._task.ended()
 
     async def stop(self) -> None:
         """End it; what is unsent stays in the spool."""
-        task, self._task = self._task, None
-        if task is not None and not task.done() and task.get_loop() is asyncio.get_running_loop():
-            task.cancel()
-            await asyncio.wait([task])
+        await self._task.cancel()
         self.away = None
 
     async def _run(self) -> None:
@@ -58,6 +54,8 @@ class Drain:
                     return
             except errors.AftermindError as exc:
                 self.away = self.away or exc
+            except Exception:  # the edge of a background task: whatever it is, the spool is tried again
+                log.exception("the spool was not sent")
             await asyncio.sleep(wait)
             wait = min(wait * 2, longest)
 
@@ -65,31 +63,29 @@ class Drain:
         """Whether nothing is left; False where turns were refused by a limit."""
         if not await self._spool.take_over():
             self._back()
-        refused: set[str] = set()
+        full: set[str] = set()  # owners who may have no more; theirs wait, the others' do not
         while self._spool.unsent:
-            window = await self._spool.next(WINDOW, passing=frozenset(refused))
+            window = await self._spool.next(WINDOW, passing=frozenset(full))
             if not window:
                 return False
-            for start in range(0, len(window), MOST_TURNS):
-                refused |= await self._send(window[start : start + MOST_TURNS])
+            while window:
+                refusals = await self._send(window[:MOST_TURNS])
+                if refusals and set(refusals.values()) != {Refusal.USER}:
+                    return False  # nobody may have more
+                full |= refusals.keys()
+                window = [each for each in window[MOST_TURNS:] if owner_part(each.turn.scope) not in full]
         return True
 
-    async def _send(self, spooled: Sequence[Spooled]) -> set[str]:
-        """Owners whose turns were refused; theirs wait, the others' do not."""
+    async def _send(self, spooled: Sequence[Spooled]) -> dict[str, Refusal]:
+        """Hand them over; the owners whose turns were refused, and by which limit."""
         offers = [Offer(turn=each.turn, payload=each.payload, keep_base=True) for each in spooled]
         answers = await hand_over(self._acceptor, offers)
         self._back()  # not at the probe: a Redis that is full answers PING and takes no turn
-        await self._spool.sent(
-            offer.turn.job_id for offer, answer in zip(offers, answers, strict=True) if answer.refusal is None
-        )
-        return _refused(offers, answers)
+        pairs = list(zip(offers, answers, strict=True))
+        await self._spool.sent(offer.turn.job_id for offer, answer in pairs if answer.refusal is None)
+        return {owner_part(offer.turn.scope): answer.refusal for offer, answer in pairs if answer.refusal is not None}
 
     def _back(self) -> None:
         if self.away is not None:
-            log.info("Redis is back", extra={"spooled": self._spool.unsent})
+            log.info("turns are taken again", extra={"spooled": self._spool.unsent})
             self.away = None
-
-
-def _refused(offers: Sequence[Offer], answers: Sequence[Accepted]) -> set[str]:
-    pairs = zip(offers, answers, strict=True)
-    return {owner_part(offer.turn.scope) for offer, answer in pairs if answer.refusal is not None}

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Sequence
 
 from aftermind import errors
+from aftermind.outbox.background import OneTask
 from aftermind.outbox.doorbell import Doorbell
 from aftermind.types import JobId
 from aftermind.wire.bells import Bells
@@ -24,7 +25,7 @@ class Ringing:
     def __init__(self, doorbell: Doorbell, bells: Bells | None) -> None:
         self._doorbell, self._bells = doorbell, bells
         self._due: list[JobId] = []
-        self._task: asyncio.Task[None] | None = None
+        self._task = OneTask()
 
     def messages(self, ids: Sequence[JobId]) -> list[bytes]:
         """Celery messages for the accepting call to push; none while they cannot be made in microseconds."""
@@ -35,13 +36,11 @@ class Ringing:
     def ring_soon(self, ids: Sequence[JobId]) -> None:
         """Ring from a task of the running loop; a few bells are enough for any number of turns."""
         self._due = [*self._due, *ids][-BELLS:]
-        if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._ring())
+        self._task.start(self._ring)
 
     async def settle(self) -> None:
         """Wait for what `ring_soon` began."""
-        if self._task is not None and self._task.get_loop() is asyncio.get_running_loop():
-            await asyncio.wait([self._task])
+        await self._task.ended()
 
     async def _ring(self) -> None:
         try:
@@ -55,3 +54,5 @@ class Ringing:
                     await self._bells.ring(STORE, self.messages(ids))
         except errors.Unavailable as exc:
             log.warning("bell not rung; the reconciler rings again", extra={"reason": str(exc)})
+        except Exception:  # the edge of a background task: a bell that cannot be made must not be silent
+            log.exception("bell not rung; the reconciler rings again")
