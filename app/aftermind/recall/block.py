@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from time import perf_counter
 
-from aftermind.recall.budget import Chunk, Fitted, cut, fit
+from aftermind.recall.budget import Chunk, cut, fit
 from aftermind.recall.query import Query
 from aftermind.recall.render import Item, line_of, profile_line, section_of, text_of
 from aftermind.stores.searching import Briefing
@@ -39,14 +39,14 @@ def build(
     parts += [_part(match) for match in matches]
     numbered = [_keyed(part.chunk, key) for key, part in enumerate(parts)]
     fitted = fit(numbered, query.token_budget, count)
-    sources = [parts[key].source for key in fitted.keys]
+    sources = [parts[chunk.key].source for chunk in fitted.chunks]
     traits = [source for source in sources if isinstance(source, str)]
     return RecallBlock(
         query=query.text,
         text=fitted.text,
         matches=tuple(source for source in sources if isinstance(source, Match)),
         tokens_used=fitted.tokens,
-        chunks_included=len(fitted.keys),
+        chunks_included=len(fitted.chunks),
         chunks_available=available + len(_standing(briefing)),
         duration_ms=(perf_counter() - started) * 1000,
         served_by=served_by,
@@ -72,8 +72,8 @@ def _standing(briefing: Briefing) -> list[_Part]:
 def _within(parts: list[_Part], budget: int, count: Callable[[str], int]) -> list[_Part]:
     """As many standing parts, the pinned ones first, as their share of the budget holds."""
     chunks = [_keyed(part.chunk, key) for key, part in enumerate(parts)]
-    fitted: Fitted = fit(chunks, budget, count) if chunks else Fitted(text="", tokens=0, keys=())
-    return [parts[key] for key in fitted.keys]
+    fitted = fit(chunks, budget, count)
+    return [_Part(chunk, parts[chunk.key].source) for chunk in fitted.chunks]
 
 
 def _part(match: Match) -> _Part:

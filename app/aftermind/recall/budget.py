@@ -30,11 +30,11 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """A block within its budget. `keys` are the chunks in it, the most valuable first."""
+    """A block within its budget. `chunks` are those in it as they are shown, the most valuable first."""
 
     text: str
     tokens: int
-    keys: tuple[int, ...]
+    chunks: tuple[Chunk, ...]
 
 
 def fit(chunks: Sequence[Chunk], budget: int, count: Count) -> Fitted:
@@ -49,9 +49,9 @@ def fit(chunks: Sequence[Chunk], budget: int, count: Count) -> Fitted:
         text = render([(each.section, each.line) for each in lines])
         tokens = count(text)
         if tokens <= budget:
-            return Fitted(text=text, tokens=tokens, keys=tuple(each.key for each in taken))
+            return Fitted(text=text, tokens=tokens, chunks=tuple(taken))
         taken.pop()
-    return Fitted(text="", tokens=0, keys=())
+    return Fitted(text="", tokens=0, chunks=())
 
 
 def _taken(chunks: Sequence[Chunk], budget: int, count: Count) -> list[Chunk]:

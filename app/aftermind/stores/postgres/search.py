@@ -18,11 +18,10 @@ from aftermind.stores.postgres.terms import keys_of
 from aftermind.stores.searching import CONTEXT, Briefing, Found, NodeState, Search, Wanted
 from aftermind.types import Scope, Watermark
 
-# Of connections that serve recall alone. `ef_search`: of 100,000 vectors, 600 find 0.988 of the true ten in 8 ms; 200
-# found 0.952 in 3.6 ms. Generic plans: planning anew for each owner costs 0.5 ms and has nothing to go by.
+EF_SEARCH = 600  # of 100,000 vectors 0.988 of the true ten in 8 ms; 200 found 0.952 in 3.6 ms
+# Of connections that serve recall alone. Generic plans: planning anew for each owner costs 0.5 ms, and has nothing to
+# go by.
 READ_SETTINGS: Mapping[str, str] = {
-    "hnsw.ef_search": "600",
-    "hnsw.iterative_scan": "strict_order",
     "plan_cache_mode": "force_generic_plan",
     "default_transaction_read_only": "on",
 }
@@ -101,6 +100,7 @@ def _rows_of_spans(fits: str) -> str:
     return f"SELECT found.* FROM spans AS span CROSS JOIN LATERAL ({sides}) AS found"
 
 
+# ceiling   where comparing gives way to walking; it is read before a walk begins, so its settings hold for the walk
 # sized     how many episodes the owner has, counted up to where an index of neighbours pays: below `exact_rows` never;
 #           beyond it, n rows compared (0.4 us each) against a walk that meets one of ours every total/n steps (8 us a
 #           step, 50 wanted) break even at n*n = 1,000 * total
@@ -115,7 +115,9 @@ def _find(*, filtered: bool) -> TextClause:
         f"""
         WITH ceiling AS MATERIALIZED (
             SELECT greatest(CAST(:exact AS bigint), sqrt(1000 * greatest(reltuples, 0)))::bigint
-                   * {10 if filtered else 1} AS most
+                   * {10 if filtered else 1} AS most,
+                   set_config('hnsw.ef_search', '{EF_SEARCH}', true) AS walk,
+                   set_config('hnsw.iterative_scan', 'strict_order', true) AS further
             FROM pg_class WHERE oid = 'aftermind.episodes'::regclass
         ), sized AS MATERIALIZED (
             SELECT coalesce(CAST(:episodes AS bigint), (SELECT count(*) FROM (

@@ -1,0 +1,215 @@
+"""Which node serves: a replica that has seen the scope's last write, else the primary, else an empty block in time."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+
+import pytest
+
+from aftermind.db.postgres import PostgresDatabase
+from aftermind.llm.hashing import HashEmbedder
+from aftermind.recall import Node, Query, Recall, Routing
+from aftermind.recall.query_vectors import QueryVectors
+from aftermind.settings import Settings
+from aftermind.stores.postgres.search import READ_SETTINGS, PostgresSearch
+from aftermind.types import RecallBlock, Scope, ServedBy, Turn, Watermark
+from aftermind.types.message import Message, new_ids
+from tests.support.remembered import START, keep, said
+from tests.support.servers import Database, psql
+from tests.support.waiting import wait_until
+
+ALICE = Scope(user_id="alice", session_id="s1")
+
+
+class Reading:
+    """A recall over the test's own nodes, with the marks that it is told to respect."""
+
+    def __init__(
+        self, database: Database, *, primary: str | None = None, replicas: tuple[str, ...] | None = None
+    ) -> None:
+        self.primary = PostgresDatabase(database.url, session_settings={})
+        read = PostgresDatabase(primary or database.url, connect_timeout_seconds=0.5, session_settings=READ_SETTINGS)
+        urls = database.replica_urls if replicas is None else replicas
+        self.nodes = [
+            Node(name=f"replica {n}", database=PostgresDatabase(url, session_settings=READ_SETTINGS))
+            for n, url in enumerate(urls)
+        ]
+        self.databases = [self.primary, read, *(node.database for node in self.nodes)]
+        search = PostgresSearch()
+        self.routing = Routing(read, self.nodes, search, check=timedelta(milliseconds=100))
+        self.waiting: list[Turn] = []
+        self.recall_ = Recall(
+            None,  # type: ignore[arg-type]  # asked for histories only
+            search,
+            self.routing,
+            QueryVectors(HashEmbedder()),
+            settings=Settings(),  # type: ignore[call-arg]
+            local_turns=self._local,
+        )
+
+    async def recall(self, text: str, *marks: Watermark) -> RecallBlock:
+        route = self.routing.route
+        self.routing.route = lambda passed, **rest: route(marks, **rest)  # type: ignore[method-assign]
+        try:
+            return await self.recall_.recall(Query.checked(text, ALICE))
+        finally:
+            self.routing.route = route  # type: ignore[method-assign]
+
+    async def _local(self, owner: Scope) -> list[Turn]:
+        return self.waiting
+
+    async def close(self) -> None:
+        await self.recall_.close()
+        for database in self.databases:
+            await database.close()
+
+
+@pytest.fixture
+async def reading(database: Database) -> AsyncIterator[Reading]:
+    made = Reading(database)
+    yield made
+    await made.close()
+
+
+async def caught_up(reading: Reading) -> None:
+    mark = await reading.primary.watermark()
+
+    async def has() -> bool:
+        return (await reading.recall("x", mark)).served_by is ServedBy.REPLICA
+
+    await wait_until(has, description="the replica has replayed what was written")
+
+
+async def test_a_replica_that_has_seen_the_write_serves(database: Database, reading: Reading) -> None:
+    await keep(database.url, [said("I moved to Oslo")])
+    await caught_up(reading)
+
+    block = await reading.recall("Where did I move?", await reading.primary.watermark())
+
+    assert block.served_by is ServedBy.REPLICA
+    assert block.replica == "replica 0"
+    assert "Oslo" in block.text
+    assert block.degraded is None
+
+
+async def test_a_paused_replica_is_never_served_to_a_scope_that_just_wrote(
+    database: Database, reading: Reading
+) -> None:
+    await keep(database.url, [said("I like tea")])
+    await caught_up(reading)
+    psql(database.replica_admin_urls[0], "SELECT pg_wal_replay_pause()")
+    try:
+        for number in range(10):
+            await keep(database.url, [said(f"My number is {number}")])
+            block = await reading.recall(f"number {number}", await reading.primary.watermark())
+            assert f"number is {number}" in block.text
+            assert block.served_by is ServedBy.PRIMARY
+        other = await reading.recall("tea")  # nobody wrote for this one
+        assert other.served_by is ServedBy.REPLICA
+    finally:
+        psql(database.replica_admin_urls[0], "SELECT pg_wal_replay_resume()")
+    await caught_up(reading)
+
+
+async def test_a_mark_of_another_system_or_a_later_timeline_asks_the_primary(
+    database: Database, reading: Reading
+) -> None:
+    await keep(database.url, [said("I like tea")])
+    await caught_up(reading)
+    mark = await reading.primary.watermark()
+
+    later = Watermark(system=mark.system, timeline=mark.timeline + 1, lsn=mark.lsn)
+    foreign = Watermark(system=mark.system + 1, timeline=mark.timeline, lsn=mark.lsn)
+
+    assert (await reading.recall("tea", later)).served_by is ServedBy.PRIMARY
+    assert (await reading.recall("tea", foreign)).served_by is ServedBy.PRIMARY
+    assert (await reading.recall("tea", mark)).served_by is ServedBy.REPLICA
+
+
+async def test_a_node_that_is_no_replica_any_more_is_left(database: Database) -> None:
+    reading = Reading(database, replicas=(database.url,))  # as after a promotion: the name leads to a primary
+    await keep(database.url, [said("I like tea")])
+
+    block = await reading.recall("tea")
+
+    assert block.served_by is ServedBy.PRIMARY
+    assert "promoted" in reading.routing.states()["replica 0"]
+    await reading.close()
+
+
+async def test_a_replica_that_is_down_costs_one_recall_a_little_and_comes_back_by_itself(
+    database: Database, unused_tcp_port_factory: Callable[[], int]
+) -> None:
+    dead = f"postgresql://nobody@127.0.0.1:{unused_tcp_port_factory()}/gone"
+    reading = Reading(database, replicas=(dead, *database.replica_urls))
+    await keep(database.url, [said("I like tea")])
+    await caught_up(reading)
+
+    block = await reading.recall("tea")
+
+    assert block.served_by is ServedBy.REPLICA
+    assert block.replica == "replica 1"
+    assert reading.routing.states()["replica 0"] != "serving"
+    reading.nodes[0].database = reading.nodes[1].database  # the address answers again
+
+    async def serves() -> bool:
+        await reading.recall("tea")
+        return reading.routing.states()["replica 0"] == "serving"
+
+    await wait_until(serves, description="the replica is taken back")
+    await reading.close()
+
+
+async def test_with_the_primary_down_a_replica_goes_on_serving(
+    database: Database, unused_tcp_port_factory: Callable[[], int]
+) -> None:
+    down = f"postgresql://nobody@127.0.0.1:{unused_tcp_port_factory()}/gone"
+    reading = Reading(database, primary=down)
+    await keep(database.url, [said("I like tea")])
+    await caught_up(reading)
+
+    block = await reading.recall("tea")
+
+    assert block.served_by is ServedBy.REPLICA
+    assert "tea" in block.text
+    await reading.close()
+
+
+async def test_with_nothing_to_read_from_what_is_pending_is_shown_in_bounded_time(
+    database: Database, unused_tcp_port_factory: Callable[[], int]
+) -> None:
+    down = f"postgresql://nobody@127.0.0.1:{unused_tcp_port_factory()}/gone"
+    reading = Reading(database, primary=down, replicas=())
+    reading.waiting = [_turn("I moved to Oslo yesterday"), _turn("The weather is fine")]
+
+    began = asyncio.get_running_loop().time()
+    block = await reading.recall("Where did I move?")
+
+    assert asyncio.get_running_loop().time() - began < 1.5
+    assert block.served_by is ServedBy.NOBODY
+    assert block.degraded is not None
+    assert "Oslo" in block.text
+    await reading.close()
+
+
+async def test_a_turn_that_is_pending_and_stored_is_shown_once(database: Database, reading: Reading) -> None:
+    turn = _turn("I moved to Oslo yesterday")
+    await keep(database.url, list(turn.episodes()))
+    reading.waiting = [turn, turn, _turn("And I like kayaks")]
+
+    block = await reading.recall("Oslo kayaks", await reading.primary.watermark())
+
+    assert block.text.count("Oslo") == 1
+    assert block.text.count("kayaks") == 1
+
+
+def _turn(*texts: str) -> Turn:
+    job, ids = new_ids(len(texts))
+    return Turn(
+        job_id=job,
+        scope=ALICE,
+        remembered_at=START,
+        base=1_800_000_000_000_000,
+        messages=tuple(Message.user(text) for text in texts),
+        episode_ids=ids,
+    )

@@ -1,0 +1,203 @@
+"""One statement that finds: by words, by vector, within one owner, through every filter."""
+
+from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
+
+import numpy as np
+import pytest
+
+from aftermind.db.postgres import PostgresDatabase
+from aftermind.llm.hashing import HashEmbedder
+from aftermind.ranking import Question, score_frame
+from aftermind.stores.base import EpisodeFilter
+from aftermind.stores.postgres.search import READ_SETTINGS, PostgresSearch
+from aftermind.stores.searching import Found, Search, found_among
+from aftermind.types import Episode, EpisodeId, Role, Scope
+from tests.support.remembered import START, keep, said
+from tests.support.servers import Database
+
+ALICE = Scope(user_id="alice")
+EMBEDDER = HashEmbedder()
+
+
+@pytest.fixture
+async def reader(database: Database) -> AsyncIterator[PostgresDatabase]:
+    opened = PostgresDatabase(database.url, session_settings=READ_SETTINGS)
+    yield opened
+    await opened.close()
+
+
+async def find(
+    reader: PostgresDatabase,
+    text: str,
+    *,
+    owner: Scope = ALICE,
+    wanted: EpisodeFilter | None = None,
+    vector: bool = True,
+    exact_rows: int = 20_000,
+    tails: Sequence[str | None] = (),
+) -> Found:
+    search = Search(
+        question=Question.of(text),
+        vector=EMBEDDER.vectors([text])[0] if vector else None,
+        wanted=wanted or EpisodeFilter(),
+        exact_rows=exact_rows,
+        tails=tails,
+    )
+    async with reader.transaction(read_only=True) as tx:
+        return await PostgresSearch().find(tx, owner, search)
+
+
+def best(found: Found, text: str) -> list[EpisodeId]:
+    total = score_frame(found.frame, Question.of(text), found.frequencies).total
+    return [found.ids[row] for row in np.argsort(-total, kind="stable") if total[row] > 0]
+
+
+async def test_the_statement_scores_as_if_everything_were_at_hand(database: Database, reader: PostgresDatabase) -> None:
+    topics = ["pottery class", "trip to Rome", "dark theme", "old bicycle", "lemon cake", "night shift"]
+    episodes = [
+        said(f"I told you about the {topics[(turn + session) % 6]}, remember?", session=f"s{session}", name="Ann")
+        for session in range(3)
+        for turn in range(8)
+    ]
+    await keep(database.url, episodes)
+    vectors = dict(
+        zip((e.id for e in episodes), EMBEDDER.vectors([f"Ann: {e.content}" for e in episodes]), strict=True)
+    )
+
+    found = await find(reader, "the trip to Rome")
+
+    asked = Search(question=Question.of("the trip to Rome"), vector=EMBEDDER.vectors(["the trip to Rome"])[0])
+    expected = found_among(episodes, vectors, asked)
+    assert best(found, "the trip to Rome")[:5] == best(expected, "the trip to Rome")[:5]
+    assert list(found.frequencies.having) == list(expected.frequencies.having)
+    assert found.frequencies.episodes == len(episodes)
+
+
+async def test_nobody_finds_what_another_said(database: Database, reader: PostgresDatabase) -> None:
+    secret = "The PIN is 4711"
+    others = [Scope(user_id="bob"), Scope(user_id=None), Scope(namespace="other", user_id="alice"), Scope(user_id="a")]
+    await keep(database.url, [said(secret, user=o.user_id, namespace=o.namespace) for o in others])
+    await keep(database.url, [said("I like tea")])
+
+    found = await find(reader, secret)
+
+    assert len(found.ids) == 1
+    assert found.frequencies.episodes == 1
+    assert list(found.frequencies.having) == [0, 0]
+
+
+async def test_turns_without_a_session_are_neighbours_of_each_other(
+    database: Database, reader: PostgresDatabase
+) -> None:
+    await keep(database.url, [said(text, session=None) for text in ("Shall we go to Rome?", "Yes, in May", "Fine")])
+
+    found = await find(reader, "Rome", vector=False)
+
+    assert len(found.ids) == 3
+
+
+async def test_old_episodes_are_found_among_many(database: Database, reader: PostgresDatabase) -> None:
+    old = said("My grandmother's recipe needs saffron", session="long-ago")
+    await keep(database.url, [old, *(said(f"small talk {n}", session=f"s{n // 40}") for n in range(3_000))])
+
+    for exact_rows in (20_000, 10):
+        found = await find(reader, "saffron recipe", exact_rows=exact_rows)
+        assert best(found, "saffron recipe")[0] == old.id
+
+
+async def test_the_walk_along_an_index_finds_what_comparing_each_finds(
+    database: Database, reader: PostgresDatabase
+) -> None:
+    rng = np.random.default_rng(7)
+    centres = rng.standard_normal((40, 384)).astype(np.float32)
+    vectors = [centres[n % 40] + 0.4 * rng.standard_normal(384).astype(np.float32) for n in range(4_000)]
+    await keep(database.url, [said(f"turn {n}", session=f"s{n // 20}") for n in range(2_000)], vectors[:2_000])
+    await keep(database.url, [said(f"turn {n}", user="bob") for n in range(2_000)], vectors[2_000:])
+    shares = []
+    for number in range(20):
+        asked = Search(question=Question.of(""), vector=vectors[number] + 0.1 * centres[number])
+        async with reader.transaction(read_only=True) as tx:
+            exact = await PostgresSearch().find(tx, ALICE, asked)
+            walked = await PostgresSearch().find(
+                tx, ALICE, Search(question=asked.question, vector=asked.vector, exact_rows=0)
+            )
+        shares.append(len(set(exact.similar[:10]) & set(walked.similar[:10])) / 10)
+
+    assert np.mean(shares) >= 0.98
+
+
+async def test_an_episode_without_a_vector_is_found_by_its_words(database: Database, reader: PostgresDatabase) -> None:
+    waiting = said("I bought a kayak")
+    await keep(database.url, [waiting, said("Nice weather")], [None, None])
+
+    found = await find(reader, "kayak")
+
+    assert best(found, "kayak")[0] == waiting.id
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (EpisodeFilter(session_id="b"), {2, 3}),
+        (EpisodeFilter(agent_id="coach"), {1, 3}),
+        (EpisodeFilter(roles=frozenset({Role.ASSISTANT})), {1}),
+        (EpisodeFilter(metadata={"tags": ["work"]}), {0, 3}),
+        (EpisodeFilter(since=START + timedelta(days=400)), {2, 3}),
+        (EpisodeFilter(until=START + timedelta(days=400)), {0, 1}),
+        (EpisodeFilter(session_id="b", agent_id="coach", metadata={"n": {"k": 1}}), {3}),
+        (EpisodeFilter(metadata={"tags": ["nothing has this"]}), set()),
+    ],
+)
+async def test_only_what_fits_the_filter_may_answer(
+    database: Database, reader: PostgresDatabase, wanted: EpisodeFilter, expected: set[int]
+) -> None:
+    early, late = START, START + timedelta(days=500)
+    episodes = [
+        said("tea at noon", session="a", metadata={"tags": ["work", "x"]}, at=early),
+        said("tea at noon", session="a", agent="coach", role=Role.ASSISTANT, at=early),
+        said("tea at noon", session="b", at=late),
+        said("tea at noon", session="b", agent="coach", metadata={"tags": ["work"], "n": {"k": 1, "l": 2}}, at=late),
+    ]
+    await keep(database.url, episodes)
+
+    for exact_rows in (20_000, 0):
+        found = await find(reader, "tea at noon", wanted=wanted, exact_rows=exact_rows)
+        assert {episodes.index(_by_id(episodes, id_)) for id_ in best(found, "tea at noon")} == expected
+    assert {place for place, each in enumerate(episodes) if wanted.fits(each)} == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a & b | !c <-> d:*",
+        "'; DROP TABLE aftermind.episodes; --",
+        "🙂",
+        "مرحبا بالعالم",
+        "\\",
+        "%",
+        "((((",
+        "x" * 9_000,
+    ],
+)
+async def test_odd_questions_find_or_find_nothing(database: Database, reader: PostgresDatabase, text: str) -> None:
+    await keep(database.url, [said("hello there"), said(text[:200])])
+
+    found = await find(reader, text)
+
+    assert len(found.ids) <= 2
+
+
+async def test_the_tail_of_a_session_comes_along_for_what_is_pending(
+    database: Database, reader: PostgresDatabase
+) -> None:
+    await keep(database.url, [said(f"turn {n}", session="now") for n in range(20)])
+
+    found = await find(reader, "nothing of this", vector=False, tails=["now", None])
+
+    assert len(found.ids) == 5
+    assert not found.frame.candidate.any()
+
+
+def _by_id(episodes: Sequence[Episode], id_: EpisodeId) -> Episode:
+    return next(episode for episode in episodes if episode.id == id_)
