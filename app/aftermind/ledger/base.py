@@ -11,7 +11,10 @@ from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """Unfinished work of one kind: how much may run now, since when the oldest could, how much runs or waits."""
+    """Unfinished work of one kind: how much may run now, since when the oldest could, how much runs or waits.
+
+    `replays` are those of the runnable that a replay plan put in.
+    """
 
     kind: JobKind
     runnable: int
@@ -19,6 +22,7 @@ class Backlog:
     running: int
     waiting: int
     dead: int
+    replays: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,12 +81,20 @@ class Ledger(Protocol):
     # working
 
     async def claim(
-        self, kind: JobKind, *, worker: str, for_: timedelta, limit: int = 1, ids: Sequence[JobId] | None = None
+        self,
+        kind: JobKind,
+        *,
+        worker: str,
+        for_: timedelta,
+        limit: int = 1,
+        ids: Sequence[JobId] | None = None,
+        replays: bool = False,
     ) -> list[Lease]:
         """Take up to `limit` runnable jobs of a kind (of `ids` only, if given), fairest and oldest first.
 
         Counts the attempt now, not at the end, so that a worker that dies has used one up. A job whose session has
         another one of its kind running is passed over. Jobs with a lost lease come alone. Unknown ids give nothing.
+        What a replay plan put in is claimed with `replays`, and by nobody else: live traffic never waits behind it.
         """
 
     async def heartbeat(self, leases: Sequence[Lease], *, for_: timedelta) -> frozenset[LeaseToken]:

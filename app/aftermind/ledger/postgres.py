@@ -22,13 +22,14 @@ COUNTED = 10_000  # of each kind and state; beyond it the backlog is "at least s
 _BACKLOG = text(
     f"""
     SELECT kinds.kind, ready.jobs AS ready, ready.oldest AS ready_since, due.jobs AS due, due.oldest AS due_since,
+           ready.replays + due.replays AS replays,
            running.jobs AS running, waiting.jobs AS waiting, dead.jobs AS dead
     FROM unnest(CAST(:kinds AS text[])) AS kinds (kind),
-    LATERAL (SELECT count(*) AS jobs, min(run_at) AS oldest FROM (
-        SELECT run_at FROM aftermind.jobs WHERE kind = kinds.kind AND state IN ('queued', 'retrying')
+    LATERAL (SELECT count(*) AS jobs, min(run_at) AS oldest, count(replay_plan_id) AS replays FROM (
+        SELECT run_at, replay_plan_id FROM aftermind.jobs WHERE kind = kinds.kind AND state IN ('queued', 'retrying')
         AND turn IS NOT NULL ORDER BY turn, run_at LIMIT {COUNTED}) AS found) AS ready,
-    LATERAL (SELECT count(*) AS jobs, min(run_at) AS oldest FROM (
-        SELECT run_at FROM aftermind.jobs WHERE kind = kinds.kind AND state IN ('queued', 'retrying')
+    LATERAL (SELECT count(*) AS jobs, min(run_at) AS oldest, count(replay_plan_id) AS replays FROM (
+        SELECT run_at, replay_plan_id FROM aftermind.jobs WHERE kind = kinds.kind AND state IN ('queued', 'retrying')
         AND turn IS NULL AND run_at <= now() ORDER BY run_at LIMIT {COUNTED}) AS found) AS due,
     LATERAL (SELECT count(*) AS jobs FROM (
         SELECT 1 FROM aftermind.jobs
@@ -99,13 +100,22 @@ class PostgresLedger:
     # working
 
     async def claim(
-        self, kind: JobKind, *, worker: str, for_: timedelta, limit: int = 1, ids: Sequence[JobId] | None = None
+        self,
+        kind: JobKind,
+        *,
+        worker: str,
+        for_: timedelta,
+        limit: int = 1,
+        ids: Sequence[JobId] | None = None,
+        replays: bool = False,
     ) -> list[Lease]:
         """Take up to `limit` runnable jobs of a kind, fairest and oldest first."""
         for _ in range(CLAIM_TRIES):
             try:
                 async with self._database.transaction() as tx:
-                    return await working.claim(tx, kind, worker=worker, for_=for_, limit=limit, ids=ids)
+                    return await working.claim(
+                        tx, kind, worker=worker, for_=for_, limit=limit, ids=ids, replays=replays
+                    )
             except Exception as exc:
                 if not is_duplicate(exc):
                     raise
@@ -210,6 +220,7 @@ class PostgresLedger:
                 running=row.running,
                 waiting=row.waiting,
                 dead=row.dead,
+                replays=row.replays,
             )
             for row in rows
         ]

@@ -9,7 +9,8 @@ from aftermind import errors
 from aftermind.db.base import Database
 from aftermind.db.tables import JOB_ATTEMPTS, JOBS
 from aftermind.db.transaction import pg
-from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Scope
+from aftermind.ledger.postgres_rows import attempt_of, job_of
+from aftermind.types import Job, JobId, JobKind, JobState
 from aftermind.types.replay import DeadGroup, DeadLetter, JobFilter
 
 DEAD = (JobState.DEAD.value,)
@@ -71,7 +72,7 @@ class PostgresDeadLetters:
             followed = (await pg(tx).execute(named)).all() if successors else []
         return DeadLetter(
             job=job_of(row),
-            attempts=tuple(_attempt(each) for each in attempts),
+            attempts=tuple(attempt_of(each) for each in attempts),
             raw=None if row.raw is None else bytes(row.raw),
             note=row.note,
             successors=tuple(job_of(each) for each in followed),
@@ -117,47 +118,6 @@ def conditions(wanted: JobFilter, states: Sequence[str]) -> ColumnElement[bool]:
     if wanted.until is not None:
         asked.append(jobs.updated_at < wanted.until)
     return and_(true(), *asked)
-
-
-def job_of(row: Row[Any]) -> Job:  # Any: a row of `jobs`
-    """The job that a row is."""
-    return Job(
-        id=JobId(row.id),
-        kind=JobKind(row.kind),
-        scope=Scope(
-            namespace=row.namespace, user_id=row.user_id or None, session_id=row.session_id, agent_id=row.agent_id
-        ),
-        state=JobState(row.state),
-        payload=row.payload,
-        effect_key=row.effect_key,
-        attempts=row.attempts,
-        lost_leases=row.lost_leases,
-        run_at=row.run_at,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-        reason_code=row.reason_code,
-        error=row.error,
-        fingerprint=row.fingerprint,
-        answer=row.answer,
-        origin_job_id=None if row.origin_job_id is None else JobId(row.origin_job_id),
-    )
-
-
-def _attempt(row: Row[Any]) -> Attempt:  # Any: a row of `job_attempts`
-    return Attempt(
-        job_id=JobId(row.job_id),
-        number=row.number,
-        worker=row.worker,
-        started_at=row.started_at,
-        ended_at=row.ended_at,
-        outcome=row.outcome,
-        error_class=row.error_class,
-        error=row.error,
-        model=row.model,
-        tokens_in=row.tokens_in,
-        tokens_out=row.tokens_out,
-        cost_usd=row.cost_usd,
-    )
 
 
 def _group(row: Row[Any]) -> DeadGroup:  # Any: a row of `groups`

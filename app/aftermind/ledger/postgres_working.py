@@ -46,12 +46,15 @@ def _claim(kind_rule: str, *, ids: bool) -> str:
     """One UPDATE: locks the rows that it takes (`jobs_ready`), passes over those that another claim has locked.
 
     A job that lost a lease comes alone: it may be what took the worker away. Of a serial kind one job a session.
+    What a replay plan put in is left to those who ask for it: never more rows of `jobs_ready` than plans may have
+    unfinished (`concurrency`), so passing over them costs nothing.
     """
     named = "AND id = ANY(CAST(:ids AS uuid[]))" if ids else ""
     return f"""
     WITH picked AS (
         SELECT id, turn, run_at, lost_leases, namespace, user_id, session_id FROM aftermind.jobs AS jobs
         WHERE kind = :kind AND state IN ('queued', 'retrying') AND turn IS NOT NULL {named} {kind_rule}
+          AND (replay_plan_id IS NOT NULL) = CAST(:replays AS boolean)
         ORDER BY turn, run_at LIMIT :limit FOR UPDATE SKIP LOCKED
     ), numbered AS (
         SELECT *, row_number() OVER (ORDER BY turn, run_at) AS place,
@@ -180,14 +183,21 @@ _EXPIRE = text(
 
 
 async def claim(
-    tx: Transaction, kind: JobKind, *, worker: str, for_: timedelta, limit: int, ids: Sequence[JobId] | None
+    tx: Transaction,
+    kind: JobKind,
+    *,
+    worker: str,
+    for_: timedelta,
+    limit: int,
+    ids: Sequence[JobId] | None,
+    replays: bool,
 ) -> list[Lease]:
     """See `Ledger.claim`. Two statements: jobs whose time has come get their place first."""
     await pg(tx).execute(_PROMOTE, {"kind": kind.value})
     serial = kind.value in SERIAL_KINDS
-    named = {} if ids is None else {"ids": list(ids)}
+    named = {"serial": serial, "replays": replays, **({} if ids is None else {"ids": list(ids)})}
     statement = _CLAIMS[serial, ids is not None]
-    rows = await pg(tx).rows(statement, kind=kind.value, limit=limit, worker=worker, lasts=for_, serial=serial, **named)
+    rows = await pg(tx).rows(statement, kind=kind.value, limit=limit, worker=worker, lasts=for_, **named)
     return [Lease(job=job_of(row), token=LeaseToken(row.token), until=row.lease_until, worker=worker) for row in rows]
 
 

@@ -11,7 +11,7 @@ from aftermind.types.scope import JobId, LeaseToken, Scope
 
 
 class JobKind(StrEnum):
-    """What a job does; each has one handler and one queue."""
+    """What a job does; each has one handler and one queue. `SHADOW` runs an extraction without writing facts."""
 
     STORE = "store"
     EMBED = "embed"
@@ -19,6 +19,7 @@ class JobKind(StrEnum):
     SUMMARISE = "summarise"
     PROFILE = "profile"
     FORGET = "forget"
+    SHADOW = "shadow"
 
 
 class JobState(StrEnum):

@@ -20,6 +20,7 @@ QUEUE_OF: Mapping[JobKind, str] = {
     JobKind.EXTRACT: EXTRACT,
     JobKind.SUMMARISE: EXTRACT,
     JobKind.PROFILE: EXTRACT,
+    JobKind.SHADOW: REPLAY,
 }
 
 

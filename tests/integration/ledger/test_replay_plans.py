@@ -1,10 +1,13 @@
 """A plan brings back what it froze, at its pace, once each; it stops when told, and when the cause persists."""
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 
 from aftermind import errors
+from aftermind.db.postgres import PostgresDatabase
+from aftermind.ledger.postgres import PostgresLedger
 from aftermind.ledger.postgres_replays import PostgresReplays
 from aftermind.ledger.replays import NewPlan, Step
 from aftermind.types import JobKind
@@ -245,3 +248,22 @@ async def test_values_that_cannot_be_meant_are_refused(
 
     with pytest.raises(errors.InvalidFilter, match=field):
         await running(replays, **{field: value})
+
+
+async def test_live_traffic_never_waits_behind_replays(
+    replays: PostgresReplays, letters: Letters, postgres: PostgresDatabase
+) -> None:
+    ledger = PostgresLedger(postgres)
+    await letters.bury(5)
+    plan = await running(replays)
+    await step_until(replays, plan, 5)
+    [live] = await letters.bury(state="queued")
+
+    lease = timedelta(seconds=30)
+    taken = await ledger.claim(JobKind.EMBED, worker="live", for_=lease, limit=10)
+    brought_back = await ledger.claim(JobKind.EMBED, worker="replay", for_=lease, limit=10, replays=True)
+    backlog = next(each for each in await ledger.backlog() if each.kind is JobKind.EMBED)
+
+    assert [each.job.id for each in taken] == [live]
+    assert len(brought_back) == 5
+    assert (backlog.runnable, backlog.replays, backlog.running) == (0, 0, 6)
