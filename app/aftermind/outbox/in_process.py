@@ -1,0 +1,115 @@
+"""The queue of stores that live in one process: turns are rows of the ledger, and this very process works them off.
+
+Handlers belong to the workers' side and are found by entry point, so that the library never imports them.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from importlib.metadata import entry_points
+
+from aftermind import errors
+from aftermind.db.base import Database
+from aftermind.ledger.base import Ledger
+from aftermind.outbox.background import OneTask
+from aftermind.outbox.base import Sent
+from aftermind.settings import Settings
+from aftermind.types import Episode, JobKind, Scope, Turn
+from aftermind.wire.payloads import decode_turn, encode_turn
+from aftermind.wire.pending import Refusal
+
+log = logging.getLogger(__name__)
+
+GROUP, ENTRY = "aftermind.handlers", "in_process"
+LOOK_SECONDS = 0.05  # between looks at work that becomes due: a debounce, a back-off
+
+# Claims what can run, runs it, and says whether there was anything.
+Work = Callable[[], Awaitable[bool]]
+
+
+def load_work(*arguments: object, **named: object) -> Work:
+    """The handlers of this installation, bound to the parts of a memory (`aftermind_tasks.in_process.open_work`)."""
+    found = [entry for entry in entry_points(group=GROUP) if entry.name == ENTRY]
+    if not found:
+        raise errors.InvalidSettings("handlers", ENTRY, "no package offers handlers; install aftermind whole.")
+    work: Work = found[0].load()(*arguments, **named)
+    return work
+
+
+class InProcessQueue:
+    """An `Outbox` without Redis. `work` is called for as long as it finds something; it is made at the first turn.
+
+    Bounded like pending: beyond `settings.pending_max_turns` unfinished store jobs `send` raises `QueueFull`.
+    """
+
+    def __init__(self, settings: Settings, *, db: Database, ledger: Ledger, open_work: Callable[[], Work]) -> None:
+        self._settings, self._db, self._ledger, self._open_work = settings, db, ledger, open_work
+        self._work: Work | None = None
+        self._task = OneTask()
+        self._position = 0
+        self._is_closing = False
+
+    def position(self, count: int) -> int:
+        """See `Outbox`."""
+        first = self._position = max(time.time_ns() // 1000, self._position)
+        self._position += count
+        return first
+
+    async def send(self, turn: Turn) -> Sent:
+        """See `Outbox`."""
+        await self._check_room()
+        async with self._db.transaction(namespace=turn.scope.namespace) as tx:
+            is_new = await self._ledger.accept(tx, turn, encode_turn(turn))
+        self._is_closing = False
+        self._task.start(self._work_off)
+        return Sent(base=turn.base, known=not is_new)
+
+    async def pending(self, owner: Scope) -> tuple[Turn, ...]:
+        """The owner's turns that are not stored yet, oldest first."""
+        async with self._db.transaction(namespace=owner.namespace, read_only=True) as tx:
+            payloads = await self._ledger.unstored(tx, owner)
+        return tuple(decode_turn(payload) for payload in payloads)
+
+    async def forget(self, owner: Scope, covers: Callable[[Episode], bool]) -> int:
+        """Nothing lies outside the store: what is on its way there meets the tombstone."""
+        return 0
+
+    async def drained(self) -> None:
+        """Wait until every job is done that was put in so far, those that wait for their time included."""
+        await self._task.ended()
+
+    async def close(self) -> None:
+        """Finish what can run now; what waits for its time stays with the store."""
+        self._is_closing = True
+        await self._task.ended()
+
+    async def _check_room(self) -> None:
+        unfinished = sum(each.runnable + each.running for each in await self._ledger.backlog() if _is_store(each.kind))
+        if unfinished >= self._settings.pending_max_turns:
+            raise errors.QueueFull(Refusal.TURNS, unfinished, self._settings.pending_max_turns)
+
+    async def _work_off(self) -> None:
+        try:
+            while await self._step():
+                pass
+        except Exception:  # the edge of a background task; the next turn starts it again, and no row is lost
+            log.exception("background work stopped")
+
+    async def _step(self) -> bool:
+        """One look at the ledger; whether to look again."""
+        if self._work is None:
+            self._work = self._open_work()
+        if await self._work():
+            return True
+        if self._is_closing or not await self._is_unfinished():
+            return False
+        await asyncio.sleep(LOOK_SECONDS)
+        return True
+
+    async def _is_unfinished(self) -> bool:
+        return any(each.runnable or each.running or each.waiting for each in await self._ledger.backlog())
+
+
+def _is_store(kind: JobKind) -> bool:
+    return kind is JobKind.STORE
