@@ -92,7 +92,7 @@ class PostgresDatabase:
 
     @asynccontextmanager
     async def statements(self, *, timeout: float | None = None) -> AsyncIterator[PgTransaction]:
-        """Statements that commit one by one, for work that is a single statement: no BEGIN, no COMMIT, one round trip."""
+        """Statements that commit one by one, for work that is a single one: no BEGIN, no COMMIT, one round trip."""
         async with self._connection(autocommit=True, read_only=False) as connection:
             tx = PgTransaction(connection, what=self.name, timeout=timeout or self._timeout)
             try:
@@ -190,8 +190,13 @@ class PostgresDatabase:
         return connection
 
 
-def encode_half(vector: NDArray[np.floating[Any]]) -> bytes:  # Any: any float width
-    """pgvector's wire format of a halfvec: dimension, two unused bytes, big-endian half floats."""
+def encode_half(vector: NDArray[np.floating[Any]] | bytes) -> bytes:  # Any: any float width
+    """pgvector's wire format of a halfvec: dimension, two unused bytes, big-endian half floats.
+
+    Bytes are taken as encoded already: within an array of vectors, asyncpg would look into a numpy array for more rows.
+    """
+    if isinstance(vector, bytes):
+        return vector
     return struct.pack(">HH", len(vector), 0) + np.asarray(vector).astype(">f2").tobytes()
 
 

@@ -60,7 +60,9 @@ CREATE INDEX episodes_position ON aftermind.episodes (namespace, user_id, positi
 -- have to read all of it.
 CREATE INDEX episodes_terms ON aftermind.episodes USING gin (terms) WITH (fastupdate = off);
 CREATE INDEX episodes_metadata ON aftermind.episodes USING gin (metadata jsonb_path_ops) WHERE metadata <> '{}';
-CREATE INDEX episodes_embedding ON aftermind.episodes USING hnsw (embedding halfvec_cosine_ops);
+-- ef_construction: with pgvector's 64, finding 0.98 of the true ten of 100,000 takes half as long again.
+CREATE INDEX episodes_embedding ON aftermind.episodes USING hnsw (embedding halfvec_cosine_ops)
+    WITH (ef_construction = 128);
 
 CREATE TABLE aftermind.predicates (
     namespace text COLLATE "C" NOT NULL,
