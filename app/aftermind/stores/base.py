@@ -117,7 +117,7 @@ class Store(Protocol):
         """Lock each owner against a concurrent forget (FOR SHARE) until the transaction ends; their tombstones."""
 
     async def add_episodes(
-        self, tx: Transaction, episodes: Sequence[Episode], vectors: Mapping[EpisodeId, Vector] | None = None
+        self, tx: Transaction, given: Sequence[Episode], vectors: Mapping[EpisodeId, Vector] | None = None
     ) -> frozenset[EpisodeId]:
         """Store them, of any owners, with their lexical entries and the vectors given; the ids that were new.
 
@@ -148,7 +148,7 @@ class Store(Protocol):
 
     # facts
 
-    async def add_facts(self, tx: Transaction, facts: Sequence[Fact]) -> int:
+    async def add_facts(self, tx: Transaction, given: Sequence[Fact]) -> int:
         """Insert rows as they are; deciding what they supersede is `ledger`-free logic of the caller."""
 
     async def supersede_facts(

@@ -1,0 +1,189 @@
+"""Bi-temporal statements over facts: rows are added, superseded and strengthened, never changed in what they say."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import TextClause, text
+
+from aftermind.db.base import Transaction
+from aftermind.db.transaction import pg
+from aftermind.stores.postgres.rows import fact_of
+from aftermind.types import Cardinality, EpisodeId, Fact, FactId, Scope
+
+_OWNED = "facts.namespace = :namespace AND facts.user_id = :user"
+_SOURCES = """
+    (SELECT array_agg(episode_id ORDER BY episode_id) FROM aftermind.fact_sources AS sources
+     WHERE sources.namespace = facts.namespace AND sources.user_id = facts.user_id AND sources.fact_id = facts.id)
+"""
+
+_ADD = text(
+    """
+    INSERT INTO aftermind.facts (namespace, user_id, id, session_id, agent_id, subject, predicate, object, confidence,
+                                 cardinality, valid_from, valid_to, recorded_at, superseded_at, strength, extractor,
+                                 lexemes)
+    SELECT *, to_tsvector('simple', subject || ' ' || translate(predicate, '_', ' ') || ' ' || object)
+    FROM unnest(CAST(:namespaces AS text[]), CAST(:users AS text[]), CAST(:ids AS uuid[]), CAST(:sessions AS text[]),
+                CAST(:agents AS text[]), CAST(:subjects AS text[]), CAST(:predicates AS text[]),
+                CAST(:objects AS text[]), CAST(:confidences AS float8[]), CAST(:cardinalities AS text[]),
+                CAST(:valid_froms AS timestamptz[]), CAST(:valid_tos AS timestamptz[]),
+                CAST(:recorded AS timestamptz[]), CAST(:superseded AS timestamptz[]), CAST(:strengths AS int[]),
+                CAST(:extractors AS text[]))
+         AS given (namespace, user_id, id, session_id, agent_id, subject, predicate, object, confidence, cardinality,
+                   valid_from, valid_to, recorded_at, superseded_at, strength, extractor)
+    ON CONFLICT DO NOTHING
+    """
+)
+_ADD_SOURCES = text(
+    """
+    INSERT INTO aftermind.fact_sources (namespace, user_id, fact_id, episode_id)
+    SELECT * FROM unnest(CAST(:namespaces AS text[]), CAST(:users AS text[]), CAST(:facts AS uuid[]),
+                         CAST(:episodes AS uuid[]))
+    ON CONFLICT DO NOTHING
+    """
+)
+_SUPERSEDE = text(
+    f"""
+    UPDATE aftermind.facts AS facts SET superseded_at = :at, superseded_by = :by
+    WHERE {_OWNED} AND id = ANY(CAST(:ids AS uuid[])) AND superseded_at IS NULL
+    """
+)
+_STRENGTHEN = text(
+    f"""
+    UPDATE aftermind.facts AS facts SET strength = strength + 1, confidence = greatest(confidence, :confidence)
+    WHERE {_OWNED} AND id = :id
+    """
+)
+
+
+def _select(rule: str) -> TextClause:
+    return text(f"SELECT facts.*, {_SOURCES} AS sources FROM aftermind.facts AS facts WHERE {_OWNED} AND {rule}")
+
+
+# `facts_believed` for what is believed now, else the primary key's owner.
+_QUERY = _select(
+    """
+    (CAST(:subject AS text) IS NULL OR subject = :subject)
+    AND (CAST(:predicate AS text) IS NULL OR predicate = :predicate)
+    AND (CAST(:history AS boolean) OR (
+        recorded_at <= coalesce(CAST(:known_at AS timestamptz), 'infinity')
+        AND (superseded_at IS NULL OR superseded_at > CAST(:known_at AS timestamptz))
+        AND (valid_from IS NULL OR valid_from <= coalesce(CAST(:as_of AS timestamptz), now()))
+        AND (valid_to IS NULL OR valid_to > coalesce(CAST(:as_of AS timestamptz), now()))))
+    ORDER BY recorded_at DESC, id DESC LIMIT :limit
+    """
+)
+_ONE = _select("id = :id")
+_FROM = _select(
+    """
+    superseded_at IS NULL AND id IN (
+        SELECT fact_id FROM aftermind.fact_sources AS sources
+        WHERE sources.namespace = :namespace AND sources.user_id = :user
+          AND sources.episode_id = ANY(CAST(:ids AS uuid[])))
+    ORDER BY recorded_at DESC, id DESC
+    """
+)
+_CARDINALITY = text(
+    "SELECT cardinality FROM aftermind.predicates WHERE namespace = :namespace AND predicate = :predicate"
+)
+
+
+async def add(tx: Transaction, facts: Sequence[Fact]) -> int:
+    """See `Store.add_facts`."""
+    if not facts:
+        return 0
+    added = await pg(tx).count(
+        _ADD,
+        namespaces=[fact.scope.namespace for fact in facts],
+        users=[fact.scope.user_column for fact in facts],
+        ids=[fact.id for fact in facts],
+        sessions=[fact.scope.session_id for fact in facts],
+        agents=[fact.scope.agent_id for fact in facts],
+        subjects=[fact.subject for fact in facts],
+        predicates=[fact.predicate for fact in facts],
+        objects=[fact.object for fact in facts],
+        confidences=[fact.confidence for fact in facts],
+        cardinalities=[fact.cardinality.value for fact in facts],
+        valid_froms=[fact.valid_from for fact in facts],
+        valid_tos=[fact.valid_to for fact in facts],
+        recorded=[fact.recorded_at for fact in facts],
+        superseded=[fact.superseded_at for fact in facts],
+        strengths=[fact.strength for fact in facts],
+        extractors=[fact.extractor for fact in facts],
+    )
+    await _add_sources(tx, [(fact.scope, fact.id, source) for fact in facts for source in fact.sources])
+    return added
+
+
+async def supersede(tx: Transaction, owner: Scope, ids: Sequence[FactId], *, at: datetime, by_id: FactId | None) -> int:
+    """See `Store.supersede_facts`."""
+    if not ids:
+        return 0
+    return await pg(tx).count(
+        _SUPERSEDE, namespace=owner.namespace, user=owner.user_column, ids=list(ids), at=at, by=by_id
+    )
+
+
+async def strengthen(
+    tx: Transaction, owner: Scope, fact_id: FactId, *, sources: Sequence[EpisodeId], confidence: float
+) -> None:
+    """See `Store.strengthen_fact`."""
+    given = {"namespace": owner.namespace, "user": owner.user_column, "id": fact_id, "confidence": confidence}
+    if await pg(tx).count(_STRENGTHEN, **given):
+        await _add_sources(tx, [(owner, fact_id, source) for source in sources])
+
+
+async def query(
+    tx: Transaction,
+    owner: Scope,
+    *,
+    subject: str | None,
+    predicate: str | None,
+    as_of: datetime | None,
+    known_at: datetime | None,
+    history: bool,
+    limit: int,
+) -> list[Fact]:
+    """See `Store.facts`."""
+    rows = await pg(tx).rows(
+        _QUERY,
+        namespace=owner.namespace,
+        user=owner.user_column,
+        subject=subject,
+        predicate=predicate,
+        as_of=as_of,
+        known_at=known_at,
+        history=history,
+        limit=limit,
+    )
+    return [fact_of(owner, row) for row in rows]
+
+
+async def one(tx: Transaction, owner: Scope, fact_id: FactId) -> Fact | None:
+    """See `Store.fact`."""
+    row = await pg(tx).row(_ONE, namespace=owner.namespace, user=owner.user_column, id=fact_id)
+    return None if row is None else fact_of(owner, row)
+
+
+async def from_episodes(tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[Fact]:
+    """See `Store.facts_from`. By `fact_sources_episode`."""
+    rows = await pg(tx).rows(_FROM, namespace=owner.namespace, user=owner.user_column, ids=list(ids))
+    return [fact_of(owner, row) for row in rows]
+
+
+async def cardinality(tx: Transaction, namespace: str, predicate: str) -> Cardinality | None:
+    """See `Store.cardinality`."""
+    row = await pg(tx).row(_CARDINALITY, namespace=namespace, predicate=predicate)
+    return None if row is None else Cardinality(row.cardinality)
+
+
+async def _add_sources(tx: Transaction, rows: Sequence[tuple[Scope, FactId, EpisodeId]]) -> None:
+    if rows:
+        await pg(tx).execute(
+            _ADD_SOURCES,
+            {
+                "namespaces": [scope.namespace for scope, _, _ in rows],
+                "users": [scope.user_column for scope, _, _ in rows],
+                "facts": [fact_id for _, fact_id, _ in rows],
+                "episodes": [episode_id for _, _, episode_id in rows],
+            },
+        )

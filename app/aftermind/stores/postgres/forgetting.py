@@ -1,0 +1,129 @@
+"""Forget: the tombstone and the deletes that it stands for, in one transaction; and counts of what an owner has."""
+
+from typing import Any
+
+from sqlalchemy import text
+
+from aftermind.db.base import Transaction
+from aftermind.db.transaction import pg
+from aftermind.stores.base import Tombstone
+from aftermind.types import Scope
+
+_OWNED = "namespace = :namespace AND user_id = :user"
+
+# FOR UPDATE, by the update of the row itself: waits for every effect that holds the owner FOR SHARE, and holds off the
+# next ones, which then read the tombstone.
+_LOCK = text(
+    """
+    INSERT INTO aftermind.users AS there (namespace, user_id, forgets) VALUES (:namespace, :user, 1)
+    ON CONFLICT (namespace, user_id) DO UPDATE SET forgets = there.forgets + 1
+    """
+)
+_BURY = text(
+    """
+    INSERT INTO aftermind.tombstones (namespace, user_id, at, session_id, before, ids)
+    VALUES (:namespace, :user, :at, :session, :before, CAST(:ids AS uuid[]))
+    """
+)
+_COVERED = f"""
+    {_OWNED} AND remembered_at <= :at
+    AND (cardinality(CAST(:ids AS uuid[])) = 0 OR id = ANY(CAST(:ids AS uuid[])))
+    AND (cardinality(CAST(:ids AS uuid[])) > 0 OR CAST(:session AS text) IS NULL OR session_id = :session)
+    AND (cardinality(CAST(:ids AS uuid[])) > 0 OR CAST(:before AS timestamptz) IS NULL OR occurred_at < :before)
+"""
+# The sources go with their episodes; a fact that had sources and has none left goes too.
+_EPISODES = text(
+    f"""
+    WITH gone AS (
+        DELETE FROM aftermind.episodes WHERE {_COVERED} RETURNING id, session_id
+    ), unsourced AS (
+        DELETE FROM aftermind.fact_sources WHERE {_OWNED} AND episode_id IN (SELECT id FROM gone)
+        RETURNING fact_id
+    ), facts AS (
+        DELETE FROM aftermind.facts WHERE {_OWNED} AND id IN (SELECT fact_id FROM unsourced)
+          AND NOT EXISTS (
+            SELECT 1 FROM aftermind.fact_sources AS left_over
+            WHERE left_over.namespace = :namespace AND left_over.user_id = :user AND left_over.fact_id = facts.id
+              AND left_over.episode_id NOT IN (SELECT id FROM gone))
+        RETURNING id
+    ), traits AS (
+        DELETE FROM aftermind.profile_traits
+        WHERE {_OWNED} AND evidence && (SELECT coalesce(array_agg(id), '{{}}') FROM gone) RETURNING name
+    ), summaries AS (
+        DELETE FROM aftermind.summaries
+        WHERE {_OWNED} AND session_id IN (SELECT coalesce(session_id, '') FROM gone) RETURNING session_id
+    )
+    SELECT (SELECT count(*) FROM gone) AS episodes, (SELECT count(*) FROM facts) AS facts,
+           (SELECT count(*) FROM traits) AS traits, (SELECT count(*) FROM summaries) AS summaries
+    """
+)
+# What is of the owner as a whole goes where the owner as a whole is forgotten.
+_WHOLE = text(
+    f"""
+    WITH facts AS (DELETE FROM aftermind.facts WHERE {_OWNED} RETURNING id),
+         blocks AS (DELETE FROM aftermind.blocks WHERE {_OWNED} RETURNING name),
+         summaries AS (DELETE FROM aftermind.summaries WHERE {_OWNED} RETURNING session_id),
+         profiles AS (DELETE FROM aftermind.profiles WHERE {_OWNED} RETURNING version)
+    SELECT (SELECT count(*) FROM facts) AS facts, (SELECT count(*) FROM blocks) AS blocks,
+           (SELECT count(*) FROM summaries) AS summaries, (SELECT count(*) FROM profiles) AS profiles
+    """
+)
+# Jobs for what is gone: their payload, answer and errors may hold it.
+_JOBS = text(
+    f"""
+    WITH gone AS (
+        UPDATE aftermind.jobs
+        SET state = 'forgotten', raw = NULL, payload = '{{}}', answer = NULL, error = NULL, token = NULL,
+            lease_until = NULL, turn = NULL, updated_at = clock_timestamp()
+        WHERE {_OWNED} AND created_at <= :at AND state <> 'forgotten'
+          AND (CAST(:session AS text) IS NULL OR session_id = :session)
+        RETURNING id
+    )
+    SELECT count(*) AS jobs FROM gone
+    """
+)
+_EVENTS = text(f"DELETE FROM aftermind.events WHERE {_OWNED}")
+
+_COUNTS = text(
+    f"""
+    SELECT (SELECT count(*) FROM aftermind.episodes WHERE {_OWNED}) AS episodes,
+           (SELECT count(embedding) FROM aftermind.episodes WHERE {_OWNED}) AS embedded,
+           (SELECT count(*) FROM aftermind.facts WHERE {_OWNED} AND superseded_at IS NULL) AS facts,
+           (SELECT count(*) FROM aftermind.blocks WHERE {_OWNED}) AS blocks,
+           (SELECT count(*) FROM aftermind.summaries WHERE {_OWNED}) AS summaries,
+           (SELECT count(*) FROM aftermind.profiles WHERE {_OWNED}) AS profiles
+    """
+)
+
+
+async def forget(tx: Transaction, stone: Tombstone) -> dict[str, int]:
+    """See `Store.forget`."""
+    owned = {"namespace": stone.owner.namespace, "user": stone.owner.user_column}
+    given: dict[str, Any] = {  # Any: text, times and ids
+        **owned,
+        "at": stone.at,
+        "session": stone.session_id,
+        "before": stone.before,
+        "ids": sorted(stone.ids),
+    }
+    run = pg(tx)
+    await run.execute(_LOCK, owned)
+    await run.execute(_BURY, given)
+    counts = _numbers(await run.row(_EPISODES, **given))
+    is_whole = stone.session_id is None and stone.before is None and not stone.ids
+    if is_whole:
+        for name, count in _numbers(await run.row(_WHOLE, **owned)).items():
+            counts[name] = counts.get(name, 0) + count
+        await run.execute(_EVENTS, owned)
+    if stone.before is None and not stone.ids:
+        counts |= _numbers(await run.row(_JOBS, **owned, at=stone.at, session=stone.session_id))
+    return counts
+
+
+async def counts(tx: Transaction, owner: Scope) -> dict[str, int]:
+    """See `Store.counts`."""
+    return _numbers(await pg(tx).row(_COUNTS, namespace=owner.namespace, user=owner.user_column))
+
+
+def _numbers(row: Any) -> dict[str, int]:  # Any: a row of counts
+    return {name: int(count) for name, count in row._mapping.items()}

@@ -1,0 +1,75 @@
+"""Rows of the store's tables as the types of the library."""
+
+from typing import Any
+
+from sqlalchemy import Row
+
+from aftermind.types import Block, Cardinality, Episode, EpisodeId, Fact, FactId, Role, Scope, Summary
+
+
+def scope_of(owner: Scope, row: Row[Any]) -> Scope:  # Any: a row with labels
+    """The owner with the labels of a row."""
+    return Scope(
+        namespace=owner.namespace, user_id=owner.user_id, session_id=row.session_id or None, agent_id=row.agent_id
+    )
+
+
+def episode_of(owner: Scope, row: Row[Any]) -> Episode:  # Any: a row of `episodes`
+    """The episode that a row is."""
+    return Episode(
+        id=EpisodeId(row.id),
+        scope=scope_of(owner, row),
+        role=Role(row.role),
+        content=row.content,
+        name=row.name,
+        metadata=row.metadata,
+        occurred_at=row.occurred_at,
+        remembered_at=row.remembered_at,
+        position=row.position,
+        mark=row.mark,
+    )
+
+
+def fact_of(owner: Scope, row: Row[Any]) -> Fact:  # Any: a row of `facts` with its `sources`
+    """The fact that a row is."""
+    return Fact(
+        id=FactId(row.id),
+        scope=scope_of(owner, row),
+        subject=row.subject,
+        predicate=row.predicate,
+        object=row.object,
+        confidence=row.confidence,
+        cardinality=Cardinality(row.cardinality),
+        valid_from=row.valid_from,
+        valid_to=row.valid_to,
+        recorded_at=row.recorded_at,
+        superseded_at=row.superseded_at,
+        strength=row.strength,
+        sources=tuple(EpisodeId(source) for source in row.sources or ()),
+        extractor=row.extractor,
+    )
+
+
+def block_of(owner: Scope, row: Row[Any]) -> Block:  # Any: a row of `blocks`
+    """The block that a row is."""
+    return Block(
+        scope=owner.owner,
+        name=row.name,
+        content=row.content,
+        version=row.version,
+        updated_at=row.updated_at,
+        description=row.description,
+    )
+
+
+def summary_of(owner: Scope, row: Row[Any]) -> Summary:  # Any: a row of `summaries`
+    """The summary that a row is."""
+    return Summary(
+        scope=Scope(namespace=owner.namespace, user_id=owner.user_id, session_id=row.session_id or None),
+        text=row.text,
+        covers_to=row.covers_to,
+        turns=row.turns,
+        updated_at=row.updated_at,
+        summariser=row.summariser,
+        version=row.version,
+    )

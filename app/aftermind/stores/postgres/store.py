@@ -1,0 +1,171 @@
+"""`PostgresStore`: the `Store` protocol, by the statements of the modules beside it."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from aftermind.db.base import Transaction
+from aftermind.stores.base import EpisodeFilter, SessionInfo, Tombstone, Vector
+from aftermind.stores.postgres import documents, episodes, facts, forgetting
+from aftermind.types import (
+    Block,
+    Cardinality,
+    Episode,
+    EpisodeId,
+    Fact,
+    FactId,
+    Profile,
+    Scope,
+    Summary,
+    Trait,
+)
+
+
+class PostgresStore:
+    """Memory in Postgres. `language` names the stemmer and stop words of new episodes. See `Store` for the promises."""
+
+    def __init__(self, *, language: str = "english") -> None:
+        self._language = language
+
+    # writing turns
+
+    async def tombstones(self, tx: Transaction, owners: Sequence[Scope]) -> list[Tombstone]:
+        """Lock each owner against a concurrent forget; their tombstones."""
+        return await episodes.tombstones(tx, owners)
+
+    async def add_episodes(
+        self, tx: Transaction, given: Sequence[Episode], vectors: Mapping[EpisodeId, Vector] | None = None
+    ) -> frozenset[EpisodeId]:
+        """Store them with their lexical entries and vectors; the ids that were new."""
+        return await episodes.add(tx, given, vectors or {}, language=self._language)
+
+    async def set_vectors(self, tx: Transaction, vectors: Mapping[tuple[Scope, EpisodeId], Vector]) -> int:
+        """Give stored episodes their vectors; how many exist."""
+        return await episodes.set_vectors(tx, vectors)
+
+    # reading episodes
+
+    async def episodes(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[Episode]:
+        """Those of the owner that exist, in the order asked for."""
+        return await episodes.by_ids(tx, owner, ids)
+
+    async def history(self, tx: Transaction, owner: Scope, wanted: EpisodeFilter, *, limit: int) -> list[Episode]:
+        """The newest `limit` that fit, oldest first."""
+        return await episodes.history(tx, owner, wanted, limit=limit)
+
+    async def sessions(self, tx: Transaction, owner: Scope, *, limit: int = 100) -> list[SessionInfo]:
+        """The owner's sessions, the latest first."""
+        return await episodes.sessions(tx, owner, limit=limit)
+
+    async def session_span(
+        self, tx: Transaction, owner: Scope, session_id: str | None, *, after_position: int, limit: int
+    ) -> list[Episode]:
+        """A session's episodes after a position, oldest first."""
+        return await episodes.session_span(tx, owner, session_id, after_position=after_position, limit=limit)
+
+    async def embedded(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> frozenset[EpisodeId]:
+        """Which of them have a vector."""
+        return await episodes.embedded(tx, owner, ids)
+
+    # facts
+
+    async def add_facts(self, tx: Transaction, given: Sequence[Fact]) -> int:
+        """Insert rows as they are."""
+        return await facts.add(tx, given)
+
+    async def supersede_facts(
+        self, tx: Transaction, owner: Scope, ids: Sequence[FactId], *, at: datetime, by_id: FactId | None = None
+    ) -> int:
+        """End our belief in them at `at`."""
+        return await facts.supersede(tx, owner, ids, at=at, by_id=by_id)
+
+    async def strengthen_fact(
+        self, tx: Transaction, owner: Scope, fact_id: FactId, *, sources: Sequence[EpisodeId], confidence: float
+    ) -> None:
+        """The same claim once more."""
+        await facts.strengthen(tx, owner, fact_id, sources=sources, confidence=confidence)
+
+    async def facts(
+        self,
+        tx: Transaction,
+        owner: Scope,
+        *,
+        subject: str | None = None,
+        predicate: str | None = None,
+        as_of: datetime | None = None,
+        known_at: datetime | None = None,
+        history: bool = False,
+        limit: int = 1_000,
+    ) -> list[Fact]:
+        """Facts of the owner, newest belief first."""
+        return await facts.query(
+            tx,
+            owner,
+            subject=subject,
+            predicate=predicate,
+            as_of=as_of,
+            known_at=known_at,
+            history=history,
+            limit=limit,
+        )
+
+    async def fact(self, tx: Transaction, owner: Scope, fact_id: FactId) -> Fact | None:
+        """One fact by id, superseded or not."""
+        return await facts.one(tx, owner, fact_id)
+
+    async def facts_from(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[Fact]:
+        """Facts, believed now, that have one of the episodes among their sources."""
+        return await facts.from_episodes(tx, owner, ids)
+
+    async def cardinality(self, tx: Transaction, namespace: str, predicate: str) -> Cardinality | None:
+        """How the namespace treats a predicate."""
+        return await facts.cardinality(tx, namespace, predicate)
+
+    # blocks, summaries, profiles
+
+    async def block(self, tx: Transaction, owner: Scope, name: str) -> Block | None:
+        """One block, or None."""
+        return await documents.block(tx, owner, name)
+
+    async def blocks(self, tx: Transaction, owner: Scope) -> list[Block]:
+        """All blocks of the owner, by name."""
+        return await documents.blocks(tx, owner)
+
+    async def put_block(self, tx: Transaction, block: Block, *, expected_version: int | None) -> Block:
+        """Create or replace; the stored block with its new version."""
+        return await documents.put_block(tx, block, expected_version=expected_version)
+
+    async def delete_block(self, tx: Transaction, owner: Scope, name: str) -> bool:
+        """Whether there was one."""
+        return await documents.delete_block(tx, owner, name)
+
+    async def summary(self, tx: Transaction, owner: Scope, session_id: str | None) -> Summary | None:
+        """The session's latest summary, or None."""
+        return await documents.summary(tx, owner, session_id)
+
+    async def summaries(self, tx: Transaction, owner: Scope, *, limit: int = 20) -> list[Summary]:
+        """The latest summary of each session."""
+        return await documents.summaries(tx, owner, limit=limit)
+
+    async def put_summary(self, tx: Transaction, summary: Summary) -> bool:
+        """Keep it, unless a stored one covers more of the session."""
+        return await documents.put_summary(tx, summary)
+
+    async def profile(self, tx: Transaction, owner: Scope) -> Profile | None:
+        """The owner's profile, or None."""
+        return await documents.profile(tx, owner)
+
+    async def merge_profile(
+        self, tx: Transaction, owner: Scope, traits: Mapping[str, Trait], *, at: datetime
+    ) -> Profile:
+        """Set the named traits and leave every other as it is."""
+        return await documents.merge_profile(tx, owner, traits, at=at)
+
+    # forgetting, counting
+
+    async def forget(self, tx: Transaction, tombstone: Tombstone) -> dict[str, int]:
+        """Write the tombstone and delete what it covers."""
+        return await forgetting.forget(tx, tombstone)
+
+    async def counts(self, tx: Transaction, owner: Scope) -> dict[str, int]:
+        """Rows of the owner by kind."""
+        return await forgetting.counts(tx, owner)
