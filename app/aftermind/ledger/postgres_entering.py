@@ -89,7 +89,8 @@ _RECORD = text(
 _ACCEPT = text(
     f"""
     INSERT INTO aftermind.jobs (id, namespace, user_id, session_id, agent_id, kind, state, raw, effect_key, turn)
-    VALUES (:id, :namespace, :user, :session, :agent, 'store', 'queued', :raw, CAST(:id AS text),
+    VALUES (CAST(:id AS uuid), :namespace, :user, :session, :agent, 'store', 'queued', :raw,
+            CAST(CAST(:id AS uuid) AS text),
             {PLACE.format(kind="'store'", namespace="CAST(:namespace AS text)", user="CAST(:user AS text)")})
     ON CONFLICT (id) DO NOTHING
     RETURNING id
