@@ -125,7 +125,7 @@ KINDS: dict[str, type[MemoryEvent]] = {
 
 
 def from_json(data: dict[str, Any]) -> MemoryEvent:  # Any: JSON as it arrives
-    """The event that `to_json` wrote. A later release's fields are dropped; an unknown event raises `UnknownPayload`."""
+    """The event that `to_json` wrote. A later release's fields are dropped; an unknown event raises UnknownPayload."""
     kind = KINDS.get(data.get("event", ""))
     if kind is None:
         raise errors.UnknownPayload("event", data.get("event"))

@@ -87,6 +87,12 @@ class Keys:
         """STRING: a question's vector, little-endian floats. Recall. `settings.vector_cache_seconds`."""
         return f"{self.prefix}question:{embedder}:{digest}"
 
+    # what is told
+
+    def events(self, owner: Scope | str) -> str:
+        """Pub/sub CHANNEL of an owner's events (events.bus). Workers publish, agents subscribe; nothing is kept."""
+        return f"{self.prefix}events:{_part(owner)}"
+
     # Celery's
 
     def queue(self, name: str) -> str:

@@ -1,0 +1,150 @@
+"""`EventBus`: events kept with their effects, told live over Redis, and caught up with from the record.
+
+Pub/sub forgets what nobody heard. So each event has a number of its owner's; a subscriber that misses one reads the
+record from there, and a number that it has seen already is dropped.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import orjson
+
+from aftermind import errors
+from aftermind.db import event_log
+from aftermind.db.base import Database, Transaction, Watermark
+from aftermind.db.event_log import EventRow
+from aftermind.events.listening import Listener, Listeners
+from aftermind.events.types import MemoryEvent, MemoryGap, from_json
+from aftermind.types import Scope
+from aftermind.wire.connection import RedisLink
+from aftermind.wire.keys import Keys
+
+log = logging.getLogger(__name__)
+
+PAGE = 500  # events of one read of the record
+RELAY_AGE = timedelta(seconds=1)  # a worker tells its own events within milliseconds
+LOOK_SECONDS = 1.0  # between looks at the record while Redis is away
+
+
+class EventBus:
+    """Events of the store in `database`, told over `link`'s Redis. Constructing it connects nothing."""
+
+    def __init__(self, database: Database, link: RedisLink, keys: Keys) -> None:
+        self._database, self._link, self._keys = database, link, keys
+        self._listeners = Listeners(link)
+
+    async def append(self, tx: Transaction, events: Sequence[MemoryEvent]) -> list[MemoryEvent]:
+        """Keep events in the effect's transaction; the same with their cursors, to be told after the commit."""
+        rows = [EventRow(owner=event.scope.owner, id=event.id, event=event.to_json()) for event in events]
+        kept = await event_log.append(tx, rows)
+        return [replace(event, cursor=str(row.cursor)) for event, row in zip(events, kept, strict=True)]
+
+    async def publish(self, events: Sequence[MemoryEvent], watermark: Watermark | None = None) -> None:
+        """Tell events that are committed, or that are only told live (no cursor); those kept are marked as told.
+
+        Raises `RedisUnavailable` or `StoreUnavailable`; what was not told is told by the relay.
+        """
+        if not events:
+            return
+        mark = None if watermark is None else watermark.encode()
+        told = [replace(event, watermark=event.watermark or mark) for event in events]
+        await asyncio.gather(*(self._tell(event) for event in told))
+        rows = [_row(event) for event in told if event.cursor is not None]
+        if rows:
+            async with self._database.transaction() as tx:
+                await event_log.mark_published(tx, rows)
+
+    async def relay(self, *, limit: int = PAGE) -> int:
+        """Tell what nobody told; how many. Called by the reconciler."""
+        async with self._database.transaction(read_only=True) as tx:
+            rows = await event_log.unpublished(tx, older_than=RELAY_AGE, limit=limit)
+        if rows:
+            watermark = await self._database.watermark()  # after the read, so that it covers what was read
+            await self.publish([_event(row) for row in rows], watermark)
+        return len(rows)
+
+    async def prune(self, *, older_than: timedelta, limit: int) -> int:
+        """Delete told events that are so old; how many."""
+        async with self._database.transaction() as tx:
+            return await event_log.prune(tx, older_than=older_than, limit=limit)
+
+    async def subscribe(self, owner: Scope, *, after: str | None = None) -> AsyncIterator[MemoryEvent]:
+        """The owner's events as they come, in order, each once; first those after the cursor `after`, if given.
+
+        A cursor older than what is kept gives a `MemoryGap` first. While Redis is away the record is looked at once a
+        second. Ends with the loop over it. Raises `StoreUnavailable` where neither answers.
+        """
+        owner = owner.owner
+        async with self._listeners.listening(self._keys.events(owner)) as listener:
+            seen, pruned = await self._start(owner, after)
+            if after is not None and pruned > seen:
+                yield MemoryGap(scope=owner, at=datetime.now(UTC), cursor=str(pruned))
+                seen = pruned
+            is_behind = after is not None
+            while True:
+                if is_behind:
+                    async for event in self._record(owner, seen):
+                        seen = int(event.cursor or seen)
+                        yield event
+                told, is_behind = await self._next(listener, seen)
+                if told is not None:
+                    seen = seen if told.cursor is None else int(told.cursor)
+                    yield told
+
+    async def close(self) -> None:
+        """Let go of the subscription's connection of the running loop."""
+        await self._listeners.close()
+
+    async def _start(self, owner: Scope, after: str | None) -> tuple[int, int]:
+        async with self._database.transaction(read_only=True) as tx:
+            last, pruned = await event_log.state(tx, owner)
+        if after is None:
+            return last, pruned
+        try:
+            return min(int(after), last), pruned
+        except ValueError as exc:
+            raise errors.InvalidQuery("after", after, "a cursor is what an event's `cursor` says.") from exc
+
+    async def _record(self, owner: Scope, seen: int) -> AsyncIterator[MemoryEvent]:
+        while True:
+            async with self._database.transaction(read_only=True) as tx:
+                rows = await event_log.after(tx, owner, seen, limit=PAGE)
+            mark = (await self._database.watermark()) if rows else None
+            for row in rows:
+                with suppress(errors.UnknownPayload):  # of a later release: passed over
+                    yield replace(_event(row), watermark=None if mark is None else mark.encode())
+                seen = row.cursor or seen
+            if len(rows) < PAGE:
+                return
+
+    async def _next(self, listener: Listener, seen: int) -> tuple[MemoryEvent | None, bool]:
+        """The next event that was told; or that the record has to be read, because something was missed."""
+        told = await listener.next(LOOK_SECONDS)
+        if told is None:
+            return None, listener.is_deaf
+        try:
+            event = from_json(orjson.loads(told))
+        except (errors.UnknownPayload, orjson.JSONDecodeError, KeyError, ValueError):
+            log.warning("event not understood")
+            return None, False
+        number = None if event.cursor is None else int(event.cursor)
+        if number is not None and number <= seen:
+            return None, False  # told twice
+        if number is not None and number > seen + 1:
+            return None, True
+        return event, False
+
+    async def _tell(self, event: MemoryEvent) -> None:
+        await self._link.call("PUBLISH", self._keys.events(event.scope.owner), orjson.dumps(event.to_json()))
+
+
+def _row(event: MemoryEvent) -> EventRow:
+    return EventRow(owner=event.scope.owner, id=event.id, event={}, cursor=int(event.cursor or 0))
+
+
+def _event(row: EventRow) -> MemoryEvent:
+    return replace(from_json(dict(row.event)), cursor=str(row.cursor))

@@ -1,0 +1,161 @@
+"""One Redis connection for all listeners of a loop: subscribed while somebody listens, reconnected by itself."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from weakref import WeakKeyDictionary
+
+from redis import exceptions
+from redis.asyncio.client import PubSub
+
+from aftermind.wire.connection import RedisLink
+
+log = logging.getLogger(__name__)
+
+MOST_WAITING = 1_000  # messages of a listener that does not keep up; then it is sent to the record
+RECONNECT_SECONDS = 0.5
+
+
+class Listener:
+    """The messages of one channel for one listener. `is_deaf`: something may have been missed; read the record."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[bytes] = asyncio.Queue(MOST_WAITING)
+        self._missed = True  # nothing was heard before the subscription stood
+        self.is_connected = False
+
+    @property
+    def is_deaf(self) -> bool:
+        """Whether something may have been missed since this was last asked."""
+        missed, self._missed = self._missed or not self.is_connected, False
+        return missed
+
+    def hear(self, message: bytes) -> None:
+        """One more message; what does not fit is missed."""
+        try:
+            self._queue.put_nowait(message)
+        except asyncio.QueueFull:
+            self._missed = True
+
+    def interrupted(self, *, is_connected: bool) -> None:
+        """The connection went away, or came back."""
+        self.is_connected = is_connected
+        self._missed = True
+
+    async def next(self, seconds: float) -> bytes | None:
+        """The next message, or None where none came in time, or something was missed."""
+        if self._missed and self._queue.empty():
+            return None
+        try:
+            return await asyncio.wait_for(self._queue.get(), seconds)
+        except TimeoutError:
+            return None
+
+
+class Listeners:
+    """The listeners of each running loop, and their one connection."""
+
+    def __init__(self, link: RedisLink) -> None:
+        self._link = link
+        self._hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, _Hub] = WeakKeyDictionary()
+
+    @asynccontextmanager
+    async def listening(self, channel: str) -> AsyncIterator[Listener]:
+        """A listener of the channel for the block. Never waits for Redis: until it answers, the listener is deaf."""
+        loop = asyncio.get_running_loop()
+        hub = self._hubs.get(loop)
+        if hub is None:
+            hub = self._hubs[loop] = _Hub(self._link)
+        listener = Listener()
+        await hub.add(channel, listener)
+        try:
+            yield listener
+        finally:
+            await hub.remove(channel, listener)
+
+    async def close(self) -> None:
+        """End the running loop's connection."""
+        hub = self._hubs.pop(asyncio.get_running_loop(), None)
+        if hub is not None:
+            await hub.close()
+
+
+class _Hub:
+    """One loop's connection: a task that reads it, and who listens to what."""
+
+    def __init__(self, link: RedisLink) -> None:
+        self._link = link
+        self._by_channel: dict[str, set[Listener]] = {}
+        self._pubsub: PubSub | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def add(self, channel: str, listener: Listener) -> None:
+        is_first = channel not in self._by_channel
+        self._by_channel.setdefault(channel, set()).add(listener)
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._run())
+        elif self._pubsub is not None:
+            if is_first:
+                await self._quietly(self._pubsub.subscribe(channel))
+            else:
+                listener.interrupted(is_connected=True)
+
+    async def remove(self, channel: str, listener: Listener) -> None:
+        listeners = self._by_channel.get(channel, set())
+        listeners.discard(listener)
+        if not listeners and self._by_channel.pop(channel, None) is not None and self._pubsub is not None:
+            await self._quietly(self._pubsub.unsubscribe(channel))
+        if not self._by_channel:
+            await self.close()
+
+    async def close(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._listen()
+            except (exceptions.RedisError, OSError) as exc:
+                log.info("events are read from the record", extra={"reason": type(exc).__name__})
+            self._say(is_connected=False)
+            await asyncio.sleep(RECONNECT_SECONDS)
+
+    async def _listen(self) -> None:
+        pubsub = self._link.client().pubsub()
+        try:
+            await pubsub.subscribe(*self._by_channel)
+            self._pubsub = pubsub
+            while True:
+                # The deadline lets a connection that is dead without a word be noticed by a ping.
+                message = await pubsub.get_message(timeout=5.0)
+                if message is None:
+                    await pubsub.ping()
+                else:
+                    self._heard(message)
+        finally:
+            self._pubsub = None
+            with suppress(exceptions.RedisError, OSError):
+                await pubsub.aclose()  # type: ignore[no-untyped-call]
+
+    def _heard(self, message: dict[str, object]) -> None:
+        name = message["channel"]
+        channel = name.decode() if isinstance(name, bytes) else str(name)
+        for listener in self._by_channel.get(channel, ()):
+            if message["type"] == "subscribe":
+                listener.interrupted(is_connected=True)
+            elif message["type"] == "message" and isinstance(message["data"], bytes):
+                listener.hear(message["data"])
+
+    def _say(self, *, is_connected: bool) -> None:
+        for listeners in self._by_channel.values():
+            for listener in listeners:
+                listener.interrupted(is_connected=is_connected)
+
+    async def _quietly(self, work: object) -> None:
+        with suppress(exceptions.RedisError, OSError):
+            await work  # type: ignore[misc]  # redis-py types it as maybe not awaitable
