@@ -23,10 +23,13 @@ import redis
 from celery import Celery
 from redis.asyncio import Redis
 
+from aftermind.db.migrate import apply
+from aftermind.db.postgres import PostgresDatabase
+from aftermind.ledger.postgres import PostgresLedger
 from aftermind.outbox.publisher import Publisher
 from aftermind.outbox.wiring import make_publisher, remember_link
 from aftermind.settings import Settings
-from aftermind.stack import Stack
+from aftermind.stack import Endpoints, Stack
 from aftermind.types import Message, Scope, Turn
 from aftermind.types.message import new_ids
 from aftermind.types.normalise import Limits, normalise
@@ -36,6 +39,7 @@ from benchmarks.common import Report, arguments, embedded_stack, percentile, red
 
 USER, ASSISTANT = "What theme do I like? " * 9, "You told me that you prefer dark mode. " * 15  # 200 and 600 characters
 TASKS = 200
+PAUSE = 0.001  # seconds
 Call = Callable[[], Awaitable[object]]
 
 
@@ -68,19 +72,28 @@ class Agent:
         await self.link.close()
 
 
-def agent_on(url: str, folder: Path) -> Agent:
-    """An agent with a state folder of its own; nothing is limited, so that a long run is not refused."""
+def agent_on(url: str, folder: Path, database: PostgresDatabase | None = None) -> Agent:
+    """An agent with a state folder of its own; nothing is limited, so that a long run is not refused.
+
+    With a database it accepts by Postgres.
+    """
     changed: dict[str, Any] = {"state_dir": folder, "pending_max_turns_per_user": 10**9}  # Any: settings by name
-    settings = Settings(**changed)
+    settings = Settings(**changed, accept="redis" if database is None else "postgres")
     link = remember_link(settings, url)
-    return Agent(publisher=make_publisher(settings, broker=url, link=link), link=link)
+    ledger = None if database is None else PostgresLedger(database)
+    return Agent(publisher=make_publisher(settings, broker=url, link=link, database=database, ledger=ledger), link=link)
 
 
 async def latencies(calls: dict[str, Call], rounds: int) -> dict[str, list[float]]:
-    """Milliseconds of each call, taken in turns so that noise of the machine falls on all alike."""
+    """Milliseconds of each call, taken in turns so that noise of the machine falls on all alike.
+
+    A millisecond lies between two calls: back to back, each would find Redis awake or asleep by what came before it,
+    and no agent remembers back to back.
+    """
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for i in range(rounds + rounds // 10):
         for name, call in calls.items():
+            await asyncio.sleep(PAUSE)
             started = time.perf_counter()
             await call()
             if i >= rounds // 10:
@@ -121,6 +134,7 @@ def send_task(report: Report, url: str, rounds: int) -> None:
     taken = []
     for i in range(rounds + 50):
         job_id = str(uuid4())
+        time.sleep(PAUSE)
         started = time.perf_counter()
         app.send_task(TASK, args=[job_id], task_id=job_id, queue=STORE)
         if i >= 50:
@@ -204,6 +218,19 @@ def loop_blocks(report: Report, url: str, redis_pid: int, count: int) -> None:
     report.details["loop_block_ms"] = {**found, "idle": idle}
 
 
+async def by_postgres(report: Report, redis_url: str, postgres_url: str, rounds: int) -> None:
+    """The same with `accept="postgres"`: committed on the primary, synced, before it returns."""
+    database = PostgresDatabase(postgres_url)
+    with tempfile.TemporaryDirectory() as folder:
+        agent = agent_on(redis_url, Path(folder), database)
+        await agent.remember()
+        taken = await latencies({"remember": agent.remember}, rounds)
+        await agent.close()
+    await database.close()
+    report.add("remember_postgres_p50_ms", percentile(taken["remember"], 0.5), note='accept="postgres"')
+    report.add("remember_postgres_p99_ms", percentile(taken["remember"], 0.99))
+
+
 def set_sync(url: str, policy: str) -> None:
     """Sync the append-only file `always` or `everysec`."""
     with redis.Redis.from_url(url) as client:
@@ -211,8 +238,9 @@ def set_sync(url: str, policy: str) -> None:
         client.flushall()
 
 
-def measure(report: Report, stack: Stack, url: str, *, quick: bool) -> None:
+def measure(report: Report, stack: Stack, endpoints: Endpoints, *, quick: bool) -> None:
     """Everything, in this order: what disturbs comes last."""
+    url = endpoints.redis_url
     rounds, turns = (1_500, 10_000) if quick else (10_000, 60_000)
 
     async def latency_and_rate(suffix: str) -> None:
@@ -227,6 +255,8 @@ def measure(report: Report, stack: Stack, url: str, *, quick: bool) -> None:
     set_sync(url, "everysec")
     asyncio.run(latency_and_rate("_everysec"))
     set_sync(url, "always")
+    asyncio.run(apply(endpoints.postgres_url))
+    asyncio.run(by_postgres(report, url, endpoints.postgres_url, rounds // 5))
     pid = next(component.pid for component in stack.status() if component.name == "redis")
     assert pid is not None
     loop_blocks(report, url, pid, 300 if quick else 1_500)
@@ -238,7 +268,7 @@ def main() -> int:
     report = Report(title="The write path: what remember() costs its caller")
     with embedded_stack() as (stack, endpoints):
         report.facts |= redis_facts(endpoints.redis_url)
-        measure(report, stack, endpoints.redis_url, quick=given.quick)
+        measure(report, stack, endpoints, quick=given.quick)
     figures = {figure.name: figure.value for figure in report.figures}
     remember, sent = figures["remember_p50_ms"], figures["send_task_p50_ms"]
     assert isinstance(remember, float)

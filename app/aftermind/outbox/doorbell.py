@@ -4,12 +4,12 @@ A doorbell says "there is work", and names one job. It may be lost, doubled or l
 and nothing else: headers, events and Flower never show what users said.
 """
 
+import os
 import re
 import threading
 from base64 import b64encode
 from collections.abc import Sequence
 from typing import Any
-from uuid import uuid4
 
 from aftermind import errors
 from aftermind.types import JobId
@@ -50,7 +50,7 @@ class Doorbell:
             self.warm(queue)
             template = self._templates[queue]
         text = str(job_id).encode()
-        own = {_ID: text, _ID_IN_BODY: b64encode(text), _TAG: str(uuid4()).encode()}
+        own = {_ID: text, _ID_IN_BODY: b64encode(text), _TAG: os.urandom(16).hex().encode()}
         return b"".join([own.get(piece, piece) for piece in template])
 
     def ring(self, queue: str, ids: Sequence[JobId]) -> None:

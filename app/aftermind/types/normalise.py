@@ -47,7 +47,7 @@ def normalise(given: Given | Iterable[Given], limits: Limits, *, now: datetime) 
         why = f"a turn has at most {limits.messages} messages. Hand over several turns."
         raise errors.InvalidMessage("messages", len(items), why)
     messages = tuple(_message(item, limits, now, index) for index, item in enumerate(items))
-    size = sum(len(message.content.encode()) for message in messages)
+    size = sum(_size(message.content, limits.turn_bytes) for message in messages)
     if size > limits.turn_bytes:
         why = f"a turn has at most {limits.turn_bytes:,} bytes of text. Hand over several turns."
         raise errors.InvalidMessage("messages", f"{size:,} bytes", why)
@@ -71,7 +71,7 @@ def _message(given: Given, limits: Limits, now: datetime, index: int) -> Message
     has_more = bool(message.metadata.get("tool_calls") or message.metadata.get("attachments"))
     if not content.strip() and not has_more:
         raise errors.InvalidMessage("content", message.content, "a message needs text.", index=index)
-    size = len(content.encode())
+    size = _size(content, limits.message_bytes)
     if size > limits.message_bytes:
         raise errors.MessageTooLarge(size, limits.message_bytes, index=index)
     return Message(
@@ -163,7 +163,14 @@ def _text(value: object, field: str, index: int) -> str:
     return _clean(value)
 
 
+def _size(text: str, limit: int) -> int:
+    """In UTF-8; a short text is not encoded to find out that it is short."""
+    return len(text) if len(text) * 4 <= limit else len(text.encode())
+
+
 def _clean(text: str) -> str:
+    if text.isascii() and "\x00" not in text:
+        return text
     if "\x00" in text:
         text = text.replace("\x00", "")
     try:

@@ -1,5 +1,6 @@
 """Redis's own language: commands to bytes, bytes to answers (RESP2). Pure."""
 
+from collections.abc import Sequence
 from typing import Any
 
 Argument = str | bytes | int | float
@@ -14,13 +15,15 @@ class Refused(str):
     __slots__ = ()
 
 
-def pack(command: tuple[Argument, ...]) -> bytes:
+def pack(command: Sequence[Argument]) -> bytes:
     """One command as bytes. Texts go as UTF-8, numbers as decimals."""
     parts = [b"*%d\r\n" % len(command)]
     for argument in command:
-        if not isinstance(argument, bytes):
-            argument = argument.encode() if isinstance(argument, str) else repr(argument).encode()
-        parts.append(b"$%d\r\n%b\r\n" % (len(argument), argument))
+        if isinstance(argument, str):
+            data = argument.encode()
+        else:
+            data = argument if isinstance(argument, bytes) else str(argument).encode()
+        parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
     return b"".join(parts)
 
 
