@@ -9,10 +9,14 @@ from aftermind.outbox.background import OneTask
 from aftermind.outbox.doorbell import Doorbell
 from aftermind.types import JobId
 from aftermind.wire.bells import Bells
+from aftermind.wire.connection import RedisLink
+from aftermind.wire.keys import Keys
 from aftermind.wire.pending import BELLS
 from aftermind.wire.queues import STORE
 
 log = logging.getLogger(__name__)
+
+BROKER_SECONDS = 2.0  # a worker may wait longer than an agent: nobody's answer hangs on it
 
 
 class Ringing:
@@ -56,3 +60,29 @@ class Ringing:
             log.warning("bell not rung; the reconciler rings again", extra={"reason": str(exc)})
         except Exception:  # the edge of a background task: a bell that cannot be made must not be silent
             log.exception("bell not rung; the reconciler rings again")
+
+
+class WorkerBells:
+    """How a worker wakes the workers of a queue: over its own connection where the broker is that Redis, else by kombu.
+
+    Best effort, and not piled up: no bell is added where enough wait already.
+    """
+
+    def __init__(self, broker: str, link: RedisLink, keys: Keys, *, prefix: str) -> None:
+        self._doorbell = Doorbell(broker, prefix=prefix, timeout=BROKER_SECONDS)
+        self._bells = Bells(link, keys) if broker == link.given_url else None
+
+    async def ring(self, queue: str, ids: Sequence[JobId]) -> int:
+        """Ring for these jobs; how many bells were rung. Raises `RedisUnavailable` or `BrokerUnavailable`."""
+        if not ids:
+            return 0
+        if self._bells is None:
+            await asyncio.to_thread(self._doorbell.ring, queue, ids)
+            return len(ids)
+        if not self._doorbell.is_warm:
+            await asyncio.to_thread(self._doorbell.warm, queue)
+        return await self._bells.ring(queue, [self._doorbell.message(job_id, queue) for job_id in ids])
+
+    async def close(self) -> None:
+        """Close the broker connections that were made."""
+        await asyncio.to_thread(self._doorbell.close)
