@@ -1,15 +1,20 @@
-"""From settings to a publisher: which acceptor, which broker, where the spool lies."""
+"""From settings to a way out: which acceptor, which broker, where the spool lies."""
+
+from functools import partial
 
 from aftermind import errors
 from aftermind.db.base import Database
 from aftermind.ledger.base import Ledger
+from aftermind.llm.base import Embedder, Extractor, Profiler, Summariser
 from aftermind.outbox.acceptors import LedgerAcceptor, RedisAcceptor
 from aftermind.outbox.doorbell import Doorbell
 from aftermind.outbox.group import Acceptor
+from aftermind.outbox.in_process import InProcessQueue, load_work
 from aftermind.outbox.publisher import Publisher
 from aftermind.outbox.ringing import Ringing
 from aftermind.outbox.spool import Spool
 from aftermind.settings import Settings
+from aftermind.stores.base import Store
 from aftermind.wire.bells import Bells
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.keys import Keys
@@ -56,3 +61,34 @@ def make_publisher(
         )
     spool = Spool(settings.state_dir / "spool", max_bytes=settings.spool_max_bytes)
     return Publisher(settings, acceptor=acceptor, ringing=ringing, spool=spool)
+
+
+def make_in_process(
+    settings: Settings,
+    *,
+    db: Database,
+    store: Store,
+    ledger: Ledger,
+    events: object,
+    embedder: Embedder | None = None,
+    extractor: Extractor | None = None,
+    summariser: Summariser | None = None,
+    profiler: Profiler | None = None,
+) -> InProcessQueue:
+    """The queue of a store of this process alone. `events` keeps and tells events (`append`, `publish`).
+
+    Raises `InvalidSettings` at the first turn where no handlers are installed.
+    """
+    work = partial(
+        load_work,
+        settings=settings,
+        db=db,
+        store=store,
+        ledger=ledger,
+        events=events,
+        embedder=embedder,
+        extractor=extractor,
+        summariser=summariser,
+        profiler=profiler,
+    )
+    return InProcessQueue(settings, db=db, ledger=ledger, open_work=work)

@@ -4,13 +4,16 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from aftermind import errors
+from aftermind import receipt as receipt_module
 from aftermind.db.postgres import PostgresDatabase
+from aftermind.events.bus import EventBus
+from aftermind.events.types import MemoryUpdateCompleted
 from aftermind.ledger.postgres import PostgresLedger
 from aftermind.outbox.publisher import Publisher
 from aftermind.outbox.wiring import make_publisher, remember_link
@@ -174,3 +177,30 @@ async def test_a_receipt_follows_the_ledger_where_events_are_missed(
         await waiting
         assert (await receipt.status()).stored is StepState.DONE
         await receipt.embedded(timeout=1)  # no such job: not wanted
+
+
+async def test_a_receipt_is_woken_by_the_event_and_does_not_wait_for_the_next_look(
+    database: Database, valkey: Valkey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receipt_module, "FIRST_LOOK", 60.0)
+    async with agent_on(database.url, valkey, tmp_path) as agent:
+        events = EventBus(agent.db, agent.link, Keys())
+        turn, spooled = await agent.remember("alice", "I moved to Oslo.")
+        waiting = asyncio.create_task(
+            Receipt(turn, spooled=spooled, ledger=agent.ledger, news=events).stored(timeout=20)
+        )
+
+        def listens() -> bool:
+            with valkey.client() as client:
+                return bool(client.pubsub_numpat() or client.pubsub_channels())
+
+        await wait_until(listens, description="the receipt listens")
+        [lease] = await agent.ledger.claim(JobKind.STORE, worker="w", for_=timedelta(seconds=30))
+        done = MemoryUpdateCompleted(scope=turn.scope, at=datetime.now(UTC), job_id=str(turn.job_id), message_count=1)
+        async with agent.db.transaction() as tx:
+            await agent.ledger.finish(tx, lease)
+            kept = await events.append(tx, [done])
+        await events.publish(kept)
+
+        await asyncio.wait_for(waiting, 5)
+        await events.close()
