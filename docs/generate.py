@@ -25,7 +25,9 @@ def settings_page() -> str:
     for name, field in Settings.model_fields.items():
         if name in headings:
             parts.append(f"\n## {headings[name].capitalize()}\n\n| variable | default | meaning |\n|---|---|---|\n")
-        parts.append(f"| `{_variable(name, field)}` | {_default(field)} | {_cell(field.description or '')}{_choices(field)} |\n")
+        parts.append(
+            f"| `{_variable(name, field)}` | {_default(field)} | {_cell(field.description or '')}{_choices(field)} |\n"
+        )
     return "".join(parts)
 
 

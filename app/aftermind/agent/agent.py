@@ -1,0 +1,244 @@
+"""`Agent`: recall, ask the model, run its tools, answer, and remember after the answer."""
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from aftermind import errors
+from aftermind.agent.remembering import Remembering
+from aftermind.agent.results import AgentEvent, AgentResult, TextDelta, ToolCalled, ToolReturned
+from aftermind.agent.tools import Function, Tool, collect
+from aftermind.context import RunContext, running
+from aftermind.events.types import MemoryEvent
+from aftermind.faces import portal
+from aftermind.llm.base import ChatModel, ChatReply, Usage
+from aftermind.memory import Memory
+from aftermind.settings import Settings
+from aftermind.types import Episode, Json, Message, RecallBlock, Role, Scope
+from aftermind.types.scope import DEFAULT_NAMESPACE
+
+NO_TOOLS_LEFT = "You have used up your tool calls. Answer with what you know."
+
+
+@dataclass(slots=True)
+class _Run:
+    """One run as it goes: what the model is told, and what will be remembered of it."""
+
+    id: str
+    scope: Scope
+    metadata: Mapping[str, Json]
+    block: RecallBlock | None = None
+    told: list[dict[str, Any]] = field(default_factory=list)  # Any: messages as OpenAI's chat completions have them
+    turn: list[Message] = field(default_factory=list)
+    usage: list[Usage] = field(default_factory=list)
+
+    @property
+    def context(self) -> RunContext:
+        return RunContext(scope=self.scope, run_id=self.id, memory_context=self.block, metadata=self.metadata)
+
+
+class Agent:
+    """A model with instructions, tools and a memory.
+
+    `model` is a name (`settings.chat_model` where None, asked through OpenAI or any compatible server) or a
+    `ChatModel`. `tools` are functions with type hints; inside them `get_run_context()` tells who they work for.
+    `save` and `load` say which of history, facts, summary and profile are kept, and put into the next run; `load`
+    follows `save` where it is not given. A memory that fails never fails the answer, unless `strict`.
+    """
+
+    def __init__(
+        self,
+        instructions: str = "You are a helpful assistant.",
+        *,
+        model: str | ChatModel | None = None,
+        memory: Memory | None = None,
+        tools: Sequence[Function | Tool] = (),
+        agent_id: str | None = None,
+        token_budget: int | None = None,
+        history_messages: int = 20,
+        max_steps: int = 8,
+        strict: bool | None = None,
+        save: frozenset[str] | set[str] | None = None,
+        load: frozenset[str] | set[str] | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        self._settings = settings or (memory.settings if memory else Settings())  # type: ignore[call-arg]
+        self.instructions, self.agent_id, self.max_steps = instructions, agent_id, max_steps
+        self._model, self._tools = model, collect(tools)
+        self.memory = memory
+        self._remembering: Remembering | None = None
+        if memory is not None:
+            kept = frozenset(save) if save is not None else None
+            loaded = frozenset(load) if load is not None else kept
+            self._remembering = Remembering(
+                memory=memory,
+                strict=self._settings.strict if strict is None else strict,
+                save=kept,
+                load=loaded,
+                token_budget=token_budget,
+                history_messages=history_messages,
+            )
+
+    async def arun(
+        self,
+        prompt: str,
+        *,
+        user_id: str | None = None,
+        session_id: str | None = None,
+        namespace: str | None = None,
+        metadata: Mapping[str, Json] | None = None,
+    ) -> AgentResult:
+        """Answer. Raises what the model raises, `InvalidScope`, `InvalidInput`; of the memory only where strict."""
+        stream = self.arun_stream(
+            prompt, user_id=user_id, session_id=session_id, namespace=namespace, metadata=metadata
+        )
+        async for event in stream:
+            if isinstance(event, AgentResult):
+                return event
+        raise errors.Bug("a run ended without a result.")
+
+    async def arun_stream(
+        self,
+        prompt: str,
+        *,
+        user_id: str | None = None,
+        session_id: str | None = None,
+        namespace: str | None = None,
+        metadata: Mapping[str, Json] | None = None,
+    ) -> AsyncIterator[AgentEvent]:
+        """Answer piece by piece, with the events of memory and tools as they come; the last item is the result."""
+        if not isinstance(prompt, str) or not prompt.strip():
+            raise errors.InvalidMessage("prompt", prompt, "a prompt is text, and not empty.")
+        model = self._chat_model()
+        run = self._begin(user_id, session_id, namespace, metadata or {})
+        heard: list[MemoryEvent] = []
+        history: Sequence[Episode] = ()
+        if self._remembering is not None:
+            run.block, history = await self._remembering.recall(prompt, run.scope, heard.append)
+            for event in _taken(heard):
+                yield event
+        run.turn.append(Message.user(prompt))
+        run.told = self._told(run.block, history, prompt)
+        answer = ""
+        async for piece in self._converse(model, run):
+            if isinstance(piece, str):
+                answer = piece
+            else:
+                yield piece
+        run.turn.append(Message.assistant(answer, name=self.agent_id))
+        receipt = None
+        if self._remembering is not None:
+            receipt = await self._remembering.remember(run.turn, run.scope, heard.append)
+            for event in _taken(heard):
+                yield event
+        yield AgentResult(
+            text=answer,
+            run_id=run.id,
+            messages=tuple(run.turn),
+            memory=run.block,
+            receipt=receipt,
+            usage=tuple(run.usage),
+        )
+
+    def run(
+        self,
+        prompt: str,
+        *,
+        user_id: str | None = None,
+        session_id: str | None = None,
+        namespace: str | None = None,
+        metadata: Mapping[str, Json] | None = None,
+    ) -> AgentResult:
+        """`arun` for callers without an event loop."""
+        return portal.call(
+            lambda: self.arun(prompt, user_id=user_id, session_id=session_id, namespace=namespace, metadata=metadata)
+        )
+
+    def run_stream(
+        self,
+        prompt: str,
+        *,
+        user_id: str | None = None,
+        session_id: str | None = None,
+        namespace: str | None = None,
+        metadata: Mapping[str, Json] | None = None,
+    ) -> Iterator[AgentEvent]:
+        """`arun_stream` for callers without an event loop."""
+        return portal.iterate(
+            lambda: self.arun_stream(
+                prompt, user_id=user_id, session_id=session_id, namespace=namespace, metadata=metadata
+            )
+        )
+
+    def _begin(
+        self, user_id: str | None, session_id: str | None, namespace: str | None, metadata: Mapping[str, Json]
+    ) -> _Run:
+        default = self.memory.namespace if self.memory else DEFAULT_NAMESPACE
+        scope = Scope(namespace=namespace or default, user_id=user_id, session_id=session_id, agent_id=self.agent_id)
+        return _Run(id=uuid4().hex, scope=scope, metadata=metadata)
+
+    def _told(self, block: RecallBlock | None, history: Sequence[Episode], prompt: str) -> list[dict[str, Any]]:
+        # Any: messages as OpenAI's chat completions have them
+        system = self.instructions if not block else f"{self.instructions}\n\n{block.text}"
+        spoken = [
+            {"role": str(each.role), "content": each.content}
+            for each in history
+            if each.role in (Role.USER, Role.ASSISTANT)
+        ]
+        return [{"role": "system", "content": system}, *spoken, {"role": "user", "content": prompt}]
+
+    async def _converse(self, model: ChatModel, run: _Run) -> AsyncIterator[AgentEvent | str]:
+        """Ask until the model wants no more tools; yields events, and the whole answer, as str, at the end."""
+        specs = [tool.spec() for tool in self._tools.values()]
+        for step in range(self.max_steps + 1):
+            is_last = step == self.max_steps
+            if is_last:
+                run.told.append({"role": "system", "content": NO_TOOLS_LEFT})
+            reply: ChatReply | None = None
+            async for piece in model.stream(run.told, () if is_last else specs):
+                if isinstance(piece, str):
+                    yield TextDelta(text=piece)
+                else:
+                    reply = piece
+            if reply is None:
+                raise errors.BadModelAnswer(model.name, "its stream ended without a reply")
+            run.usage.append(reply.usage)
+            if not reply.tool_calls or is_last:
+                yield reply.content
+                return
+            async for event in self._use_tools(reply, run):
+                yield event
+
+    async def _use_tools(self, reply: ChatReply, run: _Run) -> AsyncIterator[AgentEvent]:
+        calls = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in reply.tool_calls
+        ]
+        run.told.append({"role": "assistant", "content": reply.content or None, "tool_calls": calls})
+        for call in reply.tool_calls:
+            yield ToolCalled(id=call.id, name=call.name, arguments=call.arguments)
+            tool = self._tools.get(call.name)
+            if tool is None:
+                content, failed = f"error: there is no tool {call.name!r}", True
+            else:
+                with running(
+                    run.context
+                ):  # around the call alone: a generator's context is its caller's between yields
+                    content, failed = await tool.run(call.arguments)
+            run.told.append({"role": "tool", "tool_call_id": call.id, "content": content})
+            if tool is not None and not failed and content.strip():
+                run.turn.append(Message.tool(content, name=call.name, trusted=tool.trusted))
+            yield ToolReturned(id=call.id, name=call.name, content=content, failed=failed)
+
+    def _chat_model(self) -> ChatModel:
+        if self._model is None or isinstance(self._model, str):
+            from aftermind.llm.resolver import chat_model  # loads the provider's library: at first use only
+
+            self._model = chat_model(self._settings, self._model)
+        return self._model
+
+
+def _taken(heard: list[MemoryEvent]) -> list[MemoryEvent]:
+    taken, heard[:] = list(heard), []
+    return taken

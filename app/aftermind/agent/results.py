@@ -1,0 +1,56 @@
+"""What a run answers, and what its stream tells meanwhile."""
+
+from dataclasses import dataclass, field
+
+from aftermind.events.types import MemoryEvent
+from aftermind.llm.base import Usage
+from aftermind.receipt import Receipt
+from aftermind.types import Message, RecallBlock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextDelta:
+    """A piece of the answer, as the model gave it."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCalled:
+    """The model asked for a tool; `arguments` is JSON as the model wrote it."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolReturned:
+    """What the tool gave back to the model; `failed` where it raised or could not be called."""
+
+    id: str
+    name: str
+    content: str
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentResult:
+    """A finished run.
+
+    `memory` is the block that was recalled, None where memory was off or failed. `receipt` is of the turn that was
+    handed over, None likewise. `messages` is that turn: what was asked, what tools returned, what was answered.
+    """
+
+    text: str
+    run_id: str
+    messages: tuple[Message, ...]
+    memory: RecallBlock | None = None
+    receipt: Receipt | None = None
+    usage: tuple[Usage, ...] = field(default=())
+
+    def __str__(self) -> str:
+        return self.text
+
+
+AgentEvent = MemoryEvent | TextDelta | ToolCalled | ToolReturned | AgentResult

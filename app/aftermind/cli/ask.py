@@ -1,0 +1,157 @@
+"""`aftermind recall`, `facts`, `events`: what memory answers, from the terminal."""
+
+import asyncio
+from datetime import datetime
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from aftermind.cli import console
+from aftermind.cli.console import Namespace, User, out
+from aftermind.events.types import MemoryEvent
+from aftermind.memory import Memory
+from aftermind.recall import Mode
+from aftermind.types import Block, Episode, Fact, Match, RecallBlock, Summary
+
+COLOURS = {"Completed": "green", "Extracted": "green", "Embedded": "green", "Failed": "red", "Gap": "yellow"}
+_BASIC = {"event", "at", "id", "namespace", "user_id", "session_id", "agent_id", "job_id", "watermark", "cursor"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(recall)
+    app.command()(facts)
+    app.command()(events)
+
+
+def recall(
+    question: Annotated[str, typer.Argument(help="What to look for.", show_default=False)],
+    *,
+    user: User = None,
+    session: Annotated[str | None, typer.Option("--session", "-s", help="The current session: it comes first.")] = None,
+    namespace: Namespace = None,
+    budget: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of the block. Default: AFTERMIND_RECALL_TOKEN_BUDGET.")
+    ] = None,
+    mode: Annotated[Mode, typer.Option(help="What decides the order.")] = Mode.HYBRID,
+    xml: Annotated[bool, typer.Option("--xml", help="The block as an agent gets it, and nothing else.")] = False,
+) -> None:
+    """Recall what fits a question, best first."""
+
+    async def work(memory: Memory) -> RecallBlock:
+        return await memory.recall(
+            question, user_id=user, session_id=session, namespace=namespace, token_budget=budget, mode=mode
+        )
+
+    block = console.with_memory(work)
+    if xml:
+        out.print(block.text, markup=False)
+        return
+    out.print(matches(block) if block.matches else "Nothing was found.")
+    out.print(f"[dim]{escape(summary(block))}[/]")
+    if block.degraded:
+        console.warn(f"degraded: {block.degraded}")
+
+
+def facts(
+    *,
+    user: User = None,
+    namespace: Namespace = None,
+    subject: str | None = None,
+    predicate: str | None = None,
+    as_of: Annotated[datetime | None, typer.Option(help="What was true then (UTC).")] = None,
+    history: Annotated[bool, typer.Option("--history", help="Also what is not believed any more.")] = False,
+) -> None:
+    """Show what is believed about a user, with since when."""
+
+    async def work(memory: Memory) -> list[Fact]:
+        if history:
+            return await memory.facts.history(subject, predicate, user_id=user, namespace=namespace)
+        moment = as_of.astimezone() if as_of and as_of.tzinfo is None else as_of
+        return await memory.facts.query(
+            user_id=user, namespace=namespace, subject=subject, predicate=predicate, as_of=moment
+        )
+
+    found = console.with_memory(work)
+    out.print(believed(found) if found else "No facts are known. `aftermind status` shows whether workers run.")
+
+
+def events(
+    *,
+    user: User = None,
+    namespace: Namespace = None,
+    after: Annotated[str | None, typer.Option(help="Start behind the event with this cursor.")] = None,
+) -> None:
+    """Follow a user's events until Ctrl-C."""
+
+    async def work(memory: Memory) -> None:
+        async for event in memory.events(user_id=user, namespace=namespace, after=after):
+            out.print(line(event))
+
+    console.with_memory(work)
+
+
+def matches(block: RecallBlock, *, most: int | None = None) -> Table:
+    """What was found, best first, as a table for people."""
+    shown = Table(box=None, pad_edge=False, header_style="dim")
+    shown.add_column("score", justify="right")
+    shown.add_column("when", no_wrap=True)
+    shown.add_column("who", no_wrap=True)
+    shown.add_column("what", overflow="fold")
+    for each in block.matches[:most]:
+        shown.add_row(f"{each.score:.2f}", *(escape(text) for text in _described(each)))
+    return shown
+
+
+def summary(block: RecallBlock) -> str:
+    """One line about how the block came to be."""
+    included = f"{block.chunks_included} of {block.chunks_available} chunks"
+    node = f"{block.served_by}{f' {block.replica}' if block.replica else ''}"
+    return f"{included}, {block.tokens_used} tokens, {block.duration_ms:.1f} ms, served by {node}"
+
+
+def believed(found: list[Fact]) -> Table:
+    """Facts as a table for people."""
+    shown = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("fact", "valid from", "until", "times", "learnt by"):
+        shown.add_column(title)
+    for each in found:
+        start, end = (console.when(moment) if moment else "" for moment in (each.valid_from, each.valid_to))
+        gone = each.superseded_at is not None
+        text = f"[strike dim]{escape(each.text)}[/]" if gone else escape(each.text)
+        shown.add_row(text, start, end, str(each.strength), escape(each.extractor))
+    return shown
+
+
+def line(event: MemoryEvent) -> str:
+    """An event as one line for people."""
+    colour = next((colour for ending, colour in COLOURS.items() if event.event.endswith(ending)), "cyan")
+    rest = {name: value for name, value in event.to_json().items() if name not in _BASIC and value not in (None, "")}
+    told = "  ".join(f"{name}={value}" for name, value in rest.items())
+    who = f"{event.scope.user_id or 'anonymous'}/{event.scope.session_id or '-'}"
+    clock = event.at.astimezone().strftime("%H:%M:%S")
+    return f"[dim]{clock}[/]  [{colour}]{event.event}[/]  {escape(who)}  {escape(told)}"
+
+
+def _described(match: Match) -> tuple[str, str, str]:
+    item = match.item
+    if isinstance(item, Episode):
+        return console.when(item.occurred_at), item.name or str(item.role), item.content
+    if isinstance(item, Fact):
+        return console.when(item.valid_from) if item.valid_from else "", "fact", item.text
+    if isinstance(item, Summary):
+        return console.when(item.updated_at), "summary", item.text
+    assert isinstance(item, Block)
+    return console.when(item.updated_at), f"block {item.name}", item.content
+
+
+def follow(memory: Memory, user_id: str | None) -> "asyncio.Task[None]":
+    """Print a user's events in the background, until cancelled."""
+
+    async def work() -> None:
+        async for event in memory.events(user_id=user_id):
+            out.print(line(event))
+
+    return asyncio.create_task(work(), name="follow events")

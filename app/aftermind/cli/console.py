@@ -1,0 +1,68 @@
+"""How the command speaks: one console for what was asked for, one for what is said about it."""
+
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Annotated, Any, TypeVar
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from aftermind.memory import Memory
+from aftermind.settings import Settings
+
+T = TypeVar("T")
+FAILED = 2  # exit code of a command that could not do what was asked; 1 is "did it, with something to report"
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+User = Annotated[str | None, typer.Option("--user", "-u", help="Whose memory. Without it: the anonymous bucket.")]
+Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Tenant. Default: AFTERMIND_NAMESPACE.")]
+
+
+def complain(text: str) -> None:
+    """One line about what went wrong."""
+    err.print(f"[bold red]error[/]  {escape(text)}")
+
+
+def warn(text: str) -> None:
+    """One line about what is not as it should be."""
+    err.print(f"[yellow]warning[/]  {escape(text)}")
+
+
+def settings() -> Settings:
+    """What the environment and `.env` say."""
+    return Settings()  # type: ignore[call-arg]  # every field has a default; pydantic's plugin is not loaded
+
+
+def with_memory(work: Callable[[Memory], Coroutine[Any, Any, T]]) -> T:  # Any: a coroutine's send and yield types
+    """Run `work` with the memory that settings or the embedded stack name, and close it."""
+
+    async def main() -> T:
+        async with Memory(settings=settings()) as memory:
+            return await work(memory)
+
+    return run(main())
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:  # Any: a coroutine's send and yield types
+    """`asyncio.run` that ends by Ctrl-C and by SIGTERM alike, with code 130 and without a traceback."""
+
+    async def interruptible() -> T:
+        task = asyncio.ensure_future(work)
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # else whoever called has a way of ending
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await task
+
+    with suppress(KeyboardInterrupt, asyncio.CancelledError):
+        return asyncio.run(interruptible())
+    raise typer.Exit(130)
+
+
+def when(moment: datetime) -> str:
+    """A time for people, to the minute, in UTC."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M")

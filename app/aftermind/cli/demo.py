@@ -1,0 +1,137 @@
+"""`aftermind demo` (`make run`): the whole pipeline on this machine, with a conversation played through it."""
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.rule import Rule
+
+from aftermind.cli import ask, console, conversations, ingest, migrate, services
+from aftermind.cli.console import err, out
+from aftermind.cli.services import Plan
+from aftermind.cli.stack import table
+from aftermind.memory import Memory
+from aftermind.settings import Settings
+from aftermind.stack import Stack
+
+CONVERSATION = Path(__file__).with_name("conversation.jsonl")  # examples/ links to it
+QUESTIONS = (
+    ("alice", "What theme do I like?"),
+    ("alice", "Where do I live now?"),
+    ("alice", "What should nobody cook for me?"),
+    ("alice", "What could I give my sister for her birthday?"),
+    ("ben", "What is my pet called?"),
+)
+SHOWN = 3  # matches of a question
+
+Once = Annotated[bool, typer.Option("--once", help="Exit when it has been shown, with code 0.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(demo)
+
+
+def demo(*, once: Once = False) -> None:
+    """Start everything, play a conversation through it, show what is recalled and learnt; stay until Ctrl-C."""
+    settings = console.settings()
+    began = time.monotonic()
+    stack = Stack(settings.state_dir)
+    with _until_told_to_stop(), _up(stack) as is_ours:
+        plan = _start(settings, stack)
+        out.print(table(stack.status()))
+        console.run(_show(settings, plan))
+        plan.print_addresses()
+        out.print(f"\nReady after {time.monotonic() - began:.1f} s.", end=" ")
+        if once:
+            out.print("Stopping." if is_ours else "The stack goes on.")
+            return
+        out.print("It stays up until Ctrl-C.")
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.pause()
+        err.print("\nStopping …")
+
+
+@contextlib.contextmanager
+def _up(stack: Stack) -> Iterator[bool]:
+    """The stack, up; whether it is ours, and so goes down at the end. One that runs already is used and left."""
+    if stack.running() is not None:
+        yield False
+        return
+    with err.status("Starting Postgres, its replica and Redis …"):
+        stack.up()
+    try:
+        yield True
+    finally:
+        stack.down()
+
+
+@contextlib.contextmanager
+def _until_told_to_stop() -> Iterator[None]:
+    """SIGTERM and a closed terminal end it like Ctrl-C, in good order."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, _interrupt) for number in numbers}
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _start(settings: Settings, stack: Stack) -> Plan:
+    endpoints = stack.running()
+    if endpoints is None:
+        raise RuntimeError("the stack that was just brought up does not run")
+    plan = services.plan(settings, endpoints, stack.status())
+    with err.status("Bringing the schema up to date …"):
+        console.run(migrate.apply(settings, endpoints.postgres_url))
+    with err.status("Starting workers, reconciler, web service and Flower …"):
+        stack.supervise(plan.commands())
+    return plan
+
+
+async def _show(settings: Settings, plan: Plan) -> None:
+    found = list(conversations.read(CONVERSATION))
+    at = plan.addresses
+    async with Memory(at.store, broker=at.broker, redis=at.redis, replicas=at.replicas, settings=settings) as memory:
+        out.print(Rule("events, as they come", align="left", style="dim"))
+        following = [ask.follow(memory, user) for user in ("alice", "ben")]
+        await asyncio.sleep(0)
+        try:
+            done = await ingest.play(memory, found)
+        finally:
+            for task in following:
+                task.cancel()
+            await asyncio.gather(*following, return_exceptions=True)
+        ingest.report(done)
+        await _questions(memory)
+        await _facts(memory)
+
+
+async def _questions(memory: Memory) -> None:
+    for user, question in QUESTIONS:
+        out.print(Rule(f"{user}: {escape(question)}", align="left", style="dim"))
+        block = await memory.recall(question, user_id=user, token_budget=200)
+        shown = ask.matches(block, most=SHOWN)
+        out.print(shown)
+        out.print(f"[dim]{escape(ask.summary(block))}[/]")
+
+
+async def _facts(memory: Memory) -> None:
+    for user in ("alice", "ben"):
+        known = await memory.facts.query(user_id=user)
+        learnt_by = ", ".join(sorted({fact.extractor for fact in known}))
+        out.print(Rule(f"facts about {user}, learnt by {escape(learnt_by or 'nobody')}", align="left", style="dim"))
+        out.print(ask.believed(known) if known else "None.")

@@ -1,0 +1,41 @@
+"""`aftermind health`: whether work is being done, for the health checks of containers and process managers."""
+
+from typing import Annotated
+
+import typer
+
+from aftermind.cli import console
+from aftermind.cli.console import out
+from aftermind.faces.health import Health
+from aftermind.memory import Memory
+from aftermind.types import JobKind
+from aftermind.wire import queues
+
+OLDEST_SECONDS = 120.0  # a bell takes milliseconds; the reconciler rings again within 60 s at the latest
+
+Queues = Annotated[str, typer.Option("--queues", "-Q", help="Comma-separated queues to judge; or all.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(health)
+
+
+def health(*, named: Queues = "all") -> None:
+    """Exit 0 where the store answers and no work lies about, else 1. Judged by the age of work, not by processes."""
+    wanted = set(queues.QUEUES) if named == "all" else {name.strip() for name in named.split(",")}
+
+    async def work(memory: Memory) -> Health:
+        return await memory.health()
+
+    seen = console.with_memory(work)
+    away = [f"{part.name}: {part.detail}" for part in seen.parts if part.needed and part.state == "down"]
+    lying = [
+        f"{row.kind}: {row.runnable:,} could run, the oldest since {row.age_seconds:.0f} s"
+        for row in seen.work
+        if row.age_seconds > OLDEST_SECONDS and queues.QUEUE_OF[JobKind(row.kind)] in wanted
+    ]
+    complaints = [*away, *lying]
+    out.print("\n".join(complaints) or "well")
+    if complaints:
+        raise typer.Exit(1)

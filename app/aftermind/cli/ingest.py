@@ -1,0 +1,147 @@
+"""`aftermind ingest`: conversations from files, handed over turn by turn; run again, it resumes where it stopped."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+from aftermind import errors
+from aftermind.cli import console, conversations
+from aftermind.cli.console import err, out
+from aftermind.cli.conversations import BadLine, FileTurn
+from aftermind.memory import Memory
+
+AT_ONCE = 64  # turns on their way at once: they share round trips, and a file is never held in memory twice
+SHOWN = 20  # bad lines named one by one; the rest is counted
+LOOK_SECONDS = 0.25
+
+Files = Annotated[list[Path], typer.Argument(help="OpenAI chat JSONL, or LoCoMo JSON.", show_default=False)]
+User = Annotated[str | None, typer.Option("--user", "-u", help="User of conversations that name none.")]
+Session = Annotated[str | None, typer.Option("--session", "-s", help="Session of conversations that name none.")]
+Wait = Annotated[bool, typer.Option(help="Wait until everything is stored, embedded and mined for facts.")]
+
+
+@dataclass(slots=True)
+class Ingested:
+    """What became of the files."""
+
+    queued: int = 0
+    spooled: int = 0
+    messages: int = 0
+    users: set[tuple[str | None, str | None]] = field(default_factory=set)  # namespace, user
+    bad: list[BadLine] = field(default_factory=list)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(ingest)
+
+
+def ingest(
+    files: Files,
+    *,
+    user: User = None,
+    session: Session = None,
+    namespace: console.Namespace = None,
+    wait: Wait = True,
+) -> None:
+    """Hand conversations over, and follow them until they are stored, embedded and mined for facts.
+
+    A turn that was handed over before is not stored twice, so the same command resumes where it was stopped. Lines
+    that cannot be read are reported, the rest goes on, and the exit code is 1.
+    """
+    found = [each for path in files for each in conversations.read(path, user=user, session=session)]
+    done = console.with_memory(lambda memory: play(memory, found, namespace=namespace, wait=wait))
+    report(done)
+    if done.bad:
+        raise typer.Exit(1)
+
+
+async def play(
+    memory: Memory, found: Sequence[FileTurn | BadLine], *, namespace: str | None = None, wait: bool = True
+) -> Ingested:
+    """Hand the turns over in order, with a progress bar, and follow them if asked to."""
+    done = Ingested(bad=[each for each in found if isinstance(each, BadLine)])
+    turns = [each for each in found if isinstance(each, FileTurn)]
+    if not turns:
+        return done
+    columns = (SpinnerColumn(), TextColumn("{task.description:<9}"), BarColumn(), TextColumn("{task.fields[said]}"))
+    with Progress(*columns, TimeElapsedColumn(), console=err, transient=False) as bars:
+        queued = bars.add_task("queued", total=len(turns), said=f"0 of {len(turns):,} turns")
+        for start in range(0, len(turns), AT_ONCE):
+            await _hand_over(memory, turns[start : start + AT_ONCE], namespace, done)
+            bars.update(queued, completed=done.queued + len(done.bad), said=f"{done.queued:,} of {len(turns):,} turns")
+        bars.update(queued, completed=len(turns))
+        if wait and done.users:
+            await _follow(memory, done, bars)
+    return done
+
+
+def report(done: Ingested) -> None:
+    """What was handed over, and what was not."""
+    for each in done.bad[:SHOWN]:
+        err.print(f"[yellow]skipped[/]  {escape(str(each.place))}: {escape(each.reason)}")
+    if len(done.bad) > SHOWN:
+        err.print(f"[yellow]skipped[/]  … and {len(done.bad) - SHOWN:,} more")
+    users = f"{len(done.users):,} user{'s' if len(done.users) != 1 else ''}"
+    out.print(f"{done.queued:,} turns ({done.messages:,} messages) of {users} handed over, {len(done.bad):,} skipped.")
+    if done.spooled:
+        console.warn(f"{done.spooled:,} of them lie in this host's spool, because Redis is away; they are sent later.")
+
+
+async def _hand_over(memory: Memory, turns: Iterable[FileTurn], namespace: str | None, done: Ingested) -> None:
+    """Tasks start in the order of the file, so each session keeps its order while calls share round trips."""
+    await asyncio.gather(*(_remember(memory, turn, namespace, done) for turn in turns))
+
+
+async def _remember(memory: Memory, turn: FileTurn, namespace: str | None, done: Ingested) -> None:
+    try:
+        receipt = await memory.remember(
+            turn.messages,
+            user_id=turn.user_id,
+            session_id=turn.session_id,
+            namespace=namespace,
+            idempotency_key=turn.key,
+        )
+    except errors.InvalidInput as exc:
+        done.bad.append(BadLine(place=turn.place, reason=str(exc)))
+        return
+    done.queued += 1
+    done.messages += len(turn.messages)
+    done.spooled += receipt.spooled
+    done.users.add((namespace, turn.user_id))
+
+
+async def _follow(memory: Memory, done: Ingested, bars: Progress) -> None:
+    stored = bars.add_task("stored", total=done.queued, said="")
+    embedded = bars.add_task("embedded", total=1, said="")
+    facts = bars.add_task("facts", total=None, said="")
+    while True:
+        seen = [
+            await memory.progress(namespace=namespace, user_id=user) for namespace, user in sorted(done.users, key=str)
+        ]
+        waiting = sum(each.pending_turns for each in seen)
+        episodes, vectors = sum(each.episodes for each in seen), sum(each.embedded for each in seen)
+        learnt, jobs, dead = (
+            sum(each.facts for each in seen),
+            sum(each.jobs for each in seen),
+            sum(each.dead for each in seen),
+        )
+        left = max(0, done.queued - waiting)
+        bars.update(stored, completed=left, said=f"{left:,} of {done.queued:,} turns")
+        bars.update(embedded, total=max(episodes, 1), completed=vectors, said=f"{vectors:,} of {episodes:,} episodes")
+        trouble = f", {dead:,} dead letters" if dead else ""
+        bars.update(facts, said=f"{learnt:,} believed, {jobs:,} jobs to go{trouble}")
+        if not waiting and not jobs:
+            _complete(bars, facts)
+            return
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+def _complete(bars: Progress, task: TaskID) -> None:
+    bars.update(task, total=1, completed=1)

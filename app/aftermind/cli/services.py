@@ -1,0 +1,118 @@
+"""What runs beside the data servers of the embedded stack: workers, reconciler, web service, Flower."""
+
+import os
+import secrets
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from aftermind.cli import worker
+from aftermind.cli.console import out
+from aftermind.faces.addresses import Addresses
+from aftermind.settings import Settings
+from aftermind.stack import Command, ComponentState, ComponentStatus, Endpoints, HealthCheck, StopOrder, ports
+from aftermind.stack.folder import read_json, write_json
+from aftermind.wire import queues
+
+# A process for each group, so that slow model calls never hold up a store.
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "worker-store": (queues.STORE,),
+    "worker-embed": (queues.EMBED,),
+    "worker-extract": (queues.EXTRACT, queues.REPLAY),
+}
+REMEMBERED = "services.json"
+FLOWER_USER = "aftermind"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything that `aftermind up` and `aftermind demo` run beside the data servers, and where it answers."""
+
+    addresses: Addresses
+    state_dir: Path
+    web_port: int
+    flower_port: int
+    flower_password: str
+
+    @property
+    def web_url(self) -> str:
+        """The service."""
+        return f"http://127.0.0.1:{self.web_port}"
+
+    @property
+    def flower_url(self) -> str:
+        """Flower, without its password."""
+        return f"http://127.0.0.1:{self.flower_port}"
+
+    def commands(self) -> list[Command]:
+        """The processes, for the stack's supervisor."""
+        workers = [self._command(name, worker.worker_argv(list(names))) for name, names in GROUPS.items()]
+        return [*workers, self._command("reconciler", worker.reconciler_argv()), self._web(), self._flower()]
+
+    def print_addresses(self) -> None:
+        """Where to look, with Flower's password."""
+        out.print(f"\n[bold]Service[/]  {self.web_url}")
+        out.print(f"[bold]Flower[/]   {self.flower_url}   user {FLOWER_USER}, password {self.flower_password}")
+
+    def _web(self) -> Command:
+        argv = [sys.executable, "-m", "aftermind.cli", "web", "--port", str(self.web_port)]
+        health = HealthCheck(url=f"{self.web_url}/healthz")
+        return self._command("web", argv, health=health, stop_order=StopOrder.WEB)
+
+    def _flower(self) -> Command:
+        argv = worker.flower_argv()
+        more = {
+            "FLOWER_ADDRESS": "127.0.0.1",
+            "FLOWER_PORT": str(self.flower_port),
+            "FLOWER_BASIC_AUTH": f"{FLOWER_USER}:{self.flower_password}",
+        }
+        health = HealthCheck(url=f"tcp://127.0.0.1:{self.flower_port}")
+        return self._command("flower", argv, health=health, stop_order=StopOrder.WEB, more=more)
+
+    def _command(
+        self,
+        name: str,
+        argv: list[str],
+        *,
+        health: HealthCheck | None = None,
+        stop_order: int = StopOrder.WORKER,
+        more: Mapping[str, str] | None = None,
+    ) -> Command:
+        env = {**_ours(), **self.addresses.environment(), "AFTERMIND_STATE_DIR": str(self.state_dir), **(more or {})}
+        return Command(name=name, argv=tuple(argv), env=env, cwd=str(Path.cwd()), health=health, stop_order=stop_order)
+
+
+def plan(settings: Settings, endpoints: Endpoints, running: list[ComponentStatus]) -> Plan:
+    """What is to run beside these data servers. Ports and Flower's password are remembered in the state folder."""
+    state_dir = settings.state_dir.absolute()
+    known = read_json(state_dir / REMEMBERED) or {}
+    ours = {each.name for each in running if each.state is ComponentState.RUNNING}
+    made = Plan(
+        addresses=Addresses(
+            store=endpoints.postgres_url,
+            replicas=endpoints.replica_urls,
+            redis=endpoints.redis_url,
+            broker=endpoints.redis_url,
+        ),
+        state_dir=state_dir,
+        web_port=_port(known.get("web_port"), settings.web_port, is_ours="web" in ours),
+        flower_port=_port(known.get("flower_port"), settings.flower_port, is_ours="flower" in ours),
+        flower_password=str(known.get("flower_password") or secrets.token_urlsafe(12)),
+    )
+    remembered = {name: asdict(made)[name] for name in ("web_port", "flower_port", "flower_password")}
+    if remembered != known:
+        write_json(state_dir / REMEMBERED, remembered)
+    return made
+
+
+def _port(known: object, wanted: int, *, is_ours: bool) -> int:
+    """The remembered port while it is ours or free, else the one from the settings, else any free one."""
+    if isinstance(known, int) and (is_ours or ports.is_free(known)):
+        return known
+    return wanted if wanted and ports.is_free(wanted) else ports.choose(1)[0]
+
+
+def _ours() -> dict[str, str]:
+    """Settings of the caller's environment. A model key is inherited and not written down."""
+    return {name: value for name, value in os.environ.items() if name.startswith("AFTERMIND_")}

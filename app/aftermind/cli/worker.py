@@ -1,0 +1,84 @@
+"""`aftermind worker`, `reconciler` and `flower`: processes that do the background work, and the one that shows it."""
+
+import os
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Annotated
+
+import typer
+
+from aftermind import errors
+from aftermind.cli import console
+from aftermind.faces import addresses
+from aftermind.wire import queues
+
+Queues = Annotated[str, typer.Option("--queues", "-Q", help=f"Comma-separated: {', '.join(queues.QUEUES)}; or all.")]
+Concurrency = Annotated[
+    int | None, typer.Option("--concurrency", "-c", min=1, help="Bells at work at once. Default: by queue.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(worker)
+    app.command()(reconciler)
+    app.command()(flower)
+
+
+def worker(*, named: Queues = "all", concurrency: Concurrency = None, loglevel: str = "INFO") -> None:
+    """Run a Celery worker on queues of ours, until SIGTERM. Run several: one a queue group is a good start."""
+    wanted = list(queues.QUEUES) if named == "all" else [name.strip() for name in named.split(",")]
+    for name in wanted:
+        if name not in queues.QUEUES:
+            raise errors.InvalidSettings("--queues", name, f"the queues are {', '.join(queues.QUEUES)}.")
+    _become([*worker_argv(wanted, loglevel=loglevel), *(["-c", str(concurrency)] if concurrency else [])])
+
+
+def reconciler() -> None:
+    """Ring again for work that nobody holds, until SIGTERM. Run two: one leads, the other stands by."""
+    _become(reconciler_argv())
+
+
+def flower(*, address: str = "127.0.0.1", port: int | None = None) -> None:
+    """Run Flower until SIGTERM. FLOWER_BASIC_AUTH=user:password guards it, and has to be set."""
+    if not os.environ.get("FLOWER_BASIC_AUTH"):
+        why = "whoever reaches Flower can stop workers. Set it to user:password."
+        raise errors.InvalidSettings("FLOWER_BASIC_AUTH", None, why)
+    wanted = {"FLOWER_ADDRESS": address, "FLOWER_PORT": str(port or console.settings().flower_port)}
+    _become(flower_argv(), {name: os.environ.get(name, value) for name, value in wanted.items()})
+
+
+def worker_argv(names: list[str], *, loglevel: str = "INFO") -> list[str]:
+    """The command of a Celery worker on these queues."""
+    node = "all" if len(names) > 1 else names[0].rpartition(".")[2]
+    argv = [*celery_argv(), "worker", "-Q", ",".join(names), "-n", f"{node}@%h", "--loglevel", loglevel]
+    return [*argv, "--without-gossip", "--without-mingle"]  # workers of ours never need to know each other
+
+
+def reconciler_argv() -> list[str]:
+    """The command of a reconciler."""
+    return [sys.executable, "-m", "aftermind_workers.reconciler"]
+
+
+def flower_argv() -> list[str]:
+    """The command of Flower; address, port and password come by its environment."""
+    config = find_spec("aftermind_workers.flowerconfig")
+    if config is None or config.origin is None:
+        raise errors.Bug("the workers' package is not installed beside the library.")
+    return [*celery_argv(), "flower", f"--conf={config.origin}"]
+
+
+def celery_argv() -> list[str]:
+    """Celery with our application."""
+    return [sys.executable, "-m", "celery", "-A", "aftermind_workers.celery_app"]
+
+
+def _become(argv: list[str], more: Mapping[str, str] | None = None) -> None:
+    """Go on as that program: signals and exit code are its own."""
+    found = addresses.resolve(console.settings())
+    if found.is_in_process:
+        why = "a store of one process runs its jobs in that process; workers need Postgres and Redis."
+        raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", found.store, why)
+    sys.stdout.flush()
+    os.execve(argv[0], argv, {**os.environ, **found.environment(), **(more or {})})

@@ -1,0 +1,197 @@
+"""`memory.facts`: ask what is believed, tell, take back, and see why."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from uuid import UUID
+
+from uuid6 import uuid7
+
+from aftermind import errors
+from aftermind.claims.decide import Changes, decide
+from aftermind.db.base import Transaction
+from aftermind.faces.parts import Parts
+from aftermind.types import Cardinality, Episode, EpisodeId, Fact, FactId, Scope
+from aftermind.types.claim import Claim, Operation
+
+FACT_BYTES = 8_192  # of subject, predicate or object each: a sentence, not a document
+TOLD = "user"  # the extractor of facts that were told by a call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Why:
+    """Where a fact came from: the episodes it was drawn from, and what drew it (`user`: told by a call)."""
+
+    fact: Fact
+    episodes: tuple[Episode, ...]
+    extractor: str
+
+
+class Facts:
+    """The facts of a user. Every call raises `InvalidScope`, `InvalidFact` and `StoreUnavailable`."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    async def query(
+        self,
+        *,
+        user_id: str | None = None,
+        namespace: str | None = None,
+        subject: str | None = None,
+        predicate: str | None = None,
+        as_of: datetime | None = None,
+        known_at: datetime | None = None,
+        limit: int = 1_000,
+    ) -> list[Fact]:
+        """Facts, newest belief first: by default those that we believe now and that are true now.
+
+        `as_of` asks for another moment of the world, `known_at` for another moment of our knowledge.
+        """
+        owner = self._parts.scope(namespace=namespace, user_id=user_id)
+        _zoned(as_of=as_of, known_at=known_at)
+        async with self._parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
+            return await self._parts.store.facts(
+                tx, owner, subject=subject, predicate=predicate, as_of=as_of, known_at=known_at, limit=limit
+            )
+
+    async def history(
+        self,
+        subject: str | None = None,
+        predicate: str | None = None,
+        *,
+        user_id: str | None = None,
+        namespace: str | None = None,
+        limit: int = 1_000,
+    ) -> list[Fact]:
+        """Every row about a subject and predicate, whatever its times: what was believed, and until when."""
+        owner = self._parts.scope(namespace=namespace, user_id=user_id)
+        async with self._parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
+            return await self._parts.store.facts(
+                tx, owner, subject=subject, predicate=predicate, history=True, limit=limit
+            )
+
+    async def add(
+        self,
+        subject: str,
+        predicate: str,
+        object: str,
+        *,
+        user_id: str | None = None,
+        namespace: str | None = None,
+        valid_from: datetime | None = None,
+        valid_to: datetime | None = None,
+        confidence: float = 1.0,
+        cardinality: Cardinality | None = None,
+        sources: tuple[EpisodeId, ...] = (),
+    ) -> Fact:
+        """Tell a fact; the one that is believed then.
+
+        It is treated like a fact that was extracted: a new object of a single-valued predicate ends the old one's
+        validity, the same fact again becomes stronger.
+        """
+        owner = self._parts.scope(namespace=namespace, user_id=user_id)
+        _zoned(valid_from=valid_from, valid_to=valid_to)
+        claim = Claim(
+            subject=_text("subject", subject),
+            predicate=_text("predicate", predicate),
+            object=_text("object", object),
+            said_at=datetime.now(UTC),
+            valid_from=valid_from,
+            valid_to=valid_to,
+            confidence=confidence,
+            cardinality=cardinality,
+            sources=sources,
+        )
+        if valid_from and valid_to and valid_to < valid_from:
+            raise errors.InvalidFact("valid_to", valid_to, "a fact cannot end before it begins.")
+        if not 0.0 <= confidence <= 1.0:
+            raise errors.InvalidFact("confidence", confidence, "a confidence lies between 0 and 1.")
+        changes = await self._parts.effect(owner, lambda tx: self._believe(tx, owner, claim))
+        if changes.added:
+            return changes.added[-1]
+        found = await self._one(owner, changes.strengthened[-1].fact_id)
+        if found is None:
+            raise errors.Bug("a fact that was strengthened is not there.")
+        return found
+
+    async def retract(
+        self, fact: Fact | FactId | str, *, user_id: str | None = None, namespace: str | None = None
+    ) -> bool:
+        """Take a fact back: it never was so. What it had ended goes on. False where it is not believed any more.
+
+        To say that something has ended instead, add it again with `valid_to`.
+        """
+        owner = self._parts.scope(namespace=namespace, user_id=user_id)
+        fact_id = _id(fact)
+        found = await self._one(owner, fact_id)
+        if found is None or found.superseded_at is not None:
+            return False
+        claim = Claim(
+            subject=found.subject,
+            predicate=found.predicate,
+            object=found.object,
+            said_at=datetime.now(UTC),
+            operation=Operation.RETRACT,
+        )
+        changes = await self._parts.effect(owner, lambda tx: self._believe(tx, owner, claim))
+        return fact_id in changes.superseded
+
+    async def why(
+        self, fact: Fact | FactId | str, *, user_id: str | None = None, namespace: str | None = None
+    ) -> Why | None:
+        """Where a fact came from, superseded or not; None where the user has no such fact."""
+        owner = self._parts.scope(namespace=namespace, user_id=user_id)
+        async with self._parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
+            found = await self._parts.store.fact(tx, owner, _id(fact))
+            if found is None:
+                return None
+            episodes = await self._parts.store.episodes(tx, owner, found.sources)
+        return Why(fact=found, episodes=tuple(episodes), extractor=found.extractor)
+
+    async def _one(self, owner: Scope, fact_id: FactId) -> Fact | None:
+        async with self._parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
+            return await self._parts.store.fact(tx, owner, fact_id)
+
+    async def _believe(self, tx: Transaction, owner: Scope, claim: Claim) -> Changes:
+        store, now = self._parts.store, datetime.now(UTC)
+        await store.tombstones(tx, [owner])  # holds a forget of this user off until the end
+        rows = await store.facts(tx, owner, subject=claim.subject, history=True, limit=10_000)
+        believed = [row for row in rows if row.superseded_at is None]
+        changes = decide([claim], believed, owner=owner, now=now, extractor=TOLD, new_id=_new_id)
+        await store.add_facts(tx, changes.added)
+        for old, follower in changes.superseded.items():
+            await store.supersede_facts(tx, owner, [old], at=now, by_id=follower)
+        for one in changes.strengthened:
+            await store.strengthen_fact(tx, owner, one.fact_id, sources=one.sources, confidence=one.confidence)
+        return changes
+
+
+def _new_id() -> FactId:
+    return FactId(UUID(bytes=uuid7().bytes))
+
+
+def _id(fact: Fact | FactId | str) -> FactId:
+    if isinstance(fact, Fact):
+        return fact.id
+    try:
+        return FactId(fact if isinstance(fact, UUID) else UUID(fact))
+    except (ValueError, AttributeError, TypeError) as exc:
+        raise errors.InvalidFact("fact", fact, "it is a Fact or the id of one.") from exc
+
+
+def _text(field: str, value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise errors.InvalidFact(field, value, "a fact needs a subject, a predicate and an object, as text.")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError as exc:
+        raise errors.InvalidFact(field, value, "it must be valid Unicode; this one has a lone surrogate.") from exc
+    if size > FACT_BYTES:
+        raise errors.InvalidFact(field, f"{size} bytes", f"it has at most {FACT_BYTES:,} bytes.")
+    return value.replace("\x00", "").strip()
+
+
+def _zoned(**moments: datetime | None) -> None:
+    for field, moment in moments.items():
+        if moment is not None and (not isinstance(moment, datetime) or moment.tzinfo is None):
+            raise errors.InvalidFact(field, moment, "it is a datetime with its zone, as datetime.now(UTC) gives.")

@@ -1,0 +1,100 @@
+"""Forgetting, and taking along: everything of a user, from every place where it lies."""
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from uuid import UUID
+
+from aftermind import errors
+from aftermind.db.base import Transaction
+from aftermind.faces import reading
+from aftermind.faces.parts import Parts
+from aftermind.stores.base import Tombstone
+from aftermind.types import Block, Episode, EpisodeId, Fact, Job, JobState, Profile, Scope, Summary
+
+PAGE = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forgot:
+    """What was deleted: rows by kind, and turns that were still on their way."""
+
+    rows: Mapping[str, int] = field(default_factory=dict)
+    pending_turns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Export:
+    """Everything of a user. `episodes` include those on their way; `jobs` those that are not done."""
+
+    scope: Scope
+    episodes: tuple[Episode, ...]
+    facts: tuple[Fact, ...]
+    blocks: tuple[Block, ...]
+    summaries: tuple[Summary, ...]
+    profile: Profile | None
+    jobs: tuple[Job, ...]
+
+
+async def forget(
+    parts: Parts,
+    owner: Scope,
+    *,
+    session_id: str | None = None,
+    before: datetime | None = None,
+    ids: Iterable[EpisodeId | str] | None = None,
+) -> Forgot:
+    """Delete what is stored and keep out what is on its way: the tombstone is committed with the deletes."""
+    named = frozenset() if ids is None else frozenset(map(_episode_id, ids))
+    if ids is not None and not named:
+        return Forgot()
+    if before is not None and before.tzinfo is None:
+        raise errors.InvalidQuery("before", before, "a time is a datetime with its zone; use datetime.now(UTC).")
+    stone = Tombstone(owner=owner, at=datetime.now(UTC), session_id=session_id, before=before, ids=named)
+
+    async def delete(tx: Transaction) -> dict[str, int]:
+        return await parts.store.forget(tx, stone)
+
+    rows = await parts.effect(owner, delete)
+    whole = session_id is None and before is None and not named
+    return Forgot(rows=rows, pending_turns=await _on_their_way(parts, stone, whole=whole))
+
+
+async def export(parts: Parts, owner: Scope) -> Export:
+    """Everything of a user, the newest rows included. Raises `StoreUnavailable`."""
+    episodes = await reading.everything(parts, owner)
+    async with parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
+        store = parts.store
+        facts = await store.facts(tx, owner, history=True, limit=1_000_000)
+        blocks = await store.blocks(tx, owner)
+        summaries = await store.summaries(tx, owner, limit=100_000)
+        profile = await store.profile(tx, owner)
+    jobs = await parts.ledger.jobs(owner=owner, limit=100_000)
+    return Export(
+        scope=owner,
+        episodes=tuple(episodes),
+        facts=tuple(facts),
+        blocks=tuple(blocks),
+        summaries=tuple(summaries),
+        profile=profile,
+        jobs=tuple(job for job in jobs if not job.state.is_final or job.state is JobState.DEAD),
+    )
+
+
+async def _on_their_way(parts: Parts, stone: Tombstone, *, whole: bool) -> int:
+    """Turns in Redis and in this host's spool. What is missed here is dropped by the tombstone when it is stored."""
+    gone = 0
+    for outbox in parts.ways.all():
+        gone += await outbox.forget(stone.owner, stone.covers)
+    if parts.pending is not None:
+        with suppress(errors.RedisUnavailable):
+            gone += await parts.pending.forget(stone.owner, stone.covers, whole_owner=whole)
+    return gone
+
+
+def _episode_id(given: object) -> EpisodeId:
+    try:
+        return EpisodeId(given if isinstance(given, UUID) else UUID(str(given)))
+    except ValueError as exc:
+        raise errors.InvalidQuery("ids", given, "these are ids of episodes.") from exc

@@ -1,0 +1,172 @@
+"""How everything is, as a memory sees it: the store, its replicas, Redis, the spool, and what waits to be done."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Literal
+
+from aftermind import errors
+from aftermind.faces.parts import Parts
+from aftermind.ledger.base import Backlog
+from aftermind.settings import Settings
+from aftermind.types import JobKind, JobState, Scope
+
+LOOK_SECONDS = 2.0  # for each component; they are asked at once
+
+State = Literal["ok", "degraded", "down"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Component:
+    """One component. `needed`: without it no question can be answered whole."""
+
+    name: str
+    state: State
+    detail: str = ""
+    needed: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Unfinished work of one kind; `age_seconds` is how long the oldest could have run already."""
+
+    kind: str
+    runnable: int = 0
+    running: int = 0
+    waiting: int = 0
+    dead: int = 0
+    age_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """Components, and unfinished work by kind; no work is told where the store does not answer."""
+
+    parts: tuple[Component, ...]
+    work: tuple[Work, ...] = ()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether everything that an answer needs is there."""
+        return all(part.state != "down" for part in self.parts if part.needed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a user's turns have come. `jobs` are unfinished follow-ups; `dead` are dead letters."""
+
+    pending_turns: int
+    episodes: int
+    embedded: int
+    facts: int
+    jobs: int
+    dead: int
+
+
+def spooled_bytes(settings: Settings) -> int:
+    """What lies in this host's spool."""
+    folder = settings.state_dir / "spool"
+    return sum(path.stat().st_size for path in folder.glob("*") if path.is_file()) if folder.exists() else 0
+
+
+async def health(parts: Parts) -> Health:
+    """Ask every component, all at once; none is waited for longer than `LOOK_SECONDS`."""
+    looks = [_look("store", lambda: _store(parts))]
+    if parts.redis is not None:
+        looks.append(_look("redis", lambda: _redis(parts)))
+        looks.append(_look("spool", lambda: _spool(parts), needed=False))
+    looks += [_replica(name, state) for name, state in parts.routing.states().items()]
+    seen, work = await asyncio.gather(asyncio.gather(*looks), _work(parts))
+    return Health(parts=tuple(seen), work=tuple(work))
+
+
+async def progress(parts: Parts, owner: Scope) -> Progress:
+    """How far an owner's turns have come. Raises `StoreUnavailable`; turns in Redis count 0 where it is away."""
+    waiting = len(await parts.ways.local_turns(owner))
+    if parts.pending is not None:
+        waiting += (await parts.pending.read(owner, limit=0)).total
+    async with parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
+        counts = await parts.store.counts(tx, owner)
+    unfinished = (JobState.QUEUED, JobState.RUNNING, JobState.RETRYING)
+    jobs = await parts.ledger.jobs(owner=owner, states=(*unfinished, JobState.DEAD), limit=10_000)
+    dead = sum(job.state is JobState.DEAD for job in jobs)
+    return Progress(
+        pending_turns=waiting,
+        episodes=counts.get("episodes", 0),
+        embedded=counts.get("embedded", 0),
+        facts=counts.get("facts", 0),
+        jobs=len(jobs) - dead,
+        dead=dead,
+    )
+
+
+async def _look(name: str, ask: Callable[[], Awaitable[str]], *, needed: bool = True) -> Component:
+    try:
+        async with asyncio.timeout(LOOK_SECONDS):
+            detail = await ask()
+    except (TimeoutError, errors.AftermindError) as exc:
+        why = str(exc) or f"no answer within {LOOK_SECONDS:g} s"
+        return Component(name=name, state="down", detail=why, needed=needed)
+    state: State = "degraded" if detail.startswith("!") else "ok"
+    return Component(name=name, state=state, detail=detail.removeprefix("!"), needed=needed)
+
+
+async def _store(parts: Parts) -> str:
+    await parts.check_schema()
+    return "answers, schema up to date"
+
+
+async def _redis(parts: Parts) -> str:
+    assert parts.redis is not None
+    await parts.redis.call("PING")
+    return "answers"
+
+
+async def _spool(parts: Parts) -> str:
+    waiting = spooled_bytes(parts.settings)
+    return f"!{waiting:,} bytes of turns wait for Redis" if waiting else "empty"
+
+
+async def _replica(name: str, state: str) -> Component:
+    """As recall found it last; nobody waits for one here."""
+    well = state == "serving"
+    return Component(name=f"replica {name}", state="ok" if well else "degraded", detail=state, needed=False)
+
+
+async def _work(parts: Parts) -> list[Work]:
+    found: list[Work] = []
+    try:
+        async with asyncio.timeout(LOOK_SECONDS):
+            found += [_of_ledger(row) for row in await parts.ledger.backlog()]
+            if parts.pending is not None:
+                pending = await parts.pending.backlog()
+                age = pending.oldest_age.total_seconds() if pending.runnable else 0.0
+                found = _with_pending(found, runnable=pending.runnable, turns=pending.turns, age=age)
+    except (TimeoutError, errors.AftermindError):
+        pass  # the components say what is away
+    return [row for row in found if row.runnable or row.running or row.waiting or row.dead]
+
+
+def _of_ledger(row: Backlog) -> Work:
+    oldest = row.oldest_runnable_at
+    return Work(
+        kind=row.kind,
+        runnable=row.runnable,
+        running=row.running,
+        waiting=row.waiting,
+        dead=row.dead,
+        age_seconds=max(0.0, (datetime.now(UTC) - oldest).total_seconds()) if oldest else 0.0,
+    )
+
+
+def _with_pending(rows: list[Work], *, runnable: int, turns: int, age: float) -> list[Work]:
+    """Turns that wait in Redis are store jobs too."""
+    stored = next((row for row in rows if row.kind == JobKind.STORE), Work(kind=JobKind.STORE))
+    merged = replace(
+        stored,
+        runnable=stored.runnable + runnable,
+        running=stored.running + turns - runnable,
+        age_seconds=max(stored.age_seconds, age),
+    )
+    return [merged, *(row for row in rows if row.kind != JobKind.STORE)]

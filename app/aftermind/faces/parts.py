@@ -1,0 +1,85 @@
+"""What a `Memory` is made of, and what its faces do with several parts at once."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+from aftermind import errors
+from aftermind.db.base import Database, Transaction
+from aftermind.faces.ways import Ways
+from aftermind.ledger.base import Ledger
+from aftermind.ledger.replays import DeadLetters, Replays
+from aftermind.outbox.base import Sent
+from aftermind.recall import Recall, Routing
+from aftermind.receipt import News, Receipt
+from aftermind.settings import Settings
+from aftermind.stores.base import Store
+from aftermind.types import Scope, Turn
+from aftermind.wire.connection import RedisLink
+from aftermind.wire.pending import Pending
+from aftermind.wire.watermark import Watermarks
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The rooms behind a `Memory`. What has a default is None where jobs run in this process."""
+
+    settings: Settings
+    namespace: str
+    db: Database
+    store: Store
+    ledger: Ledger
+    events: News
+    recall: Recall
+    routing: Routing
+    ways: Ways
+    check_schema: Callable[[], Awaitable[None]]
+    redis: RedisLink | None = None
+    pending: Pending | None = None
+    watermarks: Watermarks | None = None
+    dead: DeadLetters | None = None
+    replays: Replays | None = None
+    closing: Sequence[Callable[[], Awaitable[None]]] = ()
+
+    def scope(
+        self,
+        *,
+        namespace: str | None = None,
+        user_id: str | None = None,
+        session_id: str | None = None,
+        agent_id: str | None = None,
+    ) -> Scope:
+        """Who a call is for. Raises `InvalidScope`."""
+        chosen = self.namespace if namespace is None else namespace
+        return Scope(namespace=chosen, user_id=user_id, session_id=session_id, agent_id=agent_id)
+
+    def kept(self, found: T | None) -> T:
+        """What only a database keeps: dead letters, replay plans. Raises `InvalidSettings` where there is none."""
+        if found is None:
+            why = "jobs run in this process, which keeps no dead letters and no replay plans. Use Postgres."
+            raise errors.InvalidSettings("store", "inmemory", why)
+        return found
+
+    def receipt(self, turn: Turn, sent: Sent) -> Receipt:
+        """What the caller gets for a turn that was handed over."""
+        return Receipt(turn, spooled=sent.spooled, ledger=self.ledger, news=self.events)
+
+    async def effect(self, owner: Scope, work: Callable[[Transaction], Awaitable[T]]) -> T:
+        """Commit `work` for an owner; a recall that follows sees it, whichever replica serves."""
+        async with self.db.transaction(namespace=owner.namespace) as tx:
+            result = await work(tx)
+        if self.watermarks is not None:
+            mark = await self.db.watermark()  # after COMMIT: one that is read before it is older than the row
+            # Without it recall asks the primary while Redis is away, and until replicas have passed a floor afterwards.
+            with suppress(errors.RedisUnavailable):
+                await self.watermarks.raise_to(mark, [owner])
+        return result
+
+    async def close(self) -> None:
+        """Let go of everything, the ways out first: what they still have goes out or stays on disk."""
+        await self.ways.close()
+        for close in self.closing:
+            await close()

@@ -1,0 +1,79 @@
+"""One event loop in a thread of its own, for callers that have none."""
+
+import asyncio
+import os
+import queue
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import TypeVar
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from aftermind import errors
+
+T = TypeVar("T")
+
+_lock = threading.Lock()
+_open: dict[int, tuple[BlockingPortal, AbstractContextManager[BlockingPortal]]] = {}  # by process: a fork has its own
+
+
+def call(work: Callable[[], Awaitable[T]]) -> T:
+    """Run it on the portal's loop and wait for what it returns or raises.
+
+    Raises `InvalidInput` inside a running event loop, which would stand still meanwhile.
+    """
+    _refuse_inside_a_loop()
+    return _portal().call(work)
+
+
+def iterate(make: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
+    """What the async iterator yields, as it comes. Closing the generator ends the iterator too."""
+    _refuse_inside_a_loop()
+    results: queue.SimpleQueue[tuple[T] | BaseException | None] = queue.SimpleQueue()
+
+    async def pump() -> None:
+        try:
+            async for item in make():
+                results.put((item,))
+        except Exception as exc:  # handed to the caller's thread, which raises it
+            results.put(exc)
+        else:
+            results.put(None)
+
+    pumping = _portal().start_task_soon(pump)
+    try:
+        while (found := results.get()) is not None:
+            if isinstance(found, BaseException):
+                raise found
+            yield found[0]
+    finally:
+        pumping.cancel()
+
+
+def _portal() -> BlockingPortal:
+    with _lock:
+        known = _open.get(os.getpid())
+        if known is None:
+            manager = start_blocking_portal(name="aftermind-portal")
+            known = _open[os.getpid()] = (manager.__enter__(), manager)  # for as long as the process lives
+        return known[0]
+
+
+def _refuse_inside_a_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise errors.InvalidInput(
+        "this call blocks, and an event loop runs in this thread. Use the async one: aftermind.Memory, Agent.arun."
+    )
+
+
+def _after_fork() -> None:
+    """The parent may have held the lock in another thread when it forked."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,138 @@
+"""Rows instead of a block: what is stored and what is on its way, merged without doubles, as recall reads them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from aftermind import errors
+from aftermind.db.base import Transaction
+from aftermind.faces.parts import Parts
+from aftermind.llm import tokens
+from aftermind.stores.base import EpisodeFilter, SessionInfo
+from aftermind.types import Episode, Profile, Scope, Summary, Turn, Watermark
+
+T = TypeVar("T")
+
+MOST = 10_000  # rows of one call; page back with `before` for more
+PAGE = 500
+MESSAGE_TOKENS = 4  # role and separators of a chat message, as OpenAI's formats count them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OnTheWay:
+    """Turns that no store has committed yet, and what a replica must have seen to be read beside them."""
+
+    episodes: tuple[Episode, ...]
+    marks: tuple[Watermark, ...]
+    replicas: bool
+
+
+async def history(parts: Parts, scope: Scope, *, limit: int, before: Episode | None = None) -> list[Episode]:
+    """The newest that carry the scope's labels, oldest first."""
+    wanted = EpisodeFilter(
+        session_id=scope.session_id,
+        agent_id=scope.agent_id,
+        before_position=None if before is None else before.position,
+    )
+    return await search(parts, scope, wanted, limit=limit)
+
+
+async def search(parts: Parts, scope: Scope, wanted: EpisodeFilter, *, limit: int) -> list[Episode]:
+    """The newest that fit, oldest first. Pending is read before the database, so that nothing falls in between."""
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 0 < limit <= MOST:
+        raise errors.InvalidQuery("limit", limit, f"it is a whole number from 1 to {MOST:,}.")
+    owner = scope.owner
+    waiting = await _on_the_way(parts, owner, limit=max(limit, parts.settings.pending_recalled))
+    async with _node(parts, waiting) as tx:
+        stored = await parts.store.history(tx, owner, wanted, limit=limit)
+    return _merged(stored, filter(wanted.fits, waiting.episodes))[-limit:]
+
+
+async def context_window(parts: Parts, scope: Scope, *, max_tokens: int) -> list[Episode]:
+    """The newest that fit into the tokens together, oldest first; none is cut."""
+    if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens <= 0:
+        raise errors.InvalidQuery("max_tokens", max_tokens, "it is a whole number above 0.")
+    chosen: list[Episode] = []
+    left = max_tokens
+    before: Episode | None = None
+    while True:
+        page = await history(parts, scope, limit=PAGE, before=before)
+        for episode in reversed(page):
+            left -= tokens.count(episode.content) + MESSAGE_TOKENS
+            if left < 0:
+                return chosen[::-1]
+            chosen.append(episode)
+        if len(page) < PAGE:
+            return chosen[::-1]
+        before = page[0]
+
+
+async def everything(parts: Parts, owner: Scope) -> list[Episode]:
+    """All episodes of an owner, oldest first."""
+    found: list[Episode] = []
+    before: Episode | None = None
+    while True:
+        page = await history(parts, owner, limit=MOST, before=before)
+        found = [*page, *found]
+        if len(page) < MOST:
+            return found
+        before = page[0]
+
+
+async def sessions(parts: Parts, owner: Scope, *, limit: int) -> list[SessionInfo]:
+    """Stored sessions, the latest first."""
+    return await _read(parts, owner, lambda tx: parts.store.sessions(tx, owner, limit=limit))
+
+
+async def summary(parts: Parts, owner: Scope, session_id: str | None) -> Summary | None:
+    """A session's summary."""
+    return await _read(parts, owner, lambda tx: parts.store.summary(tx, owner, session_id))
+
+
+async def profile(parts: Parts, owner: Scope) -> Profile | None:
+    """An owner's profile."""
+    return await _read(parts, owner, lambda tx: parts.store.profile(tx, owner))
+
+
+async def _read(parts: Parts, owner: Scope, read: Callable[[Transaction], Awaitable[T]]) -> T:
+    waiting = await _on_the_way(parts, owner, limit=0)
+    async with _node(parts, waiting) as tx:
+        return await read(tx)
+
+
+@asynccontextmanager
+async def _node(parts: Parts, waiting: _OnTheWay) -> AsyncIterator[Transaction]:
+    """A replica that has seen the owner's last write, else the primary."""
+    deadline = asyncio.get_running_loop().time() + parts.settings.db_timeout_seconds
+    async with parts.routing.route(waiting.marks, replicas=waiting.replicas, deadline=deadline) as route:
+        yield route.tx
+
+
+async def _on_the_way(parts: Parts, owner: Scope, *, limit: int) -> _OnTheWay:
+    turns: list[Turn] = [*await parts.ways.local_turns(owner), *await parts.ways.unstored(owner)]
+    marks: tuple[Watermark, ...] = ()
+    replicas = False
+    if parts.pending is not None:
+        try:
+            read = await parts.pending.read(owner, limit=limit)
+        except errors.RedisUnavailable:
+            pass  # the primary knows what is stored, and this host what it has spooled
+        else:
+            turns += read.turns
+            replicas = read.epoch is not None and read.epoch.settled
+            floor = read.epoch.floor if read.epoch is not None and read.epoch.settled else None
+            marks = tuple(mark for mark in (read.watermark, floor) if mark is not None)
+    return _OnTheWay(
+        episodes=tuple(episode for turn in turns for episode in turn.episodes(pending=True)),
+        marks=marks,
+        replicas=replicas,
+    )
+
+
+def _merged(stored: Sequence[Episode], waiting: Iterable[Episode]) -> list[Episode]:
+    """Each once, in order; what is stored already is not pending any more."""
+    known = {episode.id: episode for episode in waiting}
+    known |= {episode.id: replace(episode, pending=False) for episode in stored}
+    return sorted(known.values(), key=lambda episode: episode.position)

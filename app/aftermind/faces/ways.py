@@ -1,0 +1,58 @@
+"""The ways out of a process, by how a turn is accepted: each is made when it is first used."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Literal, get_args
+
+from aftermind import errors
+from aftermind.outbox.base import Outbox
+from aftermind.settings import Settings
+from aftermind.types import Scope, Turn
+
+Accept = Literal["redis", "postgres"]
+
+
+class Ways:
+    """Where turns go out, and what of them nobody else has yet.
+
+    `unstored` gives turns that Postgres accepted and no store job has committed.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        make: Callable[[Accept], Outbox],
+        unstored: Callable[[Scope], Awaitable[Sequence[Turn]]],
+    ) -> None:
+        self._usual: Accept = settings.accept
+        self._make, self._unstored = make, unstored
+        self._made: dict[Accept, Outbox] = {}
+
+    def way(self, accept: Accept | None = None) -> Outbox:
+        """The way of a turn that is to be accepted so; None is the usual way. Raises `InvalidSettings`."""
+        wanted = self._usual if accept is None else accept
+        if wanted not in get_args(Accept):
+            raise errors.InvalidSettings("accept", accept, f"a turn is accepted by {' or '.join(get_args(Accept))}.")
+        if wanted not in self._made:
+            self._made[wanted] = self._make(wanted)
+        return self._made[wanted]
+
+    def all(self) -> Sequence[Outbox]:
+        """Every way that was used, and the usual one: what an earlier process has spooled lies there."""
+        self.way()
+        return tuple(self._made.values())
+
+    async def local_turns(self, owner: Scope) -> list[Turn]:
+        """The owner's turns that only this host has: spooled, or queued in this process."""
+        return [turn for outbox in self.all() for turn in await outbox.pending(owner)]
+
+    async def unstored(self, owner: Scope) -> Sequence[Turn]:
+        """Turns that Postgres accepted and no store job has committed, where turns are accepted so at all."""
+        if self._usual != "postgres" and "postgres" not in self._made:
+            return ()
+        return await self._unstored(owner)
+
+    async def close(self) -> None:
+        """Let go of every way; what is unsent stays on disk."""
+        made, self._made = self._made, {}
+        for outbox in made.values():
+            await outbox.close()

@@ -1,0 +1,162 @@
+"""How a `Memory` is put together from addresses and settings. Nothing here connects."""
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from functools import partial
+
+from aftermind import errors
+from aftermind.db.base import Database
+from aftermind.faces.addresses import Addresses
+from aftermind.faces.parts import Parts
+from aftermind.faces.ways import Accept, Ways
+from aftermind.ledger.base import Ledger
+from aftermind.llm import resolver
+from aftermind.llm.base import Embedder, Extractor
+from aftermind.outbox import wiring as outbox_wiring
+from aftermind.outbox.base import Outbox
+from aftermind.recall import Node, Recall, Routing
+from aftermind.recall.pending import PendingTurns
+from aftermind.recall.query_vectors import QueryVectors
+from aftermind.recall.reranking import Reranker
+from aftermind.settings import Settings
+from aftermind.stores.base import Store
+from aftermind.stores.searching import EpisodeSearch
+from aftermind.types import Scope, Turn
+from aftermind.wire.connection import RedisLink
+from aftermind.wire.keys import Keys
+from aftermind.wire.payloads import decode_turn
+from aftermind.wire.pending import Pending
+from aftermind.wire.watermark import Watermarks
+
+
+def open_parts(
+    where: Addresses,
+    settings: Settings,
+    *,
+    namespace: str | None = None,
+    embedder: str | Embedder | None = None,
+    extractor: str | Extractor | None = None,
+    reranker: Reranker | None = None,
+) -> Parts:
+    """The parts of a memory. Raises `InvalidSettings`."""
+    named = {
+        name: given for name, given in (("embedder", embedder), ("extractor", extractor)) if isinstance(given, str)
+    }
+    settings = settings.model_copy(update=named) if named else settings
+    chosen = resolver.embedder(settings) if embedder is None or isinstance(embedder, str) else embedder
+    namespace = settings.namespace if namespace is None else namespace
+    if where.is_in_process:
+        raise errors.InvalidSettings("url", where.store, "a store is a postgresql:// URL.")
+    return _of_postgres(where, settings, namespace, chosen, reranker)
+
+
+def _of_postgres(
+    where: Addresses, settings: Settings, namespace: str, embedder: Embedder | None, reranker: Reranker | None
+) -> Parts:
+    # SQLAlchemy and asyncpg: loaded for those who use Postgres
+    from aftermind.db import migrate
+    from aftermind.db.postgres import PostgresDatabase
+    from aftermind.events.bus import EventBus
+    from aftermind.ledger.postgres import PostgresLedger
+    from aftermind.ledger.postgres_dead import PostgresDeadLetters
+    from aftermind.ledger.postgres_replays import PostgresReplays
+    from aftermind.stores.postgres import PostgresStore
+    from aftermind.stores.postgres.search import READ_SETTINGS, PostgresSearch
+
+    keys, link = Keys(settings.redis_prefix), outbox_wiring.remember_link(settings, where.required_redis)
+    open_database = partial(
+        PostgresDatabase,
+        timeout_seconds=settings.db_timeout_seconds,
+        connect_timeout_seconds=settings.db_connect_timeout_seconds,
+        pool_size=settings.db_pool_size,
+        application_name="aftermind-agent",
+    )
+    db = open_database(where.store)
+    primary, *replicas = (open_database(url, session_settings=READ_SETTINGS) for url in (where.store, *where.replicas))
+    store, search = PostgresStore(language=settings.language), PostgresSearch()
+    ledger = PostgresLedger(db, max_lost_leases=settings.max_lost_leases)
+    routing = Routing(
+        primary,
+        [Node(each.name, each) for each in replicas],
+        search,
+        max_lag=timedelta(seconds=settings.replica_max_lag_seconds),
+        check=timedelta(seconds=settings.replica_check_seconds),
+    )
+    pending = Pending(link, keys)
+    ways = Ways(settings, _publishers(settings, where, link, db, ledger), _accepted_by(db, ledger))
+    vectors = _vectors(settings, embedder, link, keys)
+    events = EventBus(db, link, keys)
+    recall = _recall(settings, embedder, reranker, store, search, routing, vectors, ways, pending)
+    return Parts(
+        settings=settings,
+        namespace=namespace,
+        db=db,
+        store=store,
+        ledger=ledger,
+        events=events,
+        recall=recall,
+        routing=routing,
+        ways=ways,
+        check_schema=partial(migrate.check, db.url, dimension=None if embedder is None else embedder.dimension),
+        redis=link,
+        pending=pending,
+        watermarks=Watermarks(link, keys),
+        dead=PostgresDeadLetters(db),
+        replays=PostgresReplays(db),
+        closing=(recall.close, events.close, link.close, db.close, primary.close, *(each.close for each in replicas)),
+    )
+
+
+def _publishers(
+    settings: Settings, where: Addresses, link: RedisLink, db: Database, ledger: Ledger
+) -> Callable[[Accept], Outbox]:
+    def make(accept: Accept) -> Outbox:
+        chosen = settings.model_copy(update={"accept": accept})
+        return outbox_wiring.make_publisher(chosen, broker=where.required_broker, link=link, database=db, ledger=ledger)
+
+    return make
+
+
+def _accepted_by(db: Database, ledger: Ledger) -> Callable[[Scope], Awaitable[list[Turn]]]:
+    """Turns that Postgres accepted and no store job has committed yet."""
+
+    async def unstored(owner: Scope) -> list[Turn]:
+        async with db.transaction(namespace=owner.namespace, read_only=True) as tx:
+            return [decode_turn(payload) for payload in await ledger.unstored(tx, owner)]
+
+    return unstored
+
+
+def _vectors(settings: Settings, embedder: Embedder | None, link: RedisLink | None, keys: Keys | None) -> QueryVectors:
+    return QueryVectors(
+        embedder,
+        budget_seconds=settings.query_embedding_budget_seconds,
+        redis=link,
+        keys=keys,
+        keep_seconds=settings.vector_cache_seconds,
+    )
+
+
+def _recall(
+    settings: Settings,
+    embedder: Embedder | None,
+    reranker: Reranker | None,
+    store: Store,
+    search: EpisodeSearch,
+    routing: Routing,
+    vectors: QueryVectors,
+    ways: Ways,
+    pending: Pending | None,
+) -> Recall:
+    return Recall(
+        store,
+        search,
+        routing,
+        vectors,
+        settings=settings,
+        pending=pending,
+        pending_turns=PendingTurns(embedder, language=settings.language),
+        local_turns=ways.local_turns,
+        unstored=[ways.unstored],
+        reranker=reranker,
+    )

@@ -1,0 +1,190 @@
+"""The same faces without `await`, for programs that have no event loop.
+
+Every call runs on one loop in a thread of its own (`faces.portal`), so a `Memory` here and its connections are shared
+by all threads of the process.
+"""
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+from aftermind.agent import Agent as AsyncAgent
+from aftermind.faces import portal
+from aftermind.faces.blocks import Blocks as AsyncBlocks
+from aftermind.faces.facts import Facts as AsyncFacts
+from aftermind.ledger.replays import DeadLetters, Replays
+from aftermind.memory import Memory as AsyncMemory
+from aftermind.receipt import Receipt as AsyncReceipt
+from aftermind.types import EpisodeId, JobId
+
+P = ParamSpec("P")
+T = TypeVar("T")
+F = TypeVar("F")
+
+
+class _Face:
+    """A face and the one behind it."""
+
+    _behind: Any  # Any: the async face, whose methods are found by name
+
+
+def _blocking(method: Callable[Concatenate[F, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
+    # Any: a coroutine's send and yield types; the face that the method is put on
+    @wraps(method)
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        bound: Callable[P, Coroutine[Any, Any, T]] = getattr(self._behind, method.__name__)
+        return portal.call(partial(bound, *args, **kwargs))
+
+    return call
+
+
+def _iterating(method: Callable[Concatenate[F, P], AsyncIterator[T]]) -> Callable[Concatenate[Any, P], Iterator[T]]:
+    # Any: the face that the method is put on
+    @wraps(method)
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        bound: Callable[P, AsyncIterator[T]] = getattr(self._behind, method.__name__)
+        return portal.iterate(partial(bound, *args, **kwargs))
+
+    return call
+
+
+def _handing_over(
+    method: Callable[Concatenate[F, P], Coroutine[Any, Any, AsyncReceipt]],
+) -> Callable[Concatenate[Any, P], "Receipt"]:  # Any: as in `_blocking`
+    call = _blocking(method)
+
+    @wraps(method)
+    def hand_over(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Receipt:
+        return Receipt(call(self, *args, **kwargs))
+
+    return hand_over
+
+
+class Receipt(_Face):
+    """`aftermind.Receipt`, without await."""
+
+    def __init__(self, behind: AsyncReceipt) -> None:
+        self._behind = behind
+
+    job_id: JobId = property(lambda self: self._behind.job_id)  # type: ignore[assignment]
+    episode_ids: tuple[EpisodeId, ...] = property(lambda self: self._behind.episode_ids)  # type: ignore[assignment]
+    spooled: bool = property(lambda self: self._behind.spooled)  # type: ignore[assignment]
+
+    stored = _blocking(AsyncReceipt.stored)
+    embedded = _blocking(AsyncReceipt.embedded)
+    extracted = _blocking(AsyncReceipt.extracted)
+    status = _blocking(AsyncReceipt.status)
+
+
+class Facts(_Face):
+    """`memory.facts`, without await."""
+
+    def __init__(self, behind: AsyncFacts) -> None:
+        self._behind = behind
+
+    query = _blocking(AsyncFacts.query)
+    history = _blocking(AsyncFacts.history)
+    add = _blocking(AsyncFacts.add)
+    retract = _blocking(AsyncFacts.retract)
+    why = _blocking(AsyncFacts.why)
+
+
+class Blocks(_Face):
+    """`memory.blocks`, without await."""
+
+    def __init__(self, behind: AsyncBlocks) -> None:
+        self._behind = behind
+
+    get = _blocking(AsyncBlocks.get)
+    set = _blocking(AsyncBlocks.set)
+    append = _blocking(AsyncBlocks.append)
+    replace = _blocking(AsyncBlocks.replace)
+    delete = _blocking(AsyncBlocks.delete)
+    list = _blocking(AsyncBlocks.list)
+
+
+class Dead(_Face):
+    """`memory.dead`, without await."""
+
+    def __init__(self, behind: DeadLetters) -> None:
+        self._behind = behind
+
+    listed = _blocking(DeadLetters.listed)
+    groups = _blocking(DeadLetters.groups)
+    shown = _blocking(DeadLetters.shown)
+    discard = _blocking(DeadLetters.discard)
+
+
+class Plans(_Face):
+    """`memory.replays`, without await."""
+
+    def __init__(self, behind: Replays) -> None:
+        self._behind = behind
+
+    plan = _blocking(Replays.plan)
+    estimate = _blocking(Replays.estimate)
+    shadow = _blocking(Replays.shadow)
+    shadows = _blocking(Replays.shadows)
+    start = _blocking(Replays.start)
+    pause = _blocking(Replays.pause)
+    abort = _blocking(Replays.abort)
+    found = _blocking(Replays.found)
+    listed = _blocking(Replays.listed)
+    items = _blocking(Replays.items)
+    running = _blocking(Replays.running)
+    step = _blocking(Replays.step)
+
+
+class Memory(_Face):
+    """`aftermind.Memory`, without await. The same arguments; closed by `close()` or by leaving `with`."""
+
+    @wraps(AsyncMemory.__init__)  # type: ignore[misc]  # a constructor is decorated for its signature alone
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # Any: those of the async one, which checks them
+        self._behind = AsyncMemory(*args, **kwargs)
+        self.settings, self.namespace = self._behind.settings, self._behind.namespace
+        self.facts, self.blocks = Facts(self._behind.facts), Blocks(self._behind.blocks)
+
+    @property
+    def dead(self) -> Dead:
+        """Jobs that failed for good."""
+        return Dead(self._behind.dead)
+
+    @property
+    def replays(self) -> Plans:
+        """Plans that bring dead letters back."""
+        return Plans(self._behind.replays)
+
+    remember = _handing_over(AsyncMemory.remember)
+    recall = _blocking(AsyncMemory.recall)
+    recall_scored = _blocking(AsyncMemory.recall_scored)
+    history = _blocking(AsyncMemory.history)
+    context_window = _blocking(AsyncMemory.context_window)
+    search = _blocking(AsyncMemory.search)
+    sessions = _blocking(AsyncMemory.sessions)
+    summary = _blocking(AsyncMemory.summary)
+    profile = _blocking(AsyncMemory.profile)
+    events = _iterating(AsyncMemory.events)
+    progress = _blocking(AsyncMemory.progress)
+    health = _blocking(AsyncMemory.health)
+    forget = _blocking(AsyncMemory.forget)
+    export = _blocking(AsyncMemory.export)
+    close = _blocking(AsyncMemory.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Agent(_Face):
+    """`aftermind.Agent`, without await. Its `memory` is a `Memory` of this module."""
+
+    @wraps(AsyncAgent.__init__)  # type: ignore[misc]  # as above
+    def __init__(self, *args: Any, memory: Memory | None = None, **kwargs: Any) -> None:  # Any: as in `Memory`
+        behind = None if memory is None else memory._behind
+        self._behind = AsyncAgent(*args, memory=behind, **kwargs)
+        self.memory = memory
+
+    run = _blocking(AsyncAgent.arun)
+    run_stream = _iterating(AsyncAgent.arun_stream)

@@ -1,0 +1,58 @@
+"""The FastAPI application: health for machines, and a page that shows how everything is."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from fastapi import FastAPI, Request
+from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.templating import Jinja2Templates
+
+import aftermind
+from aftermind.faces.health import Health
+from aftermind.memory import Memory
+from aftermind.settings import Settings
+
+TEMPLATES = Jinja2Templates(directory=Path(__file__).parent / "templates")
+REFRESH_SECONDS = 5
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """The application, with a memory as the settings or the embedded stack say. Connects at its first request."""
+    memory = Memory(settings=settings or Settings())  # type: ignore[call-arg]
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        app.state.memory = memory
+        yield
+        await memory.close()
+
+    app = FastAPI(title="Aftermind", version=aftermind.__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.get("/healthz", include_in_schema=False)(healthz)
+    app.get("/readyz", include_in_schema=False)(readyz)
+    app.get("/", include_in_schema=False)(status_page)
+    return app
+
+
+async def healthz() -> dict[str, str]:
+    """This process lives; nothing else is asked."""
+    return {"status": "ok", "version": aftermind.__version__}
+
+
+async def readyz(request: Request) -> JSONResponse:
+    """Whether requests can be served: 503 where the store does not answer, or its schema is too old."""
+    health = await _health(request)
+    body = {part.name: {"state": part.state, "detail": part.detail} for part in health.parts}
+    return JSONResponse({"ready": health.is_ready, "parts": body}, status_code=200 if health.is_ready else 503)
+
+
+async def status_page(request: Request) -> HTMLResponse:
+    """How everything is, for people; it renews itself."""
+    health = await _health(request)
+    context = {"health": health, "version": aftermind.__version__, "refresh": REFRESH_SECONDS}
+    return TEMPLATES.TemplateResponse(request, "status.html", context)
+
+
+async def _health(request: Request) -> Health:
+    memory: Memory = request.app.state.memory
+    return await memory.health()

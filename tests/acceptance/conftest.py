@@ -1,0 +1,84 @@
+"""The command as a user runs it: by subprocess, over a stack of its own."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """What a command said, and with which exit code it ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shell:
+    """Runs commands in one folder, with the settings of one stack."""
+
+    folder: Path
+    env: Mapping[str, str]
+
+    def run(self, *argv: str, timeout: float = 120.0) -> Answered:
+        """`aftermind` with these arguments."""
+        done = subprocess.run(
+            [sys.executable, "-m", "aftermind.cli", *argv],
+            cwd=self.folder,
+            env=dict(self.env),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        return Answered(code=done.returncode, out=done.stdout, err=done.stderr)
+
+    def must(self, *argv: str, timeout: float = 120.0) -> str:
+        """The same, for a command that has to succeed."""
+        answered = self.run(*argv, timeout=timeout)
+        assert answered.code == 0, (
+            f"aftermind {' '.join(argv)} ended with {answered.code}:\n{answered.out}{answered.err}"
+        )
+        return answered.out
+
+
+def shell_of(folder: Path, **settings: str) -> Shell:
+    """A shell whose stack lies in `folder`, on ports of its own."""
+    clean = {
+        name: value for name, value in os.environ.items() if not name.startswith(("AFTERMIND_", "OPENAI_", "FLOWER_"))
+    }
+    ours = {
+        "AFTERMIND_STATE_DIR": str(folder / "state"),
+        "AFTERMIND_WEB_PORT": "0",
+        "AFTERMIND_FLOWER_PORT": "0",
+        "AFTERMIND_EXTRACT_QUIET_SECONDS": "0.5",
+        "AFTERMIND_RECONCILE_SECONDS": "0.5",
+        "COLUMNS": "160",
+        **settings,
+    }
+    return Shell(folder=folder, env={**clean, **ours})
+
+
+@pytest.fixture(scope="session")
+def aftermind() -> list[str]:
+    """The `aftermind` command of this environment."""
+    return [sys.executable, "-m", "aftermind.cli"]
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """A shell over a whole stack that is up, as `aftermind up` leaves it."""
+    opened = shell_of(tmp_path_factory.mktemp("acceptance"))
+    try:
+        opened.must("up")
+        yield opened
+    finally:
+        opened.run("stack", "destroy", "--yes")

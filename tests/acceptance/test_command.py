@@ -1,0 +1,147 @@
+"""The command, by subprocess, over a whole stack: stored once, answered for its own user, errors in one line."""
+
+import json
+import re
+import urllib.request
+from pathlib import Path
+
+from tests.acceptance.conftest import ROOT, Shell, shell_of
+
+# Ids that break careless code: SQL, globs, separators, quotes, other scripts, the longest that is allowed.
+ODD = ["o'brien; DROP TABLE x--", "*", "a:b", "%", "..", "ålice 你好 🦊", "x" * 512, "{user}", "-rf"]
+
+
+def _conversation(folder: Path, name: str, *lines: object) -> str:
+    path = folder / name
+    path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines))
+    return str(path)
+
+
+def _said(user: str | None, text: str) -> dict[str, object]:
+    owner = {} if user is None else {"user_id": user}
+    return {**owner, "messages": [{"role": "user", "content": text}]}
+
+
+def test_what_is_ingested_twice_is_stored_once(shell: Shell) -> None:
+    example = str(ROOT / "examples" / "conversation.jsonl")
+
+    first, second = shell.must("ingest", example), shell.must("ingest", example)
+
+    assert "0 skipped" in first
+    assert "0 skipped" in second
+    found = shell.must("recall", "What is my cat called?", "--user", "ben", "--xml")
+    assert found.count("My cat is called Dot") == 1
+
+
+def test_recall_answers_for_a_user_only_from_that_user(shell: Shell) -> None:
+    shell.must("ingest", str(ROOT / "examples" / "conversation.jsonl"))
+
+    assert "dark mode" in shell.must("recall", "Which mode do I prefer?", "--user", "alice")
+    assert "dark mode" not in shell.must("recall", "Which mode do I prefer?", "--user", "ben")
+    assert "Nothing was found" in shell.must("recall", "Which mode do I prefer?", "--user", "nobody")
+
+
+def test_users_with_odd_ids_never_see_each_other(shell: Shell) -> None:
+    users: list[str | None] = [None, *ODD]
+    lines = [_said(user, f"My secret word is wort{place}.") for place, user in enumerate(users)]
+    shell.must("ingest", _conversation(shell.folder, "odd.jsonl", *lines))
+
+    for place, user in enumerate(users):
+        found = shell.must("recall", "What is my secret word?", *([] if user is None else [f"--user={user}"]), "--xml")
+        assert re.findall(r"wort\d+", found) == [f"wort{place}"], user
+
+
+def test_facts_are_shown_with_what_learnt_them(shell: Shell) -> None:
+    shell.must("ingest", str(ROOT / "examples" / "conversation.jsonl"))
+
+    assert "Oslo" in shell.must("facts", "--user", "alice")
+    assert "No facts" in shell.must("facts", "--user", "nobody")
+
+
+def test_a_bad_line_is_reported_the_rest_is_stored_and_the_exit_code_is_1(shell: Shell) -> None:
+    path = _conversation(shell.folder, "bad.jsonl", _said("carl", "I like chess."), "{not json", _said("carl", ""))
+
+    done = shell.run("ingest", path)
+
+    assert done.code == 1
+    assert f"{path}:2" in done.err
+    assert "not JSON" in done.err
+    assert f"{path}:3" in done.err
+    assert "chess" in shell.must("recall", "What do I like?", "--user", "carl")
+
+
+def test_an_error_is_one_friendly_line_and_exit_code_2(shell: Shell, tmp_path: Path) -> None:
+    done = shell_of(tmp_path).run("recall", "anything")
+
+    assert done.code == 2
+    assert "aftermind up" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_bad_arguments_are_explained_without_a_traceback(shell: Shell) -> None:
+    for argv in (
+        ["recall", "x", "--mode", "psychic"],
+        ["worker", "--queues", "nonsense"],
+        ["recall", "x", "--user", ""],
+    ):
+        done = shell.run(*argv)
+        assert done.code == 2, argv
+        assert "error" in done.err
+        assert "Traceback" not in done.err
+
+
+def test_status_shows_every_component_running(shell: Shell) -> None:
+    shown = shell.must("status")
+
+    for name in (
+        "postgres",
+        "postgres-replica",
+        "redis",
+        "worker-store",
+        "worker-embed",
+        "worker-extract",
+        "web",
+        "flower",
+    ):
+        assert re.search(rf"^{name}\s+running", shown, flags=re.MULTILINE), shown
+
+
+def test_the_doctor_finds_nothing_bad(shell: Shell) -> None:
+    assert "0 bad" in shell.must("doctor")
+
+
+def test_health_is_well(shell: Shell) -> None:
+    assert "well" in shell.must("health")
+
+
+def test_migrating_again_changes_nothing(shell: Shell) -> None:
+    assert shell.must("migrate") == shell.must("migrate")
+
+
+def test_the_service_answers_and_flower_asks_for_its_password(shell: Shell) -> None:
+    known = json.loads((shell.folder / "state" / "services.json").read_text())
+
+    with urllib.request.urlopen(f"http://127.0.0.1:{known['web_port']}/readyz", timeout=10) as answer:
+        assert json.load(answer)["ready"] is True
+    with urllib.request.urlopen(f"http://127.0.0.1:{known['web_port']}/", timeout=10) as answer:
+        assert "Everything that an answer" in answer.read().decode()
+    refused = _status(f"http://127.0.0.1:{known['flower_port']}/workers")
+    assert refused == 401
+
+
+def test_up_a_second_time_reuses_what_stands(shell: Shell) -> None:
+    before = (shell.folder / "state" / "services.json").read_text()
+
+    shell.must("up")
+
+    assert (shell.folder / "state" / "services.json").read_text() == before
+
+
+def _status(url: str) -> int:
+    import urllib.error
+
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as exc:
+        return exc.code

@@ -1,0 +1,132 @@
+"""Procfile, compose file and embedded stack run the same processes; the compose file is valid and says what it must."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from aftermind.cli import services
+from aftermind.wire import queues
+
+ROOT = Path(__file__).parents[2]
+SCHEMA = ROOT / "tests" / "support" / "compose-spec.json"
+OURS = ("worker-store", "worker-embed", "worker-extract", "reconciler", "web", "flower")
+SECRETS = ("POSTGRES_PASSWORD", "REPLICATION_PASSWORD", "REDIS_PASSWORD", "FLOWER_PASSWORD")
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:  # Any: YAML
+    found: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def procfile() -> dict[str, str]:
+    lines = (ROOT / "Procfile").read_text().splitlines()
+    return dict(line.split(": ", 1) for line in lines if line)
+
+
+def test_the_compose_file_fits_the_schema_of_the_compose_specification(compose: dict[str, Any]) -> None:
+    _check(compose)
+
+
+def test_a_compose_file_that_is_wrong_does_not_fit_the_schema(compose: dict[str, Any]) -> None:
+    wrong = {**compose, "services": {**compose["services"], "redis": {"imagge": "redis"}}}
+
+    with pytest.raises(jsonschema.ValidationError):
+        _check(wrong)
+
+
+def test_every_process_of_the_procfile_is_a_service_and_the_other_way_round(
+    compose: dict[str, Any], procfile: dict[str, str]
+) -> None:
+    assert set(procfile) == set(OURS) == set(compose["services"]) - {"postgres", "postgres-replica", "redis", "migrate"}
+
+
+def test_both_name_the_same_queues_as_the_embedded_stack(compose: dict[str, Any], procfile: dict[str, str]) -> None:
+    for name, names in services.GROUPS.items():
+        wanted = ",".join(names)
+        assert procfile[name] == f"aftermind worker --queues {wanted}"
+        assert compose["services"][name]["command"] == ["worker", "--queues", wanted]
+
+
+def test_every_queue_has_a_worker() -> None:
+    assert {name for names in services.GROUPS.values() for name in names} == set(queues.QUEUES)
+
+
+def test_redis_writes_every_turn_to_disk_and_never_evicts(compose: dict[str, Any]) -> None:
+    command = compose["services"]["redis"]["command"]
+
+    assert "--appendonly yes" in command
+    assert "--appendfsync always" in command
+    assert "--maxmemory-policy noeviction" in command
+
+
+def test_what_keeps_data_has_a_volume_and_everything_else_waits_for_the_schema(compose: dict[str, Any]) -> None:
+    for name in ("postgres", "postgres-replica", "redis", "web"):
+        named = [mount.split(":")[0] for mount in compose["services"][name]["volumes"]]
+        assert set(named) & set(compose["volumes"]), f"{name} keeps nothing"
+    for name in OURS:
+        waits_for = compose["services"][name]["depends_on"]
+        assert waits_for["migrate"] == {"condition": "service_completed_successfully"}
+
+
+def test_every_service_that_stays_up_tells_whether_it_is_well(compose: dict[str, Any]) -> None:
+    silent = {name for name, service in compose["services"].items() if "healthcheck" not in service}
+
+    assert silent == {"migrate"}
+
+
+def test_no_password_has_a_default_and_nothing_but_loopback_is_open(compose: dict[str, Any]) -> None:
+    text = (ROOT / "docker-compose.yml").read_text()
+
+    for secret in SECRETS:
+        assert f"${{{secret}:?" in text
+        assert f"${{{secret}:-" not in text
+    ports = [port for service in compose["services"].values() for port in service.get("ports", ())]
+    assert ports
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+def test_flower_asks_for_a_password(compose: dict[str, Any]) -> None:
+    assert "FLOWER_PASSWORD:?" in compose["services"]["flower"]["environment"]["FLOWER_BASIC_AUTH"]
+
+
+def test_every_command_exists(compose: dict[str, Any], procfile: dict[str, str], aftermind: list[str]) -> None:
+    shown = subprocess.run([*aftermind, "--help"], capture_output=True, text=True, timeout=60, check=True).stdout
+    used = {compose["services"][name]["command"][0] for name in (*OURS, "migrate")}
+    used |= {command.split()[1] for command in procfile.values()}
+    checks = [service.get("healthcheck", {}).get("test", ()) for service in compose["services"].values()]
+    used |= {test[2] for test in checks if list(test[1:2]) == ["aftermind"]}
+
+    for command in used:
+        assert re.search(rf"\b{command}\b", shown), f"aftermind {command} does not exist"
+
+
+def test_the_scripts_are_valid_shell() -> None:
+    scripts = sorted((ROOT / "deploy").glob("*.sh"))
+
+    assert scripts
+    for script in scripts:
+        done = subprocess.run(["sh", "-n", str(script)], capture_output=True, text=True, timeout=10, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+def test_the_image_is_built_from_files_that_exist() -> None:
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)
+
+    assert copied
+    for names in copied:
+        for name in names.split():
+            assert (ROOT / name).exists(), name
+
+
+def _check(compose: dict[str, Any]) -> None:  # Any: YAML
+    schema = json.loads(SCHEMA.read_text())
+    del schema["$schema"]  # its draft is named with http, which is not its name
+    jsonschema.validate(compose, schema, cls=jsonschema.Draft201909Validator)

@@ -1,0 +1,128 @@
+"""What memory learns, keeps for agents, tells, and forgets."""
+
+import asyncio
+
+import pytest
+
+from aftermind import Memory, errors
+from aftermind.events.types import MemoryEvent
+from aftermind.testing import drain
+from tests.support.waiting import wait_until
+
+
+async def test_facts_are_learnt_from_what_the_user_says(memory: Memory, user: str) -> None:
+    receipt = await memory.remember("I live in Bergen.", user_id=user, session_id="s1")
+
+    await receipt.extracted(timeout=30)
+
+    (fact,) = await memory.facts.query(user_id=user, predicate="lives_in")
+    assert "Bergen" in fact.object
+
+
+async def test_a_fact_tells_from_which_message_it_came(memory: Memory, user: str) -> None:
+    receipt = await memory.remember("I live in Bergen.", user_id=user, session_id="s1")
+    await receipt.extracted(timeout=30)
+    (fact,) = await memory.facts.query(user_id=user, predicate="lives_in")
+
+    why = await memory.facts.why(fact, user_id=user)
+
+    assert why is not None
+    assert [episode.content for episode in why.episodes] == ["I live in Bergen."]
+    assert why.extractor == fact.extractor
+
+
+async def test_a_new_home_ends_the_old_one_and_keeps_it_in_history(memory: Memory, user: str) -> None:
+    await memory.facts.add("user", "lives_in", "Bergen", user_id=user)
+    await memory.facts.add("user", "lives_in", "Oslo", user_id=user)
+
+    assert [fact.object for fact in await memory.facts.query(user_id=user)] == ["Oslo"]
+    assert {fact.object for fact in await memory.facts.history("user", "lives_in", user_id=user)} == {"Bergen", "Oslo"}
+
+
+async def test_a_fact_that_is_taken_back_is_believed_no_more(memory: Memory, user: str) -> None:
+    fact = await memory.facts.add("user", "likes", "jazz", user_id=user)
+
+    assert await memory.facts.retract(fact, user_id=user)
+
+    assert await memory.facts.query(user_id=user) == []
+    assert not await memory.facts.retract(fact, user_id=user), "it is not believed any more"
+
+
+async def test_a_block_is_edited_and_versioned(memory: Memory, user: str) -> None:
+    await memory.blocks.set("todo", "buy milk", user_id=user)
+    await memory.blocks.append("todo", "call Nora", user_id=user)
+    block = await memory.blocks.replace("todo", "milk", "oat milk", user_id=user)
+
+    assert block.content == "buy oat milk\ncall Nora"
+    assert block.version == 3
+    assert "call Nora" in (await memory.recall("What do I have to do?", user_id=user)).text
+    assert await memory.blocks.delete("todo", user_id=user)
+    assert await memory.blocks.list(user_id=user) == []
+
+
+async def test_an_edit_of_a_block_that_has_changed_is_refused(memory: Memory, user: str) -> None:
+    seen = await memory.blocks.set("human", "a", user_id=user)
+    await memory.blocks.set("human", "b", user_id=user)
+
+    with pytest.raises(errors.BlockConflict):
+        await memory.blocks.set("human", "c", user_id=user, expected_version=seen.version)
+
+
+async def test_events_tell_what_happens_to_a_turn(memory: Memory, user: str) -> None:
+    heard: list[MemoryEvent] = []
+
+    async def listen() -> None:
+        async for event in memory.events(user_id=user, after="0"):
+            heard.append(event)  # noqa: PERF401  # it never ends: a comprehension would give nothing
+
+    listening = asyncio.create_task(listen())
+    receipt = await memory.remember("Hello", user_id=user)
+
+    def completed() -> list[MemoryEvent]:
+        return [each for each in heard if each.event == "MemoryUpdateCompleted" and each.job_id == str(receipt.job_id)]
+
+    await wait_until(completed, timeout=20, description="the turn is completed")
+    listening.cancel()
+    assert all("Hello" not in str(each.to_json()) for each in heard), "events carry ids and counts, not what was said"
+
+
+async def test_missed_events_are_had_after_a_cursor(memory: Memory, user: str) -> None:
+    await (await memory.remember("One", user_id=user)).stored(timeout=20)
+    seen = await anext(aiter(memory.events(user_id=user, after="0")))
+    second = await memory.remember("Two", user_id=user)
+    await second.stored(timeout=20)
+
+    async with asyncio.timeout(20):
+        async for event in memory.events(user_id=user, after=seen.cursor):
+            if event.job_id == str(second.job_id):
+                break
+
+
+async def test_what_is_forgotten_is_gone_and_the_rest_is_not(memory: Memory, user: str) -> None:
+    await memory.remember("My PIN is 4711.", user_id=user, session_id="secret")
+    await memory.remember("I like jazz.", user_id=user, session_id="music")
+    await drain(memory, user_id=user)
+
+    await memory.forget(user_id=user, session_id="secret")
+
+    assert "4711" not in (await memory.recall("What is my PIN?", user_id=user)).text
+    assert [each.content for each in await memory.history(user_id=user)] == ["I like jazz."]
+
+
+async def test_everything_of_a_user_can_be_taken_along(memory: Memory, user: str) -> None:
+    await memory.remember("I live in Bergen.", user_id=user)
+    await memory.blocks.set("human", "likes short answers", user_id=user)
+    await drain(memory, user_id=user)
+
+    taken = await memory.export(user_id=user)
+
+    assert [each.content for each in taken.episodes] == ["I live in Bergen."]
+    assert [each.name for each in taken.blocks] == ["human"]
+    assert taken.facts
+
+
+async def test_health_names_every_component(memory: Memory) -> None:
+    seen = await memory.health()
+
+    assert seen.is_ready
+    assert {"store", "redis"} <= {part.name for part in seen.parts}

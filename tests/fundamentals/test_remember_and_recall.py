@@ -1,0 +1,109 @@
+"""What memory does, one concept a test."""
+
+from datetime import UTC, datetime
+
+from aftermind import Memory, Message
+
+
+async def test_what_was_said_is_recalled(memory: Memory, user: str) -> None:
+    receipt = await memory.remember("I prefer dark mode.", user_id=user)
+    await receipt.stored(timeout=20)
+
+    block = await memory.recall("Which mode do I prefer?", user_id=user)
+
+    assert "I prefer dark mode." in block.text
+    assert block.degraded is None
+
+
+async def test_a_turn_is_several_messages_in_their_order(memory: Memory, user: str) -> None:
+    turn = [
+        Message.user("Where is the key?"),
+        Message.assistant("Under the mat."),
+        {"role": "user", "content": "Thanks!"},
+    ]
+
+    await (await memory.remember(turn, user_id=user, session_id="s1")).stored(timeout=20)
+
+    assert [each.content for each in await memory.history(user_id=user, session_id="s1")] == [
+        "Where is the key?",
+        "Under the mat.",
+        "Thanks!",
+    ]
+
+
+async def test_another_session_of_the_same_user_is_recalled(memory: Memory, user: str) -> None:
+    await memory.remember("My dog is called Pixel.", user_id=user, session_id="january")
+
+    block = await memory.recall("What is my dog called?", user_id=user, session_id="march")
+
+    assert "Pixel" in block.text
+
+
+async def test_another_user_is_never_recalled(memory: Memory, user: str) -> None:
+    await (await memory.remember("My PIN is 4711.", user_id=user)).stored(timeout=20)
+
+    assert "4711" not in (await memory.recall("What is my PIN?", user_id=f"{user}-other")).text
+    assert "4711" not in (await memory.recall("What is my PIN?", user_id=user, namespace="other")).text
+    assert await memory.history(user_id=None, limit=10) == []
+
+
+async def test_the_same_idempotency_key_is_the_same_turn(memory: Memory, user: str) -> None:
+    first = await memory.remember("I moved to Oslo.", user_id=user, idempotency_key="request-1")
+    again = await memory.remember("I moved to Oslo.", user_id=user, idempotency_key="request-1")
+    await first.stored(timeout=20)
+    await again.stored(timeout=20)
+
+    assert first.job_id == again.job_id
+    assert len(await memory.history(user_id=user)) == 1
+
+
+async def test_a_message_keeps_its_date_name_and_metadata(memory: Memory, user: str) -> None:
+    said_at = datetime(2023, 5, 8, 13, 56, tzinfo=UTC)
+    message = {
+        "role": "user",
+        "content": "Hi",
+        "name": "Mel",
+        "metadata": {"turn": 1},
+        "timestamp": said_at.isoformat(),
+    }
+
+    await (await memory.remember(message, user_id=user)).stored(timeout=20)
+
+    (episode,) = await memory.history(user_id=user)
+    assert (episode.occurred_at, episode.name, episode.metadata) == (said_at, "Mel", {"turn": 1})
+
+
+async def test_a_block_never_takes_more_tokens_than_it_may(memory: Memory, user: str) -> None:
+    for number in range(20):
+        await memory.remember(f"Note {number}: the quick brown fox jumps over the lazy dog.", user_id=user)
+
+    block = await memory.recall("fox", user_id=user, token_budget=100)
+
+    assert block.tokens_used <= 100
+    assert block.chunks_included < block.chunks_available
+
+
+async def test_a_context_window_holds_the_newest_messages_that_fit(memory: Memory, user: str) -> None:
+    for number in range(50):
+        await memory.remember(f"Message number {number} of fifty.", user_id=user, session_id="s1")
+
+    window = await memory.context_window(100, user_id=user, session_id="s1")
+
+    assert window[-1].content == "Message number 49 of fifty."
+    assert 1 < len(window) < 50
+
+
+async def test_rows_are_found_by_role_metadata_and_time(memory: Memory, user: str) -> None:
+    await memory.remember([Message.user("Question"), Message.assistant("Answer")], user_id=user)
+    await memory.remember({"role": "user", "content": "Tagged", "metadata": {"tag": "x"}}, user_id=user)
+
+    assert [each.content for each in await memory.search(user_id=user, roles=["assistant"])] == ["Answer"]
+    assert [each.content for each in await memory.search(user_id=user, metadata={"tag": "x"})] == ["Tagged"]
+    assert await memory.search(user_id=user, until=datetime(2020, 1, 1, tzinfo=UTC)) == []
+
+
+async def test_sessions_are_listed_the_latest_first(memory: Memory, user: str) -> None:
+    for session in ("first", "second"):
+        await (await memory.remember("Hello", user_id=user, session_id=session)).stored(timeout=20)
+
+    assert [each.session_id for each in await memory.sessions(user_id=user)] == ["second", "first"]
