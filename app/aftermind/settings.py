@@ -148,7 +148,7 @@ class Settings(BaseSettings):
         256, gt=0, description="Texts of one embedding call, where the embedder allows as many."
     )
     extract_quiet_seconds: float = Field(
-        8.0, ge=0, description="A session is mined when nothing came for so long: a burst of turns is one model call."
+        6.0, ge=0, description="A session is mined when nothing came for so long: a burst of turns is one model call."
     )
     extract_max_wait_seconds: float = Field(25.0, ge=0, description="… or when its oldest unmined turn is so old.")
     extract_max_turns: int = Field(20, gt=0, description="… or when so many turns wait; also the most of one call.")

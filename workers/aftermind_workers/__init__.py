@@ -1,1 +1,1 @@
-"""How jobs run: the Celery application, the bell's handler, leases, the reconciler. Importing the package starts nothing."""
+"""How jobs run: Celery application, bells, leases, reconciler. Importing the package starts nothing."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
-from kombu import Queue
+from kombu.entity import Queue
 
 from aftermind import errors
 from aftermind.settings import Settings
@@ -58,7 +58,7 @@ def _delivery() -> dict[str, Any]:
 def _queues() -> dict[str, Any]:
     return {
         # Plain direct queues go through the anonymous exchange: no binding table that could vanish.
-        "task_queues": [Queue(name) for name in queues.QUEUES],
+        "task_queues": [Queue(name) for name in queues.QUEUES],  # type: ignore[no-untyped-call]
         "task_default_queue": queues.STORE,
         "task_create_missing_queues": False,  # a typo raises, instead of making a queue that nobody reads
     }

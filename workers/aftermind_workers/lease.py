@@ -57,8 +57,6 @@ async def _beat(renew: Renew, job_id: JobId, every: float, lasts: float) -> None
 
 def _first(several: BaseExceptionGroup[BaseException]) -> BaseException:
     """The error of the work, or the lost lease that ended it; a group never leaves this module."""
-    flat: list[BaseException] = []
-    for error in several.exceptions:
-        flat.append(_first(error) if isinstance(error, BaseExceptionGroup) else error)
+    flat = [_first(error) if isinstance(error, BaseExceptionGroup) else error for error in several.exceptions]
     lost = [error for error in flat if isinstance(error, errors.LeaseLost)]
     return (lost or flat)[0]

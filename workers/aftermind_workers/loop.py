@@ -59,6 +59,10 @@ class LoopThread:
         """Run a plain function on the loop's thread."""
         self._loop.call_soon_threadsafe(call)
 
+    def cancel_all(self) -> None:
+        """Cancel every task that runs now; the loop goes on."""
+        self._loop.call_soon_threadsafe(self._cancel_tasks)
+
     def stop(self, *, timeout: float = 10.0) -> None:
         """Cancel what runs, let it clean up, and end the thread; after `timeout` seconds leave it behind."""
         if self._thread.is_alive():
@@ -71,13 +75,17 @@ class LoopThread:
         try:
             self._loop.run_forever()
         finally:
-            self._cancel_all()
+            self._wind_up()
             self._loop.close()
 
-    def _cancel_all(self) -> None:
+    def _cancel_tasks(self) -> set[asyncio.Task[Any]]:  # Any: tasks of any result
         running = asyncio.all_tasks(self._loop)
         for task in running:
             task.cancel()
+        return running
+
+    def _wind_up(self) -> None:
+        running = self._cancel_tasks()
         # gather keeps the loop going until each has handed back its lease.
         self._loop.run_until_complete(asyncio.gather(*running, return_exceptions=True))
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())

@@ -46,7 +46,10 @@ async def run(
 
 async def round_of(runtime: Runtime) -> float:
     """One step of each running plan; how many seconds to wait for the next round."""
-    waits = [await _step(runtime, runtime.replays, plan_id) for plan_id in await runtime.replays.running()]
+    replays = runtime.replays
+    if replays is None:
+        return IDLE_SECONDS
+    waits = [await _step(runtime, replays, plan_id) for plan_id in await replays.running()]
     return min((wait for wait in waits if wait is not None), default=IDLE_SECONDS)
 
 

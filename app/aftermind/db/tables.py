@@ -126,6 +126,20 @@ FACT_SOURCES = Table(
     ),
 )
 
+EXTRACTIONS = Table(
+    "extractions",
+    METADATA,
+    _key("namespace"),
+    _key("user_id"),
+    Column("episode_id", Uuid, primary_key=True),
+    Column("outcome", Text, nullable=False),
+    Column("reason", Text),
+    Column("facts", Integer, nullable=False, server_default=text("0")),
+    Column("extractor", Text, nullable=False),
+    Column("job_id", Uuid),
+    _time("at", now=True),
+)
+
 BLOCKS = Table(
     "blocks",
     METADATA,

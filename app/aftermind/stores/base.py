@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from typing import Protocol
 
 import numpy as np
@@ -16,6 +17,7 @@ from aftermind.types import (
     EpisodeId,
     Fact,
     FactId,
+    JobId,
     Json,
     Profile,
     Role,
@@ -94,6 +96,26 @@ class Tombstone:
         return self.before is None or episode.occurred_at < self.before
 
 
+class Mined(StrEnum):
+    """What came of mining an episode. One without an outcome waits, or its job is dead."""
+
+    FACTS = "facts"
+    EMPTY = "empty by decision"
+    NOT_WANTED = "not wanted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MiningOutcome:
+    """How an episode was mined: by which extractor, in which job, and why nothing came of it, if nothing did."""
+
+    episode_id: EpisodeId
+    outcome: Mined
+    extractor: str
+    reason: str | None = None
+    facts: int = 0
+    job_id: JobId | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionInfo:
     """A session of an owner: how many episodes it has and when they were said."""
@@ -145,6 +167,17 @@ class Store(Protocol):
 
     async def embedded(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> frozenset[EpisodeId]:
         """Which of them have a vector."""
+
+    # mining
+
+    async def unmined(self, tx: Transaction, owner: Scope, session_id: str | None, *, limit: int) -> list[Episode]:
+        """A session's episodes without an outcome, oldest first."""
+
+    async def note_outcomes(self, tx: Transaction, owner: Scope, outcomes: Sequence[MiningOutcome]) -> None:
+        """Say what came of mining; a later word about the same episode takes the place of the earlier one."""
+
+    async def outcomes(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[MiningOutcome]:
+        """What came of mining those of them that were mined."""
 
     # facts
 

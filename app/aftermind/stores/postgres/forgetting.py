@@ -46,6 +46,9 @@ _EPISODES = text(
             WHERE left_over.namespace = :namespace AND left_over.user_id = :user AND left_over.fact_id = facts.id
               AND left_over.episode_id NOT IN (SELECT id FROM gone))
         RETURNING id
+    ), mined AS (
+        DELETE FROM aftermind.extractions WHERE namespace = :namespace AND user_id = :user
+          AND episode_id IN (SELECT id FROM gone) RETURNING episode_id
     ), traits AS (
         DELETE FROM aftermind.profile_traits
         WHERE {_OWNED} AND evidence && (SELECT coalesce(array_agg(id), '{{}}') FROM gone) RETURNING name

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from aftermind.db.base import Transaction
-from aftermind.stores.base import EpisodeFilter, SessionInfo, Tombstone, Vector
-from aftermind.stores.postgres import documents, episodes, facts, forgetting
+from aftermind.stores.base import EpisodeFilter, MiningOutcome, SessionInfo, Tombstone, Vector
+from aftermind.stores.postgres import documents, episodes, facts, forgetting, mining
 from aftermind.types import (
     Block,
     Cardinality,
@@ -65,6 +65,20 @@ class PostgresStore:
     async def embedded(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> frozenset[EpisodeId]:
         """Which of them have a vector."""
         return await episodes.embedded(tx, owner, ids)
+
+    # mining
+
+    async def unmined(self, tx: Transaction, owner: Scope, session_id: str | None, *, limit: int) -> list[Episode]:
+        """A session's episodes without an outcome, oldest first."""
+        return await mining.unmined(tx, owner, session_id, limit=limit)
+
+    async def note_outcomes(self, tx: Transaction, owner: Scope, outcomes: Sequence[MiningOutcome]) -> None:
+        """Say what came of mining."""
+        await mining.note(tx, owner, outcomes)
+
+    async def outcomes(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[MiningOutcome]:
+        """What came of mining those of them that were mined."""
+        return await mining.outcomes(tx, owner, ids)
 
     # facts
 

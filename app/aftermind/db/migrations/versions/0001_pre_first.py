@@ -105,6 +105,20 @@ CREATE TABLE aftermind.fact_sources (
 );
 CREATE INDEX fact_sources_episode ON aftermind.fact_sources (namespace, user_id, episode_id);
 
+-- How each episode was mined: no row yet means that it waits.
+CREATE TABLE aftermind.extractions (
+    namespace text COLLATE "C" NOT NULL,
+    user_id text COLLATE "C" NOT NULL,
+    episode_id uuid NOT NULL,
+    outcome text NOT NULL,
+    reason text,
+    facts integer NOT NULL DEFAULT 0,
+    extractor text NOT NULL,
+    job_id uuid,
+    at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (namespace, user_id, episode_id)
+);
+
 CREATE TABLE aftermind.blocks (
     namespace text COLLATE "C" NOT NULL,
     user_id text COLLATE "C" NOT NULL,

@@ -1,0 +1,200 @@
+"""Turns of a session to facts: one model call for a burst, its answer kept, its effect once."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from uuid import UUID
+
+from uuid6 import uuid7
+
+from aftermind import errors
+from aftermind.claims.decide import Changes, decide
+from aftermind.claims.predicates import folded
+from aftermind.db.base import Transaction
+from aftermind.events.types import MemoryFactsExtracted
+from aftermind.ledger.base import Spent
+from aftermind.llm import trust
+from aftermind.llm.base import Extraction, ExtractionRequest, Extractor, TurnText, Usage
+from aftermind.stores.base import Mined, MiningOutcome
+from aftermind.types import Episode, EpisodeId, Fact, FactId, JobId, JobKind, Lease, NewJob, Scope
+from aftermind.types.claim import Claim
+from aftermind.wire import queues
+from aftermind_tasks.outcomes import Done, Outcome
+from aftermind_tasks.runtime import Runtime
+from aftermind_tasks.sessions import session_key
+
+KNOWN = 50  # facts that the model is shown: what is believed of the subjects, the latest first
+CHARACTERS_PER_TOKEN = 3
+
+
+async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outcome]:
+    """Mine the session of each lease for facts."""
+    return {lease.job.id: await _mine(runtime, lease) for lease in leases}
+
+
+async def _mine(runtime: Runtime, lease: Lease) -> Outcome:
+    if runtime.extractor is None:
+        raise errors.InvalidSettings("extractor", "off", "sessions wait to be mined; set AFTERMIND_EXTRACTOR again.")
+    episodes, is_more = await _waiting(runtime, lease)
+    if not episodes:
+        async with runtime.db.transaction() as tx:
+            await runtime.ledger.finish(tx, lease, note="nothing was left to mine")
+        return Done()
+    extraction = await _answer(runtime, runtime.extractor, lease, episodes)
+    await _apply(runtime, runtime.extractor, lease, _covered(episodes, lease), extraction, is_more=is_more)
+    return Done()
+
+
+async def _waiting(runtime: Runtime, lease: Lease) -> tuple[list[Episode], bool]:
+    """Episodes of the session that were not mined, up to the limits of one call; whether there are more."""
+    settings, scope = runtime.settings, lease.job.scope
+    limit = settings.extract_max_turns * 2  # a turn is a question and an answer
+    async with runtime.db.transaction(namespace=scope.namespace, read_only=True) as tx:
+        found = await runtime.store.unmined(tx, scope.owner, scope.session_id, limit=limit + 1)
+    chosen: list[Episode] = []
+    size = 0
+    for episode in found[:limit]:
+        size += len(episode.content) // CHARACTERS_PER_TOKEN + 1
+        if chosen and size > settings.extract_max_tokens:
+            break
+        chosen.append(episode)
+    return chosen, len(found) > len(chosen)
+
+
+async def _answer(runtime: Runtime, extractor: Extractor, lease: Lease, episodes: Sequence[Episode]) -> Extraction:
+    """The model's answer; one that an earlier try has kept is not asked for, nor paid, again."""
+    if lease.job.answer is not None:
+        return Extraction.from_json(lease.job.answer["extraction"])
+    turns = [_text(episode) for episode in episodes]
+    if not any(turn.trusted for turn in turns):
+        reason = "nobody spoke who may speak for the user"
+        return Extraction(claims=(), reason_empty=reason, usage=Usage(model="none"))
+    scope = lease.job.scope
+    async with runtime.db.transaction(namespace=scope.namespace, read_only=True) as tx:
+        known = await runtime.store.facts(tx, scope.owner, limit=KNOWN)
+        summary = await runtime.store.summary(tx, scope.owner, scope.session_id)
+    request = ExtractionRequest(
+        turns=turns, known=known, summary=None if summary is None else summary.text, now=runtime.clock.utc_now()
+    )
+    extraction = await extractor.extract(request)
+    kept = {"extraction": extraction.to_json(), "episodes": [str(episode.id) for episode in episodes]}
+    await runtime.ledger.keep_answer(lease, kept, spent=_spent(extraction.usage))
+    return extraction
+
+
+def _covered(episodes: Sequence[Episode], lease: Lease) -> list[Episode]:
+    """The episodes that the answer is about: those that were shown, where it was kept by an earlier try."""
+    if lease.job.answer is None:
+        return list(episodes)
+    shown = set(lease.job.answer["episodes"])
+    return [episode for episode in episodes if str(episode.id) in shown]
+
+
+async def _apply(
+    runtime: Runtime,
+    extractor: Extractor,
+    lease: Lease,
+    episodes: Sequence[Episode],
+    extraction: Extraction,
+    *,
+    is_more: bool,
+) -> None:
+    """Facts, outcomes, the next job and `done` in one transaction, fenced by the lease."""
+    scope = lease.job.scope
+    name = f"{extractor.name}:{extractor.version}"
+    async with runtime.db.transaction(namespace=scope.namespace) as tx:
+        await runtime.store.tombstones(tx, [scope.owner])  # holds a forget off until the end
+        alive = {each.id for each in await runtime.store.episodes(tx, scope.owner, [each.id for each in episodes])}
+        claims = _sourced(extraction.claims, alive)
+        changes = await _changes(runtime, tx, scope.owner, claims, name)
+        await write(runtime, tx, scope.owner, changes)
+        reason = extraction.reason_empty or "no claim about this turn"
+        outcomes = [_outcome(episode, claims, lease, name, reason) for episode in episodes if episode.id in alive]
+        await runtime.store.note_outcomes(tx, scope.owner, outcomes)
+        await runtime.ledger.finish(tx, lease, note=None if claims else extraction.reason_empty)
+        if is_more:
+            await runtime.ledger.enqueue(tx, [_next(scope)])
+        event = MemoryFactsExtracted(
+            id=f"{lease.job.id}:facts:{lease.job.attempts}",
+            scope=scope,
+            at=runtime.clock.utc_now(),
+            job_id=str(lease.job.id),
+            added=len(changes.added),
+            superseded=len(changes.superseded),
+        )
+        events = await runtime.events.append(tx, [event])
+    await runtime.after_commit({scope.owner}, events, {queues.EXTRACT: lease.job.id} if is_more else {})
+
+
+async def _changes(runtime: Runtime, tx: Transaction, owner: Scope, claims: Sequence[Claim], extractor: str) -> Changes:
+    subjects = {folded(claim.subject) for claim in claims}
+    believed: list[Fact] = []
+    if subjects:
+        rows = await runtime.store.facts(tx, owner, history=True, limit=100_000)
+        believed = [fact for fact in rows if fact.superseded_at is None and folded(fact.subject) in subjects]
+    return decide(
+        claims,
+        believed,
+        owner=owner,
+        now=runtime.clock.utc_now(),
+        extractor=extractor,
+        new_id=lambda: FactId(UUID(bytes=uuid7().bytes)),
+    )
+
+
+async def write(runtime: Runtime, tx: Transaction, owner: Scope, changes: Changes) -> None:
+    """Write what was decided."""
+    now = runtime.clock.utc_now()
+    await runtime.store.add_facts(tx, changes.added)
+    for old, follower in changes.superseded.items():
+        await runtime.store.supersede_facts(tx, owner, [old], at=now, by_id=follower)
+    for one in changes.strengthened:
+        await runtime.store.strengthen_fact(tx, owner, one.fact_id, sources=one.sources, confidence=one.confidence)
+
+
+def _sourced(claims: Sequence[Claim], alive: set[EpisodeId]) -> list[Claim]:
+    """Claims with the sources that still exist; what has lost them all was forgotten meanwhile."""
+    kept = [replace(claim, sources=tuple(each for each in claim.sources if each in alive)) for claim in claims]
+    return [claim for claim in kept if claim.sources]
+
+
+def _outcome(episode: Episode, claims: Sequence[Claim], lease: Lease, name: str, reason: str) -> MiningOutcome:
+    count = sum(episode.id in claim.sources for claim in claims)
+    if episode.mark is not None:
+        reason = episode.mark
+    elif not trust.may_become_fact(episode.role, episode.metadata):
+        reason = f"a message of role {episode.role} is context"
+    return MiningOutcome(
+        episode_id=episode.id,
+        outcome=Mined.FACTS if count else Mined.EMPTY,
+        extractor=name,
+        reason=None if count else reason,
+        facts=count,
+        job_id=lease.job.id,
+    )
+
+
+def _text(episode: Episode) -> TurnText:
+    return TurnText(
+        id=episode.id,
+        role=episode.role,
+        name=episode.name,
+        content=episode.content,
+        occurred_at=episode.occurred_at,
+        trusted=episode.mark is None and trust.may_become_fact(episode.role, episode.metadata),
+    )
+
+
+def _next(scope: Scope) -> NewJob:
+    """What is left of the session, at once. The job that ends in this transaction has given its key back by now."""
+    return NewJob(
+        id=JobId(UUID(bytes=uuid7().bytes)),
+        kind=JobKind.EXTRACT,
+        scope=scope,
+        effect_key=session_key(scope),
+    )
+
+
+def _spent(usage: Usage) -> Spent:
+    return Spent(
+        model=usage.model, tokens_in=usage.tokens_in, tokens_out=usage.tokens_out, cost_usd=usage.cost_usd or 0.0
+    )

@@ -1,0 +1,43 @@
+"""Kind of job to handler: the only file that knows all kinds."""
+
+from collections.abc import Mapping
+
+from aftermind.types import JobKind
+from aftermind_tasks import embed, extract, store
+from aftermind_tasks.perform import Handler
+
+_MARGIN = 15.0  # seconds beside the model call, for the database and for one more try at the answer
+
+_HANDLERS = (
+    Handler(
+        kind=JobKind.STORE,
+        run=store.run,
+        at_once=lambda settings: settings.store_batch_turns,
+        deadline=lambda settings: 6 * settings.db_timeout_seconds,
+    ),
+    Handler(
+        kind=JobKind.EMBED,
+        run=embed.run,
+        at_once=lambda settings: settings.embed_batch_texts,
+        deadline=lambda settings: settings.model_timeout_seconds + _MARGIN,
+    ),
+    Handler(
+        kind=JobKind.EXTRACT,
+        run=extract.run,
+        at_once=lambda settings: 1,
+        deadline=lambda settings: 2 * settings.model_timeout_seconds + _MARGIN,
+    ),
+)
+
+_BY_KIND = {handler.kind: handler for handler in _HANDLERS}
+KINDS = tuple(_BY_KIND)  # in the order in which a worker of their queue looks for them
+
+
+def handler(kind: JobKind) -> Handler:
+    """The handler of a kind; every kind in `KINDS` has one."""
+    return _BY_KIND[kind]
+
+
+def handlers() -> Mapping[JobKind, Handler]:
+    """All of them, for the in-process queue: the entry point `aftermind.handlers`."""
+    return dict(_BY_KIND)

@@ -1,0 +1,208 @@
+"""`Runtime`: all that a handler may use, opened once per process."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Protocol
+
+from aftermind import errors
+from aftermind.db.base import Database, Transaction, Watermark
+from aftermind.events.types import MemoryEvent
+from aftermind.ledger.base import Ledger
+from aftermind.ledger.replays import Replays
+from aftermind.llm import resolver
+from aftermind.llm.base import Embedder, Extractor, Profiler, Summariser
+from aftermind.settings import Settings
+from aftermind.stores.base import Store
+from aftermind.types import JobId, Scope
+from aftermind.wire.connection import RedisLink
+from aftermind.wire.keys import Keys
+from aftermind.wire.pending import Pending
+from aftermind.wire.watermark import Watermarks
+
+log = logging.getLogger(__name__)
+
+
+class Clock(Protocol):
+    """The time to store; tests inject their own."""
+
+    def utc_now(self) -> datetime:
+        """Now, in UTC."""
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def utc_now(self) -> datetime:
+        """Now, in UTC."""
+        return datetime.now(UTC)
+
+
+class Bus(Protocol):
+    """Where events are kept and told; see `aftermind.events.bus.EventBus`."""
+
+    async def append(self, tx: Transaction, events: Sequence[MemoryEvent]) -> list[MemoryEvent]:
+        """Keep events in the effect's transaction; the same with their cursors."""
+
+    async def publish(self, events: Sequence[MemoryEvent], watermark: Watermark | None = None) -> None:
+        """Tell events that are committed."""
+
+    async def relay(self, *, limit: int = 500) -> int:
+        """Tell what nobody told."""
+
+    async def prune(self, *, older_than: timedelta, limit: int) -> int:
+        """Delete told events that are so old."""
+
+    async def close(self) -> None:
+        """Let go of connections."""
+
+
+class Bells(Protocol):
+    """Wakes workers of a queue. Best effort: the reconciler rings again."""
+
+    async def ring(self, queue: str, ids: Sequence[JobId]) -> int:
+        """Ring; how many bells were rung. Raises `Unavailable`."""
+
+
+class Silence:
+    """No bells: one process looks at its own ledger."""
+
+    async def ring(self, queue: str, ids: Sequence[JobId]) -> int:
+        """Nothing to ring."""
+        return 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Runtime:
+    """What a handler may use. `pending`, `redis` and `watermarks` are None where one process does everything."""
+
+    settings: Settings
+    worker: str
+    db: Database
+    store: Store
+    ledger: Ledger
+    events: Bus
+    replays: Replays | None = None
+    bells: Bells = field(default_factory=Silence)
+    clock: Clock = field(default_factory=SystemClock)
+    embedder: Embedder | None = None
+    extractor: Extractor | None = None
+    summariser: Summariser | None = None
+    profiler: Profiler | None = None
+    pending: Pending | None = None
+    redis: RedisLink | None = None
+    keys: Keys = field(default_factory=Keys)
+    watermarks: Watermarks | None = None
+    closing: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    async def after_commit(
+        self,
+        owners: Iterable[Scope],
+        events: Sequence[MemoryEvent],
+        ring: Mapping[str, JobId],
+        *,
+        settle: Sequence[JobId] = (),
+    ) -> int:
+        """What follows a commit: watermark, pending cleared, events told, bells rung; how many turns are runnable.
+
+        The watermark is taken here, after the commit and not before. Each step that fails is made good later: a turn
+        that stays pending is stored again without effect, the relay tells events, the reconciler rings.
+        """
+        watermark = await self.db.watermark()
+        runnable = 0
+        if settle and self.pending is not None:
+            runnable = (await self.pending.settle(settle, watermark=watermark)).runnable
+        if self.watermarks is not None:
+            await self._try("raise the watermark", self.watermarks.raise_to(watermark, owners))
+        await self._try("tell events", self.events.publish(events, watermark))
+        for queue, job_id in ring.items():
+            await self._try("ring", self.bells.ring(queue, [job_id]))
+        return runnable
+
+    async def close(self) -> None:
+        """Let go of everything."""
+        await self.closing.aclose()
+
+    async def _try(self, what: str, work: Awaitable[object]) -> None:
+        try:
+            await work
+        except errors.Unavailable as exc:
+            log.warning("left for later", extra={"what": what, "error": str(exc)})
+
+
+async def open_runtime(settings: Settings, *, worker: str) -> Runtime:
+    """The runtime of a worker process, from settings. Raises `InvalidSettings`, `SchemaOutdated`, `StoreUnavailable`.
+
+    Connects to nothing but the database, whose schema it checks.
+    """
+    from aftermind.db import migrate
+    from aftermind.db.postgres import PostgresDatabase
+    from aftermind.events.bus import EventBus
+    from aftermind.ledger.postgres import PostgresLedger
+    from aftermind.ledger.postgres_replays import PostgresReplays
+    from aftermind.stores.postgres import PostgresStore
+
+    if settings.database_url is None:
+        raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", None, "a worker needs the address of its store.")
+    url = settings.database_url.get_secret_value()
+    embedder = resolver.embedder(settings)
+    await _settled_schema(partial(migrate.check, url, dimension=None if embedder is None else embedder.dimension))
+    database = PostgresDatabase(
+        url,
+        timeout_seconds=settings.db_timeout_seconds,
+        connect_timeout_seconds=settings.db_connect_timeout_seconds,
+        pool_size=settings.db_pool_size,
+        application_name="aftermind-worker",
+    )
+    redis_url = settings.redis_url or settings.broker_url
+    if redis_url is None or not redis_url.get_secret_value().startswith(("redis", "unix")):
+        raise errors.InvalidSettings("AFTERMIND_REDIS_URL", None, "a worker needs the Redis of pending turns.")
+    keys = Keys(settings.redis_prefix)
+    # A worker may wait longer than an agent: nobody's answer hangs on it.
+    link = RedisLink(
+        redis_url.get_secret_value(), timeout=max(2.0, settings.redis_timeout_seconds), name="aftermind-worker"
+    )
+    events = EventBus(database, link, keys)
+    runtime = Runtime(
+        settings=settings,
+        worker=worker,
+        db=database,
+        store=PostgresStore(language=settings.language),
+        ledger=PostgresLedger(database, max_lost_leases=settings.max_lost_leases),
+        events=events,
+        replays=PostgresReplays(database),
+        bells=_bells(settings, link, keys),
+        embedder=embedder,
+        extractor=resolver.extractor(settings),
+        summariser=resolver.summariser(settings),
+        profiler=resolver.profiler(settings),
+        pending=Pending(link, keys),
+        redis=link,
+        keys=keys,
+        watermarks=Watermarks(link, keys),
+    )
+    for close in (database.close, link.close, events.close):
+        runtime.closing.push_async_callback(close)
+    return runtime
+
+
+async def _settled_schema(check: Callable[[], Awaitable[None]]) -> None:
+    """Wait a little for a database that starts beside us, and for its migration."""
+    for pause in (0.2, 0.5, 1.0, 2.0, 4.0):
+        try:
+            await check()
+            return
+        except (errors.StoreUnavailable, errors.SchemaOutdated):
+            await asyncio.sleep(pause)
+    await check()
+
+
+def _bells(settings: Settings, link: RedisLink, keys: Keys) -> Bells:
+    from aftermind.outbox.ringing import WorkerBells
+
+    broker = link.given_url if settings.broker_url is None else settings.broker_url.get_secret_value()
+    return WorkerBells(broker, link, keys, prefix=settings.redis_prefix)

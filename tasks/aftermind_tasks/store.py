@@ -1,0 +1,294 @@
+"""Turns to episodes and the jobs that follow, in one transaction; then, and only then, watermark and events."""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from uuid import UUID
+
+from uuid6 import uuid7
+
+from aftermind import errors
+from aftermind.db.base import Transaction
+from aftermind.events.types import MemoryEvent, MemoryUpdateCompleted, MemoryUpdateFailed, MemoryUpdateStarted
+from aftermind.ledger.backoff import backoff
+from aftermind.ledger.base import Failure
+from aftermind.llm import trust
+from aftermind.stores.base import Mined, MiningOutcome, Tombstone, Vector
+from aftermind.types import Episode, EpisodeId, JobId, JobKind, Lease, NewJob, Scope, Turn
+from aftermind.wire import queues
+from aftermind.wire.payloads import decode_turn
+from aftermind.wire.pending import ClaimedTurn
+from aftermind_tasks import verdicts
+from aftermind_tasks.outcomes import Dead, Done, Outcome, Retry, Snooze
+from aftermind_tasks.perform import Tally
+from aftermind_tasks.runtime import Runtime
+from aftermind_tasks.sessions import session_key
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class Effects:
+    """What a transaction wrote: events to publish once it is committed, queues to ring for the jobs that follow."""
+
+    owners: set[Scope] = field(default_factory=set)
+    events: list[MemoryEvent] = field(default_factory=list)
+    ring: dict[str, JobId] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hopeless:
+    """A pending turn to be buried: it cannot be read, or took too many workers with it."""
+
+    claimed: ClaimedTurn
+    turn: Turn | None
+    failure: Failure
+
+
+async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outcome]:
+    """Store turns that the ledger accepted (`accept="postgres"`): their jobs close in the same transaction."""
+    started = time.monotonic()
+    turns = {lease.job.id: decode_turn(lease.job.raw or b"") for lease in leases}
+    vectors = await _vectors(runtime, list(turns.values()))
+    async with runtime.db.transaction() as tx:
+        held = await runtime.ledger.finish_all(tx, leases)
+        fresh = [turn for job_id, turn in turns.items() if job_id in held]
+        effects = await _write(runtime, tx, fresh, vectors, started)
+    await runtime.after_commit(effects.owners, effects.events, effects.ring)
+    return {job_id: Done() for job_id in held}
+
+
+async def store_pending(runtime: Runtime, claimed: Sequence[ClaimedTurn]) -> tuple[Tally, bool]:
+    """Store turns that Redis accepted and clear them there; whether more of them could be claimed now.
+
+    Never raises but for cancellation, which hands back what is not stored yet.
+    """
+    try:
+        readable, hopeless = _sorted(claimed)
+        tally = Tally()
+        for each in hopeless:
+            tally += await _bury(runtime, each)
+        return (tally + await _store(runtime, readable) if readable else tally), True
+    except asyncio.CancelledError:
+        await asyncio.shield(_release(runtime, claimed, after=timedelta(0), counts=False))
+        raise
+
+
+def _sorted(claimed: Sequence[ClaimedTurn]) -> tuple[list[tuple[ClaimedTurn, Turn]], list[Hopeless]]:
+    readable: list[tuple[ClaimedTurn, Turn]] = []
+    hopeless: list[Hopeless] = []
+    for one in claimed:
+        try:
+            turn = one.turn()
+        except errors.UnknownPayload as exc:
+            hopeless.append(Hopeless(claimed=one, turn=None, failure=verdicts.failure_of(exc)))
+            continue
+        if one.poison:
+            hopeless.append(Hopeless(claimed=one, turn=turn, failure=verdicts.worker_lost(one.lost_leases)))
+        else:
+            readable.append((one, turn))
+    return readable, hopeless
+
+
+async def _store(runtime: Runtime, claimed: Sequence[tuple[ClaimedTurn, Turn]]) -> Tally:
+    """One transaction for all; where it is refused, halves, down to the turn that is bad."""
+    try:
+        return await _commit(runtime, claimed)
+    except errors.Unavailable as exc:
+        pause = verdicts.OUTAGE_PAUSE
+        log.warning("turns wait", extra={"turns": len(claimed), "error": str(exc)})
+        await _release(runtime, [one for one, _ in claimed], after=pause, counts=False)
+        return Tally(snoozed=len(claimed), pause=pause)
+    except Exception as exc:  # the edge of a job: whatever it is, it is judged and recorded
+        if len(claimed) > 1:
+            middle = len(claimed) // 2
+            return await _store(runtime, claimed[:middle]) + await _store(runtime, claimed[middle:])
+        return await _judged(runtime, *claimed[0], exc)
+
+
+async def _commit(runtime: Runtime, claimed: Sequence[tuple[ClaimedTurn, Turn]]) -> Tally:
+    started = time.monotonic()
+    turns = [turn for _, turn in claimed]
+    vectors = await _vectors(runtime, turns)
+    async with runtime.db.transaction() as tx:
+        new = await runtime.ledger.record_stored(tx, turns)
+        effects = await _write(runtime, tx, [turn for turn in turns if turn.job_id in new], vectors, started)
+    ids = [turn.job_id for turn in turns]
+    await runtime.after_commit(effects.owners, effects.events, effects.ring, settle=ids)
+    return Tally(done=len(claimed))
+
+
+async def _judged(runtime: Runtime, one: ClaimedTurn, turn: Turn, exc: Exception) -> Tally:
+    outcome = verdicts.judge(exc, attempts=one.attempts)
+    log.warning("turn not stored", extra={"job_id": str(one.job_id), "error": verdicts.failure_of(exc).error})
+    if isinstance(outcome, Snooze):
+        await _release(runtime, [one], after=outcome.after, counts=False)
+        return Tally(snoozed=1, pause=outcome.after)
+    failure = outcome.failure if isinstance(outcome, Retry | Dead) else verdicts.failure_of(exc)
+    if isinstance(outcome, Dead) or one.attempts >= runtime.settings.max_attempts:
+        return await _bury(runtime, Hopeless(claimed=one, turn=turn, failure=failure))
+    settings = runtime.settings
+    wait = backoff(
+        one.attempts,
+        base=timedelta(seconds=settings.backoff_base_seconds),
+        cap=timedelta(seconds=settings.backoff_cap_seconds),
+        random=random.random,
+    )
+    await _release(runtime, [one], after=wait, counts=True)
+    return Tally(retried=1)
+
+
+async def _bury(runtime: Runtime, hopeless: Hopeless) -> Tally:
+    """The dead letter with its payload is committed first; then, and only then, pending is cleared."""
+    one, failure = hopeless.claimed, hopeless.failure
+    event = MemoryUpdateFailed(
+        id=f"{one.job_id}:dead:{one.attempts}",
+        scope=one.owner,
+        at=runtime.clock.utc_now(),
+        job_id=str(one.job_id),
+        kind=JobKind.STORE.value,
+        error=failure.error,
+        attempts=one.attempts,
+        dead_letter_id=str(one.job_id),
+    )
+    try:
+        async with runtime.db.transaction() as tx:
+            is_buried = await runtime.ledger.bury_turn(
+                tx, one.job_id, one.owner, one.payload, failure, attempts=one.attempts
+            )
+            events = await runtime.events.append(tx, [event]) if is_buried else []
+        await runtime.after_commit({one.owner}, events, {}, settle=[one.job_id])
+    except errors.Unavailable as exc:
+        log.warning("turn not buried", extra={"job_id": str(one.job_id), "error": str(exc)})
+        await _release(runtime, [one], after=verdicts.OUTAGE_PAUSE, counts=False)
+        return Tally(snoozed=1, pause=verdicts.OUTAGE_PAUSE)
+    log.error("turn buried", extra={"job_id": str(one.job_id), "reason": failure.reason_code})
+    return Tally(dead=1)
+
+
+async def _release(runtime: Runtime, claimed: Sequence[ClaimedTurn], *, after: timedelta, counts: bool) -> None:
+    if runtime.pending is None or not claimed:
+        return
+    try:
+        await runtime.pending.release(
+            [one.job_id for one in claimed], token=claimed[0].token, after=after, counts=counts
+        )
+    except errors.RedisUnavailable as exc:  # the leases run out by themselves then
+        log.warning("turns not handed back", extra={"turns": len(claimed), "error": str(exc)})
+
+
+async def _write(
+    runtime: Runtime, tx: Transaction, turns: Sequence[Turn], vectors: Mapping[EpisodeId, Vector], started: float
+) -> Effects:
+    """Episodes, follow-up jobs and events of turns that nobody stored before."""
+    effects = Effects(owners={turn.scope.owner for turn in turns})
+    if not turns:
+        return effects
+    stones = await runtime.store.tombstones(tx, sorted(effects.owners, key=lambda owner: owner.user_column))
+    kept = {turn.job_id: _kept(turn, stones) for turn in turns}
+    await runtime.store.add_episodes(tx, [episode for group in kept.values() for episode in group], vectors)
+    stored = [turn for turn in turns if kept[turn.job_id]]
+    await _follow_up(runtime, tx, stored, kept, effects)
+    effects.events = await runtime.events.append(tx, _events(runtime, turns, started))
+    return effects
+
+
+def _kept(turn: Turn, stones: Sequence[Tombstone]) -> list[Episode]:
+    if not turn.keep:
+        return []
+    owner = turn.scope.owner
+    mine = [stone for stone in stones if stone.owner == owner]
+    return [
+        replace(episode, mark=trust.suspicion(episode.content))
+        for episode in turn.episodes()
+        if not any(stone.covers(episode) for stone in mine)
+    ]
+
+
+async def _follow_up(
+    runtime: Runtime,
+    tx: Transaction,
+    turns: Sequence[Turn],
+    kept: Mapping[JobId, Sequence[Episode]],
+    effects: Effects,
+) -> None:
+    if runtime.embedder is not None and not runtime.embedder.inline:
+        jobs = [_embed_job(turn, kept[turn.job_id]) for turn in turns]
+        ids = await runtime.ledger.enqueue(tx, jobs)
+        if ids:
+            effects.ring[queues.EMBED] = ids[0]
+    if runtime.extractor is None:
+        return
+    mined = [turn for turn in turns if "facts" in turn.keep]
+    settings = runtime.settings
+    await runtime.ledger.debounce(
+        tx,
+        _extract_jobs(mined),
+        quiet=timedelta(seconds=settings.extract_quiet_seconds),
+        at_most=timedelta(seconds=settings.extract_max_wait_seconds),
+    )
+    for turn in turns:
+        if "facts" not in turn.keep:
+            await runtime.store.note_outcomes(tx, turn.scope.owner, [_not_wanted(each) for each in kept[turn.job_id]])
+
+
+def _not_wanted(episode: Episode) -> MiningOutcome:
+    return MiningOutcome(episode_id=episode.id, outcome=Mined.NOT_WANTED, extractor="none", reason="not in save=")
+
+
+def _embed_job(turn: Turn, episodes: Sequence[Episode]) -> NewJob:
+    return NewJob(
+        id=JobId(UUID(bytes=uuid7().bytes)),
+        kind=JobKind.EMBED,
+        scope=turn.scope,
+        payload={"episodes": [str(episode.id) for episode in episodes]},
+        effect_key=str(turn.job_id),
+        follows=(turn.job_id,),
+    )
+
+
+def _extract_jobs(turns: Sequence[Turn]) -> list[NewJob]:
+    """One job a session, however many of its turns are in the batch."""
+    by_session: dict[Scope, list[JobId]] = {}
+    for turn in turns:
+        by_session.setdefault(replace(turn.scope, agent_id=None), []).append(turn.job_id)
+    return [
+        NewJob(
+            id=JobId(UUID(bytes=uuid7().bytes)),
+            kind=JobKind.EXTRACT,
+            scope=scope,
+            effect_key=session_key(scope),
+            follows=tuple(ids),
+        )
+        for scope, ids in by_session.items()
+    ]
+
+
+def _events(runtime: Runtime, turns: Sequence[Turn], started: float) -> list[MemoryEvent]:
+    now, elapsed = runtime.clock.utc_now(), (time.monotonic() - started) * 1_000
+    events: list[MemoryEvent] = []
+    for turn in turns:
+        job, count = str(turn.job_id), len(turn.messages)
+        events.append(
+            MemoryUpdateStarted(id=f"{job}:started", scope=turn.scope, at=now, job_id=job, message_count=count)
+        )
+        events.append(
+            MemoryUpdateCompleted(
+                id=f"{job}:completed", scope=turn.scope, at=now, job_id=job, message_count=count, duration_ms=elapsed
+            )
+        )
+    return events
+
+
+async def _vectors(runtime: Runtime, turns: Sequence[Turn]) -> dict[EpisodeId, Vector]:
+    """Vectors of an embedder that needs no I/O; one that does has jobs of its own."""
+    embedder = runtime.embedder
+    if embedder is None or not embedder.inline:
+        return {}
+    episodes = [episode for turn in turns for episode in turn.episodes()]
+    rows = await embedder.embed([episode.content for episode in episodes])
+    return {episode.id: row for episode, row in zip(episodes, rows, strict=True)}

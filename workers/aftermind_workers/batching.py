@@ -1,0 +1,89 @@
+"""Many jobs, one claim, one transaction: a batch taken, held by heartbeat while it runs, and closed."""
+
+import asyncio
+from datetime import timedelta
+from uuid import uuid4
+
+from aftermind import errors
+from aftermind.types import Lease, LeaseToken
+from aftermind_tasks import store
+from aftermind_tasks.perform import Handler, Tally, perform
+from aftermind_workers.lease import while_held
+from aftermind_workers.lifecycle import Worker
+
+AT_ONCE = 4  # leases of one-job handlers that one bell runs side by side: they wait for models, not for each other
+
+
+async def pending_batch(worker: Worker) -> tuple[Tally, bool]:
+    """Store what is pending: up to a batch of turns, fairest first. Whether more could be claimed."""
+    runtime, settings = worker.runtime, worker.runtime.settings
+    if runtime.pending is None:
+        return Tally(), False
+    token = LeaseToken(uuid4())
+    lasts = timedelta(seconds=settings.lease_seconds)
+    claimed = await runtime.pending.claim(
+        worker=runtime.worker,
+        token=token,
+        for_=lasts,
+        turns=settings.store_batch_turns,
+        size_bytes=settings.store_batch_bytes,
+        max_lost=settings.max_lost_leases,
+    )
+    if not claimed:
+        return Tally(), False
+    ids = [turn.job_id for turn in claimed]
+    pending = runtime.pending
+
+    async def renew() -> bool:
+        return bool(await pending.heartbeat(ids, token=token, for_=lasts))
+
+    try:
+        return await while_held(
+            store.store_pending(runtime, claimed),
+            renew,
+            job_id=ids[0],
+            every=settings.heartbeat_seconds,
+            lasts=settings.lease_seconds,
+        )
+    except errors.LeaseLost:
+        return Tally(lost=len(claimed)), True
+
+
+async def ledger_batch(worker: Worker, handler: Handler) -> tuple[Tally, bool]:
+    """Run a batch of one kind from the ledger. Whether more could be claimed.
+
+    Handlers that take one job at a time run `AT_ONCE` side by side.
+    """
+    runtime = worker.runtime
+    at_once = handler.at_once(runtime.settings)
+    limit = at_once if at_once > 1 else AT_ONCE
+    lasts = timedelta(seconds=runtime.settings.lease_seconds)
+    leases = await runtime.ledger.claim(handler.kind, worker=runtime.worker, for_=lasts, limit=limit)
+    if not leases:
+        return Tally(), False
+    parts = [leases] if at_once > 1 else [[lease] for lease in leases]
+    tallies = await asyncio.gather(*(_held(worker, handler, part) for part in parts))
+    return sum(tallies, Tally()), len(leases) == limit or _came_alone(leases)
+
+
+async def _held(worker: Worker, handler: Handler, leases: list[Lease]) -> Tally:
+    runtime, settings = worker.runtime, worker.runtime.settings
+
+    async def renew() -> bool:
+        return bool(await runtime.ledger.heartbeat(leases, for_=timedelta(seconds=settings.lease_seconds)))
+
+    try:
+        return await while_held(
+            perform(runtime, handler, leases),
+            renew,
+            job_id=leases[0].job.id,
+            every=settings.heartbeat_seconds,
+            lasts=settings.lease_seconds,
+        )
+    except errors.LeaseLost:
+        return Tally(lost=len(leases))
+
+
+def _came_alone(leases: list[Lease]) -> bool:
+    """A job that has lost a lease is claimed alone, so a short batch does not mean that nothing is left."""
+    return len(leases) == 1 and leases[0].job.lost_leases > 0

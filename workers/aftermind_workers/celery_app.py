@@ -1,0 +1,32 @@
+"""`make_app(settings)`, and the `app` that `celery -A aftermind_workers.celery_app` needs."""
+
+from celery import Celery
+
+from aftermind import errors
+from aftermind.settings import Settings
+from aftermind_workers import config, lifecycle, ring
+
+
+def make_app(settings: Settings) -> Celery:
+    """A Celery application of ours: its settings, its one task, its signals. Connects nothing.
+
+    Raises `InvalidSettings` where no broker is named, or Celery is too old for the promises.
+    """
+    config.check_versions()
+    app = Celery("aftermind", set_as_current=False)
+    app.conf.update(config.celery_config(settings, broker=broker_of(settings)))
+    ring.add_task(app, settings)
+    lifecycle.connect(settings)
+    return app
+
+
+def broker_of(settings: Settings) -> str:
+    """Celery's broker: the one that is set, else the Redis of pending turns."""
+    url = settings.broker_url or settings.redis_url
+    if url is None:
+        why = "a worker needs it: `aftermind up` starts one and `aftermind worker` passes it on."
+        raise errors.InvalidSettings("AFTERMIND_BROKER_URL", None, why)
+    return url.get_secret_value()
+
+
+app = make_app(Settings())  # type: ignore[call-arg]  # every field has a default; pydantic's plugin is not loaded

@@ -1,0 +1,150 @@
+"""A worker process from its first bell to its end: opened after a fork, drained on SIGTERM, watched meanwhile."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+from celery import signals
+
+from aftermind.settings import Settings
+from aftermind.wire import queues
+from aftermind_tasks.runtime import Runtime, open_runtime
+from aftermind_workers import config, metrics, reconciler
+from aftermind_workers.limits import Gates
+from aftermind_workers.loop import LoopThread
+
+log = logging.getLogger(__name__)
+
+WATCH_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class Worker:
+    """What one process works with. `stopping` is set from a signal handler, `pause` returns early then."""
+
+    loop: LoopThread
+    runtime: Runtime
+    gates: Gates = field(default_factory=Gates)
+    stopping: threading.Event = field(default_factory=threading.Event)
+    _woken: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether no further work is to be claimed."""
+        return self.stopping.is_set()
+
+    async def pause(self, seconds: float) -> None:
+        """Wait so long, or until the worker is to stop."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._woken.wait(), seconds)
+
+    def drain(self, *, grace: float) -> None:
+        """Finish what runs and claim nothing more; after `grace` seconds hand back what still runs.
+
+        Called in a signal handler: it takes no lock that the interrupted code may hold.
+        """
+        self.stopping.set()
+        self.loop.call_soon(self._woken.set)
+        timer = threading.Timer(grace, self.loop.cancel_all)
+        timer.daemon = True
+        timer.start()
+
+    async def watch_memory(self, limit_bytes: int) -> None:
+        """Ask Celery for a warm stop when the process has grown beyond the limit; its supervisor starts it anew.
+
+        Threads have no `max_memory_per_child`: this takes its place.
+        """
+        process = psutil.Process()
+        while not self.is_stopping:
+            size = process.memory_info().rss
+            metrics.RSS.set(size)
+            if size > limit_bytes:
+                log.warning("worker stops: memory", extra={"rss_bytes": size, "limit_bytes": limit_bytes})
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+            await self.pause(WATCH_SECONDS)
+
+
+_workers: dict[int, Worker] = {}  # by process: a fork must not use its parent's loop and connections
+_lock = threading.Lock()
+
+
+def current(settings: Settings) -> Worker:
+    """This process's worker, made at its first bell."""
+    worker = _workers.get(os.getpid())
+    if worker is None:
+        with _lock:
+            worker = _workers.get(os.getpid()) or _open(settings)
+            _workers[os.getpid()] = worker
+    return worker
+
+
+def connect(settings: Settings) -> None:
+    """Tie the life of the process to Celery's signals."""
+    signals.celeryd_init.connect(_configure, weak=False)
+    signals.worker_ready.connect(_on_ready(settings), weak=False)
+    signals.worker_shutting_down.connect(_on_stopping(settings), weak=False)
+    signals.worker_shutdown.connect(_on_shutdown, weak=False)
+    signals.task_unknown.connect(_on_unknown, weak=False)
+    signals.task_rejected.connect(_on_unknown, weak=False)
+
+
+def _open(settings: Settings) -> Worker:
+    loop = LoopThread()
+    loop.start()
+    name = f"{socket.gethostname()}:{os.getpid()}"
+    return Worker(loop=loop, runtime=loop.run(open_runtime(settings, worker=name)))
+
+
+def _configure(*, conf: Any, options: dict[str, Any], **_: object) -> None:  # Any: Celery's own
+    """As many threads as the queues of this worker want, where the command named no number."""
+    if not options.get("concurrency"):
+        named = _names(options.get("queues"))
+        conf.worker_concurrency = max(config.CONCURRENCY[name] for name in named)
+
+
+def _names(given: object) -> list[str]:
+    parts = given.split(",") if isinstance(given, str) else list(given) if isinstance(given, list | tuple) else []
+    return [name for name in parts if name in config.CONCURRENCY] or list(config.CONCURRENCY)
+
+
+def _on_ready(settings: Settings) -> Any:  # Any: a signal's receiver
+    def ready(*, sender: Any, **_: object) -> None:  # Any: Celery's consumer
+        if sender.pool.__class__.__module__.endswith("prefork"):
+            return  # the parent only forks; each child opens at its first bell
+        worker = current(settings)
+        worker.loop.submit(worker.watch_memory(settings.worker_max_memory_bytes))
+        if queues.STORE in sender.app.amqp.queues.consume_from:
+            # An understudy: whoever holds the advisory lock does the work, so an operator who starts store workers
+            # and nothing else has a reconciler all the same.
+            worker.loop.submit(reconciler.run(worker.runtime, until=lambda: worker.is_stopping, pause=worker.pause))
+
+    return ready
+
+
+def _on_stopping(settings: Settings) -> Any:  # Any: a signal's receiver
+    def stopping(**_: object) -> None:
+        worker = _workers.get(os.getpid())
+        if worker is not None:
+            worker.drain(grace=settings.shutdown_grace_seconds)
+
+    return stopping
+
+
+def _on_shutdown(**_: object) -> None:
+    worker = _workers.pop(os.getpid(), None)
+    if worker is not None:
+        with contextlib.suppress(TimeoutError):
+            worker.loop.run(worker.runtime.close(), timeout=5.0)
+        worker.loop.stop()
+
+
+def _on_unknown(**_: object) -> None:
+    metrics.BELLS.labels(queue="unknown", outcome="garbage").inc()

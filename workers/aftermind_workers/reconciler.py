@@ -1,0 +1,179 @@
+"""Rings again for what nobody holds, publishes what nobody published, and clears away what is old.
+
+Run it as a process of its own: `python -m aftermind_workers.reconciler`. Store workers run it as understudies, so that
+a deployment of workers alone has one too. Only one does the work at any moment, whoever gets the advisory lock for the
+tick; it lives in a transaction with an idle limit, so that a leader who is frozen in the middle of a tick loses it.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from uuid import uuid4
+
+from aftermind import errors
+from aftermind.db.leader import leading
+from aftermind.ledger.base import Backlog
+from aftermind.settings import Settings
+from aftermind.types import JobId
+from aftermind.wire import queues
+from aftermind.wire.epoch import ensure_epoch
+from aftermind_tasks.runtime import Runtime, open_runtime
+from aftermind_workers import metrics
+
+log = logging.getLogger(__name__)
+
+LEADER = "aftermind.reconciler"  # name of the advisory lock
+BELLS_A_TICK = 8  # of one queue: wakes that many workers, and each goes on until nothing is left
+LONGEST_SILENCE = 60.0  # seconds between two bells for work that does not move
+PRUNE_SECONDS = 60.0
+PRUNE_ROWS = 1_000  # of one statement, so that no lock is held for long
+
+
+@dataclass(slots=True)
+class Ringing:
+    """When a queue was rung for, and whether that helped: each bell without effect doubles the wait for the next."""
+
+    due_at: float = 0.0
+    wait: float = 0.0
+    runnable: int = 0
+
+    def is_due(self, now: float, runnable: int, *, first: float) -> bool:
+        """Whether to ring now; `first` is the shortest wait between two bells."""
+        if runnable < self.runnable or not runnable:  # it moves, or it was done: forget the silence
+            self.wait = 0.0
+        self.runnable = runnable
+        if not runnable or now < self.due_at:
+            return False
+        self.wait = min(LONGEST_SILENCE, self.wait * 2 if self.wait else first)
+        self.due_at = now + self.wait
+        return True
+
+
+@dataclass(slots=True)
+class Reconciler:
+    """The state of one reconciler between its ticks."""
+
+    runtime: Runtime
+    ringing: dict[str, Ringing] = field(default_factory=lambda: {name: Ringing() for name in queues.QUEUES})
+    pruned_at: float = 0.0
+
+    async def tick(self) -> bool:
+        """One round, if this is the leader; whether it was. Raises nothing but cancellation."""
+        try:
+            async with leading(self.runtime.db, LEADER) as is_leader:
+                if is_leader:
+                    await self._round()
+                return is_leader
+        except errors.Unavailable as exc:
+            log.warning("reconciler waits", extra={"error": str(exc)})
+            # Without Postgres nothing of the ledger can be rung for; bells for pending turns would do no work either.
+            return False
+
+    async def _round(self) -> None:
+        """Each step alone: what does not answer for one of them does not stop the others."""
+        for step in (self._epoch, self._expire, self._ring, self._relay, self._prune):
+            try:
+                await step()
+            except errors.Unavailable as exc:
+                log.warning("reconciler skips", extra={"step": step.__name__, "error": str(exc)})
+
+    async def _epoch(self) -> None:
+        if self.runtime.redis is not None:
+            await ensure_epoch(self.runtime.redis, self.runtime.keys, self.runtime.db.watermark)
+
+    async def _expire(self) -> None:
+        expired = await self.runtime.ledger.expire_leases()
+        if expired:
+            metrics.LEASES_EXPIRED.inc(expired)
+            log.warning("leases expired", extra={"jobs": expired})
+
+    async def _ring(self) -> None:
+        runnable = await self._runnable()
+        now = time.monotonic()
+        first = self.runtime.settings.reconcile_seconds
+        for queue, ringing in self.ringing.items():
+            count = runnable.get(queue, 0)
+            if ringing.is_due(now, count, first=first):
+                ids = [JobId(uuid4()) for _ in range(min(count, BELLS_A_TICK))]
+                rung = await self.runtime.bells.ring(queue, ids)
+                metrics.RUNG_AGAIN.labels(queue=queue).inc(rung)
+
+    async def _runnable(self) -> dict[str, int]:
+        """Jobs by queue that could run and that no bell has just been rung for."""
+        found: dict[str, int] = {}
+        for backlog in await self.runtime.ledger.backlog():
+            self._observe(backlog)
+            queue = queues.QUEUE_OF[backlog.kind]
+            found[queue] = found.get(queue, 0) + backlog.runnable
+        found[queues.STORE] = found.get(queues.STORE, 0) + await self._pending()
+        return found
+
+    async def _pending(self) -> int:
+        if self.runtime.pending is None:
+            return 0
+        pending = await self.runtime.pending.backlog()
+        metrics.RUNNABLE.labels(kind="pending").set(pending.runnable)
+        metrics.OLDEST.labels(kind="pending").set(pending.oldest_age.total_seconds())
+        # A turn that has just come has a bell of its own on its way.
+        is_fresh = pending.oldest_age < timedelta(seconds=self.runtime.settings.reconcile_seconds)
+        return 0 if is_fresh else pending.runnable
+
+    def _observe(self, backlog: Backlog) -> None:
+        age = 0.0
+        if backlog.oldest_runnable_at is not None:
+            age = max(0.0, (self.runtime.clock.utc_now() - backlog.oldest_runnable_at).total_seconds())
+        metrics.RUNNABLE.labels(kind=backlog.kind).set(backlog.runnable)
+        metrics.OLDEST.labels(kind=backlog.kind).set(age)
+
+    async def _relay(self) -> None:
+        await self.runtime.events.relay()
+
+    async def _prune(self) -> None:
+        if time.monotonic() - self.pruned_at < PRUNE_SECONDS:
+            return
+        self.pruned_at = time.monotonic()
+        settings = self.runtime.settings
+        await self.runtime.ledger.prune(older_than=timedelta(days=settings.job_retention_days), limit=PRUNE_ROWS)
+        await self.runtime.events.prune(older_than=timedelta(days=settings.event_retention_days), limit=PRUNE_ROWS)
+
+
+async def run(
+    runtime: Runtime, *, until: Callable[[], bool], pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+) -> None:
+    """A tick every `settings.reconcile_seconds`, until told to stop."""
+    reconciler = Reconciler(runtime=runtime)
+    while not until():
+        try:
+            await reconciler.tick()
+        except Exception:  # the edge of the loop: an error of one tick must not end the reconciling
+            log.exception("reconciler tick failed")
+        await pause(runtime.settings.reconcile_seconds)
+
+
+async def _main() -> None:
+    runtime = await open_runtime(Settings(), worker=f"{socket.gethostname()}:{os.getpid()}:reconciler")  # type: ignore[call-arg]
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+
+    async def pause(seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), seconds)
+
+    log.info("reconciler starts", extra={"every_seconds": runtime.settings.reconcile_seconds})
+    try:
+        await run(runtime, until=stop.is_set, pause=pause)
+    finally:
+        await runtime.close()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    asyncio.run(_main())
