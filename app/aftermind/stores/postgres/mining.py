@@ -1,0 +1,82 @@
+"""Statements over what was mined: which episodes wait for it, and what came of the others."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import select, text
+
+from aftermind.db.base import Transaction
+from aftermind.db.tables import EPISODES, EXTRACTIONS
+from aftermind.db.transaction import pg
+from aftermind.stores.base import Mined, MiningOutcome
+from aftermind.stores.postgres.rows import episode_of
+from aftermind.types import Episode, EpisodeId, JobId, Scope
+
+_SHOWN = tuple(column for column in EPISODES.c if column.name not in ("terms", "embedding", "job_id"))
+
+_NOTE = text(
+    """
+    INSERT INTO aftermind.extractions (namespace, user_id, episode_id, outcome, reason, facts, extractor, job_id)
+    SELECT :namespace, :user, * FROM unnest(
+        CAST(:ids AS uuid[]), CAST(:outcomes AS text[]), CAST(:reasons AS text[]), CAST(:facts AS int[]),
+        CAST(:extractors AS text[]), CAST(:jobs AS uuid[]))
+    ON CONFLICT (namespace, user_id, episode_id) DO UPDATE
+    SET outcome = excluded.outcome, reason = excluded.reason, facts = excluded.facts, extractor = excluded.extractor,
+        job_id = excluded.job_id, at = now()
+    """
+)
+
+
+async def unmined(tx: Transaction, owner: Scope, session_id: str | None, *, limit: int) -> list[Episode]:
+    """See `Store.unmined`. By `episodes_session`, against the primary key of what was mined."""
+    episodes, mined = EPISODES.c, EXTRACTIONS.c
+    known = select(mined.episode_id).where(
+        mined.namespace == episodes.namespace, mined.user_id == episodes.user_id, mined.episode_id == episodes.id
+    )
+    wanted = (
+        select(*_SHOWN)
+        .where(
+            episodes.namespace == owner.namespace,
+            episodes.user_id == owner.user_column,
+            episodes.session_id.is_(None) if session_id is None else episodes.session_id == session_id,
+            ~known.exists(),
+        )
+        .order_by(episodes.position, episodes.id)
+        .limit(limit)
+    )
+    return [episode_of(owner, row) for row in (await pg(tx).execute(wanted)).all()]
+
+
+async def note(tx: Transaction, owner: Scope, outcomes: Sequence[MiningOutcome]) -> None:
+    """See `Store.note_outcomes`."""
+    if not outcomes:
+        return
+    given = {
+        "namespace": owner.namespace,
+        "user": owner.user_column,
+        "ids": [each.episode_id for each in outcomes],
+        "outcomes": [each.outcome.value for each in outcomes],
+        "reasons": [each.reason for each in outcomes],
+        "facts": [each.facts for each in outcomes],
+        "extractors": [each.extractor for each in outcomes],
+        "jobs": [each.job_id for each in outcomes],
+    }
+    await pg(tx).execute(_NOTE, given)
+
+
+async def outcomes(tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[MiningOutcome]:
+    """See `Store.outcomes`."""
+    mined = EXTRACTIONS.c
+    wanted = select(EXTRACTIONS).where(
+        mined.namespace == owner.namespace, mined.user_id == owner.user_column, mined.episode_id.in_(list(ids))
+    )
+    return [
+        MiningOutcome(
+            episode_id=EpisodeId(row.episode_id),
+            outcome=Mined(row.outcome),
+            extractor=row.extractor,
+            reason=row.reason,
+            facts=row.facts,
+            job_id=None if row.job_id is None else JobId(row.job_id),
+        )
+        for row in (await pg(tx).execute(wanted)).all()
+    ]
