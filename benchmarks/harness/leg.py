@@ -6,6 +6,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 from benchmarks.harness import checker, evidence, history, planted, quiet, replaying
@@ -20,6 +21,7 @@ from benchmarks.harness.servers import Site
 from benchmarks.harness.strikes import RECONCILER, Striker
 from tests.support.waiting import wait_until
 
+MODELS_NAME = "models-0"  # the worker of model calls and of replay
 STORE, MODELS = "memory.store", "memory.embed,memory.extract,memory.replay"
 START = 20.0  # seconds within which Celery is ready; it takes 2
 
@@ -65,18 +67,18 @@ async def run(leg: Leg, site: Site, *, root: Path) -> LegResult:
             clients.start()
             await striker.run(leg.faults)
             await asyncio.sleep(max(0.0, clients.until - now()))
-            return await _finish(leg, site, model, clients, striker, agents, root=root)
+            return await _finish(leg, site, model, clients, striker, fleet)
         finally:
             await clients.stop()
 
 
-async def _finish(
-    leg: Leg, site: Site, model: Model, clients: "_Clients", striker: Striker, env: dict[str, str], *, root: Path
-) -> LegResult:
+async def _finish(leg: Leg, site: Site, model: Model, clients: "_Clients", striker: Striker, fleet: Fleet) -> LegResult:
     drained, left = await _quiet(leg, site)
     before = await evidence.read(site.database.url)
     await model.mend()
-    await replaying.replay_all(env, root=root, kills=leg.replayer_kills)
+    await replaying.replay_all(
+        site.database.url, kill=lambda: fleet.kill(MODELS_NAME), kills=leg.replayer_kills, timeout=leg.drain_seconds
+    )
     _, left = await _quiet(leg, site)
     await clients.stop()
     findings = checker.compare(
@@ -108,7 +110,7 @@ async def _fleet(leg: Leg, site: Site, env: dict[str, str], *, root: Path) -> As
     workers = {**env, **site.settings(site.workers_door)}
     celery = (sys.executable, "-m", "celery", "-A", "benchmarks.harness.worker_app", "worker")
     flags = ("--without-gossip", "--without-mingle", "--loglevel", "INFO")
-    queues = {**{f"store-{number}": STORE for number in range(leg.stores)}, "models-0": MODELS}
+    queues = {**{f"store-{number}": STORE for number in range(leg.stores)}, MODELS_NAME: MODELS}
     members = [
         Member(name=name, argv=(*celery, *flags, "-Q", names, "-n", f"{name}@%h"), env=workers)
         for name, names in queues.items()
@@ -119,12 +121,12 @@ async def _fleet(leg: Leg, site: Site, env: dict[str, str], *, root: Path) -> As
     logs = site.folder / "logs"
     async with Fleet(members, root=root, logs=logs) as fleet:
         for name in queues:
-            await wait_until(
-                lambda path=logs / f"{name}.log": " ready." in path.read_text(errors="replace"),  # type: ignore[misc]
-                timeout=START,
-                description=f"{name} is ready",
-            )
+            await wait_until(partial(_is_ready, logs / f"{name}.log"), timeout=START, description=f"{name} is ready")
         yield fleet
+
+
+def _is_ready(log: Path) -> bool:
+    return " ready." in log.read_text(errors="replace")
 
 
 class _Clients:

@@ -247,7 +247,7 @@ async def test_values_that_cannot_be_meant_are_refused(
     await letters.bury()
 
     with pytest.raises(errors.InvalidFilter, match=field):
-        await running(replays, **{field: value})
+        await running(replays, None, **{field: value})
 
 
 async def test_live_traffic_never_waits_behind_replays(

@@ -1,0 +1,222 @@
+"""How long a recall takes, by users and episodes, beside the bare vector search of pgvector for the same user.
+
+Each size has a database of its own, loaded by COPY; recalls go through `Memory`, with Redis and a streaming replica,
+and include the offline embedder's 0.05 ms.
+"""
+
+import asyncio
+import sys
+import tempfile
+import time
+from argparse import Namespace
+from asyncio.events import Handle
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+
+from aftermind import Memory
+from aftermind.llm.hashing import HashEmbedder
+from aftermind.settings import Settings
+from aftermind.stack import Endpoints, Stack
+from aftermind.stores.postgres.search import EF_SEARCH
+from benchmarks.common import Report, arguments, percentile, redis_facts
+from benchmarks.synthetic import DIMENSION, Size, Talk, connect, fill
+from tests.support.waiting import wait_until
+
+SIZES = (
+    Size(users=1_000, episodes=100),
+    Size(users=1, episodes=1_000),
+    Size(users=1, episodes=10_000),
+    Size(users=1, episodes=100_000),
+)
+QUICK = ("1000x100", "1x10000")
+BOUNDS = {"1000x100": 4.0, "1x10000": 12.0, "1x100000": 30.0}  # p50, ms
+BUFFERS = "512MB"  # holds the largest database; with less, recall is as fast as the page cache
+Question = tuple[str, str]  # user, text
+
+
+def main() -> int:
+    """Measure every size, print, write."""
+    given = arguments(__doc__ or "")
+    report = Report(title="Recall latency")
+    with tempfile.TemporaryDirectory(prefix="aftermind-bench-") as folder:
+        stack = Stack(Path(folder) / "stack", replica=True, postgres_settings={"shared_buffers": BUFFERS})
+        try:
+            asyncio.run(_measure(stack.up(), given, report))
+        finally:
+            stack.destroy()
+    return report.finish(given.json)
+
+
+async def _measure(at: Endpoints, given: Namespace, report: Report) -> None:
+    report.facts |= {**redis_facts(at.redis_url), "dimension": DIMENSION, "shared_buffers": BUFFERS}
+    sizes: dict[str, Any] = {}  # Any: JSON
+    blocks = 0.0
+    for size in SIZES:
+        if given.quick and size.name not in QUICK:
+            continue
+        found = await _of_size(at, size, recalls=100 if given.quick else 300)
+        blocks = max(blocks, found["loop_block_max_ms"])
+        sizes[size.name] = found
+        _tell(report, size, found)
+    report.add("loop_block_max_ms", blocks, at_most=5.0, note="one callback's worst thread CPU time")
+    report.add("loop_block_idle_ms", await _idle_block(), note="the same loop, doing nothing")
+    report.details["sizes"] = sizes
+
+
+def _tell(report: Report, size: Size, found: dict[str, Any]) -> None:
+    served = ", ".join(f"{name} {count}" for name, count in found["served_by"].items())
+    report.add(f"{size.name} p50_ms", found["p50_ms"], at_most=BOUNDS.get(size.name), note=served)
+    report.add(f"{size.name} p99_ms", found["p99_ms"])
+    report.add(f"{size.name} exact_ms", found["exact_ms"], note="bare pgvector top-10, every vector compared")
+    report.add(f"{size.name} hnsw_ms", found["hnsw_ms"], note=f"bare pgvector top-10 by HNSW, ef_search {EF_SEARCH}")
+    report.add(f"{size.name} overlap", found["overlap"], at_least=0.98, note="of the exact vector top-10")
+
+
+async def _of_size(at: Endpoints, size: Size, *, recalls: int) -> dict[str, Any]:  # Any: JSON
+    name = f"recall_{size.name}"
+    url, replica = await _database(at, name)
+    await fill(url, size)
+    connection = await connect(url)
+    asked = await _questions(connection, size, recalls + 50)
+    settings = Settings(recall_budget_seconds=10.0)  # type: ignore[call-arg]  # a slow recall is to be seen, not cut
+    memory = Memory(
+        url, broker=at.redis_url, redis=at.redis_url, replicas=[replica], settings=settings, embedder="hash"
+    )
+    try:
+        await _caught_up(connection, replica)
+        for user, text in asked[:50] if size.users > 1 else asked:  # one user's pages are warm, many users' are not
+            await memory.recall(text, user_id=user)
+        with _callbacks() as worst:
+            times, served = await _recalls(memory, asked[50:])
+        return {
+            "p50_ms": percentile(times, 0.5),
+            "p99_ms": percentile(times, 0.99),
+            **await _bare(connection, asked[50:150]),
+            "overlap": await _overlap(memory, connection, asked[50:150]),
+            "loop_block_max_ms": worst[0],
+            "served_by": dict(served),
+        }
+    finally:
+        await memory.close()
+        await connection.close()
+
+
+async def _recalls(memory: Memory, asked: list[Question]) -> tuple[list[float], Counter[str]]:
+    times: list[float] = []
+    served: Counter[str] = Counter()
+    for user, text in asked:
+        started = time.perf_counter()
+        block = await memory.recall(text, user_id=user)
+        times.append((time.perf_counter() - started) * 1e3)
+        if block.degraded or not block.matches:
+            raise SystemExit(f"a recall found nothing: {block.degraded}")
+        served[block.served_by] += 1
+    return times, served
+
+
+_EXACT = """
+    WITH compared AS MATERIALIZED (
+        SELECT id, embedding <=> $2 AS distance FROM aftermind.episodes WHERE namespace = 'default' AND user_id = $1
+    ) SELECT id FROM compared ORDER BY distance LIMIT 10
+"""
+_WALKED = """
+    SELECT id FROM aftermind.episodes WHERE namespace = 'default' AND user_id = $1 ORDER BY embedding <=> $2 LIMIT 10
+"""
+
+
+async def _bare(connection: "asyncpg.Connection[asyncpg.Record]", asked: list[Question]) -> dict[str, float]:
+    embedder = HashEmbedder(DIMENSION)
+    await connection.execute(f"SET hnsw.ef_search = {EF_SEARCH}; SET hnsw.iterative_scan = strict_order")
+
+    async def timed(statement: str) -> float:
+        times = []
+        for user, text in asked:
+            vector = embedder.vectors([text])[0]
+            started = time.perf_counter()
+            await connection.fetch(statement, user, vector)
+            times.append((time.perf_counter() - started) * 1e3)
+        return percentile(times, 0.5)
+
+    exact = await timed(_EXACT)
+    # Else the planner, for a small user, sorts instead of walking, and there is nothing to compare with.
+    await connection.execute("SET enable_sort = off; SET enable_seqscan = off; SET enable_bitmapscan = off")
+    walked = await timed(_WALKED)
+    await connection.execute("RESET enable_sort; RESET enable_seqscan; RESET enable_bitmapscan")
+    return {"exact_ms": exact, "hnsw_ms": walked}
+
+
+async def _overlap(memory: Memory, connection: "asyncpg.Connection[asyncpg.Record]", asked: list[Question]) -> float:
+    embedder = HashEmbedder(DIMENSION)
+    shares = []
+    for user, text in asked:
+        rows = await connection.fetch(_EXACT, user, embedder.vectors([text])[0])
+        found = await memory.recall_scored(text, user_id=user, mode="vector", limit=10, load=["history"])
+        shares.append(len({row["id"] for row in rows} & {match.item.id for match in found}) / len(rows))
+    return sum(shares) / len(shares)
+
+
+async def _questions(connection: "asyncpg.Connection[asyncpg.Record]", size: Size, count: int) -> list[Question]:
+    talk = Talk(seed=2)
+    total = size.users * size.episodes
+    rows = await connection.fetch("SELECT user_id, content FROM aftermind.episodes ORDER BY id")
+    return [(rows[place]["user_id"], talk.question(rows[place]["content"])) for place in talk.chosen(count, total)]
+
+
+async def _database(at: Endpoints, name: str) -> tuple[str, str]:
+    """A new database on the primary, and its address on the replica."""
+    admin = await asyncpg.connect(at.admin_url)
+    await admin.execute(f'CREATE DATABASE "{name}" OWNER {urlsplit(at.postgres_url).username}')
+    await admin.close()
+    inside = await asyncpg.connect(_named(at.admin_url, name))
+    await inside.execute("CREATE EXTENSION IF NOT EXISTS vector")
+    await inside.close()
+    return _named(at.postgres_url, name), _named(at.replica_urls[0], name)
+
+
+def _named(url: str, database: str) -> str:
+    return urlunsplit(urlsplit(url)._replace(path=f"/{database}"))
+
+
+async def _caught_up(connection: "asyncpg.Connection[asyncpg.Record]", replica: str) -> None:
+    mark = await connection.fetchval("SELECT pg_current_wal_flush_lsn()::text")
+    behind = await asyncpg.connect(replica)
+
+    async def has_replayed() -> bool:
+        return bool(await behind.fetchval("SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn", mark))
+
+    await wait_until(has_replayed, timeout=120, description="the replica has replayed what was loaded")
+    await behind.close()
+
+
+@contextmanager
+def _callbacks() -> Iterator[list[float]]:
+    """The worst thread CPU time (ms) of a single callback of the loop while the block runs."""
+    worst, run = [0.0], Handle._run
+
+    def timed(self: Handle) -> None:
+        started = time.thread_time()
+        run(self)
+        worst[0] = max(worst[0], (time.thread_time() - started) * 1e3)
+
+    Handle._run = timed  # type: ignore[method-assign]
+    try:
+        yield worst
+    finally:
+        Handle._run = run  # type: ignore[method-assign]
+
+
+async def _idle_block() -> float:
+    with _callbacks() as worst:
+        for _ in range(200):
+            await asyncio.sleep(0.002)
+    return worst[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

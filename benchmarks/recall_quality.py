@@ -1,0 +1,301 @@
+"""How many of the turns that answer a question are among the first recalled, on conversations with known evidence.
+
+    python -m benchmarks.recall_quality --data FILE [--embedder hash|local:PATH] [--json FILE]
+
+Every conversation is a user of its own, every turn a message with its speaker's name, its session and its date.
+Episodes are written as the store job writes them; every question goes through `Memory.recall`. Beside it, over the same
+rows: vectors alone, Postgres's `ts_rank`, and the usual fusion of BM25 and vectors by rank (k = 60). Recall@k of a
+question is the share of its evidence among the first k; questions of category 5 have none and are left out.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aftermind import Memory
+from aftermind.db import migrate
+from aftermind.db.postgres import PostgresDatabase
+from aftermind.llm import resolver
+from aftermind.llm.base import Embedder
+from aftermind.ranking import reciprocal_rank, spoken, terms
+from aftermind.ranking.bm25 import bm25, idf
+from aftermind.settings import Settings
+from aftermind.stores.postgres import PostgresStore
+from aftermind.types import Episode, EpisodeId, Role, Scope
+from aftermind.types.message import new_ids
+from benchmarks.common import Report, arguments, embedded_stack, redis_facts
+from benchmarks.synthetic import connect
+
+DEPTHS = (5, 10, 20)
+TARGETS = {"local": {5: 0.70, 10: 0.78}, "hash": {10: 0.70}}
+Shares = dict[int, float]
+Rows = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A question, the turns that answer it, and how many were named (some may not exist)."""
+
+    text: str
+    category: int
+    evidence: frozenset[EpisodeId]
+    named: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """One conversation as a user has it."""
+
+    owner: Scope
+    episodes: Sequence[Episode]
+    questions: Sequence[Asked]
+
+
+def main() -> int:
+    """Load, ask, compare, print, write."""
+    given = arguments("Recall of the evidence of known questions.", more=_more)
+    conversations = [_conversation(each) for each in json.loads(given.data.read_text())]
+    if given.quick:
+        conversations = conversations[:2]
+    report = Report(title="Recall quality", facts={"embedder": given.embedder, "data": given.data.name})
+    asyncio.run(_measure(conversations, given.embedder, report))
+    return report.finish(given.json)
+
+
+def _more(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--data", type=Path, required=True, metavar="FILE", help="conversations with questions, as JSON"
+    )
+    parser.add_argument("--embedder", default="hash", help="hash, or local:PATH of a sentence-transformers model")
+
+
+async def _measure(conversations: Sequence[Conversation], named: str, report: Report) -> None:
+    settings = Settings(embedder=named)  # type: ignore[call-arg]
+    embedder = resolver.embedder(settings)
+    if embedder is None:
+        raise SystemExit(f"{named} gives no vectors.")
+    with embedded_stack() as (_, at):
+        report.facts |= redis_facts(at.redis_url)
+        await migrate.apply(at.postgres_url, dimension=embedder.dimension)
+        await _store(at.postgres_url, conversations, embedder)
+        patient = settings.model_copy(update={"recall_budget_seconds": 10.0, "query_embedding_budget_seconds": 10.0})
+        memory = Memory(at.postgres_url, broker=at.redis_url, redis=at.redis_url, settings=patient, embedder=embedder)
+        try:
+            ours = await _ask(conversations, _by_memory(memory))
+        finally:
+            await memory.close()
+        baselines = {
+            "vector_only": await _ask(conversations, await _by_vector(conversations, embedder)),
+            "ts_rank": await _by_ts_rank(at.postgres_url, conversations),
+            "rrf_60": await _ask(conversations, await _by_fused_ranks(conversations, embedder)),
+        }
+    _tell(report, conversations, ours, baselines, named.partition(":")[0])
+
+
+Answer = Callable[[Conversation, Asked], Any]  # Any: an awaitable or a plain list of ids, best first
+
+
+async def _ask(conversations: Sequence[Conversation], answer: Answer) -> list[tuple[str, int, Shares]]:
+    results = []
+    for conversation in conversations:
+        for asked in conversation.questions:
+            found = answer(conversation, asked)
+            ids = await found if asyncio.iscoroutine(found) else found
+            results.append((conversation.owner.user_column, asked.category, _shares(asked, ids)))
+    return results
+
+
+def _shares(asked: Asked, ids: Sequence[EpisodeId]) -> Shares:
+    return {depth: len(asked.evidence & set(ids[:depth])) / asked.named for depth in DEPTHS}
+
+
+def _by_memory(memory: Memory) -> Answer:
+    async def answer(conversation: Conversation, asked: Asked) -> list[EpisodeId]:
+        block = await memory.recall(
+            asked.text, user_id=conversation.owner.user_id, limit=max(DEPTHS), token_budget=1_000_000, load=["history"]
+        )
+        if block.degraded:
+            raise SystemExit(f"a recall was degraded: {block.degraded}")
+        return [match.item.id for match in block.matches if isinstance(match.item, Episode)]
+
+    return answer
+
+
+async def _by_vector(conversations: Sequence[Conversation], embedder: Embedder) -> Answer:
+    similar = await _similarities(conversations, embedder)
+
+    def answer(conversation: Conversation, asked: Asked) -> list[EpisodeId]:
+        return _best(conversation, similar[asked.text, conversation.owner.user_column])
+
+    return answer
+
+
+async def _by_fused_ranks(conversations: Sequence[Conversation], embedder: Embedder) -> Answer:
+    similar = await _similarities(conversations, embedder)
+    words = {
+        each.owner.user_column: [set(terms(_text(episode))) for episode in each.episodes] for each in conversations
+    }
+
+    def answer(conversation: Conversation, asked: Asked) -> list[EpisodeId]:
+        user = conversation.owner.user_column
+        wanted = terms(asked.text)
+        hits = np.array([[term in have for term in wanted] for have in words[user]], dtype=np.bool_)
+        lexical = bm25(hits, [len(have) for have in words[user]], idf(len(hits), hits.sum(axis=0)))
+        return _best(conversation, reciprocal_rank([lexical, np.clip(similar[asked.text, user], 1e-9, None)]))
+
+    return answer
+
+
+async def _similarities(
+    conversations: Sequence[Conversation], embedder: Embedder
+) -> Mapping[tuple[str, str], NDArray[np.float64]]:
+    found = {}
+    for each in conversations:
+        rows = await embedder.embed([spoken(episode.name, episode.content) for episode in each.episodes])
+        asked = await embedder.embed([question.text for question in each.questions])
+        for question, row in zip(each.questions, asked, strict=True):
+            found[question.text, each.owner.user_column] = (rows @ row).astype(np.float64)
+    return found
+
+
+def _best(conversation: Conversation, scores: NDArray[np.float64]) -> list[EpisodeId]:
+    order = np.argsort(-scores, kind="stable")[: max(DEPTHS)]
+    return [conversation.episodes[place].id for place in order]
+
+
+async def _by_ts_rank(url: str, conversations: Sequence[Conversation]) -> list[tuple[str, int, Shares]]:
+    """What full text search of Postgres gives as it comes: any of the words, ordered by `ts_rank`."""
+    connection = await connect(url)
+    statement = """
+        SELECT id FROM aftermind.episodes,
+             (SELECT replace(plainto_tsquery('english', $2)::text, '&', '|')::tsquery AS wanted) AS asked
+        WHERE user_id = $1 AND to_tsvector('english', coalesce(name || ': ', '') || content) @@ wanted
+        ORDER BY ts_rank(to_tsvector('english', coalesce(name || ': ', '') || content), wanted) DESC LIMIT 20
+    """
+    try:
+        results = []
+        for each in conversations:
+            for asked in each.questions:
+                rows = await connection.fetch(statement, each.owner.user_column, asked.text)
+                shares = _shares(asked, [row["id"] for row in rows])
+                results.append((each.owner.user_column, asked.category, shares))
+        return results
+    finally:
+        await connection.close()
+
+
+def _tell(
+    report: Report,
+    conversations: Sequence[Conversation],
+    ours: list[tuple[str, int, Shares]],
+    baselines: Mapping[str, list[tuple[str, int, Shares]]],
+    kind: str,
+) -> None:
+    for depth in DEPTHS:
+        best = max((_mean(shares for *_, shares in results)[depth], name) for name, results in baselines.items())
+        value = _mean(shares for *_, shares in ours)[depth]
+        note = f"best baseline {best[1]} {best[0]:.3f}"
+        report.add(f"recall@{depth}", value, at_least=TARGETS.get(kind, {}).get(depth), note=note)
+    report.add("questions", len(ours))
+    users = [each.owner.user_column for each in conversations]
+    halves = {"first": users[: (len(users) + 1) // 2], "second": users[(len(users) + 1) // 2 :]}
+    report.details["categories"] = {
+        str(category): _named(shares for _, each, shares in ours if each == category)
+        for category in sorted({each for _, each, _ in ours})
+    }
+    report.details["halves"] = {
+        name: _named(shares for user, _, shares in ours if user in of) for name, of in halves.items()
+    }
+    report.details["conversations"] = {
+        each: _named(shares for user, _, shares in ours if user == each) for each in users
+    }
+    report.details["baselines"] = {
+        name: _named(shares for *_, shares in results) for name, results in baselines.items()
+    }
+    for name, found in (*report.details["baselines"].items(), *report.details["halves"].items()):
+        report.add(f"{name} recall@10", found["recall@10"])
+
+
+def _mean(results: Iterable[Shares]) -> Shares:
+    each = list(results)
+    return {depth: sum(shares[depth] for shares in each) / max(len(each), 1) for depth in DEPTHS}
+
+
+def _named(results: Iterable[Shares]) -> dict[str, float]:
+    return {f"recall@{depth}": share for depth, share in _mean(results).items()}
+
+
+async def _store(url: str, conversations: Sequence[Conversation], embedder: Embedder) -> None:
+    database, store = PostgresDatabase(url, timeout_seconds=60), PostgresStore()
+    try:
+        for each in conversations:
+            rows = await embedder.embed([_text(episode) for episode in each.episodes])
+            vectors = {episode.id: row for episode, row in zip(each.episodes, rows, strict=True)}
+            async with database.transaction() as tx:
+                await store.tombstones(tx, [each.owner])
+                await store.add_episodes(tx, each.episodes, vectors)
+    finally:
+        await database.close()
+
+
+def _text(episode: Episode) -> str:
+    return spoken(episode.name, episode.content)
+
+
+def _conversation(data: Mapping[str, Any]) -> Conversation:  # Any: JSON as it comes
+    owner = Scope(user_id=data["id"])
+    episodes: list[Episode] = []
+    by_name: dict[str, EpisodeId] = {}
+    for session in data["sessions"]:
+        began = _moment(session["at"])
+        for place, turn in enumerate(session["turns"]):
+            episode = _episode(
+                owner, session["n"], began + timedelta(minutes=place), turn, data["speakers"], len(episodes)
+            )
+            by_name[turn["id"]] = episode.id
+            episodes.append(episode)
+    questions = [
+        Asked(
+            text=question["question"],
+            category=question["category"],
+            evidence=frozenset(by_name[name] for name in question["evidence"] if name in by_name),
+            named=len(question["evidence"]),
+        )
+        for question in data["questions"]
+        if question["category"] != 5 and any(name in by_name for name in question["evidence"])
+    ]
+    return Conversation(owner=owner, episodes=episodes, questions=questions)
+
+
+def _episode(
+    owner: Scope, session: int, at: datetime, turn: Mapping[str, str], speakers: Sequence[str], place: int
+) -> Episode:
+    caption = turn.get("caption")
+    return Episode(
+        id=new_ids(1)[1][0],
+        scope=Scope(namespace=owner.namespace, user_id=owner.user_id, session_id=f"session-{session}"),
+        role=Role.USER if turn["speaker"] == speakers[0] else Role.ASSISTANT,
+        content=turn["text"] + (f" [shared image: {caption}]" if caption else ""),
+        name=turn["speaker"],
+        metadata={},
+        occurred_at=at,
+        remembered_at=at,
+        position=int(at.timestamp() * 1_000_000) + place,
+    )
+
+
+def _moment(text: str) -> datetime:
+    return datetime.strptime(text, "%I:%M %p on %d %B, %Y").replace(tzinfo=UTC)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
