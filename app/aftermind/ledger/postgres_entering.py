@@ -57,7 +57,7 @@ _DEBOUNCE = text(
     SELECT id, namespace, user_id, session_id, agent_id, kind, 'queued', CAST(payload AS jsonb), effect_key, :slot,
            clock_timestamp() + least(CAST(:quiet AS interval), CAST(:at_most AS interval)),
            clock_timestamp() + CAST(:at_most AS interval)
-    FROM {_ROWS} ORDER BY effect_key
+    FROM {_ROWS} ORDER BY given.effect_key
     ON CONFLICT (namespace, kind, effect_key, slot) WHERE {UNFINISHED} DO UPDATE SET
         run_at = CASE WHEN there.state = 'queued' AND there.turn IS NULL
                  THEN least(clock_timestamp() + CAST(:quiet AS interval), coalesce(there.due_by, there.run_at))
@@ -80,7 +80,7 @@ _RECORD = text(
     SELECT id, namespace, user_id, session_id, agent_id, 'store', 'done', CAST(id AS text)
     FROM unnest(CAST(:ids AS uuid[]), CAST(:namespaces AS text[]), CAST(:users AS text[]), CAST(:sessions AS text[]),
                 CAST(:agents AS text[])) AS given (id, namespace, user_id, session_id, agent_id)
-    ORDER BY id
+    ORDER BY given.id
     ON CONFLICT (id) DO NOTHING
     RETURNING id
     """
