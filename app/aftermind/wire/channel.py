@@ -24,8 +24,9 @@ Landing = Callable[[Answer, Exception | None], None]  # an answer, or an error
 class Channel(asyncio.Protocol):
     """Commands in flight, each with its answer to come.
 
-    An answer later than `timeout` seconds cuts the connection: all that are in flight raise `RedisUnavailable`, and
-    whether Redis carried them out is not known. A caller that goes away leaves its answer to be dropped.
+    No answer, or no more of it, for `timeout` seconds cuts the connection: all that are in flight raise
+    `RedisUnavailable`, and whether Redis carried them out is not known. A caller that goes away leaves its answer to
+    be dropped.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, timeout: float) -> None:
@@ -89,6 +90,8 @@ class Channel(asyncio.Protocol):
                 landing(None, _error(answer))
             else:
                 landing(answer, None)
+        if self._waiting and self._reader.is_midway:  # a long answer is on its way: it may take as long as it moves
+            self._waiting[0] = self._waiting[0][0], self._loop.time() + self._timeout
 
     def connection_lost(self, exc: Exception | None) -> None:
         """For asyncio."""

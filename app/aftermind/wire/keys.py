@@ -52,8 +52,16 @@ class Keys:
         return f"{self.prefix}ready:{_part(owner)}"
 
     def rounds(self) -> str:
-        """ZSET owner → round in which it is served next: owners with a turn in `ready:`. As `ready`."""
+        """ZSET namespace → round in which it is served next: those with a turn in `ready:`. Written as `ready`."""
         return f"{self.prefix}rounds"
+
+    def rounds_of(self, namespace: str) -> str:
+        """ZSET owner → round in which it is served next, within its (quoted) namespace. Written as `ready`."""
+        return f"{self.prefix}rounds:{namespace}"
+
+    def served(self) -> str:
+        """HASH namespace → round of the owner that was served last there; "" → that of the namespaces. As `ready`."""
+        return f"{self.prefix}served"
 
     def leased(self) -> str:
         """ZSET job → ms at which its lease (or its snooze) ends. Written by the workers' scripts."""
@@ -64,7 +72,7 @@ class Keys:
         return f"{self.prefix}index"
 
     def count(self) -> str:
-        """HASH: bytes (of all payloads), round (that was served last). Stays; written by all of the above."""
+        """HASH: bytes (of all payloads). Stays; written by accept, settle, forget."""
         return f"{self.prefix}count"
 
     def high(self, owner: Scope | str) -> str:
@@ -108,6 +116,8 @@ class Keys:
             "HIGH": self.high(""),
             "WATERMARK": self.watermark(""),
             "ROUNDS": self.rounds(),
+            "ROUNDS_OF": self.rounds_of(""),
+            "SERVED": self.served(),
             "LEASED": self.leased(),
             "INDEX": self.index(),
             "COUNT": self.count(),

@@ -132,7 +132,7 @@ class PendingBacklog:
     runnable: int
     size_bytes: int
     oldest_age: timedelta
-    owners_waiting: int
+    namespaces_waiting: int
     next_jobs: tuple[JobId, ...]
 
 
@@ -223,7 +223,7 @@ class Pending:
     async def claim(
         self, *, worker: str, token: LeaseToken, for_: timedelta, turns: int, size_bytes: int, max_lost: int
     ) -> list[ClaimedTurn]:
-        """Take up to so many turns and bytes, one of each owner a round and oldest first within an owner.
+        """Take up to so many turns and bytes: namespaces in turn, owners in turn within each, an owner's oldest first.
 
         Counts the attempt now. A turn that lost a lease comes alone. An empty list: nothing can be claimed.
         """
@@ -253,13 +253,13 @@ class Pending:
 
     async def backlog(self, *, name: int = 0) -> PendingBacklog:
         """How much is pending, and up to `name` ids to ring for. Leases that ran out count as runnable again."""
-        turns, runnable, size, age, owners, jobs = await self._scripts["backlog"](self._link, name)
+        turns, runnable, size, age, namespaces, jobs = await self._scripts["backlog"](self._link, name)
         return PendingBacklog(
             turns=turns,
             runnable=runnable,
             size_bytes=size,
             oldest_age=timedelta(milliseconds=age),
-            owners_waiting=owners,
+            namespaces_waiting=namespaces,
             next_jobs=tuple(JobId(UUID(job.decode())) for job in jobs),
         )
 

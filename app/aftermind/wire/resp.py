@@ -7,6 +7,7 @@ Argument = str | bytes | int | float
 Answer = Any  # what Redis answers: bytes, int, None, lists of them, or a Refused; each caller knows its command
 
 _END = b"\r\n"
+_TEXT, _LIST, _NUMBER, _WORD, _ERROR = b"$*:+-"
 
 
 class Refused(str):
@@ -28,48 +29,71 @@ def pack(command: Sequence[Argument]) -> bytes:
 
 
 class Reader:
-    """Answers out of a stream that arrives in pieces."""
+    """Answers out of a stream that arrives in pieces.
+
+    An answer is read when it is whole: until then its pieces are only counted, so a long one costs no more than a
+    short one for each of its bytes.
+    """
 
     def __init__(self) -> None:
         self._buffer = bytearray()
+        self._needed = 1  # bytes without which nothing more can be whole
+
+    @property
+    def is_midway(self) -> bool:
+        """Whether a part of an answer has come."""
+        return bool(self._buffer)
 
     def feed(self, data: bytes) -> list[Answer]:
         """The answers that are whole now."""
         self._buffer += data
-        answers, position = [], 0
-        try:
-            while position < len(self._buffer):
-                answer, position = self._parse(position)
-                answers.append(answer)
-        except _IncompleteError:
-            pass
+        answers: list[Answer] = []
+        position = 0
+        while len(self._buffer) - position >= self._needed:
+            end = self._end(position)
+            if end > len(self._buffer):
+                self._needed = end - position
+                break
+            answer, position = self._parse(position)
+            answers.append(answer)
+            self._needed = 1
         del self._buffer[:position]
         return answers
 
+    def _end(self, position: int) -> int:
+        """Where the answer that begins there ends; what is beyond the buffer is a lower bound."""
+        left = 1
+        while left and position <= len(self._buffer):
+            start, end = position, self._buffer.find(_END, position)
+            if end < 0:
+                return len(self._buffer) + 1
+            kind, position, left = self._buffer[start], end + 2, left - 1
+            if kind == _TEXT:
+                position += _after(int(self._buffer[start + 1 : end]))
+            elif kind == _LIST:
+                left += max(int(self._buffer[start + 1 : end]), 0)
+        return position
+
     def _parse(self, position: int) -> tuple[Answer, int]:
         end = self._buffer.find(_END, position)
-        if end < 0:
-            raise _IncompleteError
         kind, line = self._buffer[position], bytes(self._buffer[position + 1 : end])
         position = end + 2
-        if kind == 0x24:  # $ text of that length
+        if kind == _TEXT:
             return self._text(int(line), position)
-        if kind == 0x3A:  # : number
-            return int(line), position
-        if kind == 0x2B:  # + word
-            return line, position
-        if kind == 0x2D:  # - error
-            return Refused(line.decode("utf-8", "replace")), position
-        if kind == 0x2A:  # * list
+        if kind == _LIST:
             return self._list(int(line), position)
+        if kind == _NUMBER:
+            return int(line), position
+        if kind == _WORD:
+            return line, position
+        if kind == _ERROR:
+            return Refused(line.decode("utf-8", "replace")), position
         raise ProtocolError(f"an answer begins with {chr(kind)!r}")
 
     def _text(self, length: int, position: int) -> tuple[bytes | None, int]:
         if length < 0:
             return None, position
         end = position + length
-        if end + 2 > len(self._buffer):
-            raise _IncompleteError
         return bytes(self._buffer[position:end]), end + 2
 
     def _list(self, length: int, position: int) -> tuple[list[Answer] | None, int]:
@@ -82,9 +106,10 @@ class Reader:
         return items, position
 
 
+def _after(length: int) -> int:
+    """Bytes that follow the head of a text; -1 is nothing, which has none."""
+    return length + 2 if length >= 0 else 0
+
+
 class ProtocolError(Exception):
     """Bytes that are no answer of Redis: something else listens there."""
-
-
-class _IncompleteError(Exception):
-    pass

@@ -177,6 +177,25 @@ async def test_a_flood_of_one_user_delays_another_by_one_turn_not_by_the_flood(p
     assert owners.index("bob") <= 2
 
 
+async def test_a_namespace_with_a_thousand_users_delays_another_by_one_turn_too(pending: Pending) -> None:
+    await accept(pending, *(turn_of(f"u{i}", namespace="crowd") for i in range(1_000)))
+    await claim(pending, turns=100)
+    await accept(pending, *(turn_of("alice", f"m{i}", namespace="small") for i in range(3)))
+
+    namespaces = [held.owner.namespace for held in await claim(pending, turns=8)]
+
+    assert namespaces.count("small") == 3
+    assert namespaces.index("small") <= 1
+
+
+async def test_every_user_of_a_namespace_has_its_turn_before_anybody_has_two(pending: Pending) -> None:
+    await accept(pending, *(turn_of(f"u{i}", namespace=f"n{i % 2}") for i in range(10) for _ in range(3)))
+
+    first, second = await claim(pending, turns=10), await claim(pending, turns=10)
+
+    assert len({held.owner for held in first}) == len({held.owner for held in second}) == 10
+
+
 async def test_a_user_who_comes_again_and_again_does_not_starve_the_flood_either(pending: Pending) -> None:
     await accept(pending, *(turn_of("flood", str(i)) for i in range(10)))
     served = []
@@ -293,7 +312,11 @@ async def test_settling_raises_the_watermark_and_leaves_nothing_behind(
     assert (rest.removed, rest.runnable) == (1, 0)
     assert (await pending.read(ALICE, limit=10)).watermark == mark
     left = {key.decode() for key in await link.call("KEYS", "*")}
-    lasting = {keys.count()} | {keys.high(one.scope) for one in turns} | {keys.watermark(one.scope) for one in turns}
+    lasting = (
+        {keys.count(), keys.served()}
+        | {keys.high(one.scope) for one in turns}
+        | {keys.watermark(one.scope) for one in turns}
+    )
     assert left == lasting
     assert await link.call("HGET", keys.count(), "bytes") == b"0"
 
@@ -306,7 +329,7 @@ async def test_every_key_that_outlives_its_turn_has_a_time_to_live(
     await pending.settle([held.job_id], watermark=Watermark(system=1, timeline=1, lsn=1))
 
     for key in await link.call("KEYS", "*"):
-        assert key.decode() == keys.count() or await link.call("TTL", key) > 0
+        assert key.decode() in (keys.count(), keys.served()) or await link.call("TTL", key) > 0
 
 
 async def test_a_turn_that_is_forgotten_leaves_no_trace_even_while_a_worker_holds_it(

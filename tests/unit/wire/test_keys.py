@@ -32,7 +32,7 @@ def test_labels_do_not_change_whose_key_it_is(owner: Scope) -> None:
 @given(OWNERS)
 def test_no_key_of_an_owner_is_one_of_everybodys(owner: Scope) -> None:
     keys = Keys("p:")
-    shared = {keys.rounds(), keys.leased(), keys.index(), keys.count(), keys.epoch()}
+    shared = {keys.rounds(), keys.served(), keys.leased(), keys.index(), keys.count(), keys.epoch()}
 
     assert not shared & {keys.pending(owner), keys.ready(owner), keys.high(owner), keys.watermark(owner)}
 

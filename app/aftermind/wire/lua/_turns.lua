@@ -9,12 +9,30 @@ local function now_ms()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- Let it be claimed. An owner who had none waiting joins at the end of the current round: behind those who wait
--- already, before anybody's second turn, so no newcomer can be starved and none can starve the others.
-local function make_ready(job, owner, base, round)
+local function namespace_of(owner)
+  return string.match(owner, '^[^/]*')
+end
+
+-- Let it be claimed. Namespaces are served in rounds, and within each its owners. Who had nothing waiting joins at the
+-- end of the current round: behind those who wait already, before anybody's second turn. So no newcomer is starved, and
+-- none can starve the others.
+local function make_ready(job, owner, base)
   redis.call('ZADD', READY .. owner, base, job)
-  round = round or tonumber(redis.call('HGET', COUNT, 'round') or 0)
-  redis.call('ZADD', ROUNDS, 'NX', whole(round + 1), owner)
+  if redis.call('ZCARD', READY .. owner) > 1 then return end
+  local namespace = namespace_of(owner)
+  local served = redis.call('HMGET', SERVED, '', namespace)
+  redis.call('ZADD', ROUNDS_OF .. namespace, 'NX', whole((served[2] or 0) + 1), owner)
+  redis.call('ZADD', ROUNDS, 'NX', whole((served[1] or 0) + 1), namespace)
+end
+
+-- The owner has nothing waiting any more.
+local function leave_rounds(owner)
+  local namespace = namespace_of(owner)
+  redis.call('ZREM', ROUNDS_OF .. namespace, owner)
+  if redis.call('EXISTS', ROUNDS_OF .. namespace) == 0 then
+    redis.call('ZREM', ROUNDS, namespace)
+    redis.call('HDEL', SERVED, namespace)
+  end
 end
 
 -- Every trace of a turn, whoever holds it. 1, or 0 where it was gone.
@@ -28,7 +46,7 @@ local function remove(job)
   redis.call('ZREM', LEASED, job)
   redis.call('HINCRBY', COUNT, 'bytes', '-' .. turn[2])
   if redis.call('ZREM', READY .. owner, job) == 1 and redis.call('EXISTS', READY .. owner) == 0 then
-    redis.call('ZREM', ROUNDS, owner)
+    leave_rounds(owner)
   end
   return 1
 end

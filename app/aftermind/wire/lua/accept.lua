@@ -15,8 +15,7 @@ local first_bell = 8 + n * 7
 local now = now_ms()
 
 local turns = redis.call('ZCARD', INDEX)
-local counted = redis.call('HMGET', COUNT, 'bytes', 'round')
-local bytes, round = tonumber(counted[1] or 0), tonumber(counted[2] or 0)
+local bytes = tonumber(redis.call('HGET', COUNT, 'bytes') or 0)
 local oldest = redis.call('ZRANGE', INDEX, 0, 0, 'WITHSCORES')[2]
 local age = oldest and now - tonumber(oldest) or 0
 
@@ -67,7 +66,7 @@ for i = 1, n do
     redis.call('ZADD', PENDING .. owner, base, job)
     redis.call('ZADD', INDEX, whole(now), job)
     redis.call('HINCRBY', COUNT, 'bytes', #payload)
-    make_ready(job, owner, base, round)
+    make_ready(job, owner, base)
     turns, bytes = turns + 1, bytes + #payload
     accepted[#accepted + 1] = i
     answers[i] = {0, base}

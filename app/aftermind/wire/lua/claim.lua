@@ -1,4 +1,4 @@
--- Take turns to store, one of each owner a round, oldest first within an owner.
+-- Take turns to store: one of each namespace a round, of its owners in turn, oldest first within an owner.
 -- ARGV  1 token, 2 worker, 3 ms of lease, 4 most turns, 5 most bytes, 6 lost leases that make a turn poison
 -- Returns a list of {job, owner, payload, base, attempts (this one too), lost, ms of acceptance, poison (1 or 0)}.
 -- A turn that lost a lease comes alone; one with too many of them too, flagged, to be buried.
@@ -7,47 +7,57 @@ local most_turns, most_bytes, most_lost = tonumber(ARGV[4]), tonumber(ARGV[5]), 
 local now = now_ms()
 expire_leases(now, 1000)
 
--- The turn that is next, or nil: rows of others that lead nowhere are swept away (a key that somebody deleted by hand).
+-- Who is next, or nil: {namespace, its round, owner, its round, job}. Rows that lead nowhere (a key that somebody deleted
+-- by hand) are swept away.
 local function next_turn()
   while true do
-    local head = redis.call('ZRANGE', ROUNDS, 0, 0, 'WITHSCORES')
-    if not head[1] then return nil end
-    local job = redis.call('ZRANGE', READY .. head[1], 0, 0)[1]
-    if not job then
-      redis.call('ZREM', ROUNDS, head[1])
+    local namespace = redis.call('ZRANGE', ROUNDS, 0, 0, 'WITHSCORES')
+    if not namespace[1] then return nil end
+    local owner = redis.call('ZRANGE', ROUNDS_OF .. namespace[1], 0, 0, 'WITHSCORES')
+    local job = owner[1] and redis.call('ZRANGE', READY .. owner[1], 0, 0)[1]
+    if not owner[1] then
+      redis.call('ZREM', ROUNDS, namespace[1])
+    elseif not job then
+      leave_rounds(owner[1])
     elseif redis.call('EXISTS', TURN .. job) == 0 then
-      redis.call('ZREM', READY .. head[1], job)
-      redis.call('ZREM', PENDING .. head[1], job)
+      redis.call('ZREM', READY .. owner[1], job)
+      redis.call('ZREM', PENDING .. owner[1], job)
       redis.call('ZREM', INDEX, job)
     else
-      return head[1], head[2], job
+      return {namespace[1], namespace[2], owner[1], owner[2], job}
     end
   end
 end
 
+local function serve(turn)
+  local namespace, owner = turn[1], turn[3]
+  redis.call('ZREM', READY .. owner, turn[5])
+  redis.call('HSET', SERVED, '', turn[2], namespace, turn[4])
+  redis.call('ZADD', ROUNDS, whole(turn[2] + 1), namespace)
+  if redis.call('EXISTS', READY .. owner) == 1 then
+    redis.call('ZADD', ROUNDS_OF .. namespace, whole(turn[4] + 1), owner)
+  else
+    leave_rounds(owner)
+  end
+end
+
 local claimed, bytes = {}, 0
-local round = nil
 while #claimed < most_turns do
-  local owner, turns_round, job = next_turn()
-  if not owner then break end
+  local following = next_turn()
+  if not following then break end
+  local job = following[5]
   local turn = redis.call('HMGET', TURN .. job, 'payload', 'base', 'lost', 'at')
   local lost = tonumber(turn[3] or 0)
   local size = #turn[1]
   if #claimed > 0 and (lost > 0 or bytes + size > most_bytes) then break end
 
-  round = turns_round
-  redis.call('ZREM', READY .. owner, job)
-  if redis.call('EXISTS', READY .. owner) == 1 then
-    redis.call('ZADD', ROUNDS, whole(round + 1), owner)
-  else
-    redis.call('ZREM', ROUNDS, owner)
-  end
+  serve(following)
   redis.call('HSET', TURN .. job, 'token', token, 'worker', worker)
   local attempts = redis.call('HINCRBY', TURN .. job, 'attempts', 1)
   redis.call('ZADD', LEASED, whole(now + lease), job)
   bytes = bytes + size
-  claimed[#claimed + 1] = {job, owner, turn[1], turn[2], attempts, lost, turn[4], lost >= most_lost and 1 or 0}
+  claimed[#claimed + 1] =
+    {job, following[3], turn[1], turn[2], attempts, lost, turn[4], lost >= most_lost and 1 or 0}
   if lost > 0 then break end
 end
-if round then redis.call('HSET', COUNT, 'round', round) end
 return claimed
