@@ -12,7 +12,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,17 +22,9 @@ import redis
 from celery import Celery
 from redis.asyncio import Redis
 
+from aftermind import Memory, Message, Settings
 from aftermind.db.migrate import apply
-from aftermind.db.postgres import PostgresDatabase
-from aftermind.ledger.postgres import PostgresLedger
-from aftermind.outbox.publisher import Publisher
-from aftermind.outbox.wiring import make_publisher, remember_link
-from aftermind.settings import Settings
 from aftermind.stack import Endpoints, Stack
-from aftermind.types import Message, Scope, Turn
-from aftermind.types.message import new_ids
-from aftermind.types.normalise import Limits, normalise
-from aftermind.wire.connection import RedisLink
 from aftermind.wire.queues import STORE, TASK
 from benchmarks.common import Report, arguments, embedded_stack, percentile, redis_facts
 
@@ -47,41 +38,26 @@ Call = Callable[[], Awaitable[object]]
 class Agent:
     """The write path as an agent's process has it."""
 
-    publisher: Publisher
-    link: RedisLink
+    memory: Memory
 
     async def remember(self, user: str = "alice") -> bool:
         """A typical turn; whether it was spooled."""
-        now = datetime.now(UTC)
-        given = [Message.user(USER[:200]), Message.assistant(ASSISTANT[:600])]
-        messages = normalise(given, Limits(), now=now)
-        job_id, episode_ids = new_ids(len(messages))
-        turn = Turn(
-            job_id=job_id,
-            scope=Scope(user_id=user, session_id="s1"),
-            remembered_at=now,
-            base=self.publisher.position(len(messages)),
-            messages=messages,
-            episode_ids=episode_ids,
-        )
-        return (await self.publisher.send(turn)).spooled
-
-    async def close(self) -> None:
-        """Give everything back."""
-        await self.publisher.close()
-        await self.link.close()
+        turn = [Message.user(USER[:200]), Message.assistant(ASSISTANT[:600])]
+        return (await self.memory.remember(turn, user_id=user, session_id="s1")).spooled
 
 
-def agent_on(url: str, folder: Path, database: PostgresDatabase | None = None) -> Agent:
-    """An agent with a state folder of its own; nothing is limited, so that a long run is not refused.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """Where the servers of the run are."""
 
-    With a database it accepts by Postgres.
-    """
-    changed: dict[str, Any] = {"state_dir": folder, "pending_max_turns_per_user": 10**9}  # Any: settings by name
-    settings = Settings(**changed, accept="redis" if database is None else "postgres")
-    link = remember_link(settings, url)
-    ledger = None if database is None else PostgresLedger(database)
-    return Agent(publisher=make_publisher(settings, broker=url, link=link, database=database, ledger=ledger), link=link)
+    store: str
+    redis: str
+
+    def agent(self, folder: str, *, accept: str = "redis", redis: str | None = None) -> Agent:
+        """An agent with a state folder of its own; nothing is limited, so that a long run is not refused."""
+        changed: dict[str, Any] = {"state_dir": Path(folder), "pending_max_turns_per_user": 10**9, "accept": accept}
+        # Any: settings by name
+        return Agent(memory=Memory(self.store, broker=redis or self.redis, settings=Settings(**changed)))
 
 
 async def latencies(calls: dict[str, Call], rounds: int) -> dict[str, list[float]]:
@@ -101,11 +77,10 @@ async def latencies(calls: dict[str, Call], rounds: int) -> dict[str, list[float
     return taken
 
 
-async def one_by_one(report: Report, url: str, agent: Agent, rounds: int, suffix: str = "") -> None:
+async def one_by_one(report: Report, world: World, agent: Agent, rounds: int, suffix: str = "") -> None:
     """PING, a synced SET of a turn's size and remember(), in turns."""
-    client = Redis.from_url(url)
+    client = Redis.from_url(world.redis)
     await agent.remember()
-    await agent.publisher.drained()
     await asyncio.sleep(1.0)  # Celery is imported in a thread meanwhile; the first turn does not wait for it either
     payload = b"x" * 1_000
     calls: dict[str, Call] = {
@@ -180,21 +155,21 @@ async def paced(call: Call, count: int) -> None:
     await asyncio.gather(*tasks)
 
 
-def blocked(call_on: Callable[[Agent], Call], url: str, count: int) -> float:
+def blocked(call_on: Callable[[Agent], Call], world: World, count: int, *, redis: str | None = None) -> float:
     """The longest callback of a fresh loop and agent, from its first turn on."""
 
     async def run(folder: str) -> float:
-        agent = agent_on(url, Path(folder))
+        agent = world.agent(folder, redis=redis)
         with longest_callback() as longest:
             await paced(call_on(agent), count)
-        await agent.close()
+        await agent.memory.close()
         return longest[0]
 
     with tempfile.TemporaryDirectory() as folder:
         return asyncio.run(run(folder))
 
 
-def loop_blocks(report: Report, url: str, redis_pid: int, count: int) -> None:
+def loop_blocks(report: Report, world: World, redis_pid: int, count: int) -> None:
     """What a turn keeps the loop from, in a healthy, a frozen and a refusing world, and when nothing happens."""
 
     async def nothing() -> None:
@@ -203,14 +178,14 @@ def loop_blocks(report: Report, url: str, redis_pid: int, count: int) -> None:
     def remember(agent: Agent) -> Call:
         return agent.remember
 
-    found = {"healthy": blocked(remember, url, count)}
+    found = {"healthy": blocked(remember, world, count)}
     psutil.Process(redis_pid).send_signal(signal.SIGSTOP)
     try:
-        found["frozen"] = blocked(remember, url, count)
+        found["frozen"] = blocked(remember, world, count)
     finally:
         psutil.Process(redis_pid).send_signal(signal.SIGCONT)
-    found["refused"] = blocked(remember, "redis://127.0.0.1:1/0", count)
-    idle = blocked(lambda agent: nothing, url, count)
+    found["refused"] = blocked(remember, world, count, redis="redis://127.0.0.1:1/0")
+    idle = blocked(lambda agent: nothing, world, count)
     report.add(
         "loop_block_max_ms", max(found.values()), at_most=5.0, note=", ".join(f"{k} {v:.2f}" for k, v in found.items())
     )
@@ -218,15 +193,13 @@ def loop_blocks(report: Report, url: str, redis_pid: int, count: int) -> None:
     report.details["loop_block_ms"] = {**found, "idle": idle}
 
 
-async def by_postgres(report: Report, redis_url: str, postgres_url: str, rounds: int) -> None:
+async def by_postgres(report: Report, world: World, rounds: int) -> None:
     """The same with `accept="postgres"`: committed on the primary, synced, before it returns."""
-    database = PostgresDatabase(postgres_url)
     with tempfile.TemporaryDirectory() as folder:
-        agent = agent_on(redis_url, Path(folder), database)
+        agent = world.agent(folder, accept="postgres")
         await agent.remember()
         taken = await latencies({"remember": agent.remember}, rounds)
-        await agent.close()
-    await database.close()
+        await agent.memory.close()
     report.add("remember_postgres_p50_ms", percentile(taken["remember"], 0.5), note='accept="postgres"')
     report.add("remember_postgres_p99_ms", percentile(taken["remember"], 0.99))
 
@@ -241,25 +214,26 @@ def set_sync(url: str, policy: str) -> None:
 def measure(report: Report, stack: Stack, endpoints: Endpoints, *, quick: bool) -> None:
     """Everything, in this order: what disturbs comes last."""
     url = endpoints.redis_url
+    world = World(store=endpoints.postgres_url, redis=url)
+    asyncio.run(apply(endpoints.postgres_url))
     rounds, turns = (1_500, 10_000) if quick else (10_000, 60_000)
 
     async def latency_and_rate(suffix: str) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            agent = agent_on(url, Path(folder))
-            await one_by_one(report, url, agent, rounds, suffix)
+            agent = world.agent(folder)
+            await one_by_one(report, world, agent, rounds, suffix)
             await together(report, agent, turns, suffix)
-            await agent.close()
+            await agent.memory.close()
 
     asyncio.run(latency_and_rate(""))
     send_task(report, url, rounds // 2)
     set_sync(url, "everysec")
     asyncio.run(latency_and_rate("_everysec"))
     set_sync(url, "always")
-    asyncio.run(apply(endpoints.postgres_url))
-    asyncio.run(by_postgres(report, url, endpoints.postgres_url, rounds // 5))
+    asyncio.run(by_postgres(report, world, rounds // 5))
     pid = next(component.pid for component in stack.status() if component.name == "redis")
     assert pid is not None
-    loop_blocks(report, url, pid, 300 if quick else 1_500)
+    loop_blocks(report, world, pid, 300 if quick else 1_500)
 
 
 def main() -> int:
