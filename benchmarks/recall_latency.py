@@ -20,10 +20,15 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 
 from aftermind import Memory
+from aftermind.db.postgres import PostgresDatabase
 from aftermind.llm.hashing import HashEmbedder
 from aftermind.settings import Settings
 from aftermind.stack import Endpoints, Stack
 from aftermind.stores.postgres.search import EF_SEARCH
+from aftermind.types import Episode
+from aftermind.wire.connection import RedisLink
+from aftermind.wire.epoch import ensure_epoch
+from aftermind.wire.keys import Keys
 from benchmarks.common import Report, arguments, percentile, redis_facts
 from benchmarks.synthetic import DIMENSION, Size, Talk, connect, fill
 from tests.support.waiting import wait_until
@@ -89,6 +94,7 @@ async def _of_size(at: Endpoints, size: Size, *, recalls: int) -> dict[str, Any]
         url, broker=at.redis_url, redis=at.redis_url, replicas=[replica], settings=settings, embedder="hash"
     )
     try:
+        await _trust_marks(at.redis_url, url)
         await _caught_up(connection, replica)
         for user, text in asked[:50] if size.users > 1 else asked:  # one user's pages are warm, many users' are not
             await memory.recall(text, user_id=user)
@@ -157,7 +163,10 @@ async def _overlap(memory: Memory, connection: "asyncpg.Connection[asyncpg.Recor
     for user, text in asked:
         rows = await connection.fetch(_EXACT, user, embedder.vectors([text])[0])
         found = await memory.recall_scored(text, user_id=user, mode="vector", limit=10, load=["history"])
-        shares.append(len({row["id"] for row in rows} & {match.item.id for match in found}) / len(rows))
+        shares.append(
+            len({row["id"] for row in rows} & {match.item.id for match in found if isinstance(match.item, Episode)})
+            / len(rows)
+        )
     return sum(shares) / len(shares)
 
 
@@ -181,6 +190,17 @@ async def _database(at: Endpoints, name: str) -> tuple[str, str]:
 
 def _named(url: str, database: str) -> str:
     return urlunsplit(urlsplit(url)._replace(path=f"/{database}"))
+
+
+async def _trust_marks(redis_url: str, url: str) -> None:
+    """What the reconciler does in a running system: note this life of Redis, so that replicas may serve."""
+    database, link = PostgresDatabase(url), RedisLink(redis_url, timeout=1.0)
+    try:
+        await link.call("DEL", Keys().epoch())
+        await ensure_epoch(link, Keys(), database.watermark)
+    finally:
+        await link.close()
+        await database.close()
 
 
 async def _caught_up(connection: "asyncpg.Connection[asyncpg.Record]", replica: str) -> None:

@@ -32,7 +32,7 @@ _PASSING = (
     asyncio.IncompleteReadError,
 )
 _OLD_SCHEMA = (pg.UndefinedTableError, pg.UndefinedColumnError, pg.InvalidSchemaNameError)
-_DIMENSIONS = re.compile(r"expected (\d+) dimensions, not (\d+)")
+_DIMENSIONS = re.compile(r"(?:expected|different \w+ dimensions) (\d+)(?: dimensions, not| and) (\d+)")
 
 
 @contextmanager

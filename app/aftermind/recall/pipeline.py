@@ -172,13 +172,21 @@ class Recall:
             run.replica = route.node if route.served_by is ServedBy.REPLICA else None
 
     async def _best(self, run: _Run, route: Route, limit: int) -> None:
-        query = run.query
         question = self._question(run)
-        found = await self._search.find(route.tx, query.scope.owner, self._searching(run, question))
+        found = await self._found(run, route, question)
         stored = frozenset(found.ids)
         run.pending = [episode for episode in run.pending if episode.id not in stored]
         places = await self._ranked(run, question, found, limit)
         await self._read(run, route, places, limit)
+
+    async def _found(self, run: _Run, route: Route, question: Question) -> Found:
+        owner = run.query.scope.owner
+        try:
+            return await self._search.find(route.tx, owner, self._searching(run, question))
+        except errors.DimensionMismatch as exc:
+            run.vector = None
+            run.degraded.append(f"words alone were searched: {exc}")
+            return await self._search.find(route.tx, owner, self._searching(run, question))
 
     async def _newest(self, run: _Run, route: Route, limit: int) -> None:
         query = run.query
@@ -218,7 +226,11 @@ class Recall:
         if "history" not in run.query.load:
             return
         question = self._question(run)
-        nothing = Found(ids=(), frame=Frame.of((), question.terms), frequencies=Frequencies(episodes=0, having=()))
+        nothing = Found(
+            ids=(),
+            frame=Frame.of((), question.terms),
+            frequencies=Frequencies(episodes=0, having=[0] * len(question.terms)),
+        )
         places = await self._ranked(run, question, nothing, limit)
         texts = {episode.id: episode for episode in run.pending}
         if not places:  # better the newest turns than none, where the question has no word in common with them
@@ -236,11 +248,10 @@ class Recall:
         if run.pending:
             waiting = await self._pending_turns.frame(run.pending, question, run.vector, query.wanted)
             frame, ids = frame.joined(waiting), [*ids, *(episode.id for episode in run.pending)]
-            having = frequencies.having or [0] * len(question.terms)
             more = [int(count) for count in waiting.hits.sum(axis=0)]
             frequencies = Frequencies(
                 episodes=frequencies.episodes + len(waiting),
-                having=[old + new for old, new in zip(having, more, strict=True)],
+                having=[old + new for old, new in zip(frequencies.having, more, strict=True)],
             )
         weights = _WEIGHTS.get(query.mode, WEIGHTS)
         scores = score_frame(frame, question, frequencies, session=query.scope.session_id, weights=weights)
