@@ -22,6 +22,9 @@ class JobKind(StrEnum):
     SHADOW = "shadow"
 
 
+SERIAL_KINDS = frozenset({JobKind.EXTRACT, JobKind.SUMMARISE, JobKind.PROFILE})  # one running job a session
+
+
 class JobState(StrEnum):
     """Where a job stands. The same eight words in code, tables, API and screens.
 

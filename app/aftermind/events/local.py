@@ -1,0 +1,90 @@
+"""`LocalBus`: events of one process, kept with their effects and told to its own tasks and threads."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from aftermind import errors
+from aftermind.db.base import Transaction, Watermark
+from aftermind.db.memory import MemoryDatabase, mem
+from aftermind.events.types import MemoryEvent, MemoryGap
+from aftermind.types import Scope
+
+MOST_KEPT = 10_000  # events of an owner; a cursor before them gets a gap
+MOST_WAITING = 1_000
+
+
+class LocalBus:
+    """Events of a `MemoryDatabase`, as `EventBus` has them of Postgres and Redis."""
+
+    def __init__(self, database: MemoryDatabase) -> None:
+        self._database = database
+        self._listeners: dict[Scope, set[tuple[asyncio.AbstractEventLoop, asyncio.Queue[MemoryEvent]]]] = {}
+
+    async def append(self, tx: Transaction, events: Sequence[MemoryEvent]) -> list[MemoryEvent]:
+        """Keep events in the effect's transaction; the same with their cursors."""
+        kept = []
+        for event in events:
+            owner = event.scope.owner
+            key = (owner.namespace, owner.user_column)
+            table, counters = mem(tx).table("events"), mem(tx).table("event_counters")
+            mem(tx).put(counters, key, counters.get(key, 0) + 1)
+            kept.append(replace(event, cursor=str(counters[key])))
+            mem(tx).put(table, key, [*table.get(key, []), kept[-1]][-MOST_KEPT:])
+        return kept
+
+    async def publish(self, events: Sequence[MemoryEvent], watermark: Watermark | None = None) -> None:
+        """Tell events that are committed, or that are only told live."""
+        for event in events:
+            for loop, queue in list(self._listeners.get(event.scope.owner, ())):
+                with suppress(RuntimeError):  # a loop that has ended hears nothing more
+                    loop.call_soon_threadsafe(_hear, queue, event)
+
+    async def relay(self, *, limit: int = 500) -> int:
+        """Nothing is ever left untold: telling cannot fail here."""
+        return 0
+
+    async def prune(self, *, older_than: timedelta, limit: int) -> int:
+        """Nothing to do: the record is bounded by itself."""
+        return 0
+
+    async def subscribe(self, owner: Scope, *, after: str | None = None) -> AsyncIterator[MemoryEvent]:
+        """The owner's events as they come, in order, each once; first those after the cursor `after`, if given."""
+        owner = owner.owner
+        listener = (asyncio.get_running_loop(), asyncio.Queue[MemoryEvent](MOST_WAITING))
+        self._listeners.setdefault(owner, set()).add(listener)
+        try:
+            seen = 0
+            for event in await self._kept(owner, after):
+                seen = int(event.cursor or seen)
+                yield event
+            while True:
+                event = await listener[1].get()
+                if event.cursor is None or int(event.cursor) > seen:
+                    seen = seen if event.cursor is None else int(event.cursor)
+                    yield event
+        finally:
+            self._listeners[owner].discard(listener)
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
+
+    async def _kept(self, owner: Scope, after: str | None) -> list[MemoryEvent]:
+        if after is None:
+            return []
+        if not after.isdecimal():
+            raise errors.InvalidQuery("after", after, "a cursor is what an event's `cursor` says.")
+        async with self._database.transaction(read_only=True) as tx:
+            kept: list[MemoryEvent] = mem(tx).table("events").get((owner.namespace, owner.user_column), [])
+        later = [event for event in kept if int(event.cursor or 0) > int(after)]
+        if later and int(later[0].cursor or 0) > int(after) + 1:
+            gap = MemoryGap(scope=owner, at=datetime.now(UTC), cursor=str(int(later[0].cursor or 0) - 1))
+            return [gap, *later]
+        return later
+
+
+def _hear(queue: asyncio.Queue[MemoryEvent], event: MemoryEvent) -> None:
+    with suppress(asyncio.QueueFull):  # who does not keep up misses events, and can read the record from a cursor
+        queue.put_nowait(event)

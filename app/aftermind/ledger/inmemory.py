@@ -1,0 +1,443 @@
+"""`InMemoryLedger`: the ledger of one process, the twin that conformance compares the other with."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from uuid import UUID, uuid4
+
+from aftermind import errors
+from aftermind.db.base import Transaction
+from aftermind.db.memory import MemoryDatabase, MemoryTransaction, mem
+from aftermind.ledger.base import Backlog, Failure, Spent
+from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease, LeaseToken, NewJob, Scope, Turn
+from aftermind.types.job import SERIAL_KINDS
+
+UNFINISHED = (JobState.QUEUED, JobState.RUNNING, JobState.RETRYING)
+WAITING = (JobState.QUEUED, JobState.RETRYING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A job as it is kept: its lease, its place in the fair order (None before its time), its attempts."""
+
+    job: Job
+    token: LeaseToken | None = None
+    until: datetime | None = None
+    place: int | None = None
+    due_by: datetime | None = None
+    attempts: tuple[Attempt, ...] = field(default=())
+
+
+class InMemoryLedger:
+    """The ledger in this process. See `Ledger` for what each method promises."""
+
+    def __init__(self, database: MemoryDatabase, *, max_lost_leases: int = 3) -> None:
+        self._database, self._max_lost = database, max_lost_leases
+
+    # entering
+
+    async def enqueue(self, tx: Transaction, jobs: Sequence[NewJob]) -> list[JobId]:
+        """Put jobs in; the ids that are new."""
+        new = []
+        for job in jobs:
+            if job.id in _jobs(tx) or _unfinished(tx, job):
+                continue
+            now = self._database.now()
+            _keep(tx, Record(job=_made(job, now, run_at=job.run_at or now)))
+            _follow(tx, job, job.id)
+            new.append(job.id)
+        return new
+
+    async def debounce(
+        self, tx: Transaction, jobs: Sequence[NewJob], *, quiet: timedelta, at_most: timedelta
+    ) -> list[JobId]:
+        """Put jobs in to run after `quiet`, or push those that still wait."""
+        return [self._debounced(tx, job, quiet, at_most) for job in jobs]
+
+    def _debounced(self, tx: Transaction, job: NewJob, quiet: timedelta, at_most: timedelta) -> JobId:
+        now = self._database.now()
+        waiting = [record for record in _unfinished(tx, job) if record.job.state is not JobState.RUNNING]
+        if not waiting:
+            made = _made(job, now, run_at=now + min(quiet, at_most))
+            _keep(tx, Record(job=made, due_by=now + at_most))
+            _follow(tx, job, job.id)
+            return job.id
+        record = waiting[0]
+        if record.job.state is JobState.QUEUED and record.place is None:
+            pushed = min(now + quiet, record.due_by or record.job.run_at)
+            _keep(tx, replace(record, job=replace(record.job, run_at=pushed)))
+        _follow(tx, job, record.job.id)
+        return record.job.id
+
+    async def record_stored(self, tx: Transaction, turns: Sequence[Turn]) -> frozenset[JobId]:
+        """Note turns as stored; those that were not before."""
+        new = set()
+        for turn in turns:
+            if turn.job_id not in _jobs(tx):
+                _keep(tx, Record(job=_of_turn(turn, self._database.now(), JobState.DONE, None)))
+                new.add(turn.job_id)
+        return frozenset(new)
+
+    async def accept(self, tx: Transaction, turn: Turn, payload: bytes) -> bool:
+        """Take a turn as a queued store job; False where the job id is known."""
+        if turn.job_id in _jobs(tx):
+            return False
+        _keep(tx, Record(job=_of_turn(turn, self._database.now(), JobState.QUEUED, payload)))
+        return True
+
+    async def unstored(self, tx: Transaction, owner: Scope) -> list[bytes]:
+        """Accepted turns of the owner that are not stored yet, oldest first."""
+        jobs = [record.job for record in _jobs(tx).values()]
+        mine = [job for job in jobs if job.kind is JobKind.STORE and job.state in UNFINISHED and job.raw is not None]
+        return [job.raw for job in sorted(mine, key=_created) if job.scope.owner == owner.owner and job.raw is not None]
+
+    # working
+
+    async def claim(
+        self, kind: JobKind, *, worker: str, for_: timedelta, limit: int = 1, ids: Sequence[JobId] | None = None
+    ) -> list[Lease]:
+        """Take up to `limit` runnable jobs of a kind, fairest and oldest first."""
+        async with self._database.transaction() as tx:
+            now = self._database.now()
+            self._place(tx, kind, now)
+            chosen: list[Record] = []
+            for record in _runnable(tx, kind):
+                if ids is not None and record.job.id not in ids:
+                    continue
+                if kind in SERIAL_KINDS and _session_is_taken(tx, record, chosen):
+                    continue
+                if chosen and (record.job.lost_leases or chosen[0].job.lost_leases):
+                    break
+                chosen.append(record)
+                if len(chosen) == limit:
+                    break
+            return [_leased(tx, record, worker, now, for_) for record in chosen]
+
+    async def heartbeat(self, leases: Sequence[Lease], *, for_: timedelta) -> frozenset[LeaseToken]:
+        """Renew; the tokens that still hold."""
+        async with self._database.transaction() as tx:
+            held = [record for lease in leases if (record := _held(tx, lease)) is not None]
+            for record in held:
+                _keep(tx, replace(record, until=self._database.now() + for_))
+            return frozenset(record.token for record in held if record.token is not None)
+
+    async def finish(
+        self, tx: Transaction, lease: Lease, *, spent: Spent | None = None, note: str | None = None
+    ) -> None:
+        """Close the job as done, behind the fence."""
+        self._close(tx, lease, JobState.DONE, "done", spent=spent)
+
+    async def finish_all(self, tx: Transaction, leases: Sequence[Lease]) -> frozenset[JobId]:
+        """Close those as done whose token still fits."""
+        held = [lease for lease in leases if _held(tx, lease) is not None]
+        for lease in held:
+            self._close(tx, lease, JobState.DONE, "done")
+        return frozenset(lease.job.id for lease in held)
+
+    async def keep_answer(self, lease: Lease, answer: Mapping[str, Json], *, spent: Spent) -> None:
+        """Keep a model's answer with the job."""
+        async with self._database.transaction() as tx:
+            record = _held(tx, lease)
+            if record is None:
+                raise errors.LeaseLost(lease.job.id)
+            _keep(tx, _counted(replace(record, job=replace(record.job, answer=answer)), spent))
+
+    async def retry(self, lease: Lease, failure: Failure, *, after: timedelta, spent: Spent | None = None) -> None:
+        """Hand back a failed attempt, to run again `after` from now."""
+        async with self._database.transaction() as tx:
+            self._close(tx, lease, JobState.RETRYING, "failed", after=after, failure=failure, spent=spent)
+
+    async def snooze(self, lease: Lease, *, after: timedelta, why: str) -> None:
+        """Hand back without a failure; gives the attempt back."""
+        async with self._database.transaction() as tx:
+            self._close(tx, lease, JobState.QUEUED, "snoozed", after=after, give_back=True)
+
+    async def bury(self, tx: Transaction | None, lease: Lease, failure: Failure, *, spent: Spent | None = None) -> None:
+        """Make a dead letter of it, payload whole."""
+        if tx is not None:
+            self._close(tx, lease, JobState.DEAD, "dead", failure=failure, spent=spent)
+            return
+        async with self._database.transaction() as own:
+            self._close(own, lease, JobState.DEAD, "dead", failure=failure, spent=spent)
+
+    async def bury_turn(
+        self, tx: Transaction, job_id: JobId, owner: Scope, payload: bytes, failure: Failure, *, attempts: int = 0
+    ) -> bool:
+        """Park a pending turn as a dead letter; False where it was stored after all."""
+        known = _jobs(tx).get(job_id)
+        if known is not None and known.job.state not in (*WAITING, JobState.DEAD):
+            return False
+        now = self._database.now()
+        job = _job(job_id, JobKind.STORE, owner, JobState.DEAD, str(job_id), now, raw=payload, attempts=attempts)
+        _keep(tx, Record(job=_failed(job, failure)))
+        return True
+
+    async def expire_leases(self) -> int:
+        """Make jobs runnable whose lease has run out; bury those that lost too many."""
+        async with self._database.transaction() as tx:
+            now = self._database.now()
+            gone = [
+                record
+                for record in _jobs(tx).values()
+                if record.job.state is JobState.RUNNING and record.until is not None and record.until < now
+            ]
+            for record in gone:
+                lost = record.job.lost_leases + 1
+                job = replace(record.job, lost_leases=lost, run_at=now, updated_at=now, state=JobState.QUEUED)
+                if lost >= self._max_lost:
+                    job = replace(_failed(job, _worker_lost(lost)), state=JobState.DEAD)
+                _keep(tx, _ended(replace(record, job=job, token=None, until=None, place=None), now, "lost", None))
+            return len(gone)
+
+    async def prune(self, *, older_than: timedelta, limit: int) -> int:
+        """Delete finished jobs, never dead letters, that ended so long ago."""
+        async with self._database.transaction() as tx:
+            before = self._database.now() - older_than
+            final = (JobState.DONE, JobState.DISCARDED, JobState.FORGOTTEN, JobState.REPLAYED)
+            old = [id_ for id_, each in _jobs(tx).items() if each.job.state in final and each.job.updated_at < before]
+            for id_ in old[:limit]:
+                mem(tx).drop(_jobs(tx), id_)
+            return len(old[:limit])
+
+    # looking
+
+    async def job(self, job_id: JobId) -> Job | None:
+        """One job, or None."""
+        async with self._database.transaction(read_only=True) as tx:
+            record = _jobs(tx).get(job_id)
+            return None if record is None else record.job
+
+    async def jobs(
+        self,
+        *,
+        owner: Scope | None = None,
+        states: Sequence[JobState] = (),
+        kinds: Sequence[JobKind] = (),
+        limit: int = 100,
+    ) -> list[Job]:
+        """Jobs that fit, the latest first."""
+        async with self._database.transaction(read_only=True) as tx:
+            found = [
+                record.job
+                for record in _jobs(tx).values()
+                if (owner is None or record.job.scope.owner == owner.owner)
+                and (not states or record.job.state in states)
+                and (not kinds or record.job.kind in kinds)
+            ]
+        return sorted(found, key=_created, reverse=True)[:limit]
+
+    async def attempts(self, job_id: JobId) -> list[Attempt]:
+        """Every claim of a job, in order."""
+        async with self._database.transaction(read_only=True) as tx:
+            record = _jobs(tx).get(job_id)
+            return [] if record is None else list(record.attempts)
+
+    async def backlog(self) -> list[Backlog]:
+        """Unfinished work by kind."""
+        async with self._database.transaction(read_only=True) as tx:
+            now, jobs = self._database.now(), [record.job for record in _jobs(tx).values()]
+        return [_backlog(kind, [job for job in jobs if job.kind is kind], now) for kind in JobKind]
+
+    async def episode_states(self, job_id: JobId) -> dict[JobKind, JobState]:
+        """Where a store job and the jobs that follow it stand."""
+        async with self._database.transaction(read_only=True) as tx:
+            ids = [job_id, *mem(tx).table("follows").get(job_id, ())]
+            jobs = [_jobs(tx)[id_].job for id_ in ids if id_ in _jobs(tx)]
+        found: dict[JobKind, JobState] = {}
+        for job in jobs:
+            known = found.get(job.kind)
+            if known is None or known is JobState.DONE or (known.is_final and not job.state.is_final):
+                found[job.kind] = job.state
+        return found
+
+    def _place(self, tx: Transaction, kind: JobKind, now: datetime) -> None:
+        """Give jobs whose time has come their place: one after the owner's last, not before the one served now."""
+        waiting = [each for each in _jobs(tx).values() if each.job.kind is kind and each.job.state in WAITING]
+        served = min((each.place for each in waiting if each.place is not None), default=0)
+        last: dict[Scope, int] = {}
+        for each in waiting:
+            if each.place is not None:
+                last[each.job.scope.owner] = max(each.place, last.get(each.job.scope.owner, 0))
+        for each in sorted(waiting, key=lambda each: each.job.run_at):
+            if each.place is None and each.job.run_at <= now:
+                owner = each.job.scope.owner
+                last[owner] = max(served, last[owner] + 1 if owner in last else served)
+                _keep(tx, replace(each, place=last[owner]))
+
+    def _close(
+        self,
+        tx: Transaction,
+        lease: Lease,
+        state: JobState,
+        outcome: str,
+        *,
+        after: timedelta | None = None,
+        give_back: bool = False,
+        failure: Failure | None = None,
+        spent: Spent | None = None,
+    ) -> None:
+        record = _held(tx, lease)
+        if record is None:
+            raise errors.LeaseLost(lease.job.id)
+        now = self._database.now()
+        job = replace(
+            record.job,
+            state=state,
+            attempts=record.job.attempts - int(give_back),
+            run_at=record.job.run_at if after is None else now + after,
+            updated_at=now,
+        )
+        if failure is not None:
+            job = _failed(job, failure)
+        if state is JobState.DONE:
+            job = replace(job, answer=None, reason_code=None, error=None, fingerprint=None)
+        ended = replace(record, job=job, token=None, until=None, place=None)
+        _keep(tx, _ended(_counted(ended, spent or Spent()), now, outcome, failure))
+
+
+def _jobs(tx: Transaction) -> dict[JobId, Record]:
+    return mem(tx).table("jobs")
+
+
+def _keep(tx: Transaction, record: Record) -> None:
+    mem(tx).put(_jobs(tx), record.job.id, record)
+
+
+def _follow(tx: Transaction, job: NewJob, by: JobId) -> None:
+    run: MemoryTransaction = mem(tx)
+    table = run.table("follows")
+    for followed in job.follows:
+        if by not in table.get(followed, ()):
+            run.put(table, followed, (*table.get(followed, ()), by))
+
+
+def _unfinished(tx: Transaction, job: NewJob) -> list[Record]:
+    return [
+        record
+        for record in _jobs(tx).values()
+        if record.job.state in UNFINISHED
+        and record.job.kind is job.kind
+        and record.job.effect_key == job.effect_key
+        and record.job.scope.namespace == job.scope.namespace
+    ]
+
+
+def _runnable(tx: Transaction, kind: JobKind) -> list[Record]:
+    found = [
+        record
+        for record in _jobs(tx).values()
+        if record.job.kind is kind and record.job.state in WAITING and record.place is not None
+    ]
+    return sorted(found, key=lambda record: (record.place, record.job.run_at))
+
+
+def _session_is_taken(tx: Transaction, record: Record, chosen: Sequence[Record]) -> bool:
+    def session(job: Job) -> tuple[Scope, str | None]:
+        return job.scope.owner, job.scope.session_id
+
+    running = [each.job for each in _jobs(tx).values() if each.job.state is JobState.RUNNING]
+    taken = [job for job in [*running, *(each.job for each in chosen)] if job.kind is record.job.kind]
+    return any(session(job) == session(record.job) for job in taken)
+
+
+def _leased(tx: Transaction, record: Record, worker: str, now: datetime, for_: timedelta) -> Lease:
+    job = replace(record.job, state=JobState.RUNNING, attempts=record.job.attempts + 1, updated_at=now)
+    token = LeaseToken(uuid4())
+    begun = Attempt(job_id=job.id, number=job.attempts, worker=worker, started_at=now, ended_at=None, outcome=None)
+    earlier = tuple(attempt for attempt in record.attempts if attempt.number != job.attempts)
+    _keep(tx, replace(record, job=job, token=token, until=now + for_, attempts=(*earlier, begun)))
+    return Lease(job=job, token=token, until=now + for_, worker=worker)
+
+
+def _held(tx: Transaction, lease: Lease) -> Record | None:
+    record = _jobs(tx).get(lease.job.id)
+    fits = record is not None and record.token == lease.token and record.job.state is JobState.RUNNING
+    return record if fits else None
+
+
+def _counted(record: Record, spent: Spent) -> Record:
+    if not record.attempts:
+        return record
+    last = record.attempts[-1]
+    counted = replace(
+        last,
+        model=spent.model or last.model,
+        tokens_in=last.tokens_in + spent.tokens_in,
+        tokens_out=last.tokens_out + spent.tokens_out,
+        cost_usd=last.cost_usd + spent.cost_usd,
+    )
+    return replace(record, attempts=(*record.attempts[:-1], counted))
+
+
+def _ended(record: Record, now: datetime, outcome: str, failure: Failure | None) -> Record:
+    if not record.attempts:
+        return record
+    last = replace(
+        record.attempts[-1],
+        ended_at=now,
+        outcome=outcome,
+        error_class=failure.error_class if failure else None,
+        error=failure.error if failure else None,
+    )
+    return replace(record, attempts=(*record.attempts[:-1], last))
+
+
+def _failed(job: Job, failure: Failure) -> Job:
+    return replace(job, reason_code=failure.reason_code, error=failure.error, fingerprint=failure.fingerprint)
+
+
+def _worker_lost(times: int) -> Failure:
+    error = f"{times} workers ended without a word while they held it"
+    return Failure(reason_code="worker_lost", error_class="WorkerLost", error=error, fingerprint="worker_lost")
+
+
+def _made(job: NewJob, now: datetime, *, run_at: datetime) -> Job:
+    made = _job(job.id, job.kind, job.scope, JobState.QUEUED, job.effect_key, now)
+    return replace(made, payload=dict(job.payload), run_at=run_at, origin_job_id=job.origin_job_id)
+
+
+def _of_turn(turn: Turn, now: datetime, state: JobState, payload: bytes | None) -> Job:
+    return _job(turn.job_id, JobKind.STORE, turn.scope, state, str(turn.job_id), now, raw=payload)
+
+
+def _job(
+    id_: UUID,
+    kind: JobKind,
+    scope: Scope,
+    state: JobState,
+    effect_key: str,
+    now: datetime,
+    *,
+    raw: bytes | None = None,
+    attempts: int = 0,
+) -> Job:
+    return Job(
+        id=JobId(id_),
+        kind=kind,
+        scope=scope,
+        state=state,
+        payload={},
+        effect_key=effect_key,
+        attempts=attempts,
+        lost_leases=0,
+        run_at=now,
+        created_at=now,
+        updated_at=now,
+        raw=raw,
+    )
+
+
+def _created(job: Job) -> tuple[datetime, JobId]:
+    return job.created_at, job.id
+
+
+def _backlog(kind: JobKind, jobs: Sequence[Job], now: datetime) -> Backlog:
+    runnable = [job for job in jobs if job.state in WAITING and job.run_at <= now]
+    return Backlog(
+        kind=kind,
+        runnable=len(runnable),
+        oldest_runnable_at=min((job.run_at for job in runnable), default=None),
+        running=sum(job.state is JobState.RUNNING for job in jobs),
+        waiting=sum(job.state in WAITING and job.run_at > now for job in jobs),
+        dead=sum(job.state is JobState.DEAD for job in jobs),
+    )

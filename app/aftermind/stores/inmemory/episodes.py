@@ -1,0 +1,110 @@
+"""Episodes of one process: by owner, each with its vector and what came of mining it."""
+
+from collections.abc import Mapping, Sequence
+
+from aftermind.db.base import Transaction
+from aftermind.db.memory import mem
+from aftermind.stores.base import EpisodeFilter, MiningOutcome, SessionInfo, Tombstone, Vector
+from aftermind.types import Episode, EpisodeId, Scope
+
+Owner = tuple[str, str]
+
+
+def owner_key(scope: Scope) -> Owner:
+    """What rows of an owner are kept under."""
+    return scope.namespace, scope.user_column
+
+
+class InMemoryEpisodes:
+    """The part of the store that keeps episodes. See `Store` for what each method promises."""
+
+    async def tombstones(self, tx: Transaction, owners: Sequence[Scope]) -> list[Tombstone]:
+        """The owners' tombstones; there is nobody to lock out, since transactions follow each other."""
+        table = mem(tx).table("tombstones")
+        return [stone for key in {owner_key(owner) for owner in owners} for stone in table.get(key, ())]
+
+    async def add_episodes(
+        self, tx: Transaction, given: Sequence[Episode], vectors: Mapping[EpisodeId, Vector] | None = None
+    ) -> frozenset[EpisodeId]:
+        """Store them with their vectors; the ids that were new."""
+        new = set()
+        for episode in given:
+            rows = mem(tx).rows("episodes", owner_key(episode.scope))
+            if episode.id in rows:
+                continue
+            mem(tx).put(rows, episode.id, episode)
+            new.add(episode.id)
+            if vectors and episode.id in vectors:
+                mem(tx).put(mem(tx).rows("vectors", owner_key(episode.scope)), episode.id, vectors[episode.id])
+        return frozenset(new)
+
+    async def set_vectors(self, tx: Transaction, vectors: Mapping[tuple[Scope, EpisodeId], Vector]) -> int:
+        """Give stored episodes their vectors; how many exist."""
+        there = 0
+        for (owner, id_), vector in vectors.items():
+            if id_ in mem(tx).rows("episodes", owner_key(owner)):
+                mem(tx).put(mem(tx).rows("vectors", owner_key(owner)), id_, vector)
+                there += 1
+        return there
+
+    async def episodes(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[Episode]:
+        """Those of the owner that exist, in the order asked for."""
+        rows = mem(tx).rows("episodes", owner_key(owner))
+        return [rows[id_] for id_ in ids if id_ in rows]
+
+    async def history(self, tx: Transaction, owner: Scope, wanted: EpisodeFilter, *, limit: int) -> list[Episode]:
+        """The newest `limit` that fit, oldest first."""
+        return [episode for episode in _ordered(tx, owner) if wanted.fits(episode)][-limit:] if limit else []
+
+    async def sessions(self, tx: Transaction, owner: Scope, *, limit: int = 100) -> list[SessionInfo]:
+        """The owner's sessions, the latest first."""
+        groups: dict[str | None, list[Episode]] = {}
+        for episode in _ordered(tx, owner):
+            groups.setdefault(episode.scope.session_id, []).append(episode)
+        latest = sorted(groups.items(), key=lambda item: -item[1][-1].position)[:limit]
+        return [
+            SessionInfo(
+                session_id=session,
+                episodes=len(group),
+                first_at=min(episode.occurred_at for episode in group),
+                last_at=max(episode.occurred_at for episode in group),
+            )
+            for session, group in latest
+        ]
+
+    async def session_span(
+        self, tx: Transaction, owner: Scope, session_id: str | None, *, after_position: int, limit: int
+    ) -> list[Episode]:
+        """A session's episodes after a position, oldest first."""
+        span = [episode for episode in _in_session(tx, owner, session_id) if episode.position > after_position]
+        return span[:limit]
+
+    async def embedded(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> frozenset[EpisodeId]:
+        """Which of them have a vector."""
+        vectors = mem(tx).rows("vectors", owner_key(owner))
+        return frozenset(id_ for id_ in ids if id_ in vectors)
+
+    async def unmined(self, tx: Transaction, owner: Scope, session_id: str | None, *, limit: int) -> list[Episode]:
+        """A session's episodes without an outcome, oldest first."""
+        mined = mem(tx).rows("extractions", owner_key(owner))
+        return [episode for episode in _in_session(tx, owner, session_id) if episode.id not in mined][:limit]
+
+    async def note_outcomes(self, tx: Transaction, owner: Scope, outcomes: Sequence[MiningOutcome]) -> None:
+        """Say what came of mining."""
+        rows = mem(tx).rows("extractions", owner_key(owner))
+        for outcome in outcomes:
+            mem(tx).put(rows, outcome.episode_id, outcome)
+
+    async def outcomes(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[MiningOutcome]:
+        """What came of mining those of them that were mined."""
+        rows = mem(tx).rows("extractions", owner_key(owner))
+        return [rows[id_] for id_ in ids if id_ in rows]
+
+
+def _ordered(tx: Transaction, owner: Scope) -> list[Episode]:
+    rows = mem(tx).rows("episodes", owner_key(owner)).values()
+    return sorted(rows, key=lambda episode: (episode.position, episode.id))
+
+
+def _in_session(tx: Transaction, owner: Scope, session_id: str | None) -> list[Episode]:
+    return [episode for episode in _ordered(tx, owner) if episode.scope.session_id == session_id]

@@ -1,0 +1,88 @@
+"""Facts of one process: rows as in a database, superseded and strengthened, never changed in what they say."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from aftermind.db.base import Transaction
+from aftermind.db.memory import mem
+from aftermind.stores.inmemory.episodes import owner_key
+from aftermind.types import Cardinality, EpisodeId, Fact, FactId, Scope
+
+
+class InMemoryFacts:
+    """The part of the store that keeps facts. See `Store` for what each method promises."""
+
+    async def add_facts(self, tx: Transaction, given: Sequence[Fact]) -> int:
+        """Insert rows as they are."""
+        added = 0
+        for fact in given:
+            rows = mem(tx).rows("facts", owner_key(fact.scope))
+            if fact.id not in rows:
+                mem(tx).put(rows, fact.id, fact)
+                added += 1
+        return added
+
+    async def supersede_facts(
+        self, tx: Transaction, owner: Scope, ids: Sequence[FactId], *, at: datetime, by_id: FactId | None = None
+    ) -> int:
+        """End our belief in them at `at`."""
+        rows = mem(tx).rows("facts", owner_key(owner))
+        ended = [id_ for id_ in ids if id_ in rows and rows[id_].superseded_at is None]
+        for id_ in ended:
+            mem(tx).put(rows, id_, replace(rows[id_], superseded_at=at))
+        return len(ended)
+
+    async def strengthen_fact(
+        self, tx: Transaction, owner: Scope, fact_id: FactId, *, sources: Sequence[EpisodeId], confidence: float
+    ) -> None:
+        """The same claim once more."""
+        rows = mem(tx).rows("facts", owner_key(owner))
+        fact: Fact | None = rows.get(fact_id)
+        if fact is None:
+            return
+        joined = fact.sources + tuple(source for source in sources if source not in fact.sources)
+        stronger = replace(
+            fact, strength=fact.strength + 1, sources=joined, confidence=max(fact.confidence, confidence)
+        )
+        mem(tx).put(rows, fact_id, stronger)
+
+    async def facts(
+        self,
+        tx: Transaction,
+        owner: Scope,
+        *,
+        subject: str | None = None,
+        predicate: str | None = None,
+        as_of: datetime | None = None,
+        known_at: datetime | None = None,
+        history: bool = False,
+        limit: int = 1_000,
+    ) -> list[Fact]:
+        """Facts of the owner, newest belief first."""
+        now = mem(tx).database.now()
+
+        def fits(fact: Fact) -> bool:
+            if subject not in (None, fact.subject) or predicate not in (None, fact.predicate):
+                return False
+            believed = fact.superseded_at is None if known_at is None else fact.is_believed_at(known_at)
+            return history or (believed and fact.is_valid_at(as_of or now))
+
+        rows = [fact for fact in mem(tx).rows("facts", owner_key(owner)).values() if fits(fact)]
+        return sorted(rows, key=lambda fact: (fact.recorded_at, fact.id), reverse=True)[:limit]
+
+    async def fact(self, tx: Transaction, owner: Scope, fact_id: FactId) -> Fact | None:
+        """One fact by id, superseded or not."""
+        found: Fact | None = mem(tx).rows("facts", owner_key(owner)).get(fact_id)
+        return found
+
+    async def facts_from(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[Fact]:
+        """Facts, believed now, that have one of the episodes among their sources."""
+        wanted = set(ids)
+        believed = await self.facts(tx, owner, history=True, limit=1_000_000)
+        return [fact for fact in believed if fact.superseded_at is None and wanted & set(fact.sources)]
+
+    async def cardinality(self, tx: Transaction, namespace: str, predicate: str) -> Cardinality | None:
+        """How the namespace treats a predicate."""
+        found: Cardinality | None = mem(tx).table("predicates").get((namespace, predicate))
+        return found

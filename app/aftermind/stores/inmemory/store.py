@@ -1,0 +1,113 @@
+"""`InMemoryStore`: the `Store` protocol within one process, and recall's search over it."""
+
+from dataclasses import replace
+
+from aftermind.db.base import Transaction
+from aftermind.db.memory import MemoryTransaction, mem
+from aftermind.stores.base import Tombstone
+from aftermind.stores.inmemory.documents import InMemoryDocuments
+from aftermind.stores.inmemory.episodes import InMemoryEpisodes, owner_key
+from aftermind.stores.inmemory.facts import InMemoryFacts
+from aftermind.stores.searching import Briefing, Found, NodeState, Search, Wanted, briefed, found_among
+from aftermind.types import EpisodeId, JobState, Scope
+
+
+class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments):
+    """Memory in this process. `language` names the stemmer and stop words of search."""
+
+    def __init__(self, *, language: str = "english") -> None:
+        self._language = language
+
+    # search, see `EpisodeSearch`
+
+    async def node_state(self, tx: Transaction) -> NodeState:
+        """No replica."""
+        return NodeState(replica=False)
+
+    async def find(self, tx: Transaction, owner: Scope, search: Search) -> Found:
+        """Every episode of the owner is scored exactly."""
+        key = owner_key(owner)
+        episodes = sorted(mem(tx).rows("episodes", key).values(), key=lambda each: (each.position, each.id))
+        return found_among(episodes, mem(tx).rows("vectors", key), search, language=self._language)
+
+    async def brief(self, tx: Transaction, owner: Scope, wanted: Wanted) -> Briefing:
+        """What is shown."""
+        return await briefed(self, tx, owner, wanted)
+
+    # forgetting, counting
+
+    async def forget(self, tx: Transaction, tombstone: Tombstone) -> dict[str, int]:
+        """Write the tombstone and delete what it covers, with derived facts that lose their last source."""
+        run, key = mem(tx), owner_key(tombstone.owner)
+        stones = run.table("tombstones")
+        run.put(stones, key, (*stones.get(key, ()), tombstone))
+        episodes = run.rows("episodes", key)
+        gone = {id_ for id_, episode in episodes.items() if tombstone.covers(episode)}
+        sessions = {episodes[id_].scope.session_id for id_ in gone}
+        for id_ in gone:
+            for table in ("episodes", "vectors", "extractions"):
+                run.drop(run.rows(table, key), id_)
+        counts = {"episodes": len(gone), "facts": _forget_facts(run, key, gone)}
+        counts["summaries"] = sum(run.drop(run.rows("summaries", key), session) for session in sessions)
+        counts["traits"] = _forget_traits(run, key, gone)
+        if tombstone.session_id is None and tombstone.before is None and not tombstone.ids:
+            counts |= _forget_whole(run, key, counts)
+        if tombstone.before is None and not tombstone.ids:
+            counts["jobs"] = _forget_jobs(run, tombstone)
+        return counts
+
+    async def counts(self, tx: Transaction, owner: Scope) -> dict[str, int]:
+        """Rows of the owner by kind."""
+        run, key = mem(tx), owner_key(owner)
+        facts = [fact for fact in run.rows("facts", key).values() if fact.superseded_at is None]
+        return {
+            "episodes": len(run.rows("episodes", key)),
+            "embedded": len(run.rows("vectors", key)),
+            "facts": len(facts),
+            "blocks": len(run.rows("blocks", key)),
+            "summaries": len(run.rows("summaries", key)),
+            "profiles": int(key in run.table("profiles")),
+        }
+
+
+def _forget_facts(run: MemoryTransaction, key: tuple[str, str], gone: set[EpisodeId]) -> int:
+    rows = run.rows("facts", key)
+    dropped = 0
+    for id_, fact in list(rows.items()):
+        left = tuple(source for source in fact.sources if source not in gone)
+        if fact.sources and not left:
+            dropped += run.drop(rows, id_)
+        elif len(left) < len(fact.sources):
+            run.put(rows, id_, replace(fact, sources=left))
+    return dropped
+
+
+def _forget_traits(run: MemoryTransaction, key: tuple[str, str], gone: set[EpisodeId]) -> int:
+    profile = run.table("profiles").get(key)
+    if profile is None:
+        return 0
+    kept = {name: trait for name, trait in profile.traits.items() if not gone & set(trait.evidence)}
+    run.put(run.table("profiles"), key, replace(profile, traits=kept))
+    return len(profile.traits) - len(kept)
+
+
+def _forget_whole(run: MemoryTransaction, key: tuple[str, str], counts: dict[str, int]) -> dict[str, int]:
+    more = {}
+    for table in ("facts", "blocks", "summaries"):
+        more[table] = counts.get(table, 0) + len(run.rows(table, key))
+        run.put(run.table(table), key, {})
+    more["profiles"] = int(run.drop(run.table("profiles"), key))
+    run.put(run.table("events"), key, [])
+    return more
+
+
+def _forget_jobs(run: MemoryTransaction, stone: Tombstone) -> int:
+    jobs, forgotten = run.table("jobs"), 0
+    for id_, record in list(jobs.items()):
+        job = record.job
+        is_meant = job.scope.owner == stone.owner and stone.session_id in (None, job.scope.session_id)
+        if is_meant and job.created_at <= stone.at and job.state is not JobState.FORGOTTEN:
+            emptied = replace(job, state=JobState.FORGOTTEN, payload={}, raw=None, answer=None, error=None)
+            run.put(jobs, id_, replace(record, job=emptied, token=None))
+            forgotten += 1
+    return forgotten
