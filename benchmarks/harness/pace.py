@@ -31,6 +31,10 @@ class Pace:
             "AFTERMIND_EXTRACT_QUIET_SECONDS": "1",
             "AFTERMIND_EXTRACT_MAX_WAIT_SECONDS": "3",
             "AFTERMIND_MODEL_TIMEOUT_SECONDS": "3",
+            # Ten processes share two cores here: these budgets are twice the default, so that what is counted as
+            # degraded is what a fault did.
+            "AFTERMIND_RECALL_BUDGET_SECONDS": "2",
+            "AFTERMIND_QUERY_EMBEDDING_BUDGET_SECONDS": "0.8",
             "AFTERMIND_SHUTDOWN_GRACE_SECONDS": "4",
         }
 

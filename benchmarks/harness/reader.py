@@ -72,11 +72,18 @@ async def read(reading: Reading) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     memory = Memory()
     with History(Path(reading.folder) / f"reader-{reading.reader}.jsonl") as history:
+        await _warm(memory, stop)
         reader = Reader(reading, memory, history)
         async with asyncio.TaskGroup() as lanes:
             for _ in range(LANES):
                 lanes.create_task(reader.run(stop))
         await memory.close()
+
+
+async def _warm(memory: Memory, stop: asyncio.Event) -> None:
+    """What a readiness probe does: nobody is served before the first recall is whole."""
+    while not stop.is_set() and (await memory.recall("ready", user_id="nobody")).degraded is not None:
+        await asyncio.sleep(LANES / 10)
 
 
 if __name__ == "__main__":

@@ -49,8 +49,8 @@ async def pending_batch(worker: Worker) -> tuple[Tally, bool]:
         return Tally(lost=len(claimed)), True
 
 
-async def ledger_batch(worker: Worker, handler: Handler) -> tuple[Tally, bool]:
-    """Run a batch of one kind from the ledger. Whether more could be claimed.
+async def ledger_batch(worker: Worker, handler: Handler, *, replays: bool = False) -> tuple[Tally, bool]:
+    """Run a batch of one kind from the ledger: live work, or what a replay put in. Whether more could be claimed.
 
     Handlers that take one job at a time run `AT_ONCE` side by side.
     """
@@ -58,7 +58,7 @@ async def ledger_batch(worker: Worker, handler: Handler) -> tuple[Tally, bool]:
     at_once = handler.at_once(runtime.settings)
     limit = at_once if at_once > 1 else AT_ONCE
     lasts = timedelta(seconds=runtime.settings.lease_seconds)
-    leases = await runtime.ledger.claim(handler.kind, worker=runtime.worker, for_=lasts, limit=limit)
+    leases = await runtime.ledger.claim(handler.kind, worker=runtime.worker, for_=lasts, limit=limit, replays=replays)
     if not leases:
         return Tally(), False
     parts = [leases] if at_once > 1 else [[lease] for lease in leases]

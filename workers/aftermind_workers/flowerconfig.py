@@ -8,4 +8,4 @@ natural_time = False  # a clock time can be compared with a log
 max_tasks = 20_000  # bells that it remembers; the ledger has all jobs for good
 inspect_timeout = 2_000.0  # ms
 purge_offline_workers = 300  # seconds until a stopped worker leaves the list
-task_runtime_metric_buckets = [0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 30, 120]
+task_runtime_metric_buckets = [0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0]

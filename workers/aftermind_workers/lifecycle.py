@@ -16,7 +16,7 @@ from celery import signals
 from aftermind.settings import Settings
 from aftermind.wire import queues
 from aftermind_tasks.runtime import Runtime, open_runtime
-from aftermind_workers import config, metrics, reconciler
+from aftermind_workers import config, metrics, reconciler, replayer
 from aftermind_workers.limits import Gates
 from aftermind_workers.loop import LoopThread
 
@@ -125,6 +125,8 @@ def _on_ready(settings: Settings) -> Any:  # Any: a signal's receiver
             # An understudy: whoever holds the advisory lock does the work, so an operator who starts store workers
             # and nothing else has a reconciler all the same.
             worker.loop.submit(reconciler.run(worker.runtime, until=lambda: worker.is_stopping, pause=worker.pause))
+        if queues.REPLAY in sender.app.amqp.queues.consume_from:
+            worker.loop.submit(replayer.run(worker.runtime, until=lambda: worker.is_stopping, pause=worker.pause))
 
     return ready
 

@@ -111,7 +111,8 @@ class Reconciler:
         for backlog in await self.runtime.ledger.backlog():
             self._observe(backlog)
             queue = queues.QUEUE_OF[backlog.kind]
-            found[queue] = found.get(queue, 0) + backlog.runnable
+            found[queue] = found.get(queue, 0) + backlog.runnable - backlog.replays
+            found[queues.REPLAY] = found.get(queues.REPLAY, 0) + backlog.replays
         found[queues.STORE] = found.get(queues.STORE, 0) + await self._pending()
         return found
 

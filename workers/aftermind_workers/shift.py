@@ -20,21 +20,22 @@ SHIFT = 5.0  # seconds of one bell; then the worker rings on, so that every bell
 Step = Callable[[Worker], Awaitable[tuple[Tally, bool]]]  # what became of a batch, and whether there may be more
 
 
-def _ledger_step(kind: JobKind) -> Step:
+def _ledger_step(kind: JobKind, *, replays: bool = False) -> Step:
     async def step(worker: Worker) -> tuple[Tally, bool]:
-        return await batching.ledger_batch(worker, registry.handler(kind))
+        return await batching.ledger_batch(worker, registry.handler(kind), replays=replays)
 
     return step
 
 
+def _steps(queue: str) -> tuple[tuple[JobKind, Step], ...]:
+    if queue == queues.REPLAY:  # every kind, and of each only what a plan brought back
+        return tuple((kind, _ledger_step(kind, replays=True)) for kind in registry.KINDS)
+    live = tuple((kind, _ledger_step(kind)) for kind in registry.KINDS if queues.QUEUE_OF[kind] == queue)
+    return ((JobKind.STORE, batching.pending_batch), *live) if queue == queues.STORE else live
+
+
 # Pending turns first: what Redis accepted outnumbers what the ledger accepted, which is asked once a bell.
-STEPS: Mapping[str, tuple[tuple[JobKind, Step], ...]] = {
-    queue: (
-        *(((JobKind.STORE, batching.pending_batch),) if queue == queues.STORE else ()),
-        *((kind, _ledger_step(kind)) for kind in registry.KINDS if queues.QUEUE_OF[kind] == queue),
-    )
-    for queue in queues.QUEUES
-}
+STEPS: Mapping[str, tuple[tuple[JobKind, Step], ...]] = {queue: _steps(queue) for queue in queues.QUEUES}
 
 
 async def serve(worker: Worker, queue: str) -> int:
