@@ -129,7 +129,9 @@ def line(event: MemoryEvent) -> str:
     """An event as one line for people."""
     colour = next((colour for ending, colour in COLOURS.items() if event.event.endswith(ending)), "cyan")
     rest = {name: value for name, value in event.to_json().items() if name not in _BASIC and value not in (None, "")}
-    told = "  ".join(f"{name}={value}" for name, value in rest.items())
+    told = "  ".join(
+        f"{name}={value:.0f}" if isinstance(value, float) else f"{name}={value}" for name, value in rest.items()
+    )
     who = f"{event.scope.user_id or 'anonymous'}/{event.scope.session_id or '-'}"
     clock = event.at.astimezone().strftime("%H:%M:%S")
     return f"[dim]{clock}[/]  [{colour}]{event.event}[/]  {escape(who)}  {escape(told)}"

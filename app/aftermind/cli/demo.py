@@ -22,11 +22,11 @@ from aftermind.stack import Stack
 
 CONVERSATION = Path(__file__).with_name("conversation.jsonl")  # examples/ links to it
 QUESTIONS = (
-    ("alice", "What theme do I like?"),
+    ("alice", "Which mode do I prefer in apps?"),
     ("alice", "Where do I live now?"),
-    ("alice", "What should nobody cook for me?"),
-    ("alice", "What could I give my sister for her birthday?"),
-    ("ben", "What is my pet called?"),
+    ("alice", "What am I allergic to?"),
+    ("alice", "When is my sister's birthday?"),
+    ("ben", "What is my cat called?"),
 )
 SHOWN = 3  # matches of a question
 
