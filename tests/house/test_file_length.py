@@ -18,4 +18,5 @@ def test_no_file_has_become_two() -> None:
         print(f"{lines:5} {name}")  # noqa: T201  # the report: pytest shows it with -rP, or where the test fails
 
     assert lengths
-    assert not {name: lines for name, lines in long.items() if lines > WALL}
+    sources = ("app", "tasks", "workers")
+    assert not {name: lines for name, lines in long.items() if lines > WALL and name.startswith(sources)}

@@ -1,8 +1,8 @@
 """Rows instead of a block: what is stored and what is on its way, merged without doubles, as recall reads them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -45,8 +45,7 @@ async def search(parts: Parts, scope: Scope, wanted: EpisodeFilter, *, limit: in
         raise errors.InvalidQuery("limit", limit, f"it is a whole number from 1 to {MOST:,}.")
     owner = scope.owner
     waiting = await _on_the_way(parts, owner, limit=max(limit, parts.settings.pending_recalled))
-    async with _node(parts, waiting) as tx:
-        stored = await parts.store.history(tx, owner, wanted, limit=limit)
+    stored = await _from_a_node(parts, waiting, lambda tx: parts.store.history(tx, owner, wanted, limit=limit))
     return _merged(stored, filter(wanted.fits, waiting.episodes))[-limit:]
 
 
@@ -97,17 +96,19 @@ async def profile(parts: Parts, owner: Scope) -> Profile | None:
 
 
 async def _read(parts: Parts, owner: Scope, read: Callable[[Transaction], Awaitable[T]]) -> T:
-    waiting = await _on_the_way(parts, owner, limit=0)
-    async with _node(parts, waiting) as tx:
-        return await read(tx)
+    return await _from_a_node(parts, await _on_the_way(parts, owner, limit=0), read)
 
 
-@asynccontextmanager
-async def _node(parts: Parts, waiting: _OnTheWay) -> AsyncIterator[Transaction]:
-    """A replica that has seen the owner's last write, else the primary."""
+async def _from_a_node(parts: Parts, waiting: _OnTheWay, read: Callable[[Transaction], Awaitable[T]]) -> T:
+    """From a replica that has seen the owner's last write, else from the primary."""
     deadline = asyncio.get_running_loop().time() + parts.settings.db_timeout_seconds
-    async with parts.routing.route(waiting.marks, replicas=waiting.replicas, deadline=deadline) as route:
-        yield route.tx
+    if waiting.replicas:
+        with suppress(errors.StoreUnavailable):  # the replica went away: the primary has it all
+            async with parts.routing.replica(waiting.marks, deadline=deadline) as route:
+                if route is not None:
+                    return await read(route.tx)
+    async with parts.routing.primary(deadline=deadline) as first:
+        return await read(first.tx)
 
 
 async def _on_the_way(parts: Parts, owner: Scope, *, limit: int) -> _OnTheWay:

@@ -21,7 +21,7 @@ from aftermind.recall.reranking import Reranker
 from aftermind.settings import Settings
 from aftermind.stores.base import Store
 from aftermind.stores.searching import EpisodeSearch
-from aftermind.types import Scope, Turn
+from aftermind.types import Scope, ServedBy, Turn
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.keys import Keys
 from aftermind.wire.payloads import decode_turn
@@ -46,8 +46,64 @@ def open_parts(
     chosen = resolver.embedder(settings) if embedder is None or isinstance(embedder, str) else embedder
     namespace = settings.namespace if namespace is None else namespace
     if where.is_in_process:
-        raise errors.InvalidSettings("url", where.store, "a store is a postgresql:// URL.")
+        miner = resolver.extractor(settings) if extractor is None or isinstance(extractor, str) else extractor
+        return _of_one_process(where, settings, namespace, chosen, miner, reranker)
     return _of_postgres(where, settings, namespace, chosen, reranker)
+
+
+def _of_one_process(
+    where: Addresses,
+    settings: Settings,
+    namespace: str,
+    embedder: Embedder | None,
+    extractor: Extractor | None,
+    reranker: Reranker | None,
+) -> Parts:
+    if where.store.rstrip(":/") != "inmemory":
+        raise errors.InvalidSettings("url", where.store, "a store is a postgresql:// URL, or 'inmemory'.")
+    from aftermind.db.memory import MemoryDatabase
+    from aftermind.events.local import LocalBus
+    from aftermind.ledger.inmemory import InMemoryLedger
+    from aftermind.stores.inmemory import InMemoryStore
+
+    db, store = MemoryDatabase(), InMemoryStore(language=settings.language)
+    ledger, events = InMemoryLedger(db, max_lost_leases=settings.max_lost_leases), LocalBus(db)
+    queue = outbox_wiring.make_in_process(
+        settings,
+        db=db,
+        store=store,
+        ledger=ledger,
+        events=events,
+        embedder=embedder,
+        extractor=extractor,
+        summariser=resolver.summariser(settings),
+        profiler=resolver.profiler(settings),
+    )
+    ways = Ways(settings, lambda accept: queue, _nothing)
+    routing = Routing(db, [], store, served_by=ServedBy.PROCESS)
+    recall = _recall(settings, embedder, reranker, store, store, routing, _vectors(settings, embedder), ways, None)
+    return Parts(
+        settings=settings,
+        namespace=namespace,
+        db=db,
+        store=store,
+        ledger=ledger,
+        events=events,
+        recall=recall,
+        routing=routing,
+        ways=ways,
+        check_schema=_nothing_to_check,
+        closing=(recall.close,),
+    )
+
+
+async def _nothing(owner: Scope) -> list[Turn]:
+    """What this process has accepted lies in its own queue, which is asked already."""
+    return []
+
+
+async def _nothing_to_check() -> None:
+    """A store inside the process has no schema."""
 
 
 def _of_postgres(
@@ -127,7 +183,9 @@ def _accepted_by(db: Database, ledger: Ledger) -> Callable[[Scope], Awaitable[li
     return unstored
 
 
-def _vectors(settings: Settings, embedder: Embedder | None, link: RedisLink | None, keys: Keys | None) -> QueryVectors:
+def _vectors(
+    settings: Settings, embedder: Embedder | None, link: RedisLink | None = None, keys: Keys | None = None
+) -> QueryVectors:
     return QueryVectors(
         embedder,
         budget_seconds=settings.query_embedding_budget_seconds,
