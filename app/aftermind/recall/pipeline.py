@@ -31,6 +31,7 @@ from aftermind.wire.pending import Pending
 
 LocalTurns = Callable[[Scope], Awaitable[Sequence[Turn]]]
 
+REPLICAS_SHARE = 0.6  # of the time left, for all replicas together; what remains is the primary's
 RERANKED = 50  # candidates that a reranker reads: a cross-encoder takes some 10 ms each
 SPARE = 3  # times the limit are looked at where diversity is asked for
 
@@ -163,13 +164,32 @@ class Recall:
         run.pending = episodes_of(turns, query.as_of)
 
     async def _from_a_node(self, run: _Run, limit: int) -> None:
-        async with self._routing.route(run.marks, replicas=run.replicas, deadline=run.deadline) as route:
-            if run.query.mode is Mode.RECENCY:
-                await self._newest(run, route, limit)
-            else:
-                await self._best(run, route, limit)
-            run.served_by = route.served_by
-            run.replica = route.node if route.served_by is ServedBy.REPLICA else None
+        if run.replicas and await self._from_a_replica(run, limit):
+            return
+        async with self._routing.primary(deadline=run.deadline) as route:
+            await self._through(run, route, limit)
+
+    async def _from_a_replica(self, run: _Run, limit: int) -> bool:
+        """Whether a replica answered; one that fails on the way leaves enough time for the primary."""
+        left = run.deadline - asyncio.get_running_loop().time()
+        try:
+            async with (
+                asyncio.timeout(max(left * REPLICAS_SHARE, 0.0)),
+                self._routing.replica(run.marks, deadline=run.deadline) as route,
+            ):
+                if route is not None:
+                    await self._through(run, route, limit)
+                return route is not None
+        except (errors.StoreUnavailable, TimeoutError):
+            return False
+
+    async def _through(self, run: _Run, route: Route, limit: int) -> None:
+        if run.query.mode is Mode.RECENCY:
+            await self._newest(run, route, limit)
+        else:
+            await self._best(run, route, limit)
+        run.served_by = route.served_by
+        run.replica = route.node if route.served_by is ServedBy.REPLICA else None
 
     async def _best(self, run: _Run, route: Route, limit: int) -> None:
         question = self._question(run)

@@ -8,7 +8,7 @@ the background every `check` until it serves again, so that no recall waits for 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from time import monotonic
@@ -63,21 +63,39 @@ class Routing:
         self._probe: asyncio.Task[None] | None = None
 
     @asynccontextmanager
-    async def route(
-        self, passed: Iterable[Watermark], *, replicas: bool = True, deadline: float
-    ) -> AsyncIterator[Route]:
-        """A connection to a node whose snapshots show everything up to `passed`.
+    async def replica(self, passed: Iterable[Watermark], *, deadline: float) -> AsyncIterator[Route | None]:
+        """A connection to a replica whose snapshots show everything up to `passed`, or None where none does.
 
-        `replicas=False` asks the primary at once. `deadline` is of the running loop's clock; the caller holds to it.
-        Raises `StoreUnavailable` where no node answers.
+        `deadline` is of the running loop's clock. A replica that fails inside the block is left, and the error raised:
+        `StoreUnavailable`, or the `TimeoutError` of the caller's own deadline.
         """
         marks = tuple(passed)
         async with AsyncExitStack() as stack:
-            route = await self._first(stack, marks, deadline) if replicas else None
-            if route is None:
-                tx = await stack.enter_async_context(self._reading(self._primary, deadline))
-                route = Route(tx=tx, served_by=self._served_by, node="primary")
-            yield route
+            found = await self._first(stack, marks, deadline)
+            if found is None:
+                yield None
+                return
+            node, route = found
+            try:
+                yield route
+            except (errors.Unavailable, TimeoutError, asyncio.CancelledError) as exc:
+                self._leave(node, str(exc) if isinstance(exc, errors.Unavailable) else "no answer in time")
+                raise
+
+    @asynccontextmanager
+    async def primary(self, *, deadline: float) -> AsyncIterator[Route]:
+        """A connection to the primary. Raises `StoreUnavailable`."""
+        async with self._reading(self._primary, deadline) as tx:
+            yield Route(tx=tx, served_by=self._served_by, node="primary")
+
+    @asynccontextmanager
+    async def route(
+        self, passed: Iterable[Watermark], *, replicas: bool = True, deadline: float
+    ) -> AsyncIterator[Route]:
+        """A replica as `replica` gives it, else the primary: for reads that are not tried a second time."""
+        async with AsyncExitStack() as stack:
+            found = await stack.enter_async_context(self.replica(passed, deadline=deadline)) if replicas else None
+            yield found or await stack.enter_async_context(self.primary(deadline=deadline))
 
     def states(self) -> dict[str, str]:
         """What is known of each replica, for metrics and doctor: `serving`, or why it is left."""
@@ -90,25 +108,24 @@ class Routing:
             await asyncio.gather(self._probe, return_exceptions=True)
             self._probe = None
 
-    async def _first(self, stack: AsyncExitStack, marks: tuple[Watermark, ...], deadline: float) -> Route | None:
+    async def _first(
+        self, stack: AsyncExitStack, marks: tuple[Watermark, ...], deadline: float
+    ) -> tuple[Node, Route] | None:
         self._look_again()
         serving = [node for node in self._replicas if node.out is None]
         for node in sorted(serving, key=lambda each: each.known.lag_seconds if each.known else 0.0):
             left = deadline - asyncio.get_running_loop().time()
-            attempt = AsyncExitStack()
             try:
-                async with asyncio.timeout(max(left * REPLICA_SHARE, 0.0)):
-                    tx = await attempt.enter_async_context(self._reading(node.database, deadline))
-                    state = await self._search.node_state(tx)
+                async with AsyncExitStack() as attempt:  # left with its error, so that the connection is not kept
+                    async with asyncio.timeout(max(left * REPLICA_SHARE, 0.0)):
+                        tx = await attempt.enter_async_context(self._reading(node.database, deadline))
+                        state = await self._search.node_state(tx)
+                    self._note(node, state)
+                    if node.out is None and _has_passed(state, marks):
+                        stack.push_async_exit(attempt.pop_all())
+                        return node, Route(tx=tx, served_by=ServedBy.REPLICA, node=node.name)
             except (errors.Unavailable, errors.Conflict, TimeoutError) as exc:
                 self._leave(node, "no answer in time" if isinstance(exc, TimeoutError) else str(exc))
-                await _closed(attempt)
-                continue
-            self._note(node, state)
-            if node.out is None and _has_passed(state, marks):
-                stack.push_async_exit(attempt.pop_all())
-                return Route(tx=tx, served_by=ServedBy.REPLICA, node=node.name)
-            await _closed(attempt)
         return None
 
     def _reading(self, database: Database, deadline: float) -> AbstractAsyncContextManager[Transaction]:
@@ -159,8 +176,3 @@ def _has_passed(state: NodeState, marks: Iterable[Watermark]) -> bool:
     return place is not None and all(
         place.system == mark.system and place.timeline >= mark.timeline and place.lsn >= mark.lsn for mark in marks
     )
-
-
-async def _closed(stack: AsyncExitStack) -> None:
-    with suppress(errors.Unavailable):  # it was left for this very reason
-        await stack.aclose()

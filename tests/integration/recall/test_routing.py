@@ -48,12 +48,12 @@ class Reading:
         )
 
     async def recall(self, text: str, *marks: Watermark) -> RecallBlock:
-        route = self.routing.route
-        self.routing.route = lambda passed, **rest: route(marks, **rest)  # type: ignore[method-assign]
+        replica = self.routing.replica
+        self.routing.replica = lambda passed, **rest: replica(marks, **rest)  # type: ignore[method-assign]
         try:
             return await self.recall_.recall(Query.checked(text, ALICE))
         finally:
-            self.routing.route = route  # type: ignore[method-assign]
+            self.routing.replica = replica  # type: ignore[method-assign]
 
     async def _local(self, owner: Scope) -> list[Turn]:
         return self.waiting

@@ -1,0 +1,132 @@
+"""Recall under load while its nodes die, freeze and are promoted: no recall raises, none is late, none is stale."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from aftermind.db.postgres import PostgresDatabase
+from aftermind.llm.hashing import HashEmbedder
+from aftermind.recall import Node, Query, Recall, Routing
+from aftermind.recall.query_vectors import QueryVectors
+from aftermind.settings import Settings
+from aftermind.stores.postgres import PostgresStore
+from aftermind.stores.postgres.search import READ_SETTINGS, PostgresSearch
+from aftermind.types import RecallBlock, Scope, ServedBy
+from tests.support import faults
+from tests.support.remembered import keep, said
+from tests.support.servers import Servers, psql, start
+from tests.support.waiting import wait_until
+
+ALICE = Scope(user_id="alice", session_id="s1")
+LATEST = 1.6  # seconds: the budget of one, and what a starved machine adds
+
+
+@pytest.fixture
+def own_servers(tmp_path: Path) -> Iterator[Servers]:
+    """Servers of this test alone, for it kills them."""
+    running = start(tmp_path / "stack")
+    try:
+        running.make_template()
+        yield running
+    finally:
+        running.stack.destroy()
+
+
+@dataclass
+class Asking:
+    """Recalls one after the other, and what came of them."""
+
+    recall: Recall
+    blocks: list[RecallBlock] = field(default_factory=list)
+    slowest: float = 0.0
+
+    async def ask(self) -> RecallBlock:
+        started = time.monotonic()
+        block = await self.recall.recall(Query.checked("Where do the bees live?", ALICE))
+        self.slowest = max(self.slowest, time.monotonic() - started)
+        self.blocks.append(block)
+        return block
+
+    async def until_stopped(self, stopped: asyncio.Event) -> None:
+        while not stopped.is_set():
+            await self.ask()
+
+    async def served_by(self, wanted: ServedBy) -> None:
+        async def is_served() -> bool:
+            return (await self.ask()).served_by is wanted
+
+        await wait_until(is_served, timeout=60, description=f"recalls are served by the {wanted}")
+
+
+@pytest.fixture
+async def asking(own_servers: Servers) -> AsyncIterator[Asking]:
+    database = own_servers.create_database()
+    await keep(database.url, [said("The bees live behind the barn"), said("Thanks!")])
+    reading = [
+        PostgresDatabase(url, connect_timeout_seconds=0.5, session_settings=READ_SETTINGS)
+        for url in (database.url, *database.replica_urls)
+    ]
+    search = PostgresSearch()
+    nodes = [Node(name="replica", database=reading[1])]
+    routing = Routing(reading[0], nodes, search, check=timedelta(milliseconds=200))
+    settings = Settings(recall_budget_seconds=1.0)  # type: ignore[call-arg]
+    recall = Recall(PostgresStore(), search, routing, QueryVectors(HashEmbedder()), settings=settings)
+    made = Asking(recall)
+    await made.served_by(ServedBy.REPLICA)
+    made.blocks.clear()
+    yield made
+    await recall.close()
+    for each in reading:
+        await each.close()
+
+
+async def test_a_replica_killed_under_load_fails_no_recall_and_comes_back(own_servers: Servers, asking: Asking) -> None:
+    stopped = asyncio.Event()
+    load = [asyncio.create_task(asking.until_stopped(stopped)) for _ in range(4)]
+
+    for _ in range(2):
+        faults.kill_tree(own_servers.pid("postgres-replica"))
+        await asking.served_by(ServedBy.PRIMARY)
+        await asking.served_by(ServedBy.REPLICA)
+    stopped.set()
+    await asyncio.gather(*load)
+
+    assert {block.degraded for block in asking.blocks} == {None}
+    assert all("behind the barn" in block.text for block in asking.blocks)
+    assert asking.slowest < LATEST
+
+
+async def test_a_frozen_replica_delays_one_recall_by_a_part_of_its_budget(own_servers: Servers, asking: Asking) -> None:
+    with faults.frozen(own_servers.pid("postgres-replica")):
+        for _ in range(20):
+            await asking.ask()
+
+    assert {block.degraded for block in asking.blocks} == {None}
+    assert asking.slowest < LATEST
+    await asking.served_by(ServedBy.REPLICA)
+
+
+async def test_with_the_primary_frozen_the_replica_goes_on_serving(own_servers: Servers, asking: Asking) -> None:
+    with faults.frozen(own_servers.pid("postgres")):
+        for _ in range(20):
+            block = await asking.ask()
+            assert block.served_by is ServedBy.REPLICA
+            assert "behind the barn" in block.text
+
+    assert asking.slowest < LATEST
+
+
+async def test_a_promoted_replica_serves_no_more(own_servers: Servers, asking: Asking) -> None:
+    psql(own_servers.endpoints.replica_admin_urls[0], "SELECT pg_promote()")
+
+    await asking.served_by(ServedBy.PRIMARY)
+    asking.blocks.clear()
+    for _ in range(10):
+        await asking.ask()
+
+    assert {block.served_by for block in asking.blocks} == {ServedBy.PRIMARY}
