@@ -25,6 +25,7 @@ class Record:
     until: datetime | None = None
     place: int | None = None
     due_by: datetime | None = None
+    plan: str | None = None
     attempts: tuple[Attempt, ...] = field(default=())
 
 
@@ -43,7 +44,7 @@ class InMemoryLedger:
             if job.id in _jobs(tx) or _unfinished(tx, job):
                 continue
             now = self._database.now()
-            _keep(tx, Record(job=_made(job, now, run_at=job.run_at or now)))
+            _keep(tx, Record(job=_made(job, now, run_at=job.run_at or now), plan=job.replay_plan_id))
             _follow(tx, job, job.id)
             new.append(job.id)
         return new
@@ -94,7 +95,14 @@ class InMemoryLedger:
     # working
 
     async def claim(
-        self, kind: JobKind, *, worker: str, for_: timedelta, limit: int = 1, ids: Sequence[JobId] | None = None
+        self,
+        kind: JobKind,
+        *,
+        worker: str,
+        for_: timedelta,
+        limit: int = 1,
+        ids: Sequence[JobId] | None = None,
+        replays: bool = False,
     ) -> list[Lease]:
         """Take up to `limit` runnable jobs of a kind, fairest and oldest first."""
         async with self._database.transaction() as tx:
@@ -102,7 +110,7 @@ class InMemoryLedger:
             self._place(tx, kind, now)
             chosen: list[Record] = []
             for record in _runnable(tx, kind):
-                if ids is not None and record.job.id not in ids:
+                if (ids is not None and record.job.id not in ids) or (record.plan is not None) != replays:
                     continue
                 if kind in SERIAL_KINDS and _session_is_taken(tx, record, chosen):
                     continue

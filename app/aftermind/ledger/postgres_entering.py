@@ -8,10 +8,12 @@ from uuid import UUID
 import orjson
 from sqlalchemy import text
 
+from aftermind import errors
 from aftermind.db.base import Transaction
 from aftermind.db.transaction import pg
 from aftermind.types import JobId, NewJob, Scope, Turn
 
+LOOKS = 3  # at an effect whose job is claimed while we push it
 UNFINISHED = "state IN ('queued', 'running', 'retrying')"
 
 # The fair order (start-time fair queueing, Goyal et al., 1996): a job's place is one after the owner's last place, and
@@ -49,12 +51,22 @@ _ENQUEUE = text(
     """
 )
 
+# The slot of the one that waits, else the one beside the one that runs, else the first. By `jobs_effect`.
+_SLOT = """
+    coalesce((SELECT slot FROM aftermind.jobs AS known WHERE known.namespace = given.namespace
+              AND known.kind = given.kind AND known.effect_key = given.effect_key
+              AND known.state IN ('queued', 'retrying') ORDER BY state, slot LIMIT 1),
+             (SELECT 1 - slot FROM aftermind.jobs AS known WHERE known.namespace = given.namespace
+              AND known.kind = given.kind AND known.effect_key = given.effect_key
+              AND known.state = 'running' LIMIT 1), 0)
+"""
+
 # Waits for a lock on the job that it pushes; in the order of effect keys, so that two stores never wait crosswise.
 _DEBOUNCE = text(
     f"""
     INSERT INTO aftermind.jobs AS there (id, namespace, user_id, session_id, agent_id, kind, state, payload,
                                          effect_key, slot, run_at, due_by)
-    SELECT id, namespace, user_id, session_id, agent_id, kind, 'queued', CAST(payload AS jsonb), effect_key, :slot,
+    SELECT id, namespace, user_id, session_id, agent_id, kind, 'queued', CAST(payload AS jsonb), effect_key, {_SLOT},
            clock_timestamp() + least(CAST(:quiet AS interval), CAST(:at_most AS interval)),
            clock_timestamp() + CAST(:at_most AS interval)
     FROM {_ROWS} ORDER BY given.effect_key
@@ -118,17 +130,19 @@ async def enqueue(tx: Transaction, jobs: Sequence[NewJob]) -> list[JobId]:
 
 
 async def debounce(tx: Transaction, jobs: Sequence[NewJob], *, quiet: timedelta, at_most: timedelta) -> list[JobId]:
-    """See `Ledger.debounce`. A running one is left alone, and its successor waits in slot 1 (or 0, if that runs)."""
+    """See `Ledger.debounce`. One that a claim takes at this very moment has begun: the next look finds it running."""
     doing: dict[tuple[str, str, str], JobId] = {}
     left = list(jobs)
-    for slot in (0, 1):
+    for _ in range(LOOKS):
         if not left:
             break
-        rows = await pg(tx).rows(_DEBOUNCE, **_columns(left), slot=slot, quiet=quiet, at_most=at_most)
+        rows = await pg(tx).rows(_DEBOUNCE, **_columns(left), quiet=quiet, at_most=at_most)
         doing |= {(row.namespace, row.kind, row.effect_key): JobId(row.id) for row in rows if row.state != "running"}
         left = [job for job in left if _key(job) not in doing]
     await _follow(tx, [(job, doing[_key(job)]) for job in jobs if _key(job) in doing])
-    return [doing.get(_key(job), job.id) for job in jobs]
+    if left:
+        raise errors.StoreUnavailable("debounce", "its jobs were taken again and again while they were pushed")
+    return [doing[_key(job)] for job in jobs]
 
 
 async def record_stored(tx: Transaction, turns: Sequence[Turn]) -> frozenset[JobId]:

@@ -145,11 +145,11 @@ _BURY_TURN = text(
     """
     INSERT INTO aftermind.jobs AS there (id, namespace, user_id, kind, state, raw, effect_key, attempts, reason_code,
                                          error_class, error, fingerprint)
-    VALUES (:id, :namespace, :user, 'store', 'dead', :raw, CAST(:id AS text), :attempts, :reason_code, :error_class,
-            :error, :fingerprint)
+    VALUES (CAST(:id AS uuid), :namespace, :user, 'store', 'dead', :raw, CAST(CAST(:id AS uuid) AS text), :attempts,
+            :reason_code, :error_class, :error, :fingerprint)
     ON CONFLICT (id) DO UPDATE
-    SET state = 'dead', raw = excluded.raw, reason_code = excluded.reason_code, error = excluded.error,
-        fingerprint = excluded.fingerprint, updated_at = now()
+    SET state = 'dead', raw = excluded.raw, reason_code = excluded.reason_code, error_class = excluded.error_class,
+        error = excluded.error, fingerprint = excluded.fingerprint, turn = NULL, updated_at = now()
     WHERE there.state IN ('queued', 'retrying', 'dead')
     RETURNING id
     """

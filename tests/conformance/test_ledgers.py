@@ -1,0 +1,100 @@
+"""Every ledger keeps the ledger's promises; and what only several connections can show."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+import pytest
+
+from aftermind.db.memory import MemoryDatabase
+from aftermind.db.postgres import PostgresDatabase
+from aftermind.ledger.inmemory import InMemoryLedger
+from aftermind.ledger.postgres import PostgresLedger
+from aftermind.types import JobKind
+from tests.conformance.ledger_contract import LedgerContract, Rig, ids_of, job
+from tests.support.servers import Database
+from tests.support.turns import turn_of
+
+_SHIFT = """
+    UPDATE aftermind.jobs SET run_at = run_at - $1::interval, lease_until = lease_until - $1::interval,
+           due_by = due_by - $1::interval, created_at = created_at - $1::interval,
+           updated_at = updated_at - $1::interval
+"""
+
+
+class MovedDatabase(MemoryDatabase):
+    """A database in memory whose clock can be moved."""
+
+    ahead = timedelta(0)
+
+    def now(self) -> datetime:
+        """The clock, moved."""
+        return datetime.now(UTC) + self.ahead
+
+
+class TestInMemoryLedger(LedgerContract):
+    """The twin."""
+
+    @pytest.fixture
+    def rig(self) -> Rig:
+        """A ledger in memory."""
+        database = MovedDatabase()
+
+        async def pass_time(by: timedelta) -> None:
+            database.ahead += by
+
+        return Rig(db=database, ledger=InMemoryLedger(database), pass_time=pass_time)
+
+
+class TestPostgresLedger(LedgerContract):
+    """The real one, with what needs several connections."""
+
+    @pytest.fixture
+    async def rig(self, database: Database) -> AsyncIterator[Rig]:
+        """A ledger in a database of the test's own."""
+        opened = PostgresDatabase(database.url)
+
+        async def pass_time(by: timedelta) -> None:
+            connection = await asyncpg.connect(database.url)
+            await connection.execute(_SHIFT, by)
+            await connection.close()
+
+        yield Rig(db=opened, ledger=PostgresLedger(opened), pass_time=pass_time)
+        await opened.close()
+
+    async def test_claims_at_one_moment_never_take_the_same_job(self, rig: Rig) -> None:
+        await rig.put(*(job(user=f"u{i % 5}") for i in range(60)))
+
+        batches = await asyncio.gather(*(rig.claim(limit=10, worker=f"w{i}") for i in range(8)))
+
+        taken = Counter(each for batch in batches for each in ids_of(batch))
+        assert set(taken.values()) == {1}
+        rest = await rig.claim()
+        assert len(taken) + len(rest) == 60
+
+    async def test_claims_at_one_moment_never_mine_a_session_twice(self, rig: Rig) -> None:
+        await rig.put(*(job(JobKind.EXTRACT, session=f"s{i % 4}") for i in range(40)))
+
+        batches = await asyncio.gather(*(rig.claim(JobKind.EXTRACT, limit=2, worker=f"w{i}") for i in range(8)))
+
+        sessions = Counter(lease.job.scope.session_id for batch in batches for lease in batch)
+        assert sessions
+        assert set(sessions.values()) == {1}
+
+    async def test_two_stores_of_one_turn_at_one_moment_record_it_once(self, rig: Rig) -> None:
+        turns = [turn_of("alice", str(i)) for i in range(20)]
+
+        async def record() -> int:
+            async with rig.db.transaction() as tx:
+                return len(await rig.ledger.record_stored(tx, turns))
+
+        assert sorted(await asyncio.gather(*(record() for _ in range(4)))) == [0, 0, 0, 20]
+
+    async def test_pushes_at_one_moment_are_one_job(self, rig: Rig) -> None:
+        answers = await asyncio.gather(
+            *(rig.push(*(job(JobKind.EXTRACT, key=f"s{i}") for i in range(10))) for _ in range(6))
+        )
+
+        assert len({each for answer in answers for each in answer}) == 10
