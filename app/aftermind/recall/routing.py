@@ -88,15 +88,6 @@ class Routing:
         async with self._reading(self._primary, deadline) as tx:
             yield Route(tx=tx, served_by=self._served_by, node="primary")
 
-    @asynccontextmanager
-    async def route(
-        self, passed: Iterable[Watermark], *, replicas: bool = True, deadline: float
-    ) -> AsyncIterator[Route]:
-        """A replica as `replica` gives it, else the primary: for reads that are not tried a second time."""
-        async with AsyncExitStack() as stack:
-            found = await stack.enter_async_context(self.replica(passed, deadline=deadline)) if replicas else None
-            yield found or await stack.enter_async_context(self.primary(deadline=deadline))
-
     def states(self) -> dict[str, str]:
         """What is known of each replica, for metrics and doctor: `serving`, or why it is left."""
         return {node.name: node.out or "serving" for node in self._replicas}
