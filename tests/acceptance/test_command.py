@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tests.acceptance.conftest import ROOT, Shell, shell_of
 
-# Ids that break careless code: SQL, globs, separators, quotes, other scripts, the longest that is allowed.
-ODD = ["o'brien; DROP TABLE x--", "*", "a:b", "%", "..", "ålice 你好 🦊", "x" * 512, "{user}", "-rf"]
+# Ids that break careless shells and statements; tests/fundamentals has more of them.
+ODD = ["o'brien; DROP TABLE x--", "*", "ålice 你好 🦊", "x" * 512]
 
 
 def _conversation(folder: Path, name: str, *lines: object) -> str:

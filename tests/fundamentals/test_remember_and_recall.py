@@ -1,8 +1,31 @@
 """What memory does, one concept a test."""
 
+import re
 from datetime import UTC, datetime
+from typing import Any
 
-from aftermind import Memory, Message
+import pytest
+
+from aftermind import Memory, Message, errors
+from aftermind.testing import drain
+
+# Ids that break careless code: SQL, globs, separators, quotes, other scripts, the longest that is allowed.
+ODD = [
+    "o'brien; DROP TABLE x--",
+    "*",
+    "?",
+    "[a-z]",
+    "a:b",
+    "a/b",
+    "@",
+    "%",
+    "%40",
+    "..",
+    "{user}",
+    "-rf",
+    "ålice 你好 🦊",
+    "x" * 512,
+]
 
 
 async def test_what_was_said_is_recalled(memory: Memory, user: str) -> None:
@@ -45,6 +68,30 @@ async def test_another_user_is_never_recalled(memory: Memory, user: str) -> None
     assert "4711" not in (await memory.recall("What is my PIN?", user_id=f"{user}-other")).text
     assert "4711" not in (await memory.recall("What is my PIN?", user_id=user, namespace="other")).text
     assert await memory.history(user_id=None, limit=10) == []
+
+
+async def test_users_with_odd_ids_never_see_each_other(memory: Memory, user: str) -> None:
+    namespace = f"odd-{user}"
+    owners: list[str | None] = [None, *ODD]
+    for place, owner in enumerate(owners):
+        await memory.remember(f"My secret word is wort{place}.", user_id=owner, namespace=namespace)
+
+    async def recalled(owner: str | None) -> list[str]:
+        block = await memory.recall("What is my secret word?", user_id=owner, namespace=namespace)
+        return re.findall(r"wort\d+", block.text)
+
+    assert [await recalled(owner) for owner in owners] == [[f"wort{place}"] for place in range(len(owners))]
+    for owner in owners:
+        await drain(memory, user_id=owner, namespace=namespace)
+    assert [await recalled(owner) for owner in owners] == [[f"wort{place}"] for place in range(len(owners))]
+
+
+@pytest.mark.parametrize("wrong", ["", "x" * 513, "a\x00b", 7, b"bytes", "\ud800"])
+async def test_an_id_that_cannot_be_one_is_refused_at_the_call(memory: Memory, wrong: Any) -> None:  # Any: wrong types
+    with pytest.raises(errors.InvalidScope):
+        await memory.remember("Hello", user_id=wrong)
+    with pytest.raises(errors.InvalidScope):
+        await memory.recall("Hello", user_id=wrong)
 
 
 async def test_the_same_idempotency_key_is_the_same_turn(memory: Memory, user: str) -> None:

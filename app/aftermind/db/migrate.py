@@ -3,8 +3,6 @@
 from pathlib import Path
 
 import asyncpg
-from alembic import command
-from alembic.config import Config
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.pool import NullPool
@@ -89,6 +87,9 @@ async def _refuse_other_dimension(connection: AsyncConnection, dimension: int | 
 
 
 def _upgrade(connection: Connection, dimension: int) -> None:
+    from alembic import command  # 0.5 s to import, and every worker looks at the schema without it
+    from alembic.config import Config
+
     config = Config()
     config.set_main_option("script_location", str(SCRIPTS))
     config.attributes["connection"] = connection
