@@ -19,6 +19,7 @@ from aftermind.db import migrate
 from aftermind.db.postgres import decode_half, encode_half
 from aftermind.llm.hashing import HashEmbedder
 from aftermind.ranking import spoken
+from aftermind.settings import Settings
 from aftermind.stores.postgres.terms import term_keys
 from aftermind.types import Scope
 from aftermind.types.message import new_ids
@@ -105,6 +106,9 @@ async def fill(url: str, size: Size, *, seed: int = 1) -> None:
                 await _copy(connection, rows)
                 rows = []
         await _copy(connection, rows)
+        if size.episodes > Settings().exact_search_max_rows:  # type: ignore[call-arg]
+            await connection.execute("UPDATE aftermind.users SET indexing = 2")
+            await connection.execute("UPDATE aftermind.episodes SET indexed = true")
         await connection.execute("SET maintenance_work_mem = '512MB'")
         await connection.execute(indexed)
         await connection.execute("VACUUM ANALYZE aftermind.episodes")

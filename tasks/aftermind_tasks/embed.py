@@ -6,6 +6,7 @@ from uuid import UUID
 from aftermind import errors
 from aftermind.events.types import MemoryEmbedded
 from aftermind.llm.base import Embedder
+from aftermind.ranking import spoken
 from aftermind.stores.base import Vector
 from aftermind.types import Episode, EpisodeId, JobId, Lease, Scope
 from aftermind_tasks.outcomes import Done, Outcome
@@ -22,7 +23,7 @@ async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outco
     flat = [episode for group in episodes.values() for episode in group]
     vectors: dict[EpisodeId, Vector] = {}
     for part in _parts(flat, runtime.embedder):
-        rows = await runtime.embedder.embed([episode.content for episode in part])
+        rows = await runtime.embedder.embed([spoken(episode.name, episode.content) for episode in part])
         vectors |= {episode.id: row for episode, row in zip(part, rows, strict=True)}
     return await _write(runtime, leases, episodes, vectors)
 

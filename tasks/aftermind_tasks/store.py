@@ -17,6 +17,7 @@ from aftermind.events.types import MemoryEvent, MemoryUpdateCompleted, MemoryUpd
 from aftermind.ledger.backoff import backoff
 from aftermind.ledger.base import Failure
 from aftermind.llm import trust
+from aftermind.ranking import spoken
 from aftermind.stores.base import Mined, MiningOutcome, Tombstone, Vector
 from aftermind.types import Episode, EpisodeId, JobId, JobKind, Lease, NewJob, Scope, Turn
 from aftermind.wire import queues
@@ -290,5 +291,5 @@ async def _vectors(runtime: Runtime, turns: Sequence[Turn]) -> dict[EpisodeId, V
     if embedder is None or not embedder.inline:
         return {}
     episodes = [episode for turn in turns for episode in turn.episodes()]
-    rows = await embedder.embed([episode.content for episode in episodes])
+    rows = await embedder.embed([spoken(episode.name, episode.content) for episode in episodes])
     return {episode.id: row for episode, row in zip(episodes, rows, strict=True)}

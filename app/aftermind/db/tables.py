@@ -5,6 +5,7 @@ from datetime import datetime
 from pgvector.sqlalchemy import HALFVEC
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     DateTime,
     Double,
@@ -51,6 +52,7 @@ USERS = Table(
     _key("user_id"),
     _time("created_at", now=True),
     Column("forgets", Integer, nullable=False, server_default=text("0")),
+    Column("indexing", SmallInteger, nullable=False, server_default=text("0")),  # stores.postgres.indexing
 )
 
 TOMBSTONES = Table(
@@ -84,6 +86,7 @@ EPISODES = Table(
     Column("mark", Text),
     Column("terms", ARRAY(BigInteger), nullable=False),  # stores.postgres.terms.term_keys: each term with its owner
     Column("embedding", HALFVEC),  # its dimension is the database's own: see `meta`
+    Column("indexed", Boolean, nullable=False, server_default=text("false")),  # in the index of neighbours
 )
 
 PREDICATES = Table(

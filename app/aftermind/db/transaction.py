@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
+import asyncpg
 from sqlalchemy import CursorResult, Executable, Row, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -52,6 +53,18 @@ class PgTransaction:
     async def row(self, statement: Executable, **parameters: Any) -> Row[Any] | None:  # Any: see Parameters
         """The first row of one statement, or None."""
         return (await self.execute(statement, parameters)).first()
+
+    async def record(self, statement: str, *arguments: Any) -> "asyncpg.Record | None":  # Any: see Parameters
+        """The first row as the driver itself gives it, for reads where the 0.12 ms of SQLAlchemy count.
+
+        `statement` has $1, $2 … Outside of the transaction's own BEGIN and COMMIT: for reads without a namespace only.
+        """
+        async with self._deadline():
+            connection = (await self._connection.get_raw_connection()).driver_connection
+            if connection is None:
+                raise errors.StoreUnavailable(self._what, "the connection is gone")
+            found: asyncpg.Record | None = await connection.fetchrow(statement, *arguments)
+            return found
 
     async def count(self, statement: Executable, **parameters: Any) -> int:  # Any: see Parameters
         """How many rows one statement changed."""

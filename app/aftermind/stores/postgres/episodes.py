@@ -16,7 +16,7 @@ from aftermind.stores.postgres.terms import term_keys
 from aftermind.types import Episode, EpisodeId, Scope
 
 _E = EPISODES.c
-_SHOWN = tuple(column for column in EPISODES.c if column.name not in ("terms", "embedding", "job_id"))
+_SHOWN = tuple(column for column in EPISODES.c if column.name not in ("terms", "embedding", "indexed", "job_id"))
 
 # Owners sorted, so that two transactions never wait crosswise. The rows are locked against a forget, which takes them
 # FOR UPDATE; stores of one owner do not wait for each other.
@@ -46,9 +46,11 @@ _TOMBSTONES = text(
 _ADD = text(
     """
     INSERT INTO aftermind.episodes (namespace, user_id, id, session_id, agent_id, role, name, content, metadata,
-                                    occurred_at, remembered_at, position, mark, terms, embedding)
+                                    occurred_at, remembered_at, position, mark, terms, embedding, indexed)
     SELECT namespace, user_id, id, session_id, agent_id, role, name, content, CAST(metadata AS jsonb), occurred_at,
-           remembered_at, position, mark, CAST(terms AS bigint[]), embedding
+           remembered_at, position, mark, CAST(terms AS bigint[]), embedding,
+           coalesce((SELECT indexing > 0 FROM aftermind.users
+                     WHERE users.namespace = given.namespace AND users.user_id = given.user_id), false)
     FROM unnest(CAST(:namespaces AS text[]), CAST(:users AS text[]), CAST(:ids AS uuid[]), CAST(:sessions AS text[]),
                 CAST(:agents AS text[]), CAST(:roles AS text[]), CAST(:names AS text[]), CAST(:contents AS text[]),
                 CAST(:metadata AS text[]), CAST(:occurred AS timestamptz[]), CAST(:remembered AS timestamptz[]),

@@ -11,7 +11,7 @@ from aftermind.stores.base import Mined, MiningOutcome
 from aftermind.stores.postgres.rows import episode_of
 from aftermind.types import Episode, EpisodeId, JobId, Scope
 
-_SHOWN = tuple(column for column in EPISODES.c if column.name not in ("terms", "embedding", "job_id"))
+_SHOWN = tuple(column for column in EPISODES.c if column.name not in ("terms", "embedding", "indexed", "job_id"))
 
 _NOTE = text(
     """

@@ -4,16 +4,17 @@ from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Any
 
+import asyncpg
 import numpy as np
 import orjson
 from numpy.typing import NDArray
-from sqlalchemy import Row, TextClause, text
 
 from aftermind import errors
 from aftermind.db.base import Transaction
 from aftermind.db.transaction import pg
 from aftermind.ranking import Frame, Frequencies
 from aftermind.stores.postgres.briefing import brief
+from aftermind.stores.postgres.positional import Positional
 from aftermind.stores.postgres.terms import keys_of
 from aftermind.stores.searching import CONTEXT, Briefing, Found, NodeState, Search, Wanted
 from aftermind.types import Scope, Watermark
@@ -32,7 +33,7 @@ MOST_READ = 2_000  # rows that the rarest terms of a question lead to, together;
 # One round trip before the search: is this node far enough?
 # A replica's timeline is the highest that it has seen: its control file alone is as old as its last restart point.
 # A replica that streams and has replayed all it received is not late, however long ago the last commit was.
-_STATE = text(
+_STATE = Positional.of(
     """
     SELECT recovering, system, lsn, late,
            CASE WHEN recovering THEN (
@@ -108,14 +109,16 @@ def _rows_of_spans(fits: str) -> str:
 # telling   the rarest terms, as many as lead to MOST_READ rows
 # said      the best by words;  near  the best by vector: compared one by one, or by episodes_embedding
 # spans     the places around the hits, overlapping ones joined
-def _find(*, filtered: bool) -> TextClause:
+def _find(*, filtered: bool) -> Positional:
     """The search; where nothing filters, the filters are left out of it, for they cost time in being compared with."""
     fits = _FITS if filtered else "true"
-    return text(
+    return Positional.of(
         f"""
         WITH ceiling AS MATERIALIZED (
-            SELECT greatest(CAST(:exact AS bigint), sqrt(1000 * greatest(reltuples, 0)))::bigint
-                   * {10 if filtered else 1} AS most,
+            SELECT CASE WHEN coalesce((SELECT indexing FROM aftermind.users AS e WHERE {_OWNED}), 0) < 2
+                   THEN 1000000000
+                   ELSE greatest(CAST(:exact AS bigint), sqrt(1000 * greatest(reltuples, 0)))::bigint
+                        * {10 if filtered else 1} END AS most,
                    set_config('hnsw.ef_search', '{EF_SEARCH}', true) AS walk,
                    set_config('hnsw.iterative_scan', 'strict_order', true) AS further
             FROM pg_class WHERE oid = 'aftermind.episodes'::regclass
@@ -150,7 +153,7 @@ def _find(*, filtered: bool) -> TextClause:
             ) UNION ALL (
                 SELECT e.id, e.session_id, e.position, e.embedding <=> {_VECTOR} AS distance
                 FROM aftermind.episodes e
-                WHERE {_OWNED_UNINDEXED} AND {fits}
+                WHERE {_OWNED_UNINDEXED} AND e.indexed AND {fits}
                   AND {_VECTOR} IS NOT NULL AND (SELECT episodes FROM sized) > (SELECT most FROM ceiling)
                 ORDER BY e.embedding <=> {_VECTOR} LIMIT CAST(:hits AS bigint)
             )) AS nearest
@@ -209,13 +212,17 @@ class PostgresSearch:
 
     async def node_state(self, tx: Transaction) -> NodeState:
         """How far this node is; run it before the search and on the same connection. Locks nothing."""
-        row = await pg(tx).row(_STATE)
+        row = await pg(tx).record(_STATE.sql)
         if row is None:
             raise errors.Bug("Postgres did not tell its state.")
-        if not row.recovering:
+        if not row["recovering"]:
             return NodeState(replica=False)
-        place = Watermark(system=row.system, timeline=row.timeline, lsn=row.lsn) if row.lsn is not None else None
-        late = float("inf") if row.late is None else max(float(row.late), 0.0)
+        place = (
+            Watermark(system=row["system"], timeline=row["timeline"], lsn=row["lsn"])
+            if row["lsn"] is not None
+            else None
+        )
+        late = float("inf") if row["late"] is None else max(float(row["late"]), 0.0)
         return NodeState(replica=True, replayed=place, lag_seconds=late)
 
     async def find(self, tx: Transaction, owner: Scope, search: Search) -> Found:
@@ -223,17 +230,18 @@ class PostgresSearch:
         keys = keys_of(owner, search.question.terms)
         filtered = not search.wanted.is_open or search.known_at is not None
         known = None if filtered else self._sizes.get(owner.owner)
-        row = await pg(tx).row(_FIND[filtered], **_parameters(owner, search, keys, known))
+        statement, given = _FIND[filtered], _parameters(owner, search, keys, known)
+        row = await pg(tx).record(statement.sql, *statement.values(given))
         if row is None:
             raise errors.Bug("the search answered nothing at all.")
         if known is None and not filtered:
-            self._sizes.put(owner.owner, row.episodes)
-        frequencies = Frequencies(episodes=row.episodes, having=row.frequencies or [0] * len(keys))
+            self._sizes.put(owner.owner, row["episodes"])
+        frequencies = Frequencies(episodes=row["episodes"], having=row["frequencies"] or [0] * len(keys))
         return Found(
-            ids=row.ids or (),
+            ids=row["ids"] or (),
             frame=_frame(row, keys),
             frequencies=frequencies,
-            similar=row.nearest or (),
+            similar=row["nearest"] or (),
         )
 
     async def brief(self, tx: Transaction, owner: Scope, wanted: Wanted) -> Briefing:
@@ -269,21 +277,21 @@ def _parameters(
     }
 
 
-def _frame(row: Row[Any], keys: Sequence[int]) -> Frame:
-    lengths = np.array(row.lengths or (), dtype=np.int64)
-    similarity = np.array(row.similarities or (), dtype=np.float64)
-    sessions: Sequence[str | None] = row.sessions or ()
-    positions = np.array(row.positions or (), dtype=np.int64)
-    near = _within_reach(sessions, positions, np.array(row.hit or (), dtype=np.bool_))
+def _frame(row: asyncpg.Record, keys: Sequence[int]) -> Frame:
+    lengths = np.array(row["lengths"] or (), dtype=np.int64)
+    similarity = np.array(row["similarities"] or (), dtype=np.float64)
+    sessions: Sequence[str | None] = row["sessions"] or ()
+    positions = np.array(row["positions"] or (), dtype=np.int64)
+    near = _within_reach(sessions, positions, np.array(row["hit"] or (), dtype=np.bool_))
     return Frame(
         session=sessions,
         position=positions,
-        hits=_hits(bytes(row.terms or b""), lengths, keys),
+        hits=_hits(bytes(row["terms"] or b""), lengths, keys),
         length=lengths,
         similarity=similarity,
-        name=row.names or (),
-        asking=np.array(row.asking or (), dtype=np.bool_),
-        candidate=near & np.array(row.fits or (), dtype=np.bool_),
+        name=row["names"] or (),
+        asking=np.array(row["asking"] or (), dtype=np.bool_),
+        candidate=near & np.array(row["fits"] or (), dtype=np.bool_),
     )
 
 

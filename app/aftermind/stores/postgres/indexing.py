@@ -1,0 +1,65 @@
+"""Which owners' vectors are in the index of neighbours: those with more episodes than are compared one by one.
+
+An owner goes through `users.indexing`: 0, compared one by one; 1, new episodes are indexed as they come while the old
+ones follow in small steps; 2, all are in, and search walks the index.
+"""
+
+from datetime import timedelta
+
+from sqlalchemy import text
+
+from aftermind.db.base import Database
+from aftermind.db.transaction import pg
+from aftermind.types import Scope
+
+STEP = 200  # episodes a transaction: an entry takes about a millisecond, and nobody's store waits longer for a lock
+_TIMEOUT = timedelta(seconds=30)
+
+# Every turn leaves two events, so the counters tell who may be big, without looking at episodes.
+_CANDIDATES = text(
+    """
+    SELECT users.namespace, users.user_id FROM aftermind.event_counters AS counters
+    JOIN aftermind.users AS users ON users.namespace = counters.namespace AND users.user_id = counters.user_id
+    WHERE users.indexing < 2 AND counters.last > CAST(:rows AS bigint) / 2
+      AND (SELECT count(*) FROM (
+          SELECT 1 FROM aftermind.episodes AS e
+          WHERE e.namespace = users.namespace AND e.user_id = users.user_id LIMIT CAST(:rows AS bigint) + 1) AS some)
+          > :rows
+    LIMIT :limit
+    """
+)
+# Waits for the stores that hold the owner FOR SHARE: what they have written is not indexed, what comes later is.
+_BEGIN = text(
+    """
+    UPDATE aftermind.users SET indexing = greatest(indexing, CAST(1 AS smallint))
+    WHERE namespace = :namespace AND user_id = :user
+    """
+)
+_STEP = text(
+    """
+    UPDATE aftermind.episodes SET indexed = true
+    WHERE namespace = :namespace AND user_id = :user AND id IN (
+        SELECT id FROM aftermind.episodes WHERE namespace = :namespace AND user_id = :user AND NOT indexed LIMIT :limit)
+    """
+)
+_READY = text("UPDATE aftermind.users SET indexing = 2 WHERE namespace = :namespace AND user_id = :user")
+
+
+async def grown(database: Database, *, more_than: int, limit: int = 10) -> list[Scope]:
+    """Owners with more episodes than that, who are not wholly indexed yet."""
+    async with database.transaction(read_only=True) as tx:
+        rows = await pg(tx).rows(_CANDIDATES, rows=more_than, limit=limit)
+    return [Scope(namespace=row.namespace, user_id=row.user_id or None) for row in rows]
+
+
+async def index(database: Database, owner: Scope, *, steps: int) -> bool:
+    """Take at most `steps` steps towards an owner whose vectors are all indexed; whether they are."""
+    given = {"namespace": owner.namespace, "user": owner.user_column}
+    async with database.transaction() as tx:
+        await pg(tx).execute(_BEGIN, given)
+    for _ in range(steps):
+        async with database.transaction(timeout=_TIMEOUT.total_seconds()) as tx:
+            if await pg(tx).count(_STEP, **given, limit=STEP) < STEP:
+                await pg(tx).execute(_READY, given)
+                return True
+    return False
