@@ -50,6 +50,7 @@ class Findings:
     recovery_p99_s: float
     recall_p99_ms: float
     remember_p99_ms: float
+    recovery_s: dict[str, float] = field(default_factory=dict)
     examples: dict[str, list[str]] = field(default_factory=dict)
 
     FAULTS = (
@@ -87,6 +88,7 @@ def compare(
     facts = Counter(name for fact in evidence.facts for name in _objects(fact.object))
     wanted = {entry.fact for entry in told.values() if entry.fact}
     outside = [entry for entry in recalled if entry.type == "degraded" and not _is_excused(entry, strikes)]
+    recoveries = _recoveries(told, strikes, evidence)
     lost = sorted(told.keys() - stored.keys())
     doubled = [marker for marker, count in stored.items() if count > 1]
     doubled_facts = [name for name, count in facts.items() if count > 1]
@@ -110,7 +112,8 @@ def compare(
         recovered=len((attempted - told.keys()) & stored.keys()),
         degraded_recalls=sum(entry.type == "degraded" for entry in recalled),
         spooled=sum(entry.spooled for entry in told.values()),
-        recovery_p99_s=percentile(_recoveries(told, strikes, evidence), 0.99),
+        recovery_p99_s=percentile([seconds for _, seconds in recoveries], 0.99),
+        recovery_s={kind: max(seconds for found, seconds in recoveries if found == kind) for kind, _ in recoveries},
         recall_p99_ms=1000 * percentile([entry.ended - entry.began for entry in recalled], 0.99),
         remember_p99_ms=1000 * percentile([entry.took for entry in told.values()], 0.99),
         examples={
@@ -161,16 +164,11 @@ def _out_of_order(told: Iterable[str], evidence: Evidence) -> int:
     return inversions
 
 
-def _recoveries(told: dict[str, Remembered], strikes: Sequence[Strike], evidence: Evidence) -> list[float]:
+def _recoveries(told: dict[str, Remembered], strikes: Sequence[Strike], evidence: Evidence) -> list[tuple[str, float]]:
     """For each fault, how long after its end the last turn was stored that had been acknowledged by then."""
-    stored = {
-        marker: episode.stored_at
-        for episode in evidence.episodes
-        for marker in wording.markers_in(episode.content)
-        if episode.stored_at is not None
-    }
-    pairs = [(entry.at, stored[marker]) for marker, entry in told.items() if marker in stored]
+    stored = evidence.stored_at
+    pairs = [(entry.at, stored[entry.job]) for entry in told.values() if entry.job in stored]
     return [
-        max((at - strike.ended for told_at, at in pairs if told_at <= strike.ended < at), default=0.0)
+        (strike.kind, max((at - strike.ended for told_at, at in pairs if told_at <= strike.ended < at), default=0.0))
         for strike in strikes
     ]

@@ -1,11 +1,11 @@
 """What the database holds at the end: the other side of the comparison. Read by plain SQL, past all code of ours."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import asyncpg
 
 _EPISODES = """
-    SELECT user_id, session_id, position, content, embedding IS NOT NULL AS embedded, job_id FROM aftermind.episodes
+    SELECT user_id, session_id, position, content, embedding IS NOT NULL AS embedded FROM aftermind.episodes
 """
 _FACTS = """
     SELECT user_id, predicate, object, strength FROM aftermind.facts WHERE superseded_at IS NULL
@@ -25,24 +25,26 @@ _DONE_TWICE = """
     SELECT count(*) FROM (
         SELECT job_id FROM aftermind.job_attempts WHERE outcome = 'done' GROUP BY 1 HAVING count(*) > 1) AS twice
 """
+# By the plans' items: a letter may have joined a job that was put in meanwhile, whose origin is another one.
 _SUCCESSORS = """
     SELECT count(*) FILTER (WHERE successors = 0) AS orphans, count(*) FILTER (WHERE successors > 1) AS doubled FROM (
-        SELECT old.id, count(new.id) AS successors FROM aftermind.jobs AS old
-        LEFT JOIN aftermind.jobs AS new ON new.origin_job_id = old.id WHERE old.state = 'replayed' GROUP BY 1
+        SELECT old.id, count(DISTINCT new.id) AS successors FROM aftermind.jobs AS old
+        LEFT JOIN aftermind.replay_items AS item ON item.job_id = old.id
+        LEFT JOIN aftermind.jobs AS new ON new.id = item.new_job_id OR new.origin_job_id = old.id
+        WHERE old.state = 'replayed' GROUP BY 1
     ) AS counted
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredEpisode:
-    """One row of `episodes`; `stored_at` is when its store job closed, in seconds since 1970."""
+    """One row of `episodes`."""
 
     user: str
     session: str
     position: int
     content: str
     embedded: bool
-    stored_at: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,8 @@ class StoredFact:
 class Evidence:
     """Everything that is looked at. `dead` and `unfinished` count jobs by reason and by kind and state.
 
+    `stored_at` is when store jobs were closed, in seconds since 1970.
+
     `done_twice`: jobs of which two attempts claim the effect. `orphans`, `doubled`: replayed dead letters without a
     successor, and with several.
     """
@@ -70,6 +74,7 @@ class Evidence:
     done_twice: int
     orphans: int
     doubled: int
+    stored_at: dict[str, float] = field(default_factory=dict)
 
     @property
     def dead_letters(self) -> int:
@@ -88,7 +93,6 @@ async def read(database_url: str) -> Evidence:
 
 
 async def _read(connection: "asyncpg.Connection[asyncpg.Record]") -> Evidence:
-    stored = {row["id"]: row["at"] for row in await connection.fetch(_STORED)}
     successors = await connection.fetchrow(_SUCCESSORS)
     assert successors is not None
     return Evidence(
@@ -99,7 +103,6 @@ async def _read(connection: "asyncpg.Connection[asyncpg.Record]") -> Evidence:
                 position=row["position"],
                 content=row["content"],
                 embedded=row["embedded"],
-                stored_at=stored.get(row["job_id"]),
             )
             for row in await connection.fetch(_EPISODES)
         ),
@@ -112,4 +115,5 @@ async def _read(connection: "asyncpg.Connection[asyncpg.Record]") -> Evidence:
         done_twice=await connection.fetchval(_DONE_TWICE),
         orphans=successors["orphans"],
         doubled=successors["doubled"],
+        stored_at={str(row["id"]): row["at"] for row in await connection.fetch(_STORED)},
     )

@@ -24,6 +24,7 @@ class Remembered:
     fact: str | None = None
     spooled: bool = False
     took: float = 0.0
+    job: str = ""
     why: str = ""
 
 

@@ -1,7 +1,7 @@
 """The model server of a run: it finds the facts that the numbered turns of its prompt state, when it is well.
 
-A process of its own (`python -m benchmarks.harness.model`); the runner switches its faults on and off over HTTP. Until it
-is mended it gives no usable answer about a poisoned turn, however often it is asked: those jobs become dead letters.
+A process of its own (`python -m benchmarks.harness.model`); the runner switches its faults on and off over HTTP. Until
+it is mended it gives no usable answer about a poisoned turn, however often it is asked: such jobs become dead letters.
 """
 
 import asyncio
@@ -109,8 +109,7 @@ class Model:
 @asynccontextmanager
 async def model_server(*, root: Path, env: Mapping[str, str]) -> AsyncIterator[Model]:
     """A running server for the block."""
-    argv = [*dying_with_parent("KILL"), sys.executable, "-m", "benchmarks.harness.model"]
-    process = subprocess.Popen(argv, cwd=root, env=dict(env), stdout=subprocess.PIPE, text=True)
+    process = _start(root, env)
     assert process.stdout is not None
     try:
         yield Model((await asyncio.to_thread(process.stdout.readline)).strip())
@@ -118,6 +117,11 @@ async def model_server(*, root: Path, env: Mapping[str, str]) -> AsyncIterator[M
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+def _start(root: Path, env: Mapping[str, str]) -> "subprocess.Popen[str]":
+    argv = [*dying_with_parent("KILL"), sys.executable, "-m", "benchmarks.harness.model"]
+    return subprocess.Popen(argv, cwd=root, env=dict(env), stdout=subprocess.PIPE, text=True)
 
 
 def main() -> None:

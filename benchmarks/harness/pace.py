@@ -61,6 +61,7 @@ class Reading:
 
 
 def environment(settings: Mapping[str, str], *, root: Path) -> dict[str, str]:
-    """Ours without anybody's own settings, and with these; `root` is where `benchmarks` can be imported from."""
+    """Ours without anybody's own settings, and with these; `root` is the tree whose code runs, whatever is installed."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("AFTERMIND_", "OPENAI_"))}
-    return {**inherited, **settings, "PYTHONPATH": str(root), "PYTHONUNBUFFERED": "1"}
+    paths = os.pathsep.join(str(root / each) for each in ("", "app", "tasks", "workers"))
+    return {**inherited, **settings, "PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"}

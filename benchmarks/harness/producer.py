@@ -59,10 +59,10 @@ class Lane:
                 receipt = await self._memory.remember([message], user_id=before.user, session_id=before.session)
         except (AftermindError, TimeoutError) as exc:  # nobody knows whether it was taken
             return _ended(before, "info", why=f"{type(exc).__name__}: {exc}")
-        return _ended(before, "ok", spooled=receipt.spooled)
+        return _ended(before, "ok", spooled=receipt.spooled, job=str(receipt.job_id))
 
 
-def _ended(before: Remembered, kind: str, *, spooled: bool = False, why: str = "") -> Remembered:
+def _ended(before: Remembered, kind: str, *, spooled: bool = False, job: str = "", why: str = "") -> Remembered:
     at = now()
     return Remembered(
         type="ok" if kind == "ok" else "info",
@@ -74,6 +74,7 @@ def _ended(before: Remembered, kind: str, *, spooled: bool = False, why: str = "
         at=at,
         took=at - before.at,
         spooled=spooled,
+        job=job,
         why=why,
     )
 

@@ -9,16 +9,19 @@ import json
 import random
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 from aftermind import AftermindError, Memory, RecallBlock
 from benchmarks.harness import wording
 from benchmarks.harness.history import History, Recalled, Remembered, Tail, now
 from benchmarks.harness.pace import Reading
+from tests.support.waiting import wait_until
 
 LANES = 4
 FRESH = 12  # acknowledged turns among which half of the recalls choose: the newest are the hardest to see
 LONGEST_CALL = 10.0  # seconds; recall() promises one
+LONGEST_START = 30.0
 
 
 class Reader:
@@ -72,7 +75,8 @@ async def read(reading: Reading) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     memory = Memory()
     with History(Path(reading.folder) / f"reader-{reading.reader}.jsonl") as history:
-        await _warm(memory, stop)
+        # What a readiness probe does: nobody is served before the first recall is whole.
+        await wait_until(partial(_is_whole, memory), timeout=LONGEST_START, description="a first recall is whole")
         reader = Reader(reading, memory, history)
         async with asyncio.TaskGroup() as lanes:
             for _ in range(LANES):
@@ -80,10 +84,8 @@ async def read(reading: Reading) -> None:
         await memory.close()
 
 
-async def _warm(memory: Memory, stop: asyncio.Event) -> None:
-    """What a readiness probe does: nobody is served before the first recall is whole."""
-    while not stop.is_set() and (await memory.recall("ready", user_id="nobody")).degraded is not None:
-        await asyncio.sleep(LANES / 10)
+async def _is_whole(memory: Memory) -> bool:
+    return (await memory.recall("ready", user_id="nobody")).degraded is None
 
 
 if __name__ == "__main__":

@@ -103,9 +103,14 @@ async def site(servers: Servers, folder: Path) -> AsyncIterator[Site]:
         await asyncio.to_thread(servers.drop_database, database)
 
 
-def up(folder: Path, *, postgres_settings: Mapping[str, str] | None = None) -> Servers:
-    """The embedded stack as users have it, in a folder of the run's own, with a migrated template to copy from."""
-    stack = Stack(folder, postgres_settings=postgres_settings)
+# No power is cut here: what a killed process had written is with the kernel, synced or not. What differs is how long a
+# killed Postgres takes to come back, because before its recovery it syncs every file that it has.
+NO_POWER_IS_CUT = {"fsync": "off"}
+
+
+def up(folder: Path) -> Servers:
+    """The embedded stack, in a folder of the run's own, with a migrated template to copy from."""
+    stack = Stack(folder, postgres_settings=NO_POWER_IS_CUT)
     servers = Servers(stack, stack.up())
     servers.make_template()
     return servers

@@ -13,8 +13,30 @@ from benchmarks.harness import planted
 
 __all__ = ["app"]
 
+_USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class Told(logging.Formatter):
+    """Lines with what a decision was about beside them: ids and counts."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The message, then what was given as `extra`."""
+        extra = {name: value for name, value in vars(record).items() if name not in _USUAL}
+        return f"{super().format(record)} {extra or ''}"
+
+
+def tell() -> None:
+    """Write our own loggers' lines to stderr, past Celery's format."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(Told("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    for name in ("aftermind", "aftermind_tasks", "aftermind_workers"):
+        logging.getLogger(name).handlers = [handler]
+        logging.getLogger(name).setLevel(logging.INFO)
+        logging.getLogger(name).propagate = False
+
+
+tell()
 planted.plant(os.environ)
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO)
     asyncio.run(reconciler._main())

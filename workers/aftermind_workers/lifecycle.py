@@ -7,12 +7,14 @@ import os
 import signal
 import socket
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
 from celery import signals
 
+from aftermind import errors
 from aftermind.settings import Settings
 from aftermind.wire import queues
 from aftermind_tasks.runtime import Runtime, open_runtime
@@ -23,6 +25,7 @@ from aftermind_workers.loop import LoopThread
 log = logging.getLogger(__name__)
 
 WATCH_SECONDS = 5.0
+OPEN_SECONDS = 1.0  # between two tries to open the store, beside those of the opening itself
 
 
 @dataclass(slots=True)
@@ -119,16 +122,29 @@ def _on_ready(settings: Settings) -> Any:  # Any: a signal's receiver
     def ready(*, sender: Any, **_: object) -> None:  # Any: Celery's consumer
         if sender.pool.__class__.__module__.endswith("prefork"):
             return  # the parent only forks; each child opens at its first bell
-        worker = current(settings)
-        worker.loop.submit(worker.watch_memory(settings.worker_max_memory_bytes))
-        if queues.STORE in sender.app.amqp.queues.consume_from:
-            # An understudy: whoever holds the advisory lock does the work, so an operator who starts store workers
-            # and nothing else has a reconciler all the same.
-            worker.loop.submit(reconciler.run(worker.runtime, until=lambda: worker.is_stopping, pause=worker.pause))
-        if queues.REPLAY in sender.app.amqp.queues.consume_from:
-            worker.loop.submit(replayer.run(worker.runtime, until=lambda: worker.is_stopping, pause=worker.pause))
+        names = frozenset(sender.app.amqp.queues.consume_from)
+        # In a thread: a store that is away when the worker starts must not leave it without its understudies.
+        threading.Thread(target=_begin, args=(settings, names), name="aftermind-begin", daemon=True).start()
 
     return ready
+
+
+def _begin(settings: Settings, names: frozenset[str]) -> None:
+    """Open this process's worker, however long its store is away, and start what it does beside its bells."""
+    while True:
+        try:
+            worker = current(settings)
+            break
+        except (errors.Unavailable, errors.SchemaOutdated) as exc:
+            log.warning("worker waits", extra={"error": str(exc)})
+            time.sleep(OPEN_SECONDS)
+    worker.loop.submit(worker.watch_memory(settings.worker_max_memory_bytes))
+    if queues.STORE in names:
+        # An understudy: whoever holds the advisory lock does the work, so an operator who starts store workers
+        # and nothing else has a reconciler all the same.
+        worker.loop.submit(reconciler.run(worker.runtime, until=lambda: worker.is_stopping, pause=worker.pause))
+    if queues.REPLAY in names:
+        worker.loop.submit(replayer.run(worker.runtime, until=lambda: worker.is_stopping, pause=worker.pause))
 
 
 def _on_stopping(settings: Settings) -> Any:  # Any: a signal's receiver

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from aftermind.types import JobKind
 
-LONGEST = timedelta(seconds=30)  # a restarted server is noticed within it, and a dead one is asked twice a minute
+LONGEST = timedelta(seconds=5)  # a restarted server is noticed within it; asking a dead one costs a refused connection
 
 
 @dataclass(slots=True)

@@ -22,6 +22,7 @@ def told(number: int, *, kind: str = "ok") -> list[Remembered]:
         number=number,
         at=number,
         fact=wording.object_of(0, number),
+        job=str(number),
     )
     return [entry, replace(entry, type=kind, at=number + 0.5)]  # type: ignore[arg-type]
 
@@ -29,7 +30,7 @@ def told(number: int, *, kind: str = "ok") -> list[Remembered]:
 def stored(number: int) -> StoredEpisode:
     """The turn as it should be stored."""
     content = wording.content_of(0, number)
-    return StoredEpisode(user="u", session="s", position=number, content=content, embedded=True, stored_at=number + 1.0)
+    return StoredEpisode(user="u", session="s", position=number, content=content, embedded=True)
 
 
 def recalled(kind: str, *, at: float = 5.0) -> Recalled:
@@ -116,7 +117,7 @@ def test_a_call_of_which_nobody_knew_how_it_ended_may_have_an_effect_or_none() -
 
 
 def test_recovery_is_from_the_end_of_a_fault_to_the_last_turn_that_it_held_up() -> None:
-    late = tuple(replace(stored(number), stored_at=12.0) for number in range(TURNS))
+    late = {str(number): 12.0 for number in range(TURNS)}
     strike = Strike(kind="kill", began=3.0, ended=4.0)
 
-    assert check(replace(WHOLE, episodes=late), strikes=(strike,)).recovery_p99_s == 8.0
+    assert check(replace(WHOLE, stored_at=late), strikes=(strike,)).recovery_p99_s == 8.0
