@@ -4,12 +4,14 @@ A doorbell says "there is work", and names one job. It may be lost, doubled or l
 and nothing else: headers, events and Flower never show what users said.
 """
 
+import itertools
 import os
 import re
 import threading
 from base64 import b64encode
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakSet
 
 from aftermind import errors
 from aftermind.types import JobId
@@ -21,6 +23,8 @@ _ID = b"6d8b5f0e-0000-7000-8000-1d0000000001"
 _TAG = b"6d8b5f0e-0000-7000-8000-1d0000000002"
 _ID_IN_BODY = b64encode(_ID)
 
+_DOORBELLS: "WeakSet[Doorbell]" = WeakSet()
+
 
 class Doorbell:
     """Bells for one broker. Making the first one imports Celery (about 0.1 s): do it in a thread, see `warm`."""
@@ -28,8 +32,10 @@ class Doorbell:
     def __init__(self, broker: str, *, prefix: str = "aftermind:", timeout: float = 0.5) -> None:
         self._broker, self._prefix, self._timeout = broker, prefix, timeout
         self._templates: dict[str, list[bytes]] = {}
-        self._lock = threading.Lock()
+        self._count = itertools.count()
         self._app: Any = None  # Any: celery.Celery, imported late
+        self._begin_life()
+        _DOORBELLS.add(self)
 
     @property
     def is_warm(self) -> bool:
@@ -50,7 +56,7 @@ class Doorbell:
             self.warm(queue)
             template = self._templates[queue]
         text = str(job_id).encode()
-        own = {_ID: text, _ID_IN_BODY: b64encode(text), _TAG: os.urandom(16).hex().encode()}
+        own = {_ID: text, _ID_IN_BODY: b64encode(text), _TAG: b"%b-%d" % (self._life, next(self._count))}
         return b"".join([own.get(piece, piece) for piece in template])
 
     def ring(self, queue: str, ids: Sequence[JobId]) -> None:
@@ -74,6 +80,12 @@ class Doorbell:
             app, self._app = self._app, None
         if app is not None:
             app.pool.force_close_all()
+
+    def _begin_life(self) -> None:
+        # Of a process: delivery tags are unique over all of them, and a lock that a thread of the parent holds would
+        # never be released in a fork. Nor would it know that the parent's broker connections are not its own.
+        self._life, self._lock = os.urandom(16).hex().encode(), threading.Lock()
+        self._app = None
 
     def _celery(self) -> Any:  # Any: celery.Celery
         if self._app is None:
@@ -157,3 +169,11 @@ def _split(rendered: bytes) -> list[bytes]:
     if not {_ID, _ID_IN_BODY, _TAG} <= set(pieces):
         raise errors.Bug(f"kombu's message does not hold the job id where it is looked for: {rendered!r}")
     return pieces
+
+
+def _after_fork() -> None:
+    for doorbell in list(_DOORBELLS):
+        doorbell._begin_life()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -9,17 +9,19 @@ from uuid import UUID
 from aftermind import errors
 from aftermind.settings import Settings
 from aftermind.types import Episode, JobId, LeaseToken, Scope, Turn, Watermark
+from aftermind.wire.channel import UnknownScriptError
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.epoch import Epoch
 from aftermind.wire.keys import Keys, owner_of, owner_part
 from aftermind.wire.payloads import decode_turn
 from aftermind.wire.queues import STORE
-from aftermind.wire.resp import Answer, Argument
+from aftermind.wire.resp import Answer, Argument, packed
 from aftermind.wire.script import Script
 
 BELLS = (
     16  # wait at most in a queue's list: more than a machine has idle workers, and each finds up to a batch of turns
 )
+HEAD = 6  # arguments of accept that are the same for every turn of a process
 PAGE = 1_000  # turns that forget looks at in one call
 
 
@@ -151,6 +153,7 @@ class Pending:
         self._link, self._keys = link, keys
         names = ("accept", "claim", "heartbeat", "release", "settle", "read", "forget", "backlog")
         self._scripts = {name: Script(name, keys) for name in names}
+        self._packed_head: tuple[tuple[PendingLimits, int], bytes] | None = None
 
     # the agent's side
 
@@ -168,29 +171,33 @@ class Pending:
         fewer than `most_bells` wait in the queue's list. Positions are advanced past the session's highest, so that
         the order of a session is the order of acceptance, whatever the agents' clocks say.
         """
-        arguments = self._accepting(offers, limits, bells, most_bells)
-        return self.accepted(offers, await self._scripts["accept"](self._link, *arguments))
+        channel = self._link.channel() or await self._link.connect()
+        command = self.accept_command(offers, limits, bells, most_bells)
+        try:
+            answer = await channel.send(command)
+        except UnknownScriptError:
+            head = self._accept_head(limits, most_bells)
+            answer = await self._scripts["accept"](self._link, *head, len(offers), *_offered_all(offers), *bells)
+        return self.accepted(offers, answer)
 
     def accept_command(
         self, offers: Sequence[Offer], limits: PendingLimits, bells: Sequence[bytes], most_bells: int
     ) -> bytes:
         """The same as bytes for `Channel.send`, for a caller that reads the answer as it arrives (`accepted`)."""
-        return self._scripts["accept"].packed(*self._accepting(offers, limits, bells, most_bells))
+        if self._packed_head is None or self._packed_head[0] != (limits, most_bells):
+            self._packed_head = (limits, most_bells), packed(self._accept_head(limits, most_bells))
+        arguments: list[Argument] = [len(offers), *_offered_all(offers), *bells]
+        return self._scripts["accept"].packed(HEAD + len(arguments), self._packed_head[1], packed(arguments))
 
     @staticmethod
     def accepted(offers: Sequence[Offer], answer: Answer) -> list[Accepted]:
         """What the script's answer says about each offer."""
         return [_accepted(offer, each) for offer, each in zip(offers, answer[:-1], strict=True)]
 
-    def _accepting(
-        self, offers: Sequence[Offer], limits: PendingLimits, bells: Sequence[bytes], most_bells: int
-    ) -> list[Argument]:
+    def _accept_head(self, limits: PendingLimits, most_bells: int) -> tuple[Argument, ...]:
         most_age = int(limits.age.total_seconds() * 1000)
-        arguments: list[Argument] = [self._keys.queue(STORE), most_bells]
-        arguments += (limits.turns, limits.size_bytes, most_age, limits.turns_of_user, len(offers))
-        for offer in offers:
-            arguments += _offered(offer)
-        return [*arguments, *bells]
+        queue = self._keys.queue(STORE)
+        return (queue, most_bells, limits.turns, limits.size_bytes, most_age, limits.turns_of_user)
 
     async def read(self, owner: Scope, *, limit: int) -> PendingRead:
         """The owner's newest turns with watermark and epoch; read it before the database, and drop doubles by id."""
@@ -262,6 +269,10 @@ class Pending:
             namespaces_waiting=namespaces,
             next_jobs=tuple(JobId(UUID(job.decode())) for job in jobs),
         )
+
+
+def _offered_all(offers: Sequence[Offer]) -> list[Argument]:
+    return [argument for offer in offers for argument in _offered(offer)]
 
 
 def _offered(offer: Offer) -> tuple[Argument, ...]:

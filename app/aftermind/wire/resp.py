@@ -18,14 +18,24 @@ class Refused(str):
 
 def pack(command: Sequence[Argument]) -> bytes:
     """One command as bytes. Texts go as UTF-8, numbers as decimals."""
-    parts = [b"*%d\r\n" % len(command)]
-    for argument in command:
+    return joined(len(command), packed(command))
+
+
+def packed(arguments: Sequence[Argument]) -> bytes:
+    """Some arguments of a command as bytes; what is always the same is packed once (`joined`)."""
+    parts = []
+    for argument in arguments:
         if isinstance(argument, str):
             data = argument.encode()
         else:
             data = argument if isinstance(argument, bytes) else str(argument).encode()
         parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
     return b"".join(parts)
+
+
+def joined(count: int, *parts: bytes) -> bytes:
+    """A command of so many arguments out of `packed` parts."""
+    return b"".join((b"*%d\r\n" % count, *parts))
 
 
 class Reader:

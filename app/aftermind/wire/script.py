@@ -7,7 +7,7 @@ from importlib import resources
 from aftermind.wire.channel import UnknownScriptError
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.keys import Keys
-from aftermind.wire.resp import Answer, Argument, pack
+from aftermind.wire.resp import Answer, Argument, joined, packed
 
 _FIRST = ("_turns", "_watermark")  # local functions that the other files use
 
@@ -22,11 +22,15 @@ class Script:
     def __init__(self, name: str, keys: Keys) -> None:
         names = "\n".join(f"local {name} = {_literal(value)}" for name, value in keys.in_lua().items())
         self._text = "\n".join([names, *(_source(part) for part in _FIRST), _source(name)]).encode()
-        self._sha = hashlib.sha1(self._text, usedforsecurity=False).hexdigest().encode()
+        sha = hashlib.sha1(self._text, usedforsecurity=False).hexdigest()
+        self._sha, self._head = sha, packed((b"EVALSHA", sha, b"0"))
 
-    def packed(self, *arguments: Argument) -> bytes:
-        """The call as bytes for `Channel.send`; raises `UnknownScriptError` there if Redis does not know the file."""
-        return pack((b"EVALSHA", self._sha, b"0", *arguments))
+    def packed(self, count: int, *parts: bytes) -> bytes:
+        """The call as bytes for `Channel.send`, of so many arguments in packed parts.
+
+        Raises `UnknownScriptError` there if Redis does not know the file.
+        """
+        return joined(count + 3, self._head, *parts)
 
     async def __call__(self, link: RedisLink, *arguments: Argument) -> Answer:
         """Run it. Raises `RedisUnavailable`."""
