@@ -59,7 +59,7 @@ def make_publisher(
             most_bells=EVERY_TURN if settings.ring_every_turn else BELLS,
             budget_seconds=settings.remember_budget_seconds,
         )
-    spool = Spool(settings.state_dir / "spool", max_bytes=settings.spool_max_bytes)
+    spool = Spool(settings.state_dir.absolute() / "spool", max_bytes=settings.spool_max_bytes)
     return Publisher(settings, acceptor=acceptor, ringing=ringing, spool=spool)
 
 
