@@ -64,7 +64,8 @@ CREATE INDEX episodes_terms ON aftermind.episodes USING gin (terms) WITH (fastup
 CREATE INDEX episodes_metadata ON aftermind.episodes USING gin (metadata jsonb_path_ops) WHERE metadata <> '{}';
 -- Of big owners alone (users.indexing; see stores.postgres.indexing): the vectors of the others are compared one by
 -- one, quicker than any walk, and an entry here costs ten times what all the rest of an episode costs (650 against
--- 6,400 a second). ef_construction: with pgvector's 64, finding 0.98 of the true ten of 100,000 takes half as long again.
+-- 6,400 a second). ef_construction: with 64, the default, finding 0.98 of the true ten of 100,000 takes half as long
+-- again.
 CREATE INDEX episodes_embedding ON aftermind.episodes USING hnsw (embedding halfvec_cosine_ops)
     WITH (ef_construction = 128) WHERE indexed;
 

@@ -1,0 +1,20 @@
+"""The incumbent beside us: Celery's no-op jobs, with the very configuration of our workers."""
+
+from celery import Celery
+
+from aftermind.settings import Settings
+from aftermind_workers import config
+
+NOOP = "benchmarks.noop"
+
+_settings = Settings()  # type: ignore[call-arg]  # every field has a default
+app = Celery("noop", set_as_current=False)
+_broker = _settings.broker_url.get_secret_value() if _settings.broker_url else "redis://"
+app.conf.update(config.celery_config(_settings, broker=_broker))
+
+
+def noop(job_id: str) -> None:
+    """Nothing."""
+
+
+app.task(noop, name=NOOP, ignore_result=True)
