@@ -1,7 +1,7 @@
 """Matches and what else is known of a user, put together into one block within its budget."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from time import perf_counter
 
@@ -36,9 +36,9 @@ def build(
 ) -> RecallBlock:
     """The block: standing parts and matches by value, shown by kind and in time order."""
     parts = _within(_standing(briefing), int(query.token_budget * STANDING_SHARE), count)
-    parts += [_part(match) for match in matches]
-    numbered = [_keyed(part.chunk, key) for key, part in enumerate(parts)]
-    fitted = fit(numbered, query.token_budget, count)
+    parts = [_Part(replace(part.chunk, key=key), part.source) for key, part in enumerate(parts)]
+    parts += [_part(match, key) for key, match in enumerate(matches, start=len(parts))]
+    fitted = fit([part.chunk for part in parts], query.token_budget, count)
     sources = [parts[chunk.key].source for chunk in fitted.chunks]
     traits = [source for source in sources if isinstance(source, str)]
     return RecallBlock(
@@ -59,47 +59,37 @@ def build(
 
 
 def _standing(briefing: Briefing) -> list[_Part]:
-    parts = [_Part(_chunk(block, PINNED, place), block) for place, block in enumerate(briefing.blocks)]
+    parts = [_Part(_chunk(block, 0, PINNED, place), block) for place, block in enumerate(briefing.blocks)]
     if briefing.profile is not None:
         for place, name in enumerate(sorted(briefing.profile.traits)):
             line = profile_line(name, briefing.profile)
             parts.append(_Part(Chunk(key=0, section="profile", line=line, value=KNOWN, order=place), name))
     if briefing.summary is not None:
-        parts.append(_Part(_chunk(briefing.summary, SUMMARY, 0), briefing.summary))
+        parts.append(_Part(_chunk(briefing.summary, 0, SUMMARY, 0), briefing.summary))
     return parts
 
 
 def _within(parts: list[_Part], budget: int, count: Callable[[str], int]) -> list[_Part]:
     """As many standing parts, the pinned ones first, as their share of the budget holds."""
-    chunks = [_keyed(part.chunk, key) for key, part in enumerate(parts)]
-    fitted = fit(chunks, budget, count)
+    if not parts:
+        return []
+    fitted = fit([replace(part.chunk, key=key) for key, part in enumerate(parts)], budget, count)
     return [_Part(chunk, parts[chunk.key].source) for chunk in fitted.chunks]
 
 
-def _part(match: Match) -> _Part:
-    return _Part(_chunk(match.item, match.score, _when(match.item)), match)
+def _part(match: Match, key: int) -> _Part:
+    return _Part(_chunk(match.item, key, match.score, _when(match.item)), match)
 
 
-def _chunk(item: Item, value: float, order: float) -> Chunk:
+def _chunk(item: Item, key: int, value: float, order: float) -> Chunk:
     text = text_of(item)
     return Chunk(
-        key=0,
+        key=key,
         section=section_of(item),
         line=line_of(item),
         value=value,
         order=order,
         shortened=lambda characters: line_of(item, cut(text, characters)),
-    )
-
-
-def _keyed(chunk: Chunk, key: int) -> Chunk:
-    return Chunk(
-        key=key,
-        section=chunk.section,
-        line=chunk.line,
-        value=chunk.value,
-        order=chunk.order,
-        shortened=chunk.shortened,
     )
 
 

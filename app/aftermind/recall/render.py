@@ -19,7 +19,10 @@ _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}
 
 def escaped(text: str) -> str:
     """Text that is safe between tags and in an attribute in double quotes."""
-    return _FORBIDDEN.sub("\ufffd", text).translate(_ESCAPES)
+    clean = text if text.isprintable() else _FORBIDDEN.sub("\ufffd", text)
+    if "&" in clean or "<" in clean or ">" in clean or '"' in clean:  # hardly ever: a look is cheaper than the work
+        return clean.translate(_ESCAPES)
+    return clean
 
 
 def render(lines: Sequence[tuple[str, str]]) -> str:
@@ -85,7 +88,7 @@ def profile_line(name: str, profile: Profile) -> str:
 def _episode(episode: Episode, text: str) -> str:
     speaker = _attribute("name", episode.name)
     caution = _attribute("caution", episode.mark)
-    at = episode.occurred_at.strftime("%Y-%m-%d %H:%M")
+    at = episode.occurred_at.isoformat(" ", "minutes")[:16]
     return f'<turn at="{at}" by="{episode.role}"{speaker}{caution}>{escaped(text)}</turn>\n'
 
 
