@@ -15,6 +15,7 @@ log = logging.getLogger(__name__)
 
 MOST_WAITING = 1_000  # messages of a listener that does not keep up; then it is sent to the record
 RECONNECT_SECONDS = 0.5
+CANCEL_SECONDS = 0.1
 
 
 class Listener:
@@ -111,10 +112,9 @@ class _Hub:
 
     async def close(self) -> None:
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        while task is not None and not task.done():
+            task.cancel()  # again, where the client took one cancellation for a broken connection
+            await asyncio.wait([task], timeout=CANCEL_SECONDS)
 
     async def _run(self) -> None:
         while True:

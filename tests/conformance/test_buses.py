@@ -1,0 +1,103 @@
+"""Every bus keeps the bus's promises; and what only Redis beside a record can show."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from datetime import timedelta
+
+import asyncpg
+import pytest
+
+from aftermind import errors
+from aftermind.db.memory import MemoryDatabase
+from aftermind.db.postgres import PostgresDatabase
+from aftermind.events.bus import EventBus
+from aftermind.events.local import LocalBus
+from aftermind.events.types import MemoryGap
+from aftermind.wire.connection import RedisLink
+from aftermind.wire.keys import Keys
+from tests.conformance.bus_contract import ALICE, BusContract, Heard, Rig, completed, ids
+from tests.support.servers import Database
+
+NOBODY = "redis://127.0.0.1:1/0"  # port 1: refused at once
+
+
+class TestLocalBus(BusContract):
+    """The twin."""
+
+    @pytest.fixture
+    def rig(self) -> Rig:
+        """A bus of one process."""
+        database = MemoryDatabase()
+        return Rig(db=database, bus=LocalBus(database))
+
+
+class TestRedisBus(BusContract):
+    """Redis, beside the record in Postgres."""
+
+    @pytest.fixture
+    async def open_bus(self, database: Database) -> AsyncIterator[Callable[[str], EventBus]]:
+        """Buses of the test's own, on a Redis by its URL."""
+        opened: list[tuple[EventBus, RedisLink, PostgresDatabase]] = []
+
+        def make(url: str) -> EventBus:
+            link, db = RedisLink(url, timeout=2.0, name="test"), PostgresDatabase(database.url)
+            opened.append((EventBus(db, link, Keys("test:")), link, db))
+            return opened[-1][0]
+
+        yield make
+        for bus, link, db in opened:
+            await bus.close()
+            await link.close()
+            await db.close()
+
+    @pytest.fixture
+    async def rig(self, database: Database, redis_url: str, open_bus: Callable[[str], EventBus]) -> AsyncIterator[Rig]:
+        """The session's Redis and a database of the test's own."""
+        db = PostgresDatabase(database.url)
+        yield Rig(db=db, bus=open_bus(redis_url))
+        await db.close()
+
+    async def test_the_relay_tells_what_its_worker_did_not_get_to(self, rig: Rig, database: Database) -> None:
+        kept = await rig.keep(completed())
+        assert isinstance(rig.bus, EventBus)
+
+        assert await rig.bus.relay() == 0  # its worker is about to tell it
+        await _execute(database, "UPDATE aftermind.events SET created_at = created_at - interval '2 seconds'")
+        async with Heard(rig, after="0") as heard:
+            assert await rig.bus.relay() == 1
+            assert await heard.next() == ids(kept)
+
+        assert await rig.bus.relay() == 0
+
+    async def test_while_redis_is_away_events_come_from_the_record(
+        self, rig: Rig, open_bus: Callable[[str], EventBus]
+    ) -> None:
+        cut_off = Rig(db=rig.db, bus=open_bus(NOBODY))
+
+        async with Heard(cut_off, after="0") as heard:
+            kept = await cut_off.keep(completed())
+            assert await heard.next() == ids(kept)
+            with pytest.raises(errors.RedisUnavailable):
+                await cut_off.bus.publish(await cut_off.keep(completed()))
+            await heard.next()
+
+    async def test_a_cursor_older_than_the_record_gets_a_gap(self, rig: Rig, database: Database) -> None:
+        assert isinstance(rig.bus, EventBus)
+        await rig.tell(*(completed() for _ in range(3)))
+        await _execute(database, "UPDATE aftermind.events SET created_at = created_at - interval '8 days'")
+        (kept,) = await rig.tell(completed())
+
+        assert await rig.bus.prune(older_than=timedelta(days=7), limit=100) == 3
+
+        stream = rig.bus.subscribe(ALICE, after="1")
+        async with aclosing(stream):  # type: ignore[type-var]  # a generator
+            gap, event = await anext(stream), await anext(stream)
+        assert isinstance(gap, MemoryGap)
+        assert gap.cursor == "3"
+        assert event.id == kept.id
+
+
+async def _execute(database: Database, statement: str) -> None:
+    connection = await asyncpg.connect(database.url)
+    await connection.execute(statement)
+    await connection.close()
