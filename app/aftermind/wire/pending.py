@@ -1,13 +1,10 @@
 """Turns that were handed over and that no store job has committed yet: accepted, claimed, settled in Redis."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from uuid import UUID
 
 from aftermind import errors
-from aftermind.settings import Settings
 from aftermind.types import Episode, JobId, LeaseToken, Scope, Turn, Watermark
 from aftermind.wire.channel import UnknownScriptError
 from aftermind.wire.connection import RedisLink
@@ -17,133 +14,36 @@ from aftermind.wire.payloads import decode_turn
 from aftermind.wire.queues import STORE
 from aftermind.wire.resp import Answer, Argument, packed
 from aftermind.wire.script import Script
-
-BELLS = (
-    16  # wait at most in a queue's list: more than a machine has idle workers, and each finds up to a batch of turns
+from aftermind.wire.turns import (
+    Accepted,
+    ClaimedTurn,
+    Offer,
+    PendingBacklog,
+    PendingLimits,
+    PendingRead,
+    Refusal,
+    Settled,
 )
+
+__all__ = [
+    "BELLS",
+    "Accepted",
+    "ClaimedTurn",
+    "Offer",
+    "Pending",
+    "PendingBacklog",
+    "PendingLimits",
+    "PendingRead",
+    "Refusal",
+    "Settled",
+]
+
+BELLS = 16  # that wait at most in a list: more than a machine has idle workers, and each finds up to a batch of turns
 HEAD = 6  # arguments of accept that are the same for every turn of a process
 PAGE = 1_000  # turns that forget looks at in one call
 
 
-class Refusal(StrEnum):
-    """Which limit declined a turn; the text names it for `QueueFull`."""
-
-    TURNS = "pending turns"
-    BYTES = "pending bytes"
-    AGE = "age of the oldest pending turn in seconds"
-    USER = "pending turns of this user"
-
-
 _REFUSALS = {2: Refusal.TURNS, 3: Refusal.BYTES, 4: Refusal.AGE, 5: Refusal.USER}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingLimits:
-    """What may be pending: of everybody, and of one user."""
-
-    turns: int
-    size_bytes: int
-    age: timedelta
-    turns_of_user: int
-
-    @classmethod
-    def from_settings(cls, settings: Settings) -> "PendingLimits":
-        """As `settings.pending_max_*` say."""
-        return cls(
-            turns=settings.pending_max_turns,
-            size_bytes=settings.pending_max_bytes,
-            age=timedelta(seconds=settings.pending_max_age_seconds),
-            turns_of_user=settings.pending_max_turns_per_user,
-        )
-
-    def of(self, refusal: Refusal) -> float:
-        """The limit that the refusal names."""
-        return {
-            Refusal.TURNS: self.turns,
-            Refusal.BYTES: self.size_bytes,
-            Refusal.AGE: self.age.total_seconds(),
-            Refusal.USER: self.turns_of_user,
-        }[refusal]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
-    """A turn on its way in. `keep_base`: it was spooled, and its own time is the truth of the order."""
-
-    turn: Turn
-    payload: bytes
-    keep_base: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accepted:
-    """What became of an offer: `base` is its position now; `known`: it was there already, nothing changed.
-
-    Where `refusal` is set it was not taken, and `value` is what stood against the limit.
-    """
-
-    base: int
-    known: bool = False
-    refusal: Refusal | None = None
-    value: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimedTurn:
-    """A turn that a worker holds until its lease ends.
-
-    `attempts` counts this claim, `lost_leases` the workers that went away with it. `poison`: too many did, bury it.
-    `payload` is not decoded: bytes of an unknown version must reach a dead letter whole. See `turn()`.
-    """
-
-    job_id: JobId
-    owner: Scope
-    payload: bytes
-    base: int
-    attempts: int
-    lost_leases: int
-    accepted_at: datetime
-    token: LeaseToken
-    poison: bool
-
-    def turn(self) -> Turn:
-        """Decoded, with the position that Redis gave. Raises `UnknownPayload`."""
-        return decode_turn(self.payload, base=self.base)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingRead:
-    """What recall needs before it reads the database, all of one moment.
-
-    `turns` are the newest, oldest first; `total` is how many the owner has. A turn that cannot be decoded is left out
-    (a later release's), and counted in `unreadable`. `epoch` None: this Redis came back empty, serve from the primary.
-    """
-
-    turns: tuple[Turn, ...]
-    total: int
-    watermark: Watermark | None
-    epoch: Epoch | None
-    unreadable: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingBacklog:
-    """Everybody's pending turns; `next_jobs` are ids of some that can be claimed now, fairest first."""
-
-    turns: int
-    runnable: int
-    size_bytes: int
-    oldest_age: timedelta
-    namespaces_waiting: int
-    next_jobs: tuple[JobId, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
-    """`removed` turns left pending; `runnable` could be claimed now, so the worker goes on or rings on."""
-
-    removed: int
-    runnable: int
 
 
 class Pending:
@@ -199,9 +99,13 @@ class Pending:
         queue = self._keys.queue(STORE)
         return (queue, most_bells, limits.turns, limits.size_bytes, most_age, limits.turns_of_user)
 
-    async def read(self, owner: Scope, *, limit: int) -> PendingRead:
-        """The owner's newest turns with watermark and epoch; read it before the database, and drop doubles by id."""
-        epoch, watermark, total, flat = await self._scripts["read"](self._link, owner_part(owner), limit)
+    async def read(self, owner: Scope, *, limit: int, skip: int = 0) -> PendingRead:
+        """The owner's newest turns with watermark and epoch; read it before the database, and drop doubles by id.
+
+        `skip` passes over that many of the newest, for reading all of them page by page.
+        """
+        answer = await self._scripts["read"](self._link, owner_part(owner), limit, skip)
+        epoch, watermark, total, flat = answer
         turns, unreadable = _decoded(flat)
         return PendingRead(
             turns=turns,
@@ -214,16 +118,19 @@ class Pending:
     async def forget(self, owner: Scope, covers: Callable[[Episode], bool], *, whole_owner: bool = False) -> int:
         """Remove turns of which `covers` is true for every episode; how many. Write the tombstone first.
 
-        A turn that is covered in part stays: its store transaction drops those episodes by the tombstone.
+        A turn that is covered in part stays: its store transaction drops those episodes by the tombstone. Page by
+        page, so that nobody waits long for a user with many.
         """
-        read = await self.read(owner, limit=2**31)
-        gone = [turn.job_id for turn in read.turns if all(covers(episode) for episode in turn.episodes())]
-        part, flag = owner_part(owner), "1" if whole_owner else "0"
-        removed = 0
-        for start in range(0, max(len(gone), 1), PAGE):
-            ids = [str(job_id) for job_id in gone[start : start + PAGE]]
-            removed += await self._scripts["forget"](self._link, part, flag, *ids)
-        return removed
+        part, removed, kept = owner_part(owner), 0, 0
+        while True:
+            read = await self.read(owner, limit=PAGE, skip=kept)
+            gone = [str(turn.job_id) for turn in read.turns if all(covers(episode) for episode in turn.episodes())]
+            seen = len(read.turns) + read.unreadable
+            flag = "1" if whole_owner and seen < PAGE else "0"
+            removed += await self._scripts["forget"](self._link, part, flag, *gone)
+            kept += seen - len(gone)
+            if seen < PAGE:
+                return removed
 
     # the workers' side
 

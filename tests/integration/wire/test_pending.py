@@ -7,6 +7,7 @@ from uuid import uuid4
 import pytest
 
 from aftermind.types import JobId, LeaseToken, Scope, Turn, Watermark
+from aftermind.wire import pending as pending_module
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.keys import Keys
 from aftermind.wire.pending import Accepted, Pending, PendingLimits, Refusal
@@ -344,6 +345,18 @@ async def test_a_turn_that_is_forgotten_leaves_no_trace_even_while_a_worker_hold
     assert removed == 1
     assert await seen(pending) == ["keep"]
     assert await link.call("EXISTS", keys.turn(gone.job_id)) == 0
+
+
+async def test_a_user_with_many_turns_is_forgotten_page_by_page(
+    pending: Pending, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pending_module, "PAGE", 10)
+    await accept(pending, *(turn_of("alice", f"keep {i}" if i % 3 else f"secret {i}") for i in range(50)))
+
+    removed = await pending.forget(ALICE, lambda episode: "secret" in episode.content)
+
+    assert removed == 17
+    assert await seen(pending) == [f"keep {i}" for i in range(50) if i % 3]
 
 
 async def test_nobody_can_forget_another_owners_turn(pending: Pending) -> None:

@@ -1,10 +1,10 @@
 -- What a recall needs before it reads the database, in one moment.
--- ARGV  1 owner, 2 most turns
+-- ARGV  1 owner, 2 most turns, 3 how many of the newest to pass over
 -- Returns {epoch, watermark, turns of the owner in all, {base, payload, base, payload, ...} newest first}.
 local turns = {}
-local most = tonumber(ARGV[2])
+local most, first = tonumber(ARGV[2]), tonumber(ARGV[3])
 if most > 0 then
-  for _, job in ipairs(redis.call('ZREVRANGE', PENDING .. ARGV[1], 0, most - 1)) do
+  for _, job in ipairs(redis.call('ZREVRANGE', PENDING .. ARGV[1], first, first + most - 1)) do
     local turn = redis.call('HMGET', TURN .. job, 'base', 'payload')
     turns[#turns + 1] = turn[1]
     turns[#turns + 1] = turn[2]

@@ -1,0 +1,128 @@
+"""What goes into pending and what comes out of it: plain values that both sides agree on."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from aftermind.settings import Settings
+from aftermind.types import JobId, LeaseToken, Scope, Turn, Watermark
+from aftermind.wire.epoch import Epoch
+from aftermind.wire.payloads import decode_turn
+
+
+class Refusal(StrEnum):
+    """Which limit declined a turn; the text names it for `QueueFull`."""
+
+    TURNS = "pending turns"
+    BYTES = "pending bytes"
+    AGE = "age of the oldest pending turn in seconds"
+    USER = "pending turns of this user"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingLimits:
+    """What may be pending: of everybody, and of one user."""
+
+    turns: int
+    size_bytes: int
+    age: timedelta
+    turns_of_user: int
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> "PendingLimits":
+        """As `settings.pending_max_*` say."""
+        return cls(
+            turns=settings.pending_max_turns,
+            size_bytes=settings.pending_max_bytes,
+            age=timedelta(seconds=settings.pending_max_age_seconds),
+            turns_of_user=settings.pending_max_turns_per_user,
+        )
+
+    def of(self, refusal: Refusal) -> float:
+        """The limit that the refusal names."""
+        return {
+            Refusal.TURNS: self.turns,
+            Refusal.BYTES: self.size_bytes,
+            Refusal.AGE: self.age.total_seconds(),
+            Refusal.USER: self.turns_of_user,
+        }[refusal]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A turn on its way in. `keep_base`: it was spooled, and its own time is the truth of the order."""
+
+    turn: Turn
+    payload: bytes
+    keep_base: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """What became of an offer: `base` is its position now; `known`: it was there already, nothing changed.
+
+    Where `refusal` is set it was not taken, and `value` is what stood against the limit.
+    """
+
+    base: int
+    known: bool = False
+    refusal: Refusal | None = None
+    value: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimedTurn:
+    """A turn that a worker holds until its lease ends.
+
+    `attempts` counts this claim, `lost_leases` the workers that went away with it. `poison`: too many did, bury it.
+    `payload` is not decoded: bytes of an unknown version must reach a dead letter whole. See `turn()`.
+    """
+
+    job_id: JobId
+    owner: Scope
+    payload: bytes
+    base: int
+    attempts: int
+    lost_leases: int
+    accepted_at: datetime
+    token: LeaseToken
+    poison: bool
+
+    def turn(self) -> Turn:
+        """Decoded, with the position that Redis gave. Raises `UnknownPayload`."""
+        return decode_turn(self.payload, base=self.base)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingRead:
+    """What recall needs before it reads the database, all of one moment.
+
+    `turns` are the newest, oldest first; `total` is how many the owner has. A turn that cannot be decoded is left out
+    (a later release's), and counted in `unreadable`. `epoch` None: this Redis came back empty, serve from the primary.
+    """
+
+    turns: tuple[Turn, ...]
+    total: int
+    watermark: Watermark | None
+    epoch: Epoch | None
+    unreadable: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingBacklog:
+    """Everybody's pending turns; `next_jobs` are ids of some that can be claimed now, fairest first."""
+
+    turns: int
+    runnable: int
+    size_bytes: int
+    oldest_age: timedelta
+    namespaces_waiting: int
+    next_jobs: tuple[JobId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """`removed` turns left pending; `runnable` could be claimed now, so the worker goes on or rings on."""
+
+    removed: int
+    runnable: int
