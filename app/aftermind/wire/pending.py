@@ -127,7 +127,7 @@ class Pending:
             gone = [str(turn.job_id) for turn in read.turns if all(covers(episode) for episode in turn.episodes())]
             seen = len(read.turns) + read.unreadable
             flag = "1" if whole_owner and seen < PAGE else "0"
-            removed += await self._scripts["forget"](self._link, part, flag, *gone)
+            removed += int(await self._scripts["forget"](self._link, part, flag, *gone))
             kept += seen - len(gone)
             if seen < PAGE:
                 return removed
