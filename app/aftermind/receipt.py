@@ -94,13 +94,18 @@ class Receipt:
         return judge(job, follow, keep=self._keep, spooled=self.spooled)
 
     async def _wait(self, step: Step, timeout: float | None) -> None:
+        try:
+            async with asyncio.timeout(timeout):
+                if not await self._is_over(step):
+                    await self._hear_of(step)
+        except TimeoutError as exc:
+            raise errors.ReceiptTimeout(self.job_id, step, timeout or 0.0, await self._state_now(step)) from exc
+
+    async def _hear_of(self, step: Step) -> None:
         heard = asyncio.Event()
         listening = asyncio.create_task(self._listen(step, heard))
         try:
-            async with asyncio.timeout(timeout):
-                await self._resolve(step, heard)
-        except TimeoutError as exc:
-            raise errors.ReceiptTimeout(self.job_id, step, timeout or 0.0, await self._state_now(step)) from exc
+            await self._resolve(step, heard)
         finally:
             listening.cancel()
             await asyncio.wait([listening])
