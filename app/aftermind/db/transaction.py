@@ -12,12 +12,21 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from aftermind import errors
 from aftermind.db.base import Transaction
-from aftermind.db.failures import translated
+from aftermind.db.failures import short, translated
 
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]]  # Any: whatever the driver has a codec for
 
 # Server first: its own timeout leaves the connection usable. Ours is for a server that is frozen or cut off.
 CLIENT_GRACE_SECONDS = 0.25
+
+# Of the driver: the connection itself is gone, or in the middle of something that nobody will finish.
+_BROKEN = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.exceptions.OperatorInterventionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+)
 
 _OPEN = text(
     "SELECT set_config('aftermind.namespace', :namespace, true), set_config('statement_timeout', :timeout, true)"
@@ -63,7 +72,11 @@ class PgTransaction:
             connection = (await self._connection.get_raw_connection()).driver_connection
             if connection is None:
                 raise errors.StoreUnavailable(self._what, "the connection is gone")
-            found: asyncpg.Record | None = await connection.fetchrow(statement, *arguments)
+            try:
+                found: asyncpg.Record | None = await connection.fetchrow(statement, *arguments)
+            except _BROKEN as exc:  # SQLAlchemy does not see it: the pool would hand the connection out again
+                self.abandon()
+                raise errors.StoreUnavailable(self._what, short(exc)) from exc
             return found
 
     async def count(self, statement: Executable, **parameters: Any) -> int:  # Any: see Parameters

@@ -71,9 +71,14 @@ class PendingTurns:
 
 
 def episodes_of(turns: Sequence[Turn], known_at: datetime | None) -> list[Episode]:
-    """The turns' episodes, each once however many sources had its turn, as known at a moment."""
+    """The turns' episodes, each once however many sources had its turn, as known at a moment.
+
+    A turn of which nothing is to be kept is not stored, so it is not recalled while it waits either.
+    """
     found: dict[EpisodeId, Episode] = {}
     for turn in turns:
+        if not turn.keep:
+            continue
         if known_at is None or turn.remembered_at <= known_at:
             found.update((episode.id, episode) for episode in turn.episodes(pending=True))
     return list(found.values())

@@ -129,6 +129,7 @@ class Recall:
             async with asyncio.timeout_at(run.deadline):
                 await self._prepare(run)
                 await self._from_a_node(run, limit)
+            await self._finish(run, limit)
         except TimeoutError:
             await self._from_pending(run, limit, f"no answer within {self._settings.recall_budget_seconds:g} s")
         except (errors.Unavailable, errors.Conflict) as exc:
@@ -172,15 +173,20 @@ class Recall:
     async def _from_a_replica(self, run: _Run, limit: int) -> bool:
         """Whether a replica answered; one that fails on the way leaves enough time for the primary."""
         left = run.deadline - asyncio.get_running_loop().time()
+        asked: Route | None = None
         try:
             async with (
                 asyncio.timeout(max(left * REPLICAS_SHARE, 0.0)),
-                self._routing.replica(run.marks, deadline=run.deadline) as route,
+                self._routing.replica(run.marks, deadline=run.deadline) as asked,
             ):
-                if route is not None:
-                    await self._through(run, route, limit)
-                return route is not None
-        except (errors.StoreUnavailable, TimeoutError):
+                if asked is not None:
+                    await self._through(run, asked, limit)
+                return asked is not None
+        except errors.StoreUnavailable:
+            return False
+        except TimeoutError:
+            if asked is not None:
+                self._routing.leave(asked.node, "no answer in time")
             return False
 
     async def _through(self, run: _Run, route: Route, limit: int) -> None:
@@ -221,7 +227,6 @@ class Recall:
             for place, episode in enumerate(ordered)
         ]
         run.briefing = await self._search.brief(route.tx, query.scope.owner, self._wanted(query, ()))
-        self._add_facts(run, limit)
 
     async def _read(self, run: _Run, route: Route, places: Sequence[Place], limit: int) -> None:
         query = run.query
@@ -232,10 +237,13 @@ class Recall:
         # An episode that was forgotten between the two statements is gone from the second: it is not shown.
         kept = [place for place in places if place.id in texts]
         run.matches = [selection.matched(place, texts[place.id], rank) for rank, place in enumerate(kept, start=1)]
-        if query.rerank:
+
+    async def _finish(self, run: _Run, limit: int) -> None:
+        """What needs no connection any more: a second opinion, unlikeness, and facts among the episodes."""
+        if run.query.rerank:
             await self._rerank(run)
-        if query.diversity:
-            run.matches = selection.spread(run.matches, amount=query.diversity, limit=limit)
+        if run.query.diversity:
+            run.matches = selection.spread(run.matches, amount=run.query.diversity, limit=limit)
         run.matches = run.matches[:limit]
         self._add_facts(run, limit)
 
@@ -285,7 +293,8 @@ class Recall:
             return
         contents = [match.item.content for match in run.matches if isinstance(match.item, Episode)]
         try:
-            scores = await self._reranker(run.query.searched, contents)
+            async with asyncio.timeout_at(run.deadline):
+                scores = await self._reranker(run.query.searched, contents)
         except Exception as exc:  # it is the caller's code: whatever it raises, recall goes on without it
             run.degraded.append(f"the reranker failed ({type(exc).__name__}): its order is missing")
             return

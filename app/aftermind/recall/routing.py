@@ -66,8 +66,8 @@ class Routing:
     async def replica(self, passed: Iterable[Watermark], *, deadline: float) -> AsyncIterator[Route | None]:
         """A connection to a replica whose snapshots show everything up to `passed`, or None where none does.
 
-        `deadline` is of the running loop's clock. A replica that fails inside the block is left, and the error raised:
-        `StoreUnavailable`, or the `TimeoutError` of the caller's own deadline.
+        `deadline` is of the running loop's clock. A replica that fails inside the block is left, and the error raised;
+        of one that is too slow the caller tells by `leave`.
         """
         marks = tuple(passed)
         async with AsyncExitStack() as stack:
@@ -78,8 +78,8 @@ class Routing:
             node, route = found
             try:
                 yield route
-            except (errors.Unavailable, TimeoutError, asyncio.CancelledError) as exc:
-                self._leave(node, str(exc) if isinstance(exc, errors.Unavailable) else "no answer in time")
+            except errors.Unavailable as exc:
+                self._leave(node, str(exc))
                 raise
 
     @asynccontextmanager
@@ -87,6 +87,12 @@ class Routing:
         """A connection to the primary. Raises `StoreUnavailable`."""
         async with self._reading(self._primary, deadline) as tx:
             yield Route(tx=tx, served_by=self._served_by, node="primary")
+
+    def leave(self, name: str, why: str) -> None:
+        """Read from this replica no more until a look at it in the background says that it serves again."""
+        for node in self._replicas:
+            if node.name == name:
+                self._leave(node, why)
 
     def states(self) -> dict[str, str]:
         """What is known of each replica, for metrics and doctor: `serving`, or why it is left."""

@@ -209,6 +209,20 @@ async def test_a_reranker_has_the_last_word_and_may_fail(database: Database, ope
     assert len(failed.matches) == 3
 
 
+async def test_a_slow_reranker_costs_its_order_and_nothing_else(database: Database, opened: Open) -> None:
+    await keep(database.url, [said("pottery one"), said("pottery two")])
+
+    async def endless(_: str, texts: Sequence[str]) -> Sequence[float]:
+        await asyncio.Event().wait()
+        return [0.0 for _ in texts]
+
+    block = await opened(reranker=endless, budget_seconds=1.0).recall(asked("pottery", rerank=True))
+
+    assert len(block.matches) == 2
+    assert block.degraded is not None
+    assert block.served_by is ServedBy.PRIMARY
+
+
 class Sleepy:
     """An embedder that takes a minute."""
 
