@@ -23,7 +23,7 @@ _CANDIDATES = text(
     WHERE users.indexing < 2 AND counters.last > CAST(:rows AS bigint) / 2
       AND (SELECT count(*) FROM (
           SELECT 1 FROM aftermind.episodes AS e
-          WHERE e.namespace = users.namespace AND e.user_id = users.user_id LIMIT CAST(:rows AS bigint) + 1) AS some)
+          WHERE e.namespace = users.namespace AND e.user_id = users.user_id LIMIT CAST(:rows AS bigint) + 1) AS counted)
           > :rows
     LIMIT :limit
     """
