@@ -91,7 +91,9 @@ def compare(
     recoveries = _recoveries(told, strikes, evidence)
     lost = sorted(told.keys() - stored.keys())
     doubled = [marker for marker, count in stored.items() if count > 1]
+    # A fact that is stated once and was learnt twice is there once, and stronger: an effect without the fence.
     doubled_facts = [name for name, count in facts.items() if count > 1]
+    doubled_facts += [fact.object for fact in evidence.facts if fact.strength > 1]
     missing = sorted(wanted - facts.keys())
     stale = [entry for entry in recalled if entry.type == "stale"]
     failed = [entry for entry in recalled if entry.type == "error"]

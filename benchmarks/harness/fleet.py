@@ -28,9 +28,9 @@ class Member:
 class Fleet:
     """Keeps members running: whoever dies is started again at once, as a supervisor would."""
 
-    def __init__(self, members: Sequence[Member], *, root: Path, logs: Path) -> None:
+    def __init__(self, members: Sequence[Member], *, root: Path, logs: Path, grace: float = GRACE) -> None:
         self._members = {member.name: member for member in members}
-        self._root, self._logs = root, logs
+        self._root, self._logs, self._grace = root, logs, grace
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._keeper: asyncio.Task[None] | None = None
         self.starts = 0
@@ -88,7 +88,7 @@ class Fleet:
             with suppress(asyncio.CancelledError):
                 await self._keeper
             self._keeper = None
-        await asyncio.gather(*(self.terminate(name) for name in self._running))
+        await asyncio.gather(*(self.terminate(name, timeout=self._grace) for name in self._running))
         for process in self._running.values():
             faults.kill_tree(process.pid)
             process.wait()

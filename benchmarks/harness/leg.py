@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.harness import checker, evidence, history, planted, quiet, replaying
 from benchmarks.harness.checker import Findings
-from benchmarks.harness.fleet import Client, Fleet, Member, client
+from benchmarks.harness.fleet import GRACE, Client, Fleet, Member, client
 from benchmarks.harness.history import now
 from benchmarks.harness.model import Model, model_server
 from benchmarks.harness.pace import Load, Pace, Reading, environment
@@ -48,7 +48,11 @@ class Leg:
     faults: Sequence[Fault]
     plant: Plant | None = None
     stores: int = 2
+    models: int = 1
+    model_seconds: float = 0.0  # latency of every model call
+    replica_seconds: float = 0.0  # by which the replica replays late, all along
     drain_seconds: float = 60.0
+    replays: bool = True  # whether the dead letters are brought back
     replayer_kills: int = 0
 
 
@@ -58,6 +62,8 @@ async def run(leg: Leg, site: Site, *, root: Path) -> LegResult:
     async with AsyncExitStack() as stack:
         base = environment({**leg.pace.settings(), **planted_env}, root=root)
         model = await stack.enter_async_context(model_server(root=root, env=base))
+        await model.slow_down(leg.model_seconds)
+        await stack.enter_async_context(site.late_replica(leg.replica_seconds))
         env = {**base, **model.settings()}
         fleet = await stack.enter_async_context(_fleet(leg, site, env, root=root))
         agents = {**env, **site.settings(site.agents_door)}
@@ -75,11 +81,12 @@ async def run(leg: Leg, site: Site, *, root: Path) -> LegResult:
 async def _finish(leg: Leg, site: Site, model: Model, clients: "_Clients", striker: Striker, fleet: Fleet) -> LegResult:
     drained, left = await _quiet(leg, site)
     before = await evidence.read(site.database.url)
-    await model.mend()
-    await replaying.replay_all(
-        site.database.url, kill=lambda: fleet.kill(MODELS_NAME), kills=leg.replayer_kills, timeout=leg.drain_seconds
-    )
-    _, left = await _quiet(leg, site)
+    if leg.replays:
+        await model.mend()
+        await replaying.replay_all(
+            site.database.url, kill=lambda: fleet.kill(MODELS_NAME), kills=leg.replayer_kills, timeout=leg.drain_seconds
+        )
+        _, left = await _quiet(leg, site)
     await clients.stop()
     findings = checker.compare(
         history.remembered(site.folder),
@@ -110,7 +117,7 @@ async def _fleet(leg: Leg, site: Site, env: dict[str, str], *, root: Path) -> As
     workers = {**env, **site.settings(site.workers_door)}
     celery = (sys.executable, "-m", "celery", "-A", "benchmarks.harness.worker_app", "worker")
     flags = ("--without-gossip", "--without-mingle", "--loglevel", "INFO")
-    queues = {**{f"store-{number}": STORE for number in range(leg.stores)}, MODELS_NAME: MODELS}
+    queues = {**{f"store-{n}": STORE for n in range(leg.stores)}, **{f"models-{n}": MODELS for n in range(leg.models)}}
     members = [
         Member(name=name, argv=(*celery, *flags, "-Q", names, "-n", f"{name}@%h"), env=workers)
         for name, names in queues.items()
@@ -119,7 +126,7 @@ async def _fleet(leg: Leg, site: Site, env: dict[str, str], *, root: Path) -> As
     if planted.has_reconciler(leg.plant):
         members.append(Member(name=RECONCILER, argv=reconciler, env=workers))
     logs = site.folder / "logs"
-    async with Fleet(members, root=root, logs=logs) as fleet:
+    async with Fleet(members, root=root, logs=logs, grace=0.0 if leg.plant else GRACE) as fleet:
         for name in queues:
             await wait_until(partial(_is_ready, logs / f"{name}.log"), timeout=START, description=f"{name} is ready")
         yield fleet

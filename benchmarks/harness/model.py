@@ -91,6 +91,10 @@ class Model:
         finally:
             await self._post("script", {"faults": {}})
 
+    async def slow_down(self, seconds: float) -> None:
+        """Every answer takes so much longer."""
+        await self._post("script", {"latency_seconds": seconds})
+
     async def mend(self) -> None:
         """Well from now on."""
         await self._post("mend", {})

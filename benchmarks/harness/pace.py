@@ -61,7 +61,7 @@ class Reading:
 
 
 def environment(settings: Mapping[str, str], *, root: Path) -> dict[str, str]:
-    """Ours without anybody's own settings, and with these; `root` is the tree whose code runs, whatever is installed."""
+    """Ours without anybody's own settings, and with these; `root` is the tree whose code runs, installed or not."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("AFTERMIND_", "OPENAI_"))}
     paths = os.pathsep.join(str(root / each) for each in ("", "app", "tasks", "workers"))
     return {**inherited, **settings, "PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"}

@@ -19,7 +19,8 @@ from benchmarks.harness.pace import Reading
 from tests.support.waiting import wait_until
 
 LANES = 4
-FRESH = 12  # acknowledged turns among which half of the recalls choose: the newest are the hardest to see
+# Newest acknowledged turns among which a recall chooses: such as are still pending, such as were just stored, or any.
+FRESH, RECENT = 12, 150
 LONGEST_CALL = 10.0  # seconds; recall() promises one
 LONGEST_START = 30.0
 
@@ -42,9 +43,8 @@ class Reader:
                 self._history.append(await self._recall(self._chosen()))
 
     def _chosen(self) -> Remembered:
-        if self._rng.random() < 0.5:
-            return self._rng.choice(self._acknowledged[-FRESH:])
-        return self._rng.choice(self._acknowledged)
+        newest = self._rng.choice((FRESH, RECENT, len(self._acknowledged)))
+        return self._rng.choice(self._acknowledged[-newest:])
 
     async def _recall(self, turn: Remembered) -> Recalled:
         began = now()

@@ -79,6 +79,21 @@ class Site:
         finally:
             await asyncio.to_thread(psql, url, "SELECT pg_wal_replay_resume()")
 
+    @asynccontextmanager
+    async def late_replica(self, seconds: float) -> AsyncIterator[None]:
+        """Within the block the replica replays each commit so much later than it received it."""
+        if not seconds:
+            yield
+            return
+        url = self.database.replica_admin_urls[0]
+        reload = "SELECT pg_reload_conf()"
+        late = f"ALTER SYSTEM SET recovery_min_apply_delay = '{seconds * 1000:.0f}ms'"
+        await asyncio.to_thread(psql, url, late, reload)
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(psql, url, "ALTER SYSTEM RESET recovery_min_apply_delay", reload)
+
     async def _killed(self, component: str, number: signal.Signals) -> None:
         before = self.servers.pid(component)
         os.kill(before, number)
