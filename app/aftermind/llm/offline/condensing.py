@@ -15,7 +15,7 @@ _SENTENCES = 6  # of a summary: about 120 words
 
 
 class ExtractiveSummariser:
-    """The sentences whose words are the most frequent of the session (Luhn, 1958), in order, with who said them."""
+    """The sentences with the most frequent words of the session (Luhn, 1958), in order, with who said them when."""
 
     name = "extractive"
 
@@ -56,8 +56,14 @@ class RuleProfiler:
 
 
 def _central(candidates: Sequence[str]) -> list[str]:
+    """The most frequent words first; a word that a chosen sentence has told counts no more (Nenkova, 2005)."""
     words = [set(_WORDS.findall(line.casefold())) for line in candidates]
-    frequency = Counter(word for each in words for word in each)
-    scores = [sum(frequency[word] - 1 for word in each) / (len(each) + 3) for each in words]
-    best = sorted(range(len(candidates)), key=lambda place: -scores[place])[:_SENTENCES]
-    return [candidates[place] for place in sorted(best)]
+    left = Counter(word for each in words for word in each)
+    chosen: list[int] = []
+    while len(chosen) < min(_SENTENCES, len(candidates)):
+        open_ = [place for place in range(len(candidates)) if place not in chosen]
+        gains = {place: sum(left[word] for word in words[place]) / (len(words[place]) + 3) for place in open_}
+        best = max(open_, key=lambda place: (gains[place], len(words[place]), place))
+        chosen.append(best)
+        left.subtract({word: left[word] for word in words[best]})
+    return [candidates[place] for place in sorted(chosen)]

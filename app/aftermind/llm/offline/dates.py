@@ -16,6 +16,7 @@ _MONTH = "|".join(f"{name}|{name[:3]}" for name in MONTHS)
 _NUMBERS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7}
 _NUMBERS |= {"eight": 8, "nine": 9, "ten": 10, "a couple of": 2, "a few": 3}
 _COUNT = r"\d{1,3}|" + "|".join(sorted(_NUMBERS, key=len, reverse=True))
+_WHEN = r"\b(?:in|since|from|until|till|to|by|of|during|around|before|after|early|mid|late)"
 _DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 
 _FORMS = tuple(
@@ -24,13 +25,16 @@ _FORMS = tuple(
         r"(?P<iso>\d{4}-\d{2}-\d{2})",
         rf"(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\s+(?:of\s+)?(?P<month>{_MONTH})\b\.?,?\s*(?P<year>\d{{4}})?",
         rf"(?P<month>{_MONTH})\b\.?\s+(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\b,?\s*(?P<year>\d{{4}})?",
-        rf"(?:(?P<which>last|this|next)\s+)?\b(?P<month>{_MONTH})\b(?:\s+(?:of\s+)?(?P<year>\d{{4}}))?",
+        # "may" and "march" are verbs too, so a bare month stands behind a word of time, or has a year.
+        rf"(?:\b(?P<which>last|this|next)|{_WHEN})\s+(?P<month>{_MONTH})\b(?:\s+(?:of\s+)?(?P<year>\d{{4}}))?",
+        rf"\b(?P<month>{_MONTH})\b\s+(?:of\s+)?(?P<year>\d{{4}})",
+        rf"^\s*(?P<month>{_MONTH})\s*$",
         rf"\b(?P<count>{_COUNT})\s+(?P<unit>day|week|month|year)s?\s+ago\b",
         rf"\bin\s+(?P<ahead>{_COUNT})\s+(?P<unit>day|week|month|year)s?\b",
         r"\b(?P<which>last|this|next)\s+(?P<unit>day|week|weekend|month|year|summer|winter|spring|autumn|fall)\b",
         rf"\b(?P<which>last|this|next)\s+(?P<weekday>{'|'.join(_DAYS)})\b",
         r"\b(?P<word>yesterday|today|tonight|tomorrow|now)\b",
-        r"\b(?P<year>(?:19|20)\d{2})\b",
+        rf"(?:{_WHEN}\s+|^\s*)(?P<year>(?:19|20)\d{{2}})\b",
     )
 )
 _UNIT_DAYS = {"day": 1, "week": 7, "weekend": 7, "month": 30, "year": 365}
@@ -118,6 +122,8 @@ def _relative(which: str, unit: str, today: datetime) -> Period:
         if which == "last" and _SEASONS[unit] + 2 < today.month:
             year = today.year
         start = datetime(year, _SEASONS[unit], 1, tzinfo=UTC)
+        if which == "last" and _plus_months(start, 3) > today:
+            start = start.replace(year=year - 1)  # the winter that goes on in January is not the last one
         return Period(start=start, end=_plus_months(start, 3))
     if unit == "day":
         return _days(today + timedelta(days=step), 1)

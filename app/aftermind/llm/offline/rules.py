@@ -12,6 +12,8 @@ from aftermind.types.claim import Claim, Operation
 
 _WORD = r"[\w'.&+-]+"
 _NAME = r"[A-Z][\w'.-]*(?:\s+(?:of|de|la|the|upon|am|der)?\s?[A-Z0-9][\w'.-]*){0,3}"  # Oslo, New York, Acme Corp
+_NOT_TALK = r"(?!(?:to be|how|what|when|where|your|this|that)\b)"  # "I like how you explain it" is about the talk
+_NAMES = rf"{_NAME}(?:(?:, (?:and )?| and ){_NAME})*"  # French, German and Dutch
 _THING = rf"{_WORD}(?:\s+{_WORD}){{0,5}}?"
 _STOP = (
     r"(?=\s*(?:[.,;!?]|$|\s(?:and|but|because|since|so|as|for|at|with|when|while|which|who|that|now|too|these days|"
@@ -51,6 +53,8 @@ RULES: tuple[Rule, ...] = (
     _rule(rf"\bI\s+(?:don't|do not|no longer) (?:like|love|enjoy) (?P<o>{_THING}){_STOP}", "dislikes"),
     _rule(rf"\bI\s+can't stand (?P<o>{_THING}){_STOP}", "dislikes"),
     _rule(rf"{_IM}not allergic to (?P<o>{_THING}){_STOP}", "allergic_to", retracts=True),
+    _rule(rf"\bI\s+lived in (?P<o>{_NAME})(?=[^.!?]* (?:from|until|till) )", "lives_in", ends=True),
+    _rule(rf"\b(?:[Uu]ntil|[Tt]ill) [^.!?]{{1,20}} I lived in (?P<o>{_NAME})", "lives_in", ends=True),
     _rule(rf"\b(?:I|we)\s+used to live in (?P<o>{_NAME})", "lives_in", ends=True),
     _rule(rf"\b(?:I|we)\s+used to work (?:at|for) (?P<o>{_NAME})", "works_at", ends=True),
     _rule(rf"{_I}(?:live|reside) in (?P<o>{_NAME})", "lives_in"),
@@ -73,7 +77,7 @@ RULES: tuple[Rule, ...] = (
     _rule(rf"{_IM}allergic to (?P<o>{_THING}){_STOP}", "allergic_to"),
     _rule(rf"{_I}prefer (?P<o>{_THING}){_STOP}", "prefers"),
     _rule(rf"{_I}(?:hate|dislike|detest) (?P<o>{_THING}){_STOP}", "dislikes"),
-    _rule(rf"{_I}(?:like|love|enjoy|adore) (?P<o>(?!to be\b){_THING}){_STOP}", "likes"),
+    _rule(rf"{_I}(?:like|love|enjoy|adore) (?P<o>{_NOT_TALK}{_THING}){_STOP}", "likes"),
     _rule(rf"{_IM}(?:fond of|into|a (?:big |huge )?fan of) (?P<o>{_THING}){_STOP}", "likes"),
     _rule(rf"\b[Mm]y favou?rite (?P<p>\w+(?: \w+)?) (?:is|are) (?P<o>{_THING}){_STOP}", "favorite"),
     _rule(rf"\b[Mm]y (?P<kin>{'|'.join(_KIN)})(?:'s name is| is (?:called|named)|,) (?P<o>{_NAME})", "kin"),
@@ -84,12 +88,13 @@ RULES: tuple[Rule, ...] = (
     _rule(rf"{_IM}(?:married) to (?P<o>{_NAME})", "spouse"),
     _rule(rf"{_IM}(?P<o>married|engaged|divorced|single|widowed)\b", "relationship_status"),
     _rule(rf"{_I}own (?P<o>an? {_THING}){_STOP}", "owns"),
-    _rule(rf"\bI (?:bought|got) (?P<o>an? (?:new )?{_THING}){_STOP}", "owns"),
-    _rule(rf"{_I}speak (?P<o>[A-Z]\w+)", "speaks"),
+    _rule(rf"\bI bought (?P<o>an? (?:new )?{_THING}){_STOP}", "owns"),
+    _rule(rf"{_IM}(?:an? )?(?P<o>vegetarian|vegan|pescatarian)\b", "diet"),
+    _rule(rf"{_I}speak (?P<o>{_NAMES})", "speaks"),
     _rule(rf"{_I}study (?P<o>{_THING}){_STOP}", "studies"),
     _rule(rf"{_IM}studying (?P<o>{_THING}){_STOP}", "studies"),
-    _rule(rf"\bI (?:went to|visited|travell?ed to|was in) (?P<o>{_NAME})", "visited"),
-    _rule(rf"{_IM}(?:planning to|going to) (?P<o>{_THING}){_STOP}", "plans"),
+    _rule(rf"\bI (?:went to|visited|travell?ed to|was in) (?P<o>{_NAMES})", "visited"),
+    _rule(rf"{_IM}planning to (?P<o>{_THING}){_STOP}", "plans"),
     _rule(rf"{_I}(?:plan|want|intend|hope) to (?P<o>{_THING}){_STOP}", "plans"),
     _rule(rf"{_I}play (?:the )?(?P<o>{_THING}){_STOP}", "plays"),
 )  # fmt: skip
@@ -110,7 +115,7 @@ class RuleExtractor:
     """Claims by regular expressions over single sentences: few, sure, English, and called what they are."""
 
     name = "rules"
-    version = "1"
+    version = "2"
 
     async def extract(self, request: ExtractionRequest) -> Extraction:
         """Claims of the trusted turns; nothing is asked of anybody, so it never fails."""
@@ -137,12 +142,16 @@ def _claims_of(sentence: str, turn: TurnText) -> Iterator[Claim]:
             if any(match.start() < end and start < match.end() for start, end in taken):
                 continue
             taken.append(match.span())
-            if (claim := _claim(rule, match, sentence, turn)) is not None:
-                yield claim
+            for found in _objects(rule, match.group("o")):
+                if (claim := _claim(rule, match, found.strip(" .,'"), sentence, turn)) is not None:
+                    yield claim
 
 
-def _claim(rule: Rule, match: re.Match[str], sentence: str, turn: TurnText) -> Claim | None:
-    found = match.group("o").strip(" .,'")
+def _objects(rule: Rule, found: str) -> list[str]:
+    return re.split(r",? and |, ", found) if rule.predicate in ("speaks", "visited") else [found]
+
+
+def _claim(rule: Rule, match: re.Match[str], found: str, sentence: str, turn: TurnText) -> Claim | None:
     if not found or found.lower() in ("it", "that", "this", "you", "them", "him", "her", "so", "to"):
         return None
     start, end = _validity(rule, sentence[match.start() :], turn.occurred_at)
@@ -170,11 +179,17 @@ def _validity(rule: Rule, words: str, said_at: datetime) -> tuple[datetime | Non
     """From and to, as far as the words tell; never a start in the future of an ending."""
     if rule.predicate in ("plans", "birthday", "age"):
         return None, None
+    if span := re.search(r"\bfrom\b(.*?)\b(?:to|until|till)\b(.*)", words):
+        began, ended = dates.find(span[1], said_at), dates.find(span[2], said_at)
+        if began and ended and began.start < ended.end <= said_at:
+            return began.start, ended.end
     period = dates.find(words, said_at)
+    if rule.ends and re.search(r"\b(until|till)\b", words, re.IGNORECASE) and period and period.start <= said_at:
+        return None, min(period.end, said_at)
     if rule.ends:
         return None, (period.start if period and period.start <= said_at else said_at)
     if re.search(r"\b(until|till)\b", words) and period and period.start <= said_at:
-        return None, period.end
+        return None, min(period.end, said_at)
     if period is None or period.start > said_at:
         return None, None
     return period.start, None

@@ -1,0 +1,85 @@
+"""The estimate of tokens against counts of the real tokenizer."""
+
+import random
+import string
+
+import pytest
+
+from aftermind.llm import tokens
+
+# Counted by the o200k_base encoding (gpt-tokenizer 3), special tokens as text.
+COUNTED = [
+    ("I live in Oslo and work as a nurse.", 10),
+    ("My favourite colour is blue!", 6),
+    ("antidisestablishmentarianism", 6),
+    ("https://example.com/a/b?c=d&e=f#g", 12),
+    ("def f(x):\n    return x ** 2\n", 11),
+    ("1234567890", 4),
+    ("3.14159, 2.71828; 1,000,000", 17),
+    ("Ich wohne seit drei Jahren in München.", 9),
+    ("Donaudampfschifffahrtsgesellschaftskapitän", 13),
+    ("J'habite à Paris, près de l'Étoile.", 13),
+    ("Я живу в Москве уже десять лет.", 10),
+    ("私は東京に住んでいます。", 8),
+    ("我住在北京\uff0c喜欢喝茶。", 9),
+    ("나는 서울에 살아요.", 6),
+    ("أعيش في القاهرة", 4),
+    ("שלום עולם", 2),
+    ("मैं दिल्ली में रहता हूँ", 5),
+    ("ฉันอยู่ที่กรุงเทพ", 7),
+    ("\U0001f600\U0001f389\U0001f469\u200d\U0001f469\u200d\U0001f467\u200d\U0001f466", 14),
+    ("a b c d e f g h", 8),
+    ("    \n\n\t\t  x", 3),
+    ("UPPERCASE SHOUTING TEXT", 7),
+    ("camelCaseIdentifierName snake_case_identifier", 7),
+    ('{"a": [1, 2, {"b": null}]}', 15),
+    ("xqzjkvwpfghbtd", 10),
+    ("aaaaaaaaaaaaaaaaaaaaaaaa", 3),
+    ("It's 12:30 — isn't it?", 9),
+    ("\u200b\u200b\u0301e\u0301", 4),
+    ("", 0),
+    ("  ", 1),
+    (" x", 1),
+    ("\n\n\n\n", 1),
+    ("Hello<|endoftext|>", 8),
+    ("ZZZZ9999zzzz", 6),
+    ("$$$ !!! ???", 4),
+    ("tôi sống ở Hà Nội", 6),
+    ("Ελλάδα", 3),
+    ("Iñtërnâtiônàlizætiøn", 13),
+    ("don't won't can't I'll we've", 5),
+    ("Qx7Lk29PzWv0", 11),
+    ("base64: SWdub3JlIGFsbCBwcmV2aW91cw==", 20),
+    ("0x7f3a9bc1", 9),
+    ("\r\n\r\n", 1),
+    ("a\x00b", 3),
+    ("  - item\n  - item two\n", 9),
+    ("MiXeD cAsE wOrDs", 9),
+    ("Kfz-Haftpflichtversicherung", 6),
+    ("qqq", 2),
+    ("Xz", 2),
+    ("jkl;asdf", 4),
+    ("ﬁ ligature", 3),
+    ("½ ¼ ²", 5),
+]
+
+
+@pytest.mark.parametrize(("text", "count"), COUNTED)
+def test_the_estimate_is_never_below_the_tokenizer(text: str, count: int) -> None:
+    assert tokens.estimate(text) >= count
+
+
+def test_english_is_estimated_at_no_more_than_twice_its_tokens() -> None:
+    assert tokens.estimate("I live in Oslo and work as a nurse.") <= 20
+
+
+def test_nothing_has_no_tokens() -> None:
+    assert tokens.estimate("") == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_junk_is_counted_by_the_character(seed: int) -> None:
+    drawn = random.Random(seed)
+    junk = "".join(drawn.choices(string.ascii_letters + string.digits, k=64))
+
+    assert tokens.estimate(junk) >= 44  # o200k takes 35 to 44 tokens for such texts
