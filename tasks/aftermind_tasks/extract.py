@@ -128,6 +128,7 @@ async def _apply(
 async def _changes(runtime: Runtime, tx: Transaction, owner: Scope, claims: Sequence[Claim], extractor: str) -> Changes:
     subjects = {folded(claim.subject) for claim in claims}
     believed: list[Fact] = []
+    await runtime.store.hold_beliefs(tx, owner)  # sessions of one user are mined at once
     if subjects:
         rows = await runtime.store.facts(tx, owner, history=True, limit=100_000)
         believed = [fact for fact in rows if fact.superseded_at is None and folded(fact.subject) in subjects]

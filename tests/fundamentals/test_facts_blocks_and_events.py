@@ -1,13 +1,16 @@
 """What memory learns, keeps for agents, tells, and forgets."""
 
 import asyncio
+from datetime import UTC, datetime
 
 import pytest
 
-from aftermind import Memory, errors
+from aftermind import Memory, Message, errors
 from aftermind.events.types import MemoryEvent
 from aftermind.testing import drain
 from tests.support.waiting import wait_until
+
+CITIES = ("Bergen", "Oslo", "Lisbon", "Berlin", "Paris", "Rome", "Madrid", "Vienna")
 
 
 async def test_facts_are_learnt_from_what_the_user_says(memory: Memory, user: str) -> None:
@@ -37,6 +40,27 @@ async def test_a_new_home_ends_the_old_one_and_keeps_it_in_history(memory: Memor
 
     assert [fact.object for fact in await memory.facts.query(user_id=user)] == ["Oslo"]
     assert {fact.object for fact in await memory.facts.history("user", "lives_in", user_id=user)} == {"Bergen", "Oslo"}
+
+
+async def test_facts_that_are_told_at_once_leave_one_home(memory: Memory, user: str) -> None:
+    cities = [f"city {number}" for number in range(10)]
+
+    await asyncio.gather(*(memory.facts.add("user", "lives_in", city, user_id=user) for city in cities))
+
+    assert len(await memory.facts.query(user_id=user, predicate="lives_in")) == 1
+    assert len({fact.object for fact in await memory.facts.history("user", "lives_in", user_id=user)}) == 10
+
+
+async def test_sessions_that_are_mined_at_once_leave_one_home(memory: Memory, user: str) -> None:
+    said = [datetime(2025, month, 1, tzinfo=UTC) for month in range(1, 9)]
+    for number, moment in enumerate(said):
+        message = Message.user(f"I live in {CITIES[number]}.", occurred_at=moment)
+        await memory.remember(message, user_id=user, session_id=f"s{number}")
+
+    await drain(memory, user_id=user)
+
+    (home,) = await memory.facts.query(user_id=user, predicate="lives_in")
+    assert CITIES[7] in home.object
 
 
 async def test_a_fact_that_is_taken_back_is_believed_no_more(memory: Memory, user: str) -> None:

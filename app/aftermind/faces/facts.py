@@ -155,7 +155,8 @@ class Facts:
     async def _believe(self, tx: Transaction, owner: Scope, claim: Claim) -> Changes:
         store, now = self._parts.store, datetime.now(UTC)
         await store.tombstones(tx, [owner])  # holds a forget of this user off until the end
-        rows = await store.facts(tx, owner, subject=claim.subject, history=True, limit=10_000)
+        await store.hold_beliefs(tx, owner)
+        rows = await store.facts(tx, owner, history=True, limit=100_000)  # a subject may be spelt otherwise
         believed = [row for row in rows if row.superseded_at is None]
         changes = decide([claim], believed, owner=owner, now=now, extractor=TOLD, new_id=_new_id)
         await store.add_facts(tx, changes.added)

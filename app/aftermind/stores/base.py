@@ -181,6 +181,12 @@ class Store(Protocol):
 
     # facts
 
+    async def hold_beliefs(self, tx: Transaction, owner: Scope) -> None:
+        """Let nobody else decide about the owner's facts until the transaction ends; call it before reading them.
+
+        Two who read at once would both add: two homes of one user, each the only one.
+        """
+
     async def add_facts(self, tx: Transaction, given: Sequence[Fact]) -> int:
         """Insert rows as they are; deciding what they supersede is `ledger`-free logic of the caller."""
 

@@ -13,6 +13,9 @@ from aftermind.types import Cardinality, EpisodeId, Fact, FactId, Scope
 class InMemoryFacts:
     """The part of the store that keeps facts. See `Store` for what each method promises."""
 
+    async def hold_beliefs(self, tx: Transaction, owner: Scope) -> None:
+        """Nothing to hold: transactions of one process follow each other."""
+
     async def add_facts(self, tx: Transaction, given: Sequence[Fact]) -> int:
         """Insert rows as they are."""
         added = 0

@@ -16,6 +16,9 @@ _SOURCES = """
      WHERE sources.namespace = facts.namespace AND sources.user_id = facts.user_id AND sources.fact_id = facts.id)
 """
 
+# A lock of the transaction, not of rows: a user's first facts have no row to lock yet.
+_HOLD = text("SELECT pg_advisory_xact_lock(hashtextextended('aftermind.facts/' || :namespace || '/' || :user, 0))")
+
 _ADD = text(
     """
     INSERT INTO aftermind.facts (namespace, user_id, id, session_id, agent_id, subject, predicate, object, confidence,
@@ -85,6 +88,11 @@ _FROM = _select(
 _CARDINALITY = text(
     "SELECT cardinality FROM aftermind.predicates WHERE namespace = :namespace AND predicate = :predicate"
 )
+
+
+async def hold(tx: Transaction, owner: Scope) -> None:
+    """See `Store.hold_beliefs`. Two owners whose hashes meet wait for each other, and nothing more."""
+    await pg(tx).execute(_HOLD, {"namespace": owner.namespace, "user": owner.user_column})
 
 
 async def add(tx: Transaction, facts: Sequence[Fact]) -> int:

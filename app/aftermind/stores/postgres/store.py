@@ -82,6 +82,10 @@ class PostgresStore:
 
     # facts
 
+    async def hold_beliefs(self, tx: Transaction, owner: Scope) -> None:
+        """Let nobody else decide about the owner's facts until the transaction ends."""
+        await facts.hold(tx, owner)
+
     async def add_facts(self, tx: Transaction, given: Sequence[Fact]) -> int:
         """Insert rows as they are."""
         return await facts.add(tx, given)
