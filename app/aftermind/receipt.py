@@ -13,6 +13,7 @@ from aftermind.ledger.base import Ledger
 from aftermind.types import EpisodeId, Job, JobId, JobKind, JobState, Scope, Turn
 
 FIRST_LOOK, LAST_LOOK = 0.05, 2.0  # seconds between looks at the ledger, for events that were missed; doubles
+CLEAN_UP = 0.05  # seconds that an answer waits for its subscription to end
 
 
 class Step(StrEnum):
@@ -108,7 +109,7 @@ class Receipt:
             await self._resolve(step, heard)
         finally:
             listening.cancel()
-            await asyncio.wait([listening])
+            await asyncio.wait([listening], timeout=CLEAN_UP)
 
     async def _resolve(self, step: Step, heard: asyncio.Event) -> None:
         pause = FIRST_LOOK
