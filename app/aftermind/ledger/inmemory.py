@@ -1,32 +1,18 @@
 """`InMemoryLedger`: the ledger of one process, the twin that conformance compares the other with."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from aftermind import errors
 from aftermind.db.base import Transaction
 from aftermind.db.memory import MemoryDatabase, MemoryTransaction, mem
+from aftermind.ledger import inmemory_records as records
 from aftermind.ledger.base import Backlog, Failure, Spent
+from aftermind.ledger.inmemory_records import UNFINISHED, WAITING, Record
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease, LeaseToken, NewJob, Scope, Turn
 from aftermind.types.job import SERIAL_KINDS
-
-UNFINISHED = (JobState.QUEUED, JobState.RUNNING, JobState.RETRYING)
-WAITING = (JobState.QUEUED, JobState.RETRYING)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """A job as it is kept: its lease, its place in the fair order (None before its time), its attempts."""
-
-    job: Job
-    token: LeaseToken | None = None
-    until: datetime | None = None
-    place: int | None = None
-    due_by: datetime | None = None
-    plan: str | None = None
-    attempts: tuple[Attempt, ...] = field(default=())
 
 
 class InMemoryLedger:
@@ -44,7 +30,7 @@ class InMemoryLedger:
             if job.id in _jobs(tx) or _unfinished(tx, job):
                 continue
             now = self._database.now()
-            _keep(tx, Record(job=_made(job, now, run_at=job.run_at or now), plan=job.replay_plan_id))
+            _keep(tx, Record(job=records.made(job, now, run_at=job.run_at or now), plan=job.replay_plan_id))
             _follow(tx, job, job.id)
             new.append(job.id)
         return new
@@ -59,7 +45,7 @@ class InMemoryLedger:
         now = self._database.now()
         waiting = [record for record in _unfinished(tx, job) if record.job.state is not JobState.RUNNING]
         if not waiting:
-            made = _made(job, now, run_at=now + min(quiet, at_most))
+            made = records.made(job, now, run_at=now + min(quiet, at_most))
             _keep(tx, Record(job=made, due_by=now + at_most))
             _follow(tx, job, job.id)
             return job.id
@@ -75,7 +61,7 @@ class InMemoryLedger:
         new = set()
         for turn in turns:
             if turn.job_id not in _jobs(tx):
-                _keep(tx, Record(job=_of_turn(turn, self._database.now(), JobState.DONE, None)))
+                _keep(tx, Record(job=records.of_turn(turn, self._database.now(), JobState.DONE, None)))
                 new.add(turn.job_id)
         return frozenset(new)
 
@@ -83,14 +69,18 @@ class InMemoryLedger:
         """Take a turn as a queued store job; False where the job id is known."""
         if turn.job_id in _jobs(tx):
             return False
-        _keep(tx, Record(job=_of_turn(turn, self._database.now(), JobState.QUEUED, payload)))
+        _keep(tx, Record(job=records.of_turn(turn, self._database.now(), JobState.QUEUED, payload)))
         return True
 
     async def unstored(self, tx: Transaction, owner: Scope) -> list[bytes]:
         """Accepted turns of the owner that are not stored yet, oldest first."""
         jobs = [record.job for record in _jobs(tx).values()]
         mine = [job for job in jobs if job.kind is JobKind.STORE and job.state in UNFINISHED and job.raw is not None]
-        return [job.raw for job in sorted(mine, key=_created) if job.scope.owner == owner.owner and job.raw is not None]
+        return [
+            job.raw
+            for job in sorted(mine, key=records.created)
+            if job.scope.owner == owner.owner and job.raw is not None
+        ]
 
     # working
 
@@ -148,7 +138,7 @@ class InMemoryLedger:
             record = _held(tx, lease)
             if record is None:
                 raise errors.LeaseLost(lease.job.id)
-            _keep(tx, _counted(replace(record, job=replace(record.job, answer=answer)), spent))
+            _keep(tx, records.counted(replace(record, job=replace(record.job, answer=answer)), spent))
 
     async def retry(self, lease: Lease, failure: Failure, *, after: timedelta, spent: Spent | None = None) -> None:
         """Hand back a failed attempt, to run again `after` from now."""
@@ -176,8 +166,10 @@ class InMemoryLedger:
         if known is not None and known.job.state not in (*WAITING, JobState.DEAD):
             return False
         now = self._database.now()
-        job = _job(job_id, JobKind.STORE, owner, JobState.DEAD, str(job_id), now, raw=payload, attempts=attempts)
-        _keep(tx, Record(job=_failed(job, failure)))
+        job = records.job_of(
+            job_id, JobKind.STORE, owner, JobState.DEAD, str(job_id), now, raw=payload, attempts=attempts
+        )
+        _keep(tx, Record(job=records.failed(job, failure)))
         return True
 
     async def expire_leases(self) -> int:
@@ -193,8 +185,10 @@ class InMemoryLedger:
                 lost = record.job.lost_leases + 1
                 job = replace(record.job, lost_leases=lost, run_at=now, updated_at=now, state=JobState.QUEUED)
                 if lost >= self._max_lost:
-                    job = replace(_failed(job, _worker_lost(lost)), state=JobState.DEAD)
-                _keep(tx, _ended(replace(record, job=job, token=None, until=None, place=None), now, "lost", None))
+                    job = replace(records.failed(job, records.worker_lost(lost)), state=JobState.DEAD)
+                _keep(
+                    tx, records.ended(replace(record, job=job, token=None, until=None, place=None), now, "lost", None)
+                )
             return len(gone)
 
     async def prune(self, *, older_than: timedelta, limit: int) -> int:
@@ -232,7 +226,7 @@ class InMemoryLedger:
                 and (not states or record.job.state in states)
                 and (not kinds or record.job.kind in kinds)
             ]
-        return sorted(found, key=_created, reverse=True)[:limit]
+        return sorted(found, key=records.created, reverse=True)[:limit]
 
     async def attempts(self, job_id: JobId) -> list[Attempt]:
         """Every claim of a job, in order."""
@@ -244,7 +238,7 @@ class InMemoryLedger:
         """Unfinished work by kind."""
         async with self._database.transaction(read_only=True) as tx:
             now, jobs = self._database.now(), [record.job for record in _jobs(tx).values()]
-        return [_backlog(kind, [job for job in jobs if job.kind is kind], now) for kind in JobKind]
+        return [records.backlog_of(kind, [job for job in jobs if job.kind is kind], now) for kind in JobKind]
 
     async def episode_states(self, job_id: JobId) -> dict[JobKind, JobState]:
         """Where a store job and the jobs that follow it stand."""
@@ -296,11 +290,11 @@ class InMemoryLedger:
             updated_at=now,
         )
         if failure is not None:
-            job = _failed(job, failure)
+            job = records.failed(job, failure)
         if state is JobState.DONE:
             job = replace(job, answer=None, reason_code=None, error=None, fingerprint=None)
         ended = replace(record, job=job, token=None, until=None, place=None)
-        _keep(tx, _ended(_counted(ended, spent or Spent()), now, outcome, failure))
+        _keep(tx, records.ended(records.counted(ended, spent or Spent()), now, outcome, failure))
 
 
 def _jobs(tx: Transaction) -> dict[JobId, Record]:
@@ -361,91 +355,3 @@ def _held(tx: Transaction, lease: Lease) -> Record | None:
     record = _jobs(tx).get(lease.job.id)
     fits = record is not None and record.token == lease.token and record.job.state is JobState.RUNNING
     return record if fits else None
-
-
-def _counted(record: Record, spent: Spent) -> Record:
-    if not record.attempts:
-        return record
-    last = record.attempts[-1]
-    counted = replace(
-        last,
-        model=spent.model or last.model,
-        tokens_in=last.tokens_in + spent.tokens_in,
-        tokens_out=last.tokens_out + spent.tokens_out,
-        cost_usd=last.cost_usd + spent.cost_usd,
-    )
-    return replace(record, attempts=(*record.attempts[:-1], counted))
-
-
-def _ended(record: Record, now: datetime, outcome: str, failure: Failure | None) -> Record:
-    if not record.attempts:
-        return record
-    last = replace(
-        record.attempts[-1],
-        ended_at=now,
-        outcome=outcome,
-        error_class=failure.error_class if failure else None,
-        error=failure.error if failure else None,
-    )
-    return replace(record, attempts=(*record.attempts[:-1], last))
-
-
-def _failed(job: Job, failure: Failure) -> Job:
-    return replace(job, reason_code=failure.reason_code, error=failure.error, fingerprint=failure.fingerprint)
-
-
-def _worker_lost(times: int) -> Failure:
-    error = f"{times} workers ended without a word while they held it"
-    return Failure(reason_code="worker_lost", error_class="WorkerLost", error=error, fingerprint="worker_lost")
-
-
-def _made(job: NewJob, now: datetime, *, run_at: datetime) -> Job:
-    made = _job(job.id, job.kind, job.scope, JobState.QUEUED, job.effect_key, now)
-    return replace(made, payload=dict(job.payload), run_at=run_at, origin_job_id=job.origin_job_id)
-
-
-def _of_turn(turn: Turn, now: datetime, state: JobState, payload: bytes | None) -> Job:
-    return _job(turn.job_id, JobKind.STORE, turn.scope, state, str(turn.job_id), now, raw=payload)
-
-
-def _job(
-    id_: UUID,
-    kind: JobKind,
-    scope: Scope,
-    state: JobState,
-    effect_key: str,
-    now: datetime,
-    *,
-    raw: bytes | None = None,
-    attempts: int = 0,
-) -> Job:
-    return Job(
-        id=JobId(id_),
-        kind=kind,
-        scope=scope,
-        state=state,
-        payload={},
-        effect_key=effect_key,
-        attempts=attempts,
-        lost_leases=0,
-        run_at=now,
-        created_at=now,
-        updated_at=now,
-        raw=raw,
-    )
-
-
-def _created(job: Job) -> tuple[datetime, JobId]:
-    return job.created_at, job.id
-
-
-def _backlog(kind: JobKind, jobs: Sequence[Job], now: datetime) -> Backlog:
-    runnable = [job for job in jobs if job.state in WAITING and job.run_at <= now]
-    return Backlog(
-        kind=kind,
-        runnable=len(runnable),
-        oldest_runnable_at=min((job.run_at for job in runnable), default=None),
-        running=sum(job.state is JobState.RUNNING for job in jobs),
-        waiting=sum(job.state in WAITING and job.run_at > now for job in jobs),
-        dead=sum(job.state is JobState.DEAD for job in jobs),
-    )
