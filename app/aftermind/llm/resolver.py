@@ -34,8 +34,8 @@ def embedder(settings: Settings) -> Embedder | None:
     raise _unknown("embedder", settings.embedder, "auto, hash, openai:MODEL, local:PATH or off")
 
 
-def extractor(settings: Settings) -> Extractor | None:
-    """As `settings.extractor` says; None for `off`. Raises `InvalidSettings`."""
+def extractor(settings: Settings, *, instructions: str = "") -> Extractor | None:
+    """As `settings.extractor` says; None for `off`. A model is told `instructions` as well. Raises `InvalidSettings`."""
     kind, _, name = _mining(settings).partition(":")
     match kind:
         case "off":
@@ -47,7 +47,7 @@ def extractor(settings: Settings) -> Extractor | None:
         case "openai":
             from aftermind.llm.openai.mining import OpenAIExtractor
 
-            return OpenAIExtractor(_client(settings), name or settings.chat_model)
+            return OpenAIExtractor(_client(settings), name or settings.chat_model, instructions=instructions)
     raise _unknown("extractor", settings.extractor, "auto, rules, openai:MODEL or off")
 
 

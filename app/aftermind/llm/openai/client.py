@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from aftermind import errors
 from aftermind.llm.base import Usage
@@ -36,7 +37,9 @@ class Client:
     api_key: str | None = field(repr=False)
     base_url: str | None = None
     timeout: float = 60.0
-    _by_loop: "dict[int, openai.AsyncOpenAI]" = field(default_factory=dict, repr=False)
+    _by_loop: "WeakKeyDictionary[asyncio.AbstractEventLoop, openai.AsyncOpenAI]" = field(
+        default_factory=WeakKeyDictionary, repr=False
+    )
 
     @property
     def provider(self) -> str:
@@ -49,12 +52,18 @@ class Client:
 
         if not self.api_key:
             raise errors.ModelKeyRefused(self.provider, "no key is set (OPENAI_API_KEY)")
-        loop = id(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
         if loop not in self._by_loop:
             self._by_loop[loop] = openai.AsyncOpenAI(
                 api_key=self.api_key, base_url=self.base_url, timeout=self.timeout, max_retries=0
             )
         return self._by_loop[loop]
+
+    async def close(self) -> None:
+        """Let go of the running loop's connections. It can be used again afterwards."""
+        client = self._by_loop.pop(asyncio.get_running_loop(), None)
+        if client is not None:
+            await client.close()
 
     @asynccontextmanager
     async def call(self) -> AsyncIterator["openai.AsyncOpenAI"]:

