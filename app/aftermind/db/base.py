@@ -35,4 +35,4 @@ class Database(Protocol):
         """Where the log stands now; take it after a COMMIT, never before. None where no replica can lag."""
 
     async def close(self) -> None:
-        """Give back every connection. The object can be used again afterwards: it reopens."""
+        """Give back the connections of the running loop. The object can be used again afterwards: it reopens."""

@@ -4,7 +4,7 @@ import asyncio
 import struct
 import threading
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
@@ -115,19 +115,18 @@ class PostgresDatabase:
         return Watermark(system=row.system, timeline=row.timeline, lsn=lsn)
 
     async def close(self) -> None:
-        """Give back every connection, those of other loops too. The object reopens when it is used again."""
+        """Give back the connections of the running loop, and drop those of loops that have ended.
+
+        Other running loops keep theirs, for they may be in the middle of something: each closes its own. The object
+        reopens when it is used again.
+        """
         with self._lock:
-            engines, self._engines = dict(self._engines), WeakKeyDictionary()
-        here = asyncio.get_running_loop()
-        for loop, engine in engines.items():
-            if loop is here:
-                await engine.dispose()
-            elif loop.is_running():
-                with suppress(TimeoutError):
-                    done = asyncio.run_coroutine_threadsafe(engine.dispose(), loop)
-                    await asyncio.wait_for(asyncio.wrap_future(done), self._timeout)
-            else:
-                engine.sync_engine.dispose(close=False)  # its loop is gone: nothing can be said to the server any more
+            here = self._engines.pop(asyncio.get_running_loop(), None)
+            ended = [self._engines.pop(loop) for loop in list(self._engines) if loop.is_closed()]
+        for engine in ended:
+            engine.sync_engine.dispose(close=False)  # nothing can be said to the server any more
+        if here is not None:
+            await here.dispose()
 
     @asynccontextmanager
     async def _connection(self, *, autocommit: bool, read_only: bool) -> AsyncIterator[AsyncConnection]:

@@ -1,0 +1,122 @@
+"""Migrations: what they make is what the tables say, once, whoever runs them and however often."""
+
+import asyncio
+import warnings
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool
+
+from aftermind import errors
+from aftermind.db import migrate, tables
+from aftermind.db.failures import HEAD
+from tests.support.servers import Database, Servers, psql
+
+NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"  # port 1: refused at once
+
+
+@pytest.fixture
+async def empty(servers: Servers) -> AsyncIterator[str]:
+    """A database that nobody has migrated."""
+    made = servers.create_database()
+    psql(made.url, "DROP SCHEMA aftermind CASCADE")
+    yield made.url
+    servers.drop_database(made)
+
+
+def _differences(connection: Connection) -> list[object]:
+    options = {
+        "include_schemas": True,
+        "include_name": lambda name, kind, _: kind != "schema" or name == tables.SCHEMA,
+        "include_object": lambda _object, name, kind, _reflected, _to: kind != "index" and name != tables.VERSION_TABLE,
+        "compare_type": True,
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of indexes by expression, which are not compared
+        return list(compare_metadata(MigrationContext.configure(connection, opts=options), tables.METADATA))
+
+
+async def test_the_migrated_schema_is_what_the_tables_say(database: Database) -> None:
+    # Our role has our schema's name: without a path of its own the schema would count as the default one.
+    plain = {"server_settings": {"search_path": "public"}}
+    url = database.url.replace("postgresql://", "postgresql+asyncpg://")
+    engine = create_async_engine(url, connect_args=plain, poolclass=NullPool)
+    try:
+        async with engine.connect() as connection:
+            differences = await connection.run_sync(_differences)
+    finally:
+        await engine.dispose()
+
+    assert differences == []
+
+
+def test_the_newest_migration_is_the_one_that_this_release_asks_for() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(migrate.SCRIPTS))
+
+    assert ScriptDirectory.from_config(config).get_heads() == [HEAD]
+
+
+def test_every_migration_says_whether_it_expands_or_contracts() -> None:
+    names = [path.name for path in Path(migrate.SCRIPTS, "versions").glob("*.py")]
+
+    assert names
+    assert all(name[:4].isdigit() and name[4:].startswith(("_pre_", "_post_")) for name in names)
+
+
+async def test_migrators_at_one_moment_follow_each_other_and_a_later_one_changes_nothing(empty: str) -> None:
+    assert await asyncio.gather(*(migrate.apply(empty, dimension=32) for _ in range(4))) == [HEAD] * 4
+    psql(empty, "INSERT INTO aftermind.users (namespace, user_id) VALUES ('default', 'alice')")
+
+    assert await migrate.apply(empty) == HEAD
+
+    await migrate.check(empty, dimension=32)
+    assert psql(empty, "SELECT count(*) FROM aftermind.users") == "1"
+
+
+async def test_a_database_beside_tables_of_the_same_names_is_shared(empty: str) -> None:
+    psql(empty, "CREATE TABLE users (mine int)", "CREATE TABLE alembic_version (version_num text)")
+    psql(empty, "INSERT INTO alembic_version VALUES ('theirs')")
+
+    await migrate.apply(empty)
+
+    assert psql(empty, "SELECT version_num FROM public.alembic_version") == "theirs"
+
+
+async def test_another_dimension_is_refused_by_migrator_and_check(empty: str) -> None:
+    await migrate.apply(empty, dimension=32)
+
+    for refused in (migrate.apply(empty, dimension=64), migrate.check(empty, dimension=64)):
+        with pytest.raises(errors.DimensionMismatch) as found:
+            await refused
+        assert (found.value.stored, found.value.wanted) == (32, 64)
+
+
+async def test_a_database_without_a_schema_is_named_outdated(empty: str) -> None:
+    with pytest.raises(errors.SchemaOutdated, match="aftermind migrate"):
+        await migrate.check(empty)
+
+
+async def test_a_schema_that_a_later_release_expanded_is_fine_and_an_older_one_is_not(database: Database) -> None:
+    connection = await asyncpg.connect(database.url)
+    await connection.execute(f"UPDATE aftermind.{tables.VERSION_TABLE} SET version_num = '9999_pre_later'")
+    await migrate.check(database.url)
+
+    await connection.execute(f"UPDATE aftermind.{tables.VERSION_TABLE} SET version_num = '0000_pre_nothing'")
+    with pytest.raises(errors.SchemaOutdated, match="0000_pre_nothing"):
+        await migrate.check(database.url)
+    await connection.close()
+
+
+async def test_a_database_that_is_not_there_is_unavailable() -> None:
+    for asked in (migrate.check(NOWHERE), migrate.apply(NOWHERE)):
+        with pytest.raises(errors.StoreUnavailable):
+            await asked
