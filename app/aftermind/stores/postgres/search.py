@@ -26,9 +26,9 @@ READ_SETTINGS: Mapping[str, str] = {
     "plan_cache_mode": "force_generic_plan",
     "default_transaction_read_only": "on",
 }
-MOST_COUNTED = 1_000  # rows of one term that are counted: beyond it the word tells little, and counting takes long
+MOST_COUNTED = 500  # rows of one term that are counted: beyond it the word tells little, and counting takes long
 BIG_OWNER, SIZE_SECONDS, SIZES_KEPT = 5_000, 60.0, 10_000
-MOST_READ = 2_000  # rows that the rarest terms of a question lead to, together; the others only add to their score
+MOST_READ = 1_000  # rows that the rarest terms of a question lead to, together; the others only add to their score
 
 # One round trip before the search: is this node far enough?
 # A replica's timeline is the highest that it has seen: its control file alone is as old as its last restart point.
