@@ -24,7 +24,7 @@ run: setup       ## the whole pipeline on this machine, with a conversation play
 	@$(BIN)/aftermind demo $(if $(ONCE),--once)
 
 test: setup      ## the whole suite
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses 2 $(ARGS)
 
 lint: setup      ## ruff, mypy strict, import contracts
 	@$(BIN)/ruff check .
