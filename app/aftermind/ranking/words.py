@@ -6,6 +6,8 @@ from functools import lru_cache
 
 import snowballstemmer
 
+from aftermind import errors
+
 # Postgres's english.stop: the list that the figures of recall quality were measured with.
 _STOP_WORDS = """
 i me my myself we our ours ourselves you your yours yourself yourselves he him his himself she her hers herself it
@@ -56,6 +58,9 @@ def stem(word: str, language: str = "english") -> str:
         return word
     stemmer = getattr(_stemmers, language, None)
     if stemmer is None:
+        if language not in LANGUAGES:
+            why = f"it is simple, or a Snowball algorithm: {', '.join(sorted(LANGUAGES - {'simple'}))}."
+            raise errors.InvalidSettings("language", language, why)
         stemmer = snowballstemmer.stemmer(language)
         setattr(_stemmers, language, stemmer)
     return str(stemmer.stemWord(word))

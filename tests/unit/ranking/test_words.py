@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aftermind import errors
 from aftermind.ranking import ends_asking, spoken, terms, tokens
 
 
@@ -21,6 +22,11 @@ def test_the_simple_language_neither_stems_nor_drops() -> None:
 
 def test_another_language_has_its_own_stems() -> None:
     assert terms("häuser haus", "german") == ["haus"]
+
+
+def test_a_language_that_is_not_known_is_refused_by_name() -> None:
+    with pytest.raises(errors.InvalidSettings):
+        terms("ghobe", "klingon")
 
 
 def test_scripts_without_blanks_are_found_by_pairs() -> None:
