@@ -35,7 +35,7 @@ def embedder(settings: Settings) -> Embedder | None:
 
 
 def extractor(settings: Settings, *, instructions: str = "") -> Extractor | None:
-    """As `settings.extractor` says; None for `off`. A model is told `instructions` as well. Raises `InvalidSettings`."""
+    """As `settings.extractor` says; None for `off`. A model is told `instructions` too. Raises `InvalidSettings`."""
     kind, _, name = _mining(settings).partition(":")
     match kind:
         case "off":
