@@ -1,5 +1,6 @@
 """Extraction, summaries and profiles by structured answers."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 
 import orjson
@@ -12,18 +13,19 @@ from aftermind.types import Json
 
 
 class OpenAIExtractor:
-    """Claims by a chat model with a strict schema."""
+    """Claims by a chat model with a strict schema. `instructions` follow the rules of the prompt, and are a version."""
 
-    version = prompts.EXTRACTION_VERSION
-
-    def __init__(self, client: Client, model: str) -> None:
+    def __init__(self, client: Client, model: str, *, instructions: str = "") -> None:
         self._client, self._model = client, model
+        self._system = f"{prompts.EXTRACTION}\n{instructions}" if instructions else prompts.EXTRACTION
+        digest = f"+{hashlib.sha256(instructions.encode()).hexdigest()[:8]}" if instructions else ""
+        self.version = f"{prompts.EXTRACTION_VERSION}{digest}"
         self.name = f"openai:{model}"
 
     async def extract(self, request: ExtractionRequest) -> Extraction:
         """Claims of the trusted turns, each with a quote that was found in its source."""
         prompt = prompts.extraction(request)
-        answer, spent = await ask(self._client, self._model, prompts.EXTRACTION, prompt, schemas.AnsweredExtraction)
+        answer, spent = await ask(self._client, self._model, self._system, prompt, schemas.AnsweredExtraction)
         claims = schemas.claims_of(answer, request.turns)
         reason = None if claims else _reason(answer)
         return Extraction(claims=claims, reason_empty=reason, usage=spent)
