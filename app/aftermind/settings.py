@@ -111,7 +111,10 @@ class Settings(BaseSettings):
     exact_search_max_rows: int = Field(
         20_000, ge=0, description="Episodes of a user up to which vectors are scanned exactly; HNSW beyond."
     )
-    language: str = Field("english", description="Snowball language of stems (34 are known; stop words for english). `simple`: words as they are.")
+    language: str = Field(
+        "english",
+        description="Snowball language of stems (34 are known; stop words for english). `simple`: words as they are.",
+    )
     vector_cache_seconds: float = Field(
         3_600, ge=0, description="How long a question's vector is kept in Redis. 0: not."
     )
