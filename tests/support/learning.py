@@ -1,0 +1,102 @@
+"""A memory whose jobs this process runs itself, one look at a time, on real servers: what is learned and when."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from aftermind import Memory, Message, Settings
+from aftermind.db.postgres import PostgresDatabase
+from aftermind.events.bus import EventBus
+from aftermind.ledger.postgres import PostgresLedger
+from aftermind.llm import resolver
+from aftermind.receipt import Receipt
+from aftermind.stores.postgres import PostgresStore
+from aftermind.wire.connection import RedisLink
+from aftermind.wire.keys import Keys
+from aftermind_tasks.in_process import open_work
+from tests.support.scripted_openai import ScriptedOpenAI
+from tests.support.servers import Database
+
+# A session is mined as soon as it is looked at, and an attempt that failed is made again at once.
+AT_ONCE = {
+    "extract_quiet_seconds": 0.0,
+    "extract_max_wait_seconds": 0.0,
+    "backoff_base_seconds": 0.001,
+    "backoff_cap_seconds": 0.002,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learning:
+    """A memory, the work behind it, and the ledger to look at."""
+
+    memory: Memory
+    ledger: PostgresLedger
+    database: PostgresDatabase
+    store: PostgresStore
+    work: Callable[[], Awaitable[bool]]
+
+    async def settle(self) -> None:
+        """Work until there is nothing left that can run now."""
+        while await self.work():
+            pass
+
+    async def learn(self, user: str, messages: Sequence[Message | str], *, session: str = "s1") -> Receipt:
+        """Remember messages, one turn, and do everything that follows."""
+        receipt = await self.memory.remember(list(messages), user_id=user, session_id=session)
+        await self.settle()
+        return receipt
+
+
+@asynccontextmanager
+async def learning(
+    database: Database,
+    redis_url: str,
+    state_dir: Path,
+    provider: ScriptedOpenAI | None = None,
+    **changed: Any,  # Any: settings by name
+) -> AsyncIterator[Learning]:
+    """A memory on these servers, with the scripted provider as its model, or rules where there is none."""
+    settings = Settings(
+        **{
+            "database_url": database.url,
+            "broker_url": redis_url,
+            "redis_prefix": f"learning-{uuid4().hex[:8]}:",
+            "state_dir": state_dir,
+            "accept": "postgres",
+            "embedder": "hash",
+            "extractor": "rules" if provider is None else "openai:scripted",
+            **({} if provider is None else {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": provider.url}),
+            **AT_ONCE,
+            **changed,
+        }
+    )
+    db = PostgresDatabase(
+        database.url, timeout_seconds=10.0, connect_timeout_seconds=5.0, pool_size=5, application_name="learning"
+    )
+    link = RedisLink(redis_url, timeout=2.0, name="learning")
+    events = EventBus(db, link, Keys(settings.redis_prefix))
+    store, ledger = PostgresStore(), PostgresLedger(db)
+    extractor, summariser = resolver.extractor(settings), resolver.summariser(settings)
+    profiler = resolver.profiler(settings)
+    work = open_work(
+        settings=settings,
+        db=db,
+        store=store,
+        ledger=ledger,
+        events=events,
+        embedder=resolver.embedder(settings),
+        extractor=extractor,
+        summariser=summariser,
+        profiler=profiler,
+    )
+    async with Memory(settings=settings) as memory:
+        yield Learning(memory=memory, ledger=ledger, database=db, store=store, work=work)
+    for model in (extractor, summariser, profiler):
+        if (client := getattr(model, "_client", None)) is not None:
+            await client.close()
+    for close in (events.close, link.close, db.close):
+        await close()
