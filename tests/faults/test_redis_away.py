@@ -52,7 +52,7 @@ async def test_a_frozen_redis_costs_the_budget_once_and_nothing_after(valkey: Va
 
 
 async def test_those_who_wait_together_for_a_frozen_redis_wait_one_budget(valkey: Valkey, tmp_path: Path) -> None:
-    async with agent_on(valkey.url, tmp_path, remember_budget_seconds=0.3) as agent:
+    async with agent_on(valkey.url, tmp_path, remember_budget_seconds=1.0) as agent:
         await agent.remember("alice", "before")
 
         async def one(i: int) -> float:
@@ -64,7 +64,7 @@ async def test_those_who_wait_together_for_a_frozen_redis_wait_one_budget(valkey
         with valkey.frozen():
             took = await asyncio.gather(*(one(i) for i in range(100)))
 
-        assert max(took) < 0.6
+        assert max(took) < 1.8
         await agent.publisher.drained()
         assert [await agent.seen(f"u{i}") for i in range(100)] == [["x"]] * 100
 

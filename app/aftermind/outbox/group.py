@@ -12,6 +12,12 @@ from aftermind.wire.pending import Accepted, Offer
 
 MOST_TURNS = 50  # of one call: Redis serves nobody else for its 2 ms; 200 a call were no faster
 MOST_BYTES = 1_048_576
+MOST_IN_FLIGHT = 2  # one is carried out while the next is packed; more would only make groups smaller
+
+
+class LateError(errors.RedisUnavailable):
+    """The turn had to wait for others of its process; that says nothing about Redis."""
+
 
 Landing = Callable[[list[Accepted] | errors.AftermindError], None]
 
@@ -34,7 +40,7 @@ class _Waiter:
 
 
 class Group:
-    """The turns of one event loop on their way to one acceptor: a call in flight, and those who wait for the next.
+    """The turns of one event loop on their way to one acceptor: calls in flight, and those who wait for the next.
 
     The first goes at once. No task of its own: a caller that is cancelled takes nobody with it; its turn is left out
     if it was not sent yet, and accepted whole if it was.
@@ -43,14 +49,14 @@ class Group:
     def __init__(self, acceptor: Acceptor, *, budget_seconds: float) -> None:
         self._acceptor, self._budget = acceptor, budget_seconds
         self._waiting: deque[_Waiter] = deque()
-        self._in_flight = False
+        self._in_flight = 0
 
     async def send(self, offer: Offer) -> Accepted:
         """What became of the turn. Raises `Unavailable` within the budget, and then it may have been taken or not."""
         loop = asyncio.get_running_loop()
         waiter = _Waiter(offer, loop.create_future())
         self._waiting.append(waiter)
-        if not self._in_flight:
+        if self._in_flight < MOST_IN_FLIGHT:
             self._flush()
         else:
             waiter.timer = loop.call_later(self._budget, _expire, waiter.future, self._budget)
@@ -60,7 +66,7 @@ class Group:
         batch = self._next_batch()
         if not batch:
             return
-        self._in_flight = True
+        self._in_flight += 1
         self._acceptor.start([waiter.offer for waiter in batch], partial(self._landed, batch))
 
     def _next_batch(self) -> list[_Waiter]:
@@ -74,7 +80,7 @@ class Group:
         return batch
 
     def _landed(self, batch: list[_Waiter], outcome: list[Accepted] | errors.AftermindError) -> None:
-        self._in_flight = False
+        self._in_flight -= 1
         if isinstance(outcome, errors.AftermindError):
             # Those who gathered meanwhile would wait for the same failure once more: their budget is running.
             batch, self._waiting = [*batch, *self._waiting], deque()
@@ -115,4 +121,4 @@ def _end(waiter: _Waiter, outcome: Accepted | errors.AftermindError) -> None:
 
 def _expire(future: asyncio.Future[Accepted], budget: float) -> None:
     if not future.done():
-        future.set_exception(errors.RedisUnavailable(f"no answer within {budget:g} s"))
+        future.set_exception(LateError(f"no turn to send within {budget:g} s"))

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 from aftermind import errors
 from aftermind.outbox.base import Sent
 from aftermind.outbox.drain import Drain
-from aftermind.outbox.group import Acceptor, Group
+from aftermind.outbox.group import Acceptor, Group, LateError
 from aftermind.outbox.ringing import Ringing
 from aftermind.outbox.spool import Spool
 from aftermind.settings import Settings
@@ -53,6 +53,8 @@ class Publisher:
             return await self._spooled(turn, payload, errors.RedisUnavailable("the spool is being sent"))
         try:
             accepted = await self._group().send(Offer(turn=turn, payload=payload))
+        except LateError as exc:
+            return await self._spooled(turn, payload, exc)
         except (errors.Unavailable, errors.Bug) as exc:
             self._drain.begin(away=exc)
             return await self._spooled(turn, payload, exc)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from aftermind import errors
+from aftermind.outbox import group
 from aftermind.types import Scope
 from aftermind.wire.keys import Keys
 from aftermind.wire.queues import STORE, TASK
@@ -79,8 +80,23 @@ async def test_concurrent_turns_share_calls_and_each_is_kept(valkey: Valkey, tmp
             await asyncio.gather(*(agent.remember(f"u{i}", f"of {i}") for i in range(100)))
             calls = client.info("commandstats")["cmdstat_evalsha"]["calls"] - before
 
-        assert calls <= 5
+        assert calls <= 6
         assert [await agent.seen(f"u{i}") for i in range(100)] == [[f"of {i}"] for i in range(100)]
+
+
+async def test_waiting_for_others_of_ones_own_process_says_nothing_about_redis(
+    valkey: Valkey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(group, "MOST_TURNS", 1)
+    async with agent_on(valkey.url, tmp_path, remember_budget_seconds=0.25, pending_max_turns_per_user=10_000) as agent:
+        await agent.remember("warm")
+
+        await asyncio.gather(*(agent.remember("alice", f"m{i}") for i in range(3_000)))
+
+        assert (await agent.publisher.send(turn_of("bob"))).spooled is False
+        await agent.publisher.drained()
+        assert (await agent.pending.read(Scope(user_id="alice"), limit=0)).total == 3_000
+        assert "turns go to the spool" not in caplog.text
 
 
 async def test_a_caller_that_is_cancelled_takes_nobody_with_it_and_leaves_no_half_turn(
