@@ -14,6 +14,7 @@ from aftermind.outbox import group
 from aftermind.types import Scope
 from aftermind.wire.keys import Keys
 from aftermind.wire.queues import STORE, TASK
+from tests.support.proxy import proxy_to
 from tests.support.turns import agent_on, turn_of
 from tests.support.valkey import Valkey
 from tests.support.waiting import wait_until
@@ -88,14 +89,17 @@ async def test_waiting_for_others_of_ones_own_process_says_nothing_about_redis(
     valkey: Valkey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(group, "MOST_TURNS", 1)
-    async with agent_on(valkey.url, tmp_path, remember_budget_seconds=0.25, pending_max_turns_per_user=10_000) as agent:
+    async with proxy_to(valkey.url) as proxy, agent_on(proxy.url(valkey.url), tmp_path) as agent:
         await agent.remember("warm")
+        proxy.delay(0.02)  # so fifty turns a second go out, and those after the first twenty or so are late
 
-        await asyncio.gather(*(agent.remember("alice", f"m{i}") for i in range(3_000)))
+        sent = await asyncio.gather(*(agent.publisher.send(turn_of("alice", f"m{i}")) for i in range(80)))
 
+        assert 20 < sum(one.spooled for one in sent) < 80
         assert (await agent.publisher.send(turn_of("bob"))).spooled is False
+        proxy.let_pass()
         await agent.publisher.drained()
-        assert (await agent.pending.read(Scope(user_id="alice"), limit=0)).total == 3_000
+        assert (await agent.pending.read(Scope(user_id="alice"), limit=0)).total == 80
         assert "turns go to the spool" not in caplog.text
 
 
