@@ -7,6 +7,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Date,
     DateTime,
     Double,
     ForeignKeyConstraint,
@@ -143,6 +144,10 @@ EXTRACTIONS = Table(
     _time("at", now=True),
 )
 
+UNPROFILED = Table(  # episodes that the next profile update draws on
+    "unprofiled", METADATA, _key("namespace"), _key("user_id"), Column("episode_id", Uuid, primary_key=True)
+)
+
 BLOCKS = Table(
     "blocks",
     METADATA,
@@ -242,6 +247,21 @@ JOB_ATTEMPTS = Table(
     Column("tokens_in", Integer, nullable=False, server_default=text("0")),
     Column("tokens_out", Integer, nullable=False, server_default=text("0")),
     Column("cost_usd", Double, nullable=False, server_default=text("0")),
+)
+
+SPENDING = Table(  # what model calls have cost, by day (UTC)
+    "spending",
+    METADATA,
+    _key("namespace"),
+    Column("day", Date, primary_key=True),
+    _key("user_id"),
+    _key("kind"),
+    _key("model"),
+    Column("calls", BigInteger, nullable=False, server_default=text("0")),
+    Column("tokens_in", BigInteger, nullable=False, server_default=text("0")),
+    Column("tokens_out", BigInteger, nullable=False, server_default=text("0")),
+    Column("cost_usd", Double, nullable=False, server_default=text("0")),
+    Column("latency_ms", Double, nullable=False, server_default=text("0")),
 )
 
 JOB_FOLLOWS = Table(
