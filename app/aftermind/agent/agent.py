@@ -1,6 +1,8 @@
 """`Agent`: recall, ask the model, run its tools, answer, and remember after the answer."""
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
@@ -14,6 +16,7 @@ from aftermind.events.types import MemoryEvent
 from aftermind.faces import portal
 from aftermind.llm.base import ChatModel, ChatReply, Usage
 from aftermind.memory import Memory
+from aftermind.receipt import Receipt
 from aftermind.settings import Settings
 from aftermind.types import Episode, Json, Message, RecallBlock, Role, Scope
 from aftermind.types.scope import DEFAULT_NAMESPACE
@@ -32,6 +35,8 @@ class _Run:
     told: list[dict[str, Any]] = field(default_factory=list)  # Any: messages as OpenAI's chat completions have them
     turn: list[Message] = field(default_factory=list)
     usage: list[Usage] = field(default_factory=list)
+    heard: list[str] = field(default_factory=list)  # pieces of the answer that the caller was given
+    is_kept: bool = False
 
     @property
     def context(self) -> RunContext:
@@ -90,12 +95,11 @@ class Agent:
         metadata: Mapping[str, Json] | None = None,
     ) -> AgentResult:
         """Answer. Raises what the model raises, `InvalidScope`, `InvalidInput`; of the memory only where strict."""
-        stream = self.arun_stream(
-            prompt, user_id=user_id, session_id=session_id, namespace=namespace, metadata=metadata
-        )
-        async for event in stream:
-            if isinstance(event, AgentResult):
-                return event
+        run = self._begin(prompt, user_id, session_id, namespace, metadata)
+        async with aclosing(self._events(prompt, run)) as events:
+            async for event in events:
+                if isinstance(event, AgentResult):
+                    return event
         raise errors.Bug("a run ended without a result.")
 
     async def arun_stream(
@@ -106,40 +110,21 @@ class Agent:
         session_id: str | None = None,
         namespace: str | None = None,
         metadata: Mapping[str, Json] | None = None,
-    ) -> AsyncIterator[AgentEvent]:
-        """Answer piece by piece, with the events of memory and tools as they come; the last item is the result."""
-        if not isinstance(prompt, str) or not prompt.strip():
-            raise errors.InvalidMessage("prompt", prompt, "a prompt is text, and not empty.")
-        model = self._chat_model()
-        run = self._begin(user_id, session_id, namespace, metadata or {})
-        heard: list[MemoryEvent] = []
-        history: Sequence[Episode] = ()
-        if self._remembering is not None:
-            run.block, history = await self._remembering.recall(prompt, run.scope, heard.append)
-            for event in _taken(heard):
-                yield event
-        run.turn.append(Message.user(prompt))
-        run.told = self._told(run.block, history, prompt)
-        answer = ""
-        async for piece in self._converse(model, run):
-            if isinstance(piece, str):
-                answer = piece
-            else:
-                yield piece
-        run.turn.append(Message.assistant(answer, name=self.agent_id))
-        receipt = None
-        if self._remembering is not None:
-            receipt = await self._remembering.remember(run.turn, run.scope, heard.append)
-            for event in _taken(heard):
-                yield event
-        yield AgentResult(
-            text=answer,
-            run_id=run.id,
-            messages=tuple(run.turn),
-            memory=run.block,
-            receipt=receipt,
-            usage=tuple(run.usage),
-        )
+    ) -> AsyncGenerator[AgentEvent, None]:
+        """Answer piece by piece, with the events of memory and tools as they come; the last item is the result.
+
+        Who stops listening in the middle has heard a part: the turn is remembered with it, marked `interrupted`.
+        """
+        run = self._begin(prompt, user_id, session_id, namespace, metadata)
+        try:
+            async with aclosing(self._events(prompt, run)) as events:
+                async for event in events:
+                    if isinstance(event, TextDelta):
+                        run.heard.append(event.text)
+                    yield event
+        except (GeneratorExit, asyncio.CancelledError):
+            await self._keep_what_was_heard(run)
+            raise
 
     def run(
         self,
@@ -171,12 +156,69 @@ class Agent:
             )
         )
 
+    async def _events(self, prompt: str, run: _Run) -> AsyncGenerator[AgentEvent, None]:
+        model = self._chat_model()
+        told: list[MemoryEvent] = []
+        history: Sequence[Episode] = ()
+        if self._remembering is not None:
+            run.block, history = await self._remembering.recall(prompt, run.scope, told.append)
+            for event in _taken(told):
+                yield event
+        run.turn.append(Message.user(prompt))
+        run.told = self._told(run.block, history, prompt)
+        answer = ""
+        async for piece in self._converse(model, run):
+            if isinstance(piece, str):
+                answer = piece
+            else:
+                yield piece
+        receipt = None
+        if self._remembering is not None:
+            receipt = await self._remember(run, answer, told)
+            for event in _taken(told):
+                yield event
+        yield AgentResult(
+            text=answer,
+            run_id=run.id,
+            messages=tuple(run.turn),
+            memory=run.block,
+            receipt=receipt,
+            usage=tuple(run.usage),
+        )
+
+    async def _remember(self, run: _Run, answer: str, told: list[MemoryEvent]) -> Receipt | None:
+        assert self._remembering is not None
+        run.is_kept = True
+        if answer.strip():
+            run.turn.append(Message.assistant(answer, name=self.agent_id))
+        return await self._remembering.remember(run.turn, run.scope, told.append)
+
+    async def _keep_what_was_heard(self, run: _Run) -> None:
+        text = "".join(run.heard)
+        if self._remembering is None or run.is_kept or not text.strip():
+            return
+        run.is_kept = True
+        answer = Message(role=Role.ASSISTANT, content=text, name=self.agent_id, metadata={"interrupted": True})
+        await asyncio.shield(self._remembering.remember([*run.turn, answer], run.scope, lambda event: None))
+
     def _begin(
-        self, user_id: str | None, session_id: str | None, namespace: str | None, metadata: Mapping[str, Json]
+        self,
+        prompt: str,
+        user_id: str | None,
+        session_id: str | None,
+        namespace: str | None,
+        metadata: Mapping[str, Json] | None,
     ) -> _Run:
+        if not isinstance(prompt, str) or not prompt.strip():
+            raise errors.InvalidMessage("prompt", prompt, "a prompt is text, and not empty.")
         default = self.memory.namespace if self.memory else DEFAULT_NAMESPACE
-        scope = Scope(namespace=namespace or default, user_id=user_id, session_id=session_id, agent_id=self.agent_id)
-        return _Run(id=uuid4().hex, scope=scope, metadata=metadata)
+        scope = Scope(
+            namespace=default if namespace is None else namespace,
+            user_id=user_id,
+            session_id=session_id,
+            agent_id=self.agent_id,
+        )
+        return _Run(id=uuid4().hex, scope=scope, metadata=metadata or {})
 
     def _told(self, block: RecallBlock | None, history: Sequence[Episode], prompt: str) -> list[dict[str, Any]]:
         # Any: messages as OpenAI's chat completions have them
@@ -210,7 +252,7 @@ class Agent:
             async for event in self._use_tools(reply, run):
                 yield event
 
-    async def _use_tools(self, reply: ChatReply, run: _Run) -> AsyncIterator[AgentEvent]:
+    async def _use_tools(self, reply: ChatReply, run: _Run) -> AsyncGenerator[AgentEvent, None]:
         calls = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
             for call in reply.tool_calls

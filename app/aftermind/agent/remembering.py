@@ -33,7 +33,7 @@ class _Labels(TypedDict):
 
 @dataclass(slots=True)
 class Remembering:
-    """What one agent does with its memory. `failing` is kept over runs, so that an outage is logged once."""
+    """What one agent does with its memory. `failing` steps are kept over runs, so that an outage is logged once."""
 
     memory: Memory
     strict: bool
@@ -41,7 +41,7 @@ class Remembering:
     load: frozenset[str] | None
     token_budget: int | None
     history_messages: int
-    failing: bool = field(default=False)
+    failing: set[str] = field(default_factory=set)
 
     async def recall(
         self, query: str, scope: Scope, tell: Callable[[MemoryEvent], None]
@@ -49,11 +49,12 @@ class Remembering:
         """The block for a question, and the session so far. None and nothing where memory fails."""
         tell(MemoryRecallStarted(scope=scope, at=_now(), query=query))
         seconds = self.memory.settings.recall_budget_seconds + GRACE_SECONDS
-        work = asyncio.gather(self._block(query, scope), self._history(scope))
-        found = await self._tried("recall", work, seconds, scope, tell)
-        if found is None:
-            return None, ()
-        block, history = found
+        block, history = await asyncio.gather(
+            self._tried("recall", self._block(query, scope), seconds, scope, tell),
+            self._tried("history", self._history(scope), seconds, scope, tell),
+        )
+        if block is None:
+            return None, history or ()
         done = MemoryRecallCompleted(
             scope=scope,
             at=_now(),
@@ -64,7 +65,7 @@ class Remembering:
             duration_ms=block.duration_ms,
         )
         tell(done)
-        return block, history
+        return block, history or ()
 
     async def remember(
         self, messages: Sequence[Message], scope: Scope, tell: Callable[[MemoryEvent], None]
@@ -97,12 +98,12 @@ class Remembering:
             if self.strict:
                 raise
             if not self.failing:
-                self.failing = True
                 log.warning("memory fails, the agent answers without it", extra={"step": what}, exc_info=exc)
+            self.failing.add(what)
             error = f"{type(exc).__name__}: {exc}"
             tell(MemoryUpdateFailed(scope=scope, at=_now(), kind=what, error=error, attempts=1))
             return None
-        self.failing = False
+        self.failing.discard(what)
         return found
 
 

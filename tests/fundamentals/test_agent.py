@@ -1,0 +1,209 @@
+"""An agent with memory around it. The model is scripted; everything else is as users have it."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from aftermind import Agent, AgentResult, Memory, Settings, Tool, errors, get_run_context
+from aftermind.agent import TextDelta, ToolCalled, ToolReturned
+from aftermind.llm.base import ToolCall
+from aftermind.testing import ScriptedChatModel, drain
+
+
+async def test_an_agent_remembers_what_was_said_and_recalls_it_in_another_session(memory: Memory, user: str) -> None:
+    model = ScriptedChatModel("Noted.", "You prefer dark mode.")
+    agent = Agent("You are helpful.", model=model, memory=memory)
+
+    await agent.arun("I prefer dark mode.", user_id=user, session_id="monday")
+    result = await agent.arun("Which mode do I prefer?", user_id=user, session_id="tuesday")
+
+    assert result.text == "You prefer dark mode."
+    assert model.calls[1][0]["content"].startswith("You are helpful.\n\n<memory")
+    assert "I prefer dark mode." in model.calls[1][0]["content"]
+    assert result.memory is not None
+
+
+async def test_the_session_so_far_is_told_as_messages(memory: Memory, user: str) -> None:
+    model = ScriptedChatModel("Hello Ann.", "Ann.")
+    agent = Agent(model=model, memory=memory)
+
+    await agent.arun("I am Ann.", user_id=user, session_id="s1")
+    await agent.arun("Who am I?", user_id=user, session_id="s1")
+
+    assert [message["content"] for message in model.calls[1][1:]] == ["I am Ann.", "Hello Ann.", "Who am I?"]
+
+
+async def test_a_tool_knows_who_it_works_for(memory: Memory, user: str) -> None:
+    def whoami(greeting: str) -> str:
+        """Tell who is asking."""
+        run = get_run_context()
+        assert run is not None
+        assert run.memory_context is not None
+        return f"{greeting} {run.user_id} in {run.session_id}"
+
+    model = ScriptedChatModel(ToolCall(id="1", name="whoami", arguments='{"greeting": "Hi"}'), "Done.")
+    agent = Agent(model=model, memory=memory, tools=[whoami])
+
+    await agent.arun("Who am I?", user_id=user, session_id="s1")
+
+    assert model.calls[1][-1] == {"role": "tool", "tool_call_id": "1", "content": f"Hi {user} in s1"}
+    assert model.tools[0][0]["function"]["parameters"]["properties"]["greeting"]["type"] == "string"
+    assert get_run_context() is None
+
+
+async def test_a_stream_tells_recall_tools_text_and_the_turn_in_their_order(memory: Memory, user: str) -> None:
+    async def add(left: int, right: int) -> int:
+        return left + right
+
+    model = ScriptedChatModel(ToolCall(id="1", name="add", arguments='{"left": 2, "right": 3}'), "It is five.")
+    agent = Agent(model=model, memory=memory, tools=[add])
+
+    events = [event async for event in agent.arun_stream("What is 2 + 3?", user_id=user)]
+
+    kinds = [type(event).__name__ for event in events if not isinstance(event, TextDelta)]
+    assert kinds == [
+        "MemoryRecallStarted",
+        "MemoryRecallCompleted",
+        "ToolCalled",
+        "ToolReturned",
+        "MemoryUpdateQueued",
+        "AgentResult",
+    ]
+    assert "".join(event.text for event in events if isinstance(event, TextDelta)) == "It is five."
+
+
+async def test_only_a_trusted_tool_teaches_facts(memory: Memory, user: str) -> None:
+    def crm() -> str:
+        return "I live in Bergen."
+
+    for trusted, learnt in ((False, 0), (True, 1)):
+        model = ScriptedChatModel(ToolCall(id="1", name="crm", arguments="{}"), "Thanks.")
+        agent = Agent(model=model, memory=memory, tools=[Tool.of(crm, trusted=trusted)])
+        someone = f"{user}-{trusted}"
+        await agent.arun("Look me up.", user_id=someone, session_id="s1")
+        await drain(memory, user_id=someone)
+        assert len(await memory.facts.query(user_id=someone, predicate="lives_in")) == learnt
+
+
+@pytest.mark.parametrize("arguments", ['{"number": "many"}', "{", "[]", "{}"])
+async def test_a_call_that_is_wrong_is_told_to_the_model(arguments: str) -> None:
+    def double(number: int) -> int:
+        return 2 * number
+
+    model = ScriptedChatModel(ToolCall(id="1", name="double", arguments=arguments), "Sorry.")
+
+    events = [event async for event in Agent(model=model, tools=[double]).arun_stream("Double many.")]
+
+    (returned,) = [event for event in events if isinstance(event, ToolReturned)]
+    assert returned.failed
+    assert returned.content.startswith("error: ")
+    assert events[-1].text == "Sorry."  # type: ignore[union-attr]
+
+
+async def test_a_model_that_never_stops_calling_tools_is_made_to_answer() -> None:
+    model = ScriptedChatModel(ToolCall(id="1", name="again", arguments="{}"))
+
+    events = [event async for event in Agent(model=model, tools=[again], max_steps=3).arun_stream("Go.")]
+
+    assert sum(isinstance(event, ToolCalled) for event in events) == 3
+    assert model.tools[-1] == [], "no tools are offered any more"
+
+
+async def test_a_memory_that_fails_as_a_whole_does_not_fail_the_answer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = Agent(model=ScriptedChatModel("Hello."), memory=_nowhere(tmp_path))
+
+    events = [event async for event in agent.arun_stream("Hi", user_id="u", session_id="s")]
+    again = await agent.arun("Hi", user_id="u", session_id="s")
+
+    assert isinstance(events[-1], AgentResult)
+    assert events[-1].text == again.text == "Hello."
+    assert "MemoryUpdateFailed" in [type(event).__name__ for event in events]
+    assert [record.message for record in caplog.records].count("memory fails, the agent answers without it") == 1
+
+
+async def test_a_strict_agent_raises_what_its_memory_raises(tmp_path: Path) -> None:
+    agent = Agent(model=ScriptedChatModel("Hello."), memory=_nowhere(tmp_path), strict=True)
+
+    with pytest.raises(errors.Unavailable):
+        await agent.arun("Hi", user_id="u", session_id="s")
+
+
+async def test_what_the_model_raises_is_raised(memory: Memory, user: str) -> None:
+    agent = Agent(model=ScriptedChatModel(errors.ModelUnavailable("test", "down")), memory=memory)
+
+    with pytest.raises(errors.ModelUnavailable):
+        await agent.arun("Hi", user_id=user)
+
+
+async def test_who_stops_listening_has_heard_a_part_and_that_part_is_remembered(memory: Memory, user: str) -> None:
+    agent = Agent(model=ScriptedChatModel("One two three four."), memory=memory)
+
+    stream = agent.arun_stream("Count.", user_id=user, session_id="s1")
+    async for event in stream:
+        if isinstance(event, TextDelta):
+            break
+    await stream.aclose()
+
+    said = await memory.history(user_id=user, session_id="s1")
+    assert [each.content for each in said] == ["Count.", "One"]
+    assert said[1].metadata == {"interrupted": True}
+
+
+async def test_what_is_saved_and_what_is_loaded_are_apart(memory: Memory, user: str) -> None:
+    model = ScriptedChatModel("Noted.", "I do not know.")
+    agent = Agent(model=model, memory=memory, load={"summary"})
+
+    await agent.arun("I prefer dark mode.", user_id=user, session_id="s1")
+    await agent.arun("Which mode do I prefer?", user_id=user, session_id="s1")
+
+    assert "dark mode" not in str(model.calls[1])
+    assert len(await memory.history(user_id=user, session_id="s1")) == 4
+
+
+def test_an_agent_can_be_run_without_an_event_loop() -> None:
+    agent = Agent(model=ScriptedChatModel("Hello."))
+
+    assert agent.run("Hi").text == "Hello."
+    assert [event.text for event in agent.run_stream("Hi") if isinstance(event, TextDelta)] == ["Hello."]
+
+
+async def test_a_blocking_run_inside_a_loop_is_refused() -> None:
+    with pytest.raises(errors.InvalidInput, match="arun"):
+        Agent(model=ScriptedChatModel("Hello.")).run("Hi")
+
+
+def test_without_a_key_or_a_model_the_error_says_what_to_do() -> None:
+    with pytest.raises(errors.InvalidSettings, match="OPENAI_API_KEY"):
+        Agent().run("Hi")
+
+
+@pytest.mark.parametrize("prompt", ["", "   ", None, 7])
+async def test_an_empty_prompt_is_refused(prompt: str) -> None:
+    with pytest.raises(errors.InvalidMessage):
+        await Agent(model=ScriptedChatModel("Hello.")).arun(prompt)
+
+
+async def test_many_runs_at_once_keep_their_users_apart(memory: Memory, user: str) -> None:
+    def whoami() -> str:
+        run = get_run_context()
+        return str(run.user_id if run else None)
+
+    async def ask(number: int) -> bool:
+        model = ScriptedChatModel(ToolCall(id="1", name="whoami", arguments="{}"), "Done.")
+        await Agent(model=model, memory=memory, tools=[whoami]).arun("Who?", user_id=f"{user}-{number}")
+        return bool(model.calls[1][-1]["content"] == f"{user}-{number}")
+
+    assert all(await asyncio.gather(*(ask(number) for number in range(20))))
+
+
+def again() -> str:
+    return "again"
+
+
+def _nowhere(folder: Path) -> Memory:
+    """A memory whose servers are not there, and that may not spool either."""
+    settings = Settings(state_dir=folder, spool_max_bytes=0)
+    return Memory("postgresql://nobody@127.0.0.1:1/none", broker="redis://127.0.0.1:1/0", settings=settings)
