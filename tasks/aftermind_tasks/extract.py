@@ -11,24 +11,26 @@ from aftermind.claims.decide import Changes, decide
 from aftermind.claims.predicates import folded
 from aftermind.db.base import Transaction
 from aftermind.events.types import MemoryFactsExtracted
-from aftermind.ledger.base import Spent
 from aftermind.llm import trust
-from aftermind.llm.base import Extraction, ExtractionRequest, Extractor, TurnText, Usage
+from aftermind.llm.base import Extraction, Extractor
 from aftermind.stores.base import Mined, MiningOutcome
-from aftermind.types import Episode, EpisodeId, Fact, FactId, JobId, JobKind, Lease, NewJob, Scope
+from aftermind.types import Episode, EpisodeId, Fact, JobId, JobKind, Lease, NewJob, Scope
 from aftermind.types.claim import Claim
 from aftermind.wire import queues
+from aftermind_tasks import again, mining
 from aftermind_tasks.outcomes import Done, Outcome
 from aftermind_tasks.runtime import Runtime
 from aftermind_tasks.sessions import session_key
 
-KNOWN = 50  # facts that the model is shown: what is believed of the subjects, the latest first
 CHARACTERS_PER_TOKEN = 3
 
 
 async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outcome]:
-    """Mine the session of each lease for facts."""
-    return {lease.job.id: await _mine(runtime, lease) for lease in leases}
+    """Mine the session of each lease for facts; a replay may ask to mine anew what was mined before."""
+    return {
+        lease.job.id: await (again.reextract if lease.job.payload.get("reextract") else _mine)(runtime, lease)
+        for lease in leases
+    }
 
 
 async def _mine(runtime: Runtime, lease: Lease) -> Outcome:
@@ -64,20 +66,9 @@ async def _answer(runtime: Runtime, extractor: Extractor, lease: Lease, episodes
     """The model's answer; one that an earlier try has kept is not asked for, nor paid, again."""
     if lease.job.answer is not None:
         return Extraction.from_json(lease.job.answer["extraction"])
-    turns = [_text(episode) for episode in episodes]
-    if not any(turn.trusted for turn in turns):
-        reason = "nobody spoke who may speak for the user"
-        return Extraction(claims=(), reason_empty=reason, usage=Usage(model="none"))
-    scope = lease.job.scope
-    async with runtime.db.transaction(namespace=scope.namespace, read_only=True) as tx:
-        known = await runtime.store.facts(tx, scope.owner, limit=KNOWN)
-        summary = await runtime.store.summary(tx, scope.owner, scope.session_id)
-    request = ExtractionRequest(
-        turns=turns, known=known, summary=None if summary is None else summary.text, now=runtime.clock.utc_now()
-    )
-    extraction = await extractor.extract(request)
+    extraction = await mining.ask(runtime, extractor, lease.job.scope, episodes)
     kept = {"extraction": extraction.to_json(), "episodes": [str(episode.id) for episode in episodes]}
-    await runtime.ledger.keep_answer(lease, kept, spent=_spent(extraction.usage))
+    await runtime.ledger.keep_answer(lease, kept, spent=mining.spent(extraction.usage))
     return extraction
 
 
@@ -106,7 +97,7 @@ async def _apply(
         alive = {each.id for each in await runtime.store.episodes(tx, scope.owner, [each.id for each in episodes])}
         claims = _sourced(extraction.claims, alive)
         changes = await _changes(runtime, tx, scope.owner, claims, name)
-        await write(runtime, tx, scope.owner, changes)
+        await mining.write(runtime, tx, scope.owner, changes)
         reason = extraction.reason_empty or "no claim about this turn"
         outcomes = [_outcome(episode, claims, lease, name, reason) for episode in episodes if episode.id in alive]
         await runtime.store.note_outcomes(tx, scope.owner, outcomes)
@@ -138,18 +129,8 @@ async def _changes(runtime: Runtime, tx: Transaction, owner: Scope, claims: Sequ
         owner=owner,
         now=runtime.clock.utc_now(),
         extractor=extractor,
-        new_id=lambda: FactId(UUID(bytes=uuid7().bytes)),
+        new_id=mining.new_fact_id,
     )
-
-
-async def write(runtime: Runtime, tx: Transaction, owner: Scope, changes: Changes) -> None:
-    """Write what was decided."""
-    now = runtime.clock.utc_now()
-    await runtime.store.add_facts(tx, changes.added)
-    for old, follower in changes.superseded.items():
-        await runtime.store.supersede_facts(tx, owner, [old], at=now, by_id=follower)
-    for one in changes.strengthened:
-        await runtime.store.strengthen_fact(tx, owner, one.fact_id, sources=one.sources, confidence=one.confidence)
 
 
 def _sourced(claims: Sequence[Claim], alive: set[EpisodeId]) -> list[Claim]:
@@ -174,17 +155,6 @@ def _outcome(episode: Episode, claims: Sequence[Claim], lease: Lease, name: str,
     )
 
 
-def _text(episode: Episode) -> TurnText:
-    return TurnText(
-        id=episode.id,
-        role=episode.role,
-        name=episode.name,
-        content=episode.content,
-        occurred_at=episode.occurred_at,
-        trusted=episode.mark is None and trust.may_become_fact(episode.role, episode.metadata),
-    )
-
-
 def _next(scope: Scope) -> NewJob:
     """What is left of the session, at once. The job that ends in this transaction has given its key back by now."""
     return NewJob(
@@ -192,10 +162,4 @@ def _next(scope: Scope) -> NewJob:
         kind=JobKind.EXTRACT,
         scope=scope,
         effect_key=session_key(scope),
-    )
-
-
-def _spent(usage: Usage) -> Spent:
-    return Spent(
-        model=usage.model, tokens_in=usage.tokens_in, tokens_out=usage.tokens_out, cost_usd=usage.cost_usd or 0.0
     )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from aftermind.types import JobKind
-from aftermind_tasks import embed, extract, store
+from aftermind_tasks import embed, extract, shadow, store
 from aftermind_tasks.perform import Handler
 
 _MARGIN = 15.0  # seconds beside the model call, for the database and for one more try at the answer
@@ -24,6 +24,12 @@ _HANDLERS = (
     Handler(
         kind=JobKind.EXTRACT,
         run=extract.run,
+        at_once=lambda settings: 1,
+        deadline=lambda settings: 2 * settings.model_timeout_seconds + _MARGIN,
+    ),
+    Handler(
+        kind=JobKind.SHADOW,
+        run=shadow.run,
         at_once=lambda settings: 1,
         deadline=lambda settings: 2 * settings.model_timeout_seconds + _MARGIN,
     ),

@@ -179,6 +179,9 @@ class Store(Protocol):
     async def outcomes(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[MiningOutcome]:
         """What came of mining those of them that were mined."""
 
+    async def mined_in(self, tx: Transaction, owner: Scope, job_id: JobId) -> list[Episode]:
+        """The owner's episodes of which that job had the last word, in session order."""
+
     # facts
 
     async def hold_beliefs(self, tx: Transaction, owner: Scope) -> None:

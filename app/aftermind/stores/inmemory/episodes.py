@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from aftermind.db.base import Transaction
 from aftermind.db.memory import mem
 from aftermind.stores.base import EpisodeFilter, MiningOutcome, SessionInfo, Tombstone, Vector
-from aftermind.types import Episode, EpisodeId, Scope
+from aftermind.types import Episode, EpisodeId, JobId, Scope
 
 Owner = tuple[str, str]
 
@@ -51,6 +51,11 @@ class InMemoryEpisodes:
         """Those of the owner that exist, in the order asked for."""
         rows = mem(tx).rows("episodes", owner_key(owner))
         return [rows[id_] for id_ in ids if id_ in rows]
+
+    async def mined_in(self, tx: Transaction, owner: Scope, job_id: JobId) -> list[Episode]:
+        """The owner's episodes of which that job had the last word, in session order."""
+        rows = mem(tx).rows("extractions", owner_key(owner))
+        return [each for each in _ordered(tx, owner) if each.id in rows and rows[each.id].job_id == job_id]
 
     async def history(self, tx: Transaction, owner: Scope, wanted: EpisodeFilter, *, limit: int) -> list[Episode]:
         """The newest `limit` that fit, oldest first."""

@@ -80,3 +80,21 @@ async def outcomes(tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> l
         )
         for row in (await pg(tx).execute(wanted)).all()
     ]
+
+
+async def mined_in(tx: Transaction, owner: Scope, job_id: JobId) -> list[Episode]:
+    """See `Store.mined_in`. By the primary key of what was mined: the owner's part of it, which is asked by replays."""
+    episodes, mined = EPISODES.c, EXTRACTIONS.c
+    joined = EPISODES.join(
+        EXTRACTIONS,
+        (mined.namespace == episodes.namespace)
+        & (mined.user_id == episodes.user_id)
+        & (mined.episode_id == episodes.id),
+    )
+    wanted = (
+        select(*_SHOWN)
+        .select_from(joined)
+        .where(mined.namespace == owner.namespace, mined.user_id == owner.user_column, mined.job_id == job_id)
+        .order_by(episodes.position, episodes.id)
+    )
+    return [episode_of(owner, row) for row in (await pg(tx).execute(wanted)).all()]

@@ -13,6 +13,7 @@ from aftermind.types import (
     EpisodeId,
     Fact,
     FactId,
+    JobId,
     Profile,
     Scope,
     Summary,
@@ -79,6 +80,10 @@ class PostgresStore:
     async def outcomes(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[MiningOutcome]:
         """What came of mining those of them that were mined."""
         return await mining.outcomes(tx, owner, ids)
+
+    async def mined_in(self, tx: Transaction, owner: Scope, job_id: JobId) -> list[Episode]:
+        """The owner's episodes of which that job had the last word, in session order."""
+        return await mining.mined_in(tx, owner, job_id)
 
     # facts
 

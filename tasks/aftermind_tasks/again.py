@@ -1,0 +1,168 @@
+"""Facts drawn anew from episodes that were mined before, by another prompt or model; or what that would change."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+import orjson
+
+from aftermind import errors
+from aftermind.claims.decide import Changes
+from aftermind.claims.redo import redo
+from aftermind.db.base import Transaction
+from aftermind.events.types import MemoryFactsExtracted
+from aftermind.llm import resolver
+from aftermind.llm.base import Extraction, Extractor
+from aftermind.stores.base import Mined, MiningOutcome
+from aftermind.types import Episode, JobId, Json, Lease, Scope
+from aftermind_tasks import mining
+from aftermind_tasks.outcomes import Done, Outcome
+from aftermind_tasks.runtime import Runtime
+
+MOST = 200  # unmined episodes of a dead job's session that are mined anew at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """A model's claims about episodes, and which extractor made them."""
+
+    episodes: Sequence[Episode]
+    extraction: Extraction
+    extractor: str
+
+
+async def reextract(runtime: Runtime, lease: Lease) -> Outcome:
+    """Let the claims of another prompt or model take the place of the facts that were drawn before.
+
+    Facts, outcomes and `done` are one transaction, fenced by the lease: a reader sees the old facts or the new.
+    """
+    answered = await _answer(runtime, lease, _origin(lease))
+    if answered is None:
+        return await _nothing(runtime, lease)
+    scope, episodes = lease.job.scope, answered.episodes
+    async with runtime.db.transaction(namespace=scope.namespace) as tx:
+        await runtime.store.tombstones(tx, [scope.owner])  # holds a forget off until the end
+        changes = await _changes(runtime, tx, scope.owner, answered)
+        await mining.write(runtime, tx, scope.owner, changes)
+        await runtime.store.note_outcomes(tx, scope.owner, _outcomes(answered, lease))
+        await runtime.ledger.finish(tx, lease, note=None if episodes else "nothing was left to mine")
+        event = MemoryFactsExtracted(
+            id=f"{lease.job.id}:facts:{lease.job.attempts}",
+            scope=scope,
+            at=runtime.clock.utc_now(),
+            job_id=str(lease.job.id),
+            added=len(changes.added),
+            superseded=len(changes.superseded),
+        )
+        events = await runtime.events.append(tx, [event])
+    await runtime.after_commit({scope.owner}, events, {})
+    return Done()
+
+
+async def foresee(runtime: Runtime, lease: Lease) -> Outcome:
+    """Find out what mining a job's episodes anew would change, write that beside the job, and nothing else."""
+    answered = await _answer(runtime, lease, _origin(lease))
+    if answered is None:
+        return await _nothing(runtime, lease)
+    scope = lease.job.scope
+    async with runtime.db.transaction(namespace=scope.namespace) as tx:
+        changes = await _changes(runtime, tx, scope.owner, answered)
+        told = await _told(runtime, tx, scope.owner, changes)
+        await runtime.ledger.finish(tx, lease, note=orjson.dumps(told).decode())
+    return Done()
+
+
+async def _answer(runtime: Runtime, lease: Lease, origin: JobId) -> Answered | None:
+    """Episodes and claims; an answer that an earlier try has kept is not asked for, nor paid, again."""
+    extractor = _extractor(runtime, lease.job.payload)
+    scope = lease.job.scope
+    async with runtime.db.transaction(namespace=scope.namespace, read_only=True) as tx:
+        episodes = await runtime.store.mined_in(tx, scope.owner, origin)
+        if not episodes:  # it died before it mined anything: what it was for waits still
+            episodes = await runtime.store.unmined(tx, scope.owner, scope.session_id, limit=MOST)
+    kept = lease.job.answer
+    if kept is not None:
+        shown = set(kept["episodes"])
+        episodes = [episode for episode in episodes if str(episode.id) in shown]
+    if not episodes:
+        return None
+    name = f"{extractor.name}:{extractor.version}"
+    if kept is not None:
+        extraction = Extraction.from_json(kept["extraction"])
+    else:
+        extraction = await mining.ask(runtime, extractor, scope, episodes)
+        answer = {"extraction": extraction.to_json(), "episodes": [str(episode.id) for episode in episodes]}
+        await runtime.ledger.keep_answer(lease, answer, spent=mining.spent(extraction.usage))
+    return Answered(episodes=episodes, extraction=extraction, extractor=name)
+
+
+def _extractor(runtime: Runtime, payload: Mapping[str, Json]) -> Extractor:
+    """The one that the plan names, else the usual one."""
+    model, instructions = payload.get("model"), payload.get("instructions", "")
+    chosen = runtime.extractor
+    if model or instructions:
+        named = {"extractor": f"openai:{model}"} if model else {}
+        chosen = resolver.extractor(runtime.settings.model_copy(update=named), instructions=instructions)
+    if chosen is None:
+        raise errors.InvalidSettings("extractor", "off", "there is nothing to mine with; set AFTERMIND_EXTRACTOR.")
+    return chosen
+
+
+async def _changes(runtime: Runtime, tx: Transaction, owner: Scope, answered: Answered) -> Changes:
+    await runtime.store.hold_beliefs(tx, owner)
+    ids = [episode.id for episode in answered.episodes]
+    alive = frozenset(episode.id for episode in await runtime.store.episodes(tx, owner, ids))
+    claims = [
+        replace(claim, sources=tuple(each for each in claim.sources if each in alive))
+        for claim in answered.extraction.claims
+    ]
+    rows = await runtime.store.facts(tx, owner, history=True, limit=100_000)
+    return redo(
+        [claim for claim in claims if claim.sources],
+        [fact for fact in rows if fact.superseded_at is None],
+        mined=alive,
+        owner=owner,
+        now=runtime.clock.utc_now(),
+        extractor=answered.extractor,
+        new_id=mining.new_fact_id,
+    )
+
+
+async def _told(runtime: Runtime, tx: Transaction, owner: Scope, changes: Changes) -> dict[str, list[str]]:
+    gone = [await runtime.store.fact(tx, owner, fact_id) for fact_id in changes.superseded]
+    return {
+        "added": [fact.text for fact in changes.added],
+        "superseded": [fact.text for fact in gone if fact is not None],
+    }
+
+
+def _outcomes(answered: Answered, lease: Lease) -> list[MiningOutcome]:
+    reason = answered.extraction.reason_empty or "no claim about this turn"
+    counts = {
+        episode.id: sum(episode.id in claim.sources for claim in answered.extraction.claims)
+        for episode in answered.episodes
+    }
+    return [
+        MiningOutcome(
+            episode_id=episode_id,
+            outcome=Mined.FACTS if count else Mined.EMPTY,
+            extractor=answered.extractor,
+            reason=None if count else reason,
+            facts=count,
+            job_id=lease.job.id,
+        )
+        for episode_id, count in counts.items()
+    ]
+
+
+async def _nothing(runtime: Runtime, lease: Lease) -> Outcome:
+    async with runtime.db.transaction() as tx:
+        await runtime.ledger.finish(tx, lease, note='{"added": [], "superseded": []}')
+    return Done()
+
+
+def _origin(lease: Lease) -> JobId:
+    """The job whose episodes are meant."""
+    if lease.job.origin_job_id is None:
+        raise errors.Bug(f"job {lease.job.id} was replayed from nothing.")
+    return JobId(UUID(str(lease.job.origin_job_id)))
