@@ -1,0 +1,120 @@
+"""What real store workers promise: once, whoever dies, whatever the bells say, and without growing."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+from uuid import uuid4
+
+import redis
+
+from aftermind import Memory, Message
+from aftermind.outbox.doorbell import Doorbell
+from aftermind.types import JobId
+from aftermind.wire import queues
+from aftermind.wire.keys import Keys
+from tests.support.servers import Database
+from tests.support.waiting import wait_until
+from tests.support.workers import environment, workers
+
+AGENT = """
+import asyncio, os, signal, sys
+from aftermind import Memory
+async def main():
+    memory = Memory(sys.argv[1], broker=sys.argv[2])
+    await memory.remember("I moved to Oslo.", user_id="ann", session_id="s")
+    os.kill(os.getpid(), signal.SIGKILL)
+asyncio.run(main())
+"""
+FIRST, LAST = 1_000, 10_000  # stores
+
+
+def pending(redis_url: str) -> int:
+    client = redis.Redis.from_url(redis_url)
+    try:
+        return int(client.zcard(Keys().index()))
+    finally:
+        client.close()
+
+
+async def test_a_turn_is_stored_though_its_agent_was_killed_right_after_remember(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    killed = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", AGENT, database.url, redis_url], cwd=tmp_path, check=False, timeout=60
+    )
+    assert killed.returncode == -9
+
+    memory = Memory(database.url, broker=redis_url)
+    with workers(environment(database.url, redis_url), tmp_path):
+        await wait_until(lambda: pending(redis_url) == 0, timeout=60, description="nothing is pending")
+
+    assert [episode.content for episode in await memory.history(user_id="ann")] == ["I moved to Oslo."]
+    await memory.close()
+
+
+async def test_bells_that_are_doubled_forged_or_garbage_store_nothing_twice(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    memory = Memory(database.url, broker=redis_url)
+    receipt = await memory.remember([Message.user("I moved to Oslo.")], user_id="ann")
+    bell = Doorbell(redis_url)
+    client = redis.Redis.from_url(redis_url)
+    keys = Keys()
+    bells = [bell.message(receipt.job_id, queues.STORE)] * 5 + [bell.message(JobId(uuid4()), queues.STORE)]
+    for message in (*bells, bell.message(receipt.job_id, queues.STORE).replace(b"aftermind.run", b"aftermind.bad")):
+        client.lpush(keys.queue(queues.STORE), message)
+
+    with workers(environment(database.url, redis_url), tmp_path, count=2):
+        await receipt.stored(timeout=60)
+        await wait_until(
+            lambda: client.llen(keys.queue(queues.STORE)) == 0, timeout=60, description="every bell is answered"
+        )
+        again = await memory.remember("Still there.", user_id="ann")
+        await again.stored(timeout=30)
+
+    assert [each.content for each in await memory.history(user_id="ann")] == ["I moved to Oslo.", "Still there."]
+    client.close()
+    await memory.close()
+
+
+async def test_a_worker_killed_in_the_middle_loses_and_doubles_nothing(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    memory = Memory(database.url, broker=redis_url)
+    env = environment(database.url, redis_url, AFTERMIND_LEASE_SECONDS="3", AFTERMIND_HEARTBEAT_SECONDS="1")
+    turns = [f"turn {number}" for number in range(600)]
+    for turn in turns:
+        await memory.remember(turn, user_id="ann", session_id="s")
+
+    with workers(env, tmp_path) as (first,):
+        await wait_until(lambda: pending(redis_url) < len(turns), timeout=60, description="the first batch is stored")
+        first.kill()
+    with workers(env, tmp_path):
+        await wait_until(lambda: pending(redis_url) == 0, timeout=60, description="nothing is pending")
+
+    stored = await memory.history(user_id="ann", session_id="s", limit=1_000)
+    assert [episode.content for episode in stored] == turns
+    await memory.close()
+
+
+async def test_a_worker_has_not_grown_after_ten_thousand_stores(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    memory = Memory(database.url, broker=redis_url)
+    with workers(environment(database.url, redis_url, AFTERMIND_EXTRACTOR="off"), tmp_path) as (worker,):
+        await remember_and_drain(memory, redis_url, range(FIRST))
+        after_first = worker.memory_info().rss
+        for start in range(FIRST, LAST, FIRST):
+            await remember_and_drain(memory, redis_url, range(start, start + FIRST))
+        after_last = worker.memory_info().rss
+
+    assert after_last <= after_first * 1.2
+    await memory.close()
+
+
+async def remember_and_drain(memory: Memory, redis_url: str, numbers: range) -> None:
+    await asyncio.gather(
+        *(memory.remember(f"This is turn {n}.", user_id=f"user-{n % 50}", session_id="s") for n in numbers)
+    )
+    await wait_until(lambda: pending(redis_url) == 0, timeout=100, description="nothing is pending")

@@ -1,0 +1,51 @@
+"""Real Celery workers as processes, as operators start them."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from aftermind.wire import queues
+
+
+def environment(store: str, redis_url: str, **more: str) -> dict[str, str]:
+    """What a worker is told: where things are, and settings of the test's own."""
+    named = {
+        "AFTERMIND_DATABASE_URL": store,
+        "AFTERMIND_BROKER_URL": redis_url,
+        "AFTERMIND_REDIS_URL": redis_url,
+        "AFTERMIND_REPLICA_URLS": json.dumps([]),
+        "AFTERMIND_EMBEDDER": "hash",
+        "AFTERMIND_EXTRACTOR": "rules",
+    }
+    return {**os.environ, **named, **more}
+
+
+def start_worker(env: dict[str, str], log: Path, *, on: str = queues.STORE) -> psutil.Process:
+    """A worker of one queue; its output goes to `log`."""
+    command = [sys.executable, "-m", "celery", "-A", "aftermind_workers.celery_app", "worker", "-Q", on]
+    command += ["-l", "WARNING", "--without-gossip", "--without-mingle", "-n", f"{log.stem}@test"]
+    with log.open("wb") as out:
+        return psutil.Popen(command, env=env, stdout=out, stderr=out)
+
+
+@contextmanager
+def workers(
+    env: dict[str, str], folder: Path, *, count: int = 1, on: str = queues.STORE
+) -> Iterator[list[psutil.Process]]:
+    """So many workers for the block; ended by SIGTERM, as a deployment ends them."""
+    started = [start_worker(env, folder / f"worker-{number}.log", on=on) for number in range(count)]
+    try:
+        yield started
+    finally:
+        for process in started:
+            if process.is_running():
+                process.send_signal(signal.SIGTERM)
+        _, alive = psutil.wait_procs(started, timeout=30)
+        for process in alive:
+            process.kill()
