@@ -19,6 +19,7 @@ from aftermind.types import (
     FactId,
     JobId,
     Json,
+    Learned,
     Profile,
     Role,
     Scope,
@@ -126,6 +127,17 @@ class SessionInfo:
     last_at: datetime
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrewOn:
+    """What a forget deletes because it drew on what is forgotten, though it drew on other episodes too.
+
+    Sessions whose summaries go, and the episodes that stay of the evidence of traits that go.
+    """
+
+    sessions: tuple[str | None, ...] = ()
+    evidence: tuple[EpisodeId, ...] = ()
+
+
 class Store(Protocol):
     """Every method takes the caller's transaction and an owner; labels of the scope do not widen what is seen.
 
@@ -181,6 +193,17 @@ class Store(Protocol):
 
     async def mined_in(self, tx: Transaction, owner: Scope, job_id: JobId) -> list[Episode]:
         """The owner's episodes of which that job had the last word, in session order."""
+
+    async def learned(self, tx: Transaction, owner: Scope, session_id: str | None, *, limit: int) -> list[Learned]:
+        """What came of each of the owner's newest episodes (of a session, if named), oldest first: the one query.
+
+        Every episode has a state: facts, empty by decision, not wanted, waiting or dead; the last four with a reason.
+        """
+
+    async def owners(
+        self, tx: Transaction, namespace: str, *, since: datetime | None = None, limit: int = 10_000
+    ) -> list[Scope]:
+        """The owners of a namespace who have episodes (that occurred since then), by id."""
 
     # facts
 
@@ -253,8 +276,23 @@ class Store(Protocol):
     async def summaries(self, tx: Transaction, owner: Scope, *, limit: int = 20) -> list[Summary]:
         """The latest summary of each session, the latest updated first."""
 
-    async def put_summary(self, tx: Transaction, summary: Summary) -> bool:
-        """Keep it, unless a stored one covers more of the session; whether it was kept."""
+    async def put_summary(self, tx: Transaction, summary: Summary, *, over: int | None = None) -> bool:
+        """Keep it, unless a stored one covers more of the session; whether it was kept.
+
+        `over` is the version of a stored one that it takes the place of whatever that covers.
+        """
+
+    async def session_size(self, tx: Transaction, owner: Scope, session_id: str | None, *, up_to: int) -> int:
+        """How many episodes a session has up to a position: more than its summary covers where some came late."""
+
+    async def want_profiled(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> None:
+        """Let the next profile update draw on those of them that exist."""
+
+    async def unprofiled(self, tx: Transaction, owner: Scope, *, limit: int) -> list[Episode]:
+        """What the next profile update draws on, oldest first."""
+
+    async def profiled(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> None:
+        """The profile has drawn on these."""
 
     async def profile(self, tx: Transaction, owner: Scope) -> Profile | None:
         """The owner's profile, or None."""
@@ -265,6 +303,9 @@ class Store(Protocol):
         """Set the named traits and leave every other as it is; the whole profile."""
 
     # forgetting, exporting, counting
+
+    async def drew_on(self, tx: Transaction, stone: Tombstone) -> DrewOn:
+        """What `forget` will delete that can be made again from the episodes that stay. Asked before it."""
 
     async def forget(self, tx: Transaction, tombstone: Tombstone) -> dict[str, int]:
         """Write the tombstone and delete what it covers, with derived facts that lose their last source.

@@ -3,6 +3,7 @@
 from aftermind.types.block import Block, Profile, Summary, Trait
 from aftermind.types.fact import Cardinality, Fact
 from aftermind.types.job import Attempt, Job, JobKind, JobState, Lease, NewJob
+from aftermind.types.learned import Learned, LearnedState
 from aftermind.types.message import Episode, Json, Message, Role, Turn
 from aftermind.types.results import Match, RecallBlock, ServedBy
 from aftermind.types.scope import EpisodeId, FactId, JobId, LeaseToken, Scope
@@ -21,6 +22,8 @@ __all__ = [
     "JobKind",
     "JobState",
     "Json",
+    "Learned",
+    "LearnedState",
     "Lease",
     "LeaseToken",
     "Match",

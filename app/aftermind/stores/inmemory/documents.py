@@ -47,11 +47,11 @@ class InMemoryDocuments:
         rows = mem(tx).rows("summaries", owner_key(owner)).values()
         return sorted(rows, key=lambda summary: summary.updated_at, reverse=True)[:limit]
 
-    async def put_summary(self, tx: Transaction, summary: Summary) -> bool:
+    async def put_summary(self, tx: Transaction, summary: Summary, *, over: int | None = None) -> bool:
         """Keep it, unless a stored one covers more of the session."""
         rows = mem(tx).rows("summaries", owner_key(summary.scope))
         before: Summary | None = rows.get(summary.scope.session_id)
-        if before is not None and before.covers_to > summary.covers_to:
+        if before is not None and before.covers_to > summary.covers_to and before.version != over:
             return False
         version = 1 if before is None else before.version + 1
         scope = replace(summary.scope, agent_id=None)

@@ -1,5 +1,6 @@
 """`InMemoryStore`: the `Store` protocol within one process, and recall's search over it."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from aftermind.db.base import Transaction
@@ -8,11 +9,12 @@ from aftermind.stores.base import Tombstone
 from aftermind.stores.inmemory.documents import InMemoryDocuments
 from aftermind.stores.inmemory.episodes import InMemoryEpisodes, owner_key
 from aftermind.stores.inmemory.facts import InMemoryFacts
+from aftermind.stores.inmemory.learning import InMemoryLearning
 from aftermind.stores.searching import Briefing, Found, NodeState, Search, Wanted, briefed, found_among
-from aftermind.types import EpisodeId, JobState, Scope
+from aftermind.types import Cardinality, EpisodeId, Fact, JobState, Scope
 
 
-class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments):
+class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemoryLearning):
     """Memory in this process. `language` names the stemmer and stop words of search."""
 
     def __init__(self, *, language: str = "english") -> None:
@@ -45,7 +47,7 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments):
         gone = {id_ for id_, episode in episodes.items() if tombstone.covers(episode)}
         sessions = {episodes[id_].scope.session_id for id_ in gone}
         for id_ in gone:
-            for table in ("episodes", "vectors", "extractions"):
+            for table in ("episodes", "vectors", "extractions", "unprofiled"):
                 run.drop(run.rows(table, key), id_)
         counts = {"episodes": len(gone), "facts": _forget_facts(run, key, gone)}
         counts["summaries"] = sum(run.drop(run.rows("summaries", key), session) for session in sessions)
@@ -72,14 +74,28 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments):
 
 def _forget_facts(run: MemoryTransaction, key: tuple[str, str], gone: set[EpisodeId]) -> int:
     rows = run.rows("facts", key)
-    dropped = 0
+    dropped: list[Fact] = []
     for id_, fact in list(rows.items()):
         left = tuple(source for source in fact.sources if source not in gone)
         if fact.sources and not left:
-            dropped += run.drop(rows, id_)
+            run.drop(rows, id_)
+            dropped.append(fact)
         elif len(left) < len(fact.sources):
             run.put(rows, id_, replace(fact, sources=left))
-    return dropped
+    _reopen(run, key, dropped)
+    return len(dropped)
+
+
+def _reopen(run: MemoryTransaction, key: tuple[str, str], dropped: Sequence[Fact]) -> None:
+    """What a fact that is forgotten had ended goes on, until the next that is still believed."""
+    rows = run.rows("facts", key)
+    believed = [fact for fact in dropped if fact.superseded_at is None and fact.cardinality is Cardinality.SINGLE]
+    starts = {(fact.subject, fact.predicate, fact.valid_from) for fact in believed}
+    for id_, fact in list(rows.items()):
+        if fact.superseded_at is None and (fact.subject, fact.predicate, fact.valid_to) in starts:
+            same = [each for each in rows.values() if (each.subject, each.predicate) == (fact.subject, fact.predicate)]
+            later = [each.valid_from for each in same if each.superseded_at is None and each.valid_from]
+            run.put(rows, id_, replace(fact, valid_to=min((at for at in later if at >= fact.valid_to), default=None)))
 
 
 def _forget_traits(run: MemoryTransaction, key: tuple[str, str], gone: set[EpisodeId]) -> int:

@@ -36,7 +36,7 @@ _PUT_SUMMARY = text(
     ON CONFLICT (namespace, user_id, session_id) DO UPDATE
     SET text = excluded.text, covers_to = excluded.covers_to, turns = excluded.turns,
         updated_at = excluded.updated_at, summariser = excluded.summariser, version = there.version + 1
-    WHERE excluded.covers_to >= there.covers_to
+    WHERE excluded.covers_to >= there.covers_to OR there.version = CAST(:over AS int)
     RETURNING version
     """
 )
@@ -110,7 +110,7 @@ async def summaries(tx: Transaction, owner: Scope, *, limit: int) -> list[Summar
     return [summary_of(owner, row) for row in (await pg(tx).execute(wanted)).all()]
 
 
-async def put_summary(tx: Transaction, given: Summary) -> bool:
+async def put_summary(tx: Transaction, given: Summary, *, over: int | None) -> bool:
     """See `Store.put_summary`."""
     rows = await pg(tx).rows(
         _PUT_SUMMARY,
@@ -122,6 +122,7 @@ async def put_summary(tx: Transaction, given: Summary) -> bool:
         turns=given.turns,
         at=given.updated_at,
         summariser=given.summariser,
+        over=over,
     )
     return bool(rows)
 

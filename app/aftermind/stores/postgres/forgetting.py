@@ -31,7 +31,8 @@ _COVERED = f"""
     AND (cardinality(CAST(:ids AS uuid[])) > 0 OR CAST(:session AS text) IS NULL OR session_id = :session)
     AND (cardinality(CAST(:ids AS uuid[])) > 0 OR CAST(:before AS timestamptz) IS NULL OR occurred_at < :before)
 """
-# The sources go with their episodes; a fact that had sources and has none left goes too.
+# The sources go with their episodes; a fact that had sources and has none left goes too, and what it had ended goes on:
+# that somebody moved must not be told by the end of the home before.
 _EPISODES = text(
     f"""
     WITH gone AS (
@@ -45,9 +46,23 @@ _EPISODES = text(
             SELECT 1 FROM aftermind.fact_sources AS left_over
             WHERE left_over.namespace = :namespace AND left_over.user_id = :user AND left_over.fact_id = facts.id
               AND left_over.episode_id NOT IN (SELECT id FROM gone))
+        RETURNING id, subject, predicate, cardinality, valid_from, superseded_at
+    ), reopened AS (
+        UPDATE aftermind.facts AS earlier SET valid_to = (
+            SELECT min(later.valid_from) FROM aftermind.facts AS later
+            WHERE later.namespace = :namespace AND later.user_id = :user AND later.superseded_at IS NULL
+              AND later.subject = earlier.subject AND later.predicate = earlier.predicate
+              AND later.valid_from >= earlier.valid_to AND later.id NOT IN (SELECT id FROM facts))
+        WHERE earlier.namespace = :namespace AND earlier.user_id = :user AND earlier.superseded_at IS NULL
+          AND earlier.id NOT IN (SELECT id FROM facts)
+          AND (earlier.subject, earlier.predicate, earlier.valid_to) IN (
+              SELECT subject, predicate, valid_from FROM facts WHERE superseded_at IS NULL AND cardinality = 'single')
         RETURNING id
     ), mined AS (
         DELETE FROM aftermind.extractions WHERE namespace = :namespace AND user_id = :user
+          AND episode_id IN (SELECT id FROM gone) RETURNING episode_id
+    ), unprofiled AS (
+        DELETE FROM aftermind.unprofiled WHERE namespace = :namespace AND user_id = :user
           AND episode_id IN (SELECT id FROM gone) RETURNING episode_id
     ), traits AS (
         DELETE FROM aftermind.profile_traits

@@ -6,6 +6,7 @@ from datetime import datetime
 from aftermind.db.base import Transaction
 from aftermind.stores.base import EpisodeFilter, MiningOutcome, SessionInfo, Tombstone, Vector
 from aftermind.stores.postgres import documents, episodes, facts, forgetting, mining
+from aftermind.stores.postgres.learning import PostgresLearning
 from aftermind.types import (
     Block,
     Cardinality,
@@ -21,7 +22,7 @@ from aftermind.types import (
 )
 
 
-class PostgresStore:
+class PostgresStore(PostgresLearning):
     """Memory in Postgres. `language` names the stemmer and stop words of new episodes. See `Store` for the promises."""
 
     def __init__(self, *, language: str = "english") -> None:
@@ -169,9 +170,9 @@ class PostgresStore:
         """The latest summary of each session."""
         return await documents.summaries(tx, owner, limit=limit)
 
-    async def put_summary(self, tx: Transaction, summary: Summary) -> bool:
+    async def put_summary(self, tx: Transaction, summary: Summary, *, over: int | None = None) -> bool:
         """Keep it, unless a stored one covers more of the session."""
-        return await documents.put_summary(tx, summary)
+        return await documents.put_summary(tx, summary, over=over)
 
     async def profile(self, tx: Transaction, owner: Scope) -> Profile | None:
         """The owner's profile, or None."""

@@ -1,0 +1,90 @@
+"""What is learned beyond facts, of one process."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from aftermind.db.base import Transaction
+from aftermind.db.memory import mem
+from aftermind.stores.base import DrewOn, MiningOutcome, Tombstone
+from aftermind.stores.inmemory.episodes import owner_key
+from aftermind.types import Episode, EpisodeId, Job, JobKind, JobState, Learned, LearnedState, Profile, Scope
+
+_DOING = (JobState.QUEUED, JobState.RUNNING, JobState.RETRYING, JobState.DEAD)
+
+
+class InMemoryLearning:
+    """The part of the store that knows what was learned. See `Store` for what each method promises."""
+
+    async def session_size(self, tx: Transaction, owner: Scope, session_id: str | None, *, up_to: int) -> int:
+        """How many episodes a session has up to a position."""
+        rows = mem(tx).rows("episodes", owner_key(owner)).values()
+        return sum(each.scope.session_id == session_id and each.position <= up_to for each in rows)
+
+    async def want_profiled(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> None:
+        """Let the next profile update draw on these."""
+        there, rows = mem(tx).rows("episodes", owner_key(owner)), mem(tx).rows("unprofiled", owner_key(owner))
+        for id_ in ids:
+            if id_ in there:
+                mem(tx).put(rows, id_, True)
+
+    async def unprofiled(self, tx: Transaction, owner: Scope, *, limit: int) -> list[Episode]:
+        """What the next profile update draws on, oldest first."""
+        waiting = mem(tx).rows("unprofiled", owner_key(owner))
+        found = [each for id_, each in mem(tx).rows("episodes", owner_key(owner)).items() if id_ in waiting]
+        return sorted(found, key=lambda each: (each.position, each.id))[:limit]
+
+    async def profiled(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> None:
+        """The profile has drawn on these."""
+        rows = mem(tx).rows("unprofiled", owner_key(owner))
+        for id_ in ids:
+            mem(tx).drop(rows, id_)
+
+    async def drew_on(self, tx: Transaction, stone: Tombstone) -> DrewOn:
+        """What a forget will delete that drew on other episodes too."""
+        key = owner_key(stone.owner)
+        episodes = mem(tx).rows("episodes", key)
+        gone = {id_ for id_, episode in episodes.items() if stone.covers(episode)}
+        sessions = {episodes[id_].scope.session_id for id_ in gone} & set(mem(tx).rows("summaries", key))
+        profile: Profile | None = mem(tx).table("profiles").get(key)
+        lost = [trait for trait in profile.traits.values() if gone & set(trait.evidence)] if profile else []
+        evidence = {each for trait in lost for each in trait.evidence} - gone
+        return DrewOn(sessions=tuple(sorted(sessions, key=str)), evidence=tuple(sorted(evidence)))
+
+    async def learned(self, tx: Transaction, owner: Scope, session_id: str | None, *, limit: int) -> list[Learned]:
+        """What came of each of the newest episodes, oldest first."""
+        rows = mem(tx).rows("episodes", owner_key(owner)).values()
+        wanted = [each for each in rows if session_id is None or each.scope.session_id == session_id]
+        newest = sorted(wanted, key=lambda each: (each.position, each.id))[-limit:] if limit else []
+        mined = mem(tx).rows("extractions", owner_key(owner))
+        jobs = [record.job for record in mem(tx).table("jobs").values()]
+        mining = [job for job in jobs if job.kind is JobKind.EXTRACT and job.state in _DOING]
+        mine = [job for job in mining if job.scope.owner == owner.owner]
+        return [_learned(each, mined.get(each.id), mine) for each in newest]
+
+    async def owners(
+        self, tx: Transaction, namespace: str, *, since: datetime | None = None, limit: int = 10_000
+    ) -> list[Scope]:
+        """The owners of a namespace who have episodes, by id."""
+        users = {
+            user
+            for (space, user), rows in mem(tx).table("episodes").items()
+            if space == namespace and any(since is None or each.occurred_at >= since for each in rows.values())
+        }
+        return [Scope(namespace=namespace, user_id=user or None) for user in sorted(users)[:limit]]
+
+
+def _learned(episode: Episode, mined: MiningOutcome | None, jobs: Sequence[Job]) -> Learned:
+    mine = [job for job in jobs if job.scope.session_id == episode.scope.session_id]
+    mine.sort(key=lambda job: (job.state is JobState.DEAD, -job.created_at.timestamp()))
+    doing = mine[0] if mine and mined is None else None
+    waits = "no job waits" if doing is None else doing.error or doing.reason_code or str(doing.state)
+    return Learned(
+        episode_id=episode.id,
+        session_id=episode.scope.session_id,
+        occurred_at=episode.occurred_at,
+        state=LearnedState.of(mined.outcome if mined else None, doing.state if doing else None),
+        reason=mined.reason if mined else waits,
+        facts=mined.facts if mined else 0,
+        extractor=mined.extractor if mined else None,
+        job_id=mined.job_id if mined else doing.id if doing else None,
+    )
