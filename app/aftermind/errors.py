@@ -12,6 +12,7 @@ AftermindError
 │   ├── StoreUnavailable, RedisUnavailable, BrokerUnavailable, SpoolUnavailable
 │   ├── ModelUnavailable    timeout, connection or 5xx of a model provider
 │   │   └── RateLimited     429, with the provider's Retry-After
+│   ├── ProviderPaused      not asked at all: its budget is spent, or its breaker is open
 │   ├── ReceiptTimeout      the write is safe, but not done within the time asked for
 │   └── StackError          a component of the embedded stack
 ├── Refused                 understood, and declined
@@ -164,6 +165,14 @@ class RateLimited(ModelUnavailable):
         self.retry_after = retry_after
         wait = "no Retry-After" if retry_after is None else f"retry after {retry_after.total_seconds():g} s"
         super().__init__(provider, f"rate limited ({wait})")
+
+
+class ProviderPaused(Unavailable):
+    """A model provider is not asked for a while, by any process: `wait` is how long."""
+
+    def __init__(self, provider: str, why: str, wait: timedelta) -> None:
+        self.provider, self.why, self.wait = provider, why, wait
+        super().__init__(f"{provider} is not asked for {wait.total_seconds():.1f} s: {why}")
 
 
 class ReceiptTimeout(Unavailable):

@@ -135,6 +135,13 @@ class Settings(BaseSettings):
         None, validation_alias="OPENAI_BASE_URL", description="Any OpenAI-compatible server. None: OpenAI's own."
     )
 
+    model_requests_per_minute: int = Field(
+        0, ge=0, description="Calls to a model provider, of all processes together; beyond it jobs wait. 0: no budget."
+    )
+    model_tokens_per_minute: int = Field(
+        0, ge=0, description="Tokens sent to a model provider, estimated, of all processes together. 0: no budget."
+    )
+
     # jobs
     lease_seconds: float = Field(30.0, gt=0, description="A claim on a job; a worker that is gone is noticed after it.")
     heartbeat_seconds: float = Field(10.0, gt=0, description="How often a running job's lease is renewed.")

@@ -102,7 +102,8 @@ def _extractor(runtime: Runtime, payload: Mapping[str, Json]) -> Extractor:
     chosen = runtime.extractor
     if model or instructions:
         named = {"extractor": f"openai:{model}"} if model else {}
-        chosen = resolver.extractor(runtime.settings.model_copy(update=named), instructions=instructions)
+        settings = runtime.settings.model_copy(update=named)
+        chosen = resolver.extractor(settings, instructions=instructions, providers=runtime.providers)
     if chosen is None:
         raise errors.InvalidSettings("extractor", "off", "there is nothing to mine with; set AFTERMIND_EXTRACTOR.")
     return chosen

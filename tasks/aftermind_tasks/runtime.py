@@ -16,6 +16,7 @@ from aftermind.ledger.base import Ledger
 from aftermind.ledger.replays import Replays
 from aftermind.llm import resolver
 from aftermind.llm.base import Embedder, Extractor, Profiler, Summariser
+from aftermind.llm.providers import Providers, gate_of
 from aftermind.settings import Settings
 from aftermind.stores.base import Store
 from aftermind.types import JobId, Scope
@@ -89,6 +90,7 @@ class Runtime:
     replays: Replays | None = None
     bells: Bells = field(default_factory=Silence)
     clock: Clock = field(default_factory=SystemClock)
+    providers: Providers = field(default_factory=Providers)
     embedder: Embedder | None = None
     extractor: Extractor | None = None
     summariser: Summariser | None = None
@@ -149,7 +151,8 @@ async def open_runtime(settings: Settings, *, worker: str) -> Runtime:
     if settings.database_url is None:
         raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", None, "a worker needs the address of its store.")
     url = settings.database_url.get_secret_value()
-    embedder = resolver.embedder(settings)
+    providers = Providers(gate_of(settings))
+    embedder = resolver.embedder(settings, providers=providers)
     await _settled_schema(partial(migrate.check, url, dimension=None if embedder is None else embedder.dimension))
     database = PostgresDatabase(
         url,
@@ -166,6 +169,7 @@ async def open_runtime(settings: Settings, *, worker: str) -> Runtime:
     link = RedisLink(
         redis_url.get_secret_value(), timeout=max(2.0, settings.redis_timeout_seconds), name="aftermind-worker"
     )
+    providers.gate.bind(link, keys)
     events = EventBus(database, link, keys)
     runtime = Runtime(
         settings=settings,
@@ -176,16 +180,17 @@ async def open_runtime(settings: Settings, *, worker: str) -> Runtime:
         events=events,
         replays=PostgresReplays(database),
         bells=_bells(settings, link, keys),
+        providers=providers,
         embedder=embedder,
-        extractor=resolver.extractor(settings),
-        summariser=resolver.summariser(settings),
-        profiler=resolver.profiler(settings),
+        extractor=resolver.extractor(settings, providers=providers),
+        summariser=resolver.summariser(settings, providers=providers),
+        profiler=resolver.profiler(settings, providers=providers),
         pending=Pending(link, keys),
         redis=link,
         keys=keys,
         watermarks=Watermarks(link, keys),
     )
-    for close in (database.close, link.close, events.close):
+    for close in (database.close, link.close, events.close, providers.close):
         runtime.closing.push_async_callback(close)
     return runtime
 

@@ -39,6 +39,7 @@ class Rule:
 RULES: tuple[Rule, ...] = (
     Rule(error=errors.RateLimited, reason_code="llm_rate_limited", sentence=Sentence.RETRY),
     Rule(error=errors.ModelUnavailable, reason_code="llm_unavailable", sentence=Sentence.RETRY),
+    Rule(error=errors.ProviderPaused, reason_code="provider_paused", sentence=Sentence.SNOOZE),
     Rule(error=errors.Unavailable, reason_code="outage", sentence=Sentence.SNOOZE),
     Rule(error=errors.ModelKeyRefused, reason_code="llm_key_refused", sentence=Sentence.WAIT),
     Rule(error=errors.BudgetExhausted, reason_code="budget_exhausted", sentence=Sentence.WAIT),
@@ -64,7 +65,8 @@ def judge(error: Exception, *, attempts: int) -> Outcome:
         raise errors.Bug("a lost lease is not judged: the job is somebody else's.") from error
     rule = _rule(error)
     if rule.sentence is Sentence.SNOOZE:
-        return Snooze(after=OUTAGE_PAUSE, why=_shown(error))
+        wait = error.wait if isinstance(error, errors.ProviderPaused) else OUTAGE_PAUSE
+        return Snooze(after=wait, why=_shown(error))
     if rule.sentence is Sentence.WAIT:
         return Snooze(after=OPERATOR_PAUSE, why=_shown(error))
     failure = failure_of(error)

@@ -76,6 +76,7 @@ async def health(parts: Parts) -> Health:
     if parts.redis is not None:
         looks.append(_look("redis", lambda: _redis(parts)))
         looks.append(_look("spool", lambda: _spool(parts), needed=False))
+        looks.append(_look("models", lambda: _models(parts), needed=False))
     looks += [_replica(name, state) for name, state in parts.routing.states().items()]
     seen, work = await asyncio.gather(asyncio.gather(*looks), _work(parts))
     return Health(parts=tuple(seen), work=tuple(work))
@@ -126,6 +127,15 @@ async def _redis(parts: Parts) -> str:
 async def _spool(parts: Parts) -> str:
     waiting = spooled_bytes(parts.settings)
     return f"!{waiting:,} bytes of turns wait for Redis" if waiting else "empty"
+
+
+async def _models(parts: Parts) -> str:
+    """What keeps a provider from being asked, as every process sees it; jobs of that kind wait meanwhile."""
+    paused = [each for each in await parts.gate.states() if each.why is not None]
+    if not paused:
+        return "no provider is paused"
+    told = (f"{each.provider} is not asked for {each.wait_seconds:.0f} s: {each.why}" for each in paused)
+    return f"!{'; '.join(told)}. Its jobs wait."
 
 
 async def _replica(name: str, state: str) -> Component:

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from aftermind import errors
@@ -10,6 +10,7 @@ from aftermind.db.base import Database, Transaction
 from aftermind.faces.ways import Ways
 from aftermind.ledger.base import Ledger
 from aftermind.ledger.replays import DeadLetters, Replays
+from aftermind.llm.gate import Gate
 from aftermind.outbox.base import Sent
 from aftermind.recall import Recall, Routing
 from aftermind.receipt import News, Receipt
@@ -42,6 +43,7 @@ class Parts:
     watermarks: Watermarks | None = None
     dead: DeadLetters | None = None
     replays: Replays | None = None
+    gate: Gate = field(default_factory=Gate)
     closing: Sequence[Callable[[], Awaitable[None]]] = ()
 
     def scope(

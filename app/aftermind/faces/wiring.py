@@ -12,6 +12,7 @@ from aftermind.faces.ways import Accept, Ways
 from aftermind.ledger.base import Ledger
 from aftermind.llm import resolver
 from aftermind.llm.base import Embedder, Extractor
+from aftermind.llm.providers import Providers, gate_of
 from aftermind.outbox import wiring as outbox_wiring
 from aftermind.outbox.base import Outbox
 from aftermind.recall import Node, Recall, Routing
@@ -43,12 +44,15 @@ def open_parts(
         name: given for name, given in (("embedder", embedder), ("extractor", extractor)) if isinstance(given, str)
     }
     settings = settings.model_copy(update=named) if named else settings
-    chosen = resolver.embedder(settings) if embedder is None or isinstance(embedder, str) else embedder
+    providers = Providers(gate_of(settings))
+    if embedder is None or isinstance(embedder, str):
+        embedder = resolver.embedder(settings, providers=providers)
     namespace = settings.namespace if namespace is None else namespace
     if where.is_in_process:
-        miner = resolver.extractor(settings) if extractor is None or isinstance(extractor, str) else extractor
-        return _of_one_process(where, settings, namespace, chosen, miner, reranker)
-    return _of_postgres(where, settings, namespace, chosen, reranker)
+        if extractor is None or isinstance(extractor, str):
+            extractor = resolver.extractor(settings, providers=providers)
+        return _of_one_process(where, settings, namespace, embedder, extractor, reranker, providers)
+    return _of_postgres(where, settings, namespace, embedder, reranker, providers)
 
 
 def _of_one_process(
@@ -58,6 +62,7 @@ def _of_one_process(
     embedder: Embedder | None,
     extractor: Extractor | None,
     reranker: Reranker | None,
+    providers: Providers,
 ) -> Parts:
     if where.store.rstrip(":/") != "inmemory":
         raise errors.InvalidSettings("url", where.store, "a store is a postgresql:// URL, or 'inmemory'.")
@@ -76,8 +81,8 @@ def _of_one_process(
         events=events,
         embedder=embedder,
         extractor=extractor,
-        summariser=resolver.summariser(settings),
-        profiler=resolver.profiler(settings),
+        summariser=resolver.summariser(settings, providers=providers),
+        profiler=resolver.profiler(settings, providers=providers),
     )
     ways = Ways(settings, lambda accept: queue, _nothing)
     routing = Routing(db, [], store, served_by=ServedBy.PROCESS)
@@ -93,7 +98,8 @@ def _of_one_process(
         routing=routing,
         ways=ways,
         check_schema=_nothing_to_check,
-        closing=(recall.close,),
+        gate=providers.gate,
+        closing=(recall.close, providers.close),
     )
 
 
@@ -107,7 +113,12 @@ async def _nothing_to_check() -> None:
 
 
 def _of_postgres(
-    where: Addresses, settings: Settings, namespace: str, embedder: Embedder | None, reranker: Reranker | None
+    where: Addresses,
+    settings: Settings,
+    namespace: str,
+    embedder: Embedder | None,
+    reranker: Reranker | None,
+    providers: Providers,
 ) -> Parts:
     # SQLAlchemy and asyncpg: loaded for those who use Postgres
     from aftermind.db import migrate
@@ -120,6 +131,7 @@ def _of_postgres(
     from aftermind.stores.postgres.search import READ_SETTINGS, PostgresSearch
 
     keys, link = Keys(settings.redis_prefix), outbox_wiring.remember_link(settings, where.required_redis)
+    providers.gate.bind(link, keys)
     open_database = partial(
         PostgresDatabase,
         timeout_seconds=settings.db_timeout_seconds,
@@ -159,7 +171,16 @@ def _of_postgres(
         watermarks=Watermarks(link, keys),
         dead=PostgresDeadLetters(db),
         replays=PostgresReplays(db),
-        closing=(recall.close, events.close, link.close, db.close, primary.close, *(each.close for each in replicas)),
+        gate=providers.gate,
+        closing=(
+            recall.close,
+            providers.close,
+            events.close,
+            link.close,
+            db.close,
+            primary.close,
+            *(each.close for each in replicas),
+        ),
     )
 
 

@@ -1,16 +1,12 @@
 """From settings to models: which embedder, extractor, summariser, profiler and chat model serve."""
 
-from typing import TYPE_CHECKING
-
 from aftermind import errors
 from aftermind.llm.base import ChatModel, Embedder, Extractor, Profiler, Summariser
+from aftermind.llm.providers import Providers
 from aftermind.settings import Settings
 
-if TYPE_CHECKING:
-    from aftermind.llm.openai.client import Client
 
-
-def embedder(settings: Settings) -> Embedder | None:
+def embedder(settings: Settings, *, providers: Providers | None = None) -> Embedder | None:
     """As `settings.embedder` says; None for `off`. Loads no model yet. Raises `InvalidSettings`."""
     kind, _, name = _chosen(
         settings.embedder, settings, auto="openai:text-embedding-3-small", offline="hash"
@@ -30,11 +26,13 @@ def embedder(settings: Settings) -> Embedder | None:
             from aftermind.llm.openai.embeddings import OpenAIEmbedder
 
             model = name or "text-embedding-3-small"
-            return OpenAIEmbedder(_client(settings), model, dimension=settings.embedding_dimension)
+            return OpenAIEmbedder(
+                (providers or Providers()).openai(settings), model, dimension=settings.embedding_dimension
+            )
     raise _unknown("embedder", settings.embedder, "auto, hash, openai:MODEL, local:PATH or off")
 
 
-def extractor(settings: Settings, *, instructions: str = "") -> Extractor | None:
+def extractor(settings: Settings, *, instructions: str = "", providers: Providers | None = None) -> Extractor | None:
     """As `settings.extractor` says; None for `off`. A model is told `instructions` too. Raises `InvalidSettings`."""
     kind, _, name = _mining(settings).partition(":")
     match kind:
@@ -47,17 +45,19 @@ def extractor(settings: Settings, *, instructions: str = "") -> Extractor | None
         case "openai":
             from aftermind.llm.openai.mining import OpenAIExtractor
 
-            return OpenAIExtractor(_client(settings), name or settings.chat_model, instructions=instructions)
+            return OpenAIExtractor(
+                (providers or Providers()).openai(settings), name or settings.chat_model, instructions=instructions
+            )
     raise _unknown("extractor", settings.extractor, "auto, rules, openai:MODEL or off")
 
 
-def summariser(settings: Settings) -> Summariser | None:
+def summariser(settings: Settings, *, providers: Providers | None = None) -> Summariser | None:
     """The one that goes with the extractor: a model where that is a model, else the most central sentences."""
     kind, _, name = _mining(settings).partition(":")
     if kind == "openai":
         from aftermind.llm.openai.mining import OpenAISummariser
 
-        return OpenAISummariser(_client(settings), name or settings.chat_model)
+        return OpenAISummariser((providers or Providers()).openai(settings), name or settings.chat_model)
     if kind == "off":
         return None
     from aftermind.llm.offline.condensing import ExtractiveSummariser
@@ -65,13 +65,13 @@ def summariser(settings: Settings) -> Summariser | None:
     return ExtractiveSummariser()
 
 
-def profiler(settings: Settings) -> Profiler | None:
+def profiler(settings: Settings, *, providers: Providers | None = None) -> Profiler | None:
     """The one that goes with the extractor: a model where that is a model, else rules."""
     kind, _, name = _mining(settings).partition(":")
     if kind == "openai":
         from aftermind.llm.openai.mining import OpenAIProfiler
 
-        return OpenAIProfiler(_client(settings), name or settings.chat_model)
+        return OpenAIProfiler((providers or Providers()).openai(settings), name or settings.chat_model)
     if kind == "off":
         return None
     from aftermind.llm.offline.condensing import RuleProfiler
@@ -79,14 +79,16 @@ def profiler(settings: Settings) -> Profiler | None:
     return RuleProfiler()
 
 
-def chat_model(settings: Settings, name: str | None = None) -> ChatModel:
+def chat_model(settings: Settings, name: str | None = None, *, providers: Providers | None = None) -> ChatModel:
     """A model to talk to, by name. Raises `InvalidSettings` where no key is set: there is no offline one to talk to."""
     if settings.openai_api_key is None:
         why = "no OPENAI_API_KEY is set. Set one, or give Agent(model=...) a model object (see aftermind.testing)."
         raise errors.InvalidSettings("model", name or settings.chat_model, why)
     from aftermind.llm.openai.chat import OpenAIChat
 
-    return OpenAIChat(_client(settings), (name or settings.chat_model).removeprefix("openai:"))
+    return OpenAIChat(
+        (providers or Providers()).openai(settings), (name or settings.chat_model).removeprefix("openai:")
+    )
 
 
 def _mining(settings: Settings) -> str:
@@ -97,17 +99,6 @@ def _chosen(given: str, settings: Settings, *, auto: str, offline: str) -> str:
     if given != "auto":
         return given
     return auto if settings.openai_api_key is not None else offline
-
-
-def _client(settings: Settings) -> "Client":
-    from aftermind.llm.openai.client import Client
-
-    key = settings.openai_api_key
-    return Client(
-        api_key=None if key is None else key.get_secret_value(),
-        base_url=settings.openai_base_url,
-        timeout=settings.model_timeout_seconds,
-    )
 
 
 def _unknown(field: str, value: str, known: str) -> errors.InvalidSettings:

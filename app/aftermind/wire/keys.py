@@ -13,6 +13,8 @@ from aftermind.types import JobId, Scope
 ANONYMOUS = "@"  # cannot come out of quote(), so no user id meets it
 
 HIGH_SECONDS = 7 * 86_400  # a session's high mark only corrects clocks that are apart; none is a week behind
+PROVIDER_SECONDS = 3_600  # longer than a breaker is ever open; an idle hour makes every bucket full and every doubt old
+PROBE_MS = 30_000  # after which a call that was to find out how a provider is, and never came back, is given up
 WATERMARK_SECONDS = 86_400  # a replica that lags a day is long out of use (settings.replica_max_lag_seconds)
 
 
@@ -95,6 +97,19 @@ class Keys:
         """STRING: a question's vector, little-endian floats. Recall. `settings.vector_cache_seconds`."""
         return f"{self.prefix}question:{embedder}:{digest}"
 
+    # what a model provider may be asked
+
+    def provider(self, name: str) -> str:
+        """HASH: requests, tokens, at (its budgets); failures, open, opened, why, probe (its breaker).
+
+        The gate of every process (llm.gate) writes and reads. `PROVIDER_SECONDS` after the last call.
+        """
+        return f"{self.prefix}provider:{name}"
+
+    def providers(self) -> str:
+        """SET of provider names that were asked lately. As `provider`."""
+        return f"{self.prefix}providers"
+
     # what is told
 
     def events(self, owner: Scope | str) -> str:
@@ -122,6 +137,10 @@ class Keys:
             "INDEX": self.index(),
             "COUNT": self.count(),
             "EPOCH": self.epoch(),
+            "PROVIDER": self.provider(""),
+            "PROVIDERS": self.providers(),
+            "PROBE_MS": PROBE_MS,
+            "PROVIDER_SECONDS": PROVIDER_SECONDS,
             "HIGH_SECONDS": HIGH_SECONDS,
             "WATERMARK_SECONDS": WATERMARK_SECONDS,
         }

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 from aftermind import errors
 from aftermind.llm.base import Usage
+from aftermind.llm.gate import Gate
 
 if TYPE_CHECKING:
     import openai
@@ -37,6 +38,7 @@ class Client:
     api_key: str | None = field(repr=False)
     base_url: str | None = None
     timeout: float = 60.0
+    gate: Gate = field(default_factory=Gate, repr=False)
     _by_loop: "WeakKeyDictionary[asyncio.AbstractEventLoop, openai.AsyncOpenAI]" = field(
         default_factory=WeakKeyDictionary, repr=False
     )
@@ -66,11 +68,23 @@ class Client:
             await client.close()
 
     @asynccontextmanager
-    async def call(self) -> AsyncIterator["openai.AsyncOpenAI"]:
-        """The SDK's client for one call: under the deadline, errors as those of `aftermind.errors`.
+    async def call(self, *, tokens: int = 0) -> AsyncIterator["openai.AsyncOpenAI"]:
+        """The SDK's client for one call of about so many tokens, within what the gate lets through.
 
-        Messages carry status and kind, never the request or the answer: those hold what users said.
+        Under the deadline, errors as those of `aftermind.errors`; `ProviderPaused` where the gate is shut.
         """
+        await self.gate.admit(self.provider, tokens=tokens)
+        try:
+            async with self._called() as sdk:
+                yield sdk
+        except errors.AftermindError as exc:
+            await self.gate.told(self.provider, exc)
+            raise
+        await self.gate.told(self.provider, None)
+
+    @asynccontextmanager
+    async def _called(self) -> AsyncIterator["openai.AsyncOpenAI"]:
+        """The call itself. Messages carry status and kind, never request or answer: those hold what users said."""
         import openai
 
         client = self.sdk()
