@@ -2,19 +2,24 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from time import monotonic
 
 from sqlalchemy import select, text
+from sqlalchemy.exc import IntegrityError
 
-from aftermind.db.base import Database, Transaction
+from aftermind.db.base import Transaction
 from aftermind.db.failures import is_duplicate
+from aftermind.db.postgres import PostgresDatabase
 from aftermind.db.tables import JOB_ATTEMPTS, JOBS
 from aftermind.db.transaction import pg
 from aftermind.ledger import postgres_entering as entering
 from aftermind.ledger import postgres_working as working
 from aftermind.ledger.base import Backlog, Failure, Spent
 from aftermind.ledger.postgres_rows import attempt_of, job_of
+from aftermind.ledger.postgres_working import Wanted
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease, LeaseToken, NewJob, Scope, Turn
 
+PROMOTE_SECONDS = 0.1  # between looks at what has become due, while there is other work
 CLAIM_TRIES = 3  # two claims that meet at one session: the unique index lets one through, the other looks again
 COUNTED = 10_000  # of each kind and state; beyond it the backlog is "at least so many"
 
@@ -70,8 +75,9 @@ _PRUNE = text(
 class PostgresLedger:
     """The ledger in Postgres. Its clock is the database's. See `Ledger` for what each method promises."""
 
-    def __init__(self, database: Database, *, max_lost_leases: int = 3) -> None:
+    def __init__(self, database: PostgresDatabase, *, max_lost_leases: int = 3) -> None:
         self._database, self._max_lost = database, max_lost_leases
+        self._promoted_at: dict[JobKind, float] = {}
 
     # entering
 
@@ -110,20 +116,32 @@ class PostgresLedger:
         replays: bool = False,
     ) -> list[Lease]:
         """Take up to `limit` runnable jobs of a kind, fairest and oldest first."""
+        wanted = Wanted(kind=kind, worker=worker, lasts=for_, limit=limit, ids=ids, replays=replays)
+        async with self._database.statements() as run:
+            is_fresh = monotonic() - self._promoted_at.get(kind, -PROMOTE_SECONDS) >= PROMOTE_SECONDS
+            if is_fresh:
+                await self._promote(run, kind)
+            leases = await self._claim(run, wanted)
+            if not leases and not is_fresh and await self._promote(run, kind):
+                leases = await self._claim(run, wanted)
+        return leases
+
+    async def _promote(self, run: Transaction, kind: JobKind) -> int:
+        self._promoted_at[kind] = monotonic()
+        return await working.promote(run, kind)
+
+    async def _claim(self, run: Transaction, wanted: Wanted) -> list[Lease]:
         for _ in range(CLAIM_TRIES):
             try:
-                async with self._database.transaction() as tx:
-                    return await working.claim(
-                        tx, kind, worker=worker, for_=for_, limit=limit, ids=ids, replays=replays
-                    )
-            except Exception as exc:
+                return await working.claim(run, wanted)
+            except IntegrityError as exc:
                 if not is_duplicate(exc):
                     raise
         return []
 
     async def heartbeat(self, leases: Sequence[Lease], *, for_: timedelta) -> frozenset[LeaseToken]:
         """Renew; the tokens that still hold."""
-        async with self._database.transaction() as tx:
+        async with self._database.statements() as tx:
             return await working.heartbeat(tx, leases, for_=for_)
 
     async def finish(
@@ -138,17 +156,17 @@ class PostgresLedger:
 
     async def keep_answer(self, lease: Lease, answer: Mapping[str, Json], *, spent: Spent) -> None:
         """Keep a model's answer with the job."""
-        async with self._database.transaction() as tx:
+        async with self._database.statements() as tx:
             await working.keep_answer(tx, lease, answer, spent=spent)
 
     async def retry(self, lease: Lease, failure: Failure, *, after: timedelta, spent: Spent | None = None) -> None:
         """Hand back a failed attempt, to run again `after` from now."""
-        async with self._database.transaction() as tx:
+        async with self._database.statements() as tx:
             await working.close_one(tx, lease, "retrying", "failed", after=after, failure=failure, spent=spent)
 
     async def snooze(self, lease: Lease, *, after: timedelta, why: str) -> None:
         """Hand back without a failure; gives the attempt back."""
-        async with self._database.transaction() as tx:
+        async with self._database.statements() as tx:
             await working.close_one(tx, lease, "queued", "snoozed", after=after, give_back=True, note=why)
 
     async def bury(self, tx: Transaction | None, lease: Lease, failure: Failure, *, spent: Spent | None = None) -> None:
@@ -156,7 +174,7 @@ class PostgresLedger:
         if tx is not None:
             await working.close_one(tx, lease, "dead", "dead", failure=failure, spent=spent)
             return
-        async with self._database.transaction() as own:
+        async with self._database.statements() as own:
             await working.close_one(own, lease, "dead", "dead", failure=failure, spent=spent)
 
     async def bury_turn(
@@ -167,12 +185,12 @@ class PostgresLedger:
 
     async def expire_leases(self) -> int:
         """Make jobs runnable whose lease has run out; bury those that lost too many."""
-        async with self._database.transaction() as tx:
+        async with self._database.statements() as tx:
             return await working.expire(tx, most=self._max_lost)
 
     async def prune(self, *, older_than: timedelta, limit: int) -> int:
         """Delete finished jobs, never dead letters, that ended so long ago."""
-        async with self._database.transaction() as tx:
+        async with self._database.statements() as tx:
             return len(await pg(tx).rows(_PRUNE, age=older_than, limit=limit))
 
     # looking

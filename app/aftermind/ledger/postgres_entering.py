@@ -35,17 +35,24 @@ _ROWS = """
                               origin_job_id, replay_plan_id, place)
 """
 
-# Locks nothing but its own rows; `jobs_effect` decides which are new.
+# Locks nothing but its own rows; `jobs_effect` decides which are new. Each owner's place is looked up once, before the
+# first row is in: a look beside the writing passes over all that was written so far.
 _ENQUEUE = text(
     f"""
+    WITH given AS MATERIALIZED (
+        SELECT * FROM {_ROWS}
+    ), owners AS MATERIALIZED (
+        SELECT namespace, user_id, kind,
+               {PLACE.format(kind="asked.kind", namespace="asked.namespace", user="asked.user_id")} AS first
+        FROM (SELECT DISTINCT namespace, user_id, kind FROM given) AS asked
+    )
     INSERT INTO aftermind.jobs (id, namespace, user_id, session_id, agent_id, kind, state, payload, effect_key, turn,
                                 run_at, origin_job_id, replay_plan_id)
     SELECT id, namespace, user_id, session_id, agent_id, kind, 'queued', CAST(payload AS jsonb), effect_key,
            CASE WHEN run_at IS NULL OR run_at <= now() THEN
-               {PLACE.format(kind="given.kind", namespace="given.namespace", user="given.user_id")}
-               + row_number() OVER (PARTITION BY namespace, user_id, kind ORDER BY place) - 1 END,
+               first + row_number() OVER (PARTITION BY namespace, user_id, kind ORDER BY place) - 1 END,
            coalesce(run_at, now()), origin_job_id, replay_plan_id
-    FROM {_ROWS}
+    FROM given JOIN owners USING (namespace, user_id, kind) ORDER BY place
     ON CONFLICT DO NOTHING
     RETURNING id
     """
