@@ -136,7 +136,7 @@ def _read_endpoints(state_dir: Path) -> Addresses | None:
         return None
     except (OSError, ValueError, KeyError, TypeError) as exc:
         why = f"it cannot be read ({exc}). `aftermind down` and `aftermind up` write it anew."
-        raise errors.InvalidSettings("endpoints", str(path), why) from exc
+        raise errors.InvalidSettings(ENDPOINTS, str(path), why) from exc
 
 
 def _scheme(field_name: str, url: object) -> str:
