@@ -10,6 +10,7 @@ import redis
 
 from aftermind import Memory, Message
 from aftermind.outbox.doorbell import Doorbell
+from aftermind.settings import Settings
 from aftermind.types import JobId
 from aftermind.wire import queues
 from aftermind.wire.keys import Keys
@@ -101,7 +102,9 @@ async def test_a_worker_killed_in_the_middle_loses_and_doubles_nothing(
 async def test_a_worker_has_not_grown_after_ten_thousand_stores(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
-    memory = Memory(database.url, broker=redis_url)
+    # Patient, so that on a busy machine no turn goes to the spool, which this test does not wait for.
+    patient = Settings(remember_budget_seconds=60, redis_timeout_seconds=60)  # type: ignore[call-arg]
+    memory = Memory(database.url, broker=redis_url, settings=patient)
     with workers(environment(database.url, redis_url, AFTERMIND_EXTRACTOR="off"), tmp_path) as (worker,):
         await remember_and_drain(memory, redis_url, range(FIRST))
         after_first = worker.memory_info().rss
