@@ -1,0 +1,203 @@
+"""Embedding and extraction while the provider errs: what waits, is tried again, is dead, and is paid once."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from aftermind import errors
+from aftermind.settings import Settings
+from aftermind.types import Job, JobKind, JobState, Lease, Message, Scope, Turn
+from aftermind.wire.payloads import encode_turn
+from aftermind_tasks import mining, registry
+from aftermind_tasks.perform import Tally, perform
+from aftermind_tasks.runtime import Runtime, open_runtime
+from tests.support.scripted_openai import ScriptedOpenAI, scripted_openai
+from tests.support.servers import Database
+from tests.support.turns import turn_of
+from tests.support.waiting import wait_until
+
+SAID = "I like fjords."
+LEASE = timedelta(seconds=30)
+
+
+@pytest.fixture
+def model() -> Iterator[ScriptedOpenAI]:
+    """The provider: it finds one fact in what is said here."""
+    with scripted_openai() as server:
+        server.script.facts = {SAID: [{"subject": "user", "predicate": "likes", "object": "fjords"}]}
+        yield server
+
+
+@pytest.fixture
+async def runtime(
+    database: Database, redis_url: str, model: ScriptedOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Runtime]:
+    """A worker's runtime, quick to try again."""
+    for name, value in {
+        "AFTERMIND_DATABASE_URL": database.url,
+        "AFTERMIND_REDIS_URL": redis_url,
+        "AFTERMIND_EMBEDDER": "openai:text-embedding-3-small",
+        "AFTERMIND_EXTRACTOR": "openai:scripted",
+        "AFTERMIND_EMBEDDING_DIMENSION": "384",
+        "AFTERMIND_EXTRACT_QUIET_SECONDS": "0",
+        "AFTERMIND_BACKOFF_BASE_SECONDS": "0.01",
+        "AFTERMIND_BACKOFF_CAP_SECONDS": "0.02",
+        "AFTERMIND_MODEL_TIMEOUT_SECONDS": "2",
+        "OPENAI_API_KEY": "k",
+        "OPENAI_BASE_URL": model.url,
+    }.items():
+        monkeypatch.setenv(name, value)
+    opened = await open_runtime(Settings(), worker="test")  # type: ignore[call-arg]
+    yield opened
+    await opened.close()
+
+
+async def remember(runtime: Runtime, *turns: Turn) -> None:
+    """Store turns; their embed and extract jobs wait then."""
+    async with runtime.db.transaction() as tx:
+        for turn in turns:
+            await runtime.ledger.accept(tx, turn, encode_turn(turn))
+    await work(runtime, JobKind.STORE)
+
+
+async def claim(runtime: Runtime, kind: JobKind, *, for_: timedelta = LEASE) -> list[Lease]:
+    """What can run now."""
+    return await runtime.ledger.claim(kind, worker="test", for_=for_, limit=50)
+
+
+async def work(runtime: Runtime, kind: JobKind) -> Tally:
+    """One batch of a kind, as soon as one can run."""
+    leases = await wait_until(lambda: claim(runtime, kind), description=f"a {kind} job can run")
+    return await perform(runtime, registry.handler(kind), leases)
+
+
+async def jobs(runtime: Runtime, kind: JobKind) -> list[Job]:
+    return await runtime.ledger.jobs(kinds=[kind])
+
+
+async def counted(runtime: Runtime, owner: Scope) -> dict[str, int]:
+    async with runtime.db.transaction(read_only=True) as tx:
+        return await runtime.store.counts(tx, owner)
+
+
+async def test_one_text_that_the_provider_refuses_is_dead_alone(runtime: Runtime, model: ScriptedOpenAI) -> None:
+    await remember(runtime, *(turn_of(f"user-{n}", f"text {n}") for n in range(4)))
+    model.script.plan = ["400", "ok", "400", "400", "ok"]  # all four; the first half; the second; its first; its second
+
+    tally = await work(runtime, JobKind.EMBED)
+
+    assert (tally.done, tally.dead) == (3, 1)
+    dead = await runtime.ledger.jobs(kinds=[JobKind.EMBED], states=[JobState.DEAD])
+    assert [job.reason_code for job in dead] == ["llm_bad_request"]
+    embedded = [(await counted(runtime, Scope(user_id=f"user-{n}")))["embedded"] for n in range(4)]
+    assert sorted(embedded) == [0, 1, 1, 1]
+
+
+async def test_a_rate_limit_is_waited_out_as_long_as_the_provider_says(runtime: Runtime, model: ScriptedOpenAI) -> None:
+    await remember(runtime, turn_of("ann", SAID))
+    model.script.plan, model.script.retry_after = ["429"], 60.0
+
+    tally = await work(runtime, JobKind.EMBED)
+
+    assert tally.retried + tally.snoozed == 1
+    (job,) = await jobs(runtime, JobKind.EMBED)
+    assert job.run_at > datetime.now(UTC) + timedelta(seconds=50)
+
+
+async def test_a_provider_that_is_down_leaves_the_text_stored_and_the_vector_for_later(
+    runtime: Runtime, model: ScriptedOpenAI
+) -> None:
+    await remember(runtime, turn_of("ann", SAID))
+    model.script.plan = ["500", "500"]
+
+    first = await work(runtime, JobKind.EMBED)
+
+    assert first.done == 0
+    assert (await counted(runtime, Scope(user_id="ann")))["episodes"] == 1
+    while not (await work(runtime, JobKind.EMBED)).done:
+        pass
+    assert (await counted(runtime, Scope(user_id="ann")))["embedded"] == 1
+
+
+async def test_a_refused_key_waits_for_a_person_and_burns_no_attempt(runtime: Runtime, model: ScriptedOpenAI) -> None:
+    await remember(runtime, turn_of("ann", SAID))
+    model.script.key = "another"
+
+    tally = await work(runtime, JobKind.EMBED)
+
+    assert tally.snoozed == 1
+    assert tally.pause is not None
+    assert tally.pause >= timedelta(seconds=30)
+    (job,) = await jobs(runtime, JobKind.EMBED)
+    assert (job.state, job.attempts) == (JobState.QUEUED, 0)
+
+
+async def test_a_model_that_only_answers_garbage_leaves_a_dead_letter_and_no_fact(
+    runtime: Runtime, model: ScriptedOpenAI
+) -> None:
+    await remember(runtime, turn_of("ann", SAID))
+    model.script.faults = {"schema": 1.0}
+
+    while not (await work(runtime, JobKind.EXTRACT)).dead:
+        pass
+
+    (job,) = await jobs(runtime, JobKind.EXTRACT)
+    assert (job.state, job.reason_code, job.attempts) == (JobState.DEAD, "llm_bad_answer", 2)
+    assert (await counted(runtime, Scope(user_id="ann")))["facts"] == 0
+
+
+async def test_an_answer_is_paid_once_though_its_worker_failed_before_it_was_applied(
+    runtime: Runtime, model: ScriptedOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await remember(runtime, turn_of("ann", SAID))
+    write = mining.write
+
+    async def fails(*_: object) -> None:
+        raise errors.StoreUnavailable("primary", "restarts")
+
+    monkeypatch.setattr(mining, "write", fails)
+    assert (await work(runtime, JobKind.EXTRACT)).snoozed == 1
+    monkeypatch.setattr(mining, "write", write)
+    assert (await work(runtime, JobKind.EXTRACT)).done == 1
+
+    assert model.calls.by_kind["AnsweredExtraction"] == 1
+    assert (await counted(runtime, Scope(user_id="ann")))["facts"] == 1
+
+
+async def test_a_zombie_that_extracted_meanwhile_changes_nothing(runtime: Runtime, model: ScriptedOpenAI) -> None:
+    await remember(runtime, turn_of("ann", SAID))
+    lapsed = await claim(runtime, JobKind.EXTRACT, for_=timedelta(milliseconds=10))
+    await wait_until(runtime.ledger.expire_leases, description="the first lease has run out")
+
+    assert (await work(runtime, JobKind.EXTRACT)).done == 1
+    late = await perform(runtime, registry.handler(JobKind.EXTRACT), lapsed)
+
+    assert (late.done, late.lost) == (0, 1)
+    async with runtime.db.transaction(read_only=True) as tx:
+        (fact,) = await runtime.store.facts(tx, Scope(user_id="ann"), history=True)
+    assert fact.strength == 1
+
+
+async def test_a_hung_call_ends_at_its_deadline_and_is_tried_again(runtime: Runtime, model: ScriptedOpenAI) -> None:
+    await remember(runtime, turn_of("ann", SAID))
+    model.script.plan = ["silence"]
+
+    tally = await asyncio.wait_for(work(runtime, JobKind.EXTRACT), 30)
+
+    assert tally.done == 0
+    assert tally.dead == 0
+
+
+async def test_what_the_assistant_said_and_what_gives_orders_is_no_fact_and_says_so(
+    runtime: Runtime, model: ScriptedOpenAI
+) -> None:
+    turn = turn_of("ann", "Hello.", SAID)  # the second is the assistant's
+    assert turn.messages[1] == Message.assistant(SAID)
+    await remember(runtime, turn)
+
+    assert (await work(runtime, JobKind.EXTRACT)).done == 1
+
+    assert (await counted(runtime, Scope(user_id="ann")))["facts"] == 0
+    assert model.calls.shown == [["Hello.", SAID]]
