@@ -12,6 +12,10 @@ import psutil
 
 from aftermind.wire import queues
 
+APP = "aftermind_workers.celery_app"
+TOUCHY = "tests.support.touchy_worker"  # the same, with a store job that stumbles over these words
+DEADLY, SLOWLY = "take this worker with you", "one moment please"
+
 
 def environment(store: str, redis_url: str, **more: str) -> dict[str, str]:
     """What a worker is told: where things are, and settings of the test's own."""
@@ -26,9 +30,9 @@ def environment(store: str, redis_url: str, **more: str) -> dict[str, str]:
     return {**os.environ, **named, **more}
 
 
-def start_worker(env: dict[str, str], log: Path, *, on: str = queues.STORE) -> psutil.Process:
+def start_worker(env: dict[str, str], log: Path, *, on: str = queues.STORE, app: str = APP) -> psutil.Process:
     """A worker of one queue; its output goes to `log`."""
-    command = [sys.executable, "-m", "celery", "-A", "aftermind_workers.celery_app", "worker", "-Q", on]
+    command = [sys.executable, "-m", "celery", "-A", app, "worker", "-Q", on]
     command += ["-l", "WARNING", "--without-gossip", "--without-mingle", "-n", f"{log.stem}@test"]
     with log.open("wb") as out:
         return psutil.Popen(command, env=env, stdout=out, stderr=out)
@@ -36,10 +40,10 @@ def start_worker(env: dict[str, str], log: Path, *, on: str = queues.STORE) -> p
 
 @contextmanager
 def workers(
-    env: dict[str, str], folder: Path, *, count: int = 1, on: str = queues.STORE
+    env: dict[str, str], folder: Path, *, count: int = 1, on: str = queues.STORE, app: str = APP
 ) -> Iterator[list[psutil.Process]]:
     """So many workers for the block; ended by SIGTERM, as a deployment ends them."""
-    started = [start_worker(env, folder / f"worker-{number}.log", on=on) for number in range(count)]
+    started = [start_worker(env, folder / f"worker-{number}.log", on=on, app=app) for number in range(count)]
     try:
         yield started
     finally:

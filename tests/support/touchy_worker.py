@@ -1,0 +1,34 @@
+"""Our worker application, with a store job that stumbles over certain words: `celery -A tests.support.touchy_worker`.
+
+What stumbles is the moment between claim and commit: the process dies at `DEADLY`, and takes its time at `SLOWLY`.
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import Mapping, Sequence
+
+from aftermind.stores.base import Vector
+from aftermind.types import EpisodeId, Turn
+from aftermind_tasks import store
+from aftermind_tasks.runtime import Runtime
+from aftermind_workers.celery_app import app
+from tests.support.workers import DEADLY, SLOWLY
+
+__all__ = ["app"]
+
+MOMENT = 1.5  # seconds; time enough for a test to freeze the process in it
+
+_vectors = store._vectors
+
+
+async def _stumbling(runtime: Runtime, turns: Sequence[Turn]) -> Mapping[EpisodeId, Vector]:
+    said = [message.content for turn in turns for message in turn.messages]
+    if any(DEADLY in text for text in said):
+        os.kill(os.getpid(), signal.SIGKILL)
+    if any(SLOWLY in text for text in said):
+        await asyncio.sleep(MOMENT)
+    return await _vectors(runtime, turns)
+
+
+setattr(store, "_vectors", _stumbling)  # noqa: B010  # mypy takes an assignment for a mistake, which it is elsewhere
