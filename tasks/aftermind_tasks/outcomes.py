@@ -24,10 +24,14 @@ class Retry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snooze:
-    """Not failed: an outage, a budget or a pause. Counts neither attempt nor lost lease."""
+    """Not failed: an outage, a budget or a pause. Counts neither attempt nor lost lease.
+
+    `is_own`: it is this job's alone, so others of its kind need not wait with it.
+    """
 
     after: timedelta
     why: str
+    is_own: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -119,9 +119,9 @@ async def _written(runtime: Runtime, lease: Lease, outcome: Outcome | None) -> T
             return Tally(lost=1)
         case Done():
             return Tally(done=1)
-        case Snooze(after=after, why=why):
+        case Snooze(after=after, why=why, is_own=is_own):
             await runtime.ledger.snooze(lease, after=after, why=why)
-            return Tally(snoozed=1, pause=after)
+            return Tally(snoozed=1, pause=None if is_own else after)
         case Retry(failure=failure, after=after):
             if lease.job.attempts >= runtime.settings.max_attempts:
                 return await _bury(runtime, lease, Dead(failure=failure))

@@ -43,6 +43,7 @@ RULES: tuple[Rule, ...] = (
     Rule(error=errors.Unavailable, reason_code="outage", sentence=Sentence.SNOOZE),
     Rule(error=errors.ModelKeyRefused, reason_code="llm_key_refused", sentence=Sentence.WAIT),
     Rule(error=errors.BudgetExhausted, reason_code="budget_exhausted", sentence=Sentence.WAIT),
+    Rule(error=errors.InvalidSettings, reason_code="misconfigured", sentence=Sentence.WAIT),
     Rule(error=errors.SchemaOutdated, reason_code="schema_outdated", sentence=Sentence.WAIT),
     Rule(error=errors.DimensionMismatch, reason_code="dimension_mismatch", sentence=Sentence.WAIT),
     Rule(error=errors.BadModelAnswer, reason_code="llm_bad_answer", sentence=Sentence.TWICE),
@@ -68,7 +69,8 @@ def judge(error: Exception, *, attempts: int) -> Outcome:
         wait = error.wait if isinstance(error, errors.ProviderPaused) else OUTAGE_PAUSE
         return Snooze(after=wait, why=_shown(error))
     if rule.sentence is Sentence.WAIT:
-        return Snooze(after=OPERATOR_PAUSE, why=_shown(error))
+        # One namespace without a budget does not stop the others; a refused key is everybody's.
+        return Snooze(after=OPERATOR_PAUSE, why=_shown(error), is_own=isinstance(error, errors.BudgetExhausted))
     failure = failure_of(error)
     if rule.sentence is Sentence.DEAD or (rule.sentence is Sentence.TWICE and attempts >= BAD_ANSWERS):
         return Dead(failure=failure)

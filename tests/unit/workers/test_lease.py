@@ -1,0 +1,96 @@
+"""The heartbeat beside the work."""
+
+import asyncio
+from uuid import uuid4
+
+import pytest
+
+from aftermind import errors
+from aftermind.types import JobId
+from aftermind_workers.lease import while_held
+from tests.support.waiting import wait_until
+
+JOB = JobId(uuid4())
+
+
+class Renewals:
+    """What renewing answers, one after the other; the last for ever."""
+
+    def __init__(self, *answers: bool | Exception) -> None:
+        self._answers = list(answers)
+        self.asked = 0
+
+    async def __call__(self) -> bool:
+        self.asked += 1
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+async def never() -> None:
+    await asyncio.Event().wait()
+
+
+async def held(work: object, renew: Renewals, *, lasts: float = 10.0) -> object:
+    assert asyncio.iscoroutine(work)
+    return await asyncio.wait_for(while_held(work, renew, job_id=JOB, every=0.01, lasts=lasts), 5)
+
+
+async def test_the_answer_of_the_work_is_returned_and_the_beating_ends() -> None:
+    renew = Renewals(True)
+
+    async def work() -> str:
+        await wait_until(lambda: renew.asked >= 2, description="two heartbeats")
+        return "done"
+
+    assert await held(work(), renew) == "done"
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_work_whose_lease_is_gone_is_cancelled() -> None:
+    was_cancelled = asyncio.Event()
+
+    async def work() -> None:
+        try:
+            await never()
+        except asyncio.CancelledError:
+            was_cancelled.set()
+            raise
+
+    with pytest.raises(errors.LeaseLost):
+        await held(work(), Renewals(True, False))
+    assert was_cancelled.is_set()
+
+
+async def test_an_outage_shorter_than_the_lease_does_not_stop_the_work() -> None:
+    renew = Renewals(errors.RedisUnavailable("away"), errors.RedisUnavailable("away"), True)
+
+    async def work() -> str:
+        await wait_until(lambda: renew.asked >= 4, description="heartbeats again after the outage")
+        return "done"
+
+    assert await held(work(), renew) == "done"
+
+
+async def test_an_outage_longer_than_the_lease_stops_the_work() -> None:
+    with pytest.raises(errors.LeaseLost):
+        await held(never(), Renewals(errors.RedisUnavailable("away")), lasts=0.05)
+
+
+async def test_an_error_of_the_work_comes_out_as_it_is() -> None:
+    async def work() -> None:
+        raise errors.StoreUnavailable("db", "away")
+
+    with pytest.raises(errors.StoreUnavailable):
+        await held(work(), Renewals(True))
+
+
+async def test_cancelling_from_outside_is_a_cancellation() -> None:
+    task = asyncio.ensure_future(while_held(never(), Renewals(True), job_id=JOB, every=0.01, lasts=10))
+    await asyncio.sleep(0)
+
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
