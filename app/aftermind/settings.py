@@ -142,6 +142,17 @@ class Settings(BaseSettings):
         0, ge=0, description="Tokens sent to a model provider, estimated, of all processes together. 0: no budget."
     )
 
+    namespace_tokens_per_day: int = Field(
+        0, ge=0, description="Tokens, in and out, that background work of one namespace may use in a day (UTC); beyond it its jobs wait. 0: no budget."
+    )
+    namespace_usd_per_day: float = Field(
+        0.0, ge=0, description="The same in US dollars, of models whose price is known. 0: no budget."
+    )
+    profile_schema: str | None = Field(
+        None,
+        description="Traits of a profile: `module:Model` of a Pydantic model that the workers can import, or a JSON schema. None: the model proposes traits.",
+    )
+
     # jobs
     lease_seconds: float = Field(30.0, gt=0, description="A claim on a job; a worker that is gone is noticed after it.")
     heartbeat_seconds: float = Field(10.0, gt=0, description="How often a running job's lease is renewed.")
@@ -161,8 +172,19 @@ class Settings(BaseSettings):
         6.0, ge=0, description="A session is mined when nothing came for so long: a burst of turns is one model call."
     )
     extract_max_wait_seconds: float = Field(25.0, ge=0, description="… or when its oldest unmined turn is so old.")
-    extract_max_turns: int = Field(20, gt=0, description="… or when so many turns wait; also the most of one call.")
+    extract_max_turns: int = Field(20, gt=0, description="Most turns of one extraction call; more are another at once.")
     extract_max_tokens: int = Field(6_000, gt=0, description="Most tokens of turns in one extraction call.")
+    summary_turns: int = Field(
+        20, gt=0, description="A session's summary is brought up to date when so many turns are not in it yet."
+    )
+    summary_quiet_seconds: float = Field(60.0, ge=0, description="… or when nothing came for so long after its mining.")
+    summary_max_wait_seconds: float = Field(600.0, ge=0, description="… or after so long, however lively it is.")
+    summary_max_tokens: int = Field(8_000, gt=0, description="Most tokens of turns in one summary call.")
+    profile_quiet_seconds: float = Field(
+        60.0, ge=0, description="A profile is brought up to date when nothing of its user was mined for so long."
+    )
+    profile_max_wait_seconds: float = Field(600.0, ge=0, description="… or after so long.")
+    profile_max_tokens: int = Field(8_000, gt=0, description="Most tokens of turns in one profile call.")
     job_retention_days: float = Field(
         30.0, gt=0, description="How long done jobs stay; longer than any spool or pending."
     )

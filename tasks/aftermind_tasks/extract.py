@@ -17,12 +17,10 @@ from aftermind.stores.base import Mined, MiningOutcome
 from aftermind.types import Episode, EpisodeId, Fact, JobId, JobKind, Lease, NewJob, Scope
 from aftermind.types.claim import Claim
 from aftermind.wire import queues
-from aftermind_tasks import again, mining
+from aftermind_tasks import again, following, mining
 from aftermind_tasks.outcomes import Done, Outcome
 from aftermind_tasks.runtime import Runtime
 from aftermind_tasks.sessions import session_key
-
-CHARACTERS_PER_TOKEN = 3
 
 
 async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outcome]:
@@ -37,28 +35,29 @@ async def _mine(runtime: Runtime, lease: Lease) -> Outcome:
     if runtime.extractor is None:
         raise errors.InvalidSettings("extractor", "off", "sessions wait to be mined; set AFTERMIND_EXTRACTOR again.")
     episodes, is_more = await _waiting(runtime, lease)
-    if not episodes:
+    if not episodes and not is_more:
         async with runtime.db.transaction() as tx:
             await runtime.ledger.finish(tx, lease, note="nothing was left to mine")
         return Done()
     extraction = await _answer(runtime, runtime.extractor, lease, episodes)
-    await _apply(runtime, runtime.extractor, lease, _covered(episodes, lease), extraction, is_more=is_more)
+    await _apply(runtime, runtime.extractor, lease, episodes, extraction, is_more=is_more)
     return Done()
 
 
 async def _waiting(runtime: Runtime, lease: Lease) -> tuple[list[Episode], bool]:
-    """Episodes of the session that were not mined, up to the limits of one call; whether there are more."""
+    """Episodes of the session that were not mined, up to the limits of one call; whether there are more.
+
+    Where an earlier try has kept an answer, those that it is about: what was said since waits for the next job.
+    """
     settings, scope = runtime.settings, lease.job.scope
     limit = settings.extract_max_turns * 2  # a turn is a question and an answer
     async with runtime.db.transaction(namespace=scope.namespace, read_only=True) as tx:
         found = await runtime.store.unmined(tx, scope.owner, scope.session_id, limit=limit + 1)
-    chosen: list[Episode] = []
-    size = 0
-    for episode in found[:limit]:
-        size += len(episode.content) // CHARACTERS_PER_TOKEN + 1
-        if chosen and size > settings.extract_max_tokens:
-            break
-        chosen.append(episode)
+    if lease.job.answer is not None:
+        shown = set(lease.job.answer["episodes"])
+        chosen = [episode for episode in found if str(episode.id) in shown]
+    else:
+        chosen = mining.first(found[:limit], tokens=settings.extract_max_tokens)
     return chosen, len(found) > len(chosen)
 
 
@@ -70,14 +69,6 @@ async def _answer(runtime: Runtime, extractor: Extractor, lease: Lease, episodes
     kept = {"extraction": extraction.to_json(), "episodes": [str(episode.id) for episode in episodes]}
     await runtime.ledger.keep_answer(lease, kept, spent=mining.spent(extraction.usage))
     return extraction
-
-
-def _covered(episodes: Sequence[Episode], lease: Lease) -> list[Episode]:
-    """The episodes that the answer is about: those that were shown, where it was kept by an earlier try."""
-    if lease.job.answer is None:
-        return list(episodes)
-    shown = set(lease.job.answer["episodes"])
-    return [episode for episode in episodes if str(episode.id) in shown]
 
 
 async def _apply(
@@ -92,6 +83,7 @@ async def _apply(
     """Facts, outcomes, the next job and `done` in one transaction, fenced by the lease."""
     scope = lease.job.scope
     name = f"{extractor.name}:{extractor.version}"
+    ring = {queues.EXTRACT: lease.job.id} if is_more else {}
     async with runtime.db.transaction(namespace=scope.namespace) as tx:
         await runtime.store.tombstones(tx, [scope.owner])  # holds a forget off until the end
         alive = {each.id for each in await runtime.store.episodes(tx, scope.owner, [each.id for each in episodes])}
@@ -103,7 +95,9 @@ async def _apply(
         await runtime.store.note_outcomes(tx, scope.owner, outcomes)
         await runtime.ledger.finish(tx, lease, note=None if claims else extraction.reason_empty)
         if is_more:
-            await runtime.ledger.enqueue(tx, [_next(scope)])
+            await runtime.ledger.enqueue(tx, [_next(lease)])
+        mined = sorted(alive)
+        ring |= await following.after_mining(runtime, tx, scope, mined, wanted=lease.job.payload)
         event = MemoryFactsExtracted(
             id=f"{lease.job.id}:facts:{lease.job.attempts}",
             scope=scope,
@@ -113,7 +107,7 @@ async def _apply(
             superseded=len(changes.superseded),
         )
         events = await runtime.events.append(tx, [event])
-    await runtime.after_commit({scope.owner}, events, {queues.EXTRACT: lease.job.id} if is_more else {})
+    await runtime.after_commit({scope.owner}, events, ring)
 
 
 async def _changes(runtime: Runtime, tx: Transaction, owner: Scope, claims: Sequence[Claim], extractor: str) -> Changes:
@@ -155,11 +149,13 @@ def _outcome(episode: Episode, claims: Sequence[Claim], lease: Lease, name: str,
     )
 
 
-def _next(scope: Scope) -> NewJob:
+def _next(lease: Lease) -> NewJob:
     """What is left of the session, at once. The job that ends in this transaction has given its key back by now."""
+    scope = lease.job.scope
     return NewJob(
         id=JobId(UUID(bytes=uuid7().bytes)),
         kind=JobKind.EXTRACT,
         scope=scope,
+        payload=lease.job.payload,
         effect_key=session_key(scope),
     )

@@ -6,6 +6,7 @@ from datetime import timedelta
 from aftermind.db.base import Database
 from aftermind.ledger.base import Ledger
 from aftermind.llm.base import Embedder, Extractor, Profiler, Summariser
+from aftermind.llm.traits import profile_schema
 from aftermind.settings import Settings
 from aftermind.stores.base import Store
 from aftermind_tasks import registry
@@ -40,6 +41,7 @@ def open_work(
         extractor=extractor,
         summariser=summariser,
         profiler=profiler,
+        profile_schema=profile_schema(settings.profile_schema),
     )
 
     async def work() -> bool:

@@ -1,34 +1,71 @@
 """What mining a session and mining it anew have in common: the question, and the writing of what was decided."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
 from uuid6 import uuid7
 
+from aftermind import errors
 from aftermind.claims.decide import Changes
 from aftermind.db.base import Transaction
 from aftermind.ledger.base import Spent
 from aftermind.llm import trust
 from aftermind.llm.base import Extraction, ExtractionRequest, Extractor, TurnText, Usage
-from aftermind.types import Episode, FactId, Scope
+from aftermind.ranking.words import terms
+from aftermind.types import Episode, EpisodeId, Fact, FactId, Scope
 from aftermind_tasks.runtime import Runtime
 
-KNOWN = 50  # facts that the model is shown: what is believed of the subjects, the latest first
+KNOWN = 50  # facts that the model is shown: those with words of the turns first, then the latest
+CHARACTERS_PER_TOKEN = 3  # fewer than any text has on average
+NOBODY = "none"  # the model of an answer that nobody was asked for
+LOOKED_AT = 1_000  # facts of the owner among which those are chosen
 
 
 async def ask(runtime: Runtime, extractor: Extractor, scope: Scope, episodes: Sequence[Episode]) -> Extraction:
     """The model's claims about episodes; it is not asked where nobody spoke who may speak for the user."""
-    turns = [_text(episode) for episode in episodes]
+    turns = [text_of(episode) for episode in episodes]
     if not any(turn.trusted for turn in turns):
         reason = "nobody spoke who may speak for the user"
-        return Extraction(claims=(), reason_empty=reason, usage=Usage(model="none"))
+        return Extraction(claims=(), reason_empty=reason, usage=Usage(model=NOBODY))
+    await check_budget(runtime, scope)
     async with runtime.db.transaction(namespace=scope.namespace, read_only=True) as tx:
-        known = await runtime.store.facts(tx, scope.owner, limit=KNOWN)
+        known = await runtime.store.facts(tx, scope.owner, limit=LOOKED_AT)
         summary = await runtime.store.summary(tx, scope.owner, scope.session_id)
     request = ExtractionRequest(
-        turns=turns, known=known, summary=None if summary is None else summary.text, now=runtime.clock.utc_now()
+        turns=turns,
+        known=related(known, turns, language=runtime.settings.language),
+        summary=None if summary is None else summary.text,
+        now=runtime.clock.utc_now(),
     )
     return await extractor.extract(request)
+
+
+async def check_budget(runtime: Runtime, scope: Scope) -> None:
+    """Raise `BudgetExhausted` where the namespace has spent what it may spend on models today: its jobs wait then."""
+    tokens, dollars = runtime.settings.namespace_tokens_per_day, runtime.settings.namespace_usd_per_day
+    if not tokens and not dollars:
+        return
+    rows = await runtime.ledger.spending(scope.namespace, since=runtime.clock.utc_now().date())
+    if tokens and sum(row.spent.tokens_in + row.spent.tokens_out for row in rows) >= tokens:
+        raise errors.BudgetExhausted(scope.namespace, "tokens a day", tokens)
+    if dollars and sum(row.spent.cost_usd for row in rows) >= dollars:
+        raise errors.BudgetExhausted(scope.namespace, "US dollars a day", dollars)
+
+
+def ids_of(answer: Mapping[str, Any]) -> list[EpisodeId]:  # Any: JSON that is kept with a job
+    """The episodes that a kept answer is about."""
+    return [EpisodeId(UUID(text)) for text in answer["episodes"]]
+
+
+def related(known: Sequence[Fact], turns: Sequence[TurnText], *, language: str) -> list[Fact]:
+    """At most `KNOWN` of the facts: those that share words with the turns, then the latest. Pure."""
+    if len(known) <= KNOWN:
+        return list(known)
+    said = {term for turn in turns for term in terms(turn.content, language)}
+    shared = [len(said.intersection(terms(fact.text, language))) for fact in known]
+    best = sorted(range(len(known)), key=lambda place: (-shared[place], place))[:KNOWN]
+    return [known[place] for place in sorted(best)]
 
 
 async def write(runtime: Runtime, tx: Transaction, owner: Scope, changes: Changes) -> None:
@@ -41,6 +78,18 @@ async def write(runtime: Runtime, tx: Transaction, owner: Scope, changes: Change
         await runtime.store.strengthen_fact(tx, owner, one.fact_id, sources=one.sources, confidence=one.confidence)
 
 
+def first(episodes: Sequence[Episode], *, tokens: int) -> list[Episode]:
+    """As many from the beginning as fit into so many tokens of a prompt; one at least."""
+    chosen: list[Episode] = []
+    size = 0
+    for episode in episodes:
+        size += len(episode.content) // CHARACTERS_PER_TOKEN + 1
+        if chosen and size > tokens:
+            break
+        chosen.append(episode)
+    return chosen
+
+
 def new_fact_id() -> FactId:
     """A fresh id."""
     return FactId(UUID(bytes=uuid7().bytes))
@@ -49,11 +98,17 @@ def new_fact_id() -> FactId:
 def spent(usage: Usage) -> Spent:
     """What a call cost, as the ledger keeps it."""
     return Spent(
-        model=usage.model, tokens_in=usage.tokens_in, tokens_out=usage.tokens_out, cost_usd=usage.cost_usd or 0.0
+        model=usage.model,
+        calls=int(usage.model != NOBODY),
+        tokens_in=usage.tokens_in,
+        tokens_out=usage.tokens_out,
+        cost_usd=usage.cost_usd or 0.0,
+        latency_ms=usage.latency_ms,
     )
 
 
-def _text(episode: Episode) -> TurnText:
+def text_of(episode: Episode) -> TurnText:
+    """An episode as a model sees it."""
     return TurnText(
         id=episode.id,
         role=episode.role,

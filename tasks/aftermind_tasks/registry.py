@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from aftermind.types import JobKind
-from aftermind_tasks import embed, extract, shadow, store
+from aftermind_tasks import embed, extract, forget, profile, shadow, store, summarise
 from aftermind_tasks.perform import Handler
 
 _MARGIN = 15.0  # seconds beside the model call, for the database and for one more try at the answer
@@ -26,6 +26,24 @@ _HANDLERS = (
         run=extract.run,
         at_once=lambda settings: 1,
         deadline=lambda settings: 2 * settings.model_timeout_seconds + _MARGIN,
+    ),
+    Handler(
+        kind=JobKind.SUMMARISE,
+        run=summarise.run,
+        at_once=lambda settings: 1,
+        deadline=lambda settings: 2 * settings.model_timeout_seconds + _MARGIN,
+    ),
+    Handler(
+        kind=JobKind.PROFILE,
+        run=profile.run,
+        at_once=lambda settings: 1,
+        deadline=lambda settings: 2 * settings.model_timeout_seconds + _MARGIN,
+    ),
+    Handler(
+        kind=JobKind.FORGET,
+        run=forget.run,
+        at_once=lambda settings: 1,
+        deadline=lambda settings: 6 * settings.db_timeout_seconds,
     ),
     Handler(
         kind=JobKind.SHADOW,

@@ -17,6 +17,7 @@ from aftermind.ledger.replays import Replays
 from aftermind.llm import resolver
 from aftermind.llm.base import Embedder, Extractor, Profiler, Summariser
 from aftermind.llm.providers import Providers, gate_of
+from aftermind.llm.traits import ProfileSchema, profile_schema
 from aftermind.settings import Settings
 from aftermind.stores.base import Store
 from aftermind.types import JobId, Scope
@@ -95,6 +96,7 @@ class Runtime:
     extractor: Extractor | None = None
     summariser: Summariser | None = None
     profiler: Profiler | None = None
+    profile_schema: ProfileSchema | None = None
     pending: Pending | None = None
     redis: RedisLink | None = None
     keys: Keys = field(default_factory=Keys)
@@ -185,6 +187,7 @@ async def open_runtime(settings: Settings, *, worker: str) -> Runtime:
         extractor=resolver.extractor(settings, providers=providers),
         summariser=resolver.summariser(settings, providers=providers),
         profiler=resolver.profiler(settings, providers=providers),
+        profile_schema=profile_schema(settings.profile_schema),
         pending=Pending(link, keys),
         redis=link,
         keys=keys,

@@ -23,7 +23,7 @@ from aftermind.types import Episode, EpisodeId, JobId, JobKind, Lease, NewJob, S
 from aftermind.wire import queues
 from aftermind.wire.payloads import decode_turn
 from aftermind.wire.pending import ClaimedTurn
-from aftermind_tasks import verdicts
+from aftermind_tasks import following, verdicts
 from aftermind_tasks.outcomes import Dead, Done, Outcome, Retry, Snooze
 from aftermind_tasks.perform import Tally
 from aftermind_tasks.runtime import Runtime
@@ -219,9 +219,9 @@ async def _follow_up(
 ) -> None:
     if runtime.embedder is not None and not runtime.embedder.inline:
         jobs = [_embed_job(turn, kept[turn.job_id]) for turn in turns]
-        ids = await runtime.ledger.enqueue(tx, jobs)
-        if ids:
-            effects.ring[queues.EMBED] = ids[0]
+        new = await runtime.ledger.enqueue(tx, jobs)
+        if new:
+            effects.ring[queues.EMBED] = new[0]
     if runtime.extractor is None:
         return
     mined = [turn for turn in turns if "facts" in turn.keep]
@@ -232,9 +232,11 @@ async def _follow_up(
         quiet=timedelta(seconds=settings.extract_quiet_seconds),
         at_most=timedelta(seconds=settings.extract_max_wait_seconds),
     )
-    for turn in turns:
-        if "facts" not in turn.keep:
-            await runtime.store.note_outcomes(tx, turn.scope.owner, [_not_wanted(each) for each in kept[turn.job_id]])
+    for turn in sorted((turn for turn in turns if "facts" not in turn.keep), key=lambda turn: session_key(turn.scope)):
+        scope, episodes = replace(turn.scope, agent_id=None), kept[turn.job_id]
+        await runtime.store.note_outcomes(tx, scope.owner, [_not_wanted(each) for each in episodes])
+        ids = [episode.id for episode in episodes]
+        await following.after_mining(runtime, tx, scope, ids, wanted=following.wanted(turn.keep))
 
 
 def _not_wanted(episode: Episode) -> MiningOutcome:
@@ -254,18 +256,19 @@ def _embed_job(turn: Turn, episodes: Sequence[Episode]) -> NewJob:
 
 def _extract_jobs(turns: Sequence[Turn]) -> list[NewJob]:
     """One job a session, however many of its turns are in the batch."""
-    by_session: dict[Scope, list[JobId]] = {}
+    by_session: dict[Scope, list[Turn]] = {}
     for turn in turns:
-        by_session.setdefault(replace(turn.scope, agent_id=None), []).append(turn.job_id)
+        by_session.setdefault(replace(turn.scope, agent_id=None), []).append(turn)
     return [
         NewJob(
             id=JobId(UUID(bytes=uuid7().bytes)),
             kind=JobKind.EXTRACT,
             scope=scope,
+            payload=following.wanted(frozenset().union(*(turn.keep for turn in group))),
             effect_key=session_key(scope),
-            follows=tuple(ids),
+            follows=tuple(turn.job_id for turn in group),
         )
-        for scope, ids in by_session.items()
+        for scope, group in by_session.items()
     ]
 
 

@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from sqlalchemy import text
+
 from aftermind import Memory, Message, Settings
 from aftermind.db.postgres import PostgresDatabase
+from aftermind.db.transaction import pg
 from aftermind.events.bus import EventBus
 from aftermind.ledger.postgres import PostgresLedger
 from aftermind.llm import resolver
 from aftermind.receipt import Receipt
 from aftermind.stores.postgres import PostgresStore
+from aftermind.types import JobId
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.keys import Keys
 from aftermind_tasks.in_process import open_work
@@ -27,6 +31,9 @@ AT_ONCE = {
     "backoff_base_seconds": 0.001,
     "backoff_cap_seconds": 0.002,
 }
+
+
+_DUE = text("UPDATE aftermind.jobs SET run_at = now() WHERE id = :id")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +50,11 @@ class Learning:
         """Work until there is nothing left that can run now."""
         while await self.work():
             pass
+
+    async def due(self, job_id: JobId) -> None:
+        """Let a job run that waits for its time."""
+        async with self.database.transaction() as tx:
+            await pg(tx).execute(_DUE, {"id": job_id})
 
     async def learn(self, user: str, messages: Sequence[Message | str], *, session: str = "s1") -> Receipt:
         """Remember messages, one turn, and do everything that follows."""

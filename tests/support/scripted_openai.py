@@ -61,6 +61,7 @@ class Calls:
     faults: dict[str, int] = field(default_factory=dict)
     tokens_in: int = 0
     shown: list[list[str]] = field(default_factory=list)
+    told: dict[str, list[list[str]]] = field(default_factory=dict)  # the same by what was asked for
 
     def count(self, table: dict[str, int], key: str) -> None:
         table[key] = table.get(key, 0) + 1
@@ -123,6 +124,7 @@ class Server:
         turns = [(int(m["n"]), m["role"], html.unescape(m["text"])) for m in TURN.finditer(prompt)]
         if schema:
             self.calls.shown.append([text for _, _, text in turns])
+            self.calls.told.setdefault(schema, []).append(self.calls.shown[-1])
         message = self._answer(schema, turns, body)
         spent = sum(len(str(m.get("content"))) for m in body["messages"]) // 4
         self.calls.tokens_in += spent

@@ -6,12 +6,27 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from uuid import UUID
 
+from uuid6 import uuid7
+
 from aftermind import errors
 from aftermind.db.base import Transaction
 from aftermind.faces import reading
 from aftermind.faces.parts import Parts
-from aftermind.stores.base import Tombstone
-from aftermind.types import Block, Episode, EpisodeId, Fact, Job, JobState, Profile, Scope, Summary
+from aftermind.stores.base import DrewOn, Tombstone
+from aftermind.types import (
+    Block,
+    Episode,
+    EpisodeId,
+    Fact,
+    Job,
+    JobId,
+    JobKind,
+    JobState,
+    NewJob,
+    Profile,
+    Scope,
+    Summary,
+)
 
 PAGE = 1_000
 
@@ -54,10 +69,14 @@ async def forget(
     stone = Tombstone(owner=owner, at=datetime.now(UTC), session_id=session_id, before=before, ids=named)
 
     async def delete(tx: Transaction) -> dict[str, int]:
-        return await parts.store.forget(tx, stone)
+        drew_on = await parts.store.drew_on(tx, stone)
+        counts = await parts.store.forget(tx, stone)
+        if not whole and (drew_on.sessions or drew_on.evidence):
+            await parts.ledger.enqueue(tx, [_rebuilding(owner, drew_on)])
+        return counts
 
-    rows = await parts.effect(owner, delete)
     whole = session_id is None and before is None and not named
+    rows = await parts.effect(owner, delete)
     return Forgot(rows=rows, pending_turns=await _on_their_way(parts, stone, whole=whole))
 
 
@@ -91,6 +110,18 @@ async def _on_their_way(parts: Parts, stone: Tombstone, *, whole: bool) -> int:
         with suppress(errors.RedisUnavailable):
             gone += await parts.pending.forget(stone.owner, stone.covers, whole_owner=whole)
     return gone
+
+
+def _rebuilding(owner: Scope, drew_on: DrewOn) -> NewJob:
+    """The job that lets summaries and traits be made anew which drew on what goes, from what stays."""
+    job_id = JobId(UUID(bytes=uuid7().bytes))
+    return NewJob(
+        id=job_id,
+        kind=JobKind.FORGET,
+        scope=owner,
+        payload={"sessions": list(drew_on.sessions), "evidence": [str(each) for each in drew_on.evidence]},
+        effect_key=str(job_id),
+    )
 
 
 def _episode_id(given: object) -> EpisodeId:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Protocol
 
 from aftermind.db.base import Transaction
@@ -38,12 +38,24 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """What an attempt cost: tokens in and out, US dollars where the price is known."""
+    """What an attempt cost: model calls, tokens in and out, US dollars where the price is known, milliseconds."""
 
     model: str | None = None
+    calls: int = 0
     tokens_in: int = 0
     tokens_out: int = 0
     cost_usd: float = 0.0
+    latency_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spending:
+    """What the answers of a model have cost an owner in a day (UTC), by kind of job. Kept where jobs are pruned."""
+
+    owner: Scope
+    day: date
+    kind: JobKind
+    spent: Spent
 
 
 class Ledger(Protocol):
@@ -151,6 +163,12 @@ class Ledger(Protocol):
 
     async def backlog(self) -> list[Backlog]:
         """Unfinished work by kind."""
+
+    async def spending(self, namespace: str, *, since: date, owner: Scope | None = None) -> list[Spending]:
+        """What models have cost a namespace, or one of its owners, from that day on: by day, owner, kind and model.
+
+        Counted when an answer is kept, so what a job did with it plays no part.
+        """
 
     async def episode_states(self, job_id: JobId) -> dict[JobKind, JobState]:
         """Where the jobs that follow a store job stand, for a receipt: kind to state."""

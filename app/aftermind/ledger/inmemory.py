@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from uuid import uuid4
 
 from aftermind import errors
 from aftermind.db.base import Transaction
 from aftermind.db.memory import MemoryDatabase, MemoryTransaction, mem
 from aftermind.ledger import inmemory_records as records
-from aftermind.ledger.base import Backlog, Failure, Spent
+from aftermind.ledger.base import Backlog, Failure, Spending, Spent
 from aftermind.ledger.inmemory_records import UNFINISHED, WAITING, Record
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease, LeaseToken, NewJob, Scope, Turn
 from aftermind.types.job import SERIAL_KINDS
@@ -50,6 +50,8 @@ class InMemoryLedger:
             _follow(tx, job, job.id)
             return job.id
         record = waiting[0]
+        record = replace(record, job=replace(record.job, payload={**record.job.payload, **job.payload}))
+        _keep(tx, record)
         if record.job.state is JobState.QUEUED and record.place is None:
             pushed = min(now + quiet, record.due_by or record.job.run_at)
             _keep(tx, replace(record, job=replace(record.job, run_at=pushed)))
@@ -123,7 +125,7 @@ class InMemoryLedger:
         self, tx: Transaction, lease: Lease, *, spent: Spent | None = None, note: str | None = None
     ) -> None:
         """Close the job as done, behind the fence."""
-        self._close(tx, lease, JobState.DONE, "done", spent=spent)
+        self._close(tx, lease, JobState.DONE, "done", spent=spent, note=note)
 
     async def finish_all(self, tx: Transaction, leases: Sequence[Lease]) -> frozenset[JobId]:
         """Close those as done whose token still fits."""
@@ -135,10 +137,12 @@ class InMemoryLedger:
     async def keep_answer(self, lease: Lease, answer: Mapping[str, Json], *, spent: Spent) -> None:
         """Keep a model's answer with the job."""
         async with self._database.transaction() as tx:
+            _pay(tx, lease, spent, self._database.now())
             record = _held(tx, lease)
-            if record is None:
-                raise errors.LeaseLost(lease.job.id)
-            _keep(tx, records.counted(replace(record, job=replace(record.job, answer=answer)), spent))
+            if record is not None:
+                _keep(tx, records.counted(replace(record, job=replace(record.job, answer=answer)), spent))
+        if record is None:
+            raise errors.LeaseLost(lease.job.id)
 
     async def retry(self, lease: Lease, failure: Failure, *, after: timedelta, spent: Spent | None = None) -> None:
         """Hand back a failed attempt, to run again `after` from now."""
@@ -148,7 +152,7 @@ class InMemoryLedger:
     async def snooze(self, lease: Lease, *, after: timedelta, why: str) -> None:
         """Hand back without a failure; gives the attempt back."""
         async with self._database.transaction() as tx:
-            self._close(tx, lease, JobState.QUEUED, "snoozed", after=after, give_back=True)
+            self._close(tx, lease, JobState.QUEUED, "snoozed", after=after, give_back=True, note=why)
 
     async def bury(self, tx: Transaction | None, lease: Lease, failure: Failure, *, spent: Spent | None = None) -> None:
         """Make a dead letter of it, payload whole."""
@@ -240,6 +244,14 @@ class InMemoryLedger:
             now, jobs = self._database.now(), [record.job for record in _jobs(tx).values()]
         return [records.backlog_of(kind, [job for job in jobs if job.kind is kind], now) for kind in JobKind]
 
+    async def spending(self, namespace: str, *, since: date, owner: Scope | None = None) -> list[Spending]:
+        """What models have cost a namespace, or one of its owners, from that day on."""
+        async with self._database.transaction(read_only=True) as tx:
+            rows: list[Spending] = list(mem(tx).table("spending").values())
+        mine = [each for each in rows if owner is None or each.owner == owner.owner]
+        found = [each for each in mine if each.owner.namespace == namespace and each.day >= since]
+        return sorted(found, key=lambda each: (each.day, each.owner.user_column, each.kind, each.spent.model or ""))
+
     async def episode_states(self, job_id: JobId) -> dict[JobKind, JobState]:
         """Where a store job and the jobs that follow it stand."""
         async with self._database.transaction(read_only=True) as tx:
@@ -277,6 +289,7 @@ class InMemoryLedger:
         give_back: bool = False,
         failure: Failure | None = None,
         spent: Spent | None = None,
+        note: str | None = None,
     ) -> None:
         record = _held(tx, lease)
         if record is None:
@@ -285,6 +298,7 @@ class InMemoryLedger:
         job = replace(
             record.job,
             state=state,
+            note=note or record.job.note,
             attempts=record.job.attempts - int(give_back),
             run_at=record.job.run_at if after is None else now + after,
             updated_at=now,
@@ -311,6 +325,17 @@ def _follow(tx: Transaction, job: NewJob, by: JobId) -> None:
     for followed in job.follows:
         if by not in table.get(followed, ()):
             run.put(table, followed, (*table.get(followed, ()), by))
+
+
+def _pay(tx: Transaction, lease: Lease, spent: Spent, now: datetime) -> None:
+    if not spent.calls:
+        return
+    run: MemoryTransaction = mem(tx)
+    owner, day, kind = lease.job.scope.owner, now.date(), lease.job.kind
+    key = (owner, day, kind, spent.model)
+    before: Spending | None = run.table("spending").get(key)
+    total = spent if before is None else records.together(before.spent, spent)
+    run.put(run.table("spending"), key, Spending(owner=owner, day=day, kind=kind, spent=total))
 
 
 def _unfinished(tx: Transaction, job: NewJob) -> list[Record]:

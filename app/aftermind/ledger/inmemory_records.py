@@ -40,6 +40,18 @@ def counted(record: Record, spent: Spent) -> Record:
     return replace(record, attempts=(*record.attempts[:-1], counted))
 
 
+def together(one: Spent, other: Spent) -> Spent:
+    """Both costs, of one model."""
+    return replace(
+        one,
+        calls=one.calls + other.calls,
+        tokens_in=one.tokens_in + other.tokens_in,
+        tokens_out=one.tokens_out + other.tokens_out,
+        cost_usd=one.cost_usd + other.cost_usd,
+        latency_ms=one.latency_ms + other.latency_ms,
+    )
+
+
 def ended(record: Record, now: datetime, outcome: str, failure: Failure | None) -> Record:
     """The record with its last attempt ended."""
     if not record.attempts:

@@ -1,7 +1,7 @@
 """`PostgresLedger`: jobs as rows of the store's own database, by the statements of the modules beside it."""
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import date, timedelta
 from time import monotonic
 
 from sqlalchemy import select, text
@@ -10,16 +10,16 @@ from sqlalchemy.exc import IntegrityError
 from aftermind.db.base import Transaction
 from aftermind.db.failures import is_duplicate
 from aftermind.db.postgres import PostgresDatabase
-from aftermind.db.tables import JOB_ATTEMPTS, JOBS
+from aftermind.db.tables import JOB_ATTEMPTS, JOBS, SPENDING
 from aftermind.db.transaction import pg
 from aftermind.ledger import postgres_entering as entering
 from aftermind.ledger import postgres_working as working
-from aftermind.ledger.base import Backlog, Failure, Spent
-from aftermind.ledger.postgres_rows import attempt_of, job_of
+from aftermind.ledger.base import Backlog, Failure, Spending, Spent
+from aftermind.ledger.postgres_rows import attempt_of, job_of, spending_of
 from aftermind.ledger.postgres_working import Wanted
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease, LeaseToken, NewJob, Scope, Turn
 
-PROMOTE_SECONDS = 0.1  # between looks at what has become due, while there is other work
+PROMOTE_EVERY = timedelta(seconds=0.1)  # looks at what has become due, while there is other work
 CLAIM_TRIES = 3  # two claims that meet at one session: the unique index lets one through, the other looks again
 COUNTED = 10_000  # of each kind and state; beyond it the backlog is "at least so many"
 
@@ -75,8 +75,11 @@ _PRUNE = text(
 class PostgresLedger:
     """The ledger in Postgres. Its clock is the database's. See `Ledger` for what each method promises."""
 
-    def __init__(self, database: PostgresDatabase, *, max_lost_leases: int = 3) -> None:
+    def __init__(
+        self, database: PostgresDatabase, *, max_lost_leases: int = 3, promote_every: timedelta = PROMOTE_EVERY
+    ) -> None:
         self._database, self._max_lost = database, max_lost_leases
+        self._promote_seconds = promote_every.total_seconds()
         self._promoted_at: dict[JobKind, float] = {}
 
     # entering
@@ -118,11 +121,11 @@ class PostgresLedger:
         """Take up to `limit` runnable jobs of a kind, fairest and oldest first."""
         wanted = Wanted(kind=kind, worker=worker, lasts=for_, limit=limit, ids=ids, replays=replays)
         async with self._database.statements() as run:
-            is_fresh = monotonic() - self._promoted_at.get(kind, -PROMOTE_SECONDS) >= PROMOTE_SECONDS
-            if is_fresh:
+            is_time = monotonic() - self._promoted_at.get(kind, 0.0) >= self._promote_seconds
+            if is_time:
                 await self._promote(run, kind)
             leases = await self._claim(run, wanted)
-            if not leases and not is_fresh and await self._promote(run, kind):
+            if not leases and not is_time and await self._promote(run, kind):
                 leases = await self._claim(run, wanted)
         return leases
 
@@ -242,6 +245,16 @@ class PostgresLedger:
             )
             for row in rows
         ]
+
+    async def spending(self, namespace: str, *, since: date, owner: Scope | None = None) -> list[Spending]:
+        """What models have cost a namespace, or one of its owners, from that day on."""
+        spent = SPENDING.c
+        wanted = select(SPENDING).where(spent.namespace == namespace, spent.day >= since)
+        if owner is not None:
+            wanted = wanted.where(spent.user_id == owner.user_column)
+        wanted = wanted.order_by(spent.day, spent.user_id, spent.kind, spent.model)
+        async with self._database.transaction(read_only=True) as tx:
+            return [spending_of(row) for row in (await pg(tx).execute(wanted)).all()]
 
     async def episode_states(self, job_id: JobId) -> dict[JobKind, JobState]:
         """Where a store job and the jobs that follow it stand."""

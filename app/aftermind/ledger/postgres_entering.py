@@ -78,6 +78,7 @@ _DEBOUNCE = text(
            clock_timestamp() + CAST(:at_most AS interval)
     FROM {_ROWS} ORDER BY given.effect_key
     ON CONFLICT (namespace, kind, effect_key, slot) WHERE {UNFINISHED} DO UPDATE SET
+        payload = there.payload || excluded.payload,
         run_at = CASE WHEN there.state = 'queued' AND there.turn IS NULL
                  THEN least(clock_timestamp() + CAST(:quiet AS interval), coalesce(there.due_by, there.run_at))
                  ELSE there.run_at END

@@ -4,6 +4,7 @@ from typing import Any
 
 from sqlalchemy import Row
 
+from aftermind.ledger.base import Spending, Spent
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Scope
 
 
@@ -28,6 +29,7 @@ def job_of(row: Row[Any]) -> Job:  # Any: a row of `jobs`
         fingerprint=row.fingerprint,
         answer=row.answer,
         raw=None if row.raw is None else bytes(row.raw),
+        note=row.note,
         origin_job_id=None if row.origin_job_id is None else JobId(row.origin_job_id),
     )
 
@@ -47,4 +49,21 @@ def attempt_of(row: Row[Any]) -> Attempt:  # Any: a row of `job_attempts`
         tokens_in=row.tokens_in,
         tokens_out=row.tokens_out,
         cost_usd=row.cost_usd,
+    )
+
+
+def spending_of(row: Row[Any]) -> Spending:  # Any: a row of `spending`
+    """The spending that a row is."""
+    return Spending(
+        owner=Scope(namespace=row.namespace, user_id=row.user_id or None),
+        day=row.day,
+        kind=JobKind(row.kind),
+        spent=Spent(
+            model=row.model,
+            calls=row.calls,
+            tokens_in=row.tokens_in,
+            tokens_out=row.tokens_out,
+            cost_usd=row.cost_usd,
+            latency_ms=row.latency_ms,
+        ),
     )

@@ -131,6 +131,7 @@ _CLOSE = text(
     """
 )
 
+# What an answer cost is counted also where the lease was lost meanwhile: it was paid for.
 _KEEP_ANSWER = text(
     """
     WITH kept AS (
@@ -138,9 +139,20 @@ _KEEP_ANSWER = text(
         WHERE id = :id AND token = :token AND state = 'running' RETURNING id
     ), counted AS (
         UPDATE aftermind.job_attempts
-        SET model = :model, tokens_in = tokens_in + :tokens_in, tokens_out = tokens_out + :tokens_out,
-            cost_usd = cost_usd + :cost_usd
+        SET model = CAST(:model AS text), tokens_in = tokens_in + CAST(:tokens_in AS int),
+            tokens_out = tokens_out + CAST(:tokens_out AS int), cost_usd = cost_usd + CAST(:cost_usd AS float8)
         WHERE job_id = :id AND number = :number
+    ), paid AS (
+        INSERT INTO aftermind.spending AS there (namespace, user_id, day, kind, model, calls, tokens_in, tokens_out,
+                                                 cost_usd, latency_ms)
+        SELECT namespace, user_id, CAST(clock_timestamp() AT TIME ZONE 'UTC' AS date), kind,
+               coalesce(CAST(:model AS text), 'unknown'), CAST(:calls AS int), CAST(:tokens_in AS int),
+               CAST(:tokens_out AS int), CAST(:cost_usd AS float8), CAST(:latency_ms AS float8)
+        FROM aftermind.jobs WHERE id = :id AND CAST(:calls AS int) > 0
+        ON CONFLICT (namespace, day, user_id, kind, model) DO UPDATE
+        SET calls = there.calls + excluded.calls, tokens_in = there.tokens_in + excluded.tokens_in,
+            tokens_out = there.tokens_out + excluded.tokens_out, cost_usd = there.cost_usd + excluded.cost_usd,
+            latency_ms = there.latency_ms + excluded.latency_ms
     )
     SELECT id FROM kept
     """
@@ -271,6 +283,8 @@ async def keep_answer(tx: Transaction, lease: Lease, answer: Mapping[str, Any], 
         token=lease.token,
         number=lease.job.attempts,
         answer=orjson.dumps(answer).decode(),
+        calls=spent.calls,
+        latency_ms=spent.latency_ms,
         **_cost(spent, None),
     )
     if not kept:

@@ -63,7 +63,8 @@ class NodeState:
 class Wanted:
     """What a block is made of: episodes by id, and of `load` what else is remembered of the owner.
 
-    `session_id` is the one that asks: its summary. `at` asks for what was believed, and true, then.
+    `session_id` is the one that asks: its summary, or the latest of another one where it has none yet. `at` asks for
+    what was believed, and true, then.
     """
 
     ids: Sequence[EpisodeId] = ()
@@ -96,6 +97,7 @@ class EpisodeSearch(Protocol):
         """What is shown: episodes by id, facts, blocks, summary, profile. One round trip."""
 
 
+MOST_SUMMARIES = 1_000
 MOST_FACTS = 200  # newest beliefs that a recall looks at; each is scored by its words, in 15 us
 
 
@@ -104,13 +106,14 @@ async def briefed(store: Store, tx: Transaction, owner: Scope, wanted: Wanted) -
     at, load = wanted.at, wanted.load
     facts = await store.facts(tx, owner, as_of=at, known_at=at, limit=MOST_FACTS) if "facts" in load else []
     blocks = await store.blocks(tx, owner) if "blocks" in load else []
-    summary = await store.summary(tx, owner, wanted.session_id) if "summary" in load and wanted.session_id else None
+    summaries = await store.summaries(tx, owner, limit=MOST_SUMMARIES) if "summary" in load else []
+    told = [each for each in summaries if at is None or each.updated_at <= at]
     profile = await store.profile(tx, owner) if "profile" in load else None
     return Briefing(
         episodes=await store.episodes(tx, owner, wanted.ids) if wanted.ids else [],
         facts=facts,
         blocks=[block for block in blocks if at is None or block.updated_at <= at],
-        summary=None if summary is None or (at is not None and summary.updated_at > at) else summary,
+        summary=next((each for each in told if each.scope.session_id == wanted.session_id), told[0] if told else None),
         profile=None if profile is None or at is not None else profile,
     )
 

@@ -77,8 +77,8 @@ def check_transition(before: JobState, after: JobState) -> None:
 class NewJob:
     """A job to be put into the ledger.
 
-    `effect_key` is unique per (namespace, kind): a second job with the key of one that is not final joins it (its
-    payload is kept, `run_at` follows `debounce` rules), so a doubled enqueue changes nothing.
+    `effect_key` is unique per (namespace, kind): a second job with the key of one that is not final joins it, so a
+    doubled enqueue changes nothing. Where `debounce` joins it, its payload is laid over the one that is there.
     """
 
     id: JobId
@@ -115,6 +115,7 @@ class Job:
     error: str | None = None
     fingerprint: str | None = None
     answer: Mapping[str, Json] | None = None
+    note: str | None = None  # why it waits, or what there is to say about how it ended
     raw: bytes | None = None  # a turn that the ledger accepted, or bytes that could not be read
     origin_job_id: JobId | None = None
 

@@ -123,7 +123,7 @@ def _forget_jobs(run: MemoryTransaction, stone: Tombstone) -> int:
         job = record.job
         is_meant = job.scope.owner == stone.owner and stone.session_id in (None, job.scope.session_id)
         if is_meant and job.created_at <= stone.at and job.state is not JobState.FORGOTTEN:
-            emptied = replace(job, state=JobState.FORGOTTEN, payload={}, raw=None, answer=None, error=None)
+            emptied = replace(job, state=JobState.FORGOTTEN, payload={}, raw=None, answer=None, error=None, note=None)
             run.put(jobs, id_, replace(record, job=emptied, token=None))
             forgotten += 1
     return forgotten

@@ -53,8 +53,8 @@ _BRIEF = Positional.of(
             WHERE {_OWNED} AND updated_at <= coalesce(CAST(:at AS timestamptz), 'infinity')) AS block) END AS blocks,
         CASE WHEN CAST(:summary AS boolean) THEN (SELECT row_to_json(summary)::text FROM (
             SELECT session_id, text, covers_to, turns, updated_at, summariser, version FROM aftermind.summaries
-            WHERE {_OWNED} AND session_id = :session
-              AND updated_at <= coalesce(CAST(:at AS timestamptz), 'infinity')) AS summary) END AS summary,
+            WHERE {_OWNED} AND updated_at <= coalesce(CAST(:at AS timestamptz), 'infinity')
+            ORDER BY session_id = CAST(:session AS text) DESC, updated_at DESC LIMIT 1) AS summary) END AS summary,
         CASE WHEN CAST(:profile AS boolean) THEN (SELECT json_build_object(
             'version', version, 'updated_at', updated_at, 'traits', (
                 SELECT json_object_agg(name, json_build_object(
@@ -73,7 +73,7 @@ async def brief(tx: Transaction, owner: Scope, wanted: Wanted) -> Briefing:
         "ids": list(wanted.ids),
         "facts": "facts" in wanted.load,
         "blocks": "blocks" in wanted.load,
-        "summary": "summary" in wanted.load and wanted.session_id is not None,
+        "summary": "summary" in wanted.load,
         "profile": "profile" in wanted.load and wanted.at is None,
         "session": wanted.session_id or "",
         "at": wanted.at,

@@ -1,0 +1,95 @@
+"""A user's profile: what newly mined episodes change about it, trait by trait."""
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from aftermind import errors
+from aftermind.llm import trust
+from aftermind.llm.base import Profiler
+from aftermind.types import Episode, EpisodeId, JobId, JobKind, Json, Lease, Profile, Trait
+from aftermind.wire import queues
+from aftermind_tasks import following, mining
+from aftermind_tasks.outcomes import Done, Outcome
+from aftermind_tasks.runtime import Runtime
+
+MOST = 100  # episodes of one call; tokens are limited by `profile_max_tokens`
+EVIDENCE = 50  # episodes that a trait keeps: its latest
+
+
+async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outcome]:
+    """Bring the profile of each lease's user up to date."""
+    return {lease.job.id: await _update(runtime, lease) for lease in leases}
+
+
+async def _update(runtime: Runtime, lease: Lease) -> Outcome:
+    if runtime.profiler is None:
+        raise errors.InvalidSettings("extractor", "off", "profiles wait; set AFTERMIND_EXTRACTOR again.")
+    owner = lease.job.scope.owner
+    async with runtime.db.transaction(namespace=owner.namespace, read_only=True) as tx:
+        found = await runtime.store.unprofiled(tx, owner, limit=MOST + 1)
+        before = await runtime.store.profile(tx, owner)
+    chosen = mining.first(found[:MOST], tokens=runtime.settings.profile_max_tokens)
+    answer = lease.job.answer
+    if answer is None:
+        answer = await _ask(runtime, runtime.profiler, lease, chosen, before or Profile(scope=owner))
+    shown = set(answer["episodes"])
+    await _apply(runtime, lease, answer, is_more=any(str(each.id) not in shown for each in found))
+    return Done()
+
+
+async def _ask(
+    runtime: Runtime, profiler: Profiler, lease: Lease, episodes: Sequence[Episode], before: Profile
+) -> Mapping[str, Any]:  # Any: JSON that is kept with the job
+    """The traits that the episodes change, kept with the job; nobody is asked where nobody spoke for the user."""
+    answer: dict[str, Any] = {"values": {}, "evidence": {}, "episodes": [str(episode.id) for episode in episodes]}
+    turns = [mining.text_of(episode) for episode in episodes if episode.mark is None]
+    if not any(turn.trusted for turn in turns):
+        return answer
+    await mining.check_budget(runtime, lease.job.scope)
+    schema = runtime.profile_schema
+    current = {name: trait.value for name, trait in before.traits.items()}
+    traits = await profiler.profile(current, turns, schema.json if schema else None)
+    fitting = {name: value for name, value in traits.values.items() if schema is None or schema.fits(name, value)}
+    answer["values"] = {name: value for name, value in fitting.items() if trust.suspicion(str(value)) is None}
+    answer["evidence"] = {name: [str(each) for each in traits.evidence.get(name, ())] for name in answer["values"]}
+    await runtime.ledger.keep_answer(lease, answer, spent=mining.spent(traits.usage))
+    return answer
+
+
+async def _apply(runtime: Runtime, lease: Lease, answer: Mapping[str, Any], *, is_more: bool) -> None:  # Any: as above
+    """Traits, what was seen and `done` in one transaction, fenced by the lease; traits that are not named stay."""
+    owner, ids = lease.job.scope.owner, mining.ids_of(answer)
+    ring: dict[str, JobId] = {}
+    async with runtime.db.transaction(namespace=owner.namespace) as tx:
+        await runtime.store.tombstones(tx, [owner])  # holds a forget off until the end
+        there = await runtime.store.episodes(tx, owner, ids)
+        is_sound = len(there) == len(ids)
+        if is_sound:
+            before = await runtime.store.profile(tx, owner) or Profile(scope=owner)
+            if traits := _traits(answer, before):
+                await runtime.store.merge_profile(tx, owner, traits, at=runtime.clock.utc_now())
+            await runtime.store.profiled(tx, owner, ids)
+        await runtime.ledger.finish(tx, lease, note=None if is_sound else "what it drew on was forgotten meanwhile")
+        if is_more or not is_sound:
+            job = following.job(JobKind.PROFILE, owner)
+            await runtime.ledger.debounce(tx, [job], quiet=timedelta(0), at_most=timedelta(0))
+            ring[queues.QUEUE_OF[JobKind.PROFILE]] = lease.job.id
+    await runtime.after_commit({owner}, [], ring)
+
+
+def _traits(answer: Mapping[str, Any], before: Profile) -> dict[str, Trait]:  # Any: as above
+    values: Mapping[str, Json] = answer["values"]
+    return {
+        name: Trait(value=value, evidence=_evidence(answer["evidence"].get(name, ()), value, before.traits.get(name)))
+        for name, value in values.items()
+    }
+
+
+def _evidence(fresh: Sequence[str], value: Json, before: Trait | None) -> tuple[EpisodeId, ...]:
+    """A list that grows still rests on what it rested on; a value that took another's place does not."""
+    new = [EpisodeId(UUID(text)) for text in fresh]
+    grows = before is not None and isinstance(value, list) and isinstance(before.value, list)
+    old = [each for each in before.evidence if each not in new] if before is not None and grows else []
+    return tuple([*old, *new][-EVIDENCE:])
