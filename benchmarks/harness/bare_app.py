@@ -25,6 +25,7 @@ CREATE = "CREATE TABLE IF NOT EXISTS public.bare (marker text NOT NULL, at times
 _INSERT = "INSERT INTO public.bare (marker) VALUES ($1)"
 
 _loops: dict[int, LoopThread] = {}
+_connections: "dict[int, asyncpg.Connection[asyncpg.Record]]" = {}
 
 
 def make_app() -> Celery:
@@ -71,11 +72,13 @@ def store(marker: str) -> None:
 
 
 async def _insert(marker: str) -> None:
-    connection = await asyncio.wait_for(asyncpg.connect(os.environ["AFTERMIND_DATABASE_URL"]), 3.0)
-    try:
-        await connection.execute(_INSERT, marker)
-    finally:
-        await connection.close()
+    """One row, over the process's own connection, which is opened anew when it has broken."""
+    pid = os.getpid()
+    connection = _connections.get(pid)
+    if connection is None or connection.is_closed():
+        connection = await asyncio.wait_for(asyncpg.connect(os.environ["AFTERMIND_DATABASE_URL"]), 3.0)
+        _connections[pid] = connection
+    await connection.execute(_INSERT, marker, timeout=3.0)
 
 
 app = make_app()

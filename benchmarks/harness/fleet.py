@@ -4,14 +4,15 @@ import asyncio
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from aftermind.stack.identity import dying_with_parent
 from tests.support import faults
 
+BREATH = 0.02  # seconds
 LOOK = 0.1  # seconds between looks at who died
 GRACE = 15.0  # seconds after SIGTERM; the workers' own grace is 4
 
@@ -69,6 +70,32 @@ class Fleet:
                 faults.kill_tree(pid)
             else:
                 faults.thaw(pid)
+
+    @asynccontextmanager
+    async def frozen(self, names: Sequence[str]) -> AsyncIterator[Callable[[], None]]:
+        """SIGSTOP for the block; what it yields kills them -9, and who was not killed is thawed at the end."""
+        pids = [self.pid(name) for name in names]
+        for pid in pids:
+            faults.freeze(pid)
+
+        def kill() -> None:
+            for pid in pids:
+                faults.kill_tree(pid)
+
+        try:
+            yield kill
+        finally:
+            for pid in pids:
+                faults.thaw(pid)
+
+    async def breathe(self, names: Sequence[str]) -> None:
+        """Let frozen members run for a moment."""
+        pids = [self.pid(name) for name in names]
+        for pid in pids:
+            faults.thaw(pid)
+        await asyncio.sleep(BREATH)
+        for pid in pids:
+            faults.freeze(pid)
 
     async def terminate(self, name: str, *, timeout: float = GRACE) -> float:
         """SIGTERM, and wait for the end; how many seconds it took. Kills after `timeout`."""

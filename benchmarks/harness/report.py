@@ -64,6 +64,7 @@ def figures(found: Found) -> dict[str, object]:
         "bare_celery_lost": found.bare.lost,
         "bare_celery_duplicated": found.bare.duplicated,
         "bare_celery_kills": found.bare.kills,
+        "bare_celery_left": found.bare.left,
         "planted_faults": len(found.caught),
         "planted_faults_caught": sum(each.is_caught for each in found.caught),
         "planted": {each.plant.name.lower(): dict(each.broken) for each in found.caught},

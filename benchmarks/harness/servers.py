@@ -4,11 +4,12 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import redis.asyncio as aioredis
+from redis.exceptions import RedisError
 
 from aftermind.stack import Stack
 from benchmarks.harness.history import now
@@ -46,6 +47,13 @@ class Site:
             "AFTERMIND_REDIS_URL": url,
             "AFTERMIND_STATE_DIR": str(self.folder / "state"),
         }
+
+    async def waiting_pops(self) -> int:
+        """How many workers' connections wait in a blocking pop right now; none while Redis is away."""
+        with suppress(RedisError, OSError):
+            async with aioredis.Redis.from_url(self.redis_url, socket_timeout=2) as client:
+                return sum("b" in each["flags"] and each["cmd"] == "brpop" for each in await client.client_list())
+        return 0
 
     async def kill_redis(self) -> None:
         """kill -9; the supervisor starts it again from its append-only file."""

@@ -13,6 +13,7 @@ from benchmarks.harness.servers import Site, shut
 KILLS = (FaultKind.KILL_WORKER, FaultKind.FREEZE_IN_POP, FaultKind.KILL_RECONCILER)
 OF_WORKERS = (*KILLS, FaultKind.FREEZE_WORKER, FaultKind.STOP_WORKER, FaultKind.ROLLING_RESTART)
 RECONCILER = "reconciler"
+POP_TRIES = 20  # for finding a worker in its pop
 
 Act = Callable[[Fault], Awaitable[None]]
 
@@ -75,9 +76,21 @@ class Striker:
         self._fleet.kill(self._worker(fault))
 
     async def _freeze_in_pop(self, fault: Fault) -> None:
-        """Redis answers the frozen worker's pop, and nobody ever reads the answer: Celery's own loss."""
-        first = next(name for name in self._fleet.names if name != RECONCILER)
-        await self._fleet.freeze(first, fault.lasts, then_kill=True)
+        """Redis answers the frozen worker's pop, and nobody ever reads the answer: Celery's own loss.
+
+        All workers of the first one's kind at once, so that it is one of them who is handed the next message; again
+        where each was at work when it was frozen.
+        """
+        kind = self._fleet.names[0].partition("-")[0]
+        group = [name for name in self._fleet.names if name.partition("-")[0] == kind]
+        async with self._fleet.frozen(group) as kill:
+            for _ in range(POP_TRIES):
+                if await self._site.waiting_pops():
+                    await asyncio.sleep(fault.lasts)
+                    kill()
+                    return
+                await self._fleet.breathe(group)
+            kill()
 
     async def _stop(self, fault: Fault) -> None:
         self.stop_seconds.append(await self._fleet.terminate(self._worker(fault)))

@@ -10,6 +10,7 @@ import re
 import threading
 from base64 import b64encode
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
 
@@ -34,6 +35,7 @@ class Doorbell:
         self._templates: dict[str, list[bytes]] = {}
         self._count = itertools.count()
         self._app: Any = None  # Any: celery.Celery, imported late
+        self._producer: Any = None  # Any: kombu.Producer
         self._begin_life()
         _DOORBELLS.add(self)
 
@@ -66,26 +68,38 @@ class Doorbell:
         """
         with self._lock:
             app = self._celery()
-            broken = _broker_errors(app)
-        try:
-            with app.producer_pool.acquire(block=True, timeout=self._timeout) as producer:
+            try:
+                producer = self._producer or self._connect(app)
                 for job_id in ids:
                     _publish(app, producer, str(job_id), queue, _queue(queue, self._broker), self._timeout)
-        except broken as exc:
-            raise errors.BrokerUnavailable(f"{type(exc).__name__}: {exc}") from exc
+            except _broker_errors(app) as exc:
+                self._disconnect()
+                raise errors.BrokerUnavailable(f"{type(exc).__name__}: {exc}") from exc
 
     def close(self) -> None:
-        """Close the broker connections that `ring` made."""
+        """Close the broker connection that `ring` made."""
         with self._lock:
-            app, self._app = self._app, None
-        if app is not None:
-            app.pool.force_close_all()
+            self._disconnect()
+
+    def _connect(self, app: Any) -> Any:  # Any: celery.Celery, kombu.Producer
+        # A connection of our own: kombu's pools are shared by all apps of a process that use the same broker, and a
+        # user's app may well be one of them.
+        connection = app.connection_for_write()
+        connection.connect()
+        self._producer = connection.Producer(auto_declare=False)
+        return self._producer
+
+    def _disconnect(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            with suppress(OSError):  # it may be the reason why it is closed
+                producer.connection.release()
 
     def _begin_life(self) -> None:
         # Of a process: delivery tags are unique over all of them, and a lock that a thread of the parent holds would
         # never be released in a fork. Nor would it know that the parent's broker connections are not its own.
         self._life, self._lock = os.urandom(16).hex().encode(), threading.Lock()
-        self._app = None
+        self._app = self._producer = None
 
     def _celery(self) -> Any:  # Any: celery.Celery
         if self._app is None:
@@ -97,7 +111,6 @@ class Doorbell:
                 task_serializer="json",
                 accept_content=["json"],
                 task_ignore_result=True,
-                broker_pool_limit=2,
                 broker_connection_timeout=self._timeout,
                 broker_transport_options=_options(self._broker, self._prefix, self._timeout),
             )
@@ -126,11 +139,11 @@ def _publish(app: Any, producer: Any, job_id: str, queue: str, where: Any, timeo
     )
 
 
-def _broker_errors(app: Any) -> tuple[type[Exception], ...]:  # Any: celery.Celery
+def _broker_errors(app: Any) -> tuple[type[BaseException], ...]:  # Any: celery.Celery
     from kombu.exceptions import KombuError
 
-    with app.connection_for_write() as connection:
-        return (OSError, TimeoutError, KombuError, *connection.connection_errors, *connection.channel_errors)
+    unconnected = app.connection_for_write()
+    return (OSError, TimeoutError, KombuError, *unconnected.connection_errors, *unconnected.channel_errors)
 
 
 def _rendered(queue: str) -> bytes:

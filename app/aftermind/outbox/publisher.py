@@ -76,7 +76,7 @@ class Publisher:
 
     async def close(self) -> None:
         """Stop sending; what is in the spool stays there for the next process. It can be used again afterwards."""
-        await self._ringing.settle()
+        await self._ringing.close()
         await self._drain.stop()
         await asyncio.to_thread(self.spool.close)
 

@@ -42,9 +42,10 @@ class Ringing:
         self._due = [*self._due, *ids][-BELLS:]
         self._task.start(self._ring)
 
-    async def settle(self) -> None:
-        """Wait for what `ring_soon` began."""
+    async def close(self) -> None:
+        """Finish what `ring_soon` began, and close the broker connection that it made."""
         await self._task.ended()
+        await asyncio.to_thread(self._doorbell.close)
 
     async def _ring(self) -> None:
         try:

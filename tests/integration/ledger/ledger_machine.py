@@ -69,7 +69,7 @@ class LedgerMachine(RuleBasedStateMachine):
         super().__init__()
         self.runner = asyncio.Runner()
         self.database = PostgresDatabase(self.url)
-        self.ledger = PostgresLedger(self.database, max_lost_leases=MAX_LOST)
+        self.ledger = PostgresLedger(self.database, max_lost_leases=MAX_LOST, promote_every=timedelta(0))
         self.dead = PostgresDeadLetters(self.database)
         self.replays = PostgresReplays(self.database)
         self.link = self.run(asyncpg.connect(self.url))

@@ -83,6 +83,7 @@ def test_a_whole_run_is_clean() -> None:
         (replace(WHOLE, episodes=(*WHOLE.episodes[:-1], replace(stored(8), embedded=False))), "unembedded"),
         (replace(WHOLE, facts=FACTS[1:]), "missing_facts"),
         (replace(WHOLE, facts=(*FACTS, FACTS[0])), "duplicated"),
+        (replace(WHOLE, facts=(*FACTS[1:], replace(FACTS[0], strength=2))), "duplicated"),
         (replace(WHOLE, dead={"llm_bad_answer (extract)": 1}), "dead_after_replay"),
         (replace(WHOLE, unfinished={"embed queued": 2}), "unfinished"),
         (replace(WHOLE, done_twice=1), "duplicated"),
