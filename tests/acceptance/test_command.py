@@ -30,7 +30,8 @@ def test_what_is_ingested_twice_is_stored_once(shell: Shell) -> None:
     assert "0 skipped" in first
     assert "0 skipped" in second
     found = shell.must("recall", "What is my cat called?", "--user", "ben", "--xml")
-    assert found.count("My cat is called Dot") == 1
+    turns = re.findall("<turn .*?</turn>", found, re.DOTALL)
+    assert sum("My cat is called Dot" in turn for turn in turns) == 1
 
 
 def test_recall_answers_for_a_user_only_from_that_user(shell: Shell) -> None:
@@ -48,7 +49,7 @@ def test_users_with_odd_ids_never_see_each_other(shell: Shell) -> None:
 
     for place, user in enumerate(users):
         found = shell.must("recall", "What is my secret word?", *([] if user is None else [f"--user={user}"]), "--xml")
-        assert re.findall(r"wort\d+", found) == [f"wort{place}"], user
+        assert set(re.findall(r"wort\d+", found)) == {f"wort{place}"}, user
 
 
 def test_facts_are_shown_with_what_learnt_them(shell: Shell) -> None:

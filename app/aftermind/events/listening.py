@@ -117,7 +117,7 @@ class _Hub:
             await asyncio.wait([task], timeout=CANCEL_SECONDS)
 
     async def _run(self) -> None:
-        while True:
+        while not _is_cancelled():
             try:
                 await self._listen()
             except (exceptions.RedisError, OSError) as exc:
@@ -130,7 +130,7 @@ class _Hub:
         try:
             await pubsub.subscribe(*self._by_channel)
             self._pubsub = pubsub
-            while True:
+            while not _is_cancelled():
                 # The deadline lets a connection that is dead without a word be noticed by a ping.
                 message = await pubsub.get_message(timeout=5.0)
                 if message is None:
@@ -159,3 +159,9 @@ class _Hub:
     async def _quietly(self, work: object) -> None:
         with suppress(exceptions.RedisError, OSError):
             await work  # type: ignore[misc]  # redis-py types it as maybe not awaitable
+
+
+def _is_cancelled() -> bool:
+    """Whether this task was cancelled, also where the client took the cancellation for a broken connection."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -13,6 +13,7 @@ from aftermind.settings import Settings
 from aftermind.types import JobKind, JobState, Scope
 
 LOOK_SECONDS = 2.0  # for each component; they are asked at once
+CONDENSING = frozenset({JobKind.SUMMARISE, JobKind.PROFILE})
 
 State = Literal["ok", "degraded", "down"]
 
@@ -54,7 +55,11 @@ class Health:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a user's turns have come. `jobs` are unfinished follow-ups; `dead` are dead letters."""
+    """How far a user's turns have come. `jobs` are unfinished follow-ups of turns; `dead` are dead letters.
+
+    `later`: summaries and profiles that are to be brought up to date once the user has been quiet for a while. A turn
+    can be recalled, with what was learnt from it, without them.
+    """
 
     pending_turns: int
     episodes: int
@@ -62,6 +67,7 @@ class Progress:
     facts: int
     jobs: int
     dead: int
+    later: int = 0
 
 
 def spooled_bytes(settings: Settings) -> int:
@@ -92,13 +98,15 @@ async def progress(parts: Parts, owner: Scope) -> Progress:
     unfinished = (JobState.QUEUED, JobState.RUNNING, JobState.RETRYING)
     jobs = await parts.ledger.jobs(owner=owner, states=(*unfinished, JobState.DEAD), limit=10_000)
     dead = sum(job.state is JobState.DEAD for job in jobs)
+    later = sum(job.kind in CONDENSING and job.state is not JobState.DEAD for job in jobs)
     return Progress(
         pending_turns=waiting,
         episodes=counts.get("episodes", 0),
         embedded=counts.get("embedded", 0),
         facts=counts.get("facts", 0),
-        jobs=len(jobs) - dead,
+        jobs=len(jobs) - dead - later,
         dead=dead,
+        later=later,
     )
 
 
