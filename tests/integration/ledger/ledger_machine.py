@@ -105,7 +105,12 @@ class LedgerMachine(RuleBasedStateMachine):
     )
     def enqueue(self, kind: JobKind, session: str, key: str) -> None:
         named = f"{session}-{key}"
-        job = NewJob(id=JobId(UUID(int=len(self.jobs) + 1)), kind=kind, scope=Scope(user_id="u", session_id=session), effect_key=named)
+        job = NewJob(
+            id=JobId(UUID(int=len(self.jobs) + 1)),
+            kind=kind,
+            scope=Scope(user_id="u", session_id=session),
+            effect_key=named,
+        )
         is_known = any(one.kind is kind and one.key == named and one.state in UNFINISHED for one in self.jobs.values())
 
         new = self.run(self._enqueue(job))
