@@ -179,7 +179,9 @@ class Settings(BaseSettings):
     summary_turns: int = Field(
         20, gt=0, description="A session's summary is brought up to date when so many turns are not in it yet."
     )
-    summary_quiet_seconds: float = Field(180.0, ge=0, description="… or when nothing came for so long after its mining.")
+    summary_quiet_seconds: float = Field(
+        180.0, ge=0, description="… or when nothing came for so long after its mining."
+    )
     summary_max_wait_seconds: float = Field(600.0, ge=0, description="… or after so long, however lively it is.")
     summary_max_tokens: int = Field(8_000, gt=0, description="Most tokens of turns in one summary call.")
     profile_quiet_seconds: float = Field(
