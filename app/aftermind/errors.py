@@ -29,11 +29,14 @@ AftermindError
 """
 
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 
 class AftermindError(Exception):
     """Root of everything that Aftermind raises on purpose."""
+
+    usage: Any = None  # Any: `llm.base.Usage` of model calls that were paid for although this came of them
 
 
 class InvalidInput(AftermindError):

@@ -1,7 +1,7 @@
 """`Memory`: recall, remember, history, facts, blocks, events, forget. It delegates, and decides nothing."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, date, datetime
 from types import TracebackType
 from typing import Self, Unpack
 
@@ -15,6 +15,7 @@ from aftermind.faces.health import Health, Progress
 from aftermind.faces.parts import Parts
 from aftermind.faces.ways import Accept
 from aftermind.faces.wiring import open_parts
+from aftermind.ledger.base import Spending
 from aftermind.ledger.replays import DeadLetters, Replays
 from aftermind.llm.base import Embedder, Extractor
 from aftermind.recall import Query
@@ -22,7 +23,7 @@ from aftermind.recall.reranking import Reranker
 from aftermind.receipt import Receipt
 from aftermind.settings import Settings
 from aftermind.stores.base import SessionInfo
-from aftermind.types import Episode, EpisodeId, Json, Match, Profile, RecallBlock, Summary
+from aftermind.types import Episode, EpisodeId, Json, Learned, Match, Profile, RecallBlock, Summary
 from aftermind.types.normalise import Given
 
 
@@ -238,6 +239,38 @@ class Memory:
     async def profile(self, *, user_id: str | None = None, namespace: str | None = None) -> Profile | None:
         """What has been learned about the user, or None."""
         return await reading.profile(self._parts, self._parts.scope(namespace=namespace, user_id=user_id))
+
+    async def learned(
+        self,
+        *,
+        user_id: str | None = None,
+        session_id: str | None = None,
+        namespace: str | None = None,
+        limit: int = 100,
+    ) -> list[Learned]:
+        """What came of each of the newest `limit` episodes (of a session, if named) as a source of facts, oldest first.
+
+        Every one has a state: `facts`, `empty by decision`, `not wanted`, `waiting` or `dead`, and all but the first a
+        reason.
+        """
+        owner = self._parts.scope(namespace=namespace, user_id=user_id)
+        return await reading.learned(self._parts, owner, session_id, limit=limit)
+
+    async def spending(
+        self,
+        *,
+        user_id: str | None = None,
+        namespace: str | None = None,
+        since: date | None = None,
+        everybody: bool = False,
+    ) -> list[Spending]:
+        """What models have cost a user, or `everybody` of the namespace, from a day on (UTC; None: today).
+
+        By day, user, kind of job and model. `AFTERMIND_NAMESPACE_TOKENS_PER_DAY` and `_USD_PER_DAY` bound it.
+        """
+        owner = self._parts.scope(namespace=namespace, user_id=user_id)
+        day = datetime.now(UTC).date() if since is None else since
+        return await self._parts.ledger.spending(owner.namespace, since=day, owner=None if everybody else owner)
 
     # what happens, and how it is
 

@@ -145,10 +145,12 @@ class Settings(BaseSettings):
     namespace_tokens_per_day: int = Field(
         0,
         ge=0,
-        description="Tokens, in and out, that background work of one namespace may use in a day (UTC); beyond it its jobs wait. 0: no budget.",
+        description="Tokens, in and out, that language models may use for one namespace in a day (UTC), embeddings left out; beyond it its jobs wait. 0: no budget.",
     )
     namespace_usd_per_day: float = Field(
-        0.0, ge=0, description="The same in US dollars, of models whose price is known. 0: no budget."
+        0.0,
+        ge=0,
+        description="The same in US dollars, embeddings included, of models whose price is known. 0: no budget.",
     )
     profile_schema: str | None = Field(
         None,

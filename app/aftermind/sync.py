@@ -87,6 +87,8 @@ class Facts(_Face):
     add = _blocking(AsyncFacts.add)
     retract = _blocking(AsyncFacts.retract)
     why = _blocking(AsyncFacts.why)
+    cardinalities = _blocking(AsyncFacts.cardinalities)
+    set_cardinality = _blocking(AsyncFacts.set_cardinality)
 
 
 class Blocks(_Face):
@@ -163,6 +165,8 @@ class Memory(_Face):
     sessions = _blocking(AsyncMemory.sessions)
     summary = _blocking(AsyncMemory.summary)
     profile = _blocking(AsyncMemory.profile)
+    learned = _blocking(AsyncMemory.learned)
+    spending = _blocking(AsyncMemory.spending)
     events = _iterating(AsyncMemory.events)
     progress = _blocking(AsyncMemory.progress)
     health = _blocking(AsyncMemory.health)

@@ -126,6 +126,7 @@ async def _changes(runtime: Runtime, tx: Transaction, owner: Scope, answered: An
         now=runtime.clock.utc_now(),
         extractor=answered.extractor,
         new_id=mining.new_fact_id,
+        cardinalities=await runtime.store.cardinalities(tx, owner.namespace),
     )
 
 

@@ -1,14 +1,19 @@
 """Vectors for episodes that have none: the busier it is, the larger each call of the model."""
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from uuid import UUID
 
 from aftermind import errors
 from aftermind.events.types import MemoryEmbedded
+from aftermind.ledger.base import Spent
+from aftermind.llm import tokens
 from aftermind.llm.base import Embedder
 from aftermind.ranking import spoken
 from aftermind.stores.base import Vector
 from aftermind.types import Episode, EpisodeId, JobId, Lease, Scope
+from aftermind_tasks import mining, verdicts
 from aftermind_tasks.outcomes import Done, Outcome
 from aftermind_tasks.runtime import Runtime
 
@@ -19,13 +24,54 @@ async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outco
     """Embed the episodes of all leases. No transaction is open while the model works; vectors are fenced per job."""
     if runtime.embedder is None:
         raise errors.InvalidSettings("embedder", "off", "jobs wait for vectors; set AFTERMIND_EMBEDDER again.")
+    leases, waiting = await _within_budget(runtime, leases)
     episodes = await _episodes(runtime, leases)
     flat = [episode for group in episodes.values() for episode in group]
     vectors: dict[EpisodeId, Vector] = {}
+    started, calls = time.monotonic(), 0
     for part in _parts(flat, runtime.embedder):
         rows = await runtime.embedder.embed([spoken(episode.name, episode.content) for episode in part])
         vectors |= {episode.id: row for episode, row in zip(part, rows, strict=True)}
-    return await _write(runtime, leases, episodes, vectors)
+        calls += 1
+    if calls:
+        elapsed = (time.monotonic() - started) * 1_000
+        await runtime.ledger.spend(_costs(runtime.embedder, leases, episodes, calls=calls, latency_ms=elapsed))
+    return {**waiting, **await _write(runtime, leases, episodes, vectors)}
+
+
+async def _within_budget(runtime: Runtime, leases: Sequence[Lease]) -> tuple[Sequence[Lease], Mapping[JobId, Outcome]]:
+    """Leases whose namespace may still spend; the others wait, and do not stop these."""
+    spent_out: dict[str, errors.BudgetExhausted] = {}
+    for scope in {lease.job.scope.namespace: lease.job.scope for lease in leases}.values():
+        try:
+            await mining.check_budget(runtime, scope, tokens=False)
+        except errors.BudgetExhausted as exc:
+            spent_out[scope.namespace] = exc
+    if not spent_out:
+        return leases, {}
+    mine = [lease for lease in leases if lease.job.scope.namespace not in spent_out]
+    others = [lease for lease in leases if lease.job.scope.namespace in spent_out]
+    judged = {each.job.id: verdicts.judge(spent_out[each.job.scope.namespace], attempts=1) for each in others}
+    return mine, judged
+
+
+def _costs(
+    embedder: Embedder,
+    leases: Sequence[Lease],
+    episodes: Mapping[JobId, Sequence[Episode]],
+    *,
+    calls: int,
+    latency_ms: float,
+) -> list[tuple[Lease, Spent]]:
+    """What the calls cost, by the tokens of each job; calls and their time are counted with the first."""
+    price = embedder.usd_per_million_tokens or 0.0
+    found: list[tuple[Lease, Spent]] = []
+    for lease in leases:
+        size = sum(tokens.count(episode.content) for episode in episodes[lease.job.id])
+        cost = size * price / 1_000_000
+        found.append((lease, Spent(model=embedder.name, tokens_in=size, cost_usd=cost)))
+    first, spent = found[0]
+    return [(first, replace(spent, calls=calls, latency_ms=latency_ms)), *found[1:]]
 
 
 async def _episodes(runtime: Runtime, leases: Sequence[Lease]) -> dict[JobId, list[Episode]]:
@@ -85,11 +131,11 @@ def _parts(episodes: Sequence[Episode], embedder: Embedder) -> Iterator[list[Epi
     part: list[Episode] = []
     size = 0
     for episode in episodes:
-        tokens = len(episode.content) // CHARACTERS_PER_TOKEN + 1
-        if part and (len(part) >= embedder.max_batch or size + tokens > embedder.max_batch_tokens):
+        length = len(episode.content) // CHARACTERS_PER_TOKEN + 1
+        if part and (len(part) >= embedder.max_batch or size + length > embedder.max_batch_tokens):
             yield part
             part, size = [], 0
         part.append(episode)
-        size += tokens
+        size += length
     if part:
         yield part

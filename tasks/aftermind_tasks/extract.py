@@ -124,6 +124,7 @@ async def _changes(runtime: Runtime, tx: Transaction, owner: Scope, claims: Sequ
         now=runtime.clock.utc_now(),
         extractor=extractor,
         new_id=mining.new_fact_id,
+        cardinalities=await runtime.store.cardinalities(tx, owner.namespace),
     )
 
 

@@ -13,7 +13,7 @@ from aftermind.ledger.base import Spent
 from aftermind.llm import trust
 from aftermind.llm.base import Extraction, ExtractionRequest, Extractor, TurnText, Usage
 from aftermind.ranking.words import terms
-from aftermind.types import Episode, EpisodeId, Fact, FactId, Scope
+from aftermind.types import Episode, EpisodeId, Fact, FactId, JobKind, Scope
 from aftermind_tasks.runtime import Runtime
 
 KNOWN = 50  # facts that the model is shown: those with words of the turns first, then the latest
@@ -41,14 +41,19 @@ async def ask(runtime: Runtime, extractor: Extractor, scope: Scope, episodes: Se
     return await extractor.extract(request)
 
 
-async def check_budget(runtime: Runtime, scope: Scope) -> None:
-    """Raise `BudgetExhausted` where the namespace has spent what it may spend on models today: its jobs wait then."""
-    tokens, dollars = runtime.settings.namespace_tokens_per_day, runtime.settings.namespace_usd_per_day
-    if not tokens and not dollars:
+async def check_budget(runtime: Runtime, scope: Scope, *, tokens: bool = True) -> None:
+    """Raise `BudgetExhausted` where the namespace has spent what it may spend on models today: its jobs wait then.
+
+    `tokens` False looks at dollars alone: embeddings are not in the budget of tokens.
+    """
+    most = runtime.settings.namespace_tokens_per_day if tokens else 0
+    dollars = runtime.settings.namespace_usd_per_day
+    if not most and not dollars:
         return
     rows = await runtime.ledger.spending(scope.namespace, since=runtime.clock.utc_now().date())
-    if tokens and sum(row.spent.tokens_in + row.spent.tokens_out for row in rows) >= tokens:
-        raise errors.BudgetExhausted(scope.namespace, "tokens a day", tokens)
+    said = [row.spent for row in rows if row.kind is not JobKind.EMBED]
+    if most and sum(spent.tokens_in + spent.tokens_out for spent in said) >= most:
+        raise errors.BudgetExhausted(scope.namespace, "tokens a day", most)
     if dollars and sum(row.spent.cost_usd for row in rows) >= dollars:
         raise errors.BudgetExhausted(scope.namespace, "US dollars a day", dollars)
 
@@ -99,7 +104,7 @@ def spent(usage: Usage) -> Spent:
     """What a call cost, as the ledger keeps it."""
     return Spent(
         model=usage.model,
-        calls=int(usage.model != NOBODY),
+        calls=usage.calls if usage.model != NOBODY else 0,
         tokens_in=usage.tokens_in,
         tokens_out=usage.tokens_out,
         cost_usd=usage.cost_usd or 0.0,

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -11,7 +12,7 @@ from aftermind import errors
 from aftermind.ledger.backoff import backoff
 from aftermind.settings import Settings
 from aftermind.types import JobId, JobKind, Lease
-from aftermind_tasks import verdicts
+from aftermind_tasks import mining, verdicts
 from aftermind_tasks.outcomes import Dead, Done, Outcome, Retry, Snooze
 from aftermind_tasks.runtime import Runtime
 
@@ -86,6 +87,7 @@ async def _outcomes(runtime: Runtime, handler: Handler, leases: Sequence[Lease])
         return await _halved(runtime, handler, leases)
     except Exception as exc:  # the edge of a job: whatever it is, it is judged and recorded
         outcomes = {lease.job.id: verdicts.judge(exc, attempts=lease.job.attempts) for lease in leases}
+        await _count(runtime, leases, exc)
         if len(leases) > 1 and not all(isinstance(outcome, Snooze) for outcome in outcomes.values()):
             return await _halved(runtime, handler, leases)
         log.warning(
@@ -100,6 +102,14 @@ async def _halved(runtime: Runtime, handler: Handler, leases: Sequence[Lease]) -
     middle = len(leases) // 2
     first = await _outcomes(runtime, handler, leases[:middle])
     return {**first, **await _outcomes(runtime, handler, leases[middle:])}
+
+
+async def _count(runtime: Runtime, leases: Sequence[Lease], error: Exception) -> None:
+    """What was paid for although nothing came of it."""
+    usage = error.usage if isinstance(error, errors.AftermindError) else None
+    if usage is not None:
+        with suppress(errors.Unavailable):
+            await runtime.ledger.spend([(leases[0], mining.spent(usage))])
 
 
 async def _record(runtime: Runtime, lease: Lease, outcome: Outcome | None) -> Tally:

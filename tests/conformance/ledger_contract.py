@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
@@ -393,6 +393,23 @@ class LedgerContract:
         done = await rig.ledger.job(wanted.id)
         assert done is not None
         assert done.answer is None
+
+    async def test_what_models_cost_is_counted_by_job_day_owner_kind_and_model(self, rig: Rig) -> None:
+        first, second = job(), job()
+        await rig.put(first, second)
+        one, two = sorted(await rig.claim(), key=lambda lease: lease.job.id != first.id)
+        shared = Spent(model="m", calls=1, tokens_in=10, tokens_out=3, cost_usd=0.5, latency_ms=20.0)
+
+        await rig.ledger.spend([(one, shared), (two, Spent(model="m", tokens_in=5))])
+        await rig.ledger.keep_answer(one, {"facts": []}, spent=shared)
+
+        [row] = await rig.ledger.spending(one.job.scope.namespace, since=date(2000, 1, 1))
+        assert (row.owner, row.kind) == (one.job.scope.owner, one.job.kind)
+        assert row.spent == Spent(model="m", calls=2, tokens_in=25, tokens_out=6, cost_usd=1.0, latency_ms=40.0)
+        [of_one] = await rig.ledger.attempts(one.job.id)
+        [of_two] = await rig.ledger.attempts(two.job.id)
+        assert (of_one.calls, of_one.tokens_in, of_one.cost_usd, of_one.latency_ms) == (2, 20, 1.0, 40.0)
+        assert (of_two.calls, of_two.tokens_in) == (0, 5)
 
     # poison
 

@@ -348,8 +348,19 @@ class FactsContract:
         assert [each.id for each in found] == [ours.id]
         assert await rig.do(lambda tx: rig.store.facts_from(tx, BOB, [first.id])) == []
 
-    async def test_a_namespace_that_said_nothing_about_a_predicate_has_no_rule(self, rig: Rig) -> None:
-        assert await rig.do(lambda tx: rig.store.cardinality(tx, "default", "lives_in")) is None
+    async def test_a_namespace_says_of_predicates_how_many_objects_they_have(self, rig: Rig) -> None:
+        single, multi = Cardinality.SINGLE, Cardinality.MULTI
+        for space, name, rule in (
+            ("default", "plays", single),
+            ("default", "plays", multi),
+            ("default", "drives", single),
+            ("default", "drives", None),
+            ("other", "plays", single),
+        ):
+            await rig.do(lambda tx, a=space, b=name, c=rule: rig.store.set_cardinality(tx, a, b, c))  # type: ignore[misc]
+
+        assert await rig.do(lambda tx: rig.store.cardinalities(tx, "default")) == {"plays": multi}
+        assert await rig.do(lambda tx: rig.store.cardinalities(tx, "other")) == {"plays": single}
 
 
 class DocumentsContract:

@@ -93,21 +93,21 @@ async def learning(
     events = EventBus(db, link, Keys(settings.redis_prefix))
     store, ledger = PostgresStore(), PostgresLedger(db)
     extractor, summariser = resolver.extractor(settings), resolver.summariser(settings)
-    profiler = resolver.profiler(settings)
+    profiler, embedder = resolver.profiler(settings), resolver.embedder(settings)
     work = open_work(
         settings=settings,
         db=db,
         store=store,
         ledger=ledger,
         events=events,
-        embedder=resolver.embedder(settings),
+        embedder=embedder,
         extractor=extractor,
         summariser=summariser,
         profiler=profiler,
     )
     async with Memory(settings=settings) as memory:
         yield Learning(memory=memory, ledger=ledger, database=db, store=store, work=work)
-    for model in (extractor, summariser, profiler):
+    for model in (extractor, summariser, profiler, embedder):
         if (client := getattr(model, "_client", None)) is not None:
             await client.close()
     for close in (events.close, link.close, db.close):

@@ -5,7 +5,7 @@ Valid time and transaction time are kept apart (Snodgrass, *Developing Time-Orie
 and believes a copy that has an end.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -48,6 +48,7 @@ class Beliefs:
     now: datetime
     extractor: str
     new_id: Callable[[], FactId]
+    cardinalities: Mapping[str, Cardinality] = field(default_factory=dict)
     rows: dict[FactId, Fact] = field(default_factory=dict)
     changes: Changes = field(default_factory=Changes)
     _fresh: set[FactId] = field(default_factory=set)
@@ -57,10 +58,14 @@ class Beliefs:
         claim = replace(claim, predicate=predicates.canonical(claim.predicate))
         if claim.operation is Operation.RETRACT:
             self._retract(claim)
-        elif predicates.cardinality(claim.predicate, claim.cardinality) is Cardinality.SINGLE:
+        elif self._cardinality(claim) is Cardinality.SINGLE:
             self._assert_single(claim)
         else:
             self._assert_multi(claim)
+
+    def _cardinality(self, claim: Claim) -> Cardinality:
+        """What the namespace has set stands above what is known of the predicate, and that above what was said."""
+        return self.cardinalities.get(claim.predicate) or predicates.cardinality(claim.predicate, claim.cardinality)
 
     def _assert_multi(self, claim: Claim) -> None:
         ended = predicates.opposite(claim.predicate)
@@ -189,15 +194,19 @@ def decide(
     now: datetime,
     extractor: str,
     new_id: Callable[[], FactId],
+    cardinalities: Mapping[str, Cardinality] | None = None,
 ) -> Changes:
     """What to write for `claims`, given the owner's `believed` facts about the same subjects.
 
     Claims are folded in the order in which they were said. A single-valued predicate has a timeline: a new object ends
     the one that was valid when it begins, and begins no later claim's place. A multi-valued one accumulates. The same
     claim strengthens; told twice from the same episodes it changes nothing. A retraction ends the belief, and reopens
-    what the retracted fact had ended.
+    what the retracted fact had ended. `cardinalities` are what the namespace has set of predicates.
     """
-    state = Beliefs(owner=owner, now=now, extractor=extractor, new_id=new_id, rows={fact.id: fact for fact in believed})
+    rows = {fact.id: fact for fact in believed}
+    state = Beliefs(
+        owner=owner, now=now, extractor=extractor, new_id=new_id, cardinalities=cardinalities or {}, rows=rows
+    )
     for claim in sorted(claims, key=lambda claim: claim.said_at):
         state.believe(claim)
     return state.changes

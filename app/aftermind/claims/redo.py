@@ -1,11 +1,11 @@
 """What becomes of facts when their episodes are mined anew: what is said again stays, the rest is believed no more."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 
 from aftermind.claims import predicates
 from aftermind.claims.decide import Changes, decide
-from aftermind.types import EpisodeId, Fact, FactId, Scope
+from aftermind.types import Cardinality, EpisodeId, Fact, FactId, Scope
 from aftermind.types.claim import Claim
 
 TOLD = "user"  # the extractor of facts that somebody told by a call: no mining takes them back
@@ -20,6 +20,7 @@ def redo(
     now: datetime,
     extractor: str,
     new_id: Callable[[], FactId],
+    cardinalities: Mapping[str, Cardinality] | None = None,
 ) -> Changes:
     """The rows to write when `claims` take the place of what was drawn from the `mined` episodes before.
 
@@ -28,7 +29,9 @@ def redo(
     """
     former = [fact for fact in believed if _is_of(fact, mined)]
     rest = [fact for fact in believed if fact not in former]
-    changes = decide(claims, rest, owner=owner, now=now, extractor=extractor, new_id=new_id)
+    changes = decide(
+        claims, rest, owner=owner, now=now, extractor=extractor, new_id=new_id, cardinalities=cardinalities
+    )
     kept: set[FactId] = set()
     followers = set(changes.superseded.values())
     for added in list(changes.added):

@@ -247,6 +247,8 @@ JOB_ATTEMPTS = Table(
     Column("tokens_in", Integer, nullable=False, server_default=text("0")),
     Column("tokens_out", Integer, nullable=False, server_default=text("0")),
     Column("cost_usd", Double, nullable=False, server_default=text("0")),
+    Column("calls", Integer, nullable=False, server_default=text("0")),
+    Column("latency_ms", Double, nullable=False, server_default=text("0")),
 )
 
 SPENDING = Table(  # what model calls have cost, by day (UTC)

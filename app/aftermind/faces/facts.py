@@ -7,6 +7,7 @@ from uuid import UUID
 from uuid6 import uuid7
 
 from aftermind import errors
+from aftermind.claims import predicates
 from aftermind.claims.decide import Changes, decide
 from aftermind.db.base import Transaction
 from aftermind.faces.parts import Parts
@@ -148,6 +149,26 @@ class Facts:
             episodes = await self._parts.store.episodes(tx, owner, found.sources)
         return Why(fact=found, episodes=tuple(episodes), extractor=found.extractor)
 
+    async def cardinalities(self, *, namespace: str | None = None) -> dict[str, Cardinality]:
+        """How the namespace treats predicates of which it has said so; the others are as models and rules have it."""
+        space = self._parts.scope(namespace=namespace).namespace
+        async with self._parts.db.transaction(namespace=space, read_only=True) as tx:
+            return await self._parts.store.cardinalities(tx, space)
+
+    async def set_cardinality(
+        self, predicate: str, cardinality: Cardinality | str | None, *, namespace: str | None = None
+    ) -> None:
+        """Say that a subject has one object of a predicate at a time (`single`) or several (`multi`), whatever a model
+        says of it; None takes that back. It holds for what is learned from now on, in the whole namespace.
+        """
+        owner = self._parts.scope(namespace=namespace)
+        name = predicates.canonical(_text("predicate", predicate))
+        try:
+            said = None if cardinality is None else Cardinality(cardinality)
+        except ValueError as exc:
+            raise errors.InvalidFact("cardinality", cardinality, "it is 'single', 'multi' or None.") from exc
+        await self._parts.effect(owner, lambda tx: self._parts.store.set_cardinality(tx, owner.namespace, name, said))
+
     async def _one(self, owner: Scope, fact_id: FactId) -> Fact | None:
         async with self._parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
             return await self._parts.store.fact(tx, owner, fact_id)
@@ -158,7 +179,8 @@ class Facts:
         await store.hold_beliefs(tx, owner)
         rows = await store.facts(tx, owner, history=True, limit=100_000)  # a subject may be spelt otherwise
         believed = [row for row in rows if row.superseded_at is None]
-        changes = decide([claim], believed, owner=owner, now=now, extractor=TOLD, new_id=_new_id)
+        known = await store.cardinalities(tx, owner.namespace)
+        changes = decide([claim], believed, owner=owner, now=now, extractor=TOLD, new_id=_new_id, cardinalities=known)
         await store.add_facts(tx, changes.added)
         for old, follower in changes.superseded.items():
             await store.supersede_facts(tx, owner, [old], at=now, by_id=follower)

@@ -11,7 +11,7 @@ from aftermind.db.base import Transaction
 from aftermind.faces.parts import Parts
 from aftermind.llm import tokens
 from aftermind.stores.base import EpisodeFilter, SessionInfo
-from aftermind.types import Episode, Profile, Scope, Summary, Turn, Watermark
+from aftermind.types import Episode, Learned, LearnedState, Profile, Scope, Summary, Turn, Watermark
 
 T = TypeVar("T")
 
@@ -41,8 +41,7 @@ async def history(parts: Parts, scope: Scope, *, limit: int, before: Episode | N
 
 async def search(parts: Parts, scope: Scope, wanted: EpisodeFilter, *, limit: int) -> list[Episode]:
     """The newest that fit, oldest first. Pending is read before the database, so that nothing falls in between."""
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 0 < limit <= MOST:
-        raise errors.InvalidQuery("limit", limit, f"it is a whole number from 1 to {MOST:,}.")
+    _check_limit(limit)
     owner = scope.owner
     waiting = await _on_the_way(parts, owner, limit=max(limit, parts.settings.pending_recalled))
     stored = await _from_a_node(parts, waiting, lambda tx: parts.store.history(tx, owner, wanted, limit=limit))
@@ -95,6 +94,27 @@ async def profile(parts: Parts, owner: Scope) -> Profile | None:
     return await _read(parts, owner, lambda tx: parts.store.profile(tx, owner))
 
 
+async def learned(parts: Parts, owner: Scope, session_id: str | None, *, limit: int) -> list[Learned]:
+    """What came of each of the newest episodes; those on their way wait to be stored."""
+    _check_limit(limit)
+    waiting = await _on_the_way(parts, owner, limit=limit)
+    async with parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:  # jobs are on the primary
+        stored = await parts.store.learned(tx, owner, session_id, limit=limit)
+    known = {each.episode_id for each in stored}
+    pending = [
+        Learned(
+            episode_id=episode.id,
+            session_id=episode.scope.session_id,
+            occurred_at=episode.occurred_at,
+            state=LearnedState.WAITING,
+            reason="not stored yet",
+        )
+        for episode in waiting.episodes
+        if episode.id not in known and session_id in (None, episode.scope.session_id)
+    ]
+    return [*stored, *pending][-limit:]
+
+
 async def _read(parts: Parts, owner: Scope, read: Callable[[Transaction], Awaitable[T]]) -> T:
     return await _from_a_node(parts, await _on_the_way(parts, owner, limit=0), read)
 
@@ -130,6 +150,11 @@ async def _on_the_way(parts: Parts, owner: Scope, *, limit: int) -> _OnTheWay:
         marks=marks,
         replicas=replicas,
     )
+
+
+def _check_limit(limit: object) -> None:
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 0 < limit <= MOST:
+        raise errors.InvalidQuery("limit", limit, f"it is a whole number from 1 to {MOST:,}.")
 
 
 def _merged(stored: Sequence[Episode], waiting: Iterable[Episode]) -> list[Episode]:

@@ -38,7 +38,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """What an attempt cost: model calls, tokens in and out, US dollars where the price is known, milliseconds."""
+    """What an attempt cost: model calls, tokens in and out, US dollars where the price is known, milliseconds.
+
+    A call that several jobs share is counted with the first of them, its tokens with each.
+    """
 
     model: str | None = None
     calls: int = 0
@@ -122,6 +125,9 @@ class Ledger(Protocol):
 
     async def keep_answer(self, lease: Lease, answer: Mapping[str, Json], *, spent: Spent) -> None:
         """Keep a model's answer with the job, so that a retry neither pays nor asks again. Raises `LeaseLost`."""
+
+    async def spend(self, costs: Sequence[tuple[Lease, Spent]]) -> None:
+        """Count what model calls cost whose answer is not kept. A lease that was lost meanwhile plays no part."""
 
     async def retry(self, lease: Lease, failure: Failure, *, after: timedelta, spent: Spent | None = None) -> None:
         """Hand back a failed attempt, to run again `after` from now. Whether there is another try is the caller's."""

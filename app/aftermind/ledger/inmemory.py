@@ -144,6 +144,14 @@ class InMemoryLedger:
         if record is None:
             raise errors.LeaseLost(lease.job.id)
 
+    async def spend(self, costs: Sequence[tuple[Lease, Spent]]) -> None:
+        """Count what model calls cost whose answer is not kept."""
+        async with self._database.transaction() as tx:
+            for lease, spent in costs:
+                _pay(tx, lease, spent, self._database.now())
+                if (record := _held(tx, lease)) is not None:
+                    _keep(tx, records.counted(record, spent))
+
     async def retry(self, lease: Lease, failure: Failure, *, after: timedelta, spent: Spent | None = None) -> None:
         """Hand back a failed attempt, to run again `after` from now."""
         async with self._database.transaction() as tx:
@@ -328,7 +336,7 @@ def _follow(tx: Transaction, job: NewJob, by: JobId) -> None:
 
 
 def _pay(tx: Transaction, lease: Lease, spent: Spent, now: datetime) -> None:
-    if not spent.calls:
+    if not (spent.calls or spent.tokens_in):
         return
     run: MemoryTransaction = mem(tx)
     owner, day, kind = lease.job.scope.owner, now.date(), lease.job.kind

@@ -36,6 +36,8 @@ def counted(record: Record, spent: Spent) -> Record:
         tokens_in=last.tokens_in + spent.tokens_in,
         tokens_out=last.tokens_out + spent.tokens_out,
         cost_usd=last.cost_usd + spent.cost_usd,
+        calls=last.calls + spent.calls,
+        latency_ms=last.latency_ms + spent.latency_ms,
     )
     return replace(record, attempts=(*record.attempts[:-1], counted))
 

@@ -162,6 +162,11 @@ class PostgresLedger:
         async with self._database.statements() as tx:
             await working.keep_answer(tx, lease, answer, spent=spent)
 
+    async def spend(self, costs: Sequence[tuple[Lease, Spent]]) -> None:
+        """Count what model calls cost whose answer is not kept."""
+        async with self._database.statements() as tx:
+            await working.spend(tx, costs)
+
     async def retry(self, lease: Lease, failure: Failure, *, after: timedelta, spent: Spent | None = None) -> None:
         """Hand back a failed attempt, to run again `after` from now."""
         async with self._database.statements() as tx:

@@ -49,6 +49,8 @@ def attempt_of(row: Row[Any]) -> Attempt:  # Any: a row of `job_attempts`
         tokens_in=row.tokens_in,
         tokens_out=row.tokens_out,
         cost_usd=row.cost_usd,
+        calls=row.calls,
+        latency_ms=row.latency_ms,
     )
 
 

@@ -131,29 +131,44 @@ _CLOSE = text(
     """
 )
 
-# What an answer cost is counted also where the lease was lost meanwhile: it was paid for.
-_KEEP_ANSWER = text(
-    """
-    WITH kept AS (
-        UPDATE aftermind.jobs SET answer = CAST(:answer AS jsonb)
-        WHERE id = :id AND token = :token AND state = 'running' RETURNING id
+# What a model call cost, for each job that it was made for: on its attempt, and in the owner's account of the day. In
+# the order of the accounts, so that two workers that pay for the same owners never wait crosswise.
+_PAYING = """
+    given AS (
+        SELECT * FROM unnest(CAST(:ids AS uuid[]), CAST(:numbers AS int[]), CAST(:models AS text[]),
+                             CAST(:calls AS int[]), CAST(:tokens_in AS int[]), CAST(:tokens_out AS int[]),
+                             CAST(:costs AS float8[]), CAST(:latencies AS float8[]))
+             AS one (id, number, model, calls, tokens_in, tokens_out, cost_usd, latency_ms)
     ), counted AS (
-        UPDATE aftermind.job_attempts
-        SET model = CAST(:model AS text), tokens_in = tokens_in + CAST(:tokens_in AS int),
-            tokens_out = tokens_out + CAST(:tokens_out AS int), cost_usd = cost_usd + CAST(:cost_usd AS float8)
-        WHERE job_id = :id AND number = :number
+        UPDATE aftermind.job_attempts AS attempts
+        SET model = coalesce(given.model, attempts.model), calls = attempts.calls + given.calls,
+            tokens_in = attempts.tokens_in + given.tokens_in, tokens_out = attempts.tokens_out + given.tokens_out,
+            cost_usd = attempts.cost_usd + given.cost_usd, latency_ms = attempts.latency_ms + given.latency_ms
+        FROM given WHERE attempts.job_id = given.id AND attempts.number = given.number
     ), paid AS (
         INSERT INTO aftermind.spending AS there (namespace, user_id, day, kind, model, calls, tokens_in, tokens_out,
                                                  cost_usd, latency_ms)
-        SELECT namespace, user_id, CAST(clock_timestamp() AT TIME ZONE 'UTC' AS date), kind,
-               coalesce(CAST(:model AS text), 'unknown'), CAST(:calls AS int), CAST(:tokens_in AS int),
-               CAST(:tokens_out AS int), CAST(:cost_usd AS float8), CAST(:latency_ms AS float8)
-        FROM aftermind.jobs WHERE id = :id AND CAST(:calls AS int) > 0
+        SELECT jobs.namespace, jobs.user_id, CAST(clock_timestamp() AT TIME ZONE 'UTC' AS date) AS day, jobs.kind,
+               coalesce(given.model, 'unknown') AS named, sum(given.calls), sum(given.tokens_in),
+               sum(given.tokens_out), sum(given.cost_usd), sum(given.latency_ms)
+        FROM given JOIN aftermind.jobs AS jobs ON jobs.id = given.id
+        WHERE given.calls > 0 OR given.tokens_in > 0
+        GROUP BY jobs.namespace, jobs.user_id, jobs.kind, named
+        ORDER BY jobs.namespace, jobs.user_id, jobs.kind, named
         ON CONFLICT (namespace, day, user_id, kind, model) DO UPDATE
         SET calls = there.calls + excluded.calls, tokens_in = there.tokens_in + excluded.tokens_in,
             tokens_out = there.tokens_out + excluded.tokens_out, cost_usd = there.cost_usd + excluded.cost_usd,
             latency_ms = there.latency_ms + excluded.latency_ms
     )
+"""
+_SPEND = text(f"WITH {_PAYING} SELECT count(*) AS jobs FROM given")
+# What an answer cost is counted also where the lease was lost meanwhile: it was paid for.
+_KEEP_ANSWER = text(
+    f"""
+    WITH kept AS (
+        UPDATE aftermind.jobs SET answer = CAST(:answer AS jsonb)
+        WHERE id = :id AND token = :token AND state = 'running' RETURNING id
+    ), {_PAYING}
     SELECT id FROM kept
     """
 )
@@ -281,14 +296,17 @@ async def keep_answer(tx: Transaction, lease: Lease, answer: Mapping[str, Any], 
         _KEEP_ANSWER,
         id=lease.job.id,
         token=lease.token,
-        number=lease.job.attempts,
         answer=orjson.dumps(answer).decode(),
-        calls=spent.calls,
-        latency_ms=spent.latency_ms,
-        **_cost(spent, None),
+        **_paid([(lease, spent)]),
     )
     if not kept:
         raise errors.LeaseLost(lease.job.id)
+
+
+async def spend(tx: Transaction, costs: Sequence[tuple[Lease, Spent]]) -> None:
+    """See `Ledger.spend`."""
+    if costs:
+        await pg(tx).rows(_SPEND, **_paid(costs))
 
 
 async def bury_turn(
@@ -326,6 +344,19 @@ def _why(failure: Failure | None) -> dict[str, str | None]:
         "error_class": failure.error_class if failure else None,
         "error": failure.error if failure else None,
         "fingerprint": failure.fingerprint if failure else None,
+    }
+
+
+def _paid(costs: Sequence[tuple[Lease, Spent]]) -> dict[str, list[Any]]:  # Any: a column each
+    return {
+        "ids": [lease.job.id for lease, _ in costs],
+        "numbers": [lease.job.attempts for lease, _ in costs],
+        "models": [spent.model for _, spent in costs],
+        "calls": [spent.calls for _, spent in costs],
+        "tokens_in": [spent.tokens_in for _, spent in costs],
+        "tokens_out": [spent.tokens_out for _, spent in costs],
+        "costs": [spent.cost_usd for _, spent in costs],
+        "latencies": [spent.latency_ms for _, spent in costs],
     }
 
 

@@ -17,9 +17,10 @@ Vectors = NDArray[np.float32]  # shape (texts, dimension)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What a call cost: tokens, milliseconds, and US dollars where the price is known."""
+    """What an answer cost: calls, tokens, milliseconds, and US dollars where the price is known."""
 
     model: str
+    calls: int = 1  # two where the first answer could not be used
     tokens_in: int = 0
     tokens_out: int = 0
     latency_ms: float = 0.0
@@ -110,9 +111,13 @@ class ChatReply:
 
 
 class Embedder(Protocol):
-    """Texts to vectors. `inline`: pure CPU, no I/O, under a millisecond a text; stored with the turn itself."""
+    """Texts to vectors. `inline`: pure CPU, no I/O, under a millisecond a text; stored with the turn itself.
+
+    `usd_per_million_tokens` is None where the price is not known, or nothing is paid.
+    """
 
     name: str
+    usd_per_million_tokens: float | None
     inline: bool
     max_batch: int
     max_batch_tokens: int

@@ -18,6 +18,7 @@ class LocalEmbedder:
     sentence-transformers itself can resolve. Raises `InvalidSettings` where the extra or the model is missing.
     """
 
+    usd_per_million_tokens: float | None = None
     inline = False  # tens of milliseconds a text
     max_batch = 256
     max_batch_tokens = 100_000

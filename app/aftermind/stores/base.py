@@ -250,8 +250,13 @@ class Store(Protocol):
     async def facts_from(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[Fact]:
         """Facts, believed now, that have one of the episodes among their sources."""
 
-    async def cardinality(self, tx: Transaction, namespace: str, predicate: str) -> Cardinality | None:
-        """How the namespace treats a predicate, None where it has not said."""
+    async def cardinalities(self, tx: Transaction, namespace: str) -> dict[str, Cardinality]:
+        """How the namespace treats the predicates of which it has said so."""
+
+    async def set_cardinality(
+        self, tx: Transaction, namespace: str, predicate: str, cardinality: Cardinality | None
+    ) -> None:
+        """Say how the namespace treats a predicate from now on; None takes it back."""
 
     # blocks, summaries, profiles
 

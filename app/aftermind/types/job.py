@@ -132,7 +132,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One claim of a job and how it ended."""
+    """One claim of a job, how it ended, and what its model calls cost; `latency_ms` is the time that they took."""
 
     job_id: JobId
     number: int
@@ -146,3 +146,5 @@ class Attempt:
     tokens_in: int = 0
     tokens_out: int = 0
     cost_usd: float = 0.0
+    calls: int = 0
+    latency_ms: float = 0.0

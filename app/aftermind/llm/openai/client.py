@@ -118,12 +118,14 @@ class Client:
         return errors.BadModelRequest(self.provider, status, code)
 
 
-def usage(model: str, tokens_in: int, tokens_out: int, started: float) -> Usage:
-    """What a call cost, `started` being `time.monotonic()` before it."""
+def usage(model: str, tokens_in: int, tokens_out: int, started: float, *, calls: int = 1) -> Usage:
+    """What calls cost together, `started` being `time.monotonic()` before the first."""
     price = PRICES.get(model)
     cost = None if price is None else (tokens_in * price[0] + tokens_out * price[1]) / 1_000_000
     elapsed = (time.monotonic() - started) * 1_000
-    return Usage(model=model, tokens_in=tokens_in, tokens_out=tokens_out, latency_ms=elapsed, cost_usd=cost)
+    return Usage(
+        model=model, calls=calls, tokens_in=tokens_in, tokens_out=tokens_out, latency_ms=elapsed, cost_usd=cost
+    )
 
 
 def _retry_after(headers: Mapping[str, str]) -> timedelta | None:

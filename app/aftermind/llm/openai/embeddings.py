@@ -6,7 +6,7 @@ import numpy as np
 
 from aftermind import errors
 from aftermind.llm.base import Vectors
-from aftermind.llm.openai.client import Client
+from aftermind.llm.openai.client import PRICES, Client
 
 DIMENSIONS = {"text-embedding-3-small": 1536, "text-embedding-3-large": 3072, "text-embedding-ada-002": 1536}
 MAX_TOKENS = 8_000  # of one text; the endpoint refuses more than 8,192, so the end of a longer one is left out
@@ -22,6 +22,7 @@ class OpenAIEmbedder:
 
     def __init__(self, client: Client, model: str, *, dimension: int | None = None) -> None:
         self._client, self._model, self._asked = client, model, dimension
+        self.usd_per_million_tokens: float | None = PRICES[model][0] if model in PRICES else None
         self.dimension = dimension or DIMENSIONS.get(model, 1536)
         self.name = f"openai:{model}" if dimension is None else f"openai:{model}:{dimension}"
 

@@ -29,6 +29,7 @@ async def ask(client: Client, model: str, system: str, prompt: str, schema: type
     """An answer of `schema` by chat completions with a strict JSON schema.
 
     One that cannot be used, or a refusal, is told so and asked for once more; then `BadModelAnswer` or `ModelRefused`.
+    What was paid for is told of answers and, as `usage`, of errors.
     """
     started = time.monotonic()
     messages = [{"role": "system", "content": system}, {"role": "user", "content": prompt}]
@@ -38,12 +39,18 @@ async def ask(client: Client, model: str, system: str, prompt: str, schema: type
         return answer, usage(model, *first.spent, started)
     messages += [{"role": "assistant", "content": (first.text or "(refused)")[:20_000]}]
     messages += [{"role": "user", "content": _REPAIR.format(answer)}]
-    second = await _complete(client, model, messages, schema)
+    try:
+        second = await _complete(client, model, messages, schema)
+    except errors.AftermindError as exc:
+        exc.usage = usage(model, *first.spent, started)
+        raise
     answer = _read(client, second, schema)
-    if isinstance(answer, errors.AftermindError):
-        raise answer
     both = (first.spent[0] + second.spent[0], first.spent[1] + second.spent[1])
-    return answer, usage(model, *both, started)
+    paid = usage(model, *both, started, calls=2)
+    if isinstance(answer, errors.AftermindError):
+        answer.usage = paid
+        raise answer
+    return answer, paid
 
 
 async def _complete(client: Client, model: str, messages: Sequence[dict[str, str]], schema: type[BaseModel]) -> _Said:

@@ -85,7 +85,17 @@ class InMemoryFacts:
         believed = await self.facts(tx, owner, history=True, limit=1_000_000)
         return [fact for fact in believed if fact.superseded_at is None and wanted & set(fact.sources)]
 
-    async def cardinality(self, tx: Transaction, namespace: str, predicate: str) -> Cardinality | None:
-        """How the namespace treats a predicate."""
-        found: Cardinality | None = mem(tx).table("predicates").get((namespace, predicate))
-        return found
+    async def cardinalities(self, tx: Transaction, namespace: str) -> dict[str, Cardinality]:
+        """How the namespace treats the predicates of which it has said so."""
+        rows: dict[tuple[str, str], Cardinality] = mem(tx).table("predicates")
+        return {predicate: said for (space, predicate), said in sorted(rows.items()) if space == namespace}
+
+    async def set_cardinality(
+        self, tx: Transaction, namespace: str, predicate: str, cardinality: Cardinality | None
+    ) -> None:
+        """Say how the namespace treats a predicate from now on; None takes it back."""
+        rows = mem(tx).table("predicates")
+        if cardinality is None:
+            mem(tx).drop(rows, (namespace, predicate))
+        else:
+            mem(tx).put(rows, (namespace, predicate), cardinality)

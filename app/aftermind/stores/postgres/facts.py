@@ -85,9 +85,16 @@ _FROM = _select(
     ORDER BY recorded_at DESC, id DESC
     """
 )
-_CARDINALITY = text(
-    "SELECT cardinality FROM aftermind.predicates WHERE namespace = :namespace AND predicate = :predicate"
+_CARDINALITIES = text(
+    "SELECT predicate, cardinality FROM aftermind.predicates WHERE namespace = :namespace ORDER BY predicate"
 )
+_SET_CARDINALITY = text(
+    """
+    INSERT INTO aftermind.predicates (namespace, predicate, cardinality) VALUES (:namespace, :predicate, :cardinality)
+    ON CONFLICT (namespace, predicate) DO UPDATE SET cardinality = excluded.cardinality
+    """
+)
+_UNSET_CARDINALITY = text("DELETE FROM aftermind.predicates WHERE namespace = :namespace AND predicate = :predicate")
 
 
 async def hold(tx: Transaction, owner: Scope) -> None:
@@ -178,10 +185,19 @@ async def from_episodes(tx: Transaction, owner: Scope, ids: Sequence[EpisodeId])
     return [fact_of(owner, row) for row in rows]
 
 
-async def cardinality(tx: Transaction, namespace: str, predicate: str) -> Cardinality | None:
-    """See `Store.cardinality`."""
-    row = await pg(tx).row(_CARDINALITY, namespace=namespace, predicate=predicate)
-    return None if row is None else Cardinality(row.cardinality)
+async def cardinalities(tx: Transaction, namespace: str) -> dict[str, Cardinality]:
+    """See `Store.cardinalities`."""
+    rows = await pg(tx).rows(_CARDINALITIES, namespace=namespace)
+    return {row.predicate: Cardinality(row.cardinality) for row in rows}
+
+
+async def set_cardinality(tx: Transaction, namespace: str, predicate: str, cardinality: Cardinality | None) -> None:
+    """See `Store.set_cardinality`."""
+    named = {"namespace": namespace, "predicate": predicate}
+    if cardinality is None:
+        await pg(tx).execute(_UNSET_CARDINALITY, named)
+    else:
+        await pg(tx).execute(_SET_CARDINALITY, {**named, "cardinality": cardinality.value})
 
 
 async def _add_sources(tx: Transaction, rows: Sequence[tuple[Scope, FactId, EpisodeId]]) -> None:

@@ -140,9 +140,15 @@ class PostgresStore(PostgresLearning):
         """Facts, believed now, that have one of the episodes among their sources."""
         return await facts.from_episodes(tx, owner, ids)
 
-    async def cardinality(self, tx: Transaction, namespace: str, predicate: str) -> Cardinality | None:
-        """How the namespace treats a predicate."""
-        return await facts.cardinality(tx, namespace, predicate)
+    async def cardinalities(self, tx: Transaction, namespace: str) -> dict[str, Cardinality]:
+        """How the namespace treats the predicates of which it has said so."""
+        return await facts.cardinalities(tx, namespace)
+
+    async def set_cardinality(
+        self, tx: Transaction, namespace: str, predicate: str, cardinality: Cardinality | None
+    ) -> None:
+        """Say how the namespace treats a predicate from now on."""
+        await facts.set_cardinality(tx, namespace, predicate, cardinality)
 
     # blocks, summaries, profiles
 

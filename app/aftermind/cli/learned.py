@@ -1,0 +1,85 @@
+"""`aftermind learned`, `costs`: what came of each turn as a source of facts, and what models have cost."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from aftermind.cli import console
+from aftermind.cli.console import Namespace, User, out
+from aftermind.cli.dead import moment
+from aftermind.ledger.base import Spending
+from aftermind.memory import Memory
+from aftermind.types import Learned, LearnedState
+
+COLOURS = {LearnedState.FACTS: "green", LearnedState.DEAD: "red", LearnedState.WAITING: "yellow"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(learned)
+    app.command()(costs)
+
+
+def learned(
+    *,
+    user: User = None,
+    namespace: Namespace = None,
+    session: Annotated[str | None, typer.Option("--session", "-s", help="Of this session only.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Most messages, the newest.")] = 50,
+) -> None:
+    """Show what came of each message: facts, nothing by decision, not wanted, waiting or dead, and why."""
+
+    async def work(memory: Memory) -> list[Learned]:
+        return await memory.learned(user_id=user, namespace=namespace, session_id=session, limit=limit)
+
+    found = console.with_memory(work)
+    out.print(_outcomes(found) if found else "Nothing is remembered here.")
+
+
+def costs(
+    *,
+    user: User = None,
+    namespace: Namespace = None,
+    since: Annotated[str, typer.Option(help="From: 7d, 24h, or a day like 2026-01-31 (UTC).")] = "7d",
+) -> None:
+    """Show what models have cost: of a user, or of the whole namespace, by day, kind of job and model."""
+    start = moment("since", since) or datetime.now(UTC)
+
+    async def work(memory: Memory) -> list[Spending]:
+        return await memory.spending(
+            user_id=user, namespace=namespace, since=start.astimezone(UTC).date(), everybody=user is None
+        )
+
+    found = console.with_memory(work)
+    out.print(_spent(found) if found else "No model was paid for since then.")
+
+
+def _outcomes(found: Sequence[Learned]) -> Table:
+    shown = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("when", "session", "came to", "facts", "why", "extractor"):
+        shown.add_column(title, overflow="fold")
+    for each in found:
+        colour = COLOURS.get(each.state, "dim")
+        texts = (str(each.facts), escape(each.reason or ""), escape(each.extractor or ""))
+        when, session = console.when(each.occurred_at), escape(each.session_id or "-")
+        shown.add_row(when, session, f"[{colour}]{each.state}[/]", *texts)
+    return shown
+
+
+def _spent(found: Sequence[Spending]) -> Table:
+    shown = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("day", "user", "kind", "model"):
+        shown.add_column(title)
+    for title in ("calls", "tokens in", "tokens out", "US dollars", "seconds"):
+        shown.add_column(title, justify="right")
+    for each in found:
+        spent = each.spent
+        counts = (f"{spent.calls:,}", f"{spent.tokens_in:,}", f"{spent.tokens_out:,}")
+        who, model = escape(each.owner.user_id or "anonymous"), escape(spent.model or "")
+        more = (f"{spent.cost_usd:.4f}", f"{spent.latency_ms / 1_000:.1f}")
+        shown.add_row(each.day.isoformat(), who, each.kind, model, *counts, *more)
+    return shown
