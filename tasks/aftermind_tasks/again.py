@@ -99,9 +99,10 @@ async def _answer(runtime: Runtime, lease: Lease, origin: JobId) -> Answered | N
 def _extractor(runtime: Runtime, payload: Mapping[str, Json]) -> Extractor:
     """The one that the plan names, else the usual one."""
     model, instructions = payload.get("model"), payload.get("instructions", "")
+    named = {"extractor": payload["extractor"]} if payload.get("extractor") else {}
+    named |= {"extractor": f"openai:{model}"} if model else {}
     chosen = runtime.extractor
-    if model or instructions:
-        named = {"extractor": f"openai:{model}"} if model else {}
+    if named or instructions:
         settings = runtime.settings.model_copy(update=named)
         chosen = resolver.extractor(settings, instructions=instructions, providers=runtime.providers)
     if chosen is None:

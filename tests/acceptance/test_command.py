@@ -59,6 +59,30 @@ def test_facts_are_shown_with_what_learnt_them(shell: Shell) -> None:
     assert "No facts" in shell.must("facts", "--user", "nobody")
 
 
+def test_what_came_of_each_message_is_shown(shell: Shell) -> None:
+    shell.must("ingest", _conversation(shell.folder, "dora.jsonl", _said("dora", "I live in Bergen.")))
+
+    assert "facts" in shell.must("learned", "--user", "dora")
+    assert "Nothing is remembered" in shell.must("learned", "--user", "nobody")
+    assert "rules:" in shell.must("costs")
+    assert "No model was paid for" in shell.must("costs", "--namespace", "another")
+
+
+def test_facts_are_drawn_anew_and_a_dry_run_says_that_nothing_changes(shell: Shell) -> None:
+    shell.must("ingest", _conversation(shell.folder, "emil.jsonl", _said("emil", "I live in Bergen.")))
+    before = shell.must("facts", "--user", "emil", "--history")
+
+    foreseen = shell.must("reextract", "--user", "emil", "--dry-run")
+    done = shell.must("reextract", "--user", "emil", "--extractor", "rules")
+
+    assert "Nothing would change." in foreseen
+    assert "1 done" in done
+    assert shell.must("facts", "--user", "emil", "--history") == before
+    assert "nothing to draw anew" in shell.must("reextract", "--user", "nobody")
+    assert shell.run("reextract", "--session", "s1").code == 2
+    assert shell.run("reextract", "--extractor", "psychic").code == 2
+
+
 def test_a_bad_line_is_reported_the_rest_is_stored_and_the_exit_code_is_1(shell: Shell) -> None:
     path = _conversation(shell.folder, "bad.jsonl", _said("carl", "I like chess."), "{not json", _said("carl", ""))
 

@@ -41,6 +41,14 @@ class Letters:
             made.append(job)
         return made
 
+    async def mine(self, job: UUID) -> None:
+        """Let a job have the last word about an episode."""
+        await self.connection.execute(
+            "INSERT INTO aftermind.extractions (namespace, user_id, episode_id, outcome, extractor, job_id) "
+            "SELECT namespace, user_id, gen_random_uuid(), 'facts', 'openai:x:1', id FROM aftermind.jobs WHERE id = $1",
+            job,
+        )
+
     async def end(self, state: str, jobs: Sequence[UUID] | None = None) -> int:
         """Let unfinished jobs end in a state: all of them, or those named."""
         unfinished = "state IN ('queued', 'running', 'retrying')"

@@ -5,7 +5,22 @@ import sys
 import typer
 
 from aftermind import errors
-from aftermind.cli import ask, console, dead, demo, doctor, health, ingest, learned, migrate, replay, stack, web, worker
+from aftermind.cli import (
+    ask,
+    console,
+    dead,
+    demo,
+    doctor,
+    health,
+    ingest,
+    learned,
+    migrate,
+    reextract,
+    replay,
+    stack,
+    web,
+    worker,
+)
 
 app = typer.Typer(
     name="aftermind",
@@ -15,7 +30,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-for family in (stack, ingest, ask, learned, dead, replay, worker, web, migrate, doctor, health, demo):
+for family in (stack, ingest, ask, learned, dead, replay, reextract, worker, web, migrate, doctor, health, demo):
     family.register(app)
 
 

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Row, Select, and_, func, insert, literal, literal_column, select, text
+from sqlalchemy import Row, Select, and_, func, insert, literal, literal_column, or_, select, text
 from sqlalchemy.dialects.postgresql import JSONB
 from uuid6 import uuid7
 
 from aftermind import errors
 from aftermind.db.base import Database, Transaction
-from aftermind.db.tables import JOBS, REPLAY_ITEMS, REPLAY_PLANS
+from aftermind.db.tables import EXTRACTIONS, JOBS, REPLAY_ITEMS, REPLAY_PLANS
 from aftermind.db.transaction import pg
 from aftermind.ledger import postgres_foresight as foresight
 from aftermind.ledger.postgres_dead import conditions, states_of
@@ -46,6 +46,25 @@ _MOVE = text(
     WHERE id = :plan AND state = ANY(CAST(:from AS text[]))
     """
 )
+# An extraction that was pruned as done long ago still has the last word about its episodes: its row comes back.
+_RESTORE = text(
+    """
+    INSERT INTO aftermind.jobs (id, namespace, user_id, session_id, kind, state, effect_key, created_at)
+    SELECT mined.job_id, mined.namespace, mined.user_id, episodes.session_id, 'extract', 'done',
+           CAST(mined.job_id AS text), min(mined.at)
+    FROM aftermind.extractions AS mined
+    JOIN aftermind.episodes AS episodes ON episodes.namespace = mined.namespace
+         AND episodes.user_id = mined.user_id AND episodes.id = mined.episode_id
+    WHERE mined.job_id IS NOT NULL AND NOT EXISTS (SELECT FROM aftermind.jobs AS known WHERE known.id = mined.job_id)
+      AND (CAST(:namespace AS text) IS NULL OR mined.namespace = :namespace)
+      AND (CAST(:user AS text) IS NULL OR mined.user_id = :user)
+      AND (CAST(:session AS text) IS NULL OR episodes.session_id = :session)
+      AND (CAST(:since AS timestamptz) IS NULL OR mined.at >= :since)
+      AND (CAST(:until AS timestamptz) IS NULL OR mined.at < :until)
+    GROUP BY mined.job_id, mined.namespace, mined.user_id, episodes.session_id
+    ON CONFLICT (id) DO NOTHING
+    """
+)
 _OPEN = text(
     """
     SELECT id FROM aftermind.replay_plans p
@@ -68,6 +87,8 @@ class PostgresReplays:
         plan_id = PlanId(uuid7().hex)
         async with self._database.transaction() as tx:
             await pg(tx).execute(insert(REPLAY_PLANS).values(_columns(plan_id, wanted, new)))
+            if new.mode is ReplayMode.REEXTRACT and not wanted.ids:
+                await _restore(tx, wanted)
             frozen = await pg(tx).execute(_freeze(plan_id, wanted, new.mode))
             if not frozen.rowcount:
                 raise errors.InvalidFilter("filter", wanted.to_json(), "no dead letter fits it: there is no plan.")
@@ -153,6 +174,11 @@ class PostgresReplays:
         return None if row is None else _plan(row)
 
 
+async def _restore(tx: Transaction, wanted: JobFilter) -> None:
+    named = {"namespace": wanted.namespace, "user": wanted.user_id, "session": wanted.session_id}
+    await pg(tx).execute(_RESTORE, {**named, "since": wanted.since, "until": wanted.until})
+
+
 def _columns(plan_id: PlanId, wanted: JobFilter, new: NewPlan) -> dict[str, Any]:  # Any: mixed columns
     return {
         "id": plan_id,
@@ -173,7 +199,16 @@ def _freeze(plan_id: PlanId, wanted: JobFilter, mode: ReplayMode) -> Any:  # Any
     """The ids that fit now, in the order in which the jobs came in; an extraction to repeat may have succeeded."""
     fits = conditions(wanted, states_of(wanted))
     if mode is ReplayMode.REEXTRACT:
-        fits = and_(conditions(wanted, (*states_of(wanted), JobState.DONE.value)), JOBS.c.kind == JobKind.EXTRACT.value)
+        mined = select(EXTRACTIONS.c.episode_id).where(
+            EXTRACTIONS.c.namespace == JOBS.c.namespace,
+            EXTRACTIONS.c.user_id == JOBS.c.user_id,
+            EXTRACTIONS.c.job_id == JOBS.c.id,
+        )
+        fits = and_(
+            conditions(wanted, (*states_of(wanted), JobState.DONE.value)),
+            JOBS.c.kind == JobKind.EXTRACT.value,
+            or_(JOBS.c.state != JobState.DONE.value, mined.exists()),  # one of which nothing is left has no part in it
+        )
     place = func.row_number().over(order_by=(JOBS.c.created_at, JOBS.c.id))
     chosen = select(literal(plan_id), JOBS.c.id, place, literal(ItemState.WAITING.value)).where(fits)
     return insert(REPLAY_ITEMS).from_select(["plan_id", "job_id", "place", "state"], chosen)

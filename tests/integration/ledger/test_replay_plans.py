@@ -188,12 +188,14 @@ async def test_a_payload_is_edited_in_the_successor_only(replays: PostgresReplay
 
 async def test_extractions_that_succeeded_can_be_repeated_too(replays: PostgresReplays, letters: Letters) -> None:
     [done] = await letters.bury(kind="extract", state="done")
+    await letters.mine(done)
     await letters.bury(kind="embed", state="done")
+    await letters.bury(kind="extract", state="done")  # another has had the last word about what it mined
     plan = await running(replays, mode=ReplayMode.REEXTRACT, overrides={"model": "gpt-5"})
 
     await step_until(replays, plan, 1)
 
-    assert await letters.states() == {"done": 2, "queued": 1}
+    assert await letters.states() == {"done": 3, "queued": 1}
     payload = await letters.connection.fetchval("SELECT payload FROM aftermind.jobs WHERE origin_job_id = $1", done)
     assert payload == '{"model": "gpt-5", "episodes": ["e"], "reextract": true}'
 

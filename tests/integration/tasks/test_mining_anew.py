@@ -1,6 +1,7 @@
 """Facts drawn anew by another prompt: the old are superseded, a shadow run only says what would change."""
 
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -137,6 +138,41 @@ async def test_a_shadow_run_says_what_would_change_and_writes_nothing(runtime: R
         ("user likes fjords",),
     )
     assert await facts(runtime) == before
+
+
+async def test_what_was_mined_by_a_job_that_is_pruned_can_be_mined_anew(
+    runtime: Runtime, model: ScriptedOpenAI
+) -> None:
+    assert runtime.replays is not None
+    await remember(runtime)
+    model.script.facts = {SAID: [{"subject": "user", "predicate": "lives_in", "object": "Oslo"}]}
+    await runtime.ledger.prune(older_than=timedelta(0), limit=100)
+    assert await runtime.ledger.jobs(kinds=[JobKind.EXTRACT]) == []
+
+    plan = await runtime.replays.plan(JobFilter(namespace="default", user_id="alice"), REEXTRACT)
+    await runtime.replays.start(plan.id)
+    await runtime.replays.step(plan.id)
+    await work(runtime, JobKind.EXTRACT, replays=True)
+    again = await runtime.replays.plan(JobFilter(), REEXTRACT)
+
+    assert plan.size == 1
+    assert {fact.object for fact in await facts(runtime) if not fact.superseded_at} == {"Oslo"}
+    assert again.size == 1, "only the job that had the last word about an episode has a part in it"
+
+
+async def test_another_extractor_draws_the_facts_anew(runtime: Runtime) -> None:
+    assert runtime.replays is not None
+    await remember(runtime)
+    by_rules = replace(REEXTRACT, overrides={"extractor": "rules"})
+    plan = await runtime.replays.plan(JobFilter(), by_rules)
+    await runtime.replays.start(plan.id)
+    await runtime.replays.step(plan.id)
+
+    await work(runtime, JobKind.EXTRACT, replays=True)
+
+    believed = [fact for fact in await facts(runtime) if not fact.superseded_at]
+    assert {fact.extractor.partition(":")[0] for fact in believed} <= {"rules", "openai"}
+    assert any(fact.extractor.startswith("rules") for fact in believed)
 
 
 async def test_a_dead_extraction_is_replayed_when_the_model_is_well_again(
