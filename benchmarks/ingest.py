@@ -170,12 +170,13 @@ def _number(answer: Any) -> int:  # Any: redis-py's stubs mix sync and async ans
 
 def _memory(ends: Endpoints) -> Memory:
     settings = Settings(embedder="hash", extractor="off")  # type: ignore[call-arg]
-    return Memory(ends.postgres_url, broker=ends.redis_url, settings=settings)
+    return Memory(ends.app_url, broker=ends.redis_url, settings=settings)
 
 
 def _environment(ends: Endpoints) -> dict[str, str]:
     named = {
-        "AFTERMIND_DATABASE_URL": ends.postgres_url,
+        "AFTERMIND_DATABASE_URL": ends.app_url,
+        "AFTERMIND_RELAY_URL": ends.relay_url,
         "AFTERMIND_BROKER_URL": ends.redis_url,
         "AFTERMIND_REDIS_URL": ends.redis_url,
         "AFTERMIND_REPLICA_URLS": json.dumps(list(ends.replica_urls)),

@@ -106,7 +106,12 @@ async def _of_size(at: Endpoints, size: Size, folder: Path, *, recalls: int) -> 
         state_dir=folder / name,
     )  # type: ignore[call-arg]
     memory = Memory(
-        url, broker=at.redis_url, redis=at.redis_url, replicas=[replica], settings=settings, embedder="hash"
+        _named(at.app_url, name),
+        broker=at.redis_url,
+        redis=at.redis_url,
+        replicas=[replica],
+        settings=settings,
+        embedder="hash",
     )
     try:
         await _trust_marks(at.redis_url, url)
@@ -183,6 +188,7 @@ def _workers(redis_url: str, url: str, logs: Path) -> Iterator[None]:
     """Two store workers, as niced as a service beside an agent would be."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("AFTERMIND_")}
     env |= {"AFTERMIND_DATABASE_URL": url, "AFTERMIND_BROKER_URL": redis_url, "AFTERMIND_REDIS_URL": redis_url}
+    env["AFTERMIND_ALLOW_OWNER"] = "true"  # the address is the one that the database was filled by
     env |= {"AFTERMIND_EMBEDDER": "hash", "AFTERMIND_EXTRACTOR": "off", "AFTERMIND_STATE_DIR": str(logs)}
     processes = []
     for number in range(2):

@@ -88,7 +88,7 @@ async def _measure(conversations: Sequence[Conversation], named: str, report: Re
         await migrate.apply(at.postgres_url, dimension=embedder.dimension)
         await _store(at.postgres_url, conversations, embedder)
         patient = settings.model_copy(update={"recall_budget_seconds": 10.0, "query_embedding_budget_seconds": 10.0})
-        memory = Memory(at.postgres_url, broker=at.redis_url, redis=at.redis_url, settings=patient, embedder=embedder)
+        memory = Memory(at.app_url, broker=at.redis_url, redis=at.redis_url, settings=patient, embedder=embedder)
         try:
             ours = await _ask(conversations, _by_memory(memory))
         finally:

@@ -97,6 +97,7 @@ async def fill(url: str, size: Size, *, seed: int = 1) -> None:
     try:
         indexed = await connection.fetchval("SELECT indexdef FROM pg_indexes WHERE indexname = 'episodes_embedding'")
         await connection.execute("DROP INDEX aftermind.episodes_embedding")
+        await connection.execute("ALTER TABLE aftermind.episodes NO FORCE ROW LEVEL SECURITY")  # it refuses COPY
         users = [("default", f"user-{number}") for number in range(size.users)]
         await connection.executemany("INSERT INTO aftermind.users (namespace, user_id) VALUES ($1, $2)", users)
         rows: list[tuple[object, ...]] = []
@@ -109,6 +110,7 @@ async def fill(url: str, size: Size, *, seed: int = 1) -> None:
         if size.episodes > Settings().exact_search_max_rows:  # type: ignore[call-arg]
             await connection.execute("UPDATE aftermind.users SET indexing = 2")
             await connection.execute("UPDATE aftermind.episodes SET indexed = true")
+        await connection.execute("ALTER TABLE aftermind.episodes FORCE ROW LEVEL SECURITY")
         await connection.execute("SET maintenance_work_mem = '512MB'")
         await connection.execute(indexed)
         await connection.execute("VACUUM ANALYZE aftermind.episodes")

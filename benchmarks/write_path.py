@@ -218,7 +218,7 @@ def set_sync(url: str, policy: str) -> None:
 def measure(report: Report, stack: Stack, endpoints: Endpoints, *, quick: bool) -> None:
     """Everything, in this order: what disturbs comes last."""
     url = endpoints.redis_url
-    world = World(store=endpoints.postgres_url, redis=url)
+    world = World(store=endpoints.app_url, redis=url)
     asyncio.run(apply(endpoints.postgres_url))
     rounds, turns = (1_500, 10_000) if quick else (10_000, 60_000)
 

@@ -18,6 +18,8 @@ AftermindError
 ├── Refused                 understood, and declined
 │   ├── QueueFull, SpoolFull
 │   ├── BudgetExhausted     a namespace spent what it may spend on models
+│   ├── WrongRole           a Postgres role with too many rights, or too few
+│   │   └── UnboundRole, RoleMissing, NotAllowed
 │   ├── ModelRefused, BadModelRequest, BadModelAnswer, ModelKeyRefused
 │   ├── JobDead             the awaited job is a dead letter
 │   └── Forgotten           what was awaited was forgotten meanwhile
@@ -251,6 +253,45 @@ class ModelKeyRefused(Refused):
     def __init__(self, provider: str, why: str) -> None:
         self.provider, self.why = provider, why
         super().__init__(f"{provider}: {why}. Set a valid key; jobs of this kind wait until then.")
+
+
+class WrongRole(Refused):
+    """A database role with too many rights, or too few."""
+
+
+class UnboundRole(WrongRole):
+    """The database role of an agent or a worker could see every tenant's rows, or lift what keeps them apart."""
+
+    def __init__(self, role: str, what: str, why: str) -> None:
+        self.role, self.what, self.why = role, what, why
+        super().__init__(
+            f"{what}: role {role!r} is refused, for {why}, and tenants would be kept apart by our own WHERE alone. "
+            "Connect as a member of aftermind_app (agents) or aftermind_relay (workers), which `aftermind migrate` "
+            "makes: CREATE ROLE me LOGIN PASSWORD '…' IN ROLE aftermind_app. On a machine of your own, with one "
+            "tenant, AFTERMIND_ALLOW_OWNER=true takes it as it is."
+        )
+
+
+class RoleMissing(WrongRole):
+    """A role that the schema needs is not there, and this one may not make it."""
+
+    def __init__(self, role: str) -> None:
+        self.role = role
+        super().__init__(
+            f"the role {role} does not exist and this one may not create roles. Let an administrator run "
+            f"CREATE ROLE {role} NOLOGIN; then migrate again."
+        )
+
+
+class NotAllowed(WrongRole):
+    """The database role has no right to what was asked, or the row is another tenant's."""
+
+    def __init__(self, what: str, why: str) -> None:
+        self.what, self.why = what, why
+        super().__init__(
+            f"{what}: {why}. What concerns every tenant (dead letters of all, replay plans) needs the role "
+            "aftermind_relay: set AFTERMIND_RELAY_URL."
+        )
 
 
 class JobDead(Refused):

@@ -88,10 +88,10 @@ class Receipt:
 
     async def status(self) -> ReceiptStatus:
         """Where it stands now, without waiting. Raises `StoreUnavailable`."""
-        job = await self._ledger.job(self.job_id)
+        job = await self._ledger.job(self.job_id, owner=self._owner)
         follow: Mapping[JobKind, JobState] = {}
         if job is not None and job.state is JobState.DONE:
-            follow = await self._ledger.episode_states(self.job_id)
+            follow = await self._ledger.episode_states(self.job_id, owner=self._owner)
         return judge(job, follow, keep=self._keep, spooled=self.spooled)
 
     async def _wait(self, step: Step, timeout: float | None) -> None:

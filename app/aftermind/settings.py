@@ -20,6 +20,20 @@ class Settings(BaseSettings):
     database_url: SecretStr | None = Field(
         None, description="Postgres primary, or `inmemory`. None: the embedded stack of `state_dir`."
     )
+    relay_url: SecretStr | None = Field(
+        None,
+        description="The same as a member of `aftermind_relay`, for workers and for what operators ask: it sees the jobs and events of every tenant. None: `database_url`.",
+    )
+    migrator_url: SecretStr | None = Field(
+        None, description="The same as the owner of the schema, for `aftermind migrate` alone. None: `database_url`."
+    )
+    allow_owner: bool = Field(
+        False, description="Take a database role that row-level security does not bind: a superuser, or the owner."
+    )
+    database_pooler: bool = Field(
+        False,
+        description="A pooler in transaction mode (pgbouncer) stands before Postgres: leave nothing in a session.",
+    )
     replica_urls: tuple[SecretStr, ...] = Field(
         (), description="Streaming replicas for recall, as a JSON list. Empty: recall reads the primary."
     )

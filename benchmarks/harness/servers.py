@@ -39,9 +39,10 @@ class Site:
     def settings(self, door: Proxy) -> Mapping[str, str]:
         """Where things are, as environment of a process that reaches Redis by one of the doors."""
         url = door.url(self.servers.redis_url)
-        replicas = ",".join(f'"{each}"' for each in self.database.replica_urls)
+        replicas = ",".join(f'"{each}"' for each in self.database.app_replica_urls)
         return {
-            "AFTERMIND_DATABASE_URL": self.database.url,
+            "AFTERMIND_DATABASE_URL": self.database.app_url,
+            "AFTERMIND_RELAY_URL": self.database.relay_url,
             "AFTERMIND_REPLICA_URLS": f"[{replicas}]",
             "AFTERMIND_BROKER_URL": url,
             "AFTERMIND_REDIS_URL": url,

@@ -159,7 +159,7 @@ def _outcomes(answered: Answered, lease: Lease) -> list[MiningOutcome]:
 
 
 async def _nothing(runtime: Runtime, lease: Lease) -> Outcome:
-    async with runtime.db.transaction() as tx:
+    async with runtime.db.transaction(namespace=lease.job.scope.namespace) as tx:
         await runtime.ledger.finish(tx, lease, note='{"added": [], "superseded": []}')
     return Done()
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from aftermind import errors
-from aftermind.events.types import MemoryEmbedded
+from aftermind.events.types import MemoryEmbedded, MemoryEvent
 from aftermind.ledger.base import Spent
 from aftermind.llm import tokens
 from aftermind.llm.base import Embedder
@@ -76,8 +76,9 @@ def _costs(
 
 async def _episodes(runtime: Runtime, leases: Sequence[Lease]) -> dict[JobId, list[Episode]]:
     found: dict[JobId, list[Episode]] = {}
-    async with runtime.db.transaction(read_only=True) as tx:
+    async with runtime.db.transaction(namespace=leases[0].job.scope.namespace, read_only=True) as tx:
         for owner, group in _by_owner(leases).items():
+            await tx.enter(owner.namespace)
             ids = [id_ for lease in group for id_ in _ids(lease)]
             there = {episode.id: episode for episode in await runtime.store.episodes(tx, owner, ids)}
             found |= {lease.job.id: [there[id_] for id_ in _ids(lease) if id_ in there] for lease in group}
@@ -90,16 +91,20 @@ async def _write(
     episodes: Mapping[JobId, Sequence[Episode]],
     vectors: Mapping[EpisodeId, Vector],
 ) -> Mapping[JobId, Outcome]:
-    async with runtime.db.transaction() as tx:
+    events: list[MemoryEvent] = []
+    async with runtime.db.transaction(namespace=leases[0].job.scope.namespace) as tx:
         held = await runtime.ledger.finish_all(tx, leases)
         mine = [lease for lease in leases if lease.job.id in held]
-        rows = {
-            (lease.job.scope.owner, episode.id): vectors[episode.id]
-            for lease in mine
-            for episode in episodes[lease.job.id]
-        }
-        await runtime.store.set_vectors(tx, rows)
-        events = await runtime.events.append(tx, [_event(runtime, lease, episodes) for lease in mine])
+        for namespace in sorted({lease.job.scope.namespace for lease in mine}):
+            await tx.enter(namespace)
+            group = [lease for lease in mine if lease.job.scope.namespace == namespace]
+            rows = {
+                (lease.job.scope.owner, episode.id): vectors[episode.id]
+                for lease in group
+                for episode in episodes[lease.job.id]
+            }
+            await runtime.store.set_vectors(tx, rows)
+            events += await runtime.events.append(tx, [_event(runtime, lease, episodes) for lease in group])
     await runtime.after_commit({lease.job.scope.owner for lease in mine}, events, {})
     return {job_id: Done() for job_id in held}
 

@@ -36,7 +36,7 @@ async def _mine(runtime: Runtime, lease: Lease) -> Outcome:
         raise errors.InvalidSettings("extractor", "off", "sessions wait to be mined; set AFTERMIND_EXTRACTOR again.")
     episodes, is_more = await _waiting(runtime, lease)
     if not episodes and not is_more:
-        async with runtime.db.transaction() as tx:
+        async with runtime.db.transaction(namespace=lease.job.scope.namespace) as tx:
             await runtime.ledger.finish(tx, lease, note="nothing was left to mine")
         return Done()
     extraction = await _answer(runtime, runtime.extractor, lease, episodes)

@@ -152,16 +152,19 @@ async def open_runtime(settings: Settings, *, worker: str) -> Runtime:
 
     if settings.database_url is None:
         raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", None, "a worker needs the address of its store.")
-    url = settings.database_url.get_secret_value()
+    url = (settings.relay_url or settings.database_url).get_secret_value()
     providers = Providers(gate_of(settings))
     embedder = resolver.embedder(settings, providers=providers)
-    await _settled_schema(partial(migrate.check, url, dimension=None if embedder is None else embedder.dimension))
+    dimension = None if embedder is None else embedder.dimension
+    await _settled_schema(partial(migrate.check, url, dimension=dimension, allow_owner=settings.allow_owner))
     database = PostgresDatabase(
         url,
         timeout_seconds=settings.db_timeout_seconds,
         connect_timeout_seconds=settings.db_connect_timeout_seconds,
         pool_size=settings.db_pool_size,
         application_name="aftermind-worker",
+        allow_owner=settings.allow_owner,
+        pooled=settings.database_pooler,
     )
     redis_url = settings.redis_url or settings.broker_url
     if redis_url is None or not redis_url.get_secret_value().startswith(("redis", "unix")):

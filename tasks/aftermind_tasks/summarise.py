@@ -36,7 +36,7 @@ async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outco
 async def _summarise(runtime: Runtime, lease: Lease) -> Outcome:
     seen = await _look(runtime, lease)
     if not seen.episodes and lease.job.answer is None:
-        async with runtime.db.transaction() as tx:
+        async with runtime.db.transaction(namespace=lease.job.scope.namespace) as tx:
             await runtime.ledger.finish(tx, lease, note="nothing was said since")
         return Done()
     answer = lease.job.answer or await _ask(runtime, lease, seen)

@@ -44,6 +44,7 @@ RULES: tuple[Rule, ...] = (
     Rule(error=errors.ModelKeyRefused, reason_code="llm_key_refused", sentence=Sentence.WAIT),
     Rule(error=errors.BudgetExhausted, reason_code="budget_exhausted", sentence=Sentence.WAIT),
     Rule(error=errors.InvalidSettings, reason_code="misconfigured", sentence=Sentence.WAIT),
+    Rule(error=errors.WrongRole, reason_code="wrong_role", sentence=Sentence.WAIT),
     Rule(error=errors.SchemaOutdated, reason_code="schema_outdated", sentence=Sentence.WAIT),
     Rule(error=errors.DimensionMismatch, reason_code="dimension_mismatch", sentence=Sentence.WAIT),
     Rule(error=errors.BadModelAnswer, reason_code="llm_bad_answer", sentence=Sentence.TWICE),

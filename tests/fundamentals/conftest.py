@@ -23,8 +23,10 @@ def settings(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """Where the deployment of this module is; the database and the keys are its own."""
     database = servers.create_database()
     yield Settings(
-        database_url=database.url,
-        replica_urls=database.replica_urls,
+        database_url=database.app_url,
+        relay_url=database.relay_url,
+        allow_owner=False,
+        replica_urls=database.app_replica_urls,
         broker_url=servers.redis_url,
         redis_prefix=f"fundamentals-{uuid4().hex[:8]}:",
         state_dir=tmp_path_factory.mktemp("state"),

@@ -34,8 +34,11 @@ class Database:
     """A migrated, empty database of one test, on the primary and its replica."""
 
     name: str
-    url: str = field(repr=False)
-    replica_urls: tuple[str, ...] = field(repr=False)
+    url: str = field(repr=False)  # as the owner
+    app_url: str = field(repr=False)  # as agents connect
+    relay_url: str = field(repr=False)  # as workers connect
+    replica_urls: tuple[str, ...] = field(repr=False)  # as the owner
+    app_replica_urls: tuple[str, ...] = field(repr=False)
     admin_url: str = field(repr=False)  # as superuser
     replica_admin_urls: tuple[str, ...] = field(repr=False)
 
@@ -86,7 +89,10 @@ class Servers:
         return Database(
             name=name,
             url=_with_database(at.postgres_url, name),
-            replica_urls=tuple(_with_database(url, name) for url in at.replica_urls),
+            app_url=_with_database(at.app_url, name),
+            relay_url=_with_database(at.relay_url, name),
+            replica_urls=tuple(_as(at.postgres_url, _with_database(url, name)) for url in at.replica_urls),
+            app_replica_urls=tuple(_with_database(url, name) for url in at.replica_urls),
             admin_url=_with_database(at.admin_url, name),
             replica_admin_urls=tuple(_with_database(url, name) for url in at.replica_admin_urls),
         )
@@ -120,6 +126,13 @@ def psql(url: str, *statements: str) -> str:
 
 def _has_replayed(replica_url: str, lsn: str) -> bool:
     return psql(replica_url, f"SELECT pg_last_wal_replay_lsn() >= '{lsn}'") == "t"
+
+
+def _as(one: str, other: str) -> str:
+    """The place of `other`, with the login of `one`."""
+    login, _, _ = urlsplit(one).netloc.rpartition("@")
+    _, _, place = urlsplit(other).netloc.rpartition("@")
+    return urlunsplit(urlsplit(other)._replace(netloc=f"{login}@{place}"))
 
 
 def _with_database(url: str, name: str) -> str:

@@ -22,7 +22,7 @@ def migrate() -> None:
     found = addresses.resolve(settings)
     if found.is_in_process:
         raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", found.store, "only Postgres has a schema to migrate.")
-    revision = console.run(apply(settings, found.store))
+    revision = console.run(apply(settings, found.owner or found.store))
     out.print(f"The schema is at {revision}.")
 
 

@@ -90,7 +90,8 @@ def plan(settings: Settings, endpoints: Endpoints, running: list[ComponentStatus
     ours = {each.name for each in running if each.state is ComponentState.RUNNING}
     made = Plan(
         addresses=Addresses(
-            store=endpoints.postgres_url,
+            store=endpoints.app_url,
+            relay=endpoints.relay_url,
             replicas=endpoints.replica_urls,
             redis=endpoints.redis_url,
             broker=endpoints.redis_url,

@@ -12,7 +12,7 @@ from sqlalchemy import exc as sa
 
 from aftermind import errors
 
-HEAD = "0003_pre_costs"  # the newest migration that this release reads and writes
+HEAD = "0004_pre_tenants"  # the newest migration that this release reads and writes
 
 # Outages and collisions: nothing was committed, and the same call may work later.
 _PASSING = (
@@ -50,6 +50,8 @@ def _raise(what: str, exc: Exception) -> NoReturn:
     if isinstance(exc, sa.TimeoutError):
         raise errors.StoreUnavailable(what, "every connection of the pool is in use") from exc
     cause = driver_error(exc)
+    if isinstance(cause, pg.InsufficientPrivilegeError):
+        raise errors.NotAllowed(what, short(cause)) from exc
     if isinstance(cause, _OLD_SCHEMA):
         raise errors.SchemaOutdated(None, HEAD) from exc
     if isinstance(cause, pg.DataError) and (found := _DIMENSIONS.search(str(cause))):

@@ -27,6 +27,9 @@ class MemoryTransaction:
         self._undo: list[Callable[[], None]] = []
         self._hooks: list[Callable[[], None]] = []
 
+    async def enter(self, namespace: str) -> None:
+        """Nothing to set: there is no database between the tenants of one process."""
+
     def after_commit(self, call: Callable[[], None]) -> None:
         """Run `call` once the commit has succeeded."""
         self._hooks.append(call)

@@ -8,6 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from aftermind import errors
+from aftermind.db import tenancy
 from aftermind.db.failures import HEAD, translated
 from aftermind.db.tables import SCHEMA, VERSION_TABLE
 
@@ -43,8 +44,12 @@ async def apply(
         await engine.dispose()
 
 
-async def check(url: str, *, dimension: int | None = None, timeout_seconds: float = 5.0) -> None:
+async def check(
+    url: str, *, dimension: int | None = None, allow_owner: bool = True, timeout_seconds: float = 5.0
+) -> None:
     """Raise `SchemaOutdated` where migrations are missing, `DimensionMismatch` where vectors do not fit.
+
+    Without `allow_owner` also `UnboundRole`, where row-level security does not bind the role.
 
     A schema that a later release has expanded is fine: what this one reads is still there.
     """
@@ -53,6 +58,8 @@ async def check(url: str, *, dimension: int | None = None, timeout_seconds: floa
         try:
             found = await connection.fetchval(f"SELECT version_num FROM {SCHEMA}.{VERSION_TABLE}")
             stored = await connection.fetchval("SELECT value FROM aftermind.meta WHERE key = 'dimension'")
+            if not allow_owner:
+                await tenancy.refuse_unbound(connection, "schema")
         except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError) as exc:
             raise errors.SchemaOutdated(None, HEAD) from exc
         finally:
@@ -70,6 +77,7 @@ async def _migrated(connection: AsyncConnection, dimension: int | None, embedder
     await connection.commit()
     await _refuse_other_dimension(connection, dimension)
     await connection.run_sync(_upgrade, dimension or DEFAULT_DIMENSION)
+    await tenancy.secure(connection)
     given = {"dimension": str(dimension or DEFAULT_DIMENSION), "embedder": embedder, "language": language}
     for key, value in given.items():
         if value is not None:

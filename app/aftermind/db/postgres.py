@@ -5,7 +5,6 @@ import struct
 import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
@@ -19,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from aftermind import errors
 from aftermind.db.base import Watermark
 from aftermind.db.failures import translated
+from aftermind.db.tenancy import refuse_unbound
 from aftermind.db.transaction import PgTransaction
 
 SCHEMES = ("postgresql", "postgres")
@@ -32,11 +32,20 @@ _WATERMARK = text(
 WAL_PAGE, PAGE_HEADER = 8192, 24  # bytes; at the start of a page the insert position already counts the page's header
 
 
+# A pooler hands a statement's name to one connection and its use to another: then none is kept, and none has a name.
+_UNNAMED: Mapping[bool, Mapping[str, Any]] = {  # Any: options of SQLAlchemy's adapter
+    False: {},
+    True: {"prepared_statement_cache_size": 0, "prepared_statement_name_func": lambda: ""},
+}
+
+
 class PostgresDatabase:
     """One Postgres node. Constructing it connects nothing; the first statement does.
 
     Usable from several event loops and threads at once: each running loop has an engine, and so a pool, of its own.
     `timeout_seconds` bounds a statement and a wait for a pooled connection, `connect_timeout_seconds` a new connection.
+    Without `allow_owner` a role that row-level security does not bind is refused at the first connection
+    (`UnboundRole`). `pooled`: a pooler stands between (pgbouncer, transaction mode), which keeps nothing of a session.
     """
 
     def __init__(
@@ -48,6 +57,8 @@ class PostgresDatabase:
         pool_size: int = 10,
         application_name: str = "aftermind",
         session_settings: Mapping[str, str] | None = None,
+        allow_owner: bool = True,
+        pooled: bool = False,
     ) -> None:
         self._url = _plain(url)
         self._timeout = timeout_seconds
@@ -55,6 +66,7 @@ class PostgresDatabase:
         self._pool_size = pool_size
         self._application_name = application_name
         self._session_settings = dict(session_settings or {})
+        self._allow_owner, self._pooled, self._is_bound = allow_owner, pooled, False
         self._engines: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncEngine] = WeakKeyDictionary()
         self._lock = threading.Lock()
         self.name = _shown(self._url)
@@ -73,27 +85,43 @@ class PostgresDatabase:
     ) -> AsyncIterator[PgTransaction]:
         """A transaction that commits at the end of the block and rolls back where it raises.
 
-        `namespace` is set for the transaction alone (`aftermind.namespace`). A `read_only` one without a namespace runs
-        without BEGIN and COMMIT, so that a single read is a single round trip: each statement sees its own moment, as
-        under READ COMMITTED anyway. `timeout` bounds each statement, in seconds. Raises `StoreUnavailable`.
+        `namespace` is set for the transaction alone (`aftermind.namespace`): row-level security shows its rows and
+        takes no others. A `read_only` one without a namespace runs without BEGIN and COMMIT, so that a single read is
+        a single round trip: each statement sees its own moment, as under READ COMMITTED anyway. `timeout` bounds each
+        statement, in seconds. Raises `StoreUnavailable`.
         """
-        autocommit = read_only and namespace is None
-        async with self._connection(autocommit=autocommit, read_only=read_only) as connection:
+        if read_only and namespace is None and not self._pooled:
+            async with self.statements(timeout=timeout) as run:
+                yield run
+            run.committed()
+            return
+        async with self._connection() as connection:
             tx = PgTransaction(connection, what=self.name, timeout=timeout or self._timeout)
             try:
-                if not autocommit:
-                    await tx.open(namespace=namespace, timeout=None if timeout is None else timedelta(seconds=timeout))
+                await tx.begin(namespace=namespace, read_only=read_only, settings=self._local(timeout))
                 yield tx
+                await tx.commit()
             except BaseException:
                 await tx.rollback()
                 raise
-            await tx.commit()
         tx.committed()
+
+    def _local(self, timeout: float | None) -> Mapping[str, str]:
+        """What is set for a transaction alone; behind a pooler also what a connection cannot keep there."""
+        given = self._of_session() if self._pooled else {}
+        return given if timeout is None else {**given, "statement_timeout": str(max(1, round(timeout * 1000)))}
 
     @asynccontextmanager
     async def statements(self, *, timeout: float | None = None) -> AsyncIterator[PgTransaction]:
-        """Statements that commit one by one, for work that is a single one: no BEGIN, no COMMIT, one round trip."""
-        async with self._connection(autocommit=True, read_only=False) as connection:
+        """Statements that commit one by one, for work that is a single one: no BEGIN, no COMMIT, one round trip.
+
+        Behind a pooler they are one transaction: it could give each half of a statement to another connection.
+        """
+        if self._pooled:
+            async with self.transaction(timeout=timeout) as pooled:
+                yield pooled
+            return
+        async with self._connection() as connection:
             tx = PgTransaction(connection, what=self.name, timeout=timeout or self._timeout)
             try:
                 yield tx
@@ -129,14 +157,10 @@ class PostgresDatabase:
             await here.dispose()
 
     @asynccontextmanager
-    async def _connection(self, *, autocommit: bool, read_only: bool) -> AsyncIterator[AsyncConnection]:
+    async def _connection(self) -> AsyncIterator[AsyncConnection]:
         with translated(self.name):
             connection = await self._engine().connect()
         try:
-            if autocommit:
-                await connection.execution_options(isolation_level="AUTOCOMMIT")
-            elif read_only:
-                await connection.execution_options(postgresql_readonly=True)
             yield connection
         finally:
             with translated(self.name):
@@ -151,14 +175,19 @@ class PostgresDatabase:
             return engine
 
     def _new_engine(self) -> AsyncEngine:
-        engine = create_async_engine(
+        def connect() -> Any:  # Any: SQLAlchemy's adapter of asyncpg
+            driver: Any = engine.dialect.dbapi
+            return driver.connect(async_creator_fn=self._connect, **_UNNAMED[self._pooled])
+
+        engine: AsyncEngine = create_async_engine(
             "postgresql+asyncpg://",
-            async_creator=self._connect,
+            creator=connect,
             pool_size=self._pool_size,
             max_overflow=0,
             pool_timeout=self._timeout,
             pool_use_lifo=True,
             hide_parameters=True,  # an error's text must not carry what users said
+            isolation_level="AUTOCOMMIT",  # BEGIN and COMMIT are ours: see PgTransaction.begin
         )
         event.listen(engine.sync_engine, "checkout", _refuse_closed)
         return engine
@@ -168,25 +197,38 @@ class PostgresDatabase:
             self._url,
             timeout=self._connect_timeout,
             command_timeout=self._timeout + 1,
-            server_settings={
-                "application_name": self._application_name,
-                "statement_timeout": str(round(self._timeout * 1000)),
-                # A process that is frozen in the middle of a transaction must not hold its locks for ever.
-                "idle_in_transaction_session_timeout": str(round(self._timeout * 2000)),
-                "jit": "off",  # short statements: compiling costs more than it saves
-                **self._session_settings,
-            },
+            statement_cache_size=0 if self._pooled else 100,
+            server_settings={} if self._pooled else self._of_session(),
         )
         try:
+            await self._refuse_unbound(connection)
             await connection.set_type_codec(
                 "halfvec", schema="public", encoder=encode_half, decoder=decode_half, format="binary"
             )
         except ValueError:  # no pgvector yet: the migration creates it
             pass
+        except errors.AftermindError:
+            await connection.close()
+            raise
         except BaseException:
             connection.terminate()
             raise
         return connection
+
+    def _of_session(self) -> dict[str, str]:
+        return {
+            "application_name": self._application_name,
+            "statement_timeout": str(round(self._timeout * 1000)),
+            # A process that is frozen in the middle of a transaction must not hold its locks for ever.
+            "idle_in_transaction_session_timeout": str(round(self._timeout * 2000)),
+            "jit": "off",  # short statements: compiling costs more than it saves
+            **self._session_settings,
+        }
+
+    async def _refuse_unbound(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+        if not self._is_bound and not self._allow_owner:
+            await refuse_unbound(connection, self.name)
+            self._is_bound = True  # of this URL: asked once, not at each connection
 
 
 def encode_half(vector: NDArray[np.floating[Any]] | bytes) -> bytes:  # Any: any float width

@@ -39,6 +39,10 @@ def _key(name: str) -> Column[str]:
     return Column(name, Text(collation="C"), primary_key=True)
 
 
+def _owner() -> Column[str]:
+    return Column("namespace", Text(collation="C"), nullable=False, server_default=text("''"))
+
+
 def _time(name: str, *, nullable: bool = True, now: bool = False) -> Column[datetime]:
     default = text("now()") if now else None
     return Column(name, DateTime(timezone=True), nullable=nullable and not now, server_default=default)
@@ -235,6 +239,7 @@ JOBS = Table(
 JOB_ATTEMPTS = Table(
     "job_attempts",
     METADATA,
+    _owner(),
     Column("job_id", Uuid, primary_key=True),
     Column("number", Integer, primary_key=True),
     Column("worker", Text, nullable=False),
@@ -269,6 +274,7 @@ SPENDING = Table(  # what model calls have cost, by day (UTC)
 JOB_FOLLOWS = Table(
     "job_follows",
     METADATA,
+    _owner(),
     Column("follows", Uuid, primary_key=True),
     _key("kind"),
     Column("job_id", Uuid, primary_key=True),

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from typing import Any
 
 import asyncpg
@@ -28,9 +27,7 @@ _BROKEN = (
     OSError,
 )
 
-_OPEN = text(
-    "SELECT set_config('aftermind.namespace', :namespace, true), set_config('statement_timeout', :timeout, true)"
-)
+_ENTER = text("SELECT set_config('aftermind.namespace', :namespace, true)")
 
 
 class PgTransaction:
@@ -44,6 +41,7 @@ class PgTransaction:
         self._connection = connection
         self._what = what
         self._timeout = timeout
+        self._namespace: str | None = None
         self._hooks: list[Callable[[], None]] = []
 
     def after_commit(self, call: Callable[[], None]) -> None:
@@ -66,41 +64,52 @@ class PgTransaction:
     async def record(self, statement: str, *arguments: Any) -> "asyncpg.Record | None":  # Any: see Parameters
         """The first row as the driver itself gives it, for reads where the 0.12 ms of SQLAlchemy count.
 
-        `statement` has $1, $2 … Outside of the transaction's own BEGIN and COMMIT: for reads without a namespace only.
+        `statement` has $1, $2 …
         """
-        async with self._deadline():
-            connection = (await self._connection.get_raw_connection()).driver_connection
-            if connection is None:
-                raise errors.StoreUnavailable(self._what, "the connection is gone")
-            try:
-                found: asyncpg.Record | None = await connection.fetchrow(statement, *arguments)
-            except _BROKEN as exc:  # SQLAlchemy does not see it: the pool would hand the connection out again
-                self.abandon()
-                raise errors.StoreUnavailable(self._what, short(exc)) from exc
+        async with self._driver() as connection:
+            found: asyncpg.Record | None = await connection.fetchrow(statement, *arguments)
             return found
 
     async def count(self, statement: Executable, **parameters: Any) -> int:  # Any: see Parameters
         """How many rows one statement changed."""
         return int((await self.execute(statement, parameters)).rowcount)
 
-    async def open(self, *, namespace: str | None, timeout: timedelta | None) -> None:
-        """Name the tenant and the deadline of this transaction alone (SET LOCAL), so that a pool cannot leak them."""
-        if namespace is None and timeout is None:
-            return
-        bound = timeout or timedelta(seconds=self._timeout)
-        milliseconds = str(max(1, round(bound.total_seconds() * 1000)))
-        await self.execute(_OPEN, {"namespace": namespace or "", "timeout": milliseconds})
+    async def begin(self, *, namespace: str | None, read_only: bool, settings: Mapping[str, str]) -> None:
+        """BEGIN, with the tenant and what else holds for this transaction alone, so that a pool cannot leak it.
+
+        One round trip: a script of the simple protocol, which takes no parameters. Values go in as hexadecimal digits,
+        in which nothing can be quoted out of.
+        """
+        self._namespace = namespace
+        local = settings if namespace is None else {"aftermind.namespace": namespace, **settings}
+        script = "BEGIN READ ONLY" if read_only else "BEGIN"
+        if local:
+            script += "; SELECT " + ", ".join(_local(name, value) for name, value in local.items())
+        async with self._driver() as connection:
+            await connection.execute(script)
+
+    async def enter(self, namespace: str) -> None:
+        """From here on the transaction touches this tenant's rows alone."""
+        if namespace != self._namespace:
+            await self.execute(_ENTER, {"namespace": namespace})
+            self._namespace = namespace
 
     async def commit(self) -> None:
         """Make it lasting. Where this raises `StoreUnavailable`, whether it was committed is unknown."""
-        async with self._deadline():
-            await self._connection.commit()
+        async with self._driver() as connection:
+            ended = await connection.execute("COMMIT")
+        if ended != "COMMIT":  # a statement had failed, and whoever ran it went on
+            raise errors.Bug(f"a transaction that had failed was to be committed: {ended}.")
 
     async def rollback(self) -> None:
         """Undo; a connection that cannot even do this is dropped."""
+        held = self._connection.sync_connection
+        if held is None or held.closed or held.invalidated:
+            return
         try:
-            async with self._deadline():
-                await self._connection.rollback()
+            async with self._driver() as connection:
+                if connection.is_in_transaction():
+                    await connection.execute("ROLLBACK")
         except errors.StoreUnavailable:
             self.abandon()
 
@@ -120,6 +129,18 @@ class PgTransaction:
             driver.terminate()
 
     @asynccontextmanager
+    async def _driver(self) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
+        async with self._deadline():
+            connection = (await self._connection.get_raw_connection()).driver_connection
+            if connection is None:
+                raise errors.StoreUnavailable(self._what, "the connection is gone")
+            try:
+                yield connection
+            except _BROKEN as exc:  # SQLAlchemy does not see it: the pool would hand the connection out again
+                self.abandon()
+                raise errors.StoreUnavailable(self._what, short(exc)) from exc
+
+    @asynccontextmanager
     async def _deadline(self) -> AsyncIterator[None]:
         with translated(self._what):
             try:
@@ -128,6 +149,10 @@ class PgTransaction:
             except (TimeoutError, asyncio.CancelledError):
                 self.abandon()
                 raise
+
+
+def _local(name: str, value: str) -> str:
+    return f"set_config('{name}', convert_from(decode('{value.encode().hex()}', 'hex'), 'UTF8'), true)"
 
 
 def pg(tx: Transaction) -> PgTransaction:

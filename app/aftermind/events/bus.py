@@ -55,7 +55,9 @@ class EventBus:
         await asyncio.gather(*(self._tell(event) for event in told))
         rows = [_row(event) for event in told if event.cursor is not None]
         if rows:
-            async with self._database.transaction() as tx:
+            namespaces = {row.owner.namespace for row in rows}
+            # Of several tenants: a worker's batch, whose role may mark them all at once.
+            async with self._database.transaction(namespace=namespaces.pop() if len(namespaces) == 1 else None) as tx:
                 await event_log.mark_published(tx, rows)
 
     async def relay(self, *, limit: int = PAGE) -> int:
@@ -100,7 +102,7 @@ class EventBus:
         await self._listeners.close()
 
     async def _start(self, owner: Scope, after: str | None) -> tuple[int, int]:
-        async with self._database.transaction(read_only=True) as tx:
+        async with self._database.transaction(namespace=owner.namespace, read_only=True) as tx:
             last, pruned = await event_log.state(tx, owner)
         if after is None:
             return last, pruned
@@ -111,7 +113,7 @@ class EventBus:
 
     async def _record(self, owner: Scope, seen: int) -> AsyncIterator[MemoryEvent]:
         while True:
-            async with self._database.transaction(read_only=True) as tx:
+            async with self._database.transaction(namespace=owner.namespace, read_only=True) as tx:
                 rows = await event_log.after(tx, owner, seen, limit=PAGE)
             mark = (await self._database.watermark()) if rows else None
             for row in rows:

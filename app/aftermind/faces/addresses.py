@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -23,6 +23,8 @@ class Addresses:
 
     store: str = field(repr=False)  # URLs hold passwords
     replicas: tuple[str, ...] = field(default=(), repr=False)
+    relay: str | None = field(default=None, repr=False)  # the store, as the role that sees every tenant's jobs
+    owner: str | None = field(default=None, repr=False)  # the store, as the owner of its schema
     redis: str | None = field(default=None, repr=False)
     broker: str | None = field(default=None, repr=False)
 
@@ -46,7 +48,11 @@ class Addresses:
     def environment(self) -> Mapping[str, str]:
         """The same as settings, for processes that are started by us."""
         named = {"AFTERMIND_DATABASE_URL": self.store, "AFTERMIND_REPLICA_URLS": json.dumps(self.replicas)}
-        more = {"AFTERMIND_REDIS_URL": self.redis, "AFTERMIND_BROKER_URL": self.broker}
+        more = {
+            "AFTERMIND_RELAY_URL": self.relay,
+            "AFTERMIND_REDIS_URL": self.redis,
+            "AFTERMIND_BROKER_URL": self.broker,
+        }
         return {**named, **{name: value for name, value in more.items() if value is not None}}
 
 
@@ -81,7 +87,9 @@ def resolve(
     for each in named:
         if _scheme("replicas", each) not in POSTGRES:
             raise errors.InvalidSettings("replicas", _without_password(each), "a replica is a postgresql:// URL.")
-    return Addresses(store=store, replicas=named, redis=redis, broker=broker)
+    relay = _secret(settings.relay_url) if url is None else None  # another store than the one that the settings name
+    owner = _secret(settings.migrator_url) if url is None else None
+    return Addresses(store=store, replicas=named, relay=relay, owner=owner, redis=redis, broker=broker)
 
 
 def _queue(broker: str | None, redis: str | None) -> tuple[str, str]:
@@ -121,7 +129,7 @@ def _embedded(settings: Settings, *, broker: str | None, redis: str | None) -> A
     if broker is None and redis is None:
         return found
     broker, redis = _queue(broker, redis or found.redis)
-    return Addresses(store=found.store, replicas=found.replicas, redis=redis, broker=broker)
+    return replace(found, redis=redis, broker=broker)
 
 
 def _read_endpoints(state_dir: Path) -> Addresses | None:
@@ -130,7 +138,12 @@ def _read_endpoints(state_dir: Path) -> Addresses | None:
         known = json.loads(path.read_text())
         redis = str(known["redis_url"])
         return Addresses(
-            store=str(known["postgres_url"]), replicas=tuple(known["replica_urls"]), redis=redis, broker=redis
+            store=str(known["postgres_url"]),
+            replicas=tuple(known["replica_urls"]),
+            relay=known.get("relay_url"),
+            owner=known.get("owner_url"),
+            redis=redis,
+            broker=redis,
         )
     except FileNotFoundError:
         return None

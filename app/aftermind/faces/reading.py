@@ -44,7 +44,9 @@ async def search(parts: Parts, scope: Scope, wanted: EpisodeFilter, *, limit: in
     _check_limit(limit)
     owner = scope.owner
     waiting = await _on_the_way(parts, owner, limit=max(limit, parts.settings.pending_recalled))
-    stored = await _from_a_node(parts, waiting, lambda tx: parts.store.history(tx, owner, wanted, limit=limit))
+    stored = await _from_a_node(
+        parts, waiting, lambda tx: parts.store.history(tx, owner, wanted, limit=limit), namespace=owner.namespace
+    )
     return _merged(stored, filter(wanted.fits, waiting.episodes))[-limit:]
 
 
@@ -116,18 +118,20 @@ async def learned(parts: Parts, owner: Scope, session_id: str | None, *, limit: 
 
 
 async def _read(parts: Parts, owner: Scope, read: Callable[[Transaction], Awaitable[T]]) -> T:
-    return await _from_a_node(parts, await _on_the_way(parts, owner, limit=0), read)
+    return await _from_a_node(parts, await _on_the_way(parts, owner, limit=0), read, namespace=owner.namespace)
 
 
-async def _from_a_node(parts: Parts, waiting: _OnTheWay, read: Callable[[Transaction], Awaitable[T]]) -> T:
+async def _from_a_node(
+    parts: Parts, waiting: _OnTheWay, read: Callable[[Transaction], Awaitable[T]], *, namespace: str
+) -> T:
     """From a replica that has seen the owner's last write, else from the primary."""
     deadline = asyncio.get_running_loop().time() + parts.settings.db_timeout_seconds
     if waiting.replicas:
         with suppress(errors.StoreUnavailable):  # the replica went away: the primary has it all
-            async with parts.routing.replica(waiting.marks, deadline=deadline) as route:
+            async with parts.routing.replica(waiting.marks, deadline=deadline, namespace=namespace) as route:
                 if route is not None:
                     return await read(route.tx)
-    async with parts.routing.primary(deadline=deadline) as first:
+    async with parts.routing.primary(deadline=deadline, namespace=namespace) as first:
         return await read(first.tx)
 
 

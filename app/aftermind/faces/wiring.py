@@ -138,11 +138,15 @@ def _of_postgres(
         connect_timeout_seconds=settings.db_connect_timeout_seconds,
         pool_size=settings.db_pool_size,
         application_name="aftermind-agent",
+        allow_owner=settings.allow_owner,
+        pooled=settings.database_pooler,
     )
     db = open_database(where.store)
     primary, *replicas = (open_database(url, session_settings=READ_SETTINGS) for url in (where.store, *where.replicas))
     store, search = PostgresStore(language=settings.language), PostgresSearch()
-    ledger = PostgresLedger(db, max_lost_leases=settings.max_lost_leases)
+    # What an operator looks at is every tenant's, where this process was given the role for it; else its own alone.
+    work, seen = (db, namespace) if where.relay is None else (open_database(where.relay), None)
+    ledger = PostgresLedger(work, namespace=seen, max_lost_leases=settings.max_lost_leases)
     routing = Routing(
         primary,
         [Node(each.name, each) for each in replicas],
@@ -165,12 +169,17 @@ def _of_postgres(
         recall=recall,
         routing=routing,
         ways=ways,
-        check_schema=partial(migrate.check, db.url, dimension=None if embedder is None else embedder.dimension),
+        check_schema=partial(
+            migrate.check,
+            db.url,
+            dimension=None if embedder is None else embedder.dimension,
+            allow_owner=settings.allow_owner,
+        ),
         redis=link,
         pending=pending,
         watermarks=Watermarks(link, keys),
-        dead=PostgresDeadLetters(db),
-        replays=PostgresReplays(db),
+        dead=PostgresDeadLetters(work, namespace=seen),
+        replays=PostgresReplays(work),
         gate=providers.gate,
         closing=(
             recall.close,
@@ -178,6 +187,7 @@ def _of_postgres(
             events.close,
             link.close,
             db.close,
+            work.close,
             primary.close,
             *(each.close for each in replicas),
         ),

@@ -151,8 +151,8 @@ class Ledger(Protocol):
 
     # looking
 
-    async def job(self, job_id: JobId) -> Job | None:
-        """One job, or None."""
+    async def job(self, job_id: JobId, *, owner: Scope | None = None) -> Job | None:
+        """One job, or None. `owner` is whose it is, where that is known: an agent sees no other tenant's."""
 
     async def jobs(
         self,
@@ -176,5 +176,5 @@ class Ledger(Protocol):
         Counted when an answer is kept, so what a job did with it plays no part.
         """
 
-    async def episode_states(self, job_id: JobId) -> dict[JobKind, JobState]:
+    async def episode_states(self, job_id: JobId, *, owner: Scope | None = None) -> dict[JobKind, JobState]:
         """Where the jobs that follow a store job stand, for a receipt: kind to state."""

@@ -215,7 +215,7 @@ class InMemoryLedger:
 
     # looking
 
-    async def job(self, job_id: JobId) -> Job | None:
+    async def job(self, job_id: JobId, *, owner: Scope | None = None) -> Job | None:
         """One job, or None."""
         async with self._database.transaction(read_only=True) as tx:
             record = _jobs(tx).get(job_id)
@@ -260,7 +260,7 @@ class InMemoryLedger:
         found = [each for each in mine if each.owner.namespace == namespace and each.day >= since]
         return sorted(found, key=lambda each: (each.day, each.owner.user_column, each.kind, each.spent.model or ""))
 
-    async def episode_states(self, job_id: JobId) -> dict[JobKind, JobState]:
+    async def episode_states(self, job_id: JobId, *, owner: Scope | None = None) -> dict[JobKind, JobState]:
         """Where a store job and the jobs that follow it stand."""
         async with self._database.transaction(read_only=True) as tx:
             ids = [job_id, *mem(tx).table("follows").get(job_id, ())]

@@ -1,6 +1,7 @@
 """`PostgresLedger`: jobs as rows of the store's own database, by the statements of the modules beside it."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import date, timedelta
 from time import monotonic
 
@@ -11,7 +12,7 @@ from aftermind.db.base import Transaction
 from aftermind.db.failures import is_duplicate
 from aftermind.db.postgres import PostgresDatabase
 from aftermind.db.tables import JOB_ATTEMPTS, JOBS, SPENDING
-from aftermind.db.transaction import pg
+from aftermind.db.transaction import PgTransaction, pg
 from aftermind.ledger import postgres_entering as entering
 from aftermind.ledger import postgres_working as working
 from aftermind.ledger.base import Backlog, Failure, Spending, Spent
@@ -73,12 +74,20 @@ _PRUNE = text(
 
 
 class PostgresLedger:
-    """The ledger in Postgres. Its clock is the database's. See `Ledger` for what each method promises."""
+    """The ledger in Postgres. Its clock is the database's. See `Ledger` for what each method promises.
+
+    `namespace` is whose jobs are looked at where no owner is named; None: those of all, which takes the relay's role.
+    """
 
     def __init__(
-        self, database: PostgresDatabase, *, max_lost_leases: int = 3, promote_every: timedelta = PROMOTE_EVERY
+        self,
+        database: PostgresDatabase,
+        *,
+        namespace: str | None = None,
+        max_lost_leases: int = 3,
+        promote_every: timedelta = PROMOTE_EVERY,
     ) -> None:
-        self._database, self._max_lost = database, max_lost_leases
+        self._database, self._namespace, self._max_lost = database, namespace, max_lost_leases
         self._promote_seconds = promote_every.total_seconds()
         self._promoted_at: dict[JobKind, float] = {}
 
@@ -203,9 +212,9 @@ class PostgresLedger:
 
     # looking
 
-    async def job(self, job_id: JobId) -> Job | None:
+    async def job(self, job_id: JobId, *, owner: Scope | None = None) -> Job | None:
         """One job, or None."""
-        async with self._database.transaction(read_only=True) as tx:
+        async with self._looking(owner) as tx:
             row = (await pg(tx).execute(select(JOBS).where(JOBS.c.id == job_id))).first()
         return None if row is None else job_of(row)
 
@@ -225,18 +234,18 @@ class PostgresLedger:
             wanted = wanted.where(JOBS.c.state.in_([state.value for state in states]))
         if kinds:
             wanted = wanted.where(JOBS.c.kind.in_([kind.value for kind in kinds]))
-        async with self._database.transaction(read_only=True) as tx:
+        async with self._looking(owner) as tx:
             return [job_of(row) for row in (await pg(tx).execute(wanted)).all()]
 
     async def attempts(self, job_id: JobId) -> list[Attempt]:
         """Every claim of a job, in order."""
         wanted = select(JOB_ATTEMPTS).where(JOB_ATTEMPTS.c.job_id == job_id).order_by(JOB_ATTEMPTS.c.number)
-        async with self._database.transaction(read_only=True) as tx:
+        async with self._looking(None) as tx:
             return [attempt_of(row) for row in (await pg(tx).execute(wanted)).all()]
 
     async def backlog(self) -> list[Backlog]:
         """Unfinished work by kind, each count up to 10,000."""
-        async with self._database.transaction(read_only=True) as tx:
+        async with self._looking(None) as tx:
             rows = await pg(tx).rows(_BACKLOG, kinds=[kind.value for kind in JobKind])
         return [
             Backlog(
@@ -258,15 +267,19 @@ class PostgresLedger:
         if owner is not None:
             wanted = wanted.where(spent.user_id == owner.user_column)
         wanted = wanted.order_by(spent.day, spent.user_id, spent.kind, spent.model)
-        async with self._database.transaction(read_only=True) as tx:
+        async with self._database.transaction(namespace=namespace, read_only=True) as tx:
             return [spending_of(row) for row in (await pg(tx).execute(wanted)).all()]
 
-    async def episode_states(self, job_id: JobId) -> dict[JobKind, JobState]:
+    async def episode_states(self, job_id: JobId, *, owner: Scope | None = None) -> dict[JobKind, JobState]:
         """Where a store job and the jobs that follow it stand."""
-        async with self._database.transaction(read_only=True) as tx:
+        async with self._looking(owner) as tx:
             rows = await pg(tx).rows(_FOLLOWING, id=job_id)
         found: dict[JobKind, JobState] = {}
         for kind, state in ((JobKind(row.kind), JobState(row.state)) for row in rows):
             if kind not in found or found[kind] is JobState.DONE or (found[kind].is_final and not state.is_final):
                 found[kind] = state  # of several jobs of a kind the one that is furthest from done
         return found
+
+    def _looking(self, owner: Scope | None) -> AbstractAsyncContextManager[PgTransaction]:
+        namespace = self._namespace if owner is None else owner.namespace
+        return self._database.transaction(namespace=namespace, read_only=True)

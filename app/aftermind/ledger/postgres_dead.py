@@ -24,17 +24,17 @@ _SUCCESSORS = text(
 
 
 class PostgresDeadLetters:
-    """The dead letters of one ledger."""
+    """The dead letters of one ledger: of one tenant, or (`namespace` None, as the relay) of all."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, *, namespace: str | None = None) -> None:
+        self._database, self._namespace = database, namespace
 
     async def listed(self, wanted: JobFilter, *, limit: int = 100) -> list[Job]:
         """Those that fit, the latest dead first."""
         # Locks nothing; `jobs_dead` serves kind and fingerprint, `jobs_owner` an owner.
         statement = select(JOBS).where(conditions(wanted, states_of(wanted)))
         statement = statement.order_by(JOBS.c.updated_at.desc(), JOBS.c.id).limit(limit)
-        async with self._database.transaction(read_only=True) as tx:
+        async with self._database.transaction(namespace=self._namespace, read_only=True) as tx:
             return [job_of(row) for row in (await pg(tx).execute(statement)).all()]
 
     async def groups(self, wanted: JobFilter, *, limit: int = 100) -> list[DeadGroup]:
@@ -56,12 +56,12 @@ class PostgresDeadLetters:
             .order_by(func.count().desc(), jobs.kind)
             .limit(limit)
         )
-        async with self._database.transaction(read_only=True) as tx:
+        async with self._database.transaction(namespace=self._namespace, read_only=True) as tx:
             return [_group(row) for row in (await pg(tx).execute(statement)).all()]
 
     async def shown(self, job_id: JobId) -> DeadLetter | None:
         """One job whole, dead or not any more; None where there is no such job."""
-        async with self._database.transaction(read_only=True) as tx:
+        async with self._database.transaction(namespace=self._namespace, read_only=True) as tx:
             row = (await pg(tx).execute(select(JOBS).where(JOBS.c.id == job_id))).first()
             if row is None:
                 return None
@@ -88,7 +88,7 @@ class PostgresDeadLetters:
             .where(conditions(wanted, DEAD))
             .values(state=JobState.DISCARDED.value, note=bindparam("said"), updated_at=func.now())
         )
-        async with self._database.transaction() as tx:
+        async with self._database.transaction(namespace=self._namespace) as tx:
             done = await pg(tx).execute(statement, {"said": f"{note.strip()} ({actor.strip()})"})
             return int(done.rowcount)
 

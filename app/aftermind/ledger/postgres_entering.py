@@ -88,8 +88,9 @@ _DEBOUNCE = text(
 
 _FOLLOWS = text(
     """
-    INSERT INTO aftermind.job_follows (follows, kind, job_id)
-    SELECT * FROM unnest(CAST(:follows AS uuid[]), CAST(:kinds AS text[]), CAST(:jobs AS uuid[]))
+    INSERT INTO aftermind.job_follows (namespace, follows, kind, job_id)
+    SELECT * FROM unnest(CAST(:namespaces AS text[]), CAST(:follows AS uuid[]), CAST(:kinds AS text[]),
+                         CAST(:jobs AS uuid[]))
     ON CONFLICT DO NOTHING
     """
 )
@@ -106,12 +107,12 @@ _RECORD = text(
     """
 )
 
+# An agent sees no other tenant's jobs, so it cannot tell its place among them: the claim that promotes it does.
 _ACCEPT = text(
-    f"""
-    INSERT INTO aftermind.jobs (id, namespace, user_id, session_id, agent_id, kind, state, raw, effect_key, turn)
+    """
+    INSERT INTO aftermind.jobs (id, namespace, user_id, session_id, agent_id, kind, state, raw, effect_key)
     VALUES (CAST(:id AS uuid), :namespace, :user, :session, :agent, 'store', 'queued', :raw,
-            CAST(CAST(:id AS uuid) AS text),
-            {PLACE.format(kind="'store'", namespace="CAST(:namespace AS text)", user="CAST(:user AS text)")})
+            CAST(CAST(:id AS uuid) AS text))
     ON CONFLICT (id) DO NOTHING
     RETURNING id
     """
@@ -184,10 +185,10 @@ async def unstored(tx: Transaction, owner: Scope) -> list[bytes]:
 
 
 async def _follow(tx: Transaction, pairs: Sequence[tuple[NewJob, JobId]]) -> None:
-    follows = [(followed, job.kind.value, by) for job, by in pairs for followed in job.follows]
+    follows = [(job.scope.namespace, followed, job.kind.value, by) for job, by in pairs for followed in job.follows]
     if follows:
-        stores, kinds, jobs = (list(column) for column in zip(*follows, strict=True))
-        await pg(tx).execute(_FOLLOWS, {"follows": stores, "kinds": kinds, "jobs": jobs})
+        namespaces, stores, kinds, jobs = (list(column) for column in zip(*follows, strict=True))
+        await pg(tx).execute(_FOLLOWS, {"namespaces": namespaces, "follows": stores, "kinds": kinds, "jobs": jobs})
 
 
 def _key(job: NewJob) -> tuple[str, str, str]:

@@ -125,8 +125,9 @@ _MOVE_JOBS = text(
 # A receipt that waits for the old job waits for its successor.
 _FOLLOW = text(
     f"""
-    INSERT INTO aftermind.job_follows (follows, kind, job_id)
-    SELECT f.follows, f.kind, pair.becomes FROM {_PAIRS} JOIN aftermind.job_follows f ON f.job_id = pair.was
+    INSERT INTO aftermind.job_follows (namespace, follows, kind, job_id)
+    SELECT f.namespace, f.follows, f.kind, pair.becomes
+    FROM {_PAIRS} JOIN aftermind.job_follows f ON f.job_id = pair.was
     ON CONFLICT DO NOTHING
     """
 )

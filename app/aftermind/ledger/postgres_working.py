@@ -77,8 +77,8 @@ def _claim(kind_rule: str, *, ids: bool) -> str:
         FROM chosen WHERE jobs.id = chosen.id
         RETURNING jobs.*
     ), attempted AS (
-        INSERT INTO aftermind.job_attempts (job_id, number, worker, started_at)
-        SELECT id, attempts, :worker, clock_timestamp() FROM claimed
+        INSERT INTO aftermind.job_attempts (namespace, job_id, number, worker, started_at)
+        SELECT namespace, id, attempts, :worker, clock_timestamp() FROM claimed
         ON CONFLICT (job_id, number) DO UPDATE
         SET worker = excluded.worker, started_at = excluded.started_at, ended_at = NULL, outcome = NULL,
             error_class = NULL, error = NULL

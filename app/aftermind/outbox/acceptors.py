@@ -83,8 +83,11 @@ class LedgerAcceptor:
         await self._database.watermark()
 
     async def _accept(self, offers: Sequence[Offer]) -> list[Accepted]:
-        async with self._database.transaction() as tx:
-            new = [await self._ledger.accept(tx, offer.turn, offer.payload) for offer in offers]
+        new: list[bool] = []
+        async with self._database.transaction(namespace=offers[0].turn.scope.namespace) as tx:
+            for offer in offers:
+                await tx.enter(offer.turn.scope.namespace)
+                new.append(await self._ledger.accept(tx, offer.turn, offer.payload))
         accepted = [Accepted(base=offer.turn.base, known=not is_new) for offer, is_new in zip(offers, new, strict=True)]
         self._ringing.ring_soon(_new(offers, accepted))
         return accepted

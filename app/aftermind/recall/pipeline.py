@@ -165,9 +165,17 @@ class Recall:
         run.pending = episodes_of(turns, query.as_of)
 
     async def _from_a_node(self, run: _Run, limit: int) -> None:
+        try:
+            await self._from_replica_or_primary(run, limit)
+        except errors.DimensionMismatch as exc:
+            run.vector = None
+            run.degraded.append(f"words alone were searched: {exc}")
+            await self._from_replica_or_primary(run, limit)  # in a transaction of its own: the first has failed
+
+    async def _from_replica_or_primary(self, run: _Run, limit: int) -> None:
         if run.replicas and await self._from_a_replica(run, limit):
             return
-        async with self._routing.primary(deadline=run.deadline) as route:
+        async with self._routing.primary(deadline=run.deadline, namespace=run.query.scope.namespace) as route:
             await self._through(run, route, limit)
 
     async def _from_a_replica(self, run: _Run, limit: int) -> bool:
@@ -177,7 +185,7 @@ class Recall:
         try:
             async with (
                 asyncio.timeout(max(left * REPLICAS_SHARE, 0.0)),
-                self._routing.replica(run.marks, deadline=run.deadline) as asked,
+                self._routing.replica(run.marks, deadline=run.deadline, namespace=run.query.scope.namespace) as asked,
             ):
                 if asked is not None:
                     await self._through(run, asked, limit)
@@ -206,13 +214,7 @@ class Recall:
         await self._read(run, route, places, limit)
 
     async def _found(self, run: _Run, route: Route, question: Question) -> Found:
-        owner = run.query.scope.owner
-        try:
-            return await self._search.find(route.tx, owner, self._searching(run, question))
-        except errors.DimensionMismatch as exc:
-            run.vector = None
-            run.degraded.append(f"words alone were searched: {exc}")
-            return await self._search.find(route.tx, owner, self._searching(run, question))
+        return await self._search.find(route.tx, run.query.scope.owner, self._searching(run, question))
 
     async def _newest(self, run: _Run, route: Route, limit: int) -> None:
         query = run.query

@@ -63,15 +63,18 @@ class Routing:
         self._probe: asyncio.Task[None] | None = None
 
     @asynccontextmanager
-    async def replica(self, passed: Iterable[Watermark], *, deadline: float) -> AsyncIterator[Route | None]:
+    async def replica(
+        self, passed: Iterable[Watermark], *, deadline: float, namespace: str | None = None
+    ) -> AsyncIterator[Route | None]:
         """A connection to a replica whose snapshots show everything up to `passed`, or None where none does.
 
-        `deadline` is of the running loop's clock. A replica that fails inside the block is left, and the error raised;
-        of one that is too slow the caller tells by `leave`.
+        `deadline` is of the running loop's clock, `namespace` the tenant whose rows are read. A
+        replica that fails inside the block is left, and the error raised; of one that is too slow the caller tells by
+        `leave`.
         """
         marks = tuple(passed)
         async with AsyncExitStack() as stack:
-            found = await self._first(stack, marks, deadline)
+            found = await self._first(stack, marks, deadline, namespace)
             if found is None:
                 yield None
                 return
@@ -83,9 +86,9 @@ class Routing:
                 raise
 
     @asynccontextmanager
-    async def primary(self, *, deadline: float) -> AsyncIterator[Route]:
+    async def primary(self, *, deadline: float, namespace: str | None = None) -> AsyncIterator[Route]:
         """A connection to the primary. Raises `StoreUnavailable`."""
-        async with self._reading(self._primary, deadline) as tx:
+        async with self._reading(self._primary, deadline, namespace) as tx:
             yield Route(tx=tx, served_by=self._served_by, node="primary")
 
     def leave(self, name: str, why: str) -> None:
@@ -106,7 +109,7 @@ class Routing:
             self._probe = None
 
     async def _first(
-        self, stack: AsyncExitStack, marks: tuple[Watermark, ...], deadline: float
+        self, stack: AsyncExitStack, marks: tuple[Watermark, ...], deadline: float, namespace: str | None
     ) -> tuple[Node, Route] | None:
         self._look_again()
         serving = [node for node in self._replicas if node.out is None]
@@ -115,7 +118,7 @@ class Routing:
             try:
                 async with AsyncExitStack() as attempt:  # left with its error, so that the connection is not kept
                     async with asyncio.timeout(max(left * REPLICA_SHARE, 0.0)):
-                        tx = await attempt.enter_async_context(self._reading(node.database, deadline))
+                        tx = await attempt.enter_async_context(self._reading(node.database, deadline, namespace))
                         state = await self._search.node_state(tx)
                     self._note(node, state)
                     if node.out is None and _has_passed(state, marks):
@@ -125,9 +128,11 @@ class Routing:
                 self._leave(node, "no answer in time" if isinstance(exc, TimeoutError) else str(exc))
         return None
 
-    def _reading(self, database: Database, deadline: float) -> AbstractAsyncContextManager[Transaction]:
+    def _reading(
+        self, database: Database, deadline: float, namespace: str | None
+    ) -> AbstractAsyncContextManager[Transaction]:
         left = max(deadline - asyncio.get_running_loop().time(), 0.01)
-        return database.transaction(read_only=True, timeout=left)
+        return database.transaction(namespace=namespace, read_only=True, timeout=left)
 
     def _note(self, node: Node, state: NodeState) -> None:
         node.known, node.looked_at = state, self._clock()

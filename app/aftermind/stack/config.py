@@ -1,5 +1,6 @@
 """What a stack remembers between starts: ports, passwords, and which Redis wrote its files."""
 
+import hmac
 import secrets
 from dataclasses import asdict, dataclass, field
 
@@ -10,7 +11,8 @@ from aftermind.stack.specs import Endpoints
 
 FORMAT = 1
 DATABASE = "aftermind"
-ROLE = "aftermind"
+ROLE = "aftermind"  # owns the database, and migrates it
+APP, RELAY = "aftermind_app", "aftermind_relay"  # see aftermind.db.tenancy
 SUPERUSER = "postgres"
 REPLICATOR = "aftermind_replicator"
 
@@ -33,11 +35,17 @@ class StackConfig:
         replicas = (self.replica_port,) if replica else ()
         return Endpoints(
             postgres_url=self._url(ROLE, self.password, self.postgres_port),
-            replica_urls=tuple(self._url(ROLE, self.password, port) for port in replicas),
+            app_url=self._url(APP, self.password_of(APP), self.postgres_port),
+            relay_url=self._url(RELAY, self.password_of(RELAY), self.postgres_port),
+            replica_urls=tuple(self._url(APP, self.password_of(APP), port) for port in replicas),
             redis_url=f"redis://:{self.redis_password}@127.0.0.1:{self.redis_port}/0",
             admin_url=self._url(SUPERUSER, self.superuser_password, self.postgres_port),
             replica_admin_urls=tuple(self._url(SUPERUSER, self.superuser_password, port) for port in replicas),
         )
+
+    def password_of(self, role: str) -> str:
+        """The password of one of the lesser roles; derived, so that a folder of before they existed has them too."""
+        return hmac.new(self.superuser_password.encode(), role.encode(), "sha256").hexdigest()
 
     @staticmethod
     def _url(user: str, password: str, port: int) -> str:

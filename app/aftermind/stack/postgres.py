@@ -241,13 +241,20 @@ class Primary(Cluster):
 
     def _provisioning(self) -> str:
         role, replicator, database = names.ROLE, names.REPLICATOR, names.DATABASE
+        lesser = "".join(
+            f"""
+            SELECT 'CREATE ROLE {each}' WHERE to_regrole('{each}') IS NULL \\gexec
+            ALTER ROLE {each} LOGIN PASSWORD '{self._config.password_of(each)}';
+            GRANT pg_monitor TO {each};"""
+            for each in (names.APP, names.RELAY)
+        )
         slot = CREATE_SLOT if self._replica else DROP_SLOT  # a slot without a replica would only keep the log
         return f"""
             SELECT 'CREATE ROLE {role}' WHERE to_regrole('{role}') IS NULL \\gexec
             SELECT 'CREATE ROLE {replicator}' WHERE to_regrole('{replicator}') IS NULL \\gexec
             ALTER ROLE {role} LOGIN CREATEDB PASSWORD '{self._config.password}';
             ALTER ROLE {replicator} LOGIN REPLICATION PASSWORD '{self._config.replicator_password}';
-            GRANT pg_monitor TO {role};
+            GRANT pg_monitor TO {role};{lesser}
             SELECT 'CREATE DATABASE {database} OWNER {role}'
               WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = '{database}') \\gexec
             {slot}

@@ -93,7 +93,9 @@ class ComponentStatus:
 class Endpoints:
     """Where the running stack answers. The URLs hold passwords, so they stay out of the repr."""
 
-    postgres_url: str = field(repr=False)
+    postgres_url: str = field(repr=False)  # as the owner of the database: migrations
+    app_url: str = field(repr=False)  # as agents connect
+    relay_url: str = field(repr=False)  # as workers connect
     replica_urls: tuple[str, ...] = field(repr=False)
     redis_url: str = field(repr=False)
     admin_url: str = field(repr=False)  # the Postgres superuser: roles, promotion, pausing a replay
@@ -102,7 +104,9 @@ class Endpoints:
     def public(self) -> dict[str, object]:
         """What `endpoints.json` holds while the stack is up, for those who look for it without importing the stack."""
         return {
-            "postgres_url": self.postgres_url,
+            "postgres_url": self.app_url,
+            "relay_url": self.relay_url,
+            "owner_url": self.postgres_url,
             "replica_urls": list(self.replica_urls),
             "redis_url": self.redis_url,
         }

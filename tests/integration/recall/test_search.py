@@ -44,7 +44,7 @@ async def find(
         exact_rows=exact_rows,
         tails=tails,
     )
-    async with reader.transaction(read_only=True) as tx:
+    async with reader.transaction(namespace=owner.namespace, read_only=True) as tx:
         return await PostgresSearch().find(tx, owner, search)
 
 
@@ -117,7 +117,7 @@ async def test_the_walk_along_an_index_finds_what_comparing_each_finds(
     shares = []
     for number in range(20):
         asked = Search(question=Question.of(""), vector=vectors[number] + 0.1 * centres[number])
-        async with reader.transaction(read_only=True) as tx:
+        async with reader.transaction(namespace=ALICE.namespace, read_only=True) as tx:
             exact = await PostgresSearch().find(tx, ALICE, asked)
             walked = await PostgresSearch().find(
                 tx, ALICE, Search(question=asked.question, vector=asked.vector, exact_rows=0)

@@ -34,7 +34,7 @@ def test_a_second_start_finds_what_the_first_one_kept_and_takes_no_time(tmp_path
         assert second == first
         assert took < 2
         assert psql(second.postgres_url, "SELECT text FROM note") == "kept"
-        assert psql(second.replica_urls[0], "SELECT text FROM note") == "kept"
+        assert psql(second.replica_admin_urls[0], "SELECT text FROM note") == "kept"
         with redis.Redis.from_url(second.redis_url, decode_responses=True) as client:
             assert client.get("note") == "kept"
     finally:
@@ -142,7 +142,9 @@ def test_the_endpoints_lie_beside_the_stack_for_as_long_as_it_is_up(tmp_path: Pa
     endpoints = stack.up()
     try:
         assert json.loads((tmp_path / "state" / "endpoints.json").read_text()) == {
-            "postgres_url": endpoints.postgres_url,
+            "postgres_url": endpoints.app_url,
+            "relay_url": endpoints.relay_url,
+            "owner_url": endpoints.postgres_url,
             "replica_urls": list(endpoints.replica_urls),
             "redis_url": endpoints.redis_url,
         }

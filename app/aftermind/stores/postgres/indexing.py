@@ -21,11 +21,14 @@ _CANDIDATES = text(
     SELECT users.namespace, users.user_id FROM aftermind.event_counters AS counters
     JOIN aftermind.users AS users ON users.namespace = counters.namespace AND users.user_id = counters.user_id
     WHERE users.indexing < 2 AND counters.last > CAST(:rows AS bigint) / 2
-      AND (SELECT count(*) FROM (
-          SELECT 1 FROM aftermind.episodes AS e
-          WHERE e.namespace = users.namespace AND e.user_id = users.user_id LIMIT CAST(:rows AS bigint) + 1) AS counted)
-          > :rows
-    LIMIT :limit
+    ORDER BY counters.last DESC LIMIT :limit
+    """
+)
+_MANY = text(
+    """
+    SELECT count(*) > :rows AS are_many FROM (
+        SELECT 1 FROM aftermind.episodes WHERE namespace = :namespace AND user_id = :user
+        LIMIT CAST(:rows AS bigint) + 1) AS counted
     """
 )
 # Waits for the stores that hold the owner FOR SHARE: what they have written is not indexed, what comes later is.
@@ -45,20 +48,26 @@ _STEP = text(
 _READY = text("UPDATE aftermind.users SET indexing = 2 WHERE namespace = :namespace AND user_id = :user")
 
 
-async def grown(database: Database, *, more_than: int, limit: int = 10) -> list[Scope]:
-    """Owners with more episodes than that, who are not wholly indexed yet."""
+async def grown(database: Database, *, more_than: int, limit: int = 100) -> list[Scope]:
+    """Owners with more episodes than that, who are not wholly indexed yet; looked for among the `limit` busiest."""
     async with database.transaction(read_only=True) as tx:
         rows = await pg(tx).rows(_CANDIDATES, rows=more_than, limit=limit)
-    return [Scope(namespace=row.namespace, user_id=row.user_id or None) for row in rows]
+    found = []
+    for row in rows:
+        async with database.transaction(namespace=row.namespace, read_only=True) as tx:
+            counted = await pg(tx).row(_MANY, namespace=row.namespace, user=row.user_id, rows=more_than)
+        if counted is not None and counted.are_many:
+            found.append(Scope(namespace=row.namespace, user_id=row.user_id or None))
+    return found
 
 
 async def index(database: Database, owner: Scope, *, steps: int) -> bool:
     """Take at most `steps` steps towards an owner whose vectors are all indexed; whether they are."""
     given = {"namespace": owner.namespace, "user": owner.user_column}
-    async with database.transaction() as tx:
+    async with database.transaction(namespace=owner.namespace) as tx:
         await pg(tx).execute(_BEGIN, given)
     for _ in range(steps):
-        async with database.transaction(timeout=_TIMEOUT.total_seconds()) as tx:
+        async with database.transaction(namespace=owner.namespace, timeout=_TIMEOUT.total_seconds()) as tx:
             if await pg(tx).count(_STEP, **given, limit=STEP) < STEP:
                 await pg(tx).execute(_READY, given)
                 return True

@@ -69,7 +69,7 @@ _VECTOR = "CAST(:vector AS halfvec)"
 # takes every owner for an average one, into reading all of a big owner's rows and sorting them.
 _OWNED_UNINDEXED = "texteq(e.namespace, :namespace) AND texteq(e.user_id, :user)"
 # OFFSET 0: by the terms first, for the same reason; the owner is checked all the same, for keys that collide.
-_HAVING = "SELECT * FROM aftermind.episodes WHERE terms @> ARRAY[{key}] OFFSET 0"
+_HAVING = "SELECT * FROM aftermind.searched WHERE terms @> ARRAY[{key}] OFFSET 0"
 # `=` finds nothing for the episodes without a session, and IS NOT DISTINCT FROM cannot use an index.
 _SAME_SESSION = (("e.session_id = {of}", "{of} IS NOT NULL"), ("e.session_id IS NULL", "{of} IS NULL"))
 
@@ -152,7 +152,7 @@ def _find(*, filtered: bool) -> Positional:
                 ORDER BY distance LIMIT CAST(:hits AS bigint)
             ) UNION ALL (
                 SELECT e.id, e.session_id, e.position, e.embedding <=> {_VECTOR} AS distance
-                FROM aftermind.episodes e
+                FROM aftermind.searched e
                 WHERE {_OWNED_UNINDEXED} AND e.indexed AND {fits}
                   AND {_VECTOR} IS NOT NULL AND (SELECT episodes FROM sized) > (SELECT most FROM ceiling)
                 ORDER BY e.embedding <=> {_VECTOR} LIMIT CAST(:hits AS bigint)

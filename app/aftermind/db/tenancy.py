@@ -1,0 +1,100 @@
+"""Who may see which rows: the roles, and a policy on every table that holds rows of a tenant.
+
+Applied after every migration, so that a table which came with it cannot be forgotten. Row-level security is FORCEd, so
+it binds the owner of the tables too; what the owner may do beyond it is a policy like the others.
+
+- `aftermind_app`: an agent's process. Sees the tenant that its transaction names, and nothing where it names none.
+- `aftermind_relay`: workers and operators' commands. Sees the ledger and the record of events across tenants (it has to
+  claim whatever is there); memory itself only as the app does, tenant by tenant.
+- the owner: `aftermind migrate` and backups.
+"""
+
+from typing import Literal
+
+import asyncpg
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from aftermind import errors
+from aftermind.db.tables import SCHEMA, VERSION_TABLE
+
+APP, RELAY = "aftermind_app", "aftermind_relay"
+
+# What tells of work and not of memory: the relay reads and writes it across tenants.
+LEDGER = ("jobs", "job_attempts", "job_follows", "spending", "events", "event_counters")
+OPERATORS = ("replay_plans", "replay_items")  # of no tenant: they name jobs of many
+READ_BY_RELAY = ("users",)  # ids and how far their index is; the reconciler looks for owners who have grown
+SHARED = ("meta", VERSION_TABLE)
+
+# Unset, or set to nothing, is NULL, which equals nothing.
+TENANT = "NULLIF(current_setting('aftermind.namespace', true), '')"
+
+_ROLES = text("SELECT rolname FROM pg_roles WHERE rolname IN (:app, :relay)")
+_TABLES = text(
+    """
+    SELECT c.relname AS name, c.relrowsecurity AND c.relforcerowsecurity AS is_forced,
+           EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'namespace') AS has_tenant,
+           ARRAY(SELECT polname FROM pg_policy p WHERE p.polrelid = c.oid) AS policies
+    FROM pg_class c WHERE c.relnamespace = CAST(:schema AS regnamespace) AND c.relkind IN ('r', 'p') ORDER BY 1
+    """
+)
+_STANDING = """
+    SELECT r.rolname AS role, r.rolsuper OR r.rolbypassrls AS bypasses,
+           coalesce((SELECT pg_has_role(c.relowner, 'MEMBER') FROM pg_class c
+                     JOIN pg_namespace n ON n.oid = c.relnamespace
+                     WHERE n.nspname = 'aftermind' AND c.relname = 'meta'), false) AS owns
+    FROM pg_roles r WHERE r.rolname = current_user
+"""
+
+
+async def secure(connection: AsyncConnection) -> None:
+    """Make the roles, and give each table its policies and rights; safe to repeat, and then it locks nothing."""
+    await _make_roles(connection)
+    await connection.execute(text(f"GRANT USAGE ON SCHEMA {SCHEMA} TO {APP}, {RELAY}"))
+    for table in (await connection.execute(_TABLES, {"schema": SCHEMA})).all():
+        name = f"{SCHEMA}.{table.name}"
+        if table.name in SHARED:
+            await connection.execute(text(f"GRANT SELECT ON {name} TO {APP}, {RELAY}"))
+            continue
+        if not table.is_forced:
+            await connection.execute(text(f"ALTER TABLE {name} ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY"))
+        await connection.execute(text(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {name} TO {APP}, {RELAY}"))
+        for policy, statement in _policies(table.name, has_tenant=table.has_tenant).items():
+            if policy not in table.policies:
+                await connection.execute(text(f"CREATE POLICY {policy} ON {name} {statement}"))
+    await connection.execute(text(f"GRANT SELECT ON {SCHEMA}.searched TO {APP}, {RELAY}"))
+
+
+def _policies(table: str, *, has_tenant: bool) -> dict[str, str]:
+    found = {"maintenance": "TO CURRENT_USER USING (true) WITH CHECK (true)"}
+    if has_tenant:
+        found["tenant"] = f"USING (namespace = {TENANT}) WITH CHECK (namespace = {TENANT})"
+    if table in LEDGER or table in OPERATORS:
+        found["relay"] = f"TO {RELAY} USING (true) WITH CHECK (true)"
+    if table in READ_BY_RELAY:
+        found["relay"] = f"FOR SELECT TO {RELAY} USING (true)"
+    return found
+
+
+async def _make_roles(connection: AsyncConnection) -> None:
+    there = {row.rolname for row in (await connection.execute(_ROLES, {"app": APP, "relay": RELAY})).all()}
+    for role in (APP, RELAY):
+        if role in there:
+            continue
+        if not await connection.scalar(
+            text("SELECT rolsuper OR rolcreaterole FROM pg_roles WHERE rolname = current_user")
+        ):
+            raise errors.RoleMissing(role)
+        await connection.execute(text(f"CREATE ROLE {role} NOLOGIN"))
+
+
+async def refuse_unbound(connection: "asyncpg.Connection[asyncpg.Record]", what: str) -> None:
+    """Raise `UnboundRole` where row-level security does not bind this connection's role, or it could lift it."""
+    found = await connection.fetchrow(_STANDING)
+    if found is None:
+        return
+    why: Literal["it bypasses row-level security", "it owns the tables"] | None = (
+        "it bypasses row-level security" if found["bypasses"] else "it owns the tables" if found["owns"] else None
+    )
+    if why is not None:
+        raise errors.UnboundRole(found["role"], what, why)

@@ -1,0 +1,237 @@
+"""Row-level security: on every table, for every role that serves, with nothing left over in a pooled connection."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from uuid import uuid4
+
+import asyncpg
+import pytest
+from pydantic import SecretStr
+from sqlalchemy import text
+
+from aftermind import Memory, Settings, errors
+from aftermind.db import migrate, tenancy
+from aftermind.db.postgres import PostgresDatabase
+from aftermind_tasks.runtime import open_runtime
+from tests.support.servers import Database, Servers, psql
+
+ADD = text("INSERT INTO aftermind.users (namespace, user_id) VALUES (:namespace, 'alice')")
+SEEN = text("SELECT namespace FROM aftermind.users ORDER BY 1")
+
+
+@pytest.fixture
+async def app(database: Database) -> AsyncIterator[PostgresDatabase]:
+    """As agents connect, with one connection, so that every transaction meets what the one before has left."""
+    opened = PostgresDatabase(database.app_url, pool_size=1, allow_owner=False)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def two_tenants(database: Database) -> Database:
+    """A row of each of two tenants in every table that has a namespace."""
+    for namespace in ("acme", "globex"):
+        job = uuid4()
+        psql(
+            database.url,
+            f"INSERT INTO aftermind.users (namespace, user_id) VALUES ('{namespace}', 'alice')",
+            "INSERT INTO aftermind.jobs (id, namespace, user_id, kind, state, effect_key) "
+            f"VALUES ('{job}', '{namespace}', 'alice', 'store', 'dead', '{job}')",
+            "INSERT INTO aftermind.job_attempts (namespace, job_id, number, worker, started_at) "
+            f"VALUES ('{namespace}', '{job}', 1, 'w', now())",
+            "INSERT INTO aftermind.blocks (namespace, user_id, name, content, version, updated_at) "
+            f"VALUES ('{namespace}', 'alice', 'human', 'secret of {namespace}', 1, now())",
+            "INSERT INTO aftermind.events (namespace, user_id, seq, id, event) "
+            f"VALUES ('{namespace}', 'alice', 1, 'e', '{{}}')",
+        )
+    return database
+
+
+def test_every_table_is_under_forced_row_level_security_with_both_clauses(database: Database) -> None:
+    bare = psql(
+        database.url,
+        """
+        SELECT string_agg(c.relname, ', ') FROM pg_class c
+        WHERE c.relnamespace = 'aftermind'::regnamespace AND c.relkind IN ('r', 'p')
+          AND c.relname NOT IN ('meta', 'schema_version') AND NOT (c.relrowsecurity AND c.relforcerowsecurity)
+        """,
+    )
+    lax = psql(
+        database.url,
+        """
+        SELECT string_agg(c.relname, ', ') FROM pg_class c
+        JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'namespace'
+        WHERE c.relnamespace = 'aftermind'::regnamespace AND c.relkind IN ('r', 'p') AND NOT EXISTS (
+            SELECT FROM pg_policy p WHERE p.polrelid = c.oid AND p.polname = 'tenant' AND p.polroles = '{0}'
+              AND p.polcmd = '*' AND pg_get_expr(p.polqual, c.oid) LIKE '%aftermind.namespace%'
+              AND pg_get_expr(p.polwithcheck, c.oid) LIKE '%aftermind.namespace%')
+        """,
+    )
+
+    assert not bare, "tables without FORCEd row-level security"
+    assert not lax, "tables with a namespace and no policy of USING and WITH CHECK for it"
+
+
+def test_nothing_runs_with_its_owners_rights_but_the_view_that_asks_for_the_tenant(database: Database) -> None:
+    definers = psql(
+        database.url, "SELECT proname FROM pg_proc WHERE prosecdef AND pronamespace = 'aftermind'::regnamespace"
+    )
+    views = psql(database.url, "SELECT viewname, definition FROM pg_views WHERE schemaname = 'aftermind'")
+
+    assert not definers
+    assert views.startswith("searched|")
+    assert "current_setting('aftermind.namespace'" in views
+
+
+def test_no_foreign_key_can_cross_tenants(database: Database) -> None:
+    crossing = psql(
+        database.url,
+        """
+        SELECT string_agg(conname, ', ') FROM pg_constraint k
+        JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attname = 'namespace'
+        WHERE k.contype = 'f' AND k.connamespace = 'aftermind'::regnamespace AND a.attnum <> ALL (k.conkey)
+        """,
+    )
+
+    assert not crossing
+
+
+async def test_where_no_tenant_is_set_there_is_no_row_and_none_can_be_added(
+    two_tenants: Database, app: PostgresDatabase
+) -> None:
+    tables = psql(
+        two_tenants.url,
+        "SELECT relname FROM pg_class WHERE relnamespace = 'aftermind'::regnamespace AND relkind = 'r' "
+        "AND relname NOT IN ('meta', 'schema_version')",
+    ).split()
+    async with app.statements() as run:
+        counts = {name: (await run.rows(text(f"SELECT count(*) AS n FROM aftermind.{name}")))[0].n for name in tables}
+
+    assert len(tables) > 15
+    assert set(counts.values()) == {0}
+    with pytest.raises(errors.NotAllowed):
+        async with app.transaction() as tx:
+            await tx.execute(ADD, {"namespace": "acme"})
+
+
+async def test_a_transaction_sees_and_writes_its_own_tenant_alone(two_tenants: Database, app: PostgresDatabase) -> None:
+    async with app.transaction(namespace="acme") as tx:
+        seen = [row.namespace for row in await tx.rows(SEEN)]
+        changed = await tx.count(text("UPDATE aftermind.blocks SET content = 'mine' WHERE namespace = 'globex'"))
+        gone = await tx.count(text("DELETE FROM aftermind.jobs WHERE namespace = 'globex'"))
+
+    assert (seen, changed, gone) == (["acme"], 0, 0)
+    for statement in (
+        "INSERT INTO aftermind.users (namespace, user_id) VALUES ('globex', 'mallory')",
+        "UPDATE aftermind.blocks SET namespace = 'globex'",
+    ):
+        with pytest.raises(errors.NotAllowed):
+            async with app.transaction(namespace="acme") as tx:
+                await tx.execute(text(statement))
+
+
+async def test_a_pooled_connection_keeps_no_tenant(two_tenants: Database, app: PostgresDatabase) -> None:
+    class Stop(Exception):
+        pass
+
+    async with app.transaction(namespace="acme") as tx:
+        await tx.rows(SEEN)
+    with pytest.raises(Stop):
+        async with app.transaction(namespace="acme") as tx:
+            raise Stop
+    with pytest.raises(errors.NotAllowed):
+        await _write_as_another(app)
+
+    async with app.statements() as run:
+        left = await run.rows(SEEN)
+    async with app.transaction() as tx:
+        left_too = await tx.rows(SEEN)
+    async with app.transaction(namespace="globex", read_only=True) as tx:
+        other = [row.namespace for row in await tx.rows(SEEN)]
+
+    assert (list(left), list(left_too), other) == ([], [], ["globex"])
+
+
+@pytest.mark.parametrize("namespace", ["a'b", "\\", "$$", "☃ 雪", "x'; DROP TABLE aftermind.users; --", "%s:n"])
+async def test_a_tenant_may_have_any_name(database: Database, app: PostgresDatabase, namespace: str) -> None:
+    async with app.transaction(namespace=namespace) as tx:
+        await tx.execute(ADD, {"namespace": namespace})
+
+    async with app.transaction(namespace=namespace) as tx:
+        assert [row.namespace for row in await tx.rows(SEEN)] == [namespace]
+
+
+async def test_the_relay_sees_every_tenants_work_and_nobodys_memory(two_tenants: Database) -> None:
+    relay = PostgresDatabase(two_tenants.relay_url, allow_owner=False)
+    async with relay.statements() as run:
+        jobs = await run.rows(text("SELECT namespace FROM aftermind.jobs ORDER BY 1"))
+        blocks = await run.rows(text("SELECT namespace FROM aftermind.blocks"))
+    async with relay.transaction(namespace="acme") as tx:
+        mine = await tx.rows(text("SELECT content FROM aftermind.blocks"))
+    await relay.close()
+
+    assert [row.namespace for row in jobs] == ["acme", "globex"]
+    assert list(blocks) == []
+    assert [row.content for row in mine] == ["secret of acme"]
+
+
+async def test_search_walks_its_indexes_under_row_level_security(database: Database) -> None:
+    connection = await asyncpg.connect(database.app_url)
+    async with connection.transaction():
+        await connection.execute("SET LOCAL enable_seqscan = off; SET LOCAL aftermind.namespace = 'acme'")
+        said = await connection.fetch("EXPLAIN SELECT id FROM aftermind.searched WHERE terms @> ARRAY[7::bigint]")
+        near = await connection.fetch(
+            "EXPLAIN SELECT id FROM aftermind.searched WHERE indexed ORDER BY embedding <=> $1::text::halfvec LIMIT 5",
+            str([1.0] * 384),
+        )
+    await connection.close()
+
+    assert "episodes_terms" in str(said)
+    assert "episodes_embedding" in str(near)
+
+
+@pytest.fixture
+def bypassing(servers: Servers, database: Database) -> Iterator[str]:
+    """A login that is neither superuser nor owner, and bypasses row-level security all the same."""
+    name = f"bypass_{secrets.token_hex(4)}"
+    admin = servers.endpoints.admin_url
+    psql(admin, f"CREATE ROLE {name} LOGIN PASSWORD 'p' BYPASSRLS IN ROLE {tenancy.APP}")
+    _, _, place = database.app_url.rpartition("@")
+    yield f"postgresql://{name}:p@{place}"
+    psql(admin, f"DROP ROLE {name}")
+
+
+async def test_a_role_that_policies_do_not_bind_is_refused(database: Database, bypassing: str, redis_url: str) -> None:
+    bound = Settings(allow_owner=False, embedder="off")  # type: ignore[call-arg]
+    for url, why in ((database.admin_url, "bypasses"), (bypassing, "bypasses"), (database.url, "owns")):
+        memory = Memory(url, broker=redis_url, settings=bound)
+        with pytest.raises(errors.UnboundRole, match=why) as refused:
+            await memory.history(user_id="alice")
+        assert "AFTERMIND_ALLOW_OWNER" in str(refused.value)
+        assert not (await memory.health()).is_ready
+        await memory.close()
+        worker = bound.model_copy(update={"relay_url": SecretStr(url), "database_url": SecretStr(url)})
+        worker = worker.model_copy(update={"broker_url": SecretStr(redis_url)})
+        with pytest.raises(errors.UnboundRole):
+            await open_runtime(worker, worker="w")
+
+
+async def test_the_owner_is_taken_by_who_says_so(database: Database, redis_url: str) -> None:
+    lax = Settings(allow_owner=True, embedder="off")  # type: ignore[call-arg]
+    async with Memory(database.url, broker=redis_url, settings=lax) as memory:
+        assert await memory.history(user_id="alice") == []
+
+
+async def test_migrating_again_changes_no_policy_and_waits_for_nobody(database: Database) -> None:
+    reader = await asyncpg.connect(database.url)
+    async with reader.transaction():
+        await reader.execute("LOCK TABLE aftermind.episodes IN ROW EXCLUSIVE MODE")  # as a store job does
+        await asyncio.wait_for(migrate.apply(database.url), 10)
+    await reader.close()
+
+
+async def _write_as_another(app: PostgresDatabase) -> None:
+    async with app.transaction(namespace="acme") as tx:
+        await tx.enter("globex")
+        await tx.execute(ADD, {"namespace": "acme"})
