@@ -313,9 +313,14 @@ class Memory:
         owner = self._parts.scope(namespace=namespace, user_id=user_id)
         return await forgetting.forget(self._parts, owner, session_id=session_id, before=before, ids=ids)
 
-    async def export(self, *, user_id: str | None = None, namespace: str | None = None) -> Export:
-        """Everything of the user: episodes, facts with their history, blocks, summaries, profile, unfinished jobs."""
-        return await forgetting.export(self._parts, self._parts.scope(namespace=namespace, user_id=user_id))
+    async def export(
+        self, *, user_id: str | None = None, namespace: str | None = None, vectors: bool = False
+    ) -> Export:
+        """Everything of the user: episodes, what came of each, facts with their history, blocks, summaries, profile,
+        unfinished jobs and dead letters, what models have cost; with `vectors` the embeddings as well.
+        """
+        owner = self._parts.scope(namespace=namespace, user_id=user_id)
+        return await forgetting.export(self._parts, owner, vectors=vectors)
 
     @property
     def dead(self) -> DeadLetters:

@@ -83,6 +83,20 @@ def test_facts_are_drawn_anew_and_a_dry_run_says_that_nothing_changes(shell: She
     assert shell.run("reextract", "--extractor", "psychic").code == 2
 
 
+def test_everything_of_a_user_is_taken_along_and_then_forgotten(shell: Shell) -> None:
+    shell.must("ingest", _conversation(shell.folder, "finn.jsonl", _said("finn", "I live in Bergen.")))
+
+    taken = json.loads(shell.must("export", "--user", "finn", "--vectors"))
+    gone = shell.must("forget", "--user", "finn", "--yes")
+
+    assert [each["content"] for each in taken["episodes"]] == ["I live in Bergen."]
+    assert taken["facts"][0]["object"] == "Bergen"
+    assert len(taken["vectors"][taken["episodes"][0]["id"]]) == 384
+    assert "1 episodes" in gone
+    assert json.loads(shell.must("export", "--user", "finn"))["episodes"] == []
+    assert shell.run("forget", "--yes").code == 2, "nobody is forgotten by leaving the name out"
+
+
 def test_a_bad_line_is_reported_the_rest_is_stored_and_the_exit_code_is_1(shell: Shell) -> None:
     path = _conversation(shell.folder, "bad.jsonl", _said("carl", "I like chess."), "{not json", _said("carl", ""))
 

@@ -443,8 +443,12 @@ class ForgettingContract:
         gone, kept = said("forget me"), said("keep me", session="s2")
         await rig.add(gone, kept, vectors={gone.id: vector(1)})
 
+        embedded = await rig.do(lambda tx: rig.store.vectors(tx, ALICE))
         counts = await rig.forget(session_id="s1")
 
+        assert list(embedded) == [gone.id]
+        assert np.allclose(embedded[gone.id], vector(1), atol=1e-3)
+        assert await rig.do(lambda tx: rig.store.vectors(tx, ALICE)) == {}
         assert counts["episodes"] == 1
         assert await rig.history() == ["keep me"]
         assert (await rig.counts())["embedded"] == 0

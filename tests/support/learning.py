@@ -105,10 +105,12 @@ async def learning(
         summariser=summariser,
         profiler=profiler,
     )
-    async with Memory(settings=settings) as memory:
-        yield Learning(memory=memory, ledger=ledger, database=db, store=store, work=work)
-    for model in (extractor, summariser, profiler, embedder):
-        if (client := getattr(model, "_client", None)) is not None:
+    models = (extractor, summariser, profiler, embedder)
+    try:
+        async with Memory(settings=settings) as memory:
+            yield Learning(memory=memory, ledger=ledger, database=db, store=store, work=work)
+    finally:
+        for client in filter(None, (getattr(model, "_client", None) for model in models)):
             await client.close()
-    for close in (events.close, link.close, db.close):
-        await close()
+        for close in (events.close, link.close, db.close):
+            await close()

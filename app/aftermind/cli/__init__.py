@@ -15,6 +15,7 @@ from aftermind.cli import (
     ingest,
     learned,
     migrate,
+    personal,
     reextract,
     replay,
     stack,
@@ -30,7 +31,22 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-for family in (stack, ingest, ask, learned, dead, replay, reextract, worker, web, migrate, doctor, health, demo):
+for family in (
+    stack,
+    ingest,
+    ask,
+    learned,
+    personal,
+    dead,
+    replay,
+    reextract,
+    worker,
+    web,
+    migrate,
+    doctor,
+    health,
+    demo,
+):
     family.register(app)
 
 

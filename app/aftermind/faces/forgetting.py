@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime
 from uuid import UUID
 
 from uuid6 import uuid7
@@ -12,7 +12,8 @@ from aftermind import errors
 from aftermind.db.base import Transaction
 from aftermind.faces import reading
 from aftermind.faces.parts import Parts
-from aftermind.stores.base import DrewOn, Tombstone
+from aftermind.ledger.base import Spending
+from aftermind.stores.base import DrewOn, Tombstone, Vector
 from aftermind.types import (
     Block,
     Episode,
@@ -22,11 +23,13 @@ from aftermind.types import (
     JobId,
     JobKind,
     JobState,
+    Learned,
     NewJob,
     Profile,
     Scope,
     Summary,
 )
+from aftermind.wire.payloads import decode_turn, encode_turn
 
 PAGE = 1_000
 
@@ -41,7 +44,9 @@ class Forgot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
-    """Everything of a user. `episodes` include those on their way; `jobs` those that are not done."""
+    """Everything of a user. `episodes` include those on their way; `jobs` are those that are not done, and dead letters
+    with their payload. `vectors` are empty where they were not asked for.
+    """
 
     scope: Scope
     episodes: tuple[Episode, ...]
@@ -50,6 +55,9 @@ class Export:
     summaries: tuple[Summary, ...]
     profile: Profile | None
     jobs: tuple[Job, ...]
+    learned: tuple[Learned, ...] = ()
+    spending: tuple[Spending, ...] = ()
+    vectors: Mapping[EpisodeId, Vector] = field(default_factory=dict)
 
 
 async def forget(
@@ -71,6 +79,8 @@ async def forget(
     async def delete(tx: Transaction) -> dict[str, int]:
         drew_on = await parts.store.drew_on(tx, stone)
         counts = await parts.store.forget(tx, stone)
+        if not whole:
+            await _from_kept_turns(parts, tx, stone)
         if not whole and (drew_on.sessions or drew_on.evidence):
             await parts.ledger.enqueue(tx, [_rebuilding(owner, drew_on)])
         return counts
@@ -80,7 +90,7 @@ async def forget(
     return Forgot(rows=rows, pending_turns=await _on_their_way(parts, stone, whole=whole))
 
 
-async def export(parts: Parts, owner: Scope) -> Export:
+async def export(parts: Parts, owner: Scope, *, vectors: bool = False) -> Export:
     """Everything of a user, the newest rows included. Raises `StoreUnavailable`."""
     episodes = await reading.everything(parts, owner)
     async with parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
@@ -89,6 +99,9 @@ async def export(parts: Parts, owner: Scope) -> Export:
         blocks = await store.blocks(tx, owner)
         summaries = await store.summaries(tx, owner, limit=100_000)
         profile = await store.profile(tx, owner)
+        learned = await store.learned(tx, owner, None, limit=len(episodes) + 1)
+        embedded = await store.vectors(tx, owner) if vectors else {}
+    spent = await parts.ledger.spending(owner.namespace, since=date.min, owner=owner)
     jobs = await parts.ledger.jobs(owner=owner, limit=100_000)
     return Export(
         scope=owner,
@@ -97,8 +110,29 @@ async def export(parts: Parts, owner: Scope) -> Export:
         blocks=tuple(blocks),
         summaries=tuple(summaries),
         profile=profile,
+        learned=tuple(learned),
+        spending=tuple(spent),
+        vectors=embedded,
         jobs=tuple(job for job in jobs if not job.state.is_final or job.state is JobState.DEAD),
     )
+
+
+async def _from_kept_turns(parts: Parts, tx: Transaction, stone: Tombstone) -> None:
+    """Take what is forgotten out of turns that lie in the ledger: accepted and not stored yet, or dead letters."""
+    for job_id, payload in await parts.ledger.kept_turns(tx, stone.owner):
+        try:
+            turn = decode_turn(payload)
+        except errors.UnknownPayload:  # bytes that nobody can read, nor say what they are about
+            continue
+        left = [place for place, episode in enumerate(turn.episodes()) if not stone.covers(episode)]
+        if len(left) == len(turn.messages):
+            continue
+        rest = replace(
+            turn,
+            messages=tuple(turn.messages[place] for place in left),
+            episode_ids=tuple(turn.episode_ids[place] for place in left),
+        )
+        await parts.ledger.rewrite_turn(tx, job_id, encode_turn(rest) if left else None)
 
 
 async def _on_their_way(parts: Parts, stone: Tombstone, *, whole: bool) -> int:

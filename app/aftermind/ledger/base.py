@@ -93,6 +93,15 @@ class Ledger(Protocol):
     async def unstored(self, tx: Transaction, owner: Scope) -> list[bytes]:
         """Payloads of the owner's accepted turns that no store job has committed yet, oldest first."""
 
+    async def kept_turns(self, tx: Transaction, owner: Scope) -> list[tuple[JobId, bytes]]:
+        """Store jobs of the owner with their payload: accepted by Postgres and not stored yet, or dead. Locks them.
+
+        Those that a worker closes at this very moment are left out.
+        """
+
+    async def rewrite_turn(self, tx: Transaction, job_id: JobId, payload: bytes | None) -> None:
+        """Put another payload in a store job's place; None where all of its turn was forgotten."""
+
     # working
 
     async def claim(

@@ -62,14 +62,14 @@ class InMemoryLedger:
         """Note turns as stored; those that were not before."""
         new = set()
         for turn in turns:
-            if turn.job_id not in _jobs(tx):
+            if _is_new(tx, turn):
                 _keep(tx, Record(job=records.of_turn(turn, self._database.now(), JobState.DONE, None)))
                 new.add(turn.job_id)
         return frozenset(new)
 
     async def accept(self, tx: Transaction, turn: Turn, payload: bytes) -> bool:
         """Take a turn as a queued store job; False where the job id is known."""
-        if turn.job_id in _jobs(tx):
+        if not _is_new(tx, turn):
             return False
         _keep(tx, Record(job=records.of_turn(turn, self._database.now(), JobState.QUEUED, payload)))
         return True
@@ -83,6 +83,20 @@ class InMemoryLedger:
             for job in sorted(mine, key=records.created)
             if job.scope.owner == owner.owner and job.raw is not None
         ]
+
+    async def kept_turns(self, tx: Transaction, owner: Scope) -> list[tuple[JobId, bytes]]:
+        """Store jobs of the owner with their payload."""
+        jobs = [each.job for each in _jobs(tx).values() if each.job.kind is JobKind.STORE]
+        return [(job.id, job.raw) for job in jobs if job.raw is not None and job.scope.owner == owner.owner]
+
+    async def rewrite_turn(self, tx: Transaction, job_id: JobId, payload: bytes | None) -> None:
+        """Put another payload in a store job's place."""
+        record = _jobs(tx)[job_id]
+        if payload is None:
+            job = replace(record.job, raw=None, state=JobState.FORGOTTEN)
+            _keep(tx, replace(record, job=job, token=None, place=None))
+        else:
+            _keep(tx, replace(record, job=replace(record.job, raw=payload)))
 
     # working
 
@@ -314,13 +328,19 @@ class InMemoryLedger:
         if failure is not None:
             job = records.failed(job, failure)
         if state is JobState.DONE:
-            job = replace(job, answer=None, reason_code=None, error=None, fingerprint=None)
+            job = replace(job, answer=None, raw=None, reason_code=None, error=None, fingerprint=None)
         ended = replace(record, job=job, token=None, until=None, place=None)
         _keep(tx, records.ended(records.counted(ended, spent or Spent()), now, outcome, failure))
 
 
 def _jobs(tx: Transaction) -> dict[JobId, Record]:
     return mem(tx).table("jobs")
+
+
+def _is_new(tx: Transaction, turn: Turn) -> bool:
+    """Also where all of an earlier turn of the same idempotency key was forgotten."""
+    known = _jobs(tx).get(turn.job_id)
+    return known is None or known.job.state is JobState.FORGOTTEN
 
 
 def _keep(tx: Transaction, record: Record) -> None:

@@ -115,6 +115,14 @@ class PostgresLedger:
         """Accepted turns of the owner that are not stored yet, oldest first."""
         return await entering.unstored(tx, owner)
 
+    async def kept_turns(self, tx: Transaction, owner: Scope) -> list[tuple[JobId, bytes]]:
+        """Store jobs of the owner with their payload."""
+        return await entering.kept_turns(tx, owner)
+
+    async def rewrite_turn(self, tx: Transaction, job_id: JobId, payload: bytes | None) -> None:
+        """Put another payload in a store job's place."""
+        await entering.rewrite_turn(tx, job_id, payload)
+
     # working
 
     async def claim(

@@ -95,14 +95,17 @@ _FOLLOWS = text(
     """
 )
 
+# The id of a turn with an idempotency key comes again where the key is used again: where the first was forgotten, the
+# second is a turn of its own.
 _RECORD = text(
     """
-    INSERT INTO aftermind.jobs (id, namespace, user_id, session_id, agent_id, kind, state, effect_key)
+    INSERT INTO aftermind.jobs AS there (id, namespace, user_id, session_id, agent_id, kind, state, effect_key)
     SELECT id, namespace, user_id, session_id, agent_id, 'store', 'done', CAST(id AS text)
     FROM unnest(CAST(:ids AS uuid[]), CAST(:namespaces AS text[]), CAST(:users AS text[]), CAST(:sessions AS text[]),
                 CAST(:agents AS text[])) AS given (id, namespace, user_id, session_id, agent_id)
     ORDER BY given.id
-    ON CONFLICT (id) DO NOTHING
+    ON CONFLICT (id) DO UPDATE SET state = 'done', created_at = now(), updated_at = now()
+    WHERE there.state = 'forgotten' AND there.kind = 'store'
     RETURNING id
     """
 )
@@ -110,10 +113,12 @@ _RECORD = text(
 # An agent sees no other tenant's jobs, so it cannot tell its place among them: the claim that promotes it does.
 _ACCEPT = text(
     """
-    INSERT INTO aftermind.jobs (id, namespace, user_id, session_id, agent_id, kind, state, raw, effect_key)
+    INSERT INTO aftermind.jobs AS there (id, namespace, user_id, session_id, agent_id, kind, state, raw, effect_key)
     VALUES (CAST(:id AS uuid), :namespace, :user, :session, :agent, 'store', 'queued', :raw,
             CAST(CAST(:id AS uuid) AS text))
-    ON CONFLICT (id) DO NOTHING
+    ON CONFLICT (id) DO UPDATE SET state = 'queued', raw = excluded.raw, turn = NULL, attempts = 0, lost_leases = 0,
+        run_at = now(), created_at = now(), updated_at = now()
+    WHERE there.state = 'forgotten' AND there.kind = 'store'
     RETURNING id
     """
 )
@@ -124,6 +129,25 @@ _UNSTORED = text(
     SELECT raw FROM aftermind.jobs
     WHERE namespace = :namespace AND user_id = :user AND raw IS NOT NULL AND kind = 'store' AND {UNFINISHED}
     ORDER BY created_at
+    """
+)
+
+
+# One that a store job has locked ends at this moment: it meets the tombstone, and keeps no payload.
+_KEPT = text(
+    """
+    SELECT id, raw FROM aftermind.jobs
+    WHERE namespace = :namespace AND user_id = :user AND kind = 'store' AND raw IS NOT NULL
+    ORDER BY id FOR UPDATE SKIP LOCKED
+    """
+)
+_REWRITE = text(
+    """
+    UPDATE aftermind.jobs
+    SET raw = CAST(:raw AS bytea), token = CASE WHEN CAST(:raw AS bytea) IS NULL THEN NULL ELSE token END,
+        state = CASE WHEN CAST(:raw AS bytea) IS NULL THEN 'forgotten' ELSE state END,
+        turn = CASE WHEN CAST(:raw AS bytea) IS NULL THEN NULL ELSE turn END, updated_at = clock_timestamp()
+    WHERE id = :id
     """
 )
 
@@ -182,6 +206,17 @@ async def unstored(tx: Transaction, owner: Scope) -> list[bytes]:
     """See `Ledger.unstored`."""
     rows = await pg(tx).rows(_UNSTORED, namespace=owner.namespace, user=owner.user_column)
     return [bytes(row.raw) for row in rows]
+
+
+async def kept_turns(tx: Transaction, owner: Scope) -> list[tuple[JobId, bytes]]:
+    """See `Ledger.kept_turns`. By `jobs_owner`."""
+    rows = await pg(tx).rows(_KEPT, namespace=owner.namespace, user=owner.user_column)
+    return [(JobId(row.id), bytes(row.raw)) for row in rows]
+
+
+async def rewrite_turn(tx: Transaction, job_id: JobId, payload: bytes | None) -> None:
+    """See `Ledger.rewrite_turn`. A store job that runs meanwhile has its lease no more, and writes nothing."""
+    await pg(tx).execute(_REWRITE, {"id": job_id, "raw": payload})
 
 
 async def _follow(tx: Transaction, pairs: Sequence[tuple[NewJob, JobId]]) -> None:

@@ -102,7 +102,7 @@ def _estimate(plan: ReplayPlan, rows: Sequence[Row[Any]]) -> Estimate:
 
 
 def _shadow(row: Row[Any]) -> Shadow:
-    found: Mapping[str, list[str]] = orjson.loads(row.note) if row.state == JobState.DONE else {}
+    found: Mapping[str, list[str]] = orjson.loads(row.note) if row.state == JobState.DONE and row.note else {}
     return Shadow(
         job_id=JobId(row.origin_job_id),
         state=JobState(row.state),

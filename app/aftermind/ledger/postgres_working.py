@@ -111,7 +111,8 @@ _CLOSE = text(
             run_at = CASE WHEN CAST(:after AS interval) IS NULL THEN run_at
                      ELSE clock_timestamp() + CAST(:after AS interval) END,
             turn = NULL, token = NULL, lease_until = NULL, updated_at = clock_timestamp(),
-            answer = CASE WHEN :state = 'done' THEN NULL ELSE answer END, note = coalesce(:note, note),
+            answer = CASE WHEN :state = 'done' THEN NULL ELSE answer END,
+            raw = CASE WHEN :state = 'done' THEN NULL ELSE raw END, note = coalesce(:note, note),
             reason_code = CASE WHEN :state = 'done' THEN NULL ELSE coalesce(:reason_code, reason_code) END,
             error_class = CASE WHEN :state = 'done' THEN NULL ELSE coalesce(:error_class, error_class) END,
             error = CASE WHEN :state = 'done' THEN NULL ELSE coalesce(:error, error) END,

@@ -180,6 +180,9 @@ class Store(Protocol):
     async def embedded(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> frozenset[EpisodeId]:
         """Which of them have a vector."""
 
+    async def vectors(self, tx: Transaction, owner: Scope) -> dict[EpisodeId, Vector]:
+        """Every vector of the owner's episodes."""
+
     # mining
 
     async def unmined(self, tx: Transaction, owner: Scope, session_id: str | None, *, limit: int) -> list[Episode]:

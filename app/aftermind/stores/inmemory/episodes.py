@@ -47,6 +47,10 @@ class InMemoryEpisodes:
                 there += 1
         return there
 
+    async def vectors(self, tx: Transaction, owner: Scope) -> dict[EpisodeId, Vector]:
+        """Every vector of the owner's episodes."""
+        return dict(mem(tx).rows("vectors", owner_key(owner)))
+
     async def episodes(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[Episode]:
         """Those of the owner that exist, in the order asked for."""
         rows = mem(tx).rows("episodes", owner_key(owner))

@@ -46,10 +46,12 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
         episodes = run.rows("episodes", key)
         gone = {id_ for id_, episode in episodes.items() if tombstone.covers(episode)}
         sessions = {episodes[id_].scope.session_id for id_ in gone}
+        counts = {"episodes": len(gone)}
+        _forget_traces(run, tombstone.owner, gone)
         for id_ in gone:
             for table in ("episodes", "vectors", "extractions", "unprofiled"):
                 run.drop(run.rows(table, key), id_)
-        counts = {"episodes": len(gone), "facts": _forget_facts(run, key, gone)}
+        counts["facts"] = _forget_facts(run, key, gone)
         counts["summaries"] = sum(run.drop(run.rows("summaries", key), session) for session in sessions)
         counts["traits"] = _forget_traits(run, key, gone)
         if tombstone.session_id is None and tombstone.before is None and not tombstone.ids:
@@ -115,6 +117,16 @@ def _forget_whole(run: MemoryTransaction, key: tuple[str, str], counts: dict[str
     more["profiles"] = int(run.drop(run.table("profiles"), key))
     run.put(run.table("events"), key, [])
     return more
+
+
+def _forget_traces(run: MemoryTransaction, owner: Scope, gone: set[EpisodeId]) -> None:
+    """Answers of models that drew on what goes."""
+    jobs, names = run.table("jobs"), {str(id_) for id_ in gone}
+    for id_, record in list(jobs.items()):
+        job = record.job
+        told = job.answer.get("episodes") if job.answer is not None and job.scope.owner == owner.owner else None
+        if isinstance(told, list) and names.intersection(map(str, told)):
+            run.put(jobs, id_, replace(record, job=replace(job, answer=None)))
 
 
 def _forget_jobs(run: MemoryTransaction, stone: Tombstone) -> int:

@@ -63,6 +63,12 @@ _ADD = text(
     """
 )
 
+_VECTORS = text(
+    """
+    SELECT id, embedding FROM aftermind.episodes
+    WHERE namespace = :namespace AND user_id = :user AND embedding IS NOT NULL ORDER BY position
+    """
+)
 _SET_VECTORS = text(
     """
     UPDATE aftermind.episodes AS episodes SET embedding = given.embedding
@@ -141,6 +147,12 @@ async def set_vectors(tx: Transaction, vectors: Mapping[tuple[Scope, EpisodeId],
         ids=[id_ for _, id_ in vectors],
         vectors=[encode_half(vector) for vector in vectors.values()],
     )
+
+
+async def vectors(tx: Transaction, owner: Scope) -> dict[EpisodeId, Vector]:
+    """See `Store.vectors`. By the primary key's owner."""
+    rows = await pg(tx).rows(_VECTORS, namespace=owner.namespace, user=owner.user_column)
+    return {EpisodeId(row.id): row.embedding for row in rows}
 
 
 async def by_ids(tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[Episode]:

@@ -31,6 +31,7 @@ _COVERED = f"""
     AND (cardinality(CAST(:ids AS uuid[])) > 0 OR CAST(:session AS text) IS NULL OR session_id = :session)
     AND (cardinality(CAST(:ids AS uuid[])) > 0 OR CAST(:before AS timestamptz) IS NULL OR occurred_at < :before)
 """
+# What goes with the episodes: answers of models that drew on them, and what shadow runs found.
 # The sources go with their episodes; a fact that had sources and has none left goes too, and what it had ended goes on:
 # that somebody moved must not be told by the end of the home before.
 _EPISODES = text(
@@ -70,6 +71,14 @@ _EPISODES = text(
     ), summaries AS (
         DELETE FROM aftermind.summaries
         WHERE {_OWNED} AND session_id IN (SELECT coalesce(session_id, '') FROM gone) RETURNING session_id
+    ), answers AS (
+        UPDATE aftermind.jobs SET answer = NULL
+        WHERE {_OWNED} AND answer IS NOT NULL
+          AND answer -> 'episodes' ?| (SELECT coalesce(array_agg(CAST(id AS text)), '{{}}') FROM gone)
+        RETURNING id
+    ), foreseen AS (
+        UPDATE aftermind.jobs SET note = NULL
+        WHERE {_OWNED} AND kind = 'shadow' AND note IS NOT NULL AND EXISTS (SELECT FROM gone) RETURNING id
     )
     SELECT (SELECT count(*) FROM gone) AS episodes, (SELECT count(*) FROM facts) AS facts,
            (SELECT count(*) FROM traits) AS traits, (SELECT count(*) FROM summaries) AS summaries
@@ -96,6 +105,8 @@ _JOBS = text(
         WHERE {_OWNED} AND created_at <= :at AND state <> 'forgotten'
           AND (CAST(:session AS text) IS NULL OR session_id = :session)
         RETURNING id
+    ), attempts AS (
+        UPDATE aftermind.job_attempts SET error = NULL FROM gone WHERE job_id = gone.id
     )
     SELECT count(*) AS jobs FROM gone
     """

@@ -68,6 +68,10 @@ class PostgresStore(PostgresLearning):
         """Which of them have a vector."""
         return await episodes.embedded(tx, owner, ids)
 
+    async def vectors(self, tx: Transaction, owner: Scope) -> dict[EpisodeId, Vector]:
+        """Every vector of the owner's episodes."""
+        return await episodes.vectors(tx, owner)
+
     # mining
 
     async def unmined(self, tx: Transaction, owner: Scope, session_id: str | None, *, limit: int) -> list[Episode]:
