@@ -206,16 +206,17 @@ async def _tokens(ends: Endpoints) -> int:
 
 
 def _database(ends: Endpoints) -> PostgresDatabase:
-    return PostgresDatabase(ends.postgres_url, application_name="model-calls")
+    return PostgresDatabase(ends.relay_url, application_name="model-calls")
 
 
 def _memory(ends: Endpoints) -> Memory:
-    return Memory(ends.postgres_url, broker=ends.redis_url, settings=Settings(embedder="off"))  # type: ignore[call-arg]
+    return Memory(ends.app_url, broker=ends.redis_url, settings=Settings(embedder="off"))  # type: ignore[call-arg]
 
 
 def _environment(ends: Endpoints, model: ScriptedOpenAI) -> dict[str, str]:
     named = {f"AFTERMIND_{name.upper()}": str(value) for name, value in MODELS.items()}
-    return environment(ends.postgres_url, ends.redis_url, OPENAI_API_KEY="k", OPENAI_BASE_URL=model.url, **named)
+    named |= {"AFTERMIND_RELAY_URL": ends.relay_url, "OPENAI_API_KEY": "k", "OPENAI_BASE_URL": model.url}
+    return environment(ends.app_url, ends.redis_url, **named)
 
 
 # a trickle, by an injected clock

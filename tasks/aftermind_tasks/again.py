@@ -14,7 +14,7 @@ from aftermind.events.types import MemoryFactsExtracted
 from aftermind.llm import resolver
 from aftermind.llm.base import Extraction, Extractor
 from aftermind.stores.base import Mined, MiningOutcome
-from aftermind.types import Episode, JobId, Json, Lease, Scope
+from aftermind.types import Episode, JobId, JobState, Json, Lease, Scope
 from aftermind_tasks import mining
 from aftermind_tasks.outcomes import Done, Outcome
 from aftermind_tasks.runtime import Runtime
@@ -75,10 +75,12 @@ async def foresee(runtime: Runtime, lease: Lease) -> Outcome:
 async def _answer(runtime: Runtime, lease: Lease, origin: JobId) -> Answered | None:
     """Episodes and claims; an answer that an earlier try has kept is not asked for, nor paid, again."""
     extractor = _extractor(runtime, lease.job.payload)
-    scope = lease.job.scope
+    scope, former = lease.job.scope, await runtime.ledger.job(origin)
     async with runtime.db.transaction(namespace=scope.namespace, read_only=True) as tx:
         episodes = await runtime.store.mined_in(tx, scope.owner, origin)
-        if not episodes:  # it died before it mined anything: what it was for waits still
+        if not episodes and (
+            former is None or former.state is not JobState.DONE
+        ):  # it died before it mined anything: what it was for waits still
             episodes = await runtime.store.unmined(tx, scope.owner, scope.session_id, limit=MOST)
     kept = lease.job.answer
     if kept is not None:

@@ -38,11 +38,12 @@ _DUE = text("UPDATE aftermind.jobs SET run_at = now() WHERE id = :id")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learning:
-    """A memory, the work behind it, and the ledger to look at."""
+    """A memory, the work behind it, and the ledger to look at. `owner` sees everything of everybody."""
 
     memory: Memory
     ledger: PostgresLedger
     database: PostgresDatabase
+    owner: PostgresDatabase
     store: PostgresStore
     work: Callable[[], Awaitable[bool]]
 
@@ -74,7 +75,9 @@ async def learning(
     """A memory on these servers, with the scripted provider as its model, or rules where there is none."""
     settings = Settings(
         **{
-            "database_url": database.url,
+            "database_url": database.app_url,
+            "relay_url": database.relay_url,
+            "allow_owner": False,
             "broker_url": redis_url,
             "redis_prefix": f"learning-{uuid4().hex[:8]}:",
             "state_dir": state_dir,
@@ -86,8 +89,9 @@ async def learning(
             **changed,
         }
     )
-    db = PostgresDatabase(
-        database.url, timeout_seconds=10.0, connect_timeout_seconds=5.0, pool_size=5, application_name="learning"
+    db, owner = (
+        PostgresDatabase(url, timeout_seconds=10.0, connect_timeout_seconds=5.0, pool_size=5, application_name="tests")
+        for url in (database.relay_url, database.url)
     )
     link = RedisLink(redis_url, timeout=2.0, name="learning")
     events = EventBus(db, link, Keys(settings.redis_prefix))
@@ -108,9 +112,9 @@ async def learning(
     models = (extractor, summariser, profiler, embedder)
     try:
         async with Memory(settings=settings) as memory:
-            yield Learning(memory=memory, ledger=ledger, database=db, store=store, work=work)
+            yield Learning(memory=memory, ledger=ledger, database=db, owner=owner, store=store, work=work)
     finally:
         for client in filter(None, (getattr(model, "_client", None) for model in models)):
             await client.close()
-        for close in (events.close, link.close, db.close):
+        for close in (events.close, link.close, db.close, owner.close):
             await close()

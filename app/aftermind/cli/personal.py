@@ -5,6 +5,7 @@ import sys
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
+from uuid import UUID
 
 import orjson
 import typer
@@ -96,4 +97,6 @@ def _plain(value: Any) -> Any:  # Any: whatever an export holds, as JSON
         return [_plain(each) for each in value]
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
+    if isinstance(value, UUID):  # a driver's UUID is a subclass, which orjson does not take
+        return str(value)
     return value.tolist() if hasattr(value, "tolist") else value

@@ -55,8 +55,8 @@ _RESTORE = text(
     FROM aftermind.extractions AS mined
     JOIN aftermind.episodes AS episodes ON episodes.namespace = mined.namespace
          AND episodes.user_id = mined.user_id AND episodes.id = mined.episode_id
-    WHERE mined.job_id IS NOT NULL AND NOT EXISTS (SELECT FROM aftermind.jobs AS known WHERE known.id = mined.job_id)
-      AND (CAST(:namespace AS text) IS NULL OR mined.namespace = :namespace)
+    WHERE mined.namespace = :namespace AND mined.job_id IS NOT NULL
+      AND NOT EXISTS (SELECT FROM aftermind.jobs AS known WHERE known.id = mined.job_id)
       AND (CAST(:user AS text) IS NULL OR mined.user_id = :user)
       AND (CAST(:session AS text) IS NULL OR episodes.session_id = :session)
       AND (CAST(:since AS timestamptz) IS NULL OR mined.at >= :since)
@@ -85,9 +85,9 @@ class PostgresReplays:
         """Freeze what fits now into the items of a draft."""
         check_plan(new)
         plan_id = PlanId(uuid7().hex)
-        async with self._database.transaction() as tx:
+        async with self._database.transaction(namespace=wanted.namespace) as tx:
             await pg(tx).execute(insert(REPLAY_PLANS).values(_columns(plan_id, wanted, new)))
-            if new.mode is ReplayMode.REEXTRACT and not wanted.ids:
+            if new.mode is ReplayMode.REEXTRACT and wanted.namespace is not None and not wanted.ids:
                 await _restore(tx, wanted)
             frozen = await pg(tx).execute(_freeze(plan_id, wanted, new.mode))
             if not frozen.rowcount:
@@ -97,7 +97,11 @@ class PostgresReplays:
     async def estimate(self, plan_id: PlanId) -> Estimate:
         """The dry run: counts, times, cost, conflicts."""
         async with self._database.transaction(read_only=True) as tx:
-            return await foresight.estimate(tx, await self._required(tx, plan_id))
+            plan = await self._required(tx, plan_id)
+        namespace = plan.filter.get("namespace")  # facts are seen in a tenant that is named, and in no other
+        named = namespace if isinstance(namespace, str) else None
+        async with self._database.transaction(namespace=named, read_only=True) as tx:
+            return await foresight.estimate(tx, plan)
 
     async def shadow(self, plan_id: PlanId, *, sample: int = SHADOWS) -> list[JobId]:
         """Put in jobs that run a sample of the items without writing. Only extractions have something to show."""
@@ -204,11 +208,9 @@ def _freeze(plan_id: PlanId, wanted: JobFilter, mode: ReplayMode) -> Any:  # Any
             EXTRACTIONS.c.user_id == JOBS.c.user_id,
             EXTRACTIONS.c.job_id == JOBS.c.id,
         )
-        fits = and_(
-            conditions(wanted, (*states_of(wanted), JobState.DONE.value)),
-            JOBS.c.kind == JobKind.EXTRACT.value,
-            or_(JOBS.c.state != JobState.DONE.value, mined.exists()),  # one of which nothing is left has no part in it
-        )
+        fits = and_(conditions(wanted, (*states_of(wanted), JobState.DONE.value)), JOBS.c.kind == JobKind.EXTRACT.value)
+        if wanted.namespace is not None:  # one that has the last word about nothing any more has no part in it
+            fits = and_(fits, or_(JOBS.c.state != JobState.DONE.value, mined.exists()))
     place = func.row_number().over(order_by=(JOBS.c.created_at, JOBS.c.id))
     chosen = select(literal(plan_id), JOBS.c.id, place, literal(ItemState.WAITING.value)).where(fits)
     return insert(REPLAY_ITEMS).from_select(["plan_id", "job_id", "place", "state"], chosen)

@@ -31,7 +31,7 @@ _TABLES = text("SELECT table_name FROM information_schema.tables WHERE table_sch
 async def places(learnt: Learning, needle: str) -> set[str]:
     """The tables in which a text is found."""
     found = set()
-    async with learnt.database.transaction(read_only=True) as tx:
+    async with learnt.owner.transaction(read_only=True) as tx:
         for row in await pg(tx).rows(_TABLES):
             table = row.table_name
             counted = await pg(tx).row(

@@ -67,7 +67,7 @@ async def test_a_summary_has_what_came_late_behind_its_place(
         before = await learnt.memory.summary(user_id=user, session_id="s1")
         assert before is not None
         history = await learnt.memory.history(user_id=user, session_id="s1")
-        async with learnt.database.transaction() as tx:  # as a turn that was spooled on another host
+        async with learnt.database.transaction(namespace="default") as tx:  # as a turn that was spooled on another host
             late = replace(history[0], id=EpisodeId(uuid4()), position=history[0].position - 10)
             await learnt.store.add_episodes(tx, [late])
         await learnt.learn(user, chat(1, 3))
@@ -192,5 +192,5 @@ async def test_a_summary_on_its_way_for_something_forgotten_writes_nothing(
 
 
 async def _trait(learnt: Learning, user: str, name: str, value: str) -> None:
-    async with learnt.database.transaction() as tx:
+    async with learnt.database.transaction(namespace="default") as tx:
         await learnt.store.merge_profile(tx, Scope(user_id=user), {name: Trait(value=value)}, at=datetime.now(UTC))

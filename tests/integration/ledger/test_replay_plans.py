@@ -191,7 +191,8 @@ async def test_extractions_that_succeeded_can_be_repeated_too(replays: PostgresR
     await letters.mine(done)
     await letters.bury(kind="embed", state="done")
     await letters.bury(kind="extract", state="done")  # another has had the last word about what it mined
-    plan = await running(replays, mode=ReplayMode.REEXTRACT, overrides={"model": "gpt-5"})
+    wanted = JobFilter(namespace="default")
+    plan = await running(replays, wanted, mode=ReplayMode.REEXTRACT, overrides={"model": "gpt-5"})
 
     await step_until(replays, plan, 1)
 

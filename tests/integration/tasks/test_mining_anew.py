@@ -153,7 +153,7 @@ async def test_what_was_mined_by_a_job_that_is_pruned_can_be_mined_anew(
     await runtime.replays.start(plan.id)
     await runtime.replays.step(plan.id)
     await work(runtime, JobKind.EXTRACT, replays=True)
-    again = await runtime.replays.plan(JobFilter(), REEXTRACT)
+    again = await runtime.replays.plan(JobFilter(namespace="default"), REEXTRACT)
 
     assert plan.size == 1
     assert {fact.object for fact in await facts(runtime) if not fact.superseded_at} == {"Oslo"}
