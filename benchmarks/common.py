@@ -56,12 +56,11 @@ class Report:
         self, name: str, value: Value, *, at_most: float | None = None, at_least: float | None = None, note: str = ""
     ) -> None:
         """Note a figure; a bound makes it a target."""
-        bound = at_most if at_most is not None else at_least
-        target = "" if bound is None else f"{'≤' if at_most is not None else '≥'} {bound:g}"
+        bounds = [f"{sign} {bound:g}" for sign, bound in (("≥", at_least), ("≤", at_most)) if bound is not None]
         holds: bool | None = None
-        if bound is not None and isinstance(value, int | float):
-            holds = value <= bound if at_most is not None else value >= bound
-        self.figures.append(Figure(name=name, value=value, target=target, holds=holds, note=note))
+        if bounds and isinstance(value, int | float):
+            holds = (at_least is None or value >= at_least) and (at_most is None or value <= at_most)
+        self.figures.append(Figure(name=name, value=value, target=", ".join(bounds), holds=holds, note=note))
 
     @property
     def failed(self) -> list[Figure]:

@@ -214,6 +214,9 @@ class Settings(BaseSettings):
     shutdown_grace_seconds: float = Field(
         20.0, gt=0, description="After SIGTERM, what still runs so long is handed back. Kubernetes kills after 30."
     )
+    ready_file: Path | None = Field(
+        None, description="A worker or reconciler creates it once it takes work, for whoever started the process."
+    )
     worker_max_memory_bytes: int = Field(
         1_073_741_824, gt=0, description="A worker process that has grown beyond it finishes its work and stops."
     )

@@ -30,6 +30,11 @@ class Pace:
             "AFTERMIND_BACKOFF_CAP_SECONDS": "2",
             "AFTERMIND_EXTRACT_QUIET_SECONDS": "1",
             "AFTERMIND_EXTRACT_MAX_WAIT_SECONDS": "3",
+            # Else nothing is quiet before three minutes are over: what condenses waits for a user who is silent.
+            "AFTERMIND_SUMMARY_QUIET_SECONDS": "2",
+            "AFTERMIND_SUMMARY_MAX_WAIT_SECONDS": "6",
+            "AFTERMIND_PROFILE_QUIET_SECONDS": "2",
+            "AFTERMIND_PROFILE_MAX_WAIT_SECONDS": "6",
             "AFTERMIND_MODEL_TIMEOUT_SECONDS": "3",
             # Ten processes share two cores here: these budgets are twice the default, so that what is counted as
             # degraded is what a fault did.

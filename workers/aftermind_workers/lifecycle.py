@@ -18,7 +18,7 @@ from aftermind import errors
 from aftermind.settings import Settings
 from aftermind.wire import queues
 from aftermind_tasks.runtime import Runtime, open_runtime
-from aftermind_workers import config, metrics, reconciler, replayer
+from aftermind_workers import config, metrics, readiness, reconciler, replayer
 from aftermind_workers.limits import Gates
 from aftermind_workers.loop import LoopThread
 
@@ -121,6 +121,7 @@ def _names(given: object) -> list[str]:
 def _on_ready(settings: Settings) -> Any:  # Any: a signal's receiver
     def ready(*, sender: Any, **_: object) -> None:  # Any: Celery's consumer
         if sender.pool.__class__.__module__.endswith("prefork"):
+            readiness.tell(settings)
             return  # the parent only forks; each child opens at its first bell
         names = frozenset(sender.app.amqp.queues.consume_from)
         # In a thread: a store that is away when the worker starts must not leave it without its understudies.
@@ -138,6 +139,7 @@ def _begin(settings: Settings, names: frozenset[str]) -> None:
         except (errors.Unavailable, errors.SchemaOutdated) as exc:
             log.warning("worker waits", extra={"error": str(exc)})
             time.sleep(OPEN_SECONDS)
+    readiness.tell(settings)
     worker.loop.submit(worker.watch_memory(settings.worker_max_memory_bytes))
     if queues.STORE in names:
         # An understudy: whoever holds the advisory lock does the work, so an operator who starts store workers

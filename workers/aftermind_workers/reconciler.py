@@ -26,7 +26,7 @@ from aftermind.types import JobId
 from aftermind.wire import queues
 from aftermind.wire.epoch import ensure_epoch
 from aftermind_tasks.runtime import Runtime, open_runtime
-from aftermind_workers import metrics
+from aftermind_workers import metrics, readiness
 
 log = logging.getLogger(__name__)
 
@@ -166,6 +166,7 @@ async def run(
 
 async def _main() -> None:
     runtime = await open_runtime(Settings(), worker=f"{socket.gethostname()}:{os.getpid()}:reconciler")  # type: ignore[call-arg]
+    readiness.tell(runtime.settings)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

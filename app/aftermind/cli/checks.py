@@ -10,19 +10,23 @@ from functools import wraps
 from typing import ParamSpec
 
 from aftermind import errors
+from aftermind.cli import canary
 from aftermind.db import migrate, probe
 from aftermind.faces.addresses import Addresses
 from aftermind.faces.health import spooled_bytes
 from aftermind.faces.wiring import open_parts
 from aftermind.llm import resolver
+from aftermind.llm.gate import ProviderState
 from aftermind.settings import Settings
 from aftermind.wire.connection import RedisLink, unavailable
+from aftermind.wire.keys import Keys
 
 P = ParamSpec("P")
 
 CLOCKS_APART = 2.0  # seconds: order within a session is kept by Redis, but what people read is our clock
 FREE_DISK = 1024**3
 LOOK_SECONDS = 10.0
+PAUSED = "Correct the key (OPENAI_API_KEY, in the workers' environment), or the budget, or wait for the provider."
 OLD_WORK = 60.0  # seconds that runnable work may lie: a bell takes milliseconds
 
 
@@ -148,9 +152,25 @@ async def work(found: Addresses, settings: Settings) -> list[Finding]:
                 remedy = "Each is kept whole, with its reason. Mend the cause, then replay them."
                 said = f"{row.dead:,} dead letters"
                 findings.append(Finding(what=f"{row.kind} jobs", seen=said, verdict=Verdict.WARNING, remedy=remedy))
+        findings += [
+            Finding(what=f"provider {each.provider}", seen=_paused(each), verdict=Verdict.BAD, remedy=PAUSED)
+            for each in await parts.gate.states()
+            if each.why is not None
+        ]
         return findings or [Finding(what="work", seen="nothing waits")]
     finally:
         await parts.close()
+
+
+@_looking("workers", "See `aftermind status`, and the logs of the workers.")
+async def workers(url: str, settings: Settings) -> list[Finding]:
+    """Whether a bell is taken from each queue: the canary."""
+    link = RedisLink(url, timeout=2.0, name="aftermind-canary")
+    try:
+        waits = await canary.sing(link, Keys(settings.redis_prefix))
+    finally:
+        await link.close()
+    return [_sung(queue, wait) for queue, wait in waits.items()]
 
 
 async def disk(settings: Settings) -> list[Finding]:
@@ -240,6 +260,18 @@ def _clock(what: str, ahead: float) -> Finding:
     return Finding(
         what=what, seen=f"its clock is {abs(ahead):.1f} s {side} ours", verdict=Verdict.WARNING, remedy=remedy
     )
+
+
+def _sung(queue: str, wait: float | None) -> Finding:
+    if wait is not None:
+        return Finding(what=f"queue {queue}", seen=f"a worker took a bell in {1000 * wait:.0f} ms")
+    remedy = f"Run `aftermind worker --queues {queue}`, or more of them: all may be busy."
+    seen = f"nobody took a bell within {canary.LONGEST_SECONDS:g} s"
+    return Finding(what=f"queue {queue}", seen=seen, verdict=Verdict.WARNING, remedy=remedy)
+
+
+def _paused(state: ProviderState) -> str:
+    return f"not asked for {state.wait_seconds:.0f} s: {state.why}. Its jobs wait, and use no try up"
 
 
 def _backlog(what: str, count: int, age: float, kind: str) -> Finding:

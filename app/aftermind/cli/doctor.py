@@ -51,6 +51,8 @@ async def examine(settings: Settings) -> list[Finding]:
             checks.work(found, settings),
             *looks,
         ]
+    if found.redis is not None and found.broker == found.redis:
+        looks.append(checks.workers(found.redis, settings))
     if found.redis is not None and not found.replicas:
         looks.insert(1, checks.no_replica())
     return [finding for findings in await asyncio.gather(*looks) for finding in findings]

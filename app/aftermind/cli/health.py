@@ -11,8 +11,6 @@ from aftermind.memory import Memory
 from aftermind.types import JobKind
 from aftermind.wire import queues
 
-OLDEST_SECONDS = 120.0  # a bell takes milliseconds; the reconciler rings again within 60 s at the latest
-
 Queues = Annotated[str, typer.Option("--queues", "-Q", help="Comma-separated queues to judge; or all.")]
 
 
@@ -32,10 +30,15 @@ def health(*, named: Queues = "all") -> None:
     away = [f"{part.name}: {part.detail}" for part in seen.parts if part.needed and part.state == "down"]
     lying = [
         f"{row.kind}: {row.runnable:,} could run, the oldest since {row.age_seconds:.0f} s"
-        for row in seen.work
-        if row.age_seconds > OLDEST_SECONDS and queues.QUEUE_OF[JobKind(row.kind)] in wanted
+        for row in seen.lying
+        if queues.QUEUE_OF[JobKind(row.kind)] in wanted
     ]
     complaints = [*away, *lying]
+    for part in seen.parts:
+        if part.state == "degraded" or (part.state == "down" and not part.needed):
+            console.warn(
+                f"{part.name}: {part.detail}"
+            )  # a refused key, a full spool: said, and no reason to restart us
     out.print("\n".join(complaints) or "well")
     if complaints:
         raise typer.Exit(1)

@@ -1,6 +1,7 @@
 """`aftermind ingest`: conversations from files, handed over turn by turn; run again, it resumes where it stopped."""
 
 import asyncio
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from aftermind.memory import Memory
 AT_ONCE = 64  # turns on their way at once: they share round trips, and a file is never held in memory twice
 SHOWN = 20  # bad lines named one by one; the rest is counted
 LOOK_SECONDS = 0.25
+STILL_SECONDS = 45.0  # without any change, nobody works: a lease runs out and is rung for again well within it
 
 Files = Annotated[list[Path], typer.Argument(help="OpenAI chat JSONL, or LoCoMo JSON.", show_default=False)]
 User = Annotated[str | None, typer.Option("--user", "-u", help="User of conversations that name none.")]
@@ -35,6 +37,22 @@ class Ingested:
     messages: int = 0
     users: set[tuple[str | None, str | None]] = field(default_factory=set)  # namespace, user
     bad: list[BadLine] = field(default_factory=list)
+    stalled: str = ""  # why the end was not waited for, if it was not
+
+
+@dataclass(slots=True)
+class Watch:
+    """Notices when nothing has changed for a while."""
+
+    still_seconds: float
+    _last: object = None
+    _since: float = field(default_factory=time.monotonic)
+
+    def is_still(self, seen: object) -> bool:
+        """Whether what is seen has been the same for too long."""
+        if seen != self._last:
+            self._last, self._since = seen, time.monotonic()
+        return time.monotonic() - self._since > self.still_seconds
 
 
 def register(app: typer.Typer) -> None:
@@ -53,19 +71,25 @@ def ingest(
     """Hand conversations over, and follow them until they are stored, embedded and mined for facts.
 
     A turn that was handed over before is not stored twice, so the same command resumes where it was stopped. Lines
-    that cannot be read are reported, the rest goes on, and the exit code is 1.
+    that cannot be read are reported, the rest goes on, and the exit code is 1. It is 1 too where the end was not waited
+    for, because nobody works on it: nothing is lost, and the reason is said.
     """
     found = [each for path in files for each in conversations.read(path, user=user, session=session)]
     done = console.with_memory(lambda memory: play(memory, found, namespace=namespace, wait=wait))
     report(done)
-    if done.bad:
+    if done.bad or done.stalled:
         raise typer.Exit(1)
 
 
 async def play(
-    memory: Memory, found: Sequence[FileTurn | BadLine], *, namespace: str | None = None, wait: bool = True
+    memory: Memory,
+    found: Sequence[FileTurn | BadLine],
+    *,
+    namespace: str | None = None,
+    wait: bool = True,
+    still_seconds: float = STILL_SECONDS,
 ) -> Ingested:
-    """Hand the turns over in order, with a progress bar, and follow them if asked to."""
+    """Hand the turns over in order, with a progress bar, and follow them if asked to, for as long as anything moves."""
     done = Ingested(bad=[each for each in found if isinstance(each, BadLine)])
     turns = [each for each in found if isinstance(each, FileTurn)]
     if not turns:
@@ -78,7 +102,7 @@ async def play(
             bars.update(queued, completed=done.queued + len(done.bad), said=f"{done.queued:,} of {len(turns):,} turns")
         bars.update(queued, completed=len(turns))
         if wait and done.users:
-            await _follow(memory, done, bars)
+            await _follow(memory, done, bars, Watch(still_seconds=still_seconds))
     return done
 
 
@@ -90,6 +114,9 @@ def report(done: Ingested) -> None:
         err.print(f"[yellow]skipped[/]  … and {len(done.bad) - SHOWN:,} more")
     users = f"{len(done.users):,} user{'s' if len(done.users) != 1 else ''}"
     out.print(f"{done.queued:,} turns ({done.messages:,} messages) of {users} handed over, {len(done.bad):,} skipped.")
+    if done.stalled:
+        console.warn(f"Nothing moves any more, so the end is not waited for: {done.stalled}")
+        console.warn("Nothing is lost. See that workers run (`aftermind status`, `aftermind doctor`); they go on then.")
     if done.spooled:
         console.warn(f"{done.spooled:,} of them lie in this host's spool, because Redis is away; they are sent later.")
 
@@ -117,7 +144,7 @@ async def _remember(memory: Memory, turn: FileTurn, namespace: str | None, done:
     done.users.add((namespace, turn.user_id))
 
 
-async def _follow(memory: Memory, done: Ingested, bars: Progress) -> None:
+async def _follow(memory: Memory, done: Ingested, bars: Progress, watch: Watch) -> None:
     stored = bars.add_task("stored", total=done.queued, said="")
     embedded = bars.add_task("embedded", total=1, said="")
     facts = bars.add_task("facts", total=None, said="")
@@ -140,7 +167,18 @@ async def _follow(memory: Memory, done: Ingested, bars: Progress) -> None:
         if not waiting and not jobs:
             _complete(bars, facts)
             return
+        if watch.is_still(seen):
+            done.stalled = await _why_still(memory)
+            return
         await asyncio.sleep(LOOK_SECONDS)
+
+
+async def _why_still(memory: Memory) -> str:
+    """What is known about why nothing moves: components that are not well, and work that lies about."""
+    health = await memory.health()
+    sick = [f"{part.name}: {part.detail}" for part in health.parts if part.state != "ok"]
+    lying = [f"{row.kind}: {row.runnable:,} could run, {row.waiting:,} wait" for row in health.work if row.kind]
+    return "; ".join(sick + lying) or "no reason is known"
 
 
 def _complete(bars: Progress, task: TaskID) -> None:

@@ -47,13 +47,18 @@ class Plan:
 
     def commands(self) -> list[Command]:
         """The processes, for the stack's supervisor."""
-        workers = [self._command(name, worker.worker_argv(list(names))) for name, names in GROUPS.items()]
-        return [*workers, self._command("reconciler", worker.reconciler_argv()), self._web(), self._flower()]
+        workers = [self._worker(name, worker.worker_argv(list(names))) for name, names in GROUPS.items()]
+        return [*workers, self._worker("reconciler", worker.reconciler_argv()), self._web(), self._flower()]
 
     def print_addresses(self) -> None:
         """Where to look, with Flower's password."""
         out.print(f"\n[bold]Service[/]  {self.web_url}")
         out.print(f"[bold]Flower[/]   {self.flower_url}   user {FLOWER_USER}, password {self.flower_password}")
+
+    def _worker(self, name: str, argv: list[str]) -> Command:
+        """Well once it says that it takes work: one that dies on its way there is not reported as running."""
+        ready = str(self.state_dir / "logs" / f"{name}.ready")
+        return self._command(name, argv, health=HealthCheck(ready_file=ready), more={"AFTERMIND_READY_FILE": ready})
 
     def _web(self) -> Command:
         argv = [sys.executable, "-m", "aftermind.cli", "web", "--port", str(self.web_port)]

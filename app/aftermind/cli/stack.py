@@ -10,6 +10,7 @@ from aftermind.cli import console, migrate, services
 from aftermind.cli.console import out
 from aftermind.stack import ComponentState, ComponentStatus, Stack
 
+OLD_SECONDS = 60.0  # that runnable work may lie: a bell takes milliseconds
 GOOD = {ComponentState.RUNNING, ComponentState.EXITED, ComponentState.HELD}
 Workers = Annotated[bool, typer.Option(help="Also run workers, the reconciler, the web service and Flower.")]
 
@@ -63,8 +64,21 @@ def status() -> None:
         out.print("No embedded stack has run here yet. `aftermind up` starts one.")
         raise typer.Exit(1)
     out.print(table(components))
+    if any(each.name == "postgres" and each.state is ComponentState.RUNNING for each in components):
+        _warn_of_work()
     if any(each.state not in GOOD for each in components):
         raise typer.Exit(1)
+
+
+def _warn_of_work() -> None:
+    """What a look at processes does not show: a provider that is not asked, a store without its schema, old work."""
+    health = console.with_memory(lambda memory: memory.health())
+    for part in health.parts:
+        if part.state != "ok":
+            console.warn(f"{part.name}: {part.detail}")
+    for row in health.work:
+        if row.age_seconds > OLD_SECONDS:
+            console.warn(f"{row.kind}: {row.runnable:,} could run, the oldest since {row.age_seconds:.0f} s")
 
 
 def destroy(*, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False) -> None:

@@ -12,6 +12,7 @@ from aftermind.ledger.base import Backlog
 from aftermind.settings import Settings
 from aftermind.types import JobKind, JobState, Scope
 
+LYING_SECONDS = 120.0  # a bell takes milliseconds, and the reconciler rings again within seconds
 LOOK_SECONDS = 2.0  # for each component; they are asked at once
 CONDENSING = frozenset({JobKind.SUMMARISE, JobKind.PROFILE})
 
@@ -51,6 +52,11 @@ class Health:
     def is_ready(self) -> bool:
         """Whether everything that an answer needs is there."""
         return all(part.state != "down" for part in self.parts if part.needed)
+
+    @property
+    def lying(self) -> tuple[Work, ...]:
+        """Work that could run and that nobody has taken for too long: workers are away, or do nothing."""
+        return tuple(row for row in self.work if row.age_seconds > LYING_SECONDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,9 @@ less than an answer.
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -21,7 +24,24 @@ log = logging.getLogger(__name__)
 FAILURES = 5  # in a row: one slow answer stops nobody, and a dead provider costs five deadlines, not a thousand
 OPEN = timedelta(seconds=5)  # the first time; doubles up to LONGEST while the probes fail
 LONGEST = timedelta(minutes=2)
+EARLY = timedelta(seconds=1)  # while the breaker is open, one question a second finds out whether it is well again
 REFUSED = timedelta(seconds=60)  # how long a refused key is remembered without being refused again
+
+
+_early: ContextVar[bool] = ContextVar("aftermind_early", default=False)
+
+
+@contextmanager
+def early() -> Iterator[None]:
+    """Calls of the block may find out early whether a provider is well again: somebody waits, and no try is used up.
+
+    Only where the breaker is open because calls failed: `Retry-After`, budgets and refused keys bind all alike.
+    """
+    token = _early.set(True)
+    try:
+        yield
+    finally:
+        _early.reset(token)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +72,9 @@ class Gate:
         if self._link is None:
             return
         try:
-            wait, why = await self._admit(self._link, provider, self._requests, self._tokens, tokens)
+            wait, why = await self._admit(
+                self._link, provider, self._requests, self._tokens, tokens, _ms(EARLY) if _early.get() else 0
+            )
         except errors.RedisUnavailable:
             return
         if int(wait):

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aftermind import errors
+from aftermind.llm import gate
 from aftermind.llm.base import Embedder
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.keys import Keys
@@ -103,7 +104,8 @@ class QueryVectors:
         stored = await self._stored(key)
         if stored is not None and len(stored) == self._embedder.dimension:
             return self._keep(text, stored)
-        vector = self._keep(text, (await self._embedder.embed([text]))[0])
+        with gate.early():
+            vector = self._keep(text, (await self._embedder.embed([text]))[0])
         await self._store(key, vector)
         return vector
 

@@ -46,6 +46,8 @@ class CommandProgram:
 
     async def prepare(self) -> Launch:
         """Say what to start."""
+        if self.command.health is not None and self.command.health.ready_file:
+            _forget(self.command.health.ready_file)
         argv = (*dying_with_parent("KILL"), *self.command.argv)  # every effect survives a kill; a warm stop could hang
         return Launch(argv=argv, env=self._environment(), cwd=Path(self.command.cwd) if self.command.cwd else None)
 
@@ -57,6 +59,8 @@ class CommandProgram:
         if check.argv:
             done = await tools.run(check.argv, timeout_seconds=check.timeout_seconds, env=self._environment())
             return None if done.code == 0 else done.reason
+        if check.ready_file:
+            return None if _is_told(check.ready_file) else "it does not take work yet"
         return await _ask(check)
 
     async def on_ready(self) -> None:
@@ -64,6 +68,15 @@ class CommandProgram:
 
     def _environment(self) -> dict[str, str]:
         return {**os.environ, **self.command.env}
+
+
+def _forget(ready_file: str) -> None:
+    """What a former life has told."""
+    Path(ready_file).unlink(missing_ok=True)
+
+
+def _is_told(ready_file: str) -> bool:
+    return Path(ready_file).exists()
 
 
 async def _ask(check: HealthCheck) -> str | None:

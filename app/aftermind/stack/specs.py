@@ -42,10 +42,14 @@ class ComponentState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthCheck:
-    """How to ask whether a command is well: `http://…` answering 2xx, `tcp://host:port`, or an argv that exits 0."""
+    """How to ask whether a command is well: `http://…` answering 2xx, `tcp://host:port`, or an argv that exits 0.
+
+    `ready_file` is for what cannot be asked: the command creates it when it takes work. It is removed before a start.
+    """
 
     url: str = ""
     argv: tuple[str, ...] = ()
+    ready_file: str = ""
     every_seconds: float = 5.0
     timeout_seconds: float = 5.0
 

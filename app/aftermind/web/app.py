@@ -39,11 +39,18 @@ async def healthz() -> dict[str, str]:
     return {"status": "ok", "version": aftermind.__version__}
 
 
-async def readyz(request: Request) -> JSONResponse:
-    """Whether requests can be served: 503 where the store does not answer, or its schema is too old."""
+async def readyz(request: Request, *, work: bool = False) -> JSONResponse:
+    """Whether requests can be served: 503 where the store does not answer, or its schema is too old.
+
+    With `?work=true` also where work has lain about for too long: for whoever judges the whole, and not this process,
+    which answers recalls just as well while workers are away.
+    """
     health = await _health(request)
     body = {part.name: {"state": part.state, "detail": part.detail} for part in health.parts}
-    return JSONResponse({"ready": health.is_ready, "parts": body}, status_code=200 if health.is_ready else 503)
+    lying = {row.kind: {"runnable": row.runnable, "age_seconds": round(row.age_seconds, 1)} for row in health.lying}
+    is_ready = health.is_ready and not (work and lying)
+    told = {"ready": is_ready, "parts": body, "lying": lying}
+    return JSONResponse(told, status_code=200 if is_ready else 503)
 
 
 async def status_page(request: Request) -> HTMLResponse:

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from aftermind import errors
-from aftermind.llm.gate import FAILURES, Gate
+from aftermind.llm.gate import FAILURES, Gate, early
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.keys import Keys
 from tests.support.waiting import wait_until
@@ -155,3 +155,37 @@ async def test_without_redis_every_call_is_let_through(links: list[RedisLink]) -
         await gate.told("p", DEAD)
 
     await away.close()
+
+
+async def test_calls_that_were_on_their_way_when_the_breaker_opened_do_not_keep_it_open_for_longer(
+    links: list[RedisLink],
+) -> None:
+    one, other = gates(links)
+
+    await fail(one, FAILURES)
+    await fail(other, 20)
+
+    [state] = await one.states()
+    assert state.wait_seconds <= 5
+
+
+async def test_a_question_finds_out_before_the_jobs_that_a_provider_is_well_again(links: list[RedisLink]) -> None:
+    one, other = gates(links)
+    await fail(one, FAILURES)
+
+    with early():
+        assert await admitted(one)
+        assert not await admitted(other)  # one a second, of all processes
+    assert not await admitted(one)
+    await one.told("p", None)
+
+    assert await admitted(other)
+
+
+async def test_a_question_waits_for_a_retry_after_like_everybody(links: list[RedisLink]) -> None:
+    one, _ = gates(links)
+
+    await one.told("p", errors.RateLimited("p", timedelta(seconds=30)))
+
+    with early():
+        assert not await admitted(one)

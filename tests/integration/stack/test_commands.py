@@ -233,3 +233,22 @@ def _log(stack: Stack, name: str) -> str:
 
 def _status(stack: Stack, name: str) -> ComponentStatus:
     return next(each for each in stack.status() if each.name == name)
+
+
+def test_a_command_that_tells_when_it_takes_work_is_not_called_running_before(stack: Stack, tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    ready.touch()  # of a former life
+    health = HealthCheck(ready_file=str(ready))
+    opens = ("sh", "-c", f"sleep 0.3; touch {ready}; exec sleep 600")
+
+    stack.supervise([Command(name="opens", argv=opens, health=health)])
+
+    assert ready.exists()
+
+
+def test_one_that_dies_on_its_way_to_work_is_named_with_its_reason(stack: Stack, tmp_path: Path) -> None:
+    health = HealthCheck(ready_file=str(tmp_path / "ready"))
+    dies = ("sh", "-c", "sleep 0.1; echo no such module; exit 3")
+
+    with pytest.raises(StackError, match=r"dies.*does not stay up.*no such module"):
+        stack.supervise([Command(name="dies", argv=dies, health=health)])

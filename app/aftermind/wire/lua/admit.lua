@@ -1,10 +1,12 @@
 -- May a provider be asked now? Takes the call's place in the budgets where it may.
--- ARGV  1 provider, 2 requests a minute, 3 tokens a minute (0: no budget), 4 tokens of this call
+-- ARGV  1 provider, 2 requests a minute, 3 tokens a minute (0: no budget), 4 tokens of this call,
+--       5 ms between two calls that may find out early how it is, while the breaker is open (0: this one may not)
 -- Returns {0, ''}, or {ms to wait, 'budget' | 'breaker' | 'limited' | 'refused'}: then nothing was taken.
 local key, now = PROVIDER .. ARGV[1], now_ms()
 local found = redis.call('HMGET', key, 'open', 'why', 'requests', 'tokens', 'at', 'probe')
-local open_until = tonumber(found[1] or 0)
-if open_until > now then return {whole(open_until - now), found[2] or 'breaker'} end
+local open_until, every = tonumber(found[1] or 0), tonumber(ARGV[5])
+local is_early = every > 0 and open_until > now and found[2] == 'breaker' and tonumber(found[6] or 0) <= now
+if open_until > now and not is_early then return {whole(open_until - now), found[2] or 'breaker'} end
 if open_until > 0 and tonumber(found[6] or 0) > now then
   -- Somebody's call is finding out how it is; it may be back at any moment.
   return {whole(math.min(tonumber(found[6]) - now, 2000)), found[2] or 'breaker'}
@@ -27,7 +29,7 @@ for i, want in ipairs(wants) do
 end
 if wait > 0 then return {wait, 'budget'} end
 redis.call('HSET', key, 'requests', tostring(left[1] or 0), 'tokens', tostring(left[2] or 0), 'at', whole(now))
-if open_until > 0 then redis.call('HSET', key, 'probe', whole(now + PROBE_MS)) end
+if open_until > 0 then redis.call('HSET', key, 'probe', whole(now + (is_early and every or PROBE_MS))) end
 redis.call('EXPIRE', key, PROVIDER_SECONDS)
 redis.call('SADD', PROVIDERS, ARGV[1])
 redis.call('EXPIRE', PROVIDERS, PROVIDER_SECONDS)

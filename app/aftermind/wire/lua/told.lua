@@ -12,6 +12,8 @@ if outcome == 'refused' then
   wait, why = tonumber(ARGV[7]), 'refused'
 elseif outcome == 'limited' and tonumber(ARGV[3]) > 0 then
   wait, why = tonumber(ARGV[3]), 'limited'
+elseif tonumber(redis.call('HGET', key, 'open') or 0) > now then
+  return 0  -- it was on its way when the breaker opened, or finds out early: no reason to wait twice as long
 else
   local failures = redis.call('HINCRBY', key, 'failures', 1)
   if failures >= tonumber(ARGV[4]) then

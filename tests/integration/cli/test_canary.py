@@ -1,0 +1,29 @@
+"""The doctor's canary: a bell that is taken shows a worker, and one that is not leaves nothing behind."""
+
+from pathlib import Path
+
+from aftermind.cli import canary
+from aftermind.wire import queues
+from aftermind.wire.connection import RedisLink
+from aftermind.wire.keys import Keys
+from tests.support.servers import Database
+from tests.support.waiting import wait_until
+from tests.support.workers import environment, workers
+
+
+async def test_a_bell_is_taken_where_a_worker_takes_bells_and_nowhere_else(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    keys, link = Keys(), RedisLink(redis_url, timeout=2.0, name="test")
+    with workers(environment(database.relay_url, redis_url), tmp_path):
+
+        async def is_taken() -> dict[str, float | None] | None:
+            sung = await canary.sing(link, keys)
+            return sung if sung[queues.STORE] is not None else None
+
+        sung = await wait_until(is_taken, timeout=30, description="the store worker takes a bell")
+
+    assert sung is not None
+    assert {name for name, wait in sung.items() if wait is not None} == {queues.STORE}
+    assert [await link.call("LLEN", keys.queue(name)) for name in queues.QUEUES] == [0] * len(queues.QUEUES)
+    await link.close()

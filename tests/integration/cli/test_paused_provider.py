@@ -1,0 +1,41 @@
+"""A provider that refuses our key is said loudly: nothing else shows why its jobs wait."""
+
+from pathlib import Path
+
+from aftermind import errors
+from aftermind.cli import checks
+from aftermind.cli.checks import Verdict
+from aftermind.faces.addresses import Addresses
+from aftermind.llm.gate import Gate
+from aftermind.memory import Memory
+from aftermind.settings import Settings
+from aftermind.wire.connection import RedisLink
+from aftermind.wire.keys import Keys
+from tests.support.servers import Database
+
+
+async def _refuse(redis_url: str) -> None:
+    link = RedisLink(redis_url, timeout=2.0, name="test")
+    gate = Gate()
+    gate.bind(link, Keys())
+    await gate.told("openai", errors.ModelKeyRefused("openai", "the key was refused (401)"))
+    await link.close()
+
+
+async def test_doctor_and_health_name_the_provider_whose_key_is_refused(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    settings = Settings(state_dir=tmp_path, embedder="hash", extractor="rules")
+    await _refuse(redis_url)
+    found = Addresses(store=database.app_url, replicas=(), redis=redis_url, broker=redis_url)
+
+    findings = await checks.work(found, settings)
+    async with Memory(database.app_url, broker=redis_url, redis=redis_url, settings=settings) as memory:
+        seen = await memory.health()
+
+    [refused] = [each for each in findings if each.what == "provider openai"]
+    assert refused.verdict is Verdict.BAD
+    assert "refuses our key" in refused.seen
+    [models] = [part for part in seen.parts if part.name == "models"]
+    assert models.state == "degraded"
+    assert "refuses our key" in models.detail
