@@ -29,10 +29,12 @@ from aftermind.llm.base import Embedder
 from aftermind.ranking import reciprocal_rank, spoken, terms
 from aftermind.ranking.bm25 import bm25, idf
 from aftermind.settings import Settings
+from aftermind.stack import Endpoints
 from aftermind.stores.postgres import PostgresStore
-from aftermind.types import Episode, EpisodeId, Role, Scope
+from aftermind.types import Episode, EpisodeId, Fact, Role, Scope
 from aftermind.types.message import new_ids
 from benchmarks.common import Report, arguments, embedded_stack, redis_facts
+from benchmarks.observations import Observation, learn, observed, unreachable
 from benchmarks.synthetic import connect
 
 DEPTHS = (5, 10, 20)
@@ -58,6 +60,7 @@ class Conversation:
     owner: Scope
     episodes: Sequence[Episode]
     questions: Sequence[Asked]
+    observations: Sequence[Observation] = ()
 
 
 def main() -> int:
@@ -67,18 +70,34 @@ def main() -> int:
     if given.quick:
         conversations = conversations[:2]
     report = Report(title="Recall quality", facts={"embedder": given.embedder, "data": given.data.name})
-    asyncio.run(_measure(conversations, given.embedder, report))
+    asyncio.run(_measure(conversations, given.embedder, report, facts=given.facts is not None))
     return report.finish(given.json)
+
+
+async def _with_facts(
+    at: Endpoints, memory: Memory, conversations: Sequence[Conversation], report: Report, without: float
+) -> None:
+    """The same questions once the observations are facts, in one ranking with the turns."""
+    said = [each for conversation in conversations for each in conversation.observations]
+    await learn(at, said)
+    shares = await _ask(conversations, _by_memory(memory, load=["history", "facts"]))
+    value = _mean(each for *_, each in shares)[10]
+    report.add(
+        "with facts recall@10", value, at_least=round(without, 3), note="a fact counts as the turns it came from"
+    )
+    report.add("observations", len(said))
+    report.add("observations_unreachable", await unreachable(memory, said), at_most=0)
 
 
 def _more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data", type=Path, required=True, metavar="FILE", help="conversations with questions, as JSON"
     )
+    parser.add_argument("--facts", choices=["observations"], help="also with the data's observations as facts")
     parser.add_argument("--embedder", default="hash", help="hash, or local:PATH of a sentence-transformers model")
 
 
-async def _measure(conversations: Sequence[Conversation], named: str, report: Report) -> None:
+async def _measure(conversations: Sequence[Conversation], named: str, report: Report, *, facts: bool) -> None:
     settings = Settings(embedder=named)  # type: ignore[call-arg]
     embedder = resolver.embedder(settings)
     if embedder is None:
@@ -90,7 +109,9 @@ async def _measure(conversations: Sequence[Conversation], named: str, report: Re
         patient = settings.model_copy(update={"recall_budget_seconds": 10.0, "query_embedding_budget_seconds": 10.0})
         memory = Memory(at.app_url, broker=at.redis_url, redis=at.redis_url, settings=patient, embedder=embedder)
         try:
-            ours = await _ask(conversations, _by_memory(memory))
+            ours = await _ask(conversations, _by_memory(memory, load=["history"]))
+            if facts:
+                await _with_facts(at, memory, conversations, report, _mean(shares for *_, shares in ours)[10])
         finally:
             await memory.close()
         baselines = {
@@ -118,16 +139,24 @@ def _shares(asked: Asked, ids: Sequence[EpisodeId]) -> Shares:
     return {depth: len(asked.evidence & set(ids[:depth])) / asked.named for depth in DEPTHS}
 
 
-def _by_memory(memory: Memory) -> Answer:
+def _by_memory(memory: Memory, *, load: Sequence[str]) -> Answer:
     async def answer(conversation: Conversation, asked: Asked) -> list[EpisodeId]:
         block = await memory.recall(
-            asked.text, user_id=conversation.owner.user_id, limit=max(DEPTHS), token_budget=1_000_000, load=["history"]
+            asked.text, user_id=conversation.owner.user_id, limit=max(DEPTHS), token_budget=1_000_000, load=load
         )
         if block.degraded:
             raise SystemExit(f"a recall was degraded: {block.degraded}")
-        return [match.item.id for match in block.matches if isinstance(match.item, Episode)]
+        turns = [_turns(match.item) for match in block.matches]
+        return list(dict.fromkeys(id_ for group in turns for id_ in group))
 
     return answer
+
+
+def _turns(item: object) -> Sequence[EpisodeId]:
+    """The turns that a match leads to."""
+    if isinstance(item, Episode):
+        return [item.id]
+    return item.sources if isinstance(item, Fact) else []
 
 
 async def _by_vector(conversations: Sequence[Conversation], embedder: Embedder) -> Answer:
@@ -258,9 +287,7 @@ def _conversation(data: Mapping[str, Any]) -> Conversation:  # Any: JSON as it c
     for session in data["sessions"]:
         began = _moment(session["at"])
         for place, turn in enumerate(session["turns"]):
-            episode = _episode(
-                owner, session["n"], began + timedelta(minutes=place), turn, data["speakers"], len(episodes)
-            )
+            episode = _episode(owner, session["n"], began + timedelta(minutes=place), turn, len(episodes))
             by_name[turn["id"]] = episode.id
             episodes.append(episode)
     questions = [
@@ -273,17 +300,17 @@ def _conversation(data: Mapping[str, Any]) -> Conversation:  # Any: JSON as it c
         for question in data["questions"]
         if question["category"] != 5 and any(name in by_name for name in question["evidence"])
     ]
-    return Conversation(owner=owner, episodes=episodes, questions=questions)
+    by_id = {episode.id: episode for episode in episodes}
+    said = observed(owner, data["sessions"], {name: by_id[id_] for name, id_ in by_name.items()})
+    return Conversation(owner=owner, episodes=episodes, questions=questions, observations=said)
 
 
-def _episode(
-    owner: Scope, session: int, at: datetime, turn: Mapping[str, str], speakers: Sequence[str], place: int
-) -> Episode:
+def _episode(owner: Scope, session: int, at: datetime, turn: Mapping[str, str], place: int) -> Episode:
     caption = turn.get("caption")
     return Episode(
         id=new_ids(1)[1][0],
         scope=Scope(namespace=owner.namespace, user_id=owner.user_id, session_id=f"session-{session}"),
-        role=Role.USER if turn["speaker"] == speakers[0] else Role.ASSISTANT,
+        role=Role.USER,  # two people with names, and neither is the assistant
         content=turn["text"] + (f" [shared image: {caption}]" if caption else ""),
         name=turn["speaker"],
         metadata={},

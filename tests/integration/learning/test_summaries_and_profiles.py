@@ -112,6 +112,22 @@ async def test_a_profile_keeps_to_the_schema_that_was_asked_for(
     assert profile is None, "the model proposed a trait that nobody wants"
 
 
+async def test_a_profile_has_the_traits_of_a_model_of_ones_own_in_their_types(
+    opened: Opened, provider: ScriptedOpenAI, user: str
+) -> None:
+    async with opened(profile_schema="tests.support.wished:Counting", **AT_ONCE) as learnt:
+        await learnt.learn(user, chat(2))
+        wanted = await learnt.memory.profile(user_id=user)
+    async with opened(profile_schema="tests.support.wished:Spelling", **AT_ONCE) as learnt:
+        await learnt.learn(user, chat(3), session="s2")
+        after = await learnt.memory.profile(user_id=user)
+
+    assert wanted is not None
+    assert wanted.traits["turns_seen"].value == 2
+    assert after is not None
+    assert after.traits["turns_seen"].value == 2, "a number is no list, and what was known stays"
+
+
 async def test_what_is_not_to_be_saved_is_not_learned(opened: Opened, provider: ScriptedOpenAI, user: str) -> None:
     provider.script.facts = {"I like tea.": [{"subject": "user", "predicate": "likes", "object": "tea"}]}
     async with opened(**AT_ONCE) as learnt:

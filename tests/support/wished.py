@@ -1,0 +1,16 @@
+"""Traits that somebody wants of a profile, as a Pydantic model of their own."""
+
+from pydantic import BaseModel
+
+
+class Counting(BaseModel):
+    """The scripted provider proposes how many turns it has seen: a number."""
+
+    turns_seen: int = 0
+    home: str | None = None
+
+
+class Spelling(BaseModel):
+    """The same trait, wanted as a list."""
+
+    turns_seen: list[str] = []
