@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: all setup run test lint format lock clean help
+.PHONY: all setup run test isolation lint format lock clean help
 all: lint test
 
 help:            ## what there is
@@ -25,6 +25,9 @@ run: setup       ## the whole pipeline on this machine, with a conversation play
 
 test: setup      ## the whole suite
 	@$(BIN)/python -m pytest --numprocesses 2 $(ARGS)
+
+isolation: setup ## 10,000 random calls of two tenants over the whole public face (2 minutes)
+	@ISOLATION_CALLS=10000 $(BIN)/python -m pytest --timeout 900 tests/fundamentals/test_two_tenants.py
 
 lint: setup      ## ruff, mypy strict, import contracts
 	@$(BIN)/ruff check .
