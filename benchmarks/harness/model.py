@@ -133,7 +133,7 @@ def main() -> None:
     listening = socket.create_server(("127.0.0.1", 0))
     sys.stdout.write(f"http://127.0.0.1:{listening.getsockname()[1]}/v1\n")
     sys.stdout.flush()
-    config = uvicorn.Config(NumberedModel().app, log_level="error", lifespan="off", access_log=False)
+    config = uvicorn.Config(NumberedModel().app, log_level="critical", lifespan="off", access_log=False)
     uvicorn.Server(config).run(sockets=[listening])
 
 

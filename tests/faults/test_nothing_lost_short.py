@@ -1,5 +1,6 @@
 """The short form of `benchmarks/nothing_lost.py`: real workers and servers, a stroke of each sort, then the count."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,31 +11,35 @@ from benchmarks.harness.leg import Leg
 from benchmarks.harness.pace import Pace
 from benchmarks.harness.schedule import Fault, FaultKind
 from benchmarks.harness.servers import NO_POWER_IS_CUT, site
-from tests.support.servers import start
+from tests.support.servers import Servers, start
 
 ROOT = Path(__file__).resolve().parents[2]
-PACE = Pace(seconds=8.0, rate=50.0, producers=1, lanes=4, recalls=12.0)
+PACE = Pace(seconds=6.0, rate=50.0, producers=1, lanes=4, recalls=12.0, lease=3.0)
 STORE, MODELS = 0, 1
 STROKES = (
-    Fault(kind=FaultKind.KILL_WORKER, at=2.0, target=MODELS),
-    Fault(kind=FaultKind.FREEZE_IN_POP, at=2.5, lasts=0.5),
-    Fault(kind=FaultKind.KILL_REDIS, at=4.0),
-    Fault(kind=FaultKind.CUT_WORKERS, at=5.0, lasts=0.5),
-    Fault(kind=FaultKind.RESTART_POSTGRES, at=6.5),
+    Fault(kind=FaultKind.KILL_WORKER, at=1.0, target=MODELS),
+    Fault(kind=FaultKind.FREEZE_IN_POP, at=1.5, lasts=0.5),
+    Fault(kind=FaultKind.KILL_REDIS, at=2.5),
+    Fault(kind=FaultKind.CUT_WORKERS, at=3.5, lasts=0.5),
+    Fault(kind=FaultKind.RESTART_POSTGRES, at=4.5),
 )
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """Servers of this module alone: they are killed."""
+    running = start(tmp_path_factory.mktemp("nothing-lost") / "stack", settings=NO_POWER_IS_CUT)
+    running.make_template()
+    yield running
+    running.stack.destroy()
 
 
 @pytest.mark.timeout(240)  # ten processes on the cores that the rest of the suite uses too
 @pytest.mark.parametrize("accept", ["redis", "postgres"])
-async def test_every_acknowledged_turn_is_kept_once_and_in_order(tmp_path: Path, accept: str) -> None:
-    servers = start(tmp_path / "stack", settings=NO_POWER_IS_CUT)
-    try:
-        servers.make_template()
-        async with site(servers, tmp_path / "site") as place:
-            pace = replace(PACE, accept=accept)
-            result = await leg.run(Leg(pace=pace, faults=STROKES, stores=1, replayer_kills=1), place, root=ROOT)
-    finally:
-        servers.stack.destroy()
+async def test_every_acknowledged_turn_is_kept_once_and_in_order(own: Servers, tmp_path: Path, accept: str) -> None:
+    async with site(own, tmp_path / "site") as place:
+        pace = replace(PACE, accept=accept)
+        result = await leg.run(Leg(pace=pace, faults=STROKES, stores=1, replayer_kills=1), place, root=ROOT)
 
     broken = dict(result.findings.broken)
     broken.pop("degraded_outside_faults", None)  # a matter of time, and of who else uses these cores

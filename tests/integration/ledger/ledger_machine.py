@@ -7,6 +7,7 @@ numbers in order, so that one that decides between equals does so alike whenever
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ from aftermind.ledger.base import Failure
 from aftermind.ledger.postgres import PostgresLedger
 from aftermind.ledger.postgres_dead import PostgresDeadLetters
 from aftermind.ledger.postgres_replays import PostgresReplays
+from aftermind.ledger.postgres_stepping import step
 from aftermind.ledger.replays import NewPlan
 from aftermind.types import JobId, JobKind, JobState, Lease, NewJob, Scope
 from aftermind.types.replay import ItemState, JobFilter, PlanId, ReplayMode
@@ -40,6 +42,10 @@ _SHIFT = """
     UPDATE aftermind.replay_items SET updated_at = updated_at - $1::interval
 """
 _EMPTY = "TRUNCATE aftermind.jobs, aftermind.job_attempts, aftermind.job_follows, aftermind.replay_plans CASCADE"
+
+
+class Killed(Exception):
+    """Whoever was at work is no more."""
 
 
 @dataclass(slots=True)
@@ -275,6 +281,22 @@ class LedgerMachine(RuleBasedStateMachine):
     def step(self, plan: PlanId) -> None:
         self.run(self.replays.step(plan))
         self._learn_successors()
+
+    @rule(plan=plans)
+    def the_replayer_is_killed_in_a_step(self, plan: PlanId) -> None:
+        """Its work is done and not committed: as if nothing had been. Then another one goes on."""
+        before = self.run(self._states())
+
+        self.run(self._killed_in_a_step(plan))
+
+        assert self.run(self._states()) == before
+        self.step(plan)
+
+    async def _killed_in_a_step(self, plan: PlanId) -> None:
+        with suppress(Killed):
+            async with self.database.transaction() as tx:
+                await step(tx, plan, limit=100)
+                raise Killed
 
     @rule(plan=plans)
     def pause_and_resume(self, plan: PlanId) -> None:
