@@ -86,8 +86,9 @@ def of_facts(facts: Sequence[Fact], question: Asked, *, min_score: float) -> lis
     having = [sum(term in words for words in sets) for term in question.terms]
     weights = idf(len(facts), having)
     raw = np.array([sum(w for term, w in zip(question.terms, weights, strict=True) if term in words) for words in sets])
-    top = float(raw.max(initial=0.0))
-    shares = raw / top if top > 0 else raw
+    # Of the question's own weight, not of the best fact's: the best of many that fit badly is no answer.
+    whole = float(np.sum(weights))
+    shares = raw / whole if whole > 0 else raw
     found = []
     for fact, share in zip(facts, shares, strict=True):
         score = float((0.1 + 0.8 * share) * (0.5 + 0.5 * fact.confidence))
