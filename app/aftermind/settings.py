@@ -1,10 +1,34 @@
 """Every setting, with its unit, its default, the reason for it, and how to switch the thing off."""
 
+import os
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, SecretStr
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from aftermind import errors
+
+PREFIX = "AFTERMIND_"
+
+
+class _Files(PydanticBaseSettingsSource):
+    """`AFTERMIND_X_FILE` names a file whose text is `AFTERMIND_X`: how Docker and Kubernetes hand out secrets."""
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:  # Any: pydantic's own
+        name = f"{PREFIX}{field_name.upper()}_FILE"
+        path = os.environ.get(name)
+        if path is None:
+            return None, field_name, False
+        try:
+            return Path(path).read_text().strip(), field_name, False
+        except OSError as exc:
+            raise errors.InvalidSettings(name, path, f"it cannot be read: {exc.strerror}.") from exc
+
+    def __call__(self) -> dict[str, Any]:  # Any: as above
+        found = {name: self.get_field_value(field, name)[0] for name, field in self.settings_cls.model_fields.items()}
+        return {name: value for name, value in found.items() if value is not None}
 
 
 class Settings(BaseSettings):
@@ -14,7 +38,19 @@ class Settings(BaseSettings):
     a fault of ours to look into.
     """
 
-    model_config = SettingsConfigDict(env_prefix="AFTERMIND_", env_file=".env", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_file=".env", extra="ignore", frozen=True)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments stand above the environment, that above files named there, those above `.env`."""
+        return init_settings, env_settings, _Files(settings_cls), dotenv_settings
 
     # where things are
     database_url: SecretStr | None = Field(
@@ -26,6 +62,10 @@ class Settings(BaseSettings):
     )
     migrator_url: SecretStr | None = Field(
         None, description="The same as the owner of the schema, for `aftermind migrate` alone. None: `database_url`."
+    )
+    database_password_file: Path | None = Field(
+        None,
+        description="Postgres's password of this process's role, read anew for each connection: a rotated one needs no restart. None: as the URL says.",
     )
     allow_owner: bool = Field(
         False, description="Take a database role that row-level security does not bind: a superuser, or the owner."

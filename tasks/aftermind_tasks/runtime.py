@@ -156,15 +156,18 @@ async def open_runtime(settings: Settings, *, worker: str) -> Runtime:
     providers = Providers(gate_of(settings))
     embedder = resolver.embedder(settings, providers=providers)
     dimension = None if embedder is None else embedder.dimension
-    await _settled_schema(partial(migrate.check, url, dimension=dimension, allow_owner=settings.allow_owner))
+    secret = settings.database_password_file
+    lax = settings.allow_owner
+    await _settled_schema(partial(migrate.check, url, dimension=dimension, allow_owner=lax, password_file=secret))
     database = PostgresDatabase(
         url,
         timeout_seconds=settings.db_timeout_seconds,
         connect_timeout_seconds=settings.db_connect_timeout_seconds,
         pool_size=settings.db_pool_size,
         application_name="aftermind-worker",
-        allow_owner=settings.allow_owner,
+        allow_owner=lax,
         pooled=settings.database_pooler,
+        password_file=secret,
     )
     redis_url = settings.redis_url or settings.broker_url
     if redis_url is None or not redis_url.get_secret_value().startswith(("redis", "unix")):

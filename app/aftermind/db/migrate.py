@@ -10,6 +10,7 @@ from sqlalchemy.pool import NullPool
 from aftermind import errors
 from aftermind.db import tenancy
 from aftermind.db.failures import HEAD, translated
+from aftermind.db.postgres import password_of
 from aftermind.db.tables import SCHEMA, VERSION_TABLE
 
 DEFAULT_DIMENSION = 384  # of the offline embedder and of the small sentence-transformers
@@ -45,7 +46,12 @@ async def apply(
 
 
 async def check(
-    url: str, *, dimension: int | None = None, allow_owner: bool = True, timeout_seconds: float = 5.0
+    url: str,
+    *,
+    dimension: int | None = None,
+    allow_owner: bool = True,
+    password_file: Path | None = None,
+    timeout_seconds: float = 5.0,
 ) -> None:
     """Raise `SchemaOutdated` where migrations are missing, `DimensionMismatch` where vectors do not fit.
 
@@ -54,7 +60,13 @@ async def check(
     A schema that a later release has expanded is fine: what this one reads is still there.
     """
     with translated("schema"):
-        connection = await asyncpg.connect(url, timeout=timeout_seconds, command_timeout=timeout_seconds)
+        connection = await asyncpg.connect(
+            url,
+            password=password_of(password_file),
+            timeout=timeout_seconds,
+            command_timeout=timeout_seconds,
+            statement_cache_size=0,  # a pooler may stand between
+        )
         try:
             found = await connection.fetchval(f"SELECT version_num FROM {SCHEMA}.{VERSION_TABLE}")
             stored = await connection.fetchval("SELECT value FROM aftermind.meta WHERE key = 'dimension'")

@@ -3,8 +3,9 @@
 import asyncio
 import struct
 import threading
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
@@ -46,6 +47,7 @@ class PostgresDatabase:
     `timeout_seconds` bounds a statement and a wait for a pooled connection, `connect_timeout_seconds` a new connection.
     Without `allow_owner` a role that row-level security does not bind is refused at the first connection
     (`UnboundRole`). `pooled`: a pooler stands between (pgbouncer, transaction mode), which keeps nothing of a session.
+    `password_file` is read for each connection.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class PostgresDatabase:
         session_settings: Mapping[str, str] | None = None,
         allow_owner: bool = True,
         pooled: bool = False,
+        password_file: Path | None = None,
     ) -> None:
         self._url = _plain(url)
         self._timeout = timeout_seconds
@@ -66,6 +69,7 @@ class PostgresDatabase:
         self._pool_size = pool_size
         self._application_name = application_name
         self._session_settings = dict(session_settings or {})
+        self._password_file = password_file
         self._allow_owner, self._pooled, self._is_bound = allow_owner, pooled, False
         self._engines: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncEngine] = WeakKeyDictionary()
         self._lock = threading.Lock()
@@ -195,6 +199,7 @@ class PostgresDatabase:
     async def _connect(self) -> "asyncpg.Connection[asyncpg.Record]":
         connection = await asyncpg.connect(
             self._url,
+            password=password_of(self._password_file),
             timeout=self._connect_timeout,
             command_timeout=self._timeout + 1,
             statement_cache_size=0 if self._pooled else 100,
@@ -229,6 +234,11 @@ class PostgresDatabase:
         if not self._is_bound and not self._allow_owner:
             await refuse_unbound(connection, self.name)
             self._is_bound = True  # of this URL: asked once, not at each connection
+
+
+def password_of(file: Path | None) -> Callable[[], str] | None:
+    """What the driver asks for at each connection, so that a rotated password is taken as it is then."""
+    return None if file is None else lambda: file.read_text().strip()
 
 
 def encode_half(vector: NDArray[np.floating[Any]] | bytes) -> bytes:  # Any: any float width

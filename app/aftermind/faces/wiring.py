@@ -141,8 +141,12 @@ def _of_postgres(
         allow_owner=settings.allow_owner,
         pooled=settings.database_pooler,
     )
-    db = open_database(where.store)
-    primary, *replicas = (open_database(url, session_settings=READ_SETTINGS) for url in (where.store, *where.replicas))
+    secret = settings.database_password_file
+    db = open_database(where.store, password_file=secret)
+    primary, *replicas = (
+        open_database(url, session_settings=READ_SETTINGS, password_file=secret)
+        for url in (where.store, *where.replicas)
+    )
     store, search = PostgresStore(language=settings.language), PostgresSearch()
     # What an operator looks at is every tenant's, where this process was given the role for it; else its own alone.
     work, seen = (db, namespace) if where.relay is None else (open_database(where.relay), None)
@@ -174,6 +178,7 @@ def _of_postgres(
             db.url,
             dimension=None if embedder is None else embedder.dimension,
             allow_owner=settings.allow_owner,
+            password_file=secret,
         ),
         redis=link,
         pending=pending,
