@@ -75,7 +75,8 @@ class Scores:
 def score(turns: Turns, idfs: Floats, *, candidates: Bools, weights: Weights = WEIGHTS) -> Scores:
     """Score every turn; `candidates` are those that the scales are taken from and that may be answers at all.
 
-    Without a term that anybody has, meaning alone counts, and the other way round. The rest score 0.
+    Without a term that anybody has, meaning alone counts, and the other way round; words alone count, too, for a turn
+    in whose window nothing has a vector yet. The rest score 0.
     """
     order = np.lexsort((turns.position, turns.session))
     near = _Neighbours(turns.session[order])
@@ -83,13 +84,14 @@ def score(turns: Turns, idfs: Floats, *, candidates: Bools, weights: Weights = W
     own = (hits @ idfs) * length_weight(turns.length[order], float(turns.length.mean()) if len(turns) else 1.0)
     together = near.greatest(hits * np.minimum(1.0, LONG_TEXT / np.maximum(turns.length[order], 1))[:, None]) @ idfs
     session = _whole_session(hits, turns.session[order]) @ idfs
-    alone, around = _similarities(turns.similarity[order], near)
+    alone, around, blind = _similarities(turns.similarity[order], near)
     lexical, lexical_window, share = (scaled(np.where(mask, part, 0.0)) for part in (own, together, session))
     vector, vector_window = (scaled(np.where(mask, part, 0.0)) for part in (alone, around))
     words = weights.alone * lexical + (1 - weights.alone) * lexical_window
     meaning = weights.alone * vector + (1 - weights.alone) * vector_window
     by_words, by_meaning = _shares(weights, has_words=bool(words.any()), has_meaning=bool(meaning.any()))
-    total = by_words * words + by_meaning * meaning + weights.session * share
+    # What was said a moment ago is embedded a moment later: it must not be worth half as much until then.
+    total = np.where(blind, by_words + by_meaning, by_words) * words + by_meaning * meaning + weights.session * share
     total += weights.speaker * turns.named[order] - weights.question * turns.asking[order]
     total += weights.current * turns.current[order]
     most = 1 + weights.session + weights.speaker + weights.current
@@ -134,11 +136,11 @@ class _Neighbours:
         return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
-def _similarities(similarity: Floats, near: _Neighbours) -> tuple[Floats, Floats]:
-    """Alone and in the window; a turn that has no vector yet borrows its neighbours'."""
+def _similarities(similarity: Floats, near: _Neighbours) -> tuple[Floats, Floats, Bools]:
+    """Alone and in the window, and where there is none at all; a turn without a vector borrows its neighbours'."""
     around = near.mean(similarity)
     alone = np.where(np.isnan(similarity), around, similarity)
-    return np.nan_to_num(alone, nan=0.0), np.nan_to_num(around, nan=0.0)
+    return np.nan_to_num(alone, nan=0.0), np.nan_to_num(around, nan=0.0), np.isnan(around)
 
 
 def _whole_session(hits: Floats, sessions: NDArray[np.int64]) -> Floats:

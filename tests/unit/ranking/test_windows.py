@@ -148,3 +148,13 @@ def test_scores_lie_between_0_and_1_and_do_not_depend_on_the_order_given(
 
     assert ((forwards >= 0) & (forwards <= 1)).all()
     assert np.allclose(forwards, backwards)
+
+
+def test_a_turn_that_has_no_vector_yet_is_not_worth_half_for_that() -> None:
+    old = said(*["This is note of my diary"] * 9, session="old", similar=[0.9] * 9)
+    others = said(*["Good morning"] * 30, session="others", similar=[0.1] * 30)
+    new = said("This is note zebra of my diary", session="new")
+
+    found = totals([*old, *others, *new], "note zebra")
+
+    assert found[-1] == max(found)
