@@ -17,6 +17,7 @@ AftermindError
 │   └── StackError          a component of the embedded stack
 ├── Refused                 understood, and declined
 │   ├── QueueFull, SpoolFull
+│   ├── TooManyListeners    of one web process
 │   ├── BudgetExhausted     a namespace spent what it may spend on models
 │   ├── WrongRole           a Postgres role with too many rights, or too few
 │   │   └── UnboundRole, RoleMissing, NotAllowed
@@ -212,6 +213,17 @@ class SpoolFull(Refused):
         super().__init__(
             f"the spool {path} holds {size_bytes:,} of {limit_bytes:,} bytes and Redis is away. "
             "Bring Redis back, or raise AFTERMIND_SPOOL_MAX_BYTES."
+        )
+
+
+class TooManyListeners(Refused):
+    """A web process has as many listeners to events as it may."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        super().__init__(
+            f"{limit:,} listeners are connected to this process, and no more may be. Try again later, add a process, "
+            "or raise AFTERMIND_WEB_MAX_LISTENERS."
         )
 
 

@@ -286,6 +286,23 @@ class Memory:
         async for event in self._parts.events.subscribe(owner, after=after):
             yield event
 
+    async def past_events(
+        self, *, after: str = "0", user_id: str | None = None, namespace: str | None = None, limit: int = 500
+    ) -> list[MemoryEvent]:
+        """The user's kept events after a cursor, oldest first, without waiting for more; 500 at a time.
+
+        A `MemoryGap` comes first where some are too old to be had. Raises `InvalidQuery` and `StoreUnavailable`.
+        """
+        owner = self._parts.scope(namespace=namespace, user_id=user_id)
+        return await self._parts.events.past(owner, after=after, limit=limit)
+
+    async def event_cursor(self, *, user_id: str | None = None, namespace: str | None = None) -> str:
+        """The cursor of the user's newest event: `events(after=…)` tells what happens from here on, and misses nothing.
+
+        Raises `StoreUnavailable`.
+        """
+        return await self._parts.events.last(self._parts.scope(namespace=namespace, user_id=user_id))
+
     async def progress(self, *, user_id: str | None = None, namespace: str | None = None) -> Progress:
         """How far the user's turns have come: stored, embedded, mined for facts."""
         return await health.progress(self._parts, self._parts.scope(namespace=namespace, user_id=user_id))

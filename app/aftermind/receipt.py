@@ -54,6 +54,12 @@ class News(Protocol):
     def subscribe(self, owner: Scope, *, after: str | None = None) -> AsyncIterator[MemoryEvent]:
         """The owner's events as they come."""
 
+    async def past(self, owner: Scope, *, after: str, limit: int = 500) -> list[MemoryEvent]:
+        """The owner's kept events after a cursor."""
+
+    async def last(self, owner: Scope) -> str:
+        """The cursor of the owner's newest event."""
+
 
 class Receipt:
     """Of one turn. `spooled`: it lies on this host's disk until Redis is back, and is safe as that disk is.

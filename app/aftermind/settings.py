@@ -263,4 +263,7 @@ class Settings(BaseSettings):
     strict: bool = Field(False, description="Raise where an Agent's memory fails, instead of answering without it.")
     web_host: str = Field("127.0.0.1", description="Where the service listens.")
     web_port: int = Field(8377, ge=0, le=65535, description="Port of the service. 0: any free one.")
+    web_max_listeners: int = Field(
+        10_000, gt=0, description="Listeners to events of one web process; some 30 KB each. One more is told 503."
+    )
     flower_port: int = Field(5577, ge=0, le=65535, description="Port of Flower. 0: any free one.")

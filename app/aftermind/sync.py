@@ -168,6 +168,8 @@ class Memory(_Face):
     learned = _blocking(AsyncMemory.learned)
     spending = _blocking(AsyncMemory.spending)
     events = _iterating(AsyncMemory.events)
+    past_events = _blocking(AsyncMemory.past_events)
+    event_cursor = _blocking(AsyncMemory.event_cursor)
     progress = _blocking(AsyncMemory.progress)
     health = _blocking(AsyncMemory.health)
     forget = _blocking(AsyncMemory.forget)

@@ -27,6 +27,12 @@ class Bus(Protocol):
     async def publish(self, events: Sequence[MemoryEvent], watermark: Watermark | None = None) -> None:
         """Tell them."""
 
+    async def past(self, owner: Scope, *, after: str, limit: int = 500) -> list[MemoryEvent]:
+        """What is kept of them."""
+
+    async def last(self, owner: Scope) -> str:
+        """The newest one's cursor."""
+
     def subscribe(self, owner: Scope, *, after: str | None = None) -> AsyncIterator[MemoryEvent]:
         """Hear them."""
 
@@ -171,6 +177,18 @@ class BusContract:
     async def test_a_cursor_that_is_none_is_refused(self, rig: Rig) -> None:
         with pytest.raises(errors.InvalidQuery, match="cursor"):
             await _first(rig.bus.subscribe(ALICE, after="yesterday"))
+
+    async def test_what_is_kept_can_be_read_without_waiting(self, rig: Rig) -> None:
+        assert (await rig.bus.last(ALICE), await rig.bus.past(ALICE, after="0")) == ("0", [])
+        kept = [*await rig.keep(completed(), completed()), *await rig.keep(completed())]
+        await rig.keep(completed(BOB))
+
+        assert await rig.bus.last(ALICE) == "3"
+        assert ids(await rig.bus.past(ALICE, after="0")) == ids(kept)
+        assert ids(await rig.bus.past(ALICE, after="1", limit=1)) == ids(kept[1:2])
+        assert await rig.bus.past(ALICE, after="3") == []
+        with pytest.raises(errors.InvalidQuery, match="cursor"):
+            await rig.bus.past(ALICE, after="yesterday")
 
     async def test_commits_of_one_owner_at_one_moment_get_cursors_without_gaps(self, rig: Rig) -> None:
         kept = await asyncio.gather(*(rig.tell(completed(), completed(BOB)) for _ in range(12)))

@@ -6,8 +6,8 @@ record from there, and a number that it has seen already is dropped.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -97,6 +97,28 @@ class EventBus:
                     seen = seen if told.cursor is None else int(told.cursor)
                     yield told
 
+    async def past(self, owner: Scope, *, after: str, limit: int = PAGE) -> list[MemoryEvent]:
+        """The owner's kept events after a cursor, oldest first; a `MemoryGap` first where some are too old to be had.
+
+        Raises `InvalidQuery` and `StoreUnavailable`.
+        """
+        owner = owner.owner
+        found: list[MemoryEvent] = []
+        seen, pruned = await self._start(owner, after)
+        if pruned > seen:
+            found.append(MemoryGap(scope=owner, at=datetime.now(UTC), cursor=str(pruned)))
+        async with aclosing(self._record(owner, max(seen, pruned))) as record:
+            async for event in record:
+                found.append(event)
+                if len(found) >= limit:
+                    break
+        return found
+
+    async def last(self, owner: Scope) -> str:
+        """The cursor of the owner's newest event. Raises `StoreUnavailable`."""
+        async with self._database.transaction(namespace=owner.namespace, read_only=True) as tx:
+            return str((await event_log.state(tx, owner.owner))[0])
+
     async def close(self) -> None:
         """Let go of the subscription's connection of the running loop."""
         await self._listeners.close()
@@ -111,7 +133,7 @@ class EventBus:
         except ValueError as exc:
             raise errors.InvalidQuery("after", after, "a cursor is what an event's `cursor` says.") from exc
 
-    async def _record(self, owner: Scope, seen: int) -> AsyncIterator[MemoryEvent]:
+    async def _record(self, owner: Scope, seen: int) -> AsyncGenerator[MemoryEvent]:
         while True:
             async with self._database.transaction(namespace=owner.namespace, read_only=True) as tx:
                 rows = await event_log.after(tx, owner, seen, limit=PAGE)

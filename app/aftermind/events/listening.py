@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from weakref import WeakKeyDictionary
@@ -15,6 +16,7 @@ log = logging.getLogger(__name__)
 
 MOST_WAITING = 1_000  # messages of a listener that does not keep up; then it is sent to the record
 RECONNECT_SECONDS = 0.5
+PING_SECONDS = 5.0  # of silence; as long again without an answer is a connection that is gone
 CANCEL_SECONDS = 0.1
 
 
@@ -22,7 +24,8 @@ class Listener:
     """The messages of one channel for one listener. `is_deaf`: something may have been missed; read the record."""
 
     def __init__(self) -> None:
-        self._queue: asyncio.Queue[bytes] = asyncio.Queue(MOST_WAITING)
+        self._waiting: deque[bytes] = deque()
+        self._woken = asyncio.Event()
         self._missed = True  # nothing was heard before the subscription stood
         self.is_connected = False
 
@@ -34,24 +37,29 @@ class Listener:
 
     def hear(self, message: bytes) -> None:
         """One more message; what does not fit is missed."""
-        try:
-            self._queue.put_nowait(message)
-        except asyncio.QueueFull:
+        if len(self._waiting) < MOST_WAITING:
+            self._waiting.append(message)
+        else:
             self._missed = True
+        self._woken.set()
 
     def interrupted(self, *, is_connected: bool) -> None:
         """The connection went away, or came back."""
         self.is_connected = is_connected
         self._missed = True
+        self._woken.set()
 
     async def next(self, seconds: float) -> bytes | None:
-        """The next message, or None where none came in time, or something was missed."""
-        if self._missed and self._queue.empty():
-            return None
-        try:
-            return await asyncio.wait_for(self._queue.get(), seconds)
-        except TimeoutError:
-            return None
+        """The next message, or None where something was missed, or none came in `seconds` without a connection.
+
+        While it is connected it waits without a clock: thousands of idle listeners cost no turn of the loop.
+        """
+        if not self._waiting and not self._missed:
+            self._woken.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if self.is_connected else seconds):
+                    await self._woken.wait()
+        return self._waiting.popleft() if self._waiting else None
 
 
 class Listeners:
@@ -129,23 +137,27 @@ class _Hub:
         pubsub = self._link.client().pubsub()
         try:
             await pubsub.subscribe(*self._by_channel)
-            self._pubsub = pubsub
+            self._pubsub, is_asked = pubsub, False
+            late = self._by_channel.keys() - {_text(name) for name in pubsub.channels}
+            if late:  # who came while the subscription was on its way
+                await pubsub.subscribe(*late)
             while not _is_cancelled():
-                # The deadline lets a connection that is dead without a word be noticed by a ping.
-                message = await pubsub.get_message(timeout=5.0)
-                if message is None:
-                    await pubsub.ping()
-                else:
+                message = await pubsub.get_message(timeout=PING_SECONDS)
+                if message is not None:
+                    is_asked = False
                     self._heard(message)
+                elif is_asked:
+                    raise exceptions.ConnectionError("no answer to a ping")
+                else:  # a connection can be dead without a word
+                    is_asked = True
+                    await pubsub.ping()
         finally:
             self._pubsub = None
             with suppress(exceptions.RedisError, OSError):
                 await pubsub.aclose()  # type: ignore[no-untyped-call]
 
     def _heard(self, message: dict[str, object]) -> None:
-        name = message["channel"]
-        channel = name.decode() if isinstance(name, bytes) else str(name)
-        for listener in self._by_channel.get(channel, ()):
+        for listener in self._by_channel.get(_text(message["channel"]), ()):
             if message["type"] == "subscribe":
                 listener.interrupted(is_connected=True)
             elif message["type"] == "message" and isinstance(message["data"], bytes):
@@ -159,6 +171,10 @@ class _Hub:
     async def _quietly(self, work: object) -> None:
         with suppress(exceptions.RedisError, OSError):
             await work  # type: ignore[misc]  # redis-py types it as maybe not awaitable
+
+
+def _text(name: object) -> str:
+    return name.decode() if isinstance(name, bytes) else str(name)
 
 
 def _is_cancelled() -> bool:

@@ -68,6 +68,15 @@ class LocalBus:
         finally:
             self._listeners[owner].discard(listener)
 
+    async def past(self, owner: Scope, *, after: str, limit: int = 500) -> list[MemoryEvent]:
+        """The owner's kept events after a cursor, oldest first; a `MemoryGap` first where some are gone."""
+        return (await self._kept(owner.owner, after))[:limit]
+
+    async def last(self, owner: Scope) -> str:
+        """The cursor of the owner's newest event."""
+        async with self._database.transaction(read_only=True) as tx:
+            return str(mem(tx).table("event_counters").get((owner.namespace, owner.user_column), 0))
+
     async def close(self) -> None:
         """Nothing to let go of."""
 

@@ -12,6 +12,9 @@ import aftermind
 from aftermind.faces.health import Health
 from aftermind.memory import Memory
 from aftermind.settings import Settings
+from aftermind.web.feeds import Feeds
+from aftermind.web.routes import events
+from aftermind.web.sse import before_stopping
 
 TEMPLATES = Jinja2Templates(directory=Path(__file__).parent / "templates")
 REFRESH_SECONDS = 5
@@ -24,10 +27,13 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.memory = memory
-        yield
+        app.state.feeds = feeds = Feeds(memory, most=memory.settings.web_max_listeners)
+        with before_stopping(feeds.end):
+            yield
         await memory.close()
 
     app = FastAPI(title="Aftermind", version=aftermind.__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.include_router(events.router)
     app.get("/healthz", include_in_schema=False)(healthz)
     app.get("/readyz", include_in_schema=False)(readyz)
     app.get("/", include_in_schema=False)(status_page)

@@ -1,0 +1,230 @@
+"""`Feeds`: an owner's events heard once per process, made into text once, and handed to all that listen.
+
+A listener has a bounded box. It first reads the record from its own cursor to where the feed stands, then takes what
+the feed puts into its box, so that nothing falls between. One whose box is full is cut off: the number that it saw last
+is where it goes on.
+"""
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypedDict
+
+import orjson
+
+from aftermind import errors
+from aftermind.events.types import MemoryEvent, MemoryGap
+from aftermind.memory import Memory
+from aftermind.types import Scope
+
+log = logging.getLogger(__name__)
+
+BOX_FRAMES = 256  # waiting for a listener that takes nothing; frames are shared by all listeners of an owner
+TURN_FRAMES = 32  # after which a feed lets its listeners have a turn of the loop
+AGAIN_SECONDS = 1.0  # after which a feed whose store does not answer is tried again
+BEAT_SECONDS = 15.0  # of silence: shorter than what proxies close a connection after
+LIFE_SECONDS = 900.0  # then a listener has to come again, and show a key that is still good
+RETRY_MS = 1_000  # how long a browser waits before it comes again
+
+BEAT = b": still here\n\n"
+SLOW = b": too slow, come again with Last-Event-ID\n\n"
+
+
+class Named(TypedDict):
+    """An owner as a memory's calls name it."""
+
+    user_id: str | None
+    namespace: str
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One event as it goes over the wire; `number` is its place in the record, None for what is only told live."""
+
+    number: int | None
+    wire: bytes
+
+    @classmethod
+    def of(cls, event: MemoryEvent) -> "Frame":
+        """The frame of an event. JSON has no line breaks of its own, so one `data:` line holds it."""
+        name = "gap" if isinstance(event, MemoryGap) else event.event
+        mark = "" if event.cursor is None else f"id: {event.cursor}\n"
+        wire = f"event: {name}\n{mark}data: ".encode() + orjson.dumps(event.to_json()) + b"\n\n"
+        return cls(None if event.cursor is None else int(event.cursor), wire)
+
+
+class Box:
+    """The frames that one listener has not taken yet. `is_over`: no more will come; `is_full`: for that reason."""
+
+    __slots__ = ("_frames", "_woken", "is_full", "is_over")
+
+    def __init__(self) -> None:
+        self._frames: deque[Frame] = deque()
+        self._woken = asyncio.Event()
+        self.is_over = self.is_full = False
+
+    def put(self, frame: Frame) -> None:
+        """One more; one too many ends the box, and what lay in it is left to the record."""
+        if len(self._frames) >= BOX_FRAMES:
+            self.is_full = True
+            self.end()
+        elif not self.is_over:
+            self._frames.append(frame)
+            self._woken.set()
+
+    def end(self) -> None:
+        """Nothing more comes."""
+        self.is_over = True
+        self._frames.clear()
+        self._woken.set()
+
+    async def take(self, seconds: float) -> list[Frame]:
+        """All that is there; nothing where none came in time or the box is over."""
+        if not self._frames and not self.is_over:
+            self._woken.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._woken.wait()
+        taken = list(self._frames)
+        self._frames.clear()
+        return taken
+
+
+class Feed:
+    """The events of one owner, from the first listener to the last. `at` is the number of the newest one heard."""
+
+    def __init__(self, memory: Memory, owner: Scope) -> None:
+        self._memory, self._named = memory, Named(user_id=owner.user_id, namespace=owner.namespace)
+        self.boxes: set[Box] = set()
+        self.at = 0
+        self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.task = asyncio.get_running_loop().create_task(self._run())
+
+    async def record(self, seen: int, upto: int) -> AsyncIterator[Frame]:
+        """The frames that are kept after a number, up to another."""
+        while seen < upto:
+            found = await self._memory.past_events(**self._named, after=str(seen))
+            for event in found:
+                yield Frame.of(event)
+                seen = int(event.cursor or seen)
+            if not found:  # the rest has been forgotten
+                return
+
+    async def _run(self) -> None:
+        try:
+            self.at = int(await self._memory.event_cursor(**self._named))
+        except Exception as exc:  # of whatever kind: each listener of this feed raises it as its own
+            self.begun.set_exception(exc)
+            self.begun.exception()  # seen, also where every listener has gone meanwhile
+            return
+        self.begun.set_result(None)
+        heard = 0
+        while True:
+            try:
+                async for event in self._memory.events(**self._named, after=str(self.at)):
+                    frame = Frame.of(event)
+                    self.at = self.at if frame.number is None else frame.number
+                    for box in self.boxes:
+                        box.put(frame)
+                    heard += 1
+                    if heard % TURN_FRAMES == 0:  # a page of the record comes at once: let the listeners empty theirs
+                        await asyncio.sleep(0)
+            except errors.Unavailable as exc:
+                log.info("a feed waits for its store", extra={"error": str(exc)})
+            await asyncio.sleep(AGAIN_SECONDS)
+
+
+class Listener:
+    """One connection. `open` it, iterate `pieces`, and `leave` whatever happens."""
+
+    def __init__(self, feeds: "Feeds", owner: Scope, after: int | None) -> None:
+        self._feeds, self._owner, self._after = feeds, owner, after
+        self._box = Box()
+        self._feed = feeds.enter(owner, self._box)
+
+    async def open(self) -> bytes:
+        """The first piece: where it begins, so that whoever is cut off before any event goes on from there.
+
+        Raises `StoreUnavailable`.
+        """
+        await asyncio.shield(self._feed.begun)
+        self._upto = self._feed.at  # what comes after it lies in the box
+        self._seen = self._upto if self._after is None else min(self._after, self._upto)
+        return f"retry: {RETRY_MS}\nid: {self._seen}\n\n".encode()
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """What is sent, until the listener has been there long enough, is too slow, or the process stops."""
+        async for frame in self._feed.record(self._seen, self._upto):
+            self._seen = frame.number or self._seen
+            yield frame.wire
+        clock = asyncio.get_running_loop().time
+        until = clock() + LIFE_SECONDS * random.uniform(0.8, 1.2)  # apart, so that they do not all come again at once
+        while not self._box.is_over and clock() < until:
+            fresh = []
+            for frame in await self._box.take(BEAT_SECONDS):
+                if frame.number is None or frame.number > self._seen:
+                    self._seen = frame.number or self._seen
+                    fresh.append(frame.wire)
+            if fresh:
+                yield b"".join(fresh)
+            elif not self._box.is_over:
+                yield BEAT
+        if self._box.is_full:
+            yield SLOW
+
+    def end(self) -> None:
+        """Whoever listened has gone."""
+        self._box.end()
+
+    def leave(self) -> None:
+        """Give back the place; safe to repeat."""
+        self._feeds.leave(self._owner, self._box)
+
+
+class Feeds:
+    """Every feed of one process, and who listens: at most `most`."""
+
+    def __init__(self, memory: Memory, *, most: int) -> None:
+        self._memory, self._most = memory, most
+        self._feeds: dict[Scope, Feed] = {}
+        self._is_closed = False
+        self.listeners = 0
+
+    def listen(self, owner: Scope, after: int | None) -> Listener:
+        """A listener to the owner's events after a number, or from now on (None). Raises `TooManyListeners`."""
+        return Listener(self, owner.owner, after)
+
+    def enter(self, owner: Scope, box: Box) -> Feed:
+        """Put a box under the owner's feed."""
+        if self.listeners >= self._most:
+            raise errors.TooManyListeners(self._most)
+        feed = self._feeds.get(owner)
+        if feed is None:
+            feed = self._feeds[owner] = Feed(self._memory, owner)
+        feed.boxes.add(box)
+        self.listeners += 1
+        if self._is_closed:
+            box.end()
+        return feed
+
+    def leave(self, owner: Scope, box: Box) -> None:
+        """Take a box away; with the last one the feed ends."""
+        feed = self._feeds.get(owner)
+        if feed is None or box not in feed.boxes:
+            return
+        feed.boxes.discard(box)
+        self.listeners -= 1
+        if not feed.boxes:
+            del self._feeds[owner]
+            feed.task.cancel()
+
+    def end(self) -> None:
+        """Send every listener away, to another process: this one stops."""
+        self._is_closed = True
+        for feed in self._feeds.values():
+            for box in feed.boxes:
+                box.end()

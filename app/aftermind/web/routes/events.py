@@ -1,0 +1,56 @@
+"""`/v1/users/{user}/events`: what happens to a user's memory, as it happens."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.responses import Response
+
+from aftermind import errors
+from aftermind.memory import Memory
+from aftermind.types import Scope
+from aftermind.web.feeds import Feeds
+from aftermind.web.sse import EventStream
+
+router = APIRouter(tags=["events"])
+
+LastEventId = Annotated[str | None, Header(description="The `id` of the last event seen. Browsers send it themselves.")]
+After = Annotated[str | None, Query(description="The same, for a first connection, which has no such header.")]
+
+DESCRIPTION = """
+Server-sent events. Each has the name of its kind (`MemoryUpdateCompleted`, …) and its fields as JSON; ids and counts,
+never what was said.
+
+Those with an `id` are kept, in order and without gaps, for `AFTERMIND_EVENT_RETENTION_DAYS`: come again with
+`Last-Event-ID`, and those missed come first. Where some of them are too old to be had, an event `gap` says so. Events
+without an `id` are told live only.
+
+A comment comes every 15 seconds of silence. The stream ends after some 15 minutes, where its reader is too slow, and
+where the process stops: a client that comes again misses nothing.
+"""
+
+
+@router.get(
+    "/v1/users/{user}/events",
+    summary="Listen to events",
+    description=DESCRIPTION,
+    response_class=Response,
+    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+)
+async def events(request: Request, user: str, *, last_event_id: LastEventId = None, after: After = None) -> EventStream:
+    """A stream of the user's events."""
+    memory: Memory = request.app.state.memory
+    feeds: Feeds = request.app.state.feeds
+    listener = feeds.listen(Scope(namespace=memory.namespace, user_id=user), _number(last_event_id or after))
+    try:
+        return EventStream(listener, await listener.open())
+    except BaseException:
+        listener.leave()
+        raise
+
+
+def _number(cursor: str | None) -> int | None:
+    if cursor is None:
+        return None
+    if not (cursor.isascii() and cursor.isdecimal()) or len(cursor) > 18:  # of a bigint
+        raise errors.InvalidQuery("Last-Event-ID", cursor, "a cursor is the `id` that an event had.")
+    return int(cursor)
