@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from types import TracebackType
-from typing import Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
 from aftermind.events.types import MemoryEvent
 from aftermind.faces import addresses, asking, forgetting, health, reading, turns
@@ -13,6 +13,7 @@ from aftermind.faces.facts import Facts
 from aftermind.faces.forgetting import Export, Forgot
 from aftermind.faces.health import Health, Progress
 from aftermind.faces.parts import Parts
+from aftermind.faces.watch import Watch
 from aftermind.faces.ways import Accept
 from aftermind.faces.wiring import open_parts
 from aftermind.ledger.base import Spending
@@ -23,8 +24,12 @@ from aftermind.recall.reranking import Reranker
 from aftermind.receipt import Receipt
 from aftermind.settings import Settings
 from aftermind.stores.base import SessionInfo
+from aftermind.telemetry import tracing
 from aftermind.types import Episode, EpisodeId, Json, Learned, Match, Profile, RecallBlock, Summary
 from aftermind.types.normalise import Given
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 
 class Memory:
@@ -34,7 +39,8 @@ class Memory:
     in the state folder. `broker` and `redis` are URLs, each standing in for the other where it can; `replicas` are
     streaming replicas of the store. `embedder` and `extractor` take the place of those that the settings name.
     `save` and `load` say which of history, facts, summary and profile are kept and recalled where a call names none;
-    `load` follows `save`. Constructing connects nothing, and raises `InvalidSettings` for what cannot work.
+    `load` follows `save`. `metrics` is a registry of `prometheus_client` that is told of recalls and turns; with None
+    nobody is. Constructing connects nothing, and raises `InvalidSettings` for what cannot work.
 
     A memory may be used from several event loops and threads, and after a fork. It is closed by `close()` or by leaving
     `async with`.
@@ -54,6 +60,7 @@ class Memory:
         reranker: Reranker | None = None,
         save: Iterable[str] | None = None,
         load: Iterable[str] | None = None,
+        metrics: "CollectorRegistry | None" = None,
     ) -> None:
         self.settings = settings or Settings()  # type: ignore[call-arg]  # every field has a default
         self.namespace = self.settings.namespace if namespace is None else namespace
@@ -68,6 +75,9 @@ class Memory:
             extractor=extractor,
             reranker=reranker,
         )
+        self._watch = Watch(metrics)
+        if self.settings.tracing:
+            tracing.switch_on()
         self.facts = Facts(self._parts)
         self.blocks = Blocks(self._parts)
 
@@ -101,7 +111,7 @@ class Memory:
             idempotency_key=idempotency_key,
             position=outbox.position,
         )
-        return self._parts.receipt(turn, await outbox.send(turn))
+        return self._parts.receipt(turn, await self._watch.send(outbox, turn))
 
     async def recall(
         self,
@@ -154,7 +164,7 @@ class Memory:
             load=load,
             rerank=rerank,
         )
-        return await self._parts.recall.recall(asked)
+        return await self._watch.recall(self._parts.recall, asked)
 
     async def recall_scored(self, query: str, **asked: Unpack[Asked]) -> list[Match]:
         """Every match with its scores and ranks, best first, whatever tokens it takes.

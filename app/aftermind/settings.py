@@ -260,6 +260,17 @@ class Settings(BaseSettings):
     worker_max_memory_bytes: int = Field(
         1_073_741_824, gt=0, description="A worker process that has grown beyond it finishes its work and stops."
     )
+    metrics_host: str = Field("127.0.0.1", description="Where a worker or reconciler serves its metrics.")
+    metrics_port: int = Field(
+        0,
+        ge=0,
+        le=65535,
+        description="Port on which a worker or reconciler serves its Prometheus metrics, one process a port. 0: none; `/metrics` of the service has those that share its PROMETHEUS_MULTIPROC_DIR.",
+    )
+    tracing: bool = Field(
+        False,
+        description="Make OpenTelemetry spans, from `remember` to the model call. An agent's go to the tracer provider of its process, those of workers by OTLP to OTEL_EXPORTER_OTLP_ENDPOINT.",
+    )
     strict: bool = Field(False, description="Raise where an Agent's memory fails, instead of answering without it.")
     web_host: str = Field("127.0.0.1", description="Where the service listens.")
     web_port: int = Field(8377, ge=0, le=65535, description="Port of the service. 0: any free one.")

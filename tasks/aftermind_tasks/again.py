@@ -94,7 +94,7 @@ async def _answer(runtime: Runtime, lease: Lease, origin: JobId) -> Answered | N
     else:
         extraction = await mining.ask(runtime, extractor, scope, episodes)
         answer = {"extraction": extraction.to_json(), "episodes": [str(episode.id) for episode in episodes]}
-        await runtime.ledger.keep_answer(lease, answer, spent=mining.spent(extraction.usage))
+        await mining.keep(runtime, lease, answer, extraction.usage)
     return Answered(episodes=episodes, extraction=extraction, extractor=name)
 
 

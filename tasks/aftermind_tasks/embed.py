@@ -12,7 +12,7 @@ from aftermind.llm import tokens
 from aftermind.llm.base import Embedder
 from aftermind.ranking import spoken
 from aftermind.stores.base import Vector
-from aftermind.types import Episode, EpisodeId, JobId, Lease, Scope
+from aftermind.types import Episode, EpisodeId, JobId, JobKind, Lease, Scope
 from aftermind_tasks import mining, verdicts
 from aftermind_tasks.outcomes import Done, Outcome
 from aftermind_tasks.runtime import Runtime
@@ -35,8 +35,16 @@ async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outco
         calls += 1
     if calls:
         elapsed = (time.monotonic() - started) * 1_000
-        await runtime.ledger.spend(_costs(runtime.embedder, leases, episodes, calls=calls, latency_ms=elapsed))
-    return {**waiting, **await _write(runtime, leases, episodes, vectors)}
+        costs = _costs(runtime.embedder, leases, episodes, calls=calls, latency_ms=elapsed)
+        await runtime.ledger.spend(costs)
+        for _, spent in costs:
+            runtime.observer.spent(JobKind.EMBED, spent)
+    done = await _write(runtime, leases, episodes, vectors)
+    now = runtime.clock.utc_now()
+    for job_id in done:
+        for moment in {episode.remembered_at for episode in episodes[job_id]}:
+            runtime.observer.fresh("embedded", (now - moment).total_seconds())
+    return {**waiting, **done}
 
 
 async def _within_budget(runtime: Runtime, leases: Sequence[Lease]) -> tuple[Sequence[Lease], Mapping[JobId, Outcome]]:

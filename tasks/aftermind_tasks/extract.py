@@ -67,7 +67,7 @@ async def _answer(runtime: Runtime, extractor: Extractor, lease: Lease, episodes
         return Extraction.from_json(lease.job.answer["extraction"])
     extraction = await mining.ask(runtime, extractor, lease.job.scope, episodes)
     kept = {"extraction": extraction.to_json(), "episodes": [str(episode.id) for episode in episodes]}
-    await runtime.ledger.keep_answer(lease, kept, spent=mining.spent(extraction.usage))
+    await mining.keep(runtime, lease, kept, extraction.usage)
     return extraction
 
 
@@ -108,6 +108,9 @@ async def _apply(
         )
         events = await runtime.events.append(tx, [event])
     await runtime.after_commit({scope.owner}, events, ring)
+    now = runtime.clock.utc_now()
+    for moment in {episode.remembered_at for episode in episodes}:
+        runtime.observer.fresh("mined", (now - moment).total_seconds())
 
 
 async def _changes(runtime: Runtime, tx: Transaction, owner: Scope, claims: Sequence[Claim], extractor: str) -> Changes:

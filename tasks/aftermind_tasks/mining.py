@@ -13,7 +13,7 @@ from aftermind.ledger.base import Spent
 from aftermind.llm import trust
 from aftermind.llm.base import Extraction, ExtractionRequest, Extractor, TurnText, Usage
 from aftermind.ranking.words import terms
-from aftermind.types import Episode, EpisodeId, Fact, FactId, JobKind, Scope
+from aftermind.types import Episode, EpisodeId, Fact, FactId, JobKind, Json, Lease, Scope
 from aftermind_tasks.runtime import Runtime
 
 KNOWN = 50  # facts that the model is shown: those with words of the turns first, then the latest
@@ -98,6 +98,13 @@ def first(episodes: Sequence[Episode], *, tokens: int) -> list[Episode]:
 def new_fact_id() -> FactId:
     """A fresh id."""
     return FactId(UUID(bytes=uuid7().bytes))
+
+
+async def keep(runtime: Runtime, lease: Lease, answer: Mapping[str, Json], usage: Usage) -> None:
+    """Keep a model's answer with its job, and count what it cost. Raises `LeaseLost`."""
+    cost = spent(usage)
+    await runtime.ledger.keep_answer(lease, answer, spent=cost)
+    runtime.observer.spent(lease.job.kind, cost)
 
 
 def spent(usage: Usage) -> Spent:

@@ -11,6 +11,7 @@ from datetime import timedelta
 from aftermind import errors
 from aftermind.ledger.backoff import backoff
 from aftermind.settings import Settings
+from aftermind.telemetry import tracing
 from aftermind.types import JobId, JobKind, Lease
 from aftermind_tasks import mining, verdicts
 from aftermind_tasks.outcomes import Dead, Done, Outcome, Retry, Snooze
@@ -67,7 +68,8 @@ class Tally:
 async def perform(runtime: Runtime, handler: Handler, leases: Sequence[Lease]) -> Tally:
     """Run the handler on leases and write each outcome down. Raises nothing but cancellation, which hands them back."""
     try:
-        outcomes = await _outcomes(runtime, handler, leases)
+        with tracing.continued(f"aftermind.{handler.kind}", _traces(leases), **{"aftermind.jobs": len(leases)}):
+            outcomes = await _outcomes(runtime, handler, leases)
     except asyncio.CancelledError:
         await _hand_back(runtime, leases)
         raise
@@ -75,6 +77,11 @@ async def perform(runtime: Runtime, handler: Handler, leases: Sequence[Lease]) -
     for lease in leases:
         tally += await _record(runtime, lease, outcomes.get(lease.job.id))
     return tally
+
+
+def _traces(leases: Sequence[Lease]) -> list[str | None]:
+    found = (lease.job.payload.get(tracing.KEY) for lease in leases)
+    return [each if isinstance(each, str) else None for each in found]
 
 
 async def _outcomes(runtime: Runtime, handler: Handler, leases: Sequence[Lease]) -> Outcomes:
@@ -110,6 +117,7 @@ async def _count(runtime: Runtime, leases: Sequence[Lease], error: Exception) ->
     if usage is not None:
         with suppress(errors.Unavailable):
             await runtime.ledger.spend([(leases[0], mining.spent(usage))])
+        runtime.observer.spent(leases[0].job.kind, mining.spent(usage))
 
 
 async def _record(runtime: Runtime, lease: Lease, outcome: Outcome | None) -> Tally:
@@ -128,6 +136,7 @@ async def _written(runtime: Runtime, lease: Lease, outcome: Outcome | None) -> T
         case None:
             return Tally(lost=1)
         case Done():
+            runtime.observer.ended(lease, outcome)
             return Tally(done=1)
         case Snooze(after=after, why=why, is_own=is_own):
             await runtime.ledger.snooze(lease, after=after, why=why)
@@ -137,6 +146,7 @@ async def _written(runtime: Runtime, lease: Lease, outcome: Outcome | None) -> T
                 return await _bury(runtime, lease, Dead(failure=failure))
             wait = after if after is not None else _backoff(runtime, lease)
             await runtime.ledger.retry(lease, failure, after=wait)
+            runtime.observer.ended(lease, outcome)
             return Tally(retried=1)
         case Dead() as dead:
             return await _bury(runtime, lease, dead)
@@ -144,6 +154,7 @@ async def _written(runtime: Runtime, lease: Lease, outcome: Outcome | None) -> T
 
 async def _bury(runtime: Runtime, lease: Lease, dead: Dead) -> Tally:
     await runtime.ledger.bury(None, lease, dead.failure)
+    runtime.observer.ended(lease, dead)
     log.error("job buried", extra={"job_id": str(lease.job.id), "reason": dead.failure.reason_code})
     return Tally(dead=1)
 

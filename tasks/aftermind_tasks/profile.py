@@ -54,7 +54,7 @@ async def _ask(
     fitting = {name: value for name, value in traits.values.items() if schema is None or schema.fits(name, value)}
     answer["values"] = {name: value for name, value in fitting.items() if trust.suspicion(str(value)) is None}
     answer["evidence"] = {name: [str(each) for each in traits.evidence.get(name, ())] for name in answer["values"]}
-    await runtime.ledger.keep_answer(lease, answer, spent=mining.spent(traits.usage))
+    await mining.keep(runtime, lease, answer, traits.usage)
     return answer
 
 

@@ -25,6 +25,7 @@ from aftermind.wire.connection import RedisLink
 from aftermind.wire.keys import Keys
 from aftermind.wire.pending import Pending
 from aftermind.wire.watermark import Watermarks
+from aftermind_tasks.observer import Observer
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +92,7 @@ class Runtime:
     replays: Replays | None = None
     bells: Bells = field(default_factory=Silence)
     clock: Clock = field(default_factory=SystemClock)
+    observer: Observer = field(default_factory=Observer)
     providers: Providers = field(default_factory=Providers)
     embedder: Embedder | None = None
     extractor: Extractor | None = None

@@ -5,6 +5,7 @@ import logging
 import random
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from uuid import UUID
@@ -19,7 +20,8 @@ from aftermind.ledger.base import Failure
 from aftermind.llm import trust
 from aftermind.ranking import spoken
 from aftermind.stores.base import Mined, MiningOutcome, Tombstone, Vector
-from aftermind.types import Episode, EpisodeId, JobId, JobKind, Lease, NewJob, Scope, Turn
+from aftermind.telemetry import tracing
+from aftermind.types import Episode, EpisodeId, JobId, JobKind, Json, Lease, NewJob, Scope, Turn
 from aftermind.wire import queues
 from aftermind.wire.payloads import decode_turn
 from aftermind.wire.pending import ClaimedTurn
@@ -54,12 +56,14 @@ async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outco
     """Store turns that the ledger accepted (`accept="postgres"`): their jobs close in the same transaction."""
     started = time.monotonic()
     turns = {lease.job.id: decode_turn(lease.job.raw or b"") for lease in leases}
-    vectors = await _vectors(runtime, list(turns.values()))
-    async with runtime.db.transaction(namespace=leases[0].job.scope.namespace) as tx:
-        held = await runtime.ledger.finish_all(tx, leases)
-        fresh = [turn for job_id, turn in turns.items() if job_id in held]
-        effects = await _write(runtime, tx, fresh, vectors, started)
-    await runtime.after_commit(effects.owners, effects.events, effects.ring)
+    with _traced(list(turns.values())):
+        vectors = await _vectors(runtime, list(turns.values()))
+        async with runtime.db.transaction(namespace=leases[0].job.scope.namespace) as tx:
+            held = await runtime.ledger.finish_all(tx, leases)
+            fresh = [turn for job_id, turn in turns.items() if job_id in held]
+            effects = await _write(runtime, tx, fresh, vectors, started)
+        await runtime.after_commit(effects.owners, effects.events, effects.ring)
+    _observe(runtime, fresh)
     return {job_id: Done() for job_id in held}
 
 
@@ -114,13 +118,25 @@ async def _store(runtime: Runtime, claimed: Sequence[tuple[ClaimedTurn, Turn]]) 
 async def _commit(runtime: Runtime, claimed: Sequence[tuple[ClaimedTurn, Turn]]) -> Tally:
     started = time.monotonic()
     turns = [turn for _, turn in claimed]
-    vectors = await _vectors(runtime, turns)
-    async with runtime.db.transaction(namespace=turns[0].scope.namespace) as tx:
-        new = await runtime.ledger.record_stored(tx, turns)
-        effects = await _write(runtime, tx, [turn for turn in turns if turn.job_id in new], vectors, started)
-    ids = [turn.job_id for turn in turns]
-    await runtime.after_commit(effects.owners, effects.events, effects.ring, settle=ids)
+    with _traced(turns):
+        vectors = await _vectors(runtime, turns)
+        async with runtime.db.transaction(namespace=turns[0].scope.namespace) as tx:
+            new = await runtime.ledger.record_stored(tx, turns)
+            effects = await _write(runtime, tx, [turn for turn in turns if turn.job_id in new], vectors, started)
+        ids = [turn.job_id for turn in turns]
+        await runtime.after_commit(effects.owners, effects.events, effects.ring, settle=ids)
+    _observe(runtime, [turn for turn in turns if turn.job_id in new])
     return Tally(done=len(claimed))
+
+
+def _traced(turns: Sequence[Turn]) -> AbstractContextManager[None]:
+    return tracing.continued("aftermind.store", [turn.trace for turn in turns], **{"aftermind.turns": len(turns)})
+
+
+def _observe(runtime: Runtime, turns: Sequence[Turn]) -> None:
+    now = runtime.clock.utc_now()
+    for turn in turns:
+        runtime.observer.fresh("stored", (now - turn.remembered_at).total_seconds())
 
 
 async def _judged(runtime: Runtime, one: ClaimedTurn, turn: Turn, exc: Exception) -> Tally:
@@ -132,6 +148,7 @@ async def _judged(runtime: Runtime, one: ClaimedTurn, turn: Turn, exc: Exception
     failure = outcome.failure if isinstance(outcome, Retry | Dead) else verdicts.failure_of(exc)
     if isinstance(outcome, Dead) or one.attempts >= runtime.settings.max_attempts:
         return await _bury(runtime, Hopeless(claimed=one, turn=turn, failure=failure))
+    runtime.observer.failed(JobKind.STORE, failure.reason_code)
     settings = runtime.settings
     wait = backoff(
         one.attempts,
@@ -167,6 +184,7 @@ async def _bury(runtime: Runtime, hopeless: Hopeless) -> Tally:
         log.warning("turn not buried", extra={"job_id": str(one.job_id), "error": str(exc)})
         await _release(runtime, [one], after=verdicts.OUTAGE_PAUSE, counts=False)
         return Tally(snoozed=1, pause=verdicts.OUTAGE_PAUSE)
+    runtime.observer.buried(one, failure.reason_code)
     log.error("turn buried", extra={"job_id": str(one.job_id), "reason": failure.reason_code})
     return Tally(dead=1)
 
@@ -264,7 +282,7 @@ def _embed_job(turn: Turn, episodes: Sequence[Episode]) -> NewJob:
         id=JobId(UUID(bytes=uuid7().bytes)),
         kind=JobKind.EMBED,
         scope=turn.scope,
-        payload={"episodes": [str(episode.id) for episode in episodes]},
+        payload={"episodes": [str(episode.id) for episode in episodes]} | _trace([turn]),
         effect_key=str(turn.job_id),
         follows=(turn.job_id,),
     )
@@ -280,12 +298,18 @@ def _extract_jobs(turns: Sequence[Turn]) -> list[NewJob]:
             id=JobId(UUID(bytes=uuid7().bytes)),
             kind=JobKind.EXTRACT,
             scope=scope,
-            payload=following.wanted(frozenset().union(*(turn.keep for turn in group))),
+            payload=following.wanted(frozenset().union(*(turn.keep for turn in group))) | _trace(group),
             effect_key=session_key(scope),
             follows=tuple(turn.job_id for turn in group),
         )
         for scope, group in by_session.items()
     ]
+
+
+def _trace(turns: Sequence[Turn]) -> dict[str, Json]:
+    """The span that the job goes on from: of a burst, that of its last turn."""
+    carried = [turn.trace for turn in turns if turn.trace is not None]
+    return {tracing.KEY: carried[-1]} if carried else {}
 
 
 def _events(runtime: Runtime, turns: Sequence[Turn], started: float) -> list[MemoryEvent]:

@@ -79,7 +79,7 @@ async def _ask(runtime: Runtime, lease: Lease, seen: Seen) -> Mapping[str, Any]:
         "is_more": seen.is_more,
     }
     if condensed:
-        await runtime.ledger.keep_answer(lease, answer, spent=mining.spent(condensed.usage))
+        await mining.keep(runtime, lease, answer, condensed.usage)
     return answer
 
 

@@ -16,11 +16,13 @@ from celery import signals
 
 from aftermind import errors
 from aftermind.settings import Settings
+from aftermind.telemetry import tracing
 from aftermind.wire import queues
 from aftermind_tasks.runtime import Runtime, open_runtime
 from aftermind_workers import config, metrics, readiness, reconciler, replayer
 from aftermind_workers.limits import Gates
 from aftermind_workers.loop import LoopThread
+from aftermind_workers.observer import Counting
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +105,10 @@ def _open(settings: Settings) -> Worker:
     loop = LoopThread()
     loop.start()
     name = f"{socket.gethostname()}:{os.getpid()}"
-    return Worker(loop=loop, runtime=loop.run(open_runtime(settings, worker=name)))
+    tracing.export(settings, service="aftermind-worker")
+    runtime = loop.run(open_runtime(settings, worker=name))
+    runtime.observer = Counting()
+    return Worker(loop=loop, runtime=runtime)
 
 
 def _configure(*, conf: Any, options: dict[str, Any], **_: object) -> None:  # Any: Celery's own
@@ -120,6 +125,7 @@ def _names(given: object) -> list[str]:
 
 def _on_ready(settings: Settings) -> Any:  # Any: a signal's receiver
     def ready(*, sender: Any, **_: object) -> None:  # Any: Celery's consumer
+        metrics.serve(settings)
         if sender.pool.__class__.__module__.endswith("prefork"):
             readiness.tell(settings)
             return  # the parent only forks; each child opens at its first bell
@@ -159,6 +165,7 @@ def _on_stopping(settings: Settings) -> Any:  # Any: a signal's receiver
 
 
 def _on_shutdown(**_: object) -> None:
+    tracing.flush()
     worker = _workers.pop(os.getpid(), None)
     if worker is not None:
         with contextlib.suppress(TimeoutError):

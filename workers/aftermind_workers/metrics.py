@@ -1,10 +1,18 @@
 """What workers count, for Prometheus.
 
 Safe with several processes: where `PROMETHEUS_MULTIPROC_DIR` is set, each writes its own file there and whoever serves
-`/metrics` adds them up. Labels are kinds and outcomes, never an owner: their number must not grow with users.
+`/metrics` adds them up. Labels are kinds and outcomes, never an owner: their number must not grow with users. How much
+lies in the queues is asked at the moment of a scrape, by the service (`aftermind.web`).
 """
 
-from prometheus_client import Counter, Gauge, Histogram
+import logging
+
+from prometheus_client import Counter, Gauge, Histogram, start_http_server
+
+from aftermind.settings import Settings
+from aftermind.telemetry import exposition
+
+log = logging.getLogger(__name__)
 
 BELLS = Counter(
     "aftermind_bells",
@@ -19,12 +27,29 @@ SECONDS = Histogram(
     ["kind"],
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120),
 )
-RUNNABLE = Gauge(
-    "aftermind_runnable_jobs", "Jobs that could run now, by kind.", ["kind"], multiprocess_mode="mostrecent"
+FRESHNESS = Histogram(
+    "aftermind_freshness_seconds",
+    "Seconds from remember() until a turn was stored, embedded, mined for facts.",
+    ["stage"],
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1_800, 7_200),
 )
-OLDEST = Gauge(
-    "aftermind_oldest_runnable_seconds", "Age of the oldest of them.", ["kind"], multiprocess_mode="mostrecent"
+FAILURES = Counter("aftermind_failures", "Attempts that failed, by kind of job and reason.", ["kind", "reason"])
+MODEL_CALLS = Counter("aftermind_model_calls", "Calls of models, by kind of job.", ["kind", "model"])
+MODEL_SECONDS = Counter("aftermind_model_seconds", "Seconds that these calls took.", ["kind", "model"])
+MODEL_TOKENS = Counter("aftermind_model_tokens", "Tokens of these calls, in and out.", ["kind", "model", "direction"])
+MODEL_COST = Counter(
+    "aftermind_model_cost_usd", "US dollars of these calls, of models whose price is known.", ["kind", "model"]
 )
 RSS = Gauge("aftermind_worker_rss_bytes", "Resident memory of the worker.", multiprocess_mode="liveall")
 RUNG_AGAIN = Counter("aftermind_rung_again", "Bells that the reconciler rang for what nobody held.", ["queue"])
 LEASES_EXPIRED = Counter("aftermind_leases_expired", "Leases that ran out without a word from their worker.")
+
+
+def serve(settings: Settings) -> None:
+    """Answer scrapes on `settings.metrics_port`, in a thread. A port that is taken is said, and no reason to stop."""
+    if not settings.metrics_port:
+        return
+    try:
+        start_http_server(settings.metrics_port, addr=settings.metrics_host, registry=exposition.registry())
+    except OSError as exc:
+        log.error("metrics are not served", extra={"port": settings.metrics_port, "error": exc.strerror})

@@ -19,7 +19,6 @@ from uuid import uuid4
 
 from aftermind import errors
 from aftermind.db.leader import leading
-from aftermind.ledger.base import Backlog
 from aftermind.settings import Settings
 from aftermind.stores.postgres import indexing
 from aftermind.types import JobId
@@ -113,7 +112,6 @@ class Reconciler:
         """Jobs by queue that could run and that no bell has just been rung for."""
         found: dict[str, int] = {}
         for backlog in await self.runtime.ledger.backlog():
-            self._observe(backlog)
             queue = queues.QUEUE_OF[backlog.kind]
             found[queue] = found.get(queue, 0) + backlog.runnable - backlog.replays
             found[queues.REPLAY] = found.get(queues.REPLAY, 0) + backlog.replays
@@ -124,18 +122,9 @@ class Reconciler:
         if self.runtime.pending is None:
             return 0
         pending = await self.runtime.pending.backlog()
-        metrics.RUNNABLE.labels(kind="pending").set(pending.runnable)
-        metrics.OLDEST.labels(kind="pending").set(pending.oldest_age.total_seconds())
         # A turn that has just come has a bell of its own on its way.
         is_fresh = pending.oldest_age < timedelta(seconds=self.runtime.settings.reconcile_seconds)
         return 0 if is_fresh else pending.runnable
-
-    def _observe(self, backlog: Backlog) -> None:
-        age = 0.0
-        if backlog.oldest_runnable_at is not None:
-            age = max(0.0, (self.runtime.clock.utc_now() - backlog.oldest_runnable_at).total_seconds())
-        metrics.RUNNABLE.labels(kind=backlog.kind).set(backlog.runnable)
-        metrics.OLDEST.labels(kind=backlog.kind).set(age)
 
     async def _relay(self) -> None:
         await self.runtime.events.relay()
@@ -165,7 +154,9 @@ async def run(
 
 
 async def _main() -> None:
-    runtime = await open_runtime(Settings(), worker=f"{socket.gethostname()}:{os.getpid()}:reconciler")  # type: ignore[call-arg]
+    settings = Settings()  # type: ignore[call-arg]
+    runtime = await open_runtime(settings, worker=f"{socket.gethostname()}:{os.getpid()}:reconciler")
+    metrics.serve(settings)
     readiness.tell(runtime.settings)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -13,6 +14,7 @@ from aftermind.faces.addresses import Addresses
 from aftermind.settings import Settings
 from aftermind.stack import Command, ComponentState, ComponentStatus, Endpoints, HealthCheck, StopOrder, ports
 from aftermind.stack.folder import read_json, write_json
+from aftermind.telemetry import exposition
 from aftermind.wire import queues
 
 # A process for each group, so that slow model calls never hold up a store.
@@ -58,12 +60,17 @@ class Plan:
     def _worker(self, name: str, argv: list[str]) -> Command:
         """Well once it says that it takes work: one that dies on its way there is not reported as running."""
         ready = str(self.state_dir / "logs" / f"{name}.ready")
-        return self._command(name, argv, health=HealthCheck(ready_file=ready), more={"AFTERMIND_READY_FILE": ready})
+        more = {"AFTERMIND_READY_FILE": ready, **self._counted()}
+        return self._command(name, argv, health=HealthCheck(ready_file=ready), more=more)
 
     def _web(self) -> Command:
         argv = [sys.executable, "-m", "aftermind.cli", "web", "--port", str(self.web_port)]
         health = HealthCheck(url=f"{self.web_url}/healthz")
-        return self._command("web", argv, health=health, stop_order=StopOrder.WEB)
+        return self._command("web", argv, health=health, stop_order=StopOrder.WEB, more=self._counted())
+
+    def _counted(self) -> Mapping[str, str]:
+        """Where processes leave their numbers, for `/metrics` of the service."""
+        return {exposition.FOLDER: str(self.state_dir / "metrics")}
 
     def _flower(self) -> Command:
         argv = worker.flower_argv()
@@ -109,6 +116,9 @@ def plan(settings: Settings, endpoints: Endpoints, running: list[ComponentStatus
     remembered = {name: asdict(made)[name] for name in ("web_port", "flower_port", "flower_password")}
     if remembered != known:
         write_json(state_dir / REMEMBERED, remembered)
+    if not ours.intersection(GROUPS):  # counters begin anew with the processes; who scrapes them knows that
+        shutil.rmtree(state_dir / "metrics", ignore_errors=True)
+    (state_dir / "metrics").mkdir(exist_ok=True)
     return made
 
 

@@ -1,8 +1,8 @@
 """How everything is, as a memory sees it: the store, its replicas, Redis, the spool, and what waits to be done."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -11,6 +11,8 @@ from aftermind.faces.parts import Parts
 from aftermind.ledger.base import Backlog
 from aftermind.settings import Settings
 from aftermind.types import JobKind, JobState, Scope
+from aftermind.wire import queues
+from aftermind.wire.keys import Keys
 
 LYING_SECONDS = 120.0  # a bell takes milliseconds, and the reconciler rings again within seconds
 LOOK_SECONDS = 2.0  # for each component; they are asked at once
@@ -42,11 +44,37 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """A replica as it was found a moment ago. `lag_seconds` None: it has never answered."""
+
+    name: str
+    serving: bool
+    lag_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """What lies outside the ledger: turns and bytes pending in Redis, bells by queue, bytes spooled on this host."""
+
+    turns: int = 0
+    size_bytes: int = 0
+    bells: Mapping[str, int] = field(default_factory=dict)
+    spooled_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """Components, and unfinished work by kind; no work is told where the store does not answer."""
+    """Components, and unfinished work by kind; no work is told where the store does not answer.
+
+    `waiting` is None where Redis does not answer, or where there is none; `paused` are providers that are not asked
+    for so many seconds.
+    """
 
     parts: tuple[Component, ...]
     work: tuple[Work, ...] = ()
+    replicas: tuple[Replica, ...] = ()
+    waiting: Waiting | None = None
+    paused: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def is_ready(self) -> bool:
@@ -89,9 +117,18 @@ async def health(parts: Parts) -> Health:
         looks.append(_look("redis", lambda: _redis(parts)))
         looks.append(_look("spool", lambda: _spool(parts), needed=False))
         looks.append(_look("models", lambda: _models(parts), needed=False))
-    looks += [_replica(name, state) for name, state in parts.routing.states().items()]
-    seen, work = await asyncio.gather(asyncio.gather(*looks), _work(parts))
-    return Health(parts=tuple(seen), work=tuple(work))
+    seen, work, waiting, paused, _ = await asyncio.gather(
+        asyncio.gather(*looks), _work(parts), _waiting(parts), _paused(parts), parts.routing.look()
+    )
+    states, lags = parts.routing.states(), parts.routing.lags()
+    replicas = [Replica(name=each, serving=states[each] == "serving", lag_seconds=lags.get(each)) for each in states]
+    return Health(
+        parts=(*seen, *(_replica(name, state) for name, state in states.items())),
+        work=tuple(work),
+        replicas=tuple(replicas),
+        waiting=waiting,
+        paused=paused,
+    )
 
 
 async def progress(parts: Parts, owner: Scope) -> Progress:
@@ -152,10 +189,31 @@ async def _models(parts: Parts) -> str:
     return f"!{'; '.join(told)}. Its jobs wait."
 
 
-async def _replica(name: str, state: str) -> Component:
-    """As recall found it last; nobody waits for one here."""
+def _replica(name: str, state: str) -> Component:
     well = state == "serving"
     return Component(name=f"replica {name}", state="ok" if well else "degraded", detail=state, needed=False)
+
+
+async def _waiting(parts: Parts) -> Waiting | None:
+    if parts.pending is None or parts.redis is None:
+        return None
+    keys = Keys(parts.settings.redis_prefix)
+    try:
+        async with asyncio.timeout(LOOK_SECONDS):
+            backlog = await parts.pending.backlog()
+            bells = {name: int(await parts.redis.call("LLEN", keys.queue(name))) for name in queues.QUEUES}
+    except (TimeoutError, errors.AftermindError):
+        return None
+    spooled = spooled_bytes(parts.settings)
+    return Waiting(turns=backlog.turns, size_bytes=backlog.size_bytes, bells=bells, spooled_bytes=spooled)
+
+
+async def _paused(parts: Parts) -> Mapping[str, float]:
+    try:
+        async with asyncio.timeout(LOOK_SECONDS):
+            return {each.provider: each.wait_seconds for each in await parts.gate.states() if each.why is not None}
+    except (TimeoutError, errors.AftermindError):
+        return {}
 
 
 async def _work(parts: Parts) -> list[Work]:

@@ -101,6 +101,14 @@ class Routing:
         """What is known of each replica, for metrics and doctor: `serving`, or why it is left."""
         return {node.name: node.out or "serving" for node in self._replicas}
 
+    def lags(self) -> dict[str, float]:
+        """Seconds that each replica was behind when it was last looked at; those that never answered are left out."""
+        return {node.name: node.known.lag_seconds for node in self._replicas if node.known is not None}
+
+    async def look(self) -> None:
+        """Look at every replica now. Takes the time between two looks at most, and raises nothing."""
+        await self._look_at(self._replicas)
+
     async def close(self) -> None:
         """Stop looking at replicas."""
         if self._probe is not None:

@@ -87,7 +87,7 @@ class Turn:
     """The episodes that one `remember()` handed over, under the id of their store job.
 
     `base` is the position of the first; the others follow by one. `idempotency_key` is kept to be seen, its work is
-    done by the job id that was derived from it.
+    done by the job id that was derived from it. `trace` is the span that handed it over, where somebody traces.
     """
 
     job_id: JobId
@@ -98,6 +98,7 @@ class Turn:
     episode_ids: tuple[EpisodeId, ...]
     keep: frozenset[str] = frozenset({"history", "facts", "summary", "profile"})
     idempotency_key: str | None = None
+    trace: str | None = None
 
     def episodes(self, *, pending: bool = False) -> tuple[Episode, ...]:
         """The turn's messages as episodes, in order."""

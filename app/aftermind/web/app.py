@@ -7,13 +7,14 @@ from pathlib import Path
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi.templating import Jinja2Templates
+from prometheus_client import REGISTRY
 
 import aftermind
 from aftermind.faces.health import Health
 from aftermind.memory import Memory
 from aftermind.settings import Settings
 from aftermind.web.feeds import Feeds
-from aftermind.web.routes import events
+from aftermind.web.routes import events, metrics
 from aftermind.web.sse import before_stopping
 
 TEMPLATES = Jinja2Templates(directory=Path(__file__).parent / "templates")
@@ -22,7 +23,7 @@ REFRESH_SECONDS = 5
 
 def create_app(settings: Settings | None = None) -> FastAPI:
     """The application, with a memory as the settings or the embedded stack say. Connects at its first request."""
-    memory = Memory(settings=settings or Settings())  # type: ignore[call-arg]
+    memory = Memory(settings=settings or Settings(), metrics=REGISTRY)  # type: ignore[call-arg]
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -36,6 +37,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.include_router(events.router)
     app.get("/healthz", include_in_schema=False)(healthz)
     app.get("/readyz", include_in_schema=False)(readyz)
+    app.include_router(metrics.router)
     app.get("/", include_in_schema=False)(status_page)
     return app
 

@@ -29,6 +29,7 @@ def encode_turn(turn: Turn) -> bytes:
         ],
     }
     labels = {"user": scope.user_id, "session": scope.session_id, "agent": scope.agent_id, "key": turn.idempotency_key}
+    labels["trace"] = turn.trace
     data |= {name: value for name, value in labels.items() if value is not None}
     if turn.keep != _ALL:
         data["keep"] = sorted(turn.keep)
@@ -57,6 +58,7 @@ def decode_turn(payload: bytes, *, base: int | None = None) -> Turn:
             episode_ids=tuple(EpisodeId(UUID(message["id"])) for message in messages),
             keep=frozenset(data["keep"]) if "keep" in data else _ALL,
             idempotency_key=data.get("key"),
+            trace=data.get("trace"),
         )
     except (KeyError, TypeError, ValueError, AttributeError, errors.InvalidInput) as exc:
         raise errors.UnknownPayload("turn", f"{VERSION} ({type(exc).__name__}: {exc})") from exc

@@ -21,7 +21,7 @@ class OpenAIChat:
     ) -> ChatReply:
         """One answer. Raises the model errors of `aftermind.errors`."""
         started = time.monotonic()
-        async with self._client.call() as sdk:
+        async with self._client.call(self._model) as sdk:
             answer = await sdk.chat.completions.create(**self._asked(messages, tools))
         if not answer.choices:
             raise errors.BadModelAnswer(self._client.provider, "no choices")
@@ -44,7 +44,7 @@ class OpenAIChat:
         texts: list[str] = []
         calls: dict[int, dict[str, str]] = {}
         spent = (0, 0)
-        async with self._client.call() as sdk:
+        async with self._client.call(self._model) as sdk:
             asked = {**self._asked(messages, tools), "stream": True, "stream_options": {"include_usage": True}}
             async for chunk in await sdk.chat.completions.create(**asked):
                 if chunk.usage:

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 from aftermind import errors
 from aftermind.llm.base import Usage
 from aftermind.llm.gate import Gate
+from aftermind.telemetry import tracing
 
 if TYPE_CHECKING:
     import openai
@@ -68,7 +69,7 @@ class Client:
             await client.close()
 
     @asynccontextmanager
-    async def call(self, *, tokens: int = 0) -> AsyncIterator["openai.AsyncOpenAI"]:
+    async def call(self, model: str, *, tokens: int = 0) -> AsyncIterator["openai.AsyncOpenAI"]:
         """The SDK's client for one call of about so many tokens, within what the gate lets through.
 
         Under the deadline, errors as those of `aftermind.errors`; `ProviderPaused` where the gate is shut.
@@ -76,7 +77,8 @@ class Client:
         await self.gate.admit(self.provider, tokens=tokens)
         try:
             async with self._called() as sdk:
-                yield sdk
+                with tracing.span("aftermind.model", **_described(self.provider, model)):
+                    yield sdk
         except errors.AftermindError as exc:
             await self.gate.told(self.provider, exc)
             raise
@@ -116,6 +118,11 @@ class Client:
         if "content" in code and ("filter" in code or "policy" in code):
             return errors.ModelRefused(self.provider, code)
         return errors.BadModelRequest(self.provider, status, code)
+
+
+def _described(provider: str, model: str) -> dict[str, str]:
+    """By OpenTelemetry's names for model calls."""
+    return {"gen_ai.request.model": model, "gen_ai.provider.name": "openai", "server.address": provider}
 
 
 def usage(model: str, tokens_in: int, tokens_out: int, started: float, *, calls: int = 1) -> Usage:

@@ -31,7 +31,7 @@ class OpenAIEmbedder:
         if not texts:
             return np.zeros((0, self.dimension), dtype=np.float32)
         given = [text[:_CHARACTERS] or " " for text in texts]  # the endpoint refuses an empty text
-        async with self._client.call(tokens=sum(map(len, given)) // 4) as sdk:
+        async with self._client.call(self._model, tokens=sum(map(len, given)) // 4) as sdk:
             if self._asked is None:
                 answer = await sdk.embeddings.create(model=self._model, input=given)
             else:

@@ -59,7 +59,7 @@ async def _complete(client: Client, model: str, messages: Sequence[dict[str, str
         "json_schema": {"name": schema.__name__, "strict": True, "schema": schema.model_json_schema()},
     }
     given: Any = list(messages)
-    async with client.call(tokens=sum(len(each["content"]) for each in messages) // 4) as sdk:
+    async with client.call(model, tokens=sum(len(each["content"]) for each in messages) // 4) as sdk:
         answer = await sdk.chat.completions.create(
             model=model, messages=given, response_format=wanted, max_completion_tokens=MAX_ANSWER_TOKENS
         )

@@ -1,0 +1,160 @@
+"""Spans from `remember` to the model call, as one trace. Off by default: then OpenTelemetry is not even imported.
+
+A span's context goes with a turn as a W3C `traceparent` (an id of the trace and one of the span, nothing of the turn):
+in the pending entry, and in the payload of the jobs that follow.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from aftermind import errors
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Span, Tracer
+
+    from aftermind.settings import Settings
+
+NAME = "aftermind"
+KEY = "traceparent"  # in the payload of a job
+Attribute = str | int | float | bool
+
+_tracer: "Tracer | None" = None
+
+
+def is_on() -> bool:
+    """Whether this process makes spans."""
+    return _tracer is not None
+
+
+def switch_on() -> None:
+    """Make spans from now on, by the tracer provider that the process has set; without one they go nowhere."""
+    global _tracer
+    from opentelemetry import trace
+
+    _tracer = trace.get_tracer(NAME)
+
+
+def export(settings: "Settings", *, service: str) -> None:
+    """For a process of ours, where `settings.tracing` is on: send spans by OTLP to OTEL_EXPORTER_OTLP_ENDPOINT.
+
+    A tracer provider that is set already stays. Raises `InvalidSettings` where the exporter is not installed.
+    """
+    if not settings.tracing:
+        return
+    try:
+        from opentelemetry import trace
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError as exc:
+        why = "spans need the exporter: pip install 'aftermind[otel]'."
+        raise errors.InvalidSettings("AFTERMIND_TRACING", True, why) from exc
+    if not isinstance(trace.get_tracer_provider(), TracerProvider):
+        provider = TracerProvider(resource=Resource.create({"service.name": service}))
+        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        trace.set_tracer_provider(provider)
+    switch_on()
+
+
+def flush() -> None:
+    """Send what is still here, before the process ends."""
+    if _tracer is None:
+        return
+    from opentelemetry import trace
+
+    send = getattr(trace.get_tracer_provider(), "force_flush", None)
+    if send is not None:
+        send(2_000)  # ms
+
+
+@contextmanager
+def span(name: str, **attributes: Attribute) -> "Iterator[Span | None]":
+    """A span inside the one that is current; None where spans are off. Attributes are ids, counts and names."""
+    if _tracer is None:
+        yield None
+        return
+    with _tracer.start_as_current_span(name, attributes=attributes, record_exception=False) as made:
+        # An exception is noted by its class alone: its text may quote what a user said.
+        try:
+            yield made
+        except BaseException as exc:
+            made.set_attribute("error.type", type(exc).__name__)
+            raise
+
+
+def carried() -> str | None:
+    """The context of the current span, to go with a turn; None where there is none."""
+    if _tracer is None:
+        return None
+    from opentelemetry import trace
+
+    context = trace.get_current_span().get_span_context()
+    if not context.is_valid:
+        return None
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+
+
+@contextmanager
+def continued(name: str, parents: Sequence[str | None], **attributes: Attribute) -> Iterator[None]:
+    """Spans for a batch of jobs, each in the trace that its job came from, over the same stretch of time.
+
+    The first is the current one inside the block, so that the one model call of a batch stands in a trace; the others
+    link to it.
+    """
+    contexts = _contexts(parents)
+    if _tracer is None or not contexts:
+        yield
+        return
+    from opentelemetry import trace
+
+    started = time.time_ns()
+    with _span_below(contexts[0], name, attributes) as first:
+        try:
+            yield
+        finally:
+            link = trace.Link(first.get_span_context())
+            for context in contexts[1:]:
+                other = _tracer.start_span(
+                    name, context=context, links=[link], start_time=started, attributes=attributes
+                )
+                other.end()
+
+
+@contextmanager
+def _span_below(context: "Context", name: str, attributes: Mapping[str, Attribute]) -> "Iterator[Span]":
+    """A current span below a context that came from elsewhere."""
+    assert _tracer is not None
+    made = _tracer.start_as_current_span(name, context=context, attributes=attributes, record_exception=False)
+    with made as current:
+        try:
+            yield current
+        except BaseException as exc:
+            current.set_attribute("error.type", type(exc).__name__)
+            raise
+
+
+def _contexts(parents: Sequence[str | None]) -> "list[Context]":
+    """The contexts that are spelt well, once each. Whoever wrote them may be of another release."""
+    if _tracer is None:
+        return []
+    from opentelemetry import trace
+
+    found = []
+    for parent in dict.fromkeys(parents):
+        with suppress(ValueError, AttributeError):
+            version, trace_id, span_id, flags = (parent or "").split("-")
+            if version != "00":
+                continue
+            context = trace.SpanContext(
+                trace_id=int(trace_id, 16),
+                span_id=int(span_id, 16),
+                is_remote=True,
+                trace_flags=trace.TraceFlags(int(flags, 16)),
+            )
+            if context.is_valid:
+                found.append(trace.set_span_in_context(trace.NonRecordingSpan(context)))
+    return found

@@ -1,0 +1,92 @@
+"""`/metrics`: how everything is at the moment of the scrape, and what processes have counted."""
+
+from collections.abc import Iterator
+
+from fastapi import APIRouter, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from aftermind.faces.health import Health
+from aftermind.memory import Memory
+from aftermind.telemetry import exposition
+from aftermind.types import JobKind
+
+router = APIRouter()
+
+WORK = {
+    "runnable": ("aftermind_runnable_jobs", "Jobs that could run now; with store, turns that wait in Redis."),
+    "running": ("aftermind_running_jobs", "Jobs that somebody holds a lease on."),
+    "waiting": ("aftermind_waiting_jobs", "Jobs whose time has not come: a debounce, a back-off, a pause."),
+    "dead": ("aftermind_dead_letters", "Jobs that failed for good, until somebody replays or discards them."),
+    "age_seconds": ("aftermind_oldest_runnable_seconds", "Since when the oldest of the runnable could run."),
+}
+
+
+@router.get("/metrics", include_in_schema=False)
+async def metrics(request: Request) -> Response:
+    """For Prometheus. Holds counts and ages of all tenants together, and nothing of anybody."""
+    memory: Memory = request.app.state.memory
+    now = CollectorRegistry()
+    now.register(_Now(await memory.health()))
+    body = generate_latest(now) + generate_latest(exposition.registry())
+    return Response(body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+class _Now:
+    """A look at everything, as a collector of one scrape."""
+
+    def __init__(self, health: Health) -> None:
+        self._health = health
+
+    def collect(self) -> Iterator[Metric]:
+        """One family after the other; what could not be asked is left out, so that nobody takes it for a zero."""
+        up = GaugeMetricFamily("aftermind_component_up", "Whether a component answers.", labels=["component"])
+        for part in self._health.parts:
+            up.add_metric([part.name], float(part.state != "down"))
+        yield up
+        if any(part.name == "store" and part.state != "down" for part in self._health.parts):
+            yield from self._work()
+        yield from self._waiting()
+        yield from self._replicas()
+        paused = GaugeMetricFamily(
+            "aftermind_provider_paused_seconds", "How long a model provider is not asked.", labels=["provider"]
+        )
+        for name, seconds in self._health.paused.items():
+            paused.add_metric([name], seconds)
+        yield paused
+
+    def _work(self) -> Iterator[Metric]:
+        rows = {row.kind: row for row in self._health.work}
+        for field, (name, help_) in WORK.items():
+            family = GaugeMetricFamily(name, help_, labels=["kind"])
+            for kind in JobKind:
+                family.add_metric([kind.value], float(getattr(rows.get(kind.value), field, 0)))
+            yield family
+
+    def _waiting(self) -> Iterator[Metric]:
+        waiting = self._health.waiting
+        if waiting is None:
+            return
+        yield GaugeMetricFamily(
+            "aftermind_pending_turns", "Turns in Redis that no store job has committed.", waiting.turns
+        )
+        yield GaugeMetricFamily("aftermind_pending_bytes", "Their size.", waiting.size_bytes)
+        yield GaugeMetricFamily(
+            "aftermind_spool_bytes", "Turns on the disk of the service's host.", waiting.spooled_bytes
+        )
+        bells = GaugeMetricFamily("aftermind_waiting_bells", "Bells that no worker has taken.", labels=["queue"])
+        for queue, count in waiting.bells.items():
+            bells.add_metric([queue], count)
+        yield bells
+
+    def _replicas(self) -> Iterator[Metric]:
+        lag = GaugeMetricFamily("aftermind_replica_lag_seconds", "How far a replica is behind.", labels=["replica"])
+        serving = GaugeMetricFamily(
+            "aftermind_replica_serving", "Whether recalls may read a replica.", labels=["replica"]
+        )
+        for replica in self._health.replicas:
+            if replica.lag_seconds is not None:
+                lag.add_metric([replica.name], replica.lag_seconds)
+            serving.add_metric([replica.name], float(replica.serving))
+        yield lag
+        yield serving

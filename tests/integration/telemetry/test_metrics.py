@@ -1,0 +1,141 @@
+"""What Prometheus is told: by the service of everything, by a worker of itself, by an agent of its own calls."""
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry
+
+from aftermind import Memory, errors
+from aftermind.settings import Settings
+from aftermind.wire import queues
+from tests.support.scrape import scrape
+from tests.support.scripted_openai import scripted_openai
+from tests.support.servers import Database
+from tests.support.service import free_port, service
+from tests.support.waiting import wait_until
+from tests.support.workers import environment, workers
+
+ALL = ",".join((queues.STORE, queues.EMBED, queues.EXTRACT))
+BRISK = {"AFTERMIND_EXTRACT_QUIET_SECONDS": "0.2", "AFTERMIND_RECONCILE_SECONDS": "0.5"}
+
+
+async def test_the_service_sums_up_what_two_workers_have_counted(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "metrics").mkdir()
+    with scripted_openai() as model:
+        model.script.facts = {"I like fjords.": [{"subject": "user", "predicate": "likes", "object": "fjords"}]}
+        asked = {
+            "AFTERMIND_EMBEDDER": "openai:text-embedding-3-small",
+            "AFTERMIND_EMBEDDING_DIMENSION": "384",
+            "AFTERMIND_EXTRACTOR": "openai:gpt-5-mini",
+            "OPENAI_API_KEY": "k",
+            "OPENAI_BASE_URL": model.url,
+            "PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "metrics"),
+        }
+        env = environment(database.url, redis_url, **BRISK, **asked)
+        memory = Memory(database.url, broker=redis_url)
+        with service(env, tmp_path) as url, workers(env, tmp_path, count=2, on=ALL):
+            receipts = [await memory.remember("I like fjords.", user_id=f"u{n}") for n in range(20)]
+            for receipt in receipts:
+                await receipt.extracted(timeout=60)
+
+            # a worker counts after its commit, which is what the receipts have seen
+            seen = await wait_until(
+                lambda: _with(url, {'aftermind_jobs_total{kind="extract",outcome="done"}': 20.0}),
+                timeout=20,
+                description="all is counted",
+            )
+
+    assert seen['aftermind_jobs_total{kind="store",outcome="done"}'] == 20
+    assert seen['aftermind_freshness_seconds_count{stage="stored"}'] == 20
+    assert seen['aftermind_freshness_seconds_count{stage="embedded"}'] == 20
+    assert seen['aftermind_freshness_seconds_count{stage="mined"}'] == 20
+    assert seen['aftermind_model_calls_total{kind="extract",model="gpt-5-mini"}'] == 20
+    assert seen['aftermind_model_tokens_total{direction="in",kind="extract",model="gpt-5-mini"}'] > 0
+    assert seen['aftermind_model_cost_usd_total{kind="extract",model="gpt-5-mini"}'] > 0
+    assert seen['aftermind_runnable_jobs{kind="store"}'] == 0
+    assert seen['aftermind_oldest_runnable_seconds{kind="embed"}'] == 0
+    assert seen['aftermind_component_up{component="store"}'] == 1
+    assert "u7" not in " ".join(seen), "no label names an owner"
+    await memory.close()
+
+
+async def test_a_scrape_tells_what_lies_about_and_since_when(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    env = environment(database.relay_url, redis_url, AFTERMIND_REPLICA_URLS=f'["{database.replica_urls[0]}"]')
+    memory = Memory(database.url, broker=redis_url)
+    await memory.remember("one", user_id="a")
+    await memory.remember("two", user_id="b")
+
+    with service(env, tmp_path) as url:
+        await asyncio.to_thread(scrape, url)
+        seen = await wait_until(
+            lambda: _with(url, {'aftermind_runnable_jobs{kind="store"}': 2.0}), description="two turns are seen"
+        )
+
+    assert seen["aftermind_pending_turns"] == 2
+    assert seen["aftermind_pending_bytes"] > 0
+    assert seen['aftermind_oldest_runnable_seconds{kind="store"}'] > 0
+    assert seen[f'aftermind_waiting_bells{{queue="{queues.STORE}"}}'] >= 1
+    assert seen['aftermind_dead_letters{kind="store"}'] == 0
+    assert [value for name, value in seen.items() if name.startswith("aftermind_replica_serving")] == [1]
+    assert [name for name in seen if name.startswith("aftermind_replica_lag_seconds")]
+    await memory.close()
+
+
+async def test_a_worker_answers_a_scrape_of_its_own(database: Database, redis_url: str, tmp_path: Path) -> None:
+    port = free_port()
+    memory = Memory(database.url, broker=redis_url)
+    with workers(environment(database.url, redis_url, AFTERMIND_METRICS_PORT=str(port)), tmp_path):
+        receipt = await memory.remember("one", user_id="a")
+        await receipt.stored(timeout=60)
+        seen = await wait_until(
+            lambda: _with(f"http://127.0.0.1:{port}", {'aftermind_jobs_total{kind="store",outcome="done"}': 1.0}),
+            description="the worker has counted its job",
+        )
+
+    assert seen['aftermind_bells_total{outcome="work",queue="memory.store"}'] >= 1
+    await memory.close()
+
+
+async def test_an_agent_counts_in_the_registry_that_it_names() -> None:
+    mine, other = CollectorRegistry(), CollectorRegistry()
+    async with (
+        Memory("inmemory", metrics=mine) as one,
+        Memory("inmemory", metrics=mine) as two,  # a second memory of the process shares the instruments
+        Memory("inmemory", metrics=other),
+        Memory("inmemory"),
+    ):
+        await one.remember("I moved to Oslo.", user_id="u")
+        await two.remember("I moved to Rome.", user_id="u")
+        await one.recall("Where do I live?", user_id="u")
+
+    assert mine.get_sample_value("aftermind_remember_seconds_count", {"outcome": "accepted"}) == 2
+    assert mine.get_sample_value("aftermind_recall_seconds_count", {"served_by": "process"}) == 1
+    assert mine.get_sample_value("aftermind_recalls_degraded_total") == 0
+    assert other.get_sample_value("aftermind_remember_seconds_count", {"outcome": "accepted"}) is None
+
+
+async def test_a_turn_that_was_refused_is_counted_by_its_error() -> None:
+    registry = CollectorRegistry()
+    settings = Settings(pending_max_turns=1)  # type: ignore[call-arg]
+    async with Memory("inmemory", settings=settings, metrics=registry) as memory:
+        with pytest.raises(errors.QueueFull):
+            await asyncio.gather(*(memory.remember("again", user_id="u") for _ in range(50)))
+
+    refused = registry.get_sample_value("aftermind_remember_refused_total", {"error": "QueueFull"})
+    assert refused is not None
+    assert refused >= 1
+
+
+def _with(url: str, wanted: dict[str, float]) -> dict[str, float]:
+    """The scrape, once it says what is wanted; else nothing."""
+    try:
+        seen = dict(scrape(url))
+    except httpx.TransportError:  # a worker answers once it has come up
+        return {}
+    return seen if all(seen.get(name) == value for name, value in wanted.items()) else {}

@@ -1,0 +1,44 @@
+"""The web service as a process, as operators start it."""
+
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import psutil
+
+from tests.support.waiting import wait_until_sync
+
+
+def free_port() -> int:
+    """A port that nobody listened on a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
+
+
+@contextmanager
+def service(env: Mapping[str, str], folder: Path) -> Iterator[str]:
+    """A running service for the block; its address. Ended by SIGTERM."""
+    port = free_port()
+    argv = [sys.executable, "-m", "aftermind.cli", "web", "--port", str(port)]
+    with (folder / "web.log").open("wb") as out:
+        process = psutil.Popen(argv, env=dict(env), cwd=folder, stdout=out, stderr=out)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        wait_until_sync(lambda: _answers(url), timeout=60, description="the service answers")
+        yield url
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, alive = psutil.wait_procs([process], timeout=15)
+        for each in alive:
+            each.kill()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/healthz", timeout=2, trust_env=False).status_code == 200
+    except httpx.TransportError:
+        return False

@@ -1,0 +1,38 @@
+"""Counts what handlers tell of their jobs, in `metrics`."""
+
+from aftermind.ledger.base import Spent
+from aftermind.types import JobKind, Lease
+from aftermind.wire.pending import ClaimedTurn
+from aftermind_tasks.observer import Observer, Stage
+from aftermind_tasks.outcomes import Dead, Outcome, Retry
+from aftermind_workers import metrics
+
+
+class Counting(Observer):
+    """An observer of a worker process."""
+
+    def fresh(self, stage: Stage, seconds: float) -> None:
+        """See `Observer`. The agent's clock may be ahead of ours."""
+        metrics.FRESHNESS.labels(stage).observe(max(0.0, seconds))
+
+    def spent(self, kind: JobKind, spent: Spent) -> None:
+        """See `Observer`."""
+        model = spent.model or "unknown"
+        metrics.MODEL_CALLS.labels(kind, model).inc(spent.calls)
+        metrics.MODEL_SECONDS.labels(kind, model).inc(spent.latency_ms / 1_000)
+        metrics.MODEL_TOKENS.labels(kind, model, "in").inc(spent.tokens_in)
+        metrics.MODEL_TOKENS.labels(kind, model, "out").inc(spent.tokens_out)
+        metrics.MODEL_COST.labels(kind, model).inc(spent.cost_usd)
+
+    def failed(self, kind: JobKind, reason_code: str) -> None:
+        """See `Observer`."""
+        metrics.FAILURES.labels(kind, reason_code).inc()
+
+    def ended(self, lease: Lease, outcome: Outcome) -> None:
+        """See `Observer`."""
+        if isinstance(outcome, Retry | Dead):
+            self.failed(lease.job.kind, outcome.failure.reason_code)
+
+    def buried(self, turn: ClaimedTurn, reason_code: str) -> None:
+        """See `Observer`."""
+        self.failed(JobKind.STORE, reason_code)
