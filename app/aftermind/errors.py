@@ -9,7 +9,7 @@ AftermindError
 │   ├── InvalidFact, InvalidBlock, InvalidFilter
 │   └── InvalidSettings     a URL, a name or a combination of settings
 ├── Unavailable             something does not answer; the same call may work later
-│   ├── StoreUnavailable, RedisUnavailable, BrokerUnavailable, SpoolUnavailable
+│   ├── StoreUnavailable, RedisUnavailable, BrokerUnavailable, SpoolUnavailable, ArchiveUnavailable
 │   ├── ModelUnavailable    timeout, connection or 5xx of a model provider
 │   │   └── RateLimited     429, with the provider's Retry-After
 │   ├── ProviderPaused      not asked at all: its budget is spent, or its breaker is open
@@ -154,6 +154,14 @@ class SpoolUnavailable(Unavailable):
     def __init__(self, path: str, why: str) -> None:
         self.path, self.why = path, why
         super().__init__(f"the spool {path}: {why}. The turn was not taken; give the folder room, or bring Redis back.")
+
+
+class ArchiveUnavailable(Unavailable):
+    """The archive of a retention policy does not take a file; nothing was deleted."""
+
+    def __init__(self, where: str, why: str) -> None:
+        self.where, self.why = where, why
+        super().__init__(f"the archive {where}: {why}. Nothing was deleted; the next run tries again.")
 
 
 class ModelUnavailable(Unavailable):

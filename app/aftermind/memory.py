@@ -13,6 +13,7 @@ from aftermind.faces.facts import Facts
 from aftermind.faces.forgetting import Export, Forgot
 from aftermind.faces.health import Health, Progress
 from aftermind.faces.parts import Parts
+from aftermind.faces.retention import Retention
 from aftermind.faces.watch import Watch
 from aftermind.faces.ways import Accept
 from aftermind.faces.wiring import open_parts
@@ -358,6 +359,19 @@ class Memory:
     def replays(self) -> Replays:
         """Plans that bring dead letters back. Raises `InvalidSettings` where jobs run in this process."""
         return self._parts.kept(self._parts.replays)
+
+    @property
+    def retention(self) -> Retention:
+        """How long a namespace keeps its episodes. Raises `InvalidSettings` where jobs run in this process."""
+        parts = self._parts
+        return Retention(
+            db=parts.db,
+            store=parts.store,
+            ledger=parts.ledger,
+            keeping=parts.kept(parts.keeping),
+            effect=parts.effect,
+            namespace=parts.namespace,
+        )
 
     # life
 

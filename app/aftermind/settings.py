@@ -248,7 +248,23 @@ class Settings(BaseSettings):
     job_retention_days: float = Field(
         30.0, gt=0, description="How long done jobs stay; longer than any spool or pending."
     )
+    attempt_retention_days: float = Field(
+        30.0, gt=0, description="How long the attempts of finished jobs stay; those of dead letters stay with them."
+    )
     event_retention_days: float = Field(7.0, gt=0, description="How long events can be caught up with.")
+    tombstone_retention_days: float = Field(
+        90.0,
+        gt=0,
+        description="How long what was forgotten is kept out where it comes late; longer than any host with a spool may be away.",
+    )
+    retention_every_seconds: float = Field(
+        86_400.0,
+        gt=0,
+        description="How often the policies of namespaces are carried out (`aftermind retention`). Summaries of sessions that lose turns are made anew each time.",
+    )
+    housekeeping_seconds: float = Field(
+        60.0, gt=0, description="How often what is old is looked for: finished jobs, attempts, events, tombstones."
+    )
 
     # process
     shutdown_grace_seconds: float = Field(

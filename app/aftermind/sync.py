@@ -12,6 +12,7 @@ from aftermind.agent import Agent as AsyncAgent
 from aftermind.faces import portal
 from aftermind.faces.blocks import Blocks as AsyncBlocks
 from aftermind.faces.facts import Facts as AsyncFacts
+from aftermind.faces.retention import Retention as AsyncRetention
 from aftermind.ledger.replays import DeadLetters, Replays
 from aftermind.memory import Memory as AsyncMemory
 from aftermind.receipt import Receipt as AsyncReceipt
@@ -137,6 +138,18 @@ class Plans(_Face):
     step = _blocking(Replays.step)
 
 
+class Retention(_Face):
+    """`memory.retention`, without await."""
+
+    def __init__(self, behind: AsyncRetention) -> None:
+        self._behind = behind
+
+    get = _blocking(AsyncRetention.get)
+    set = _blocking(AsyncRetention.set)
+    clear = _blocking(AsyncRetention.clear)
+    run = _blocking(AsyncRetention.run)
+
+
 class Memory(_Face):
     """`aftermind.Memory`, without await. The same arguments; closed by `close()` or by leaving `with`."""
 
@@ -155,6 +168,11 @@ class Memory(_Face):
     def replays(self) -> Plans:
         """Plans that bring dead letters back."""
         return Plans(self._behind.replays)
+
+    @property
+    def retention(self) -> Retention:
+        """How long a namespace keeps its episodes."""
+        return Retention(self._behind.retention)
 
     remember = _handing_over(AsyncMemory.remember)
     recall = _blocking(AsyncMemory.recall)

@@ -11,6 +11,7 @@ import aftermind.sync
 from aftermind.agent import Agent
 from aftermind.faces.blocks import Blocks
 from aftermind.faces.facts import Facts
+from aftermind.faces.retention import Retention
 from aftermind.ledger.replays import DeadLetters, Replays
 
 PAIRS: list[tuple[type, type]] = [
@@ -20,6 +21,7 @@ PAIRS: list[tuple[type, type]] = [
     (Blocks, aftermind.sync.Blocks),
     (DeadLetters, aftermind.sync.Dead),
     (Replays, aftermind.sync.Plans),
+    (Retention, aftermind.sync.Retention),
 ]
 NAMES = [
     (there, here, name)

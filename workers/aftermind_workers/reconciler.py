@@ -1,4 +1,4 @@
-"""Rings again for what nobody holds, publishes what nobody published, and clears away what is old.
+"""Rings again for what nobody holds, and publishes what nobody published; the janitor beside it clears away.
 
 Run it as a process of its own: `python -m aftermind_workers.reconciler`. Store workers run it as understudies, so that
 a deployment of workers alone has one too. Only one does the work at any moment, whoever gets the advisory lock for the
@@ -20,12 +20,11 @@ from uuid import uuid4
 from aftermind import errors
 from aftermind.db.leader import leading
 from aftermind.settings import Settings
-from aftermind.stores.postgres import indexing
 from aftermind.types import JobId
 from aftermind.wire import queues
 from aftermind.wire.epoch import ensure_epoch
 from aftermind_tasks.runtime import Runtime, open_runtime
-from aftermind_workers import metrics, readiness
+from aftermind_workers import janitor, metrics, readiness
 
 log = logging.getLogger(__name__)
 
@@ -34,9 +33,6 @@ BELLS_A_TICK = 8  # of one queue: wakes that many workers, and each goes on unti
 # Seconds between two bells for work that does not move. It bounds how late work is found that a killed worker took the
 # bell of; with 60 the last turns of a run of kills waited 27 s, and eight bells are 3 ms of work.
 LONGEST_SILENCE = 5.0
-PRUNE_SECONDS = 60.0
-INDEX_STEPS = 20  # of 200 vectors each, for an owner who has outgrown comparing them one by one
-PRUNE_ROWS = 1_000  # of one statement, so that no lock is held for long
 
 
 @dataclass(slots=True)
@@ -65,7 +61,6 @@ class Reconciler:
 
     runtime: Runtime
     ringing: dict[str, Ringing] = field(default_factory=lambda: {name: Ringing() for name in queues.QUEUES})
-    pruned_at: float = 0.0
 
     async def tick(self) -> bool:
         """One round, if this is the leader; whether it was. Raises nothing but cancellation."""
@@ -81,7 +76,7 @@ class Reconciler:
 
     async def _round(self) -> None:
         """Each step alone: what does not answer for one of them does not stop the others."""
-        for step in (self._epoch, self._expire, self._ring, self._relay, self._prune):
+        for step in (self._epoch, self._expire, self._ring, self._relay):
             try:
                 await step()
             except errors.Unavailable as exc:
@@ -129,28 +124,24 @@ class Reconciler:
     async def _relay(self) -> None:
         await self.runtime.events.relay()
 
-    async def _prune(self) -> None:
-        if time.monotonic() - self.pruned_at < PRUNE_SECONDS:
-            return
-        self.pruned_at = time.monotonic()
-        settings = self.runtime.settings
-        await self.runtime.ledger.prune(older_than=timedelta(days=settings.job_retention_days), limit=PRUNE_ROWS)
-        await self.runtime.events.prune(older_than=timedelta(days=settings.event_retention_days), limit=PRUNE_ROWS)
-        for owner in await indexing.grown(self.runtime.db, more_than=settings.exact_search_max_rows):
-            await indexing.index(self.runtime.db, owner, steps=INDEX_STEPS)
-
 
 async def run(
     runtime: Runtime, *, until: Callable[[], bool], pause: Callable[[float], Awaitable[None]] = asyncio.sleep
 ) -> None:
-    """A tick every `settings.reconcile_seconds`, until told to stop."""
+    """A tick every `settings.reconcile_seconds`, until told to stop; the janitor at its side."""
     reconciler = Reconciler(runtime=runtime)
-    while not until():
-        try:
-            await reconciler.tick()
-        except Exception:  # the edge of the loop: an error of one tick must not end the reconciling
-            log.exception("reconciler tick failed")
-        await pause(runtime.settings.reconcile_seconds)
+    cleaning = asyncio.create_task(janitor.run(runtime, until=until, pause=pause), name="janitor")
+    try:
+        while not until():
+            try:
+                await reconciler.tick()
+            except Exception:  # the edge of the loop: an error of one tick must not end the reconciling
+                log.exception("reconciler tick failed")
+            await pause(runtime.settings.reconcile_seconds)
+    finally:
+        cleaning.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await cleaning
 
 
 async def _main() -> None:

@@ -13,6 +13,7 @@ from sqlalchemy import (
     ForeignKeyConstraint,
     Identity,
     Integer,
+    Interval,
     LargeBinary,
     MetaData,
     SmallInteger,
@@ -70,6 +71,19 @@ TOMBSTONES = Table(
     _id("session_id"),
     _time("before"),
     Column("ids", ARRAY(Uuid), nullable=False, server_default=text("'{}'")),
+    Column("by_policy", Boolean, nullable=False, server_default=text("false")),  # stores.postgres.keeping
+)
+
+RETENTION = Table(  # how long a namespace keeps its episodes
+    "retention",
+    METADATA,
+    _key("namespace"),
+    Column("max_age", Interval),
+    Column("max_episodes", Integer),
+    Column("keep_important", Boolean, nullable=False, server_default=text("false")),
+    Column("archive", Text),
+    _time("updated_at", now=True),
+    _time("ran_at"),
 )
 
 EPISODES = Table(

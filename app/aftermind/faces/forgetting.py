@@ -12,8 +12,8 @@ from aftermind import errors
 from aftermind.db.base import Transaction
 from aftermind.faces import reading
 from aftermind.faces.parts import Parts
-from aftermind.ledger.base import Spending
-from aftermind.stores.base import DrewOn, Tombstone, Vector
+from aftermind.ledger.base import Ledger, Spending
+from aftermind.stores.base import DrewOn, Store, Tombstone, Vector
 from aftermind.types import (
     Block,
     Episode,
@@ -76,18 +76,20 @@ async def forget(
         raise errors.InvalidQuery("before", before, "a time is a datetime with its zone; use datetime.now(UTC).")
     stone = Tombstone(owner=owner, at=datetime.now(UTC), session_id=session_id, before=before, ids=named)
 
-    async def delete(tx: Transaction) -> dict[str, int]:
-        drew_on = await parts.store.drew_on(tx, stone)
-        counts = await parts.store.forget(tx, stone)
-        if not whole:
-            await _from_kept_turns(parts, tx, stone)
-        if not whole and (drew_on.sessions or drew_on.evidence):
-            await parts.ledger.enqueue(tx, [_rebuilding(owner, drew_on)])
-        return counts
-
-    whole = session_id is None and before is None and not named
-    rows = await parts.effect(owner, delete)
+    whole = stone.is_whole
+    rows = await parts.effect(owner, lambda tx: erase(parts.store, parts.ledger, tx, stone))
     return Forgot(rows=rows, pending_turns=await _on_their_way(parts, stone, whole=whole))
+
+
+async def erase(store: Store, ledger: Ledger, tx: Transaction, stone: Tombstone) -> dict[str, int]:
+    """Write the tombstone and delete what it covers, in stored rows and in turns that the ledger keeps; counts."""
+    drew_on = await store.drew_on(tx, stone)
+    counts = await store.forget(tx, stone)
+    if not stone.is_whole:
+        await _from_kept_turns(ledger, tx, stone)
+        if drew_on.sessions or drew_on.evidence:
+            await ledger.enqueue(tx, [_rebuilding(stone.owner, drew_on)])
+    return counts
 
 
 async def export(parts: Parts, owner: Scope, *, vectors: bool = False) -> Export:
@@ -117,9 +119,9 @@ async def export(parts: Parts, owner: Scope, *, vectors: bool = False) -> Export
     )
 
 
-async def _from_kept_turns(parts: Parts, tx: Transaction, stone: Tombstone) -> None:
+async def _from_kept_turns(ledger: Ledger, tx: Transaction, stone: Tombstone) -> None:
     """Take what is forgotten out of turns that lie in the ledger: accepted and not stored yet, or dead letters."""
-    for job_id, payload in await parts.ledger.kept_turns(tx, stone.owner):
+    for job_id, payload in await ledger.kept_turns(tx, stone.owner):
         try:
             turn = decode_turn(payload)
         except errors.UnknownPayload:  # bytes that nobody can read, nor say what they are about
@@ -132,7 +134,7 @@ async def _from_kept_turns(parts: Parts, tx: Transaction, stone: Tombstone) -> N
             messages=tuple(turn.messages[place] for place in left),
             episode_ids=tuple(turn.episode_ids[place] for place in left),
         )
-        await parts.ledger.rewrite_turn(tx, job_id, encode_turn(rest) if left else None)
+        await ledger.rewrite_turn(tx, job_id, encode_turn(rest) if left else None)
 
 
 async def _on_their_way(parts: Parts, stone: Tombstone, *, whole: bool) -> int:

@@ -16,6 +16,7 @@ from aftermind.recall import Recall, Routing
 from aftermind.receipt import News, Receipt
 from aftermind.settings import Settings
 from aftermind.stores.base import Store
+from aftermind.stores.keeping import Keeping
 from aftermind.types import Scope, Turn
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.pending import Pending
@@ -43,6 +44,7 @@ class Parts:
     watermarks: Watermarks | None = None
     dead: DeadLetters | None = None
     replays: Replays | None = None
+    keeping: Keeping | None = None
     gate: Gate = field(default_factory=Gate)
     closing: Sequence[Callable[[], Awaitable[None]]] = ()
 
@@ -59,9 +61,9 @@ class Parts:
         return Scope(namespace=chosen, user_id=user_id, session_id=session_id, agent_id=agent_id)
 
     def kept(self, found: T | None) -> T:
-        """What only a database keeps: dead letters, replay plans. Raises `InvalidSettings` where there is none."""
+        """What only a database keeps: dead letters, plans, policies. Raises `InvalidSettings` where there is none."""
         if found is None:
-            why = "jobs run in this process, which keeps no dead letters and no replay plans. Use Postgres."
+            why = "jobs run in this process, which keeps no dead letters, no replay plans, no policies. Use Postgres."
             raise errors.InvalidSettings("store", "inmemory", why)
         return found
 

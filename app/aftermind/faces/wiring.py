@@ -128,6 +128,7 @@ def _of_postgres(
     from aftermind.ledger.postgres_dead import PostgresDeadLetters
     from aftermind.ledger.postgres_replays import PostgresReplays
     from aftermind.stores.postgres import PostgresStore
+    from aftermind.stores.postgres.keeping import PostgresKeeping
     from aftermind.stores.postgres.search import READ_SETTINGS, PostgresSearch
 
     keys, link = Keys(settings.redis_prefix), outbox_wiring.remember_link(settings, where.required_redis)
@@ -185,6 +186,7 @@ def _of_postgres(
         watermarks=Watermarks(link, keys),
         dead=PostgresDeadLetters(work, namespace=seen),
         replays=PostgresReplays(work),
+        keeping=PostgresKeeping(),
         gate=providers.gate,
         closing=(
             recall.close,

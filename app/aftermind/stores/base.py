@@ -78,13 +78,22 @@ def contains(there: Json, wanted: Json) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tombstone:
-    """What was forgotten: everything of the owner remembered up to `at` that fits the labels and ids given."""
+    """What was forgotten: everything of the owner remembered up to `at` that fits the labels and ids given.
+
+    `by_policy`: nobody's wish, but what a namespace keeps no longer; its ids were stored long ago.
+    """
 
     owner: Scope
     at: datetime
     session_id: str | None = None
     before: datetime | None = None
     ids: frozenset[EpisodeId] = frozenset()
+    by_policy: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether everything of the owner is meant."""
+        return self.session_id is None and self.before is None and not self.ids
 
     def covers(self, episode: Episode) -> bool:
         """Whether the episode must not be written any more."""

@@ -21,8 +21,8 @@ _LOCK = text(
 )
 _BURY = text(
     """
-    INSERT INTO aftermind.tombstones (namespace, user_id, at, session_id, before, ids)
-    VALUES (:namespace, :user, :at, :session, :before, CAST(:ids AS uuid[]))
+    INSERT INTO aftermind.tombstones (namespace, user_id, at, session_id, before, ids, by_policy)
+    VALUES (:namespace, :user, :at, :session, :before, CAST(:ids AS uuid[]), :by_policy)
     """
 )
 _COVERED = f"""
@@ -137,10 +137,9 @@ async def forget(tx: Transaction, stone: Tombstone) -> dict[str, int]:
     }
     run = pg(tx)
     await run.execute(_LOCK, owned)
-    await run.execute(_BURY, given)
+    await run.execute(_BURY, {**given, "by_policy": stone.by_policy})
     counts = _numbers(await run.row(_EPISODES, **given))
-    is_whole = stone.session_id is None and stone.before is None and not stone.ids
-    if is_whole:
+    if stone.is_whole:
         for name, count in _numbers(await run.row(_WHOLE, **owned)).items():
             counts[name] = counts.get(name, 0) + count
         await run.execute(_EVENTS, owned)

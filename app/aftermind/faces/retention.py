@@ -1,0 +1,173 @@
+"""`memory.retention`: what a namespace keeps, how long, and letting go of the rest."""
+
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+from uuid6 import uuid7
+
+from aftermind.db.base import Database, Transaction
+from aftermind.faces.archives import Archive, as_lines, file_name, open_archive, settled
+from aftermind.faces.forgetting import erase
+from aftermind.ledger.base import Ledger
+from aftermind.stores.base import Store, Tombstone
+from aftermind.stores.keeping import Due, Keeping
+from aftermind.types import EpisodeId, Scope
+from aftermind.types.retention import Retained, RetentionPolicy
+
+BATCH_EPISODES = 500  # of one user and one transaction: 10 ms, so that no store of theirs waits longer
+USERS_A_LOOK = 100
+
+
+class Effect(Protocol):
+    """Commits work for an owner, so that a recall that follows sees it."""
+
+    def __call__(self, owner: Scope, work: Callable[[Transaction], Awaitable[Any]]) -> Awaitable[Any]:
+        """The result of `work`."""
+
+
+@dataclass(slots=True)
+class _Gone:
+    users: set[str] = field(default_factory=set)
+    episodes: int = 0
+    archived: int = 0
+    rows: Counter[str] = field(default_factory=Counter)
+    oldest: datetime | None = None
+    newest: datetime | None = None
+
+    def count(self, due: Due, ids: int) -> None:
+        if not ids:
+            return
+        self.users.add(due.owner.user_column)
+        self.episodes += ids
+        self.oldest = due.oldest if self.oldest is None else min(self.oldest, due.oldest)
+        self.newest = due.newest if self.newest is None else max(self.newest, due.newest)
+
+    def told(self, namespace: str, *, dry_run: bool, is_done: bool) -> Retained:
+        return Retained(
+            namespace=namespace,
+            users=len(self.users),
+            episodes=self.episodes,
+            rows=dict(self.rows),
+            archived=self.archived,
+            oldest=self.oldest,
+            newest=self.newest,
+            dry_run=dry_run,
+            is_done=is_done,
+        )
+
+
+class Retention:
+    """Policies of namespaces. Every call raises `InvalidScope`, `InvalidSettings` and `StoreUnavailable`.
+
+    The reconciler carries them out once a day (`AFTERMIND_RETENTION_EVERY_SECONDS`). What goes, goes as by `forget`:
+    facts that have no source left, summaries and traits that drew on it, and what is on its way for it writes nothing.
+    """
+
+    def __init__(
+        self, *, db: Database, store: Store, ledger: Ledger, keeping: Keeping, effect: Effect, namespace: str
+    ) -> None:
+        self._db, self._store, self._ledger, self._keeping = db, store, ledger, keeping
+        self._effect, self._namespace = effect, namespace
+
+    async def get(self, *, namespace: str | None = None) -> RetentionPolicy | None:
+        """The policy of a namespace; None where it keeps everything."""
+        async with self._db.transaction(namespace=self._name(namespace), read_only=True) as tx:
+            found = await self._keeping.policies(tx, self._name(namespace))
+        return found[0] if found else None
+
+    async def set(
+        self,
+        *,
+        max_age: timedelta | None = None,
+        max_episodes: int | None = None,
+        keep_important: bool = False,
+        archive: str | None = None,
+        namespace: str | None = None,
+    ) -> RetentionPolicy:
+        """Give a namespace a policy, in place of the one it had. See `RetentionPolicy` for what each part means."""
+        policy = RetentionPolicy(
+            namespace=self._name(namespace),
+            max_age=max_age,
+            max_episodes=max_episodes,
+            keep_important=keep_important,
+            archive=None if archive is None else settled(archive),
+        )
+        if archive is not None:
+            open_archive(archive)  # refuse now what no run could write to
+        async with self._db.transaction(namespace=policy.namespace) as tx:
+            await self._keeping.put(tx, policy)
+        return policy
+
+    async def clear(self, *, namespace: str | None = None) -> bool:
+        """Keep everything of a namespace from now on; whether it had a policy."""
+        async with self._db.transaction(namespace=self._name(namespace)) as tx:
+            return await self._keeping.drop(tx, self._name(namespace))
+
+    async def run(
+        self, *, namespace: str | None = None, dry_run: bool = False, seconds: float | None = None
+    ) -> Retained:
+        """Carry out the policy of a namespace, or with `dry_run` count what would go. Also raises `ArchiveUnavailable`.
+
+        In batches of 500 episodes of a user, each a transaction of its own. `seconds` is when to stop before the end.
+        What an archive does not take is not deleted. Where an archive was written and the delete did not follow, the
+        same rows are archived once more by the next run: each line has its id.
+        """
+        policy = await self.get(namespace=namespace)
+        gone, after = _Gone(), None
+        if policy is None:
+            return gone.told(self._name(namespace), dry_run=dry_run, is_done=True)
+        ends_at = None if seconds is None else time.monotonic() + seconds
+        archive = None if policy.archive is None else open_archive(policy.archive)
+        limit = 1_000_000 if dry_run else BATCH_EPISODES
+        while True:
+            async with self._db.transaction(namespace=policy.namespace, read_only=True) as tx:
+                found, last = await self._keeping.due(tx, policy, after=after, users=USERS_A_LOOK, limit=limit)
+            is_more = False
+            for due in found:
+                went = len(due.ids) if dry_run else await self._let_go(policy, archive, due, gone)
+                gone.count(due, went)
+                is_more = is_more or (went > 0 and len(due.ids) == limit)
+                if ends_at is not None and time.monotonic() > ends_at:
+                    return gone.told(policy.namespace, dry_run=dry_run, is_done=False)
+            after = after if is_more else last  # the same users once more, while one of them has more than a batch
+            if last is None:
+                break
+        if not dry_run:
+            async with self._db.transaction(namespace=policy.namespace) as tx:
+                await self._keeping.ran(tx, policy.namespace)
+        return gone.told(policy.namespace, dry_run=dry_run, is_done=True)
+
+    async def _let_go(self, policy: RetentionPolicy, archive: Archive | None, due: Due, gone: _Gone) -> int:
+        """One batch: archived, then deleted; how many episodes went."""
+        facts: frozenset[object] = frozenset()
+        if archive is not None:
+            async with self._db.transaction(namespace=policy.namespace, read_only=True) as tx:
+                episodes = await self._store.episodes(tx, due.owner, due.ids)
+                going = await self._keeping.facts_that_go(tx, due.owner, due.ids)
+            day, batch = datetime.now(UTC).strftime("%Y-%m-%d"), str(uuid7())
+            await archive.write(file_name(policy.namespace, day, batch), as_lines(episodes, going))
+            due = replace(due, ids=tuple(each.id for each in episodes))
+            facts = frozenset(each.id for each in going)
+
+        async def delete(tx: Transaction) -> tuple[list[EpisodeId], dict[str, int]]:
+            ids = await self._keeping.still_due(tx, policy, due.owner, due.ids)
+            if archive is not None:
+                # A fact that was learned from them meanwhile is in no archive yet: the next run has it.
+                going = await self._keeping.facts_that_go(tx, due.owner, ids)
+                ids = ids if facts.issuperset(each.id for each in going) else []
+            if not ids:  # a tombstone without ids would be everything of the owner
+                return [], {}
+            stone = Tombstone(owner=due.owner, at=datetime.now(UTC), ids=frozenset(ids), by_policy=True)
+            return ids, await erase(self._store, self._ledger, tx, stone)
+
+        ids, rows = await self._effect(due.owner, delete)
+        gone.rows.update({name: count for name, count in rows.items() if name != "episodes"})
+        gone.archived += 0 if archive is None else len(due.ids) + len(facts)
+        return len(ids)
+
+    def _name(self, namespace: str | None) -> str:
+        return Scope(namespace=self._namespace if namespace is None else namespace).namespace

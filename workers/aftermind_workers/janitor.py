@@ -1,0 +1,146 @@
+"""Clears away what is old, in small batches: finished jobs, attempts, events, tombstones, and what policies let go.
+
+It runs beside the reconciler, wherever that runs, under a lock of its own: an archive that is slow to answer must not
+keep anybody from ringing. What it does may be done twice at once without harm, and stops anywhere.
+"""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from aftermind import errors
+from aftermind.db import pruning
+from aftermind.db.base import Transaction
+from aftermind.db.leader import leading
+from aftermind.faces.retention import Retention
+from aftermind.stores.postgres import indexing
+from aftermind.stores.postgres.keeping import PostgresKeeping
+from aftermind.types import Scope
+from aftermind_tasks.runtime import Runtime
+
+log = logging.getLogger(__name__)
+
+LEADER = "aftermind.janitor"  # name of the advisory lock
+BATCH_ROWS = 1_000  # of one statement, so that no lock is held for long
+# Of one kind in one round. The lock's transaction is idle meanwhile, and ends at `db_timeout_seconds` x 2.
+ROUND_SECONDS = 1.5
+INDEX_STEPS = 20  # of 200 vectors each, for an owner who has outgrown comparing them one by one
+
+
+@dataclass(slots=True)
+class Janitor:
+    """One that clears away, between its rounds."""
+
+    runtime: Runtime
+
+    async def round(self) -> bool:
+        """One round, if this is the leader; whether anything is left to do at once. Raises nothing but cancellation."""
+        is_more = False
+        try:
+            async with leading(self.runtime.db, LEADER) as is_leader:
+                if is_leader:
+                    for step in (self._jobs, self._attempts, self._events, self._tombstones, self._vectors):
+                        is_more = await self._tried(step) or is_more
+            async with leading(self.runtime.db, f"{LEADER}.retention") as is_leader:
+                if is_leader:
+                    is_more = await self._tried(self._policies) or is_more
+        except errors.Unavailable as exc:
+            log.warning("janitor waits", extra={"error": str(exc)})
+            return False
+        return is_more
+
+    async def _tried(self, step: Callable[[], Awaitable[bool]]) -> bool:
+        try:
+            return await step()
+        except errors.Unavailable as exc:
+            log.warning("janitor skips", extra={"step": step.__name__, "error": str(exc)})
+            return False
+
+    async def _jobs(self) -> bool:
+        age = timedelta(days=self.runtime.settings.job_retention_days)
+        return await self._batches(lambda: self.runtime.ledger.prune(older_than=age, limit=BATCH_ROWS))
+
+    async def _attempts(self) -> bool:
+        age = timedelta(days=self.runtime.settings.attempt_retention_days)
+        return await self._batches(lambda: self._own(lambda tx: pruning.attempts(tx, older_than=age, limit=BATCH_ROWS)))
+
+    async def _events(self) -> bool:
+        age = timedelta(days=self.runtime.settings.event_retention_days)
+        return await self._batches(lambda: self.runtime.events.prune(older_than=age, limit=BATCH_ROWS))
+
+    async def _tombstones(self) -> bool:
+        age = timedelta(days=self.runtime.settings.tombstone_retention_days)
+        is_more = False
+        for namespace in await pruning.namespaces(self.runtime.db):
+            is_more = is_more or await self._batches(
+                lambda namespace=namespace: self._own(  # type: ignore[misc]  # mypy cannot type a default
+                    lambda tx: pruning.tombstones(tx, namespace, older_than=age, limit=BATCH_ROWS), namespace
+                )
+            )
+        return is_more
+
+    async def _vectors(self) -> bool:
+        most = self.runtime.settings.exact_search_max_rows
+        for owner in await indexing.grown(self.runtime.db, more_than=most):
+            await indexing.index(self.runtime.db, owner, steps=INDEX_STEPS)
+        return False  # what is left is a round's work of its own
+
+    async def _policies(self) -> bool:
+        keeping, every = PostgresKeeping(), timedelta(seconds=self.runtime.settings.retention_every_seconds)
+        async with self.runtime.db.transaction(read_only=True) as tx:
+            policies = await keeping.policies(tx)
+        is_more = False
+        for policy in policies:
+            if policy.ran_at is not None and self.runtime.clock.utc_now() - policy.ran_at < every:
+                continue
+            try:
+                done = await self._retention(keeping, policy.namespace).run(seconds=ROUND_SECONDS)
+            except (errors.ArchiveUnavailable, errors.InvalidSettings) as exc:  # of this namespace alone
+                log.warning("archive refuses", extra={"namespace": policy.namespace, "error": str(exc)})
+                continue
+            log.info("let go", extra={"namespace": policy.namespace, "episodes": done.episodes, "users": done.users})
+            is_more = is_more or not done.is_done
+        return is_more
+
+    def _retention(self, keeping: PostgresKeeping, namespace: str) -> Retention:
+        return Retention(
+            db=self.runtime.db,
+            store=self.runtime.store,
+            ledger=self.runtime.ledger,
+            keeping=keeping,
+            effect=self._effect,
+            namespace=namespace,
+        )
+
+    async def _effect(self, owner: Scope, work: Callable[[Transaction], Awaitable[object]]) -> object:
+        async with self.runtime.db.transaction(namespace=owner.namespace) as tx:
+            result = await work(tx)
+        await self.runtime.after_commit([owner], [], {})
+        return result
+
+    async def _own(self, work: Callable[[Transaction], Awaitable[int]], namespace: str | None = None) -> int:
+        async with self.runtime.db.transaction(namespace=namespace) as tx:
+            return await work(tx)
+
+    async def _batches(self, delete: Callable[[], Awaitable[int]]) -> bool:
+        """Delete batch by batch until nothing is left or time is up; whether anything may be left."""
+        ends_at = time.monotonic() + ROUND_SECONDS
+        while time.monotonic() < ends_at:
+            if await delete() < BATCH_ROWS:
+                return False
+        return True
+
+
+async def run(runtime: Runtime, *, until: Callable[[], bool], pause: Callable[[float], Awaitable[None]]) -> None:
+    """A round every `settings.housekeeping_seconds`, and at once while there is more than a round's work."""
+    janitor = Janitor(runtime=runtime)
+    while not until():
+        is_more = False
+        try:
+            is_more = await janitor.round()
+        except Exception:  # the edge of the loop: an error of one round must not end the clearing away
+            log.exception("janitor round failed")
+        seconds = runtime.settings.reconcile_seconds if is_more else runtime.settings.housekeeping_seconds
+        await pause(min(seconds, runtime.settings.housekeeping_seconds))
