@@ -5,8 +5,9 @@ from datetime import UTC, date, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
+from aftermind import errors
 from aftermind.events.types import MemoryEvent
-from aftermind.faces import addresses, asking, forgetting, health, reading, turns
+from aftermind.faces import addresses, asking, forgetting, health, reading, remains, turns
 from aftermind.faces.asking import Asked, Mode
 from aftermind.faces.blocks import Blocks
 from aftermind.faces.facts import Facts
@@ -28,6 +29,7 @@ from aftermind.stores.base import SessionInfo
 from aftermind.telemetry import tracing
 from aftermind.types import Episode, EpisodeId, Json, Learned, Match, Profile, RecallBlock, Summary
 from aftermind.types.normalise import Given
+from aftermind.types.remains import Remains
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -332,14 +334,33 @@ class Memory:
         namespace: str | None = None,
         before: datetime | None = None,
         ids: Iterable[EpisodeId | str] | None = None,
+        prove: bool = False,
     ) -> Forgot:
         """Delete everything of the user; of a session, before a time or by ids of episodes where those are named.
 
         Covers what is stored, what was derived from it, what is pending or spooled, and jobs on their way. It is gone
         when this returns: what still runs for it writes nothing. Raises `StoreUnavailable`, and then nothing is gone.
+
+        `prove` remembers a canary for the user first, and looks for it and for ids of the user's episodes before and
+        after, everywhere: `Forgot.proof`. It reads every table, and wants the rights to (see `remains`).
         """
         owner = self._parts.scope(namespace=namespace, user_id=user_id)
+        if prove:
+            if session_id is not None or before is not None or ids is not None:
+                raise errors.InvalidQuery(
+                    "prove", prove, "a proof is of everything of a user; forget the rest without."
+                )
+            return await remains.forget_and_prove(self._parts, owner)
         return await forgetting.forget(self._parts, owner, session_id=session_id, before=before, ids=ids)
+
+    async def remains(self, *texts: str, user_id: str | None = None, namespace: str | None = None) -> Remains:
+        """Where something of the user is found, and any of the texts: in tables and replicas, Redis, spool and logs.
+
+        It looks by the owner's role where `AFTERMIND_MIGRATOR_URL` names it, else at the tenant's rows, and needs a
+        Redis user who may look through keys; `Place.missing` says what it could not see. Slow: it reads every row.
+        Raises `InvalidQuery`, `StoreUnavailable`, and `InvalidSettings` where jobs run in this process.
+        """
+        return await remains.remains(self._parts, self._parts.scope(namespace=namespace, user_id=user_id), texts)
 
     async def export(
         self, *, user_id: str | None = None, namespace: str | None = None, vectors: bool = False

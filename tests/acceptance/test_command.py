@@ -68,6 +68,19 @@ def test_what_came_of_each_message_is_shown(shell: Shell) -> None:
     assert "No model was paid for" in shell.must("costs", "--namespace", "another")
 
 
+def test_a_user_is_forgotten_and_the_proof_says_where_it_looked(shell: Shell) -> None:
+    shell.must("ingest", _conversation(shell.folder, "fritz.jsonl", _said("fritz", "I live in Narvik.")))
+
+    told = shell.must("forget", "--user", "fritz", "--prove", "--yes")
+    again = shell.must("remains", "--user", "fritz", "--text", "Narvik")
+
+    assert "Nothing remains." in told
+    assert re.search(r"table episodes +\S+ rows +[1-9]", told), told
+    for place in ("table jobs", "table replay_items", "replica ", "redis", "spool", "logs"):
+        assert f"\n{place}" in told, place
+        assert f"\n{place}" in again, place
+
+
 def test_facts_are_drawn_anew_and_a_dry_run_says_that_nothing_changes(shell: Shell) -> None:
     shell.must("ingest", _conversation(shell.folder, "emil.jsonl", _said("emil", "I live in Bergen.")))
     before = shell.must("facts", "--user", "emil", "--history")

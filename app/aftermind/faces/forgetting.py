@@ -29,6 +29,7 @@ from aftermind.types import (
     Scope,
     Summary,
 )
+from aftermind.types.remains import Proof
 from aftermind.wire.payloads import decode_turn, encode_turn
 
 PAGE = 1_000
@@ -36,10 +37,11 @@ PAGE = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forgot:
-    """What was deleted: rows by kind, and turns that were still on their way."""
+    """What was deleted: rows by kind, and turns that were still on their way; where it was asked for, the proof."""
 
     rows: Mapping[str, int] = field(default_factory=dict)
     pending_turns: int = 0
+    proof: Proof | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

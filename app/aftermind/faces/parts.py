@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from aftermind import errors
 from aftermind.db.base import Database, Transaction
+from aftermind.faces.looking import Looking
 from aftermind.faces.ways import Ways
 from aftermind.ledger.base import Ledger
 from aftermind.ledger.replays import DeadLetters, Replays
@@ -45,6 +46,7 @@ class Parts:
     dead: DeadLetters | None = None
     replays: Replays | None = None
     keeping: Keeping | None = None
+    looking: Looking | None = None
     gate: Gate = field(default_factory=Gate)
     closing: Sequence[Callable[[], Awaitable[None]]] = ()
 

@@ -7,6 +7,7 @@ from functools import partial
 from aftermind import errors
 from aftermind.db.base import Database
 from aftermind.faces.addresses import Addresses
+from aftermind.faces.looking import Looking
 from aftermind.faces.parts import Parts
 from aftermind.faces.ways import Accept, Ways
 from aftermind.ledger.base import Ledger
@@ -187,6 +188,7 @@ def _of_postgres(
         dead=PostgresDeadLetters(work, namespace=seen),
         replays=PostgresReplays(work),
         keeping=PostgresKeeping(),
+        looking=Looking(settings, where),
         gate=providers.gate,
         closing=(
             recall.close,

@@ -1,0 +1,146 @@
+"""Look through every column of every table, and on every replica, for what should not be there any more."""
+
+import asyncio
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import TextClause, text
+
+from aftermind import errors
+from aftermind.db.postgres import PostgresDatabase
+from aftermind.db.tables import JOBS, SCHEMA
+from aftermind.db.transaction import PgTransaction
+from aftermind.types import Scope, Watermark
+from aftermind.types.remains import Place
+
+CATCH_UP_SECONDS = 10.0  # a replica that is further behind is reported, not waited for
+LOOK_EVERY = 0.05
+
+# What of a forgotten user stays on purpose: ids, times and counts, and no word of what was said. Jobs stay too, as
+# shells without payload, answer and error; one that is still whole counts as the user's.
+KEPT = {
+    "users": "that there was such a user, and how often it was forgotten",
+    "tombstones": "they keep out what arrives late",
+    "spending": "what models have cost",
+    "event_counters": "numbers of events are not given twice",
+}
+
+# Everything that can hold text. A vector or a number cannot; rows that hold those are counted by their owner.
+_COLUMNS = text(
+    """
+    SELECT c.relname AS table, a.attname AS column, format_type(a.atttypid, NULL) AS type,
+           c.relrowsecurity AND NOT pg_has_role(c.relowner, 'MEMBER') AS is_bound
+    FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+    WHERE c.relnamespace = CAST(:schema AS regnamespace) AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+    ORDER BY c.relname, a.attnum
+    """
+)
+_TEXTUAL = re.compile(r"(text|character varying|character|jsonb?|uuid|tsvector|xml)(\[\])?$")
+_REPLAYED = text("SELECT (pg_last_wal_replay_lsn() - '0/0'::pg_lsn)::bigint >= :lsn AS is_there")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Table:
+    name: str
+    columns: Sequence[tuple[str, str]]  # name and type
+    is_bound: bool  # by row-level security: only rows of the tenant are seen
+
+    def has(self, *names: str) -> bool:
+        return set(names) <= {name for name, _ in self.columns}
+
+
+async def in_tables(database: PostgresDatabase, owner: Scope, texts: Sequence[str]) -> list[Place]:
+    """A place for each table. Raises `StoreUnavailable`."""
+    async with database.transaction(namespace=owner.namespace, read_only=True) as tx:
+        return [await _look(tx, table, owner, texts) for table in await _tables(tx)]
+
+
+async def on_replica(
+    database: PostgresDatabase, owner: Scope, texts: Sequence[str], *, after: Watermark | None
+) -> Place:
+    """One place for the whole replica, once it has passed the mark."""
+    name = f"replica {database.name}"
+    try:
+        if after is not None and not await _caught_up(database, after):
+            return Place(name=name, missing=f"it is more than {CATCH_UP_SECONDS:g} s behind the primary")
+        tables = await in_tables(database, owner, texts)
+    except errors.StoreUnavailable as exc:
+        return Place(name=name, missing=str(exc))
+    return Place(
+        name=name,
+        looked=f"{sum(not table.missing for table in tables)} tables",
+        found=sum(table.found for table in tables),
+        owned=sum(table.owned for table in tables),
+        kept="" if any(table.owned and not table.kept for table in tables) else "as on the primary",
+    )
+
+
+async def _tables(tx: PgTransaction) -> list[_Table]:
+    found: dict[str, list[tuple[str, str]]] = {}
+    bound: dict[str, bool] = {}
+    for row in await tx.rows(_COLUMNS, schema=SCHEMA):
+        found.setdefault(row.table, []).append((row.column, row.type))
+        bound[row.table] = row.is_bound
+    return [_Table(name=name, columns=columns, is_bound=bound[name]) for name, columns in found.items()]
+
+
+async def _look(tx: PgTransaction, table: _Table, owner: Scope, texts: Sequence[str]) -> Place:
+    name = f"table {table.name}"
+    if table.is_bound and not table.has("namespace"):
+        return Place(name=name, missing="only the owner of the tables sees it: set AFTERMIND_MIGRATOR_URL")
+    row = await tx.row(_statement(table), **_patterns(texts), namespace=owner.namespace, user=owner.user_column)
+    if row is None:
+        raise errors.Bug(f"a count of {table.name} gave no row.")
+    rows = f"{row.rows:,} {'rows of the tenant' if table.is_bound else 'rows'}"
+    return Place(name=name, looked=rows, found=row.found, owned=row.owned, kept=KEPT.get(table.name, ""))
+
+
+def _statement(table: _Table) -> TextClause:
+    """One pass over the table. Names come from the catalogue, quoted."""
+    textual = [f"t.{_quoted(name)}::text" for name, kind in table.columns if _TEXTUAL.match(kind)]
+    binary = [f"encode(t.{_quoted(name)}, 'hex')" for name, kind in table.columns if kind == "bytea"]
+    conditions = [
+        f"concat_ws(' ', {', '.join(columns)}) LIKE ANY(CAST(:{given} AS text[]))"
+        for given, columns in (("patterns", textual), ("digits", binary))
+        if columns
+    ]
+    owned = "t.namespace = :namespace AND t.user_id = :user" if table.has("namespace", "user_id") else "false"
+    if table.name == JOBS.name:
+        owned += " AND t.state <> 'forgotten'"
+    return text(
+        f"""
+        SELECT count(*) AS rows, count(*) FILTER (WHERE {" OR ".join(conditions) or "false"}) AS found,
+               count(*) FILTER (WHERE {owned}) AS owned
+        FROM {SCHEMA}.{_quoted(table.name)} AS t
+        WHERE CAST(:patterns AS text[]) IS NOT NULL AND CAST(:digits AS text[]) IS NOT NULL
+          AND CAST(:namespace AS text) IS NOT NULL AND CAST(:user AS text) IS NOT NULL
+        """
+    )
+
+
+def _patterns(texts: Sequence[str]) -> dict[str, Any]:  # Any: parameters
+    spelt = {form for each in texts for form in (each, json.dumps(each, ensure_ascii=False)[1:-1])}  # as within JSON
+    return {
+        "patterns": sorted("%" + re.sub(r"([\\%_])", r"\\\1", form) + "%" for form in spelt),
+        "digits": sorted(f"%{form.encode().hex()}%" for form in spelt),
+    }
+
+
+async def _caught_up(replica: PostgresDatabase, mark: Watermark) -> bool:
+    try:
+        async with asyncio.timeout(CATCH_UP_SECONDS):
+            while True:
+                async with replica.transaction(read_only=True) as tx:
+                    row = await tx.row(_REPLAYED, lsn=mark.lsn)
+                if row is not None and row.is_there:
+                    return True
+                await asyncio.sleep(LOOK_EVERY)
+    except TimeoutError:
+        return False
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,165 @@
+"""After a forget nothing is found anywhere, also where a worker was frozen over it or a spool was drained late."""
+
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+import redis
+
+from aftermind import Memory, Settings, errors
+from aftermind.types.remains import Remains
+from aftermind.wire import queues
+from aftermind.wire.keys import Keys
+from tests.support.faults import frozen
+from tests.support.servers import Database
+from tests.support.valkey import Valkey
+from tests.support.waiting import wait_until
+from tests.support.workers import SLOWLY, TOUCHY, environment, workers
+
+BRISK = {
+    "AFTERMIND_LEASE_SECONDS": "3",
+    "AFTERMIND_HEARTBEAT_SECONDS": "1",
+    "AFTERMIND_RECONCILE_SECONDS": "0.5",
+}
+
+
+def opened(database: Database, redis_url: str, state_dir: Path, *, as_owner: bool = True) -> Memory:
+    """A memory as an operator has it: with the owner's URL to look with, unless it is an agent's."""
+    return Memory(
+        settings=Settings(
+            database_url=database.app_url,
+            relay_url=database.relay_url,
+            migrator_url=database.url if as_owner else None,
+            replica_urls=list(database.app_replica_urls),
+            redis_url=redis_url,
+            broker_url=redis_url,
+            state_dir=state_dir,
+            embedder="hash",
+            extractor="rules",
+        )
+    )
+
+
+def word() -> str:
+    return f"canary{uuid4().hex}"
+
+
+def where(found: Remains) -> set[str]:
+    return {place.name for place in found.places if place.found}
+
+
+async def nothing_pending(url: str) -> None:
+    def gone() -> bool:
+        with redis.Redis.from_url(url) as client:
+            return not client.exists(Keys().index()) and not client.exists(Keys().leased())
+
+    await wait_until(gone, timeout=60, description="nothing is pending")
+
+
+async def test_a_proof_finds_the_canary_before_and_nothing_after(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    async with opened(database, redis_url, tmp_path) as memory:
+        with workers(environment(database.relay_url, redis_url, **BRISK), tmp_path):
+            for user in ("ann", "bob"):
+                receipt = await memory.remember("I live in Oslo.", user_id=user, session_id="s")
+                await receipt.stored(timeout=60)
+            gone = await memory.forget(user_id="ann", prove=True)
+
+        proof = gone.proof
+        assert proof is not None
+        found = where(proof.before)
+        assert "table episodes" in found
+        assert any(name.startswith("replica") for name in found)
+        assert proof.after.are_none, [place for place in proof.after.places if not place.is_clean]
+        assert {"redis", "spool", "logs", "table jobs", "table events"} <= {place.name for place in proof.after.places}
+        assert len(proof.ids) == 1
+        assert len(await memory.history(user_id="bob")) == 1
+        assert not (await memory.remains(user_id="bob")).are_none, "rows of somebody who was not forgotten are seen"
+
+
+async def test_each_place_that_holds_a_text_is_named(database: Database, redis_url: str, tmp_path: Path) -> None:
+    logged, spoken, queued = word(), word(), word()
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "worker.log").write_text(f"it said {logged}\n")
+    async with opened(database, redis_url, tmp_path) as memory:
+        await memory.blocks.set("human", f'says "{spoken}" \\ and so on', user_id="ann")
+        await memory.remember(f"On its way: {queued}", user_id="ann")
+        await memory.remember(f'accepted "{spoken}"', user_id="ann", accept="postgres")
+
+        assert where(await memory.remains(logged, user_id="ann")) == {"logs"}
+        assert where(await memory.remains(queued, user_id="ann")) == {"redis"}
+        assert where(await memory.remains(spoken, user_id="ann")) >= {"table blocks", "table jobs"}
+        assert "table blocks" in where(await memory.remains(f'"{spoken}" \\', user_id="ann")), "as JSON or as text"
+        assert "table jobs" in where(await memory.remains(f'"{spoken}"', user_id="ann")), "escaped, within bytes"
+        with pytest.raises(errors.InvalidQuery):
+            await memory.remains("", user_id="ann")
+        with pytest.raises(errors.InvalidQuery):
+            await memory.forget(user_id="ann", session_id="s", prove=True)
+
+
+async def test_what_a_login_cannot_see_is_no_proof(database: Database, redis_url: str, tmp_path: Path) -> None:
+    async with opened(database, redis_url, tmp_path, as_owner=False) as memory:
+        found = await memory.remains(user_id="ann")
+
+    unseen = {place.name for place in found.places if place.missing}
+    assert unseen == {"table replay_plans", "table replay_items"}
+    assert not found.are_none
+
+
+async def test_a_frozen_worker_that_wakes_after_the_forget_brings_nothing_back(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    canary = word()
+    async with opened(database, redis_url, tmp_path) as memory:
+        with workers(environment(database.relay_url, redis_url, **BRISK), tmp_path, app=TOUCHY) as (worker,):
+            await memory.remember(f"{SLOWLY}: {canary}", user_id="ann")
+
+            def held() -> bool:
+                with redis.Redis.from_url(redis_url) as client:
+                    return bool(client.zcard(Keys().leased()))
+
+            await wait_until(held, timeout=60, description="the worker holds the turn")
+            with frozen(worker.pid):
+                assert where(await memory.remains(canary, user_id="ann")) == {"redis"}
+                await memory.forget(user_id="ann")
+                assert (await memory.remains(canary, user_id="ann")).are_none
+            # A turn of somebody else's that the woken worker stores tells that it is through with the first.
+            await (await memory.remember("After that.", user_id="bob")).stored(timeout=60)
+            await nothing_pending(redis_url)
+
+        left = await memory.remains(canary, user_id="ann")
+        assert left.are_none, [place for place in left.places if not place.is_clean]
+        assert await memory.history(user_id="ann") == []
+
+
+async def test_a_spool_that_is_drained_after_the_forget_brings_nothing_back(
+    database: Database, valkey: Valkey, tmp_path: Path
+) -> None:
+    canary = word()
+    env = environment(database.relay_url, valkey.url, **BRISK)
+    async with (
+        opened(database, valkey.url, tmp_path / "agent") as agent,
+        opened(database, valkey.url, tmp_path / "operator") as operator,
+    ):
+        await agent.remember("Before.", user_id="ann")
+        with valkey.frozen():
+            receipt = await agent.remember(f"Into the spool: {canary}", user_id="ann")
+            assert receipt.spooled
+            await operator.forget(user_id="ann")  # on another host, with Redis away: the tombstone alone is written
+
+        with workers(env, tmp_path, on=queues.STORE):
+
+            async def drained() -> bool:
+                return not list((tmp_path / "agent" / "spool").glob("*.spool"))
+
+            await wait_until(drained, timeout=60, description="the spool is drained")
+            await nothing_pending(valkey.url)
+
+        left = await agent.remains(canary, user_id="ann")
+        assert where(left) == {place.name for place in left.places if place.missing} == set()
+        told = {place.name for place in left.places if place.owned and not place.kept and place.name != "redis"}
+        assert {name for name in told if not name.startswith("replica")} == {"table events"}, (
+            "that it came and was gone"
+        )
+        assert await operator.history(user_id="ann") == []
