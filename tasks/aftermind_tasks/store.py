@@ -23,7 +23,7 @@ from aftermind.stores.base import Mined, MiningOutcome, Tombstone, Vector
 from aftermind.telemetry import tracing
 from aftermind.types import Episode, EpisodeId, JobId, JobKind, Json, Lease, NewJob, Scope, Turn
 from aftermind.wire import queues
-from aftermind.wire.payloads import decode_turn
+from aftermind.wire.payloads import decode_turn, encode_turn
 from aftermind.wire.pending import ClaimedTurn
 from aftermind_tasks import following, verdicts
 from aftermind_tasks.outcomes import Dead, Done, Outcome, Retry, Snooze
@@ -161,7 +161,10 @@ async def _judged(runtime: Runtime, one: ClaimedTurn, turn: Turn, exc: Exception
 
 
 async def _bury(runtime: Runtime, hopeless: Hopeless) -> Tally:
-    """The dead letter with its payload is committed first; then, and only then, pending is cleared."""
+    """The dead letter with its payload is committed first; then, and only then, pending is cleared.
+
+    What was forgotten while a worker held it is in no dead letter: the tombstones are read under the owner's lock.
+    """
     one, failure = hopeless.claimed, hopeless.failure
     event = MemoryUpdateFailed(
         id=f"{one.job_id}:dead:{one.attempts}",
@@ -175,8 +178,11 @@ async def _bury(runtime: Runtime, hopeless: Hopeless) -> Tally:
     )
     try:
         async with runtime.db.transaction(namespace=one.owner.namespace) as tx:
-            is_buried = await runtime.ledger.bury_turn(
-                tx, one.job_id, one.owner, one.payload, failure, attempts=one.attempts
+            payload = await _not_forgotten(runtime, tx, hopeless)
+            if payload is None and hopeless.turn is not None:
+                await runtime.ledger.record_stored(tx, [hopeless.turn])
+            is_buried = payload is not None and await runtime.ledger.bury_turn(
+                tx, one.job_id, one.owner, payload, failure, attempts=one.attempts
             )
             events = await runtime.events.append(tx, [event]) if is_buried else []
         await runtime.after_commit({one.owner}, events, {}, settle=[one.job_id])
@@ -184,9 +190,21 @@ async def _bury(runtime: Runtime, hopeless: Hopeless) -> Tally:
         log.warning("turn not buried", extra={"job_id": str(one.job_id), "error": str(exc)})
         await _release(runtime, [one], after=verdicts.OUTAGE_PAUSE, counts=False)
         return Tally(snoozed=1, pause=verdicts.OUTAGE_PAUSE)
+    if payload is None:
+        return Tally(done=1)
     runtime.observer.buried(one, failure.reason_code)
     log.error("turn buried", extra={"job_id": str(one.job_id), "reason": failure.reason_code})
     return Tally(dead=1)
+
+
+async def _not_forgotten(runtime: Runtime, tx: Transaction, hopeless: Hopeless) -> bytes | None:
+    """The payload without what was forgotten; None where that is all of it. One that nobody can read stays whole."""
+    stones = await runtime.store.tombstones(tx, [hopeless.claimed.owner])
+    turn = hopeless.turn
+    if turn is None:
+        return hopeless.claimed.payload
+    rest = turn.without(lambda episode: any(stone.covers(episode) for stone in stones))
+    return hopeless.claimed.payload if rest is turn else None if rest is None else encode_turn(rest)
 
 
 async def _release(runtime: Runtime, claimed: Sequence[ClaimedTurn], *, after: timedelta, counts: bool) -> None:

@@ -1,6 +1,7 @@
 """Our worker application, with a store job that stumbles over certain words: `celery -A tests.support.touchy_worker`.
 
-What stumbles is the moment between claim and commit: the process dies at `DEADLY`, and takes its time at `SLOWLY`.
+What stumbles is the moment between claim and commit: the process dies at `DEADLY`, takes its time at `SLOWLY`, and
+fails for good at `HOPELESS`.
 """
 
 import asyncio
@@ -8,12 +9,13 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 
+from aftermind import errors
 from aftermind.stores.base import Vector
 from aftermind.types import EpisodeId, Turn
 from aftermind_tasks import store
 from aftermind_tasks.runtime import Runtime
 from aftermind_workers.celery_app import app
-from tests.support.workers import DEADLY, SLOWLY
+from tests.support.workers import DEADLY, HOPELESS, SLOWLY
 
 __all__ = ["app"]
 
@@ -28,6 +30,8 @@ async def _stumbling(runtime: Runtime, turns: Sequence[Turn]) -> Mapping[Episode
         os.kill(os.getpid(), signal.SIGKILL)
     if any(SLOWLY in text for text in said):
         await asyncio.sleep(MOMENT)
+    if any(HOPELESS in text for text in said):
+        raise errors.InvalidInput("it is never done")
     return await _vectors(runtime, turns)
 
 

@@ -14,7 +14,7 @@ from aftermind.wire import queues
 
 APP = "aftermind_workers.celery_app"
 TOUCHY = "tests.support.touchy_worker"  # the same, with a store job that stumbles over these words
-DEADLY, SLOWLY = "take this worker with you", "one moment please"
+DEADLY, SLOWLY, HOPELESS = "take this worker with you", "one moment please", "this can never be done"
 
 
 def environment(store: str, redis_url: str, **more: str) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from uuid import UUID
 
@@ -87,10 +87,9 @@ async def erase(store: Store, ledger: Ledger, tx: Transaction, stone: Tombstone)
     """Write the tombstone and delete what it covers, in stored rows and in turns that the ledger keeps; counts."""
     drew_on = await store.drew_on(tx, stone)
     counts = await store.forget(tx, stone)
-    if not stone.is_whole:
-        await _from_kept_turns(ledger, tx, stone)
-        if drew_on.sessions or drew_on.evidence:
-            await ledger.enqueue(tx, [_rebuilding(stone.owner, drew_on)])
+    await _from_kept_turns(ledger, tx, stone)
+    if not stone.is_whole and (drew_on.sessions or drew_on.evidence):
+        await ledger.enqueue(tx, [_rebuilding(stone.owner, drew_on)])
     return counts
 
 
@@ -122,21 +121,18 @@ async def export(parts: Parts, owner: Scope, *, vectors: bool = False) -> Export
 
 
 async def _from_kept_turns(ledger: Ledger, tx: Transaction, stone: Tombstone) -> None:
-    """Take what is forgotten out of turns that lie in the ledger: accepted and not stored yet, or dead letters."""
+    """Take what is forgotten out of turns that lie in the ledger: accepted and not stored yet, or dead letters.
+
+    Also where the whole owner goes: a turn may have been buried between the tombstone's time and its lock.
+    """
     for job_id, payload in await ledger.kept_turns(tx, stone.owner):
         try:
             turn = decode_turn(payload)
         except errors.UnknownPayload:  # bytes that nobody can read, nor say what they are about
             continue
-        left = [place for place, episode in enumerate(turn.episodes()) if not stone.covers(episode)]
-        if len(left) == len(turn.messages):
-            continue
-        rest = replace(
-            turn,
-            messages=tuple(turn.messages[place] for place in left),
-            episode_ids=tuple(turn.episode_ids[place] for place in left),
-        )
-        await ledger.rewrite_turn(tx, job_id, encode_turn(rest) if left else None)
+        rest = turn.without(stone.covers)
+        if rest is not turn:
+            await ledger.rewrite_turn(tx, job_id, None if rest is None else encode_turn(rest))
 
 
 async def _on_their_way(parts: Parts, stone: Tombstone, *, whole: bool) -> int:

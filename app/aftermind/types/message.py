@@ -2,8 +2,8 @@
 
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self
@@ -117,6 +117,18 @@ class Turn:
             )
             for index, (episode_id, message) in enumerate(zip(self.episode_ids, self.messages, strict=True))
         )
+
+    def without(self, covers: Callable[[Episode], bool]) -> "Turn | None":
+        """The turn as it is without the episodes of which `covers` is true; None where none is left."""
+        left = [place for place, episode in enumerate(self.episodes()) if not covers(episode)]
+        if len(left) == len(self.messages):
+            return self
+        rest = replace(
+            self,
+            messages=tuple(self.messages[place] for place in left),
+            episode_ids=tuple(self.episode_ids[place] for place in left),
+        )
+        return rest if left else None
 
 
 _KEYED = UUID("6f1d3a52-5c07-5d3b-9a0e-aa4b8a1d7c11")  # any fixed namespace: it only keeps our derived ids apart
