@@ -6,7 +6,7 @@ AftermindError
 │   ├── InvalidMessage      role, content, metadata or time of a message
 │   ├── MessageTooLarge     a message over the size limit
 │   ├── InvalidQuery        a recall or search
-│   ├── InvalidFact, InvalidBlock, InvalidFilter
+│   ├── InvalidFact, InvalidBlock, InvalidFilter, InvalidKey
 │   └── InvalidSettings     a URL, a name or a combination of settings
 ├── Unavailable             something does not answer; the same call may work later
 │   ├── StoreUnavailable, RedisUnavailable, BrokerUnavailable, SpoolUnavailable, ArchiveUnavailable
@@ -22,6 +22,9 @@ AftermindError
 │   ├── WrongRole           a Postgres role with too many rights, or too few
 │   │   └── UnboundRole, RoleMissing, NotAllowed
 │   ├── ModelRefused, BadModelRequest, BadModelAnswer, ModelKeyRefused
+│   ├── KeyRefused          the service was shown no key, or none that opens anything
+│   ├── RightMissing        the key does not allow this
+│   ├── NotThere            no such thing, or it is another tenant's
 │   ├── JobDead             the awaited job is a dead letter
 │   └── Forgotten           what was awaited was forgotten meanwhile
 ├── Conflict                the state is not the one the caller believed
@@ -110,6 +113,14 @@ class InvalidFact(InvalidInput):
 
 class InvalidBlock(InvalidInput):
     """A block whose name or size cannot be used."""
+
+    def __init__(self, field: str, value: object, why: str) -> None:
+        self.field, self.value, self.why = field, value, why
+        super().__init__(f"{field}={_shown(value)}: {why}")
+
+
+class InvalidKey(InvalidInput):
+    """A key to the service that cannot be made: its name, its rights or its time."""
 
     def __init__(self, field: str, value: object, why: str) -> None:
         self.field, self.value, self.why = field, value, why
@@ -312,6 +323,30 @@ class NotAllowed(WrongRole):
             f"{what}: {why}. What concerns every tenant (dead letters of all, replay plans) needs the role "
             "aftermind_relay: set AFTERMIND_RELAY_URL."
         )
+
+
+class KeyRefused(Refused):
+    """The service was shown no key, or one that is unknown, revoked or expired. Which of them is not told."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        super().__init__(f"{why} Send `Authorization: Bearer am_…`; `aftermind keys create` makes one.")
+
+
+class RightMissing(Refused):
+    """The key is good, and does not allow this."""
+
+    def __init__(self, right: str, has: str) -> None:
+        self.right, self.has = right, has
+        super().__init__(f"this needs a key with the right {right!r}; the one shown has {has}.")
+
+
+class NotThere(Refused):
+    """No such thing in this namespace; whether another one has it is not told."""
+
+    def __init__(self, what: str, value: object) -> None:
+        self.what, self.value = what, value
+        super().__init__(f"there is no {what} {_shown(value)} here.")
 
 
 class JobDead(Refused):

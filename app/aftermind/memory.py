@@ -13,6 +13,8 @@ from aftermind.faces.blocks import Blocks
 from aftermind.faces.facts import Facts
 from aftermind.faces.forgetting import Export, Forgot
 from aftermind.faces.health import Health, Progress
+from aftermind.faces.jobs import Jobs
+from aftermind.faces.keys import Keys
 from aftermind.faces.parts import Parts
 from aftermind.faces.retention import Retention
 from aftermind.faces.watch import Watch
@@ -83,6 +85,8 @@ class Memory:
             tracing.switch_on()
         self.facts = Facts(self._parts)
         self.blocks = Blocks(self._parts)
+        self.jobs = Jobs(self._parts)
+        self.keys = Keys(self._parts)
 
     # the two that every agent needs
 
@@ -186,11 +190,12 @@ class Memory:
         agent_id: str | None = None,
         namespace: str | None = None,
         limit: int = 100,
-        before: Episode | None = None,
+        before: Episode | int | None = None,
     ) -> list[Episode]:
         """The newest `limit` episodes, oldest first, those on their way included; of a session or agent if named.
 
-        `before` pages back: pass the first one that you have. Raises `InvalidScope` and `StoreUnavailable`.
+        `before` pages back: pass the first one that you have, or its position. Raises `InvalidScope` and
+        `StoreUnavailable`.
         """
         scope = self._parts.scope(namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
         return await reading.history(self._parts, scope, limit=limit, before=before)
@@ -220,8 +225,12 @@ class Memory:
         since: datetime | None = None,
         until: datetime | None = None,
         limit: int = 100,
+        before: Episode | int | None = None,
     ) -> list[Episode]:
-        """The newest `limit` episodes that fit every filter, oldest first. Filters are those of `recall`."""
+        """The newest `limit` episodes that fit every filter, oldest first. Filters are those of `recall`.
+
+        `before` pages back, as in `history`.
+        """
         scope = self._parts.scope(namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
         wanted = Query.checked(
             "",
@@ -233,7 +242,7 @@ class Memory:
             in_session=session_id,
             by_agent=agent_id,
         ).wanted
-        return await reading.search(self._parts, scope, wanted, limit=limit)
+        return await reading.search(self._parts, scope, reading.paged(wanted, before), limit=limit)
 
     async def sessions(
         self, *, user_id: str | None = None, namespace: str | None = None, limit: int = 100

@@ -12,6 +12,8 @@ from aftermind.agent import Agent as AsyncAgent
 from aftermind.faces import portal
 from aftermind.faces.blocks import Blocks as AsyncBlocks
 from aftermind.faces.facts import Facts as AsyncFacts
+from aftermind.faces.jobs import Jobs as AsyncJobs
+from aftermind.faces.keys import Keys as AsyncKeys
 from aftermind.faces.retention import Retention as AsyncRetention
 from aftermind.ledger.replays import DeadLetters, Replays
 from aftermind.memory import Memory as AsyncMemory
@@ -106,6 +108,30 @@ class Blocks(_Face):
     list = _blocking(AsyncBlocks.list)
 
 
+class Jobs(_Face):
+    """`memory.jobs`, without await."""
+
+    def __init__(self, behind: AsyncJobs) -> None:
+        self._behind = behind
+
+    list = _blocking(AsyncJobs.list)
+    get = _blocking(AsyncJobs.get)
+    status = _blocking(AsyncJobs.status)
+
+
+class Keys(_Face):
+    """`memory.keys`, without await."""
+
+    def __init__(self, behind: AsyncKeys) -> None:
+        self._behind = behind
+
+    create = _blocking(AsyncKeys.create)
+    list = _blocking(AsyncKeys.list)
+    revoke = _blocking(AsyncKeys.revoke)
+    check = _blocking(AsyncKeys.check)
+    any = _blocking(AsyncKeys.any)
+
+
 class Dead(_Face):
     """`memory.dead`, without await."""
 
@@ -158,6 +184,7 @@ class Memory(_Face):
         self._behind = AsyncMemory(*args, **kwargs)
         self.settings, self.namespace = self._behind.settings, self._behind.namespace
         self.facts, self.blocks = Facts(self._behind.facts), Blocks(self._behind.blocks)
+        self.jobs, self.keys = Jobs(self._behind.jobs), Keys(self._behind.keys)
 
     @property
     def dead(self) -> Dead:

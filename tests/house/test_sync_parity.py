@@ -11,6 +11,8 @@ import aftermind.sync
 from aftermind.agent import Agent
 from aftermind.faces.blocks import Blocks
 from aftermind.faces.facts import Facts
+from aftermind.faces.jobs import Jobs
+from aftermind.faces.keys import Keys
 from aftermind.faces.retention import Retention
 from aftermind.ledger.replays import DeadLetters, Replays
 
@@ -19,6 +21,8 @@ PAIRS: list[tuple[type, type]] = [
     (aftermind.Receipt, aftermind.sync.Receipt),
     (Facts, aftermind.sync.Facts),
     (Blocks, aftermind.sync.Blocks),
+    (Jobs, aftermind.sync.Jobs),
+    (Keys, aftermind.sync.Keys),
     (DeadLetters, aftermind.sync.Dead),
     (Replays, aftermind.sync.Plans),
     (Retention, aftermind.sync.Retention),

@@ -19,6 +19,7 @@ from aftermind.settings import Settings
 from aftermind.stores.base import Store
 from aftermind.stores.keeping import Keeping
 from aftermind.types import Scope, Turn
+from aftermind.types.api_key import StoredKeys
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.pending import Pending
 from aftermind.wire.watermark import Watermarks
@@ -47,6 +48,7 @@ class Parts:
     replays: Replays | None = None
     keeping: Keeping | None = None
     looking: Looking | None = None
+    keys: StoredKeys | None = None
     gate: Gate = field(default_factory=Gate)
     closing: Sequence[Callable[[], Awaitable[None]]] = ()
 
@@ -63,9 +65,9 @@ class Parts:
         return Scope(namespace=chosen, user_id=user_id, session_id=session_id, agent_id=agent_id)
 
     def kept(self, found: T | None) -> T:
-        """What only a database keeps: dead letters, plans, policies. Raises `InvalidSettings` where there is none."""
+        """What only a database keeps: dead letters, plans, keys … Raises `InvalidSettings` where there is none."""
         if found is None:
-            why = "jobs run in this process, which keeps no dead letters, no replay plans, no policies. Use Postgres."
+            why = "jobs run in this process, which keeps no dead letters, plans, policies and keys. Use Postgres."
             raise errors.InvalidSettings("store", "inmemory", why)
         return found
 

@@ -1,21 +1,23 @@
 """One event loop in a thread of its own, for callers that have none."""
 
 import asyncio
+import atexit
 import os
 import queue
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager
+from concurrent.futures import Future
+from contextlib import suppress
 from typing import TypeVar
 
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.from_thread import BlockingPortal
 
 from aftermind import errors
 
 T = TypeVar("T")
 
 _lock = threading.Lock()
-_open: dict[int, tuple[BlockingPortal, AbstractContextManager[BlockingPortal]]] = {}  # by process: a fork has its own
+_open: dict[int, BlockingPortal] = {}  # by process: a fork has its own
 
 
 def call(work: Callable[[], Awaitable[T]]) -> T:
@@ -55,9 +57,31 @@ def _portal() -> BlockingPortal:
     with _lock:
         known = _open.get(os.getpid())
         if known is None:
-            manager = start_blocking_portal(name="aftermind-portal")
-            known = _open[os.getpid()] = (manager.__enter__(), manager)  # for as long as the process lives
-        return known[0]
+            known = _open[os.getpid()] = _started()  # for as long as the process lives
+        return known
+
+
+def _started() -> BlockingPortal:
+    # Not anyio's start_blocking_portal: its generator is closed by whatever collects it when the interpreter ends, or
+    # in a fork, and waits for ever there for a thread that is gone.
+    opened: Future[BlockingPortal] = Future()
+
+    async def serve() -> None:
+        async with BlockingPortal() as portal:
+            opened.set_result(portal)
+            await portal.sleep_until_stopped()
+
+    threading.Thread(target=asyncio.run, args=(serve(),), name="aftermind-portal", daemon=True).start()
+    return opened.result()
+
+
+@atexit.register
+def _stop() -> None:
+    """While threads still run: an iteration that nobody finished is cancelled, and the loop closed."""
+    known = _open.pop(os.getpid(), None)
+    if known is not None:
+        with suppress(RuntimeError):  # it has stopped
+            known.call(known.stop, True)
 
 
 def _refuse_inside_a_loop() -> None:

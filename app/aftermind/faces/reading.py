@@ -29,14 +29,20 @@ class _OnTheWay:
     replicas: bool
 
 
-async def history(parts: Parts, scope: Scope, *, limit: int, before: Episode | None = None) -> list[Episode]:
+async def history(parts: Parts, scope: Scope, *, limit: int, before: Episode | int | None = None) -> list[Episode]:
     """The newest that carry the scope's labels, oldest first."""
-    wanted = EpisodeFilter(
-        session_id=scope.session_id,
-        agent_id=scope.agent_id,
-        before_position=None if before is None else before.position,
-    )
-    return await search(parts, scope, wanted, limit=limit)
+    wanted = EpisodeFilter(session_id=scope.session_id, agent_id=scope.agent_id)
+    return await search(parts, scope, paged(wanted, before), limit=limit)
+
+
+def paged(wanted: EpisodeFilter, before: Episode | int | None) -> EpisodeFilter:
+    """The same, of what is older than an episode or a position."""
+    if before is None:
+        return wanted
+    position = before.position if isinstance(before, Episode) else before
+    if isinstance(position, bool) or not isinstance(position, int) or not -(2**63) <= position < 2**63:
+        raise errors.InvalidQuery("before", before, "it is an episode, or the position of one.")
+    return replace(wanted, before_position=position)
 
 
 async def search(parts: Parts, scope: Scope, wanted: EpisodeFilter, *, limit: int) -> list[Episode]:

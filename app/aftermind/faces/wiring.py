@@ -123,6 +123,7 @@ def _of_postgres(
 ) -> Parts:
     # SQLAlchemy and asyncpg: loaded for those who use Postgres
     from aftermind.db import migrate
+    from aftermind.db.api_keys import PostgresApiKeys
     from aftermind.db.postgres import PostgresDatabase
     from aftermind.events.bus import EventBus
     from aftermind.ledger.postgres import PostgresLedger
@@ -189,6 +190,7 @@ def _of_postgres(
         replays=PostgresReplays(work),
         keeping=PostgresKeeping(),
         looking=Looking(settings, where),
+        keys=PostgresApiKeys(db),
         gate=providers.gate,
         closing=(
             recall.close,

@@ -1,4 +1,4 @@
-"""The FastAPI application: health for machines, and a page that shows how everything is."""
+"""The FastAPI application: one memory, who may ask, the JSON API, and health for machines."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,32 +13,47 @@ import aftermind
 from aftermind.faces.health import Health
 from aftermind.memory import Memory
 from aftermind.settings import Settings
+from aftermind.web import problems, routes
+from aftermind.web.auth import Door, memory_of
 from aftermind.web.feeds import Feeds
-from aftermind.web.routes import events, metrics
+from aftermind.web.guard import Guard
+from aftermind.web.routes import metrics
 from aftermind.web.sse import before_stopping
 
 TEMPLATES = Jinja2Templates(directory=Path(__file__).parent / "templates")
 REFRESH_SECONDS = 5
+BODY_FLOOR = 1_048_576  # bytes of a request that is no turn: the largest question
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
     """The application, with a memory as the settings or the embedded stack say. Connects at its first request."""
-    memory = Memory(settings=settings or Settings(), metrics=REGISTRY)  # type: ignore[call-arg]
+    settings = settings or Settings()  # type: ignore[call-arg]
+    memory = Memory(settings=settings, metrics=REGISTRY)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.memory = memory
-        app.state.feeds = feeds = Feeds(memory, most=memory.settings.web_max_listeners)
+        app.state.feeds = feeds = Feeds(memory, most=settings.web_max_listeners)
         with before_stopping(feeds.end):
             yield
         await memory.close()
 
-    app = FastAPI(title="Aftermind", version=aftermind.__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
-    app.include_router(events.router)
+    app = FastAPI(
+        title="Aftermind",
+        summary="Agent memory whose writes happen after the answer.",
+        version=aftermind.__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/v1/openapi.json",
+    )
+    app.state.memory, app.state.door = memory, Door(memory)
+    problems.install(app)
+    app.add_middleware(Guard, max_bytes=2 * settings.turn_max_bytes + BODY_FLOOR)
     app.get("/healthz", include_in_schema=False)(healthz)
     app.get("/readyz", include_in_schema=False)(readyz)
     app.include_router(metrics.router)
     app.get("/", include_in_schema=False)(status_page)
+    app.include_router(routes.router())
     return app
 
 
@@ -69,5 +84,4 @@ async def status_page(request: Request) -> HTMLResponse:
 
 
 async def _health(request: Request) -> Health:
-    memory: Memory = request.app.state.memory
-    return await memory.health()
+    return await memory_of(request).health()

@@ -1,4 +1,4 @@
-"""`/v1/users/{user}/events`: what happens to a user's memory, as it happens."""
+"""`/v1/users/{user_id}/events`: what happens to a user's memory, as it happens."""
 
 from typing import Annotated
 
@@ -6,9 +6,10 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response
 
 from aftermind import errors
-from aftermind.memory import Memory
 from aftermind.types import Scope
+from aftermind.web.auth import Reader
 from aftermind.web.feeds import Feeds
+from aftermind.web.routes.memory import User
 from aftermind.web.sse import EventStream
 
 router = APIRouter(tags=["events"])
@@ -30,17 +31,18 @@ where the process stops: a client that comes again misses nothing.
 
 
 @router.get(
-    "/v1/users/{user}/events",
+    "/users/{user_id}/events",
     summary="Listen to events",
     description=DESCRIPTION,
     response_class=Response,
     responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
 )
-async def events(request: Request, user: str, *, last_event_id: LastEventId = None, after: After = None) -> EventStream:
+async def events(
+    request: Request, user_id: User, who: Reader, *, last_event_id: LastEventId = None, after: After = None
+) -> EventStream:
     """A stream of the user's events."""
-    memory: Memory = request.app.state.memory
     feeds: Feeds = request.app.state.feeds
-    listener = feeds.listen(Scope(namespace=memory.namespace, user_id=user), _number(last_event_id or after))
+    listener = feeds.listen(Scope(namespace=who.namespace, user_id=user_id), _number(last_event_id or after))
     try:
         return EventStream(listener, await listener.open())
     except BaseException:

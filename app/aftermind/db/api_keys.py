@@ -1,0 +1,88 @@
+"""Keys to the HTTP service, in Postgres."""
+
+from datetime import datetime
+
+from sqlalchemy import Row, text
+
+from aftermind.db.base import Database
+from aftermind.db.transaction import pg
+from aftermind.types.api_key import ApiKey, Right
+
+_ADD = text(
+    """
+    INSERT INTO aftermind.api_keys (namespace, id, name, rights, secret_sha256, expires_at)
+    VALUES (:namespace, :id, :name, CAST(:rights AS text[]), :secret, :expires_at) RETURNING *
+    """
+)
+_OF = text("SELECT * FROM aftermind.api_keys WHERE namespace = :namespace ORDER BY created_at, id")
+_REVOKE = text(
+    "UPDATE aftermind.api_keys SET revoked_at = clock_timestamp() "
+    "WHERE namespace = :namespace AND id = :id AND revoked_at IS NULL"
+)
+_FIND = text("SELECT * FROM aftermind.api_key(:id)")
+_ANY = text("SELECT aftermind.has_api_keys() AS found")
+
+
+class PostgresApiKeys:
+    """See `aftermind.faces.keys`. All raise `StoreUnavailable`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def add(
+        self,
+        namespace: str,
+        key_id: str,
+        *,
+        name: str,
+        rights: frozenset[Right],
+        secret_sha256: bytes,
+        expires_at: datetime | None,
+    ) -> ApiKey:
+        """Keep a new key."""
+        async with self._database.transaction(namespace=namespace) as tx:
+            row = await pg(tx).row(
+                _ADD,
+                namespace=namespace,
+                id=key_id,
+                name=name,
+                rights=sorted(rights),
+                secret=secret_sha256,
+                expires_at=expires_at,
+            )
+        assert row is not None
+        return _key(row)
+
+    async def of(self, namespace: str) -> list[ApiKey]:
+        """Every key of a namespace, revoked ones too, the oldest first."""
+        async with self._database.transaction(namespace=namespace, read_only=True) as tx:
+            return [_key(row) for row in await pg(tx).rows(_OF, namespace=namespace)]
+
+    async def revoke(self, namespace: str, key_id: str) -> bool:
+        """Whether there was such a key to revoke."""
+        async with self._database.transaction(namespace=namespace) as tx:
+            return await pg(tx).count(_REVOKE, namespace=namespace, id=key_id) == 1
+
+    async def find(self, key_id: str) -> tuple[ApiKey, bytes] | None:
+        """A key of any namespace with the SHA-256 of its secret."""
+        async with self._database.transaction(read_only=True) as tx:
+            row = await pg(tx).row(_FIND, id=key_id)
+        return None if row is None else (_key(row), bytes(row.secret_sha256))
+
+    async def any(self) -> bool:
+        """Whether any namespace has ever had a key."""
+        async with self._database.transaction(read_only=True) as tx:
+            row = await pg(tx).row(_ANY)
+        return bool(row and row.found)
+
+
+def _key(row: Row[tuple[object, ...]]) -> ApiKey:
+    return ApiKey(
+        id=row.id,
+        namespace=row.namespace,
+        name=row.name,
+        rights=frozenset(map(Right, row.rights)),
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        revoked_at=row.revoked_at,
+    )

@@ -1,0 +1,13 @@
+"""Names and addresses of machines."""
+
+import ipaddress
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or an address is the machine's own."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

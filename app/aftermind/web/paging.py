@@ -1,0 +1,70 @@
+"""Pages of a list, by an opaque cursor that names the last row seen: rows that come meanwhile shift nothing."""
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Sequence
+from typing import Annotated, Generic, TypeVar
+
+from fastapi import Query
+from pydantic import BaseModel, Field
+
+from aftermind import errors
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+DEEPEST = 10_000  # rows that can be paged through; beyond it narrow the filters, or export
+
+Limit = Annotated[int, Query(gt=0, le=1_000, description="Most rows of a page.")]
+Cursor = Annotated[str | None, Query(max_length=2_000, description="`next` of the page before.")]
+
+
+class Page(BaseModel, Generic[T]):
+    """Some rows, and the cursor of the next page; null where there is none."""
+
+    items: list[T]
+    next: str | None = Field(description="Give it as `cursor`.")
+
+
+def wanted(cursor: str | None, limit: int) -> int:
+    """How many rows to read, from the first, to have the page at `cursor` and to know whether another one follows."""
+    return min(_place(cursor)[0] + limit + 1, DEEPEST)
+
+
+def page(
+    rows: Sequence[S], *, cursor: str | None, limit: int, key: Callable[[S], object], shown: Callable[[S], T]
+) -> Page[T]:
+    """The page at `cursor` of rows read from the first on."""
+    place, last = _place(cursor)
+    start = next((index + 1 for index, row in enumerate(rows) if str(key(row)) == last), place) if last else place
+    chosen = rows[start : start + limit]
+    more = len(rows) > start + limit
+    following = encode([start + limit, str(key(chosen[-1]))]) if chosen and more else None
+    return Page(items=[shown(row) for row in chosen], next=following)
+
+
+def encode(value: object) -> str:
+    """A cursor of something that JSON can hold."""
+    return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
+
+
+def decode(cursor: str) -> object:
+    """What is in a cursor. Raises `InvalidQuery`."""
+    try:
+        return json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+    except (ValueError, binascii.Error) as exc:
+        raise _bad(cursor) from exc
+
+
+def _place(cursor: str | None) -> tuple[int, str]:
+    if cursor is None:
+        return 0, ""
+    match decode(cursor):
+        case [int() as place, str() as last] if 0 <= place <= DEEPEST:
+            return place, last
+    raise _bad(cursor)
+
+
+def _bad(cursor: str) -> errors.InvalidQuery:
+    return errors.InvalidQuery("cursor", cursor, "it is the `next` of a page of this list.")

@@ -1,0 +1,128 @@
+"""Errors as problem documents (RFC 9457): one shape for whatever goes wrong, with what to do about it."""
+
+import logging
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+
+from aftermind import errors
+
+log = logging.getLogger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
+TYPE = "urn:problem-type:"
+RETRY_SECONDS = 1  # of what does not answer: most is back by then, and a client that asks again then harms nobody
+
+# The first that fits, from the particular to the general: status, and whether the same request may work later.
+STATUS: tuple[tuple[type[errors.AftermindError], int, bool], ...] = (
+    (errors.MessageTooLarge, 413, False),
+    (errors.InvalidSettings, 501, False),
+    (errors.InvalidInput, 422, False),
+    (errors.ReceiptTimeout, 504, True),
+    (errors.RateLimited, 503, True),
+    (errors.Unavailable, 503, True),
+    (errors.KeyRefused, 401, False),
+    (errors.RightMissing, 403, False),
+    (errors.NotThere, 404, False),
+    (errors.QueueFull, 429, True),
+    (errors.SpoolFull, 503, True),
+    (errors.BudgetExhausted, 429, True),
+    (errors.NotAllowed, 403, False),
+    (errors.WrongRole, 503, False),
+    (errors.Forgotten, 410, False),
+    (errors.SchemaOutdated, 503, True),
+    (errors.Refused, 409, False),
+    (errors.Conflict, 409, False),
+    (errors.Bug, 500, False),
+)
+
+
+class Problem(BaseModel):
+    """What went wrong, as RFC 9457 has it. `field` names what of the request it was, where that is one thing."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str = Field(description="Which kind of problem: `urn:problem-type:` and a name that does not change.")
+    title: str
+    status: int
+    detail: str = Field(description="What was wrong, with which value, and what to do.")
+    field: str | None = None
+    errors: list[dict[str, Any]] | None = Field(None, description="Every field that was wrong, where several were.")
+
+
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    "4XX": {"model": Problem, "content": {MEDIA_TYPE: {}}, "description": "A problem of the request."},
+    "5XX": {"model": Problem, "content": {MEDIA_TYPE: {}}, "description": "A problem of the service."},
+}
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of `app` with a problem document."""
+    app.add_exception_handler(errors.AftermindError, _of_ours)
+    app.add_exception_handler(RequestValidationError, _of_validation)
+    app.add_exception_handler(HTTPException, _of_http)
+    app.add_exception_handler(Exception, _of_a_fault)
+
+
+def problem(
+    name: str,
+    status: int,
+    title: str,
+    detail: str,
+    *,
+    more: Mapping[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> JSONResponse:
+    """One problem document. What a request said may be no valid Unicode; an answer has to be."""
+    body = {"type": TYPE + name, "title": title, "status": status, "detail": _clean(detail), **(more or {})}
+    return JSONResponse(body, status_code=status, headers=headers, media_type=MEDIA_TYPE)
+
+
+def of(error: errors.AftermindError) -> JSONResponse:
+    """The document of an error of ours."""
+    status, may_retry = next(((code, again) for kind, code, again in STATUS if isinstance(error, kind)), (500, False))
+    words = re.findall(r"[A-Z][a-z]*", type(error).__name__)
+    headers = {"Retry-After": str(RETRY_SECONDS)} if may_retry else {}
+    if status == 401:
+        headers["WWW-Authenticate"] = 'Bearer realm="aftermind"'
+    field = getattr(error, "field", None)
+    more = {"field": field} if isinstance(field, str) else {}
+    return problem(
+        "-".join(words).lower(), status, " ".join(words).capitalize(), str(error), more=more, headers=headers
+    )
+
+
+async def _of_ours(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, errors.AftermindError)
+    if isinstance(error, errors.Bug):
+        log.exception("a fault of ours", exc_info=error)
+    return of(error)
+
+
+async def _of_validation(request: Request, error: Exception) -> JSONResponse:
+    """What does not fit the schema. The values are left out: they may be what a user said."""
+    assert isinstance(error, RequestValidationError)
+    found = [{"field": _clean(".".join(map(str, each["loc"]))), "why": _clean(each["msg"])} for each in error.errors()]
+    told = "; ".join(f"{each['field']}: {each['why']}" for each in found[:5])
+    return problem("invalid-request", 422, "Invalid request", told, more={"errors": found})
+
+
+async def _of_http(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    name = "not-found" if error.status_code == 404 else f"http-{error.status_code}"
+    return problem(name, error.status_code, str(error.detail), f"{request.method} {request.url.path}: {error.detail}.")
+
+
+async def _of_a_fault(request: Request, error: Exception) -> JSONResponse:
+    log.exception("%s %s", request.method, request.url.path, exc_info=error)
+    return problem("fault", 500, "A fault of ours", "Please report it with the time; the log of the service says more.")
+
+
+def _clean(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()

@@ -1,0 +1,111 @@
+"""Blocks: named working texts. `If-Match` with a block's version guards an edit against somebody quicker."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Path, Response
+
+from aftermind import errors
+from aftermind.types import Block
+from aftermind.web import shapes
+from aftermind.web.auth import Reader, Remembering, Writer
+from aftermind.web.routes.memory import User
+
+router = APIRouter(tags=["blocks"])
+
+Name = Annotated[str, Path(min_length=1, max_length=128)]
+IfMatch = Annotated[
+    str | None,
+    Header(alias="If-Match", description='The version that was read, as in `"3"`; `"0"`: there must be none yet.'),
+]
+
+
+@router.get("/users/{user_id}/blocks", summary="Every block, by name")
+async def list_(user_id: User, memory: Remembering, who: Reader) -> list[shapes.BlockOut]:
+    """All of them: a user has few."""
+    return [shapes.block(each) for each in await memory.blocks.list(user_id=user_id, namespace=who.namespace)]
+
+
+@router.get("/users/{user_id}/blocks/{name}", summary="One block")
+async def get(user_id: User, name: Name, response: Response, memory: Remembering, who: Reader) -> shapes.BlockOut:
+    """Its version is in `ETag` too."""
+    found = await memory.blocks.get(name, user_id=user_id, namespace=who.namespace)
+    if found is None:
+        raise errors.NotThere("block", name)
+    return _shown(response, found)
+
+
+@router.put("/users/{user_id}/blocks/{name}", summary="Create a block, or replace its text")
+async def put(
+    user_id: User,
+    name: Name,
+    given: shapes.BlockIn,
+    response: Response,
+    memory: Remembering,
+    who: Writer,
+    if_match: IfMatch = None,
+) -> shapes.BlockOut:
+    """409 where it is not at the version of `If-Match`. A `description` of null leaves it as it is."""
+    stored = await memory.blocks.set(
+        name,
+        given.content,
+        description=given.description,
+        user_id=user_id,
+        namespace=who.namespace,
+        expected_version=_version(if_match),
+    )
+    return _shown(response, stored)
+
+
+@router.post("/users/{user_id}/blocks/{name}/append", summary="Add a line at a block's end")
+async def append(
+    user_id: User,
+    name: Name,
+    given: shapes.AppendIn,
+    response: Response,
+    memory: Remembering,
+    who: Writer,
+    if_match: IfMatch = None,
+) -> shapes.BlockOut:
+    """The block is created where there is none."""
+    stored = await memory.blocks.append(
+        name, given.content, user_id=user_id, namespace=who.namespace, expected_version=_version(if_match)
+    )
+    return _shown(response, stored)
+
+
+@router.post("/users/{user_id}/blocks/{name}/replace", summary="Replace what stands in a block once")
+async def replace(
+    user_id: User,
+    name: Name,
+    given: shapes.ReplaceIn,
+    response: Response,
+    memory: Remembering,
+    who: Writer,
+    if_match: IfMatch = None,
+) -> shapes.BlockOut:
+    """422 where it does not stand there exactly once."""
+    stored = await memory.blocks.replace(
+        name, given.old, given.new, user_id=user_id, namespace=who.namespace, expected_version=_version(if_match)
+    )
+    return _shown(response, stored)
+
+
+@router.delete("/users/{user_id}/blocks/{name}", status_code=204, summary="Remove a block")
+async def delete(user_id: User, name: Name, memory: Remembering, who: Writer) -> None:
+    """404 where there is none."""
+    if not await memory.blocks.delete(name, user_id=user_id, namespace=who.namespace):
+        raise errors.NotThere("block", name)
+
+
+def _shown(response: Response, found: Block) -> shapes.BlockOut:
+    response.headers["ETag"] = f'"{found.version}"'
+    return shapes.block(found)
+
+
+def _version(if_match: str | None) -> int | None:
+    if if_match is None or if_match == "*":
+        return None
+    text = if_match.strip().removeprefix("W/").strip('"')
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise errors.InvalidBlock("If-Match", if_match, 'it is a version in quotes, as "3".')
+    return int(text)

@@ -1,0 +1,45 @@
+"""Background work of a user."""
+
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Query
+
+from aftermind import errors
+from aftermind.types import JobKind, JobState
+from aftermind.web import paging, shapes
+from aftermind.web.auth import Reader, Remembering
+from aftermind.web.paging import Cursor, Limit, Page
+from aftermind.web.routes.memory import User
+
+router = APIRouter(tags=["jobs"])
+
+
+@router.get("/users/{user_id}/jobs", summary="Jobs of a user, the latest first")
+async def list_(
+    user_id: User,
+    memory: Remembering,
+    who: Reader,
+    state: Annotated[list[JobState] | None, Query()] = None,
+    kind: Annotated[list[JobKind] | None, Query()] = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Page[shapes.JobOut]:
+    """Of these states and kinds, where any are named. Turns that wait in Redis are not among them: see `progress`."""
+    found = await memory.jobs.list(
+        user_id=user_id,
+        namespace=who.namespace,
+        states=state or (),
+        kinds=kind or (),
+        limit=paging.wanted(cursor, limit),
+    )
+    return paging.page(found, cursor=cursor, limit=limit, key=lambda each: each.id, shown=shapes.job)
+
+
+@router.get("/users/{user_id}/jobs/{job_id}", summary="One job")
+async def get(user_id: User, job_id: UUID, memory: Remembering, who: Reader) -> shapes.JobOut:
+    """404 where the user has none of that id, or it waits in Redis still."""
+    found = await memory.jobs.get(str(job_id), user_id=user_id, namespace=who.namespace)
+    if found is None:
+        raise errors.NotThere("job", str(job_id))
+    return shapes.job(found)

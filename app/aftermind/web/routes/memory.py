@@ -1,0 +1,89 @@
+"""Remember and recall: the two that every agent needs."""
+
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Header, Path, Request
+
+from aftermind import errors
+from aftermind.faces.turns import KEY_BYTES
+from aftermind.types.scope import MAX_ID_BYTES
+from aftermind.web import shapes
+from aftermind.web.auth import Reader, Remembering, Writer
+
+router = APIRouter(tags=["memory"])
+
+User = Annotated[str, Path(min_length=1, max_length=MAX_ID_BYTES, description="Whose memory.")]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=KEY_BYTES,
+        description="The same key again, of the same user, is the same turn: nothing is stored twice.",
+    ),
+]
+
+
+@router.post("/users/{user_id}/turns", status_code=202, summary="Remember a turn")
+async def remember(
+    request: Request,
+    user_id: User,
+    turn: shapes.TurnIn,
+    memory: Remembering,
+    who: Writer,
+    idempotency_key: IdempotencyKey = None,
+) -> shapes.ReceiptOut:
+    """Hand a turn over. It is safe when this answers, and the next recall sees it; the rest follows in the background.
+
+    `429` where more is pending than the service takes and it is set to refuse; `503` where neither Redis nor the
+    service's disk takes it. Then nothing was kept: send it again, with the same `Idempotency-Key`.
+    """
+    given = turn.messages if isinstance(turn.messages, list) else [turn.messages]
+    messages = [each if isinstance(each, str) else each.model_dump(exclude_unset=True) for each in given]
+    receipt = await memory.remember(
+        messages,
+        user_id=user_id,
+        session_id=turn.session_id,
+        agent_id=turn.agent_id,
+        namespace=who.namespace,
+        idempotency_key=idempotency_key,
+        save=turn.save,
+        accept=turn.accept,
+    )
+    return shapes.ReceiptOut(
+        job_id=receipt.job_id,
+        episode_ids=list(receipt.episode_ids),
+        spooled=receipt.spooled,
+        status_url=str(request.url_for("turn_status", user_id=user_id, job_id=str(receipt.job_id)).path),
+    )
+
+
+@router.get("/users/{user_id}/turns/{job_id}", summary="How far a turn has come")
+async def turn_status(user_id: User, job_id: UUID, memory: Remembering, who: Reader) -> shapes.StatusOut:
+    """Where the turn of a receipt stands. It waits for nothing: events tell when something changes."""
+    status = await memory.jobs.status(str(job_id), user_id=user_id, namespace=who.namespace)
+    if status is None:
+        raise errors.NotThere("turn", str(job_id))
+    return shapes.StatusOut(stored=status.stored, embedded=status.embedded, extracted=status.extracted, why=status.why)
+
+
+@router.post("/users/{user_id}/recall", summary="Recall what fits a question")
+async def recall(user_id: User, asked: shapes.RecallIn, memory: Remembering, who: Reader) -> shapes.RecallOut:
+    """A block for a system prompt, within a token budget, and what is in it.
+
+    Answered within AFTERMIND_RECALL_BUDGET_SECONDS also where the store is away: `degraded` says so then.
+    """
+    block = await memory.recall(user_id=user_id, namespace=who.namespace, **asked.model_dump())
+    return shapes.recalled(block)
+
+
+@router.post("/users/{user_id}/recall/scored", summary="Every match of a question, with its scores")
+async def recall_scored(
+    user_id: User, asked: shapes.RecallIn, memory: Remembering, who: Reader
+) -> list[shapes.MatchOut]:
+    """What was found, best first, whatever tokens it takes; `token_budget` plays no part."""
+    found = await memory.recall_scored(
+        user_id=user_id, namespace=who.namespace, **asked.model_dump(exclude={"token_budget"})
+    )
+    return [shapes.match(each) for each in found]

@@ -1,0 +1,182 @@
+"""Replay plans of the key's namespace: made, tried, started, paused, aborted."""
+
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, Path, Query
+from pydantic import Field
+
+from aftermind import errors
+from aftermind.ledger.replays import CONCURRENCY, MAX_FAILURE_SHARE, MAX_RATE, RATE, NewPlan
+from aftermind.memory import Memory
+from aftermind.types.replay import MAX_REASON, ItemState, PlanId, PlanState, ReplayMode, ReplayPlan
+from aftermind.web import shapes
+from aftermind.web.auth import Caller, Operator, Remembering
+from aftermind.web.paging import Limit
+from aftermind.web.routes.letters import FilterIn
+
+router = APIRouter(prefix="/replays", tags=["replays"])
+
+PlanPath = Annotated[str, Path(min_length=1, max_length=200)]
+
+
+class PlanIn(shapes.Shape):
+    """What to bring back, how fast, by whom and why. `overrides` replace parts of the payload, with mode `edited`."""
+
+    filter: FilterIn
+    name: str = Field(min_length=1, max_length=200)
+    reason: str = Field(min_length=1, max_length=MAX_REASON)
+    actor: str = Field(min_length=1, max_length=200)
+    mode: ReplayMode = ReplayMode.RETRY
+    overrides: dict[str, Any] | None = None
+    rate: float = Field(RATE, gt=0, le=MAX_RATE, description="Jobs a second.")
+    concurrency: int = Field(CONCURRENCY, ge=1, le=100_000)
+    max_failure_share: float = Field(MAX_FAILURE_SHARE, gt=0, le=1)
+
+
+class NoteIn(shapes.Shape):
+    """Why."""
+
+    note: str = Field(min_length=1, max_length=500)
+
+
+class PlanOut(shapes.Shape):
+    """A plan with the counts of its items. It pauses by itself where too many fail again; `note` says so then."""
+
+    id: str
+    name: str
+    reason: str
+    actor: str
+    mode: ReplayMode
+    filter: dict[str, Any]
+    overrides: dict[str, Any]
+    rate: float
+    concurrency: int
+    max_failure_share: float
+    state: PlanState
+    note: str | None
+    frozen_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    counts: dict[ItemState, int]
+
+
+class ItemOut(shapes.Shape):
+    """One job of a plan, and the job that was put in for it."""
+
+    job_id: UUID
+    kind: str | None
+    place: int
+    state: ItemState
+    new_job_id: UUID | None
+    new_state: str | None
+    note: str | None
+    updated_at: datetime
+
+
+class EstimateOut(shapes.Shape):
+    """What a plan would do, before it does anything."""
+
+    items: int
+    by_kind: dict[str, int]
+    oldest: datetime | None
+    newest: datetime | None
+    seconds: float
+    model_calls: int
+    tokens: int
+    cost_usd: float
+    conflicts: int
+    newer_facts: int
+    refused: int
+
+
+@router.post("", status_code=201, summary="Freeze what fits into a plan")
+async def make(new: PlanIn, memory: Remembering, who: Operator) -> PlanOut:
+    """A draft: nothing is put in before it is started. 422 where nothing fits."""
+    plan = await memory.replays.plan(
+        new.filter.of(who),
+        NewPlan(
+            name=new.name,
+            reason=new.reason,
+            actor=new.actor,
+            mode=new.mode,
+            overrides=new.overrides,
+            rate=new.rate,
+            concurrency=new.concurrency,
+            max_failure_share=new.max_failure_share,
+        ),
+    )
+    return PlanOut.model_validate(plan)
+
+
+@router.get("", summary="Plans, the latest first")
+async def list_(memory: Remembering, who: Operator, limit: Limit = 50) -> list[PlanOut]:
+    """Those of the namespace, of the 1,000 latest of all."""
+    found = [plan for plan in await memory.replays.listed(limit=1_000) if _is_of(plan, who)]
+    return [PlanOut.model_validate(plan) for plan in found[:limit]]
+
+
+@router.get("/{plan_id}", summary="One plan")
+async def get(plan_id: PlanPath, memory: Remembering, who: Operator) -> PlanOut:
+    """With how many of its items have come how far."""
+    return PlanOut.model_validate(await _own(memory, plan_id, who))
+
+
+@router.get("/{plan_id}/estimate", summary="A dry run")
+async def estimate(plan_id: PlanPath, memory: Remembering, who: Operator) -> EstimateOut:
+    """Counts, times, cost and conflicts. Changes nothing."""
+    plan = await _own(memory, plan_id, who)
+    return EstimateOut.model_validate(await memory.replays.estimate(plan.id))
+
+
+@router.get("/{plan_id}/items", summary="Items of a plan, in their order")
+async def items(
+    plan_id: PlanPath,
+    memory: Remembering,
+    who: Operator,
+    state: Annotated[list[ItemState] | None, Query()] = None,
+    limit: Limit = 100,
+) -> list[ItemOut]:
+    """Of these states, where any are named."""
+    plan = await _own(memory, plan_id, who)
+    found = await memory.replays.items(plan.id, states=state or (), limit=limit)
+    return [ItemOut.model_validate(each) for each in found]
+
+
+@router.post("/{plan_id}/start", summary="Let a plan run")
+async def start(
+    plan_id: PlanPath,
+    memory: Remembering,
+    who: Operator,
+    rate: Annotated[float | None, Query(gt=0, le=MAX_RATE, description="Jobs a second from now on.")] = None,
+) -> PlanOut:
+    """A draft or a paused one. 409 where it is final."""
+    plan = await _own(memory, plan_id, who)
+    return PlanOut.model_validate(await memory.replays.start(plan.id, rate=rate))
+
+
+@router.post("/{plan_id}/pause", summary="Put nothing more in until it is started again")
+async def pause(plan_id: PlanPath, why: NoteIn, memory: Remembering, who: Operator) -> PlanOut:
+    """What was put in goes on."""
+    plan = await _own(memory, plan_id, who)
+    return PlanOut.model_validate(await memory.replays.pause(plan.id, note=why.note))
+
+
+@router.post("/{plan_id}/abort", summary="Put nothing more in, for good")
+async def abort(plan_id: PlanPath, why: NoteIn, memory: Remembering, who: Operator) -> PlanOut:
+    """What waited stays a dead letter."""
+    plan = await _own(memory, plan_id, who)
+    return PlanOut.model_validate(await memory.replays.abort(plan.id, note=why.note))
+
+
+async def _own(memory: Memory, plan_id: str, who: Caller) -> ReplayPlan:
+    plan = await memory.replays.found(PlanId(plan_id))
+    if plan is None or not _is_of(plan, who):
+        raise errors.NotThere("replay plan", plan_id)
+    return plan
+
+
+def _is_of(plan: ReplayPlan, who: Caller) -> bool:
+    """A plan over several namespaces is nobody's here: the command line sees it."""
+    return plan.filter.get("namespace") == who.namespace

@@ -1,0 +1,123 @@
+"""Rows instead of a block: episodes, sessions, summaries, the profile."""
+
+import json
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import AwareDatetime
+
+from aftermind import errors
+from aftermind.web import paging, shapes
+from aftermind.web.auth import Reader, Remembering
+from aftermind.web.paging import Cursor, Limit, Page
+from aftermind.web.routes.memory import User
+
+router = APIRouter(tags=["rows"])
+
+Session = Annotated[str | None, Query(min_length=1, description="Of this session only.")]
+
+
+@router.get("/users/{user_id}/episodes", summary="Episodes, a page at a time")
+async def episodes(
+    user_id: User,
+    memory: Remembering,
+    who: Reader,
+    session_id: Session = None,
+    agent_id: Annotated[str | None, Query(min_length=1)] = None,
+    role: Annotated[list[shapes.RoleName] | None, Query()] = None,
+    metadata: Annotated[str | None, Query(description="A JSON object that the metadata has to contain.")] = None,
+    since: AwareDatetime | None = None,
+    until: AwareDatetime | None = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Page[shapes.EpisodeOut]:
+    """The newest that fit, oldest first, those on their way included; `next` goes back in time, without an end."""
+    before = None if cursor is None else paging.decode(cursor)
+    if before is not None and (isinstance(before, bool) or not isinstance(before, int)):
+        raise errors.InvalidQuery("cursor", cursor, "it is the `next` of a page of this list.")
+    found = await memory.search(
+        user_id=user_id,
+        session_id=session_id,
+        agent_id=agent_id,
+        namespace=who.namespace,
+        roles=role,
+        metadata=_json(metadata),
+        since=since,
+        until=until,
+        limit=limit + 1,
+        before=before,
+    )
+    shown = found[-limit:]
+    more = paging.encode(shown[0].position) if len(found) > limit else None
+    return Page(items=[shapes.episode(each) for each in shown], next=more)
+
+
+@router.get("/users/{user_id}/context", summary="The newest episodes that fit into so many tokens")
+async def context(
+    user_id: User,
+    memory: Remembering,
+    who: Reader,
+    max_tokens: Annotated[int, Query(gt=0, le=1_000_000)] = 2_000,
+    session_id: Session = None,
+) -> list[shapes.EpisodeOut]:
+    """What a chat goes on from: whole messages, oldest first."""
+    found = await memory.context_window(max_tokens, user_id=user_id, session_id=session_id, namespace=who.namespace)
+    return [shapes.episode(each) for each in found]
+
+
+@router.get("/users/{user_id}/learned", summary="What came of each episode as a source of facts")
+async def learned(
+    user_id: User, memory: Remembering, who: Reader, session_id: Session = None, limit: Limit = 100
+) -> list[shapes.LearnedOut]:
+    """The newest episodes, oldest first; every one has a state, and all but `facts` a reason."""
+    found = await memory.learned(user_id=user_id, session_id=session_id, namespace=who.namespace, limit=limit)
+    return [shapes.LearnedOut.model_validate(each) for each in found]
+
+
+@router.get("/users/{user_id}/sessions", summary="Sessions, the latest first")
+async def sessions(
+    user_id: User, memory: Remembering, who: Reader, limit: Limit = 100, cursor: Cursor = None
+) -> Page[shapes.SessionOut]:
+    """Those that have stored episodes."""
+    found = await memory.sessions(user_id=user_id, namespace=who.namespace, limit=paging.wanted(cursor, limit))
+    return paging.page(
+        found,
+        cursor=cursor,
+        limit=limit,
+        key=lambda each: each.session_id,
+        shown=shapes.SessionOut.model_validate,
+    )
+
+
+@router.get("/users/{user_id}/summary", summary="A session's summary")
+async def summary(
+    user_id: User, memory: Remembering, who: Reader, session_id: Session = None
+) -> shapes.SummaryOut | None:
+    """The latest of a session (of what has no session, where none is named); null where there is none yet."""
+    found = await memory.summary(user_id=user_id, session_id=session_id, namespace=who.namespace)
+    return None if found is None else shapes.summary(found)
+
+
+@router.get("/users/{user_id}/profile", summary="What was learned about the user")
+async def profile(user_id: User, memory: Remembering, who: Reader) -> shapes.ProfileOut | None:
+    """Traits, each with the episodes that speak for it; null where there are none yet."""
+    found = await memory.profile(user_id=user_id, namespace=who.namespace)
+    return None if found is None else shapes.profile(found)
+
+
+@router.get("/users/{user_id}/progress", summary="How far the user's turns have come")
+async def progress(user_id: User, memory: Remembering, who: Reader) -> shapes.ProgressOut:
+    """Counts of what is pending, stored, embedded, mined and dead."""
+    return shapes.ProgressOut.model_validate(await memory.progress(user_id=user_id, namespace=who.namespace))
+
+
+def _json(given: str | None) -> dict[str, Any] | None:
+    if given is None:
+        return None
+    try:
+        found = json.loads(given)
+    except ValueError as exc:
+        raise errors.InvalidQuery("metadata", given, "it is a JSON object, as text.") from exc
+    if not isinstance(found, dict):
+        raise errors.InvalidQuery("metadata", given, "it is a JSON object, as text.")
+    return found

@@ -1,0 +1,434 @@
+"""What the JSON API takes and gives. Field by field as the types of `aftermind`, with a namespace nowhere: the key is
+of one."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+from aftermind.recall.query import KINDS as LOADED
+from aftermind.recall.query import MAX_LIMIT, MAX_QUERY_CHARACTERS
+from aftermind.types import Block, Episode, Fact, Job, Match, Profile, RecallBlock, Summary
+from aftermind.types.message import Json
+from aftermind.types.scope import MAX_ID_BYTES
+
+Id = Annotated[str, Field(min_length=1, max_length=MAX_ID_BYTES, description="At most 512 bytes of UTF-8.")]
+Kept = Literal["history", "facts", "summary", "profile"]
+Loaded = Literal["history", "facts", "summary", "profile", "blocks"]
+RoleName = Literal["system", "user", "assistant", "tool"]
+
+assert frozenset(Loaded.__args__) == LOADED  # type: ignore[attr-defined]
+
+
+class Shape(BaseModel):
+    """Of all."""
+
+    model_config = ConfigDict(extra="forbid", from_attributes=True)
+
+
+# what is handed over
+
+
+class MessageIn(Shape):
+    """A chat message. Keys that are not named here (`tool_calls`, `tool_call_id`) are kept in its metadata."""
+
+    model_config = ConfigDict(extra="allow")
+
+    role: str = Field(examples=["user", "assistant"], description="user, assistant, system or tool.")
+    content: str | list[dict[str, Any]] | None = Field(
+        None, description="Text, or a list of parts as OpenAI's chat format has them; of images a reference is kept."
+    )
+    name: str | None = None
+    metadata: dict[str, Any] | None = Field(None, description="A JSON object, at most 16 KiB and 8 levels deep.")
+    occurred_at: AwareDatetime | None = Field(None, description="When it was said; null: now.")
+
+
+class TurnIn(Shape):
+    """A turn to be remembered."""
+
+    messages: list[MessageIn | str] | MessageIn | str = Field(
+        description="What was said. A text alone is what the user said.", examples=["I moved to Lisbon."]
+    )
+    session_id: Id | None = None
+    agent_id: Id | None = None
+    save: list[Kept] | None = Field(None, description="What is kept of it; null: everything.")
+    accept: Literal["redis", "postgres"] | None = Field(
+        None, description="Where it has to lie before this is answered; null: as the service is set."
+    )
+
+
+class RecallIn(Shape):
+    """A question to memory. See `Memory.recall`."""
+
+    query: str = Field(max_length=MAX_QUERY_CHARACTERS, examples=["Where do I live?"])
+    session_id: Id | None = Field(None, description="The session that asks. It filters nothing.")
+    agent_id: Id | None = None
+    token_budget: int | None = Field(None, gt=0, le=10_000_000)
+    mode: Literal["hybrid", "vector", "lexical", "recency"] = "hybrid"
+    limit: int | None = Field(None, gt=0, le=MAX_LIMIT)
+    in_session: Id | None = None
+    by_agent: Id | None = None
+    roles: list[RoleName] | None = None
+    metadata: dict[str, Any] | None = None
+    since: AwareDatetime | None = None
+    until: AwareDatetime | None = None
+    as_of: AwareDatetime | None = Field(None, description="What was believed then.")
+    min_score: float = Field(0.0, ge=0, le=1)
+    diversity: float = Field(0.0, ge=0, le=1)
+    load: list[Loaded] | None = None
+
+
+class FactIn(Shape):
+    """A fact to be told."""
+
+    subject: str = Field(min_length=1)
+    predicate: str = Field(min_length=1, examples=["lives_in"])
+    object: str = Field(min_length=1)
+    valid_from: AwareDatetime | None = None
+    valid_to: AwareDatetime | None = None
+    confidence: float = Field(1.0, ge=0, le=1)
+    cardinality: Literal["single", "multi"] | None = None
+
+
+class BlockIn(Shape):
+    """A block's whole text."""
+
+    content: str = Field(max_length=65_536)
+    description: str | None = Field(None, max_length=65_536)
+
+
+class AppendIn(Shape):
+    """A line for a block's end."""
+
+    content: str = Field(max_length=65_536)
+
+
+class ReplaceIn(Shape):
+    """A text that stands in a block once, and what is to stand in its place."""
+
+    old: str = Field(min_length=1, max_length=65_536)
+    new: str = Field(max_length=65_536)
+
+
+class ForgetIn(Shape):
+    """What to forget. An empty object is everything of the user, and has to be confirmed by `everything`."""
+
+    session_id: Id | None = None
+    before: AwareDatetime | None = None
+    ids: list[UUID] | None = Field(None, max_length=10_000, description="Ids of episodes.")
+    everything: bool = Field(False, description="Has to be true where nothing else is named.")
+
+
+# what comes back
+
+
+class ReceiptOut(Shape):
+    """A turn was taken; it is safe. `spooled`: on the service's own disk until Redis is back."""
+
+    job_id: UUID
+    episode_ids: list[UUID]
+    spooled: bool
+    status_url: str
+
+
+class StatusOut(Shape):
+    """How far a turn has come. Each is done, not wanted, waiting, dead or forgotten."""
+
+    stored: str
+    embedded: str
+    extracted: str
+    why: str | None = None
+
+
+class EpisodeOut(Shape):
+    """An episode. `pending`: taken, and not in the database yet. `mark`: why its text is treated with suspicion."""
+
+    id: UUID
+    session_id: str | None
+    agent_id: str | None
+    role: str
+    content: str
+    name: str | None
+    metadata: dict[str, Any]
+    occurred_at: datetime
+    remembered_at: datetime
+    position: int
+    pending: bool
+    mark: str | None
+
+
+class FactOut(Shape):
+    """A bi-temporal fact: true in the world from `valid_from` to `valid_to`, believed by us from `recorded_at` on."""
+
+    id: UUID
+    subject: str
+    predicate: str
+    object: str
+    confidence: float
+    cardinality: str
+    valid_from: datetime | None
+    valid_to: datetime | None
+    recorded_at: datetime
+    superseded_at: datetime | None
+    strength: int
+    sources: list[UUID]
+    extractor: str
+
+
+class BlockOut(Shape):
+    """A block; `version` is its ETag too."""
+
+    name: str
+    content: str
+    description: str
+    version: int
+    updated_at: datetime
+
+
+class SummaryOut(Shape):
+    """A condensed session."""
+
+    session_id: str | None
+    text: str
+    turns: int
+    covers_to: int
+    updated_at: datetime
+    summariser: str
+    version: int
+
+
+class TraitOut(Shape):
+    """One trait, and the episodes that speak for it."""
+
+    value: Any
+    evidence: list[UUID]
+    updated_at: datetime | None
+
+
+class ProfileOut(Shape):
+    """What was learned about the user."""
+
+    traits: dict[str, TraitOut]
+    version: int
+    updated_at: datetime | None
+
+
+class MatchOut(Shape):
+    """Something that was found, with every score (0 to 1) and its rank in each list (from 1)."""
+
+    kind: Literal["episode", "fact", "summary", "block"]
+    item: EpisodeOut | FactOut | SummaryOut | BlockOut
+    score: float
+    rank: int
+    lexical_score: float | None
+    lexical_rank: int | None
+    vector_score: float | None
+    vector_rank: int | None
+    detail: dict[str, float]
+
+
+class RecallOut(Shape):
+    """`text` goes into a system prompt. `degraded` says why it may lack something; null: it is whole."""
+
+    text: str
+    tokens_used: int
+    chunks_included: int
+    chunks_available: int
+    duration_ms: float
+    served_by: str
+    replica: str | None
+    degraded: str | None
+    matches: list[MatchOut]
+
+
+class SessionOut(Shape):
+    """A session of a user."""
+
+    session_id: str | None
+    episodes: int
+    first_at: datetime
+    last_at: datetime
+
+
+class LearnedOut(Shape):
+    """What came of an episode as a source of facts."""
+
+    episode_id: UUID
+    session_id: str | None
+    occurred_at: datetime
+    state: str
+    reason: str | None
+    facts: int
+    extractor: str | None
+    job_id: UUID | None
+
+
+class WhyOut(Shape):
+    """Where a fact came from."""
+
+    fact: FactOut
+    episodes: list[EpisodeOut]
+    extractor: str
+
+
+class ForgotOut(Shape):
+    """What was deleted: rows by kind, and turns that were still on their way."""
+
+    rows: dict[str, int]
+    pending_turns: int
+
+
+class JobOut(Shape):
+    """Background work. What a user said is not in it."""
+
+    id: UUID
+    kind: str
+    state: str
+    user_id: str | None
+    session_id: str | None
+    attempts: int
+    lost_leases: int
+    run_at: datetime
+    created_at: datetime
+    updated_at: datetime
+    reason_code: str | None
+    error: str | None
+    fingerprint: str | None
+    note: str | None
+    origin_job_id: UUID | None
+
+
+class ProgressOut(Shape):
+    """How far the user's turns have come."""
+
+    pending_turns: int
+    episodes: int
+    embedded: int
+    facts: int
+    jobs: int
+    dead: int
+    later: int
+
+
+class SpendingOut(Shape):
+    """What a model has cost a user in a day (UTC), by kind of job."""
+
+    day: str
+    user_id: str | None
+    kind: str
+    model: str | None
+    calls: int
+    tokens_in: int
+    tokens_out: int
+    cost_usd: float
+    latency_ms: float
+
+
+def episode(found: Episode) -> EpisodeOut:
+    """As it goes out."""
+    scope = found.scope
+    return EpisodeOut(
+        id=found.id,
+        session_id=scope.session_id,
+        agent_id=scope.agent_id,
+        role=found.role,
+        content=found.content,
+        name=found.name,
+        metadata=dict(found.metadata),
+        occurred_at=found.occurred_at,
+        remembered_at=found.remembered_at,
+        position=found.position,
+        pending=found.pending,
+        mark=found.mark,
+    )
+
+
+def fact(found: Fact) -> FactOut:
+    """As it goes out."""
+    return FactOut.model_validate(found)
+
+
+def block(found: Block) -> BlockOut:
+    """As it goes out."""
+    return BlockOut.model_validate(found)
+
+
+def summary(found: Summary) -> SummaryOut:
+    """As it goes out."""
+    return SummaryOut(
+        session_id=found.scope.session_id,
+        text=found.text,
+        turns=found.turns,
+        covers_to=found.covers_to,
+        updated_at=found.updated_at,
+        summariser=found.summariser,
+        version=found.version,
+    )
+
+
+def profile(found: Profile) -> ProfileOut:
+    """As it goes out."""
+    traits = {name: TraitOut.model_validate(trait) for name, trait in found.traits.items()}
+    return ProfileOut(traits=traits, version=found.version, updated_at=found.updated_at)
+
+
+def match(found: Match) -> MatchOut:
+    """As it goes out."""
+    kind, item = _item(found.item)
+    return MatchOut(
+        kind=kind,
+        item=item,
+        score=found.score,
+        rank=found.rank,
+        lexical_score=found.lexical_score,
+        lexical_rank=found.lexical_rank,
+        vector_score=found.vector_score,
+        vector_rank=found.vector_rank,
+        detail=dict(found.detail),
+    )
+
+
+def recalled(found: RecallBlock) -> RecallOut:
+    """As it goes out."""
+    return RecallOut(
+        text=found.text,
+        tokens_used=found.tokens_used,
+        chunks_included=found.chunks_included,
+        chunks_available=found.chunks_available,
+        duration_ms=found.duration_ms,
+        served_by=found.served_by,
+        replica=found.replica,
+        degraded=found.degraded,
+        matches=[match(each) for each in found.matches],
+    )
+
+
+def job(found: Job) -> JobOut:
+    """As it goes out."""
+    return JobOut(
+        user_id=found.scope.user_id,
+        session_id=found.scope.session_id,
+        **{name: getattr(found, name) for name in JobOut.model_fields if name not in ("user_id", "session_id")},
+    )
+
+
+def _item(
+    found: Episode | Fact | Summary | Block,
+) -> tuple[Literal["episode", "fact", "summary", "block"], EpisodeOut | FactOut | SummaryOut | BlockOut]:
+    match found:
+        case Episode():
+            return "episode", episode(found)
+        case Fact():
+            return "fact", fact(found)
+        case Summary():
+            return "summary", summary(found)
+        case Block():
+            return "block", block(found)
+
+
+def jsonable(found: Json) -> Any:  # Any: JSON
+    """What holds dataclasses, ids and times, as JSON: an export, a dead letter."""
+    from pydantic_core import to_jsonable_python
+
+    return to_jsonable_python(found, bytes_mode="base64", fallback=str)

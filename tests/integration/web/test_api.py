@@ -1,0 +1,198 @@
+"""The JSON API over a real service: what a client without Python would do."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.deployed_service import Service
+from tests.support.waiting import wait_until_sync
+
+pytestmark = pytest.mark.usefixtures("worker")
+
+
+@pytest.fixture
+def api(service: Service) -> httpx.Client:
+    with service.client() as client:
+        yield client
+
+
+def test_a_turn_is_taken_at_once_and_recalled_by_the_very_next_call(api: httpx.Client, user: str) -> None:
+    taken = api.post(f"/v1/users/{user}/turns", json={"messages": "My ferret is called Biscuit."})
+
+    assert taken.status_code == 202
+    assert set(taken.json()) == {"job_id", "episode_ids", "spooled", "status_url"}
+    block = api.post(f"/v1/users/{user}/recall", json={"query": "What is my ferret called?"}).json()
+    assert "Biscuit" in block["text"]
+    assert block["degraded"] is None
+    assert block["matches"][0]["item"]["content"] == "My ferret is called Biscuit."
+    assert block["matches"][0]["kind"] == "episode"
+
+
+def test_a_receipt_can_be_followed_to_its_end(api: httpx.Client, user: str) -> None:
+    taken = api.post(f"/v1/users/{user}/turns", json={"messages": ["I live in Porto."], "session_id": "one"}).json()
+
+    def status() -> dict[str, Any]:
+        found: dict[str, Any] = api.get(taken["status_url"]).json()
+        return found
+
+    assert status()["stored"] in ("waiting", "done")
+    wait_until_sync(lambda: status()["extracted"] == "done", timeout=30, description="the turn is mined")
+    assert status() == {"stored": "done", "embedded": "not wanted", "extracted": "done", "why": None}  # stored with it
+    assert api.get(f"/v1/users/{user}/turns/{user_of_nobody()}").status_code == 404
+    facts = api.get(f"/v1/users/{user}/facts").json()["items"]
+    assert [(fact["predicate"], fact["object"]) for fact in facts] == [("lives_in", "Porto")]
+    why = api.get(f"/v1/users/{user}/facts/{facts[0]['id']}/why").json()
+    assert [episode["content"] for episode in why["episodes"]] == ["I live in Porto."]
+    jobs = api.get(f"/v1/users/{user}/jobs", params={"state": "done"}).json()["items"]
+    assert {job["kind"] for job in jobs} >= {"store", "extract"}
+    assert api.get(f"/v1/users/{user}/jobs/{jobs[0]['id']}").json() == jobs[0]
+
+
+def test_the_same_idempotency_key_is_the_same_turn(api: httpx.Client, user: str) -> None:
+    first, second = (
+        api.post(f"/v1/users/{user}/turns", json={"messages": "once"}, headers={"Idempotency-Key": "k-1"}).json()
+        for _ in range(2)
+    )
+
+    assert first["job_id"] == second["job_id"]
+    wait_until_sync(lambda: api.get(first["status_url"]).json()["stored"] == "done", description="stored", timeout=20)
+    assert len(api.get(f"/v1/users/{user}/episodes").json()["items"]) == 1
+
+
+def test_episodes_are_paged_back_in_time_without_a_gap_or_a_double(api: httpx.Client, user: str) -> None:
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    said = [
+        {"role": "user", "content": f"message {n}", "occurred_at": (start + timedelta(minutes=n)).isoformat()}
+        for n in range(25)
+    ]
+    api.post(f"/v1/users/{user}/turns", json={"messages": said, "session_id": "s"})
+
+    seen: list[str] = []
+    cursor: str | None = None
+    while True:
+        params = {"limit": 10, "session_id": "s"} | ({"cursor": cursor} if cursor else {})
+        page = api.get(f"/v1/users/{user}/episodes", params=params).json()
+        seen = [episode["content"] for episode in page["items"]] + seen
+        cursor = page["next"]
+        if cursor is None:
+            break
+
+    assert seen == [f"message {n}" for n in range(25)]
+
+
+def test_facts_are_told_paged_and_taken_back(api: httpx.Client, user: str) -> None:
+    for n in range(7):
+        told = api.post(f"/v1/users/{user}/facts", json={"subject": "user", "predicate": "likes", "object": f"tea {n}"})
+        assert told.status_code == 201
+
+    first = api.get(f"/v1/users/{user}/facts", params={"limit": 4}).json()
+    api.post(f"/v1/users/{user}/facts", json={"subject": "user", "predicate": "likes", "object": "coffee"})
+    second = api.get(f"/v1/users/{user}/facts", params={"limit": 4, "cursor": first["next"]}).json()
+    assert [fact["object"] for fact in first["items"] + second["items"]] == [f"tea {n}" for n in reversed(range(7))]
+
+    gone = first["items"][0]["id"]
+    assert api.delete(f"/v1/users/{user}/facts/{gone}").status_code == 204
+    assert api.delete(f"/v1/users/{user}/facts/{gone}").status_code == 404
+    rows = api.get(f"/v1/users/{user}/facts", params={"history": True}).json()["items"]
+    assert next(row for row in rows if row["id"] == gone)["superseded_at"] is not None
+
+
+def test_a_block_is_edited_under_its_version(api: httpx.Client, user: str) -> None:
+    path = f"/v1/users/{user}/blocks/todo"
+    made = api.put(path, json={"content": "milk"}, headers={"If-Match": '"0"'})
+    assert (made.status_code, made.headers["etag"]) == (200, '"1"')
+
+    assert api.post(f"{path}/append", json={"content": "eggs"}).json()["content"] == "milk\neggs"
+    replaced = api.post(f"{path}/replace", json={"old": "milk", "new": "tea"})
+    assert replaced.json()["version"] == 3
+    late = api.put(path, json={"content": "mine"}, headers={"If-Match": '"1"'})
+    assert (late.status_code, late.json()["type"]) == (409, "urn:problem-type:block-conflict")
+    assert api.get(path).json()["content"] == "tea\neggs"
+    assert [block["name"] for block in api.get(f"/v1/users/{user}/blocks").json()] == ["todo"]
+    assert api.delete(path).status_code == 204
+    assert api.get(path).status_code == 404
+
+
+def test_a_user_is_exported_and_forgotten_and_everything_has_to_be_said(api: httpx.Client, user: str) -> None:
+    turn = api.post(f"/v1/users/{user}/turns", json={"messages": "a canary sings"}).json()
+    wait_until_sync(lambda: api.get(turn["status_url"]).json()["extracted"] == "done", description="mined", timeout=20)
+
+    whole = api.get(f"/v1/users/{user}/export").json()
+    assert [episode["content"] for episode in whole["episodes"]] == ["a canary sings"]
+    assert api.post(f"/v1/users/{user}/forget", json={}).status_code == 422
+    done = api.post(f"/v1/users/{user}/forget", json={"everything": True})
+    assert done.json()["rows"]["episodes"] == 1
+    assert api.get(f"/v1/users/{user}/episodes").json() == {"items": [], "next": None}
+    assert not api.post(f"/v1/users/{user}/recall", json={"query": "canary"}).json()["matches"]
+
+
+def test_rows_of_a_user_can_be_had_as_they_are(api: httpx.Client, user: str) -> None:
+    api.post(f"/v1/users/{user}/turns", json={"messages": ["I love chess."], "session_id": "games"})
+    wait_until_sync(
+        lambda: [row["state"] for row in api.get(f"/v1/users/{user}/learned").json()] == ["facts"],
+        timeout=30,
+        description="mined",
+    )
+
+    assert [row["session_id"] for row in api.get(f"/v1/users/{user}/sessions").json()["items"]] == ["games"]
+    assert [row["content"] for row in api.get(f"/v1/users/{user}/context").json()] == ["I love chess."]
+    assert api.get(f"/v1/users/{user}/progress").json()["episodes"] == 1
+    assert api.get(f"/v1/users/{user}/profile").status_code == 200
+    assert api.get(f"/v1/users/{user}/summary", params={"session_id": "games"}).status_code == 200
+    assert api.get(f"/v1/users/{user}/spending").status_code == 200
+    scored = api.post(f"/v1/users/{user}/recall/scored", json={"query": "chess"}).json()
+    assert scored[0]["rank"] == 1
+    assert 0 < scored[0]["score"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": {"role": "nobody", "content": "x"}}, "role"),
+        ({"messages": {"role": "user", "content": ""}}, "content"),
+        ({"messages": "x", "session_id": "\x00"}, "session_id"),
+    ],
+)
+def test_bad_input_is_a_problem_that_names_the_field(
+    api: httpx.Client, user: str, body: dict[str, Any], field: str
+) -> None:
+    answer = api.post(f"/v1/users/{user}/turns", json=body)
+
+    assert answer.status_code == 422
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["field"] == field
+    assert answer.json()["detail"]
+
+
+def test_what_does_not_fit_the_schema_is_told_without_its_value(api: httpx.Client, user: str) -> None:
+    answer = api.post(f"/v1/users/{user}/recall", json={"query": "x", "limit": "a secret"})
+
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["field"] == "body.limit"
+    assert "a secret" not in answer.text
+
+
+def test_a_body_without_end_is_refused(api: httpx.Client, user: str) -> None:
+    def endless() -> Any:
+        for _ in range(40):
+            yield b" " * 1_000_000
+
+    answer = api.post(f"/v1/users/{user}/turns", content=endless(), headers={"Content-Type": "application/json"})
+
+    assert (answer.status_code, answer.json()["type"]) == (413, "urn:problem-type:http-413")
+
+
+def test_another_sites_page_can_send_nothing(api: httpx.Client, user: str) -> None:
+    for headers in ({"Origin": "https://elsewhere.example"}, {"Sec-Fetch-Site": "cross-site"}):
+        answer = api.post(f"/v1/users/{user}/turns", json={"messages": "x"}, headers=headers)
+        assert answer.status_code == 403
+
+    own = api.post(f"/v1/users/{user}/turns", json={"messages": "x"}, headers={"Origin": str(api.base_url)})
+    assert own.status_code == 202
+
+
+def user_of_nobody() -> str:
+    return "00000000-0000-7000-8000-000000000000"

@@ -1,0 +1,270 @@
+"""Who is let in, and that nobody sees another namespace's rows: every operation of the API, one by one."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import httpx
+import pytest
+
+from aftermind import Settings
+from aftermind.sync import Memory
+from tests.support.dead import Letters
+from tests.support.deployed_service import Service, serving
+
+CANARY = "canary-7f3a"
+USER = "alice"  # there is one in each namespace
+NOBODY = "00000000-0000-7000-8000-000000000000"
+FILTER = {"user_id": USER}
+RIGHTS = ("read", "write", "operate")
+
+
+@dataclass(frozen=True)
+class Planted:
+    """Ids of what namespace `ours` has; somebody of `theirs` knows them all."""
+
+    episode_id: str
+    job_id: str
+    fact_id: str
+    dead_id: str
+    plan_id: str
+
+    def path(self, template: str) -> str:
+        """A route's path with all of them in it."""
+        names = {"user_id": USER, "name": "secret", "fact_id": self.fact_id, "plan_id": self.plan_id}
+        job = self.dead_id if template.startswith("/v1/dead") else self.job_id
+        return template.format(**names, job_id=job)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation: the right that it needs, and a request that would do something where it is allowed."""
+
+    right: str
+    body: Any = None
+    params: dict[str, Any] = field(default_factory=dict)
+
+
+PLAN = {"filter": FILTER, "name": "again", "reason": "a test", "actor": "me"}
+FACT = {"subject": "user", "predicate": "likes", "object": "tea"}
+OPERATIONS = {
+    ("GET", "/v1/whoami"): Operation("read"),
+    ("GET", "/v1/spending"): Operation("operate"),
+    ("POST", "/v1/users/{user_id}/turns"): Operation("write", {"messages": "hello"}),
+    ("GET", "/v1/users/{user_id}/turns/{job_id}"): Operation("read"),
+    ("POST", "/v1/users/{user_id}/recall"): Operation("read", {"query": CANARY}),
+    ("POST", "/v1/users/{user_id}/recall/scored"): Operation("read", {"query": CANARY}),
+    ("GET", "/v1/users/{user_id}/episodes"): Operation("read"),
+    ("GET", "/v1/users/{user_id}/context"): Operation("read"),
+    ("GET", "/v1/users/{user_id}/learned"): Operation("read"),
+    ("GET", "/v1/users/{user_id}/sessions"): Operation("read"),
+    ("GET", "/v1/users/{user_id}/summary"): Operation("read"),
+    ("GET", "/v1/users/{user_id}/profile"): Operation("read"),
+    ("GET", "/v1/users/{user_id}/progress"): Operation("read"),
+    ("GET", "/v1/users/{user_id}/spending"): Operation("read"),
+    ("GET", "/v1/users/{user_id}/export"): Operation("read"),
+    ("POST", "/v1/users/{user_id}/forget"): Operation("write", {"ids": [NOBODY]}),
+    ("GET", "/v1/users/{user_id}/facts"): Operation("read", params={"history": True}),
+    ("POST", "/v1/users/{user_id}/facts"): Operation("write", FACT),
+    ("DELETE", "/v1/users/{user_id}/facts/{fact_id}"): Operation("write"),
+    ("GET", "/v1/users/{user_id}/facts/{fact_id}/why"): Operation("read"),
+    ("GET", "/v1/users/{user_id}/blocks"): Operation("read"),
+    ("GET", "/v1/users/{user_id}/blocks/{name}"): Operation("read"),
+    ("PUT", "/v1/users/{user_id}/blocks/{name}"): Operation("write", {"content": "mine"}),
+    ("POST", "/v1/users/{user_id}/blocks/{name}/append"): Operation("write", {"content": "mine"}),
+    ("POST", "/v1/users/{user_id}/blocks/{name}/replace"): Operation("write", {"old": "mine", "new": "yours"}),
+    ("DELETE", "/v1/users/{user_id}/blocks/{name}"): Operation("write"),
+    ("GET", "/v1/users/{user_id}/events"): Operation("read"),
+    ("GET", "/v1/users/{user_id}/jobs"): Operation("read"),
+    ("GET", "/v1/users/{user_id}/jobs/{job_id}"): Operation("read"),
+    ("GET", "/v1/dead"): Operation("operate"),
+    ("GET", "/v1/dead/groups"): Operation("operate"),
+    ("GET", "/v1/dead/{job_id}"): Operation("operate"),
+    ("POST", "/v1/dead/discard"): Operation("operate", {"filter": {}, "note": "gone", "actor": "me"}),
+    ("POST", "/v1/replays"): Operation("operate", PLAN),
+    ("GET", "/v1/replays"): Operation("operate"),
+    ("GET", "/v1/replays/{plan_id}"): Operation("operate"),
+    ("GET", "/v1/replays/{plan_id}/estimate"): Operation("operate"),
+    ("GET", "/v1/replays/{plan_id}/items"): Operation("operate"),
+    ("POST", "/v1/replays/{plan_id}/start"): Operation("operate"),
+    ("POST", "/v1/replays/{plan_id}/pause"): Operation("operate", {"note": "wait"}),
+    ("POST", "/v1/replays/{plan_id}/abort"): Operation("operate", {"note": "stop"}),
+}
+EACH = pytest.mark.parametrize(("method", "path"), list(OPERATIONS), ids=lambda value: value)
+
+
+@pytest.fixture(scope="module")
+def planted(service: Service, worker: None, owner_url: str) -> Planted:
+    """Of everything that can be asked for, one thing of namespace `ours`, with the canary in its text."""
+    with Memory(settings=service.settings, namespace="ours") as memory:
+        receipt = memory.remember(f"{CANARY} an episode", user_id=USER, idempotency_key="planted")
+        receipt.extracted(30)
+        fact = memory.facts.add("user", "likes", f"{CANARY} a fact", user_id=USER)
+        memory.blocks.set("secret", f"{CANARY} a block", user_id=USER)
+        dead = str(asyncio.run(_bury(owner_url)))
+    with service.client() as ours:
+        made = ours.post("/v1/replays", json={**PLAN, "name": CANARY})
+        assert made.status_code == 201, made.text
+    return Planted(
+        episode_id=str(receipt.episode_ids[0]),
+        job_id=str(receipt.job_id),
+        fact_id=str(fact.id),
+        dead_id=dead,
+        plan_id=made.json()["id"],
+    )
+
+
+async def _bury(url: str) -> object:
+    connection = await asyncpg.connect(url)
+    try:
+        return (await Letters(connection).bury(namespace="ours", user=USER, error=f"{CANARY} an error"))[0]
+    finally:
+        await connection.close()
+
+
+def test_every_operation_is_among_those_tested_here(service: Service) -> None:
+    with service.client() as api:
+        paths = api.get("/v1/openapi.json").json()["paths"]
+    there = {(method.upper(), path) for path, methods in paths.items() for method in methods}
+
+    assert there == set(OPERATIONS)
+
+
+@EACH
+def test_without_a_right_key_nothing_is_done(service: Service, planted: Planted, method: str, path: str) -> None:
+    asked = OPERATIONS[method, path]
+    with service.client(None) as stranger:
+        for shown in (None, "Bearer am_000000000000_wrong", "Bearer x", "Basic YWxpY2U6"):
+            headers = {} if shown is None else {"Authorization": shown}
+            answer = _ask(stranger, method, planted.path(path), asked, headers)
+            assert answer.status_code == 401, answer.text
+            assert answer.headers["www-authenticate"].startswith("Bearer")
+            assert CANARY not in answer.text
+
+
+@EACH
+def test_a_key_does_what_its_rights_allow_and_no_more(
+    service: Service, planted: Planted, method: str, path: str
+) -> None:
+    asked = OPERATIONS[method, path]
+    for right in set(RIGHTS) - {asked.right}:
+        with service.client(right) as limited:
+            answer = _ask(limited, method, planted.path(path), asked)
+        assert answer.status_code == 403, answer.text
+        assert CANARY not in answer.text
+
+
+def test_a_key_of_another_namespace_sees_and_changes_nothing_of_ours(service: Service, planted: Planted) -> None:
+    before = _everything(service)
+
+    with service.client("other") as theirs:
+        for (method, path), asked in OPERATIONS.items():
+            answer = _ask(theirs, method, planted.path(path), asked)
+            assert answer.status_code < 500, (method, path, answer.text)
+            assert CANARY not in answer.text, (method, path)
+            assert planted.episode_id not in answer.text, (method, path)
+
+    assert _everything(service) == before
+
+
+def test_what_is_looked_for_would_be_seen_with_a_key_of_ours(service: Service, planted: Planted) -> None:
+    """Else the tests above would find nothing because there is nothing."""
+    with service.client() as ours:
+        seen = [
+            path
+            for method, path in OPERATIONS
+            if method == "GET" and CANARY in _ask(ours, method, planted.path(path), OPERATIONS[method, path]).text
+        ]
+
+    assert {path.removeprefix("/v1/users/{user_id}/").removeprefix("/v1/") for path in seen} == {
+        *("episodes", "context", "export", "facts", "facts/{fact_id}/why", "blocks", "blocks/{name}"),
+        *("jobs", "dead", "dead/groups", "dead/{job_id}", "replays", "replays/{plan_id}"),
+    }
+
+
+def test_a_revoked_and_an_expired_key_open_nothing(service: Service) -> None:
+    with Memory(settings=service.settings) as memory:
+        made, text = memory.keys.create("for a while", namespace="ours")
+        headers = {"Authorization": f"Bearer {text}"}
+        fresh = httpx.get(f"{service.url}/v1/whoami", headers=headers)
+        assert fresh.json() == {"namespace": "ours", "rights": ["operate", "read", "write"], "key": made.id}
+        assert not memory.keys.revoke(made.id, namespace="theirs")
+        assert memory.keys.revoke(made.id, namespace="ours")
+        assert memory.keys.check(text) is None
+        assert not memory.keys.revoke(made.id, namespace="ours")
+    with serving(service.settings, Path(service.settings.state_dir) / "second.log") as url:  # it has not seen it before
+        assert httpx.get(f"{url}/v1/whoami", headers=headers).status_code == 401
+
+
+def test_a_key_is_kept_as_a_hash_alone(service: Service, owner_url: str) -> None:
+    async def rows() -> str:
+        connection = await asyncpg.connect(owner_url)
+        try:
+            return json.dumps(
+                [list(map(str, row)) for row in await connection.fetch("SELECT * FROM aftermind.api_keys")]
+            )
+        finally:
+            await connection.close()
+
+    kept = asyncio.run(rows())
+
+    assert not [name for name, key in service.keys.items() if key.split("_", 2)[2] in kept]
+
+
+@pytest.fixture(scope="module")
+def open_service(fresh_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    log = tmp_path_factory.mktemp("open") / "log"
+    with serving(fresh_settings, log, host="0.0.0.0") as url:
+        yield url, log
+
+
+def test_without_any_key_it_listens_near_and_says_so(open_service: tuple[str, Path]) -> None:
+    _, log = open_service
+
+    assert "no key to the service was ever made: it listens on 127.0.0.1, not on 0.0.0.0" in log.read_text()
+    assert "http://127.0.0.1:" in log.read_text()
+
+
+def test_without_any_key_it_answers_this_machine(open_service: tuple[str, Path]) -> None:
+    assert httpx.get(f"{open_service[0]}/v1/whoami").json()["key"] is None
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Host": "evil.example"}, {"X-Forwarded-For": "203.0.113.9"}, {"Forwarded": "for=203.0.113.9"}]
+)
+def test_without_any_key_it_answers_nobody_who_came_by_another_way(
+    open_service: tuple[str, Path], headers: dict[str, str]
+) -> None:
+    assert httpx.get(f"{open_service[0]}/v1/whoami", headers=headers).status_code == 401
+
+
+def test_from_the_first_key_on_one_is_needed(open_service: tuple[str, Path], fresh_settings: Settings) -> None:
+    with Memory(settings=fresh_settings) as memory:
+        memory.keys.create("the first")
+        assert memory.keys.any()
+    with serving(fresh_settings, Path(fresh_settings.state_dir) / "closed.log") as url:
+        assert httpx.get(f"{url}/v1/whoami").status_code == 401
+
+
+def _ask(
+    client: httpx.Client, method: str, path: str, asked: Operation, headers: dict[str, str] | None = None
+) -> httpx.Response:
+    request = client.build_request(method, path, json=asked.body, params=asked.params, headers=headers)
+    answer = client.send(request, stream=True)
+    if "event-stream" in answer.headers.get("content-type", ""):  # it has no end: what comes at once is looked at
+        return httpx.Response(answer.status_code, headers=answer.headers, content=next(answer.iter_raw()))
+    answer.read()
+    return answer
+
+
+def _everything(service: Service) -> dict[str, Any]:
+    """All of ours that a request could change."""
+    with service.client() as ours:
+        whole: dict[str, Any] = ours.get(f"/v1/users/{USER}/export").json()
+        whole["dead"] = ours.get("/v1/dead").json()
+        whole["plans"] = ours.get("/v1/replays").json()
+    return whole

@@ -1,0 +1,71 @@
+"""A whole deployment by its settings: `aftermind web`, a worker, and who holds which key."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+from aftermind import Settings
+from tests.fundamentals.conftest import as_environment
+from tests.support.service import free_port
+from tests.support.waiting import wait_until_sync
+
+
+@dataclass(frozen=True)
+class Service:
+    """A running service, and how to reach it as different people."""
+
+    url: str
+    settings: Settings
+    keys: dict[str, str] = field(default_factory=dict)
+
+    def client(self, key: str | None = "all", **headers: str) -> httpx.Client:
+        """A client with one of `keys` (by name), or without any."""
+        if key is not None:
+            headers = {"Authorization": f"Bearer {self.keys[key]}", **headers}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=20)
+
+
+@contextmanager
+def serving(settings: Settings, log: Path, *, host: str = "127.0.0.1") -> Iterator[str]:
+    """`aftermind web` on a free port until the block ends; its URL on this machine."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with running(["web", "--port", str(port), "--host", host], settings, log):
+        wait_until_sync(_answers(url), timeout=30, description=f"the service answers ({log})")
+        yield url
+
+
+@contextmanager
+def running(command: list[str], settings: Settings, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """`aftermind …` until the block ends, then SIGTERM; one that does not heed it fails the test."""
+    argv = [sys.executable, "-m", "aftermind.cli", *command]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            argv, env={**os.environ, **as_environment(settings)}, stdout=output, stderr=output, start_new_session=True
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired as exc:
+            process.kill()
+            process.wait()
+            raise AssertionError(f"{command[0]} did not stop on SIGTERM:\n{log.read_text()[-4000:]}") from exc
+
+
+def _answers(url: str) -> Callable[[], bool]:
+    def ask() -> bool:
+        try:
+            return httpx.get(f"{url}/healthz", timeout=2).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    return ask
