@@ -32,6 +32,7 @@ _PASSING = (
     asyncio.IncompleteReadError,
 )
 _OLD_SCHEMA = (pg.UndefinedTableError, pg.UndefinedColumnError, pg.InvalidSchemaNameError)
+_NOT_TEXT = (pg.CharacterNotInRepertoireError, pg.UntranslatableCharacterError)
 _DIMENSIONS = re.compile(r"(?:expected|different \w+ dimensions) (\d+)(?: dimensions, not| and) (\d+)")
 
 
@@ -56,6 +57,9 @@ def _raise(what: str, exc: Exception) -> NoReturn:
         raise errors.SchemaOutdated(None, HEAD) from exc
     if isinstance(cause, pg.DataError) and (found := _DIMENSIONS.search(str(cause))):
         raise errors.DimensionMismatch(int(found[1]), int(found[2])) from exc
+    if isinstance(cause, _NOT_TEXT) or (isinstance(cause, pg.DataError) and "surrogates" in str(cause)):
+        why = "it holds a NUL character or a lone surrogate, which Postgres cannot keep; take it out."
+        raise errors.InvalidQuery("text", "(left out)", why) from exc
     if isinstance(cause, _PASSING) or (isinstance(exc, sa.DBAPIError) and exc.connection_invalidated):
         raise errors.StoreUnavailable(what, short(cause)) from exc
     raise exc

@@ -56,9 +56,10 @@ class Problem(BaseModel):
     errors: list[dict[str, Any]] | None = Field(None, description="Every field that was wrong, where several were.")
 
 
+_SCHEMA = {"schema": {"$ref": "#/components/schemas/Problem"}}
 RESPONSES: dict[int | str, dict[str, Any]] = {
-    "4XX": {"model": Problem, "content": {MEDIA_TYPE: {}}, "description": "A problem of the request."},
-    "5XX": {"model": Problem, "content": {MEDIA_TYPE: {}}, "description": "A problem of the service."},
+    "4XX": {"content": {MEDIA_TYPE: _SCHEMA}, "description": "A problem of the request."},
+    "5XX": {"content": {MEDIA_TYPE: _SCHEMA}, "description": "A problem of the service."},
 }
 
 
@@ -68,6 +69,14 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _of_validation)
     app.add_exception_handler(HTTPException, _of_http)
     app.add_exception_handler(Exception, _of_a_fault)
+    described = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        whole = described()
+        whole["components"]["schemas"].setdefault("Problem", Problem.model_json_schema())
+        return whole
+
+    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's own way of adding to its schema
 
 
 def problem(

@@ -1,5 +1,6 @@
 """The JSON API over a real service: what a client without Python would do."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -173,6 +174,22 @@ def test_what_does_not_fit_the_schema_is_told_without_its_value(api: httpx.Clien
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["field"] == "body.limit"
     assert "a secret" not in answer.text
+
+
+@pytest.mark.parametrize("bad", ["\x00", "\ud800"])
+def test_text_that_no_database_keeps_is_a_problem_of_the_request(api: httpx.Client, user: str, bad: str) -> None:
+    plan = {"filter": {"error": bad}, "name": "n", "reason": "r", "actor": "a"}
+    asked = [
+        ("/v1/replays", plan),
+        ("/v1/replays", {**plan, "filter": {}, "name": bad}),
+        ("/v1/dead/discard", {"filter": {"reasons": [bad]}, "note": "n", "actor": "a"}),
+        (f"/v1/users/{user}/facts", {"subject": "x", "predicate": bad, "object": "z"}),
+        (f"/v1/users/{user}/recall", {"query": "x", "metadata": {"k": bad}}),
+        (f"/v1/users/{user}/forget", {"session_id": bad}),
+    ]
+    answers = [(path, api.post(path, content=json.dumps(body)).status_code) for path, body in asked]
+
+    assert [(path, code) for path, code in answers if code != 422] == []
 
 
 def test_a_body_without_end_is_refused(api: httpx.Client, user: str) -> None:
