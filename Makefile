@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: all setup run test isolation lint format lock clean help
+.PHONY: all setup run test isolation screenshots lint format lock clean help
 all: lint test
 
 help:            ## what there is
@@ -38,6 +38,9 @@ lint: setup      ## ruff, mypy strict, import contracts
 format: setup    ## rewrite in the house format
 	@$(BIN)/ruff check --fix --quiet . || true
 	@$(BIN)/ruff format .
+
+screenshots: setup  ## every screen, light and dark, into docs/screens
+	@SCREENSHOTS=$(CURDIR)/docs/screens $(BIN)/python -m pytest -q tests/browser/test_every_screen.py -k serious_fault
 
 lock: setup      ## pin again what pyproject.toml asks for
 	@$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --no-emit-index-url --no-header --no-annotate --quiet --upgrade -o requirements.lock

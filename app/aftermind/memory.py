@@ -27,7 +27,7 @@ from aftermind.recall import Query
 from aftermind.recall.reranking import Reranker
 from aftermind.receipt import Receipt
 from aftermind.settings import Settings
-from aftermind.stores.base import SessionInfo
+from aftermind.stores.base import SessionInfo, UserInfo
 from aftermind.telemetry import tracing
 from aftermind.types import Episode, EpisodeId, Json, Learned, Match, Profile, RecallBlock, Summary
 from aftermind.types.normalise import Given
@@ -250,6 +250,15 @@ class Memory:
         """The user's sessions that are stored, the latest first."""
         owner = self._parts.scope(namespace=namespace, user_id=user_id)
         return await reading.sessions(self._parts, owner, limit=limit)
+
+    async def users(
+        self, *, namespace: str | None = None, prefix: str = "", after: str | None = None, limit: int = 100
+    ) -> list[UserInfo]:
+        """Users of whom something is kept, by id: those that begin with `prefix`, from the one behind `after` on.
+
+        The anonymous bucket (`user_id` None) comes first; an empty `after` leaves it out.
+        """
+        return await reading.users(self._parts, self._parts.scope(namespace=namespace), prefix, after, limit=limit)
 
     async def summary(
         self, *, user_id: str | None = None, session_id: str | None = None, namespace: str | None = None

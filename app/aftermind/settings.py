@@ -294,3 +294,8 @@ class Settings(BaseSettings):
         10_000, gt=0, description="Listeners to events of one web process; some 30 KB each. One more is told 503."
     )
     flower_port: int = Field(5577, ge=0, le=65535, description="Port of Flower. 0: any free one.")
+    flower_url: str | None = Field(
+        None,
+        pattern=r"^https?://",
+        description="Where browsers reach Flower, for the link in the screens. None: no link; the embedded stack sets it.",
+    )

@@ -208,6 +208,7 @@ class Memory(_Face):
     context_window = _blocking(AsyncMemory.context_window)
     search = _blocking(AsyncMemory.search)
     sessions = _blocking(AsyncMemory.sessions)
+    users = _blocking(AsyncMemory.users)
     summary = _blocking(AsyncMemory.summary)
     profile = _blocking(AsyncMemory.profile)
     learned = _blocking(AsyncMemory.learned)

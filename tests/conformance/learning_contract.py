@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 from aftermind.stores.base import DrewOn, Mined, MiningOutcome, Tombstone
-from aftermind.types import Cardinality, EpisodeId, LearnedState, Scope, Trait
+from aftermind.types import Block, Cardinality, EpisodeId, LearnedState, Scope, Trait
 from tests.conformance.store_contract import ALICE, BOB, Rig, fact, summary
 from tests.support.remembered import said
 
@@ -119,3 +119,31 @@ class LearningContract:
 
         assert owners == [Scope(), Scope(user_id="alice"), Scope(user_id="bob")]
         assert recent == []
+
+    async def test_users_are_listed_by_id_page_by_page(self, rig: Rig) -> None:
+        newest = said("e", user="bobby")
+        given = (said("a"), said("b", user="bob"), said("c", user=None), said("d", namespace="other", user="eve"))
+        await rig.do(lambda tx: rig.store.tombstones(tx, [each.scope.owner for each in (*given, newest)]))
+        await rig.add(*given, newest)
+
+        everybody = await rig.do(lambda tx: rig.store.users(tx, "default"))
+        paged = await rig.do(lambda tx: rig.store.users(tx, "default", after="alice", limit=1))
+        named = await rig.do(lambda tx: rig.store.users(tx, "default", prefix="bob"))
+
+        assert [each.user_id for each in everybody] == [None, "alice", "bob", "bobby"]
+        assert everybody[-1].last_at == datetime.fromtimestamp(newest.position / 1e6, UTC)
+        assert [each.user_id for each in paged] == ["bob"]
+        assert [each.user_id for each in named] == ["bob", "bobby"]
+
+    async def test_a_user_of_whom_only_a_block_is_kept_is_listed_and_a_forgotten_one_is_not(self, rig: Rig) -> None:
+        carol = Scope(user_id="carol")
+        block = Block(scope=carol, name="todo", content="tea", version=1, updated_at=NOW)
+        await rig.do(lambda tx: rig.store.tombstones(tx, [carol, Scope(user_id="dora")]))
+        await rig.add(said("gone", user="dora"))
+        await rig.do(lambda tx: rig.store.put_block(tx, block, expected_version=0))
+        stone = Tombstone(owner=Scope(user_id="dora"), at=datetime.now(UTC) + timedelta(days=1))
+        await rig.do(lambda tx: rig.store.forget(tx, stone))
+
+        users = await rig.do(lambda tx: rig.store.users(tx, "default"))
+
+        assert [(each.user_id, each.last_at) for each in users] == [("carol", None)]

@@ -66,7 +66,8 @@ class Plan:
     def _web(self) -> Command:
         argv = [sys.executable, "-m", "aftermind.cli", "web", "--port", str(self.web_port)]
         health = HealthCheck(url=f"{self.web_url}/healthz")
-        return self._command("web", argv, health=health, stop_order=StopOrder.WEB, more=self._counted())
+        more = {"AFTERMIND_FLOWER_URL": os.environ.get("AFTERMIND_FLOWER_URL") or self.flower_url, **self._counted()}
+        return self._command("web", argv, health=health, stop_order=StopOrder.WEB, more=more)
 
     def _counted(self) -> Mapping[str, str]:
         """Where processes leave their numbers, for `/metrics` of the service."""

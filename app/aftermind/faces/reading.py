@@ -10,7 +10,7 @@ from aftermind import errors
 from aftermind.db.base import Transaction
 from aftermind.faces.parts import Parts
 from aftermind.llm import tokens
-from aftermind.stores.base import EpisodeFilter, SessionInfo
+from aftermind.stores.base import EpisodeFilter, SessionInfo, UserInfo
 from aftermind.types import Episode, Learned, LearnedState, Profile, Scope, Summary, Turn, Watermark
 
 T = TypeVar("T")
@@ -90,6 +90,16 @@ async def everything(parts: Parts, owner: Scope) -> list[Episode]:
 async def sessions(parts: Parts, owner: Scope, *, limit: int) -> list[SessionInfo]:
     """Stored sessions, the latest first."""
     return await _read(parts, owner, lambda tx: parts.store.sessions(tx, owner, limit=limit))
+
+
+async def users(parts: Parts, space: Scope, prefix: str, after: str | None, *, limit: int) -> list[UserInfo]:
+    """Who is known in a namespace. From the primary: nobody is waited for here who was stored a moment ago."""
+    _check_limit(limit)
+    for field, text in (("prefix", prefix), ("after", after)):
+        if text and "\x00" in text:
+            raise errors.InvalidQuery(field, text, "an id cannot hold a NUL character.")
+    async with parts.db.transaction(namespace=space.namespace, read_only=True) as tx:
+        return await parts.store.users(tx, space.namespace, prefix=prefix, after=after, limit=limit)
 
 
 async def summary(parts: Parts, owner: Scope, session_id: str | None) -> Summary | None:

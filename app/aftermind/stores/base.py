@@ -137,6 +137,14 @@ class SessionInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UserInfo:
+    """Somebody of whom something is kept; `last_at` is when the newest episode was remembered, None without any."""
+
+    user_id: str | None
+    last_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DrewOn:
     """What a forget deletes because it drew on what is forgotten, though it drew on other episodes too.
 
@@ -216,6 +224,14 @@ class Store(Protocol):
         self, tx: Transaction, namespace: str, *, since: datetime | None = None, limit: int = 10_000
     ) -> list[Scope]:
         """The owners of a namespace who have episodes (that occurred since then), by id."""
+
+    async def users(
+        self, tx: Transaction, namespace: str, *, prefix: str = "", after: str | None = None, limit: int = 100
+    ) -> list[UserInfo]:
+        """Users of a namespace of whom something is kept, by id: those that begin with `prefix` and follow `after`.
+
+        The anonymous bucket is the empty id, and so the first.
+        """
 
     # facts
 

@@ -1,12 +1,10 @@
-"""The FastAPI application: one memory, who may ask, the JSON API, and health for machines."""
+"""The FastAPI application: one memory, who may ask, the JSON API, the screens, and health for machines."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 from fastapi import FastAPI, Request
-from fastapi.responses import HTMLResponse, JSONResponse
-from fastapi.templating import Jinja2Templates
+from fastapi.responses import JSONResponse
 from prometheus_client import REGISTRY
 
 import aftermind
@@ -17,11 +15,11 @@ from aftermind.web import problems, routes
 from aftermind.web.auth import Door, memory_of
 from aftermind.web.feeds import Feeds
 from aftermind.web.guard import Guard
+from aftermind.web.pages import routes as screens
+from aftermind.web.pages.pulse import Pulse
 from aftermind.web.routes import metrics
 from aftermind.web.sse import before_stopping
 
-TEMPLATES = Jinja2Templates(directory=Path(__file__).parent / "templates")
-REFRESH_SECONDS = 5
 BODY_FLOOR = 1_048_576  # bytes of a request that is no turn: the largest question
 
 
@@ -32,9 +30,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        app.state.pulse = pulse = Pulse(memory)
         app.state.feeds = feeds = Feeds(memory, most=settings.web_max_listeners)
         with before_stopping(feeds.end):
             yield
+        await pulse.close()
         await memory.close()
 
     app = FastAPI(
@@ -52,8 +52,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.get("/healthz", include_in_schema=False)(healthz)
     app.get("/readyz", include_in_schema=False)(readyz)
     app.include_router(metrics.router)
-    app.get("/", include_in_schema=False)(status_page)
     app.include_router(routes.router())
+    screens.install(app)
     return app
 
 
@@ -74,13 +74,6 @@ async def readyz(request: Request, *, work: bool = False) -> JSONResponse:
     is_ready = health.is_ready and not (work and lying)
     told = {"ready": is_ready, "parts": body, "lying": lying}
     return JSONResponse(told, status_code=200 if is_ready else 503)
-
-
-async def status_page(request: Request) -> HTMLResponse:
-    """How everything is, for people; it renews itself."""
-    health = await _health(request)
-    context = {"health": health, "version": aftermind.__version__, "refresh": REFRESH_SECONDS}
-    return TEMPLATES.TemplateResponse(request, "status.html", context)
 
 
 async def _health(request: Request) -> Health:

@@ -1,11 +1,11 @@
 """What is learned beyond facts, of one process."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 
 from aftermind.db.base import Transaction
 from aftermind.db.memory import mem
-from aftermind.stores.base import DrewOn, MiningOutcome, Tombstone
+from aftermind.stores.base import DrewOn, MiningOutcome, Tombstone, UserInfo
 from aftermind.stores.inmemory.episodes import owner_key
 from aftermind.types import Episode, EpisodeId, Job, JobKind, JobState, Learned, LearnedState, Profile, Scope
 
@@ -71,6 +71,19 @@ class InMemoryLearning:
             if space == namespace and any(since is None or each.occurred_at >= since for each in rows.values())
         }
         return [Scope(namespace=namespace, user_id=user or None) for user in sorted(users)[:limit]]
+
+    async def users(
+        self, tx: Transaction, namespace: str, *, prefix: str = "", after: str | None = None, limit: int = 100
+    ) -> list[UserInfo]:
+        """Users of a namespace of whom something is kept, by id."""
+        newest: dict[str, datetime | None] = {}
+        for kind in ("blocks", "facts", "episodes"):
+            for (space, user), rows in mem(tx).table(kind).items():
+                if space == namespace and rows and user.startswith(prefix) and (after is None or user > after):
+                    places = [each.position for each in rows.values()] if kind == "episodes" else []
+                    at = datetime.fromtimestamp(max(places) / 1e6, UTC) if places else None
+                    newest[user] = at or newest.get(user)
+        return [UserInfo(user_id=user or None, last_at=newest[user]) for user in sorted(newest)[:limit]]
 
 
 def _learned(episode: Episode, mined: MiningOutcome | None, jobs: Sequence[Job]) -> Learned:

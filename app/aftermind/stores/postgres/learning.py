@@ -1,14 +1,14 @@
 """Statements over what is learned beyond facts: what came of each turn, what summaries and profiles have not seen."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 
 from sqlalchemy import select, text
 
 from aftermind.db.base import Transaction
 from aftermind.db.tables import EPISODES, UNPROFILED
 from aftermind.db.transaction import pg
-from aftermind.stores.base import DrewOn, Tombstone
+from aftermind.stores.base import DrewOn, Tombstone, UserInfo
 from aftermind.stores.postgres.rows import episode_of
 from aftermind.types import Episode, EpisodeId, JobId, Learned, LearnedState, Scope
 
@@ -84,6 +84,25 @@ _OWNERS = text(
     ORDER BY user_id LIMIT :limit
     """
 )
+# Walks the key of `users` and looks once into each index that tells whether anything is left of a user; locks nothing.
+_USERS = text(
+    """
+    SELECT users.user_id, newest.position FROM aftermind.users AS users
+    LEFT JOIN LATERAL (
+        SELECT position FROM aftermind.episodes AS e WHERE e.namespace = users.namespace AND e.user_id = users.user_id
+        ORDER BY position DESC LIMIT 1
+    ) AS newest ON true
+    WHERE users.namespace = :namespace
+      AND users.user_id >= :prefix AND users.user_id < CAST(:prefix AS text) || chr(1114111)
+      AND (CAST(:after AS text) IS NULL OR users.user_id > :after)
+      AND (newest.position IS NOT NULL
+           OR EXISTS (SELECT FROM aftermind.blocks AS b
+                      WHERE b.namespace = users.namespace AND b.user_id = users.user_id)
+           OR EXISTS (SELECT FROM aftermind.facts AS f
+                      WHERE f.namespace = users.namespace AND f.user_id = users.user_id))
+    ORDER BY users.user_id LIMIT :limit
+    """
+)
 
 
 class PostgresLearning:
@@ -154,6 +173,19 @@ class PostgresLearning:
         """The owners of a namespace who have episodes, by id."""
         rows = await pg(tx).rows(_OWNERS, namespace=namespace, since=since, limit=limit)
         return [Scope(namespace=namespace, user_id=row.user_id or None) for row in rows]
+
+    async def users(
+        self, tx: Transaction, namespace: str, *, prefix: str = "", after: str | None = None, limit: int = 100
+    ) -> list[UserInfo]:
+        """Users of a namespace of whom something is kept, by id."""
+        rows = await pg(tx).rows(_USERS, namespace=namespace, prefix=prefix, after=after, limit=limit)
+        return [
+            UserInfo(
+                user_id=row.user_id or None,
+                last_at=None if row.position is None else datetime.fromtimestamp(row.position / 1e6, UTC),
+            )
+            for row in rows
+        ]
 
 
 def _of(owner: Scope) -> dict[str, str]:

@@ -41,8 +41,13 @@ async def events(
     request: Request, user_id: User, who: Reader, *, last_event_id: LastEventId = None, after: After = None
 ) -> EventStream:
     """A stream of the user's events."""
+    return await listen(request, Scope(namespace=who.namespace, user_id=user_id), last_event_id or after)
+
+
+async def listen(request: Request, owner: Scope, cursor: str | None) -> EventStream:
+    """An owner's events after a cursor, or from now on. Raises `InvalidQuery` and `TooManyListeners`."""
     feeds: Feeds = request.app.state.feeds
-    listener = feeds.listen(Scope(namespace=who.namespace, user_id=user_id), _number(last_event_id or after))
+    listener = feeds.listen(owner, _number(cursor))
     try:
         return EventStream(listener, await listener.open())
     except BaseException:

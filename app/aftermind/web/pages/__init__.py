@@ -1,0 +1,1 @@
+"""The screens: one file each, put together by `routes.install`."""

@@ -1,0 +1,102 @@
+"""Who looks at a screen, whose memory they may see there, and what they may do."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated, TypedDict
+
+from fastapi import Depends, HTTPException, Request
+
+from aftermind.memory import Memory
+from aftermind.types.api_key import Right
+from aftermind.web import auth
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Viewer:
+    """Somebody at a screen. They see `namespace` alone; `actor` is kept with what they do."""
+
+    memory: Memory
+    namespace: str
+    actor: str
+    rights: frozenset[Right]
+    has_key: bool
+
+    def may(self, right: str) -> bool:
+        """Whether their key allows it."""
+        return right in self.rights
+
+
+async def memory_of(request: Request) -> Viewer:
+    """Whose screens these are: of the key that this browser signed in with. Raises `KeyRefused`, `RightMissing`."""
+    who = await auth.admit(request, request.cookies.get(auth.COOKIE))
+    who.need(Right.READ)
+    viewer = Viewer(
+        memory=auth.memory_of(request),
+        namespace=who.namespace,
+        actor=who.key.name if who.key else "web",
+        rights=who.rights,
+        has_key=who.key is not None,
+    )
+    request.state.viewer = viewer  # the frame around every screen says whose they are
+    return viewer
+
+
+Seen = Annotated[Viewer, Depends(memory_of)]
+
+
+def needing(right: Right) -> Callable[[Request, Viewer], Awaitable[None]]:
+    """A dependency that raises `RightMissing` where the viewer's key does not allow it."""
+
+    async def allowed(request: Request, viewer: Seen) -> None:
+        auth.Caller(namespace=viewer.namespace, rights=viewer.rights).need(right)
+
+    return allowed
+
+
+WRITES = [Depends(needing(Right.WRITE))]
+OPERATES = [Depends(needing(Right.OPERATE))]
+
+
+class Named(TypedDict):
+    """The keywords of `Memory` that say whose memory is meant."""
+
+    user_id: str | None
+    namespace: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whose:
+    """One user of the viewer's namespace, whose memory a screen shows; `user_id` None is the anonymous bucket."""
+
+    viewer: Viewer
+    user_id: str | None
+
+    @property
+    def memory(self) -> Memory:
+        """The memory to ask."""
+        return self.viewer.memory
+
+    @property
+    def scope(self) -> Named:
+        """Whom to ask for: keywords of every call of `Memory`."""
+        return Named(user_id=self.user_id, namespace=self.viewer.namespace)
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The same in a link."""
+        return {"anonymous": "true"} if self.user_id is None else {"user": self.user_id}
+
+    @property
+    def name(self) -> str:
+        """Who that is, for people."""
+        return "the anonymous bucket" if self.user_id is None else self.user_id
+
+
+def whose(viewer: Seen, user: str | None = None, *, anonymous: bool = False) -> Whose:
+    """Whom a link names. The anonymous bucket has to be asked for: a link that lost its user is not one to it."""
+    if not user and not anonymous:
+        raise HTTPException(404, "Name a user: ?user=…, or ?anonymous=true for turns without one.")
+    return Whose(viewer=viewer, user_id=None if anonymous else user)
+
+
+Owner = Annotated[Whose, Depends(whose)]

@@ -1,0 +1,94 @@
+"""Chat: try an agent with memory around it, and see what it was told and what is learnt from it afterwards."""
+
+import asyncio
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Form, Request
+from fastapi.responses import HTMLResponse
+
+from aftermind import errors
+from aftermind.agent import Agent
+from aftermind.settings import Settings
+from aftermind.types import Learned, LearnedState, Message
+from aftermind.types.api_key import Right
+from aftermind.web.pages import frame
+from aftermind.web.pages.access import WRITES, Owner, Seen, whose
+from aftermind.web.pages.happening import list_of_kinds, stream
+
+EARLIER = 20  # messages of the session that are shown above the new ones
+AGENT = "chat"
+INSTRUCTIONS = "You are a helpful assistant. Answer briefly, and use what you remember of the user."
+ANSWER_SECONDS = 90.0  # a model that has not answered by then is not waited for; browsers and proxies end at about that
+
+router = APIRouter(route_class=frame.PageRoute)
+
+
+@router.get("/chat", response_class=HTMLResponse)
+async def chat(
+    request: Request, viewer: Seen, user: str = "", session: str = "chat", *, anonymous: bool = False
+) -> HTMLResponse:
+    """The session so far, and a place to say something."""
+    shown: dict[str, object] = {"whose": None}
+    if user or anonymous:
+        chosen = whose(viewer, user.strip(), anonymous=anonymous)
+        cursor = int(await viewer.memory.event_cursor(**chosen.scope))
+        shown = {
+            "whose": chosen,
+            "stream": stream(chosen, cursor),
+            "kinds": list_of_kinds(),
+            "earlier": await viewer.memory.history(**chosen.scope, session_id=session, limit=EARLIER),
+        }
+    model = _model(viewer.memory.settings)
+    return frame.page(
+        request, "chat.html", shown, here="chat", session=session, model=model, may_write=viewer.may(Right.WRITE)
+    )
+
+
+@router.post("/chat/say", dependencies=WRITES, response_class=HTMLResponse)
+async def say(request: Request, whose: Owner, prompt: Annotated[str, Form()], session: str = "chat") -> HTMLResponse:
+    """Answer, and remember after the answer. Without a model nobody answers, and the page says so."""
+    memory = whose.memory
+    model = _model(memory.settings)
+    if model is None:
+        block = await memory.recall(prompt, **whose.scope, session_id=session)
+        receipt = await memory.remember(Message.user(prompt), **whose.scope, session_id=session, agent_id=AGENT)
+        told: dict[str, object] = {"block": block, "answer": None, "receipt": receipt, "usage": ()}
+    else:
+        agent = Agent(INSTRUCTIONS, memory=memory, agent_id=AGENT, history_messages=EARLIER)
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                out = await agent.arun(prompt, **whose.scope, session_id=session)
+        except TimeoutError as exc:
+            raise errors.ModelUnavailable(model, f"no answer within {ANSWER_SECONDS:g} s") from exc
+        told = {"block": out.memory, "answer": out.text, "receipt": out.receipt, "usage": out.usage}
+    return frame.page(request, "_exchange.html", told, whose=whose, session=session, prompt=prompt, model=model)
+
+
+@router.get("/chat/after", response_class=HTMLResponse)
+async def after(request: Request, whose: Owner, episode: UUID, session: str = "chat") -> HTMLResponse:
+    """How far a turn has come since its answer, and what was learnt from it; asks again until that is known."""
+    found = await whose.memory.history(**whose.scope, session_id=session, limit=200)
+    came = await whose.memory.learned(**whose.scope, session_id=session, limit=200)
+    facts = await whose.memory.facts.history(**whose.scope, limit=1_000)
+    learned = next((each for each in came if each.episode_id == episode), None)
+    return frame.page(
+        request,
+        "_after.html",
+        whose=whose,
+        session=session,
+        id=episode,
+        said=next((each for each in found if each.id == episode), None),
+        learned=learned,
+        facts=[fact for fact in facts if episode in fact.sources],
+        is_over=_is_over(learned),
+    )
+
+
+def _is_over(learned: Learned | None) -> bool:
+    return learned is not None and learned.state is not LearnedState.WAITING
+
+
+def _model(settings: Settings) -> str | None:
+    """Which model answers; None where no key is set."""
+    return None if settings.openai_api_key is None else settings.chat_model

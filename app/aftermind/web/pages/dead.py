@@ -1,0 +1,144 @@
+"""Dead letters: groups that failed alike, a list with filters, one letter whole, and closing them with a note."""
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, Form, HTTPException, Request
+from fastapi.responses import HTMLResponse, RedirectResponse
+
+from aftermind import errors
+from aftermind.types import JobId, JobKind
+from aftermind.types.replay import JobFilter, ReplayMode
+from aftermind.web.pages import frame
+from aftermind.web.pages.access import OPERATES, Seen
+
+LISTED = 100
+AGES = (("", "any time"), ("1", "last hour"), ("24", "last day"), ("168", "last week"))
+RAW = 4_000  # characters of a payload's bytes that are shown
+
+router = APIRouter(route_class=frame.PageRoute, dependencies=OPERATES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filters:
+    """What a page of dead letters is narrowed to, as its form and its links name it; empty does not narrow."""
+
+    kind: str = ""
+    reason: str = ""
+    fingerprint: str = ""
+    error: str = ""
+    user: str = ""
+    hours: str = ""
+    id: str = ""
+
+    @property
+    def query(self) -> dict[str, str]:
+        """What is set, for a link."""
+        return {name: getattr(self, name) for name in self.__slots__ if getattr(self, name)}
+
+    def wanted(self, namespace: str) -> JobFilter:
+        """The filter, always of the viewer's own namespace. Raises `InvalidFilter`."""
+        if self.kind and self.kind not in set(JobKind):
+            raise errors.InvalidFilter("kind", self.kind, f"one of {', '.join(JobKind)}.")
+        return JobFilter(
+            ids=(_job(self.id),) if self.id else (),
+            kinds=(JobKind(self.kind),) if self.kind else (),
+            reasons=(self.reason,) if self.reason else (),
+            fingerprint=self.fingerprint or None,
+            error=self.error or None,
+            namespace=namespace,
+            user_id=self.user or None,
+            since=_since(self.hours),
+        )
+
+
+def asked(
+    kind: str = "",
+    reason: str = "",
+    fingerprint: str = "",
+    error: str = "",
+    user: str = "",
+    hours: str = "",
+    id: str = "",
+) -> Filters:
+    """What a link or a form's address names."""
+    return Filters(
+        kind=kind, reason=reason, fingerprint=fingerprint, error=error.strip(), user=user.strip(), hours=hours, id=id
+    )
+
+
+Asked = Annotated[Filters, Depends(asked)]
+
+
+@router.get("/dead", response_class=HTMLResponse)
+async def letters(request: Request, viewer: Seen, filters: Asked) -> HTMLResponse:
+    """Groups, and the letters that fit the filters."""
+    dead, wanted = viewer.memory.dead, filters.wanted(viewer.namespace)
+    groups = await dead.groups(wanted, limit=LISTED)
+    everything = await dead.groups(JobFilter(namespace=viewer.namespace), limit=1_000)
+    return frame.page(
+        request,
+        "dead.html",
+        here="dead",
+        filters=filters,
+        groups=groups,
+        count=sum(group.count for group in groups),
+        listed=await dead.listed(wanted, limit=LISTED),
+        total=sum(group.count for group in everything),
+        kinds=sorted({group.kind for group in everything}),
+        reasons=sorted({group.reason_code for group in everything if group.reason_code}),
+        ages=AGES,
+        plans=[plan for plan in await viewer.memory.replays.listed(limit=20) if is_of(plan.filter, viewer.namespace)],
+        discarded=request.query_params.get("discarded"),
+    )
+
+
+@router.get("/dead/letter", response_class=HTMLResponse)
+async def letter(request: Request, viewer: Seen, id: UUID) -> HTMLResponse:
+    """One whole: its payload, every attempt, and what came of it since."""
+    found = await viewer.memory.dead.shown(JobId(id))
+    if found is None or found.job.scope.namespace != viewer.namespace:
+        raise HTTPException(404, f"There is no job {id}.")
+    raw = None if found.raw is None else found.raw.decode("utf-8", "replace")
+    return frame.page(
+        request,
+        "letter.html",
+        here="dead",
+        letter=found,
+        job=found.job,
+        raw=raw and raw[:RAW],
+        raw_is_cut=raw is not None and len(raw) > RAW,
+        modes=list(ReplayMode),
+    )
+
+
+@router.post("/dead/discard", response_model=None)
+async def discard(
+    viewer: Seen, filters: Asked, note: Annotated[str, Form()], until: Annotated[str, Form()] = ""
+) -> RedirectResponse:
+    """Close those that fit and were dead when the page was drawn, with a note."""
+    wanted = replace(filters.wanted(viewer.namespace), until=frame.asked_time("until", until))
+    count = await viewer.memory.dead.discard(wanted, note=note, actor=viewer.actor)
+    return RedirectResponse(frame.link("/dead", discarded=count or "0"), status_code=303)
+
+
+def is_of(told: object, namespace: str) -> bool:
+    """Whether a plan is of a namespace: every plan that is made here names its own."""
+    return isinstance(told, dict) and told.get("namespace") == namespace
+
+
+def _job(told: str) -> JobId:
+    try:
+        return JobId(UUID(told))
+    except ValueError as exc:
+        raise errors.InvalidFilter("id", told, "it is the id of a job.") from exc
+
+
+def _since(hours: str) -> datetime | None:
+    if not hours:
+        return None
+    if not hours.isdecimal():
+        raise errors.InvalidFilter("hours", hours, "a whole number of hours.")
+    return datetime.now(UTC) - timedelta(hours=int(hours))

@@ -1,0 +1,197 @@
+"""Overview: queues, freshness, recalls, replicas, models and errors, live."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse, JSONResponse
+
+from aftermind import errors
+from aftermind.ledger.base import Spending, Spent
+from aftermind.telemetry import exposition
+from aftermind.types import JobKind
+from aftermind.types.api_key import Right
+from aftermind.types.replay import DeadGroup, JobFilter
+from aftermind.web.pages import counting, frame
+from aftermind.web.pages.access import Seen, Viewer
+from aftermind.web.pages.pulse import Pulse, Sample
+
+RATE_OVER = timedelta(seconds=30)  # long enough to be calm, short enough to be now
+LATENCY_OVER = timedelta(minutes=5)
+SHARES = (0.5, 0.99)
+GROUPS = 1_000  # of dead letters that failed alike: beyond it the counts are "at least so many"
+FINISHED = "done"  # the outcome of a job that did what it was for
+
+router = APIRouter(route_class=frame.PageRoute)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One queue, of all tenants; dead letters are those of the viewer's own. None: the store does not answer."""
+
+    kind: str
+    runnable: int | None
+    age_seconds: float | None
+    running: int | None
+    waiting: int | None
+    dead: int | None
+    per_second: float
+
+
+@router.get("/", response_class=HTMLResponse)
+async def overview(request: Request, viewer: Seen) -> HTMLResponse:
+    """The whole page; its numbers and charts renew themselves."""
+    return frame.page(request, "overview.html", await _told(request, viewer), here="overview")
+
+
+@router.get("/overview/live", response_class=HTMLResponse)
+async def live(request: Request, viewer: Seen) -> HTMLResponse:
+    """The numbers alone."""
+    return frame.page(request, "_overview.html", await _told(request, viewer))
+
+
+@router.get("/overview/series")
+async def series(request: Request, viewer: Seen) -> JSONResponse:
+    """What the charts draw: of each sample what waits, what was finished a second, and how long recalls took."""
+    samples = await _pulse(request).samples()
+    told = {
+        "at": [sample.at.timestamp() for sample in samples],
+        "waiting": {kind.value: [_runnable(sample, kind) for sample in samples] for kind in _kinds(samples)},
+        "finished": {
+            kind.value: [_finished(samples[: place + 1]).get(kind.value) for place in range(len(samples))]
+            for kind in _kinds(samples)
+        },
+        "recall": _recall_series(samples),
+    }
+    return JSONResponse(told, headers={"Cache-Control": "no-store"})
+
+
+async def _told(request: Request, viewer: Seen) -> dict[str, object]:
+    memory, samples = viewer.memory, await _pulse(request).samples()
+    now = samples[-1]
+    before = _back(samples, LATENCY_OVER)
+    finished = _finished(samples)
+    recalls = counting.grown(before.counts, now.counts, "aftermind_recall_seconds_count", ("served_by",))
+    is_up = _is_up(now)
+    today = datetime.now(UTC).date()
+    is_told = is_up and viewer.may(Right.OPERATE)  # what letters say and models cost is for operators
+    spending = await memory.spending(namespace=viewer.namespace, since=today, everybody=True) if is_told else []
+    groups = await _groups(viewer) if is_told else None
+    return {
+        "health": now.health,
+        "rows": [_row(now, kind, finished, groups) for kind in JobKind],
+        "per_second": sum(finished.values()),
+        "fresh": counting.quantiles(before.counts, now.counts, "aftermind_freshness_seconds", "stage", SHARES),
+        "recall": counting.quantiles(before.counts, now.counts, "aftermind_recall_seconds", None, SHARES).get(""),
+        "recall_by": counting.quantiles(before.counts, now.counts, "aftermind_recall_seconds", "served_by", SHARES),
+        "recalls": {key[0]: round(count) for key, count in recalls.items()},
+        "degraded": _sum(counting.grown(before.counts, now.counts, "aftermind_recalls_degraded_total", ())),
+        "failures": counting.grown(before.counts, now.counts, "aftermind_failures_total", ("kind", "reason")),
+        "over": min(LATENCY_OVER, now.at - samples[0].at).total_seconds(),
+        "spending": spending,
+        "models": _by_model(spending),
+        "groups": groups or [],
+        "is_told": is_told,
+        "dead": None if groups is None else sum(group.count for group in groups),
+        "is_shared": exposition.FOLDER in os.environ,
+    }
+
+
+def _pulse(request: Request) -> Pulse:
+    pulse: Pulse = request.app.state.pulse
+    return pulse
+
+
+async def _groups(viewer: Viewer) -> Sequence[DeadGroup] | None:
+    try:
+        return await viewer.memory.dead.groups(JobFilter(namespace=viewer.namespace), limit=GROUPS)
+    except errors.InvalidSettings:  # a store of one process keeps no dead letters
+        return None
+
+
+def _is_up(sample: Sample) -> bool:
+    return any(part.name == "store" and part.state != "down" for part in sample.health.parts)
+
+
+def _row(now: Sample, kind: JobKind, finished: dict[str, float], groups: Sequence[DeadGroup] | None) -> Row:
+    work = next((row for row in now.health.work if row.kind == kind), None)
+    none = 0 if _is_up(now) else None
+    return Row(
+        kind=kind.value,
+        runnable=work.runnable if work else none,
+        age_seconds=work.age_seconds if work and work.runnable else None,
+        running=work.running if work else none,
+        waiting=work.waiting if work else none,
+        dead=None if groups is None else sum(group.count for group in groups if group.kind is kind),
+        per_second=finished.get(kind.value, 0.0),
+    )
+
+
+def _finished(samples: Sequence[Sample]) -> dict[str, float]:
+    """Jobs finished a second, by kind, lately."""
+    now, before = samples[-1], _back(samples, RATE_OVER)
+    seconds = (now.at - before.at).total_seconds()
+    if not seconds:
+        return {}
+    more = counting.grown(before.counts, now.counts, "aftermind_jobs_total", ("kind", "outcome"))
+    return {kind: count / seconds for (kind, outcome), count in more.items() if outcome == FINISHED}
+
+
+def _back(samples: Sequence[Sample], span: timedelta) -> Sample:
+    """The sample from which to count: the oldest that is not older than `span`."""
+    since = samples[-1].at - span
+    return next(sample for sample in samples if sample.at >= since)
+
+
+def _kinds(samples: Sequence[Sample]) -> list[JobKind]:
+    """Kinds of which there is something to draw; store always, so that an idle chart is a line and not a hole."""
+    done = _sum_by_kind(samples)
+    return [
+        kind
+        for kind in JobKind
+        if kind is JobKind.STORE or kind.value in done or any(_runnable(sample, kind) for sample in samples)
+    ]
+
+
+def _sum_by_kind(samples: Sequence[Sample]) -> set[str]:
+    more = counting.grown(samples[0].counts, samples[-1].counts, "aftermind_jobs_total", ("kind",))
+    return {key[0] for key in more}
+
+
+def _runnable(sample: Sample, kind: JobKind) -> int:
+    return next((row.runnable for row in sample.health.work if row.kind == kind), 0)
+
+
+def _recall_series(samples: Sequence[Sample]) -> dict[str, list[float | None]]:
+    found: dict[str, list[float | None]] = {"p50": [], "p99": []}
+    for place in range(len(samples)):
+        until = samples[: place + 1]
+        before, now = _back(until, RATE_OVER), until[-1]
+        took = counting.quantiles(before.counts, now.counts, "aftermind_recall_seconds", None, SHARES).get("")
+        for name, value in zip(found, took or (None, None), strict=True):
+            found[name].append(None if value is None else round(value * 1_000, 2))
+    return found
+
+
+def _by_model(spending: Sequence[Spending]) -> list[tuple[str, str, int, int, int, float]]:
+    """Model, kind of job, calls, tokens in and out, US dollars: of all users together, the dearest first."""
+    found: dict[tuple[str, str], list[Spent]] = {}
+    for each in spending:
+        found.setdefault((each.spent.model or "unknown", each.kind.value), []).append(each.spent)
+    rows = [
+        (
+            *key,
+            sum(each.calls for each in spent),
+            sum(each.tokens_in for each in spent),
+            sum(each.tokens_out for each in spent),
+            sum(each.cost_usd for each in spent),
+        )
+        for key, spent in found.items()
+    ]
+    return sorted(rows, key=lambda row: (-row[-1], -row[2], row[0]))
+
+
+def _sum(grown: dict[tuple[str, ...], float]) -> int:
+    return round(sum(grown.values()))

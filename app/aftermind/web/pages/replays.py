@@ -1,0 +1,129 @@
+"""Replays: freeze dead letters into a plan, look at what it would do, start it and watch it."""
+
+from typing import Annotated
+
+import orjson
+from fastapi import APIRouter, Form, HTTPException, Query, Request
+from fastapi.responses import HTMLResponse, RedirectResponse
+
+from aftermind import errors
+from aftermind.ledger.replays import CONCURRENCY, RATE, NewPlan
+from aftermind.types import JobKind, Json
+from aftermind.types.replay import ItemState, PlanId, ReplayMode, ReplayPlan
+from aftermind.web.pages import frame
+from aftermind.web.pages.access import OPERATES, Seen, Viewer
+from aftermind.web.pages.dead import Asked, is_of
+
+ITEMS = 50
+
+router = APIRouter(route_class=frame.PageRoute, dependencies=OPERATES)
+
+
+@router.post("/dead/plan", response_model=None)
+async def plan(
+    viewer: Seen,
+    filters: Asked,
+    reason: Annotated[str, Form()],
+    mode: Annotated[ReplayMode, Form()] = ReplayMode.RETRY,
+    rate: Annotated[float, Form()] = RATE,
+    concurrency: Annotated[int, Form()] = CONCURRENCY,
+    payload: Annotated[str, Form()] = "",
+) -> RedirectResponse:
+    """Freeze what fits into a draft. Nothing comes back before it is started."""
+    new = NewPlan(
+        name="one letter" if filters.id else "replay",
+        reason=reason,
+        actor=viewer.actor,
+        mode=mode,
+        overrides=_overrides(payload) if mode is ReplayMode.EDITED else {},
+        rate=rate,
+        concurrency=concurrency,
+    )
+    made = await viewer.memory.replays.plan(filters.wanted(viewer.namespace), new)
+    return RedirectResponse(frame.link("/dead/replay", plan=made.id), status_code=303)
+
+
+@router.get("/dead/replay", response_class=HTMLResponse)
+async def shown(request: Request, viewer: Seen, plan: Annotated[str, Query()]) -> HTMLResponse:
+    """A plan: the dry run while it is a draft, its progress afterwards."""
+    found = await _plan(viewer, plan)
+    return frame.page(
+        request,
+        "replay.html",
+        await _progress(viewer, found),
+        here="dead",
+        estimate=await viewer.memory.replays.estimate(found.id) if found.state == "draft" else None,
+        can_shadow=found.state == "draft" and JobKind.EXTRACT in await _kinds(viewer, found),
+    )
+
+
+@router.get("/dead/replay/progress", response_class=HTMLResponse)
+async def progress(request: Request, viewer: Seen, plan: Annotated[str, Query()]) -> HTMLResponse:
+    """How far a plan is; a piece that renews itself until the plan is final."""
+    return frame.page(request, "_replay.html", await _progress(viewer, await _plan(viewer, plan)))
+
+
+@router.post("/dead/replay/start", response_model=None)
+async def start(viewer: Seen, plan: Annotated[str, Form()]) -> RedirectResponse:
+    """Let a draft or a paused plan run."""
+    await viewer.memory.replays.start((await _plan(viewer, plan)).id)
+    return _to(plan)
+
+
+@router.post("/dead/replay/pause", response_model=None)
+async def pause(viewer: Seen, plan: Annotated[str, Form()]) -> RedirectResponse:
+    """Put nothing more in for now."""
+    await viewer.memory.replays.pause((await _plan(viewer, plan)).id, note=f"paused by {viewer.actor}")
+    return _to(plan)
+
+
+@router.post("/dead/replay/abort", response_model=None)
+async def abort(viewer: Seen, plan: Annotated[str, Form()]) -> RedirectResponse:
+    """Put nothing more in, for good."""
+    await viewer.memory.replays.abort((await _plan(viewer, plan)).id, note=f"aborted by {viewer.actor}")
+    return _to(plan)
+
+
+@router.post("/dead/replay/shadow", response_model=None)
+async def shadow(viewer: Seen, plan: Annotated[str, Form()]) -> RedirectResponse:
+    """Run a sample of the extractions without writing."""
+    await viewer.memory.replays.shadow((await _plan(viewer, plan)).id)
+    return _to(plan)
+
+
+async def _progress(viewer: Viewer, found: ReplayPlan) -> dict[str, object]:
+    replays = viewer.memory.replays
+    ended = sum(found.counts.get(state, 0) for state in (ItemState.DONE, ItemState.FAILED, ItemState.SKIPPED))
+    return {
+        "plan": found,
+        "ended": ended,
+        "is_moving": not found.state.is_final or found.counts.get(ItemState.REPLAYED, 0) > 0,
+        "items": await replays.items(found.id, limit=ITEMS),
+        "shadows": await replays.shadows(found.id),
+        "states": list(ItemState),
+    }
+
+
+async def _kinds(viewer: Viewer, found: ReplayPlan) -> set[JobKind | None]:
+    return {item.kind for item in await viewer.memory.replays.items(found.id, limit=ITEMS)}
+
+
+async def _plan(viewer: Viewer, plan_id: str) -> ReplayPlan:
+    found = await viewer.memory.replays.found(PlanId(plan_id))
+    if found is None or not is_of(found.filter, viewer.namespace):
+        raise HTTPException(404, f"There is no replay plan {plan_id}.")
+    return found
+
+
+def _overrides(told: str) -> dict[str, Json]:
+    try:
+        values = orjson.loads(told)
+    except orjson.JSONDecodeError as exc:
+        raise errors.InvalidFilter("payload", told[:80], f"it is not JSON: {exc}.") from exc
+    if not isinstance(values, dict):
+        raise errors.InvalidFilter("payload", told[:80], "it is a JSON object, which is laid over the payload.")
+    return values
+
+
+def _to(plan_id: str) -> RedirectResponse:
+    return RedirectResponse(frame.link("/dead/replay", plan=plan_id), status_code=303)

@@ -1,0 +1,160 @@
+"""The screens as people use them: a real browser, the real service as a process, real workers, Postgres and Redis."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import psutil
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, ConsoleMessage, Page, Response, async_playwright, expect
+
+from aftermind import Memory, Settings
+from tests.support.scripted_openai import ScriptedOpenAI, scripted_openai
+from tests.support.servers import Database, Servers
+from tests.support.waiting import wait_until
+
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+PATIENCE_MS = 20_000  # a first answer loads a provider's library, on a machine that runs other tests as well
+LISTENING = re.compile(r"running on (http://127\.0\.0\.1:\d+)")
+# A session is mined at once, and what fails is dead soon: nobody waits for a back-off that is tuned to people.
+QUICK = {
+    "extract_quiet_seconds": "0.2",
+    "extract_max_wait_seconds": "1.0",
+    "reconcile_seconds": "0.5",
+    "max_attempts": "2",
+    "backoff_base_seconds": "0.05",
+    "backoff_cap_seconds": "0.1",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """A running deployment: where its screens are, its memory, and the model provider that it asks."""
+
+    url: str
+    memory: Memory
+    provider: ScriptedOpenAI
+    database: Database
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[ScriptedOpenAI]:
+    """A model provider that does as it is told."""
+    with scripted_openai() as running:
+        yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def deployment(
+    servers: Servers, provider: ScriptedOpenAI, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Deployment]:
+    """Workers on all queues and the service, each a process of its own, over a database of this module."""
+    database, folder = servers.create_database(), tmp_path_factory.mktemp("deployment")
+    told = {
+        "database_url": database.app_url,
+        "relay_url": database.relay_url,
+        "broker_url": servers.redis_url,
+        "redis_prefix": f"browser-{uuid4().hex[:8]}:",
+        "state_dir": str(folder / "state"),
+        "embedder": "hash",
+        "extractor": "openai:scripted",
+        "chat_model": "scripted",
+        **QUICK,
+    }
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("AFTERMIND_", "OPENAI_"))}
+    env |= {f"AFTERMIND_{name.upper()}": value for name, value in told.items()}
+    env |= {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": provider.url}
+    env["AFTERMIND_REPLICA_URLS"] = f'["{database.app_replica_urls[0]}"]'
+    env["AFTERMIND_FLOWER_URL"] = "http://127.0.0.1:5577"
+    started = [
+        _start(["worker", "--queues", "all"], env, folder / "worker.log"),
+        _start(["web", "--port", "0"], env, folder / "web.log"),
+    ]
+    settings = Settings(**told, replica_urls=database.app_replica_urls, allow_owner=False)  # type: ignore[arg-type]
+    try:
+        async with Memory(settings=settings) as memory:
+            log = folder / "web.log"
+            url = await wait_until(lambda: _listening(log), timeout=60, description="the service listens")
+            yield Deployment(url=url, memory=memory, provider=provider, database=database)
+    finally:
+        _stop(started)
+        servers.drop_database(database)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    """The system's Chromium. Where there is none: an error under CI, a skip with the reason elsewhere."""
+    program = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    if program is None:
+        if os.environ.get("CI"):
+            raise RuntimeError("the screens are tested in Chromium, and none is installed")
+        pytest.skip("no Chromium is installed: apt-get install chromium")
+    expect.set_options(timeout=PATIENCE_MS)
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        await browser.close()
+
+
+@pytest.fixture
+def complaints() -> list[str]:
+    """What the browser complained of. A test that means to do something wrong takes out what it expects."""
+    return []
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def page(browser: Browser, deployment: Deployment, complaints: list[str]) -> AsyncIterator[Page]:
+    """A page of its own, on which nothing may go wrong unseen: no console error, no script error, no 5xx."""
+    context = await browser.new_context(base_url=deployment.url)
+    opened = await context.new_page()
+    opened.set_default_timeout(PATIENCE_MS)
+
+    def heard(message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            complaints.append(f"console: {message.text}")
+
+    def answered(response: Response) -> None:
+        if response.status >= 500:
+            complaints.append(f"{response.status} {response.url}")
+
+    opened.on("console", heard)
+    opened.on("pageerror", lambda error: complaints.append(f"script: {error}"))
+    opened.on("response", answered)
+    yield opened
+    await context.close()
+    assert not complaints
+
+
+@pytest.fixture
+def user() -> str:
+    """Somebody whom nobody has met before."""
+    return f"user-{uuid4().hex[:8]}"
+
+
+def _start(argv: list[str], env: dict[str, str], log: Path) -> psutil.Popen:
+    with log.open("wb") as out:
+        command = [sys.executable, "-m", "aftermind.cli", *argv]
+        return psutil.Popen(command, env=env, stdout=out, stderr=out, start_new_session=True)
+
+
+def _stop(started: list[psutil.Popen]) -> None:
+    for process in started:
+        process.terminate()
+    for process in started:
+        try:
+            process.wait(30)
+        except (subprocess.TimeoutExpired, psutil.TimeoutExpired):
+            process.kill()
+            process.wait()
+
+
+def _listening(log: Path) -> str:
+    found = LISTENING.search(log.read_text(errors="replace")) if log.exists() else None
+    return found.group(1) if found else ""

@@ -1,0 +1,101 @@
+"""Dead letters on their screen: a failure becomes one, is understood, replayed, and gone."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.browser.conftest import Deployment
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest.fixture
+def broken(deployment: Deployment) -> Iterator[None]:
+    """A provider whose answers cannot be used, for as long as a test says so."""
+    deployment.provider.script.faults = {"refusal": 1.0}
+    yield
+    deployment.provider.script.faults = {}
+
+
+async def bury(deployment: Deployment, user: str, text: str) -> None:
+    """Let a turn's extraction die."""
+    await deployment.memory.remember(text, user_id=user, session_id="s1")
+
+    async def is_dead() -> bool:
+        return (await deployment.memory.progress(user_id=user)).dead > 0
+
+    await wait_until(is_dead, timeout=30, description=f"the letter of {user}")
+
+
+async def test_a_failure_is_a_dead_letter_is_replayed_and_is_gone(
+    deployment: Deployment, broken: None, page: Page, user: str
+) -> None:
+    said = f"I live in Oslo, says {user}."
+    await bury(deployment, user, said)
+    await page.goto("/dead")
+    await page.get_by_label("User").fill(user)
+    await page.get_by_role("button", name="Filter").click()
+    row = page.get_by_role("region", name="Dead letters", exact=True).get_by_role("row").filter(has_text=user)
+    await expect(row).to_have_count(1)
+    await row.get_by_role("link").click()
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("Extract")
+
+    deployment.provider.script.faults = {}
+    deployment.provider.script.facts[said] = [{"subject": "user", "predicate": "lives_in", "object": "Oslo"}]
+    await page.get_by_label("Why it can succeed now").fill("The provider answers again.")
+    await page.get_by_role("button", name="Plan a replay").click()
+    await expect(page.get_by_role("heading", name="What it would do")).to_be_visible()
+    assert (await deployment.memory.progress(user_id=user)).dead == 1  # a dry run brings nothing back
+    await page.get_by_role("button", name="Start").click()
+
+    await expect(page.locator("#moving")).to_contain_text("1 of 1 have ended", timeout=30_000)
+    await expect(page.locator("#moving").get_by_text("done").first).to_be_visible()
+    await page.goto(f"/dead?user={user}")
+    await expect(page.get_by_role("heading", name="Letters", exact=True)).to_have_count(0)
+    await page.goto(f"/memory/facts?user={user}")
+    await expect(page.get_by_text("Oslo")).to_be_visible()
+
+
+async def test_discarding_asks_first_and_keeps_why(deployment: Deployment, broken: None, page: Page, user: str) -> None:
+    await bury(deployment, user, f"Nothing that matters to {user}.")
+    await page.goto(f"/dead?user={user}")
+    await page.get_by_label("Why; it is kept").fill("only a test")
+
+    await page.get_by_role("button", name="Discard 1").click()
+    await page.get_by_role("button", name="Cancel").click()
+    assert (await deployment.memory.progress(user_id=user)).dead == 1
+    await page.get_by_role("button", name="Discard 1").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Discard").click()
+
+    await expect(page.get_by_role("status")).to_contain_text("Discarded 1.")
+    assert (await deployment.memory.progress(user_id=user)).dead == 0
+
+
+async def test_a_letter_is_edited_before_it_comes_back(
+    deployment: Deployment, broken: None, page: Page, user: str, complaints: list[str]
+) -> None:
+    await bury(deployment, user, f"I am edited, says {user}.")
+    await page.goto(f"/dead?user={user}")
+    await page.get_by_role("region", name="Dead letters", exact=True).get_by_role("link").first.click()
+    await page.get_by_label("How").select_option("edited")
+    await page.get_by_text("Edit the payload").click()
+    await page.get_by_label("Laid over the payload").fill("not json")
+    await page.get_by_label("Why it can succeed now").fill("by hand")
+    await page.get_by_role("button", name="Plan a replay").click()
+    await expect(page.get_by_role("alert")).to_contain_text("it is not JSON")
+    assert "422" in complaints.pop()
+
+    await page.go_back()
+    await page.get_by_label("How").select_option("edited")
+    await page.get_by_text("Edit the payload").click()
+    await page.get_by_label("Laid over the payload").fill('{"max_tokens": 5}')
+    await page.get_by_label("Why it can succeed now").fill("by hand")
+    await page.get_by_role("button", name="Plan a replay").click()
+
+    await expect(page.get_by_text("with parts of the payload replaced")).to_be_visible()
+    await expect(page.locator(".xml")).to_contain_text('"max_tokens": 5')
+    await page.get_by_role("button", name="Abort").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Abort").click()
+    await expect(page.locator("#moving")).to_contain_text("aborted")
