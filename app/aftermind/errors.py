@@ -6,7 +6,7 @@ AftermindError
 │   ├── InvalidMessage      role, content, metadata or time of a message
 │   ├── MessageTooLarge     a message over the size limit
 │   ├── InvalidQuery        a recall or search
-│   ├── InvalidFact, InvalidBlock, InvalidFilter, InvalidKey
+│   ├── InvalidFact, InvalidBlock, InvalidFilter, InvalidKey, InvalidWebhook
 │   └── InvalidSettings     a URL, a name or a combination of settings
 ├── Unavailable             something does not answer; the same call may work later
 │   ├── StoreUnavailable, RedisUnavailable, BrokerUnavailable, SpoolUnavailable, ArchiveUnavailable
@@ -121,6 +121,14 @@ class InvalidBlock(InvalidInput):
 
 class InvalidKey(InvalidInput):
     """A key to the service that cannot be made: its name, its rights or its time."""
+
+    def __init__(self, field: str, value: object, why: str) -> None:
+        self.field, self.value, self.why = field, value, why
+        super().__init__(f"{field}={_shown(value)}: {why}")
+
+
+class InvalidWebhook(InvalidInput):
+    """A webhook whose address, kinds of events or description cannot be used."""
 
     def __init__(self, field: str, value: object, why: str) -> None:
         self.field, self.value, self.why = field, value, why

@@ -19,6 +19,7 @@ from aftermind.faces.parts import Parts
 from aftermind.faces.retention import Retention
 from aftermind.faces.watch import Watch
 from aftermind.faces.ways import Accept
+from aftermind.faces.webhooks import Webhooks
 from aftermind.faces.wiring import open_parts
 from aftermind.ledger.base import Spending
 from aftermind.ledger.replays import DeadLetters, Replays
@@ -87,6 +88,7 @@ class Memory:
         self.blocks = Blocks(self._parts)
         self.jobs = Jobs(self._parts)
         self.keys = Keys(self._parts)
+        self.webhooks = Webhooks(self._parts)
 
     # the two that every agent needs
 

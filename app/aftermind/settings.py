@@ -266,6 +266,21 @@ class Settings(BaseSettings):
         60.0, gt=0, description="How often what is old is looked for: finished jobs, attempts, events, tombstones."
     )
 
+    # webhooks
+    webhook_patience_hours: float = Field(
+        72.0,
+        gt=0,
+        description="A webhook that took nothing for so long is disabled; shorter than `event_retention_days`.",
+    )
+    webhook_allow_private: bool = Field(
+        False,
+        description="Let webhooks lead into private networks and to this machine, also by plain HTTP: for receivers of your own.",
+    )
+    webhook_key: SecretStr | None = Field(
+        None,
+        description="Keys that seal webhooks' secrets, 32 bytes each as URL-safe base64, separated by commas: the first seals, any opens. The same for web processes and workers. None: `webhook.key` in `state_dir`, made when needed.",
+    )
+
     # process
     shutdown_grace_seconds: float = Field(
         20.0, gt=0, description="After SIGTERM, what still runs so long is handed back. Kubernetes kills after 30."

@@ -15,6 +15,7 @@ from aftermind.faces.facts import Facts as AsyncFacts
 from aftermind.faces.jobs import Jobs as AsyncJobs
 from aftermind.faces.keys import Keys as AsyncKeys
 from aftermind.faces.retention import Retention as AsyncRetention
+from aftermind.faces.webhooks import Webhooks as AsyncWebhooks
 from aftermind.ledger.replays import DeadLetters, Replays
 from aftermind.memory import Memory as AsyncMemory
 from aftermind.receipt import Receipt as AsyncReceipt
@@ -132,6 +133,19 @@ class Keys(_Face):
     any = _blocking(AsyncKeys.any)
 
 
+class Webhooks(_Face):
+    """`memory.webhooks`, without await."""
+
+    def __init__(self, behind: AsyncWebhooks) -> None:
+        self._behind = behind
+
+    add = _blocking(AsyncWebhooks.add)
+    list = _blocking(AsyncWebhooks.list)
+    get = _blocking(AsyncWebhooks.get)
+    remove = _blocking(AsyncWebhooks.remove)
+    enable = _blocking(AsyncWebhooks.enable)
+
+
 class Dead(_Face):
     """`memory.dead`, without await."""
 
@@ -185,6 +199,7 @@ class Memory(_Face):
         self.settings, self.namespace = self._behind.settings, self._behind.namespace
         self.facts, self.blocks = Facts(self._behind.facts), Blocks(self._behind.blocks)
         self.jobs, self.keys = Jobs(self._behind.jobs), Keys(self._behind.keys)
+        self.webhooks = Webhooks(self._behind.webhooks)
 
     @property
     def dead(self) -> Dead:

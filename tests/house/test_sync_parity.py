@@ -14,6 +14,7 @@ from aftermind.faces.facts import Facts
 from aftermind.faces.jobs import Jobs
 from aftermind.faces.keys import Keys
 from aftermind.faces.retention import Retention
+from aftermind.faces.webhooks import Webhooks
 from aftermind.ledger.replays import DeadLetters, Replays
 
 PAIRS: list[tuple[type, type]] = [
@@ -23,6 +24,7 @@ PAIRS: list[tuple[type, type]] = [
     (Blocks, aftermind.sync.Blocks),
     (Jobs, aftermind.sync.Jobs),
     (Keys, aftermind.sync.Keys),
+    (Webhooks, aftermind.sync.Webhooks),
     (DeadLetters, aftermind.sync.Dead),
     (Replays, aftermind.sync.Plans),
     (Retention, aftermind.sync.Retention),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from aftermind import errors
-from aftermind.db import pruning
+from aftermind.db import pruning, webhooks
 from aftermind.db.base import Transaction
 from aftermind.db.leader import leading
 from aftermind.faces.retention import Retention
@@ -41,7 +41,14 @@ class Janitor:
         try:
             async with leading(self.runtime.db, LEADER) as is_leader:
                 if is_leader:
-                    for step in (self._jobs, self._attempts, self._events, self._tombstones, self._vectors):
+                    for step in (
+                        self._jobs,
+                        self._attempts,
+                        self._events,
+                        self._deliveries,
+                        self._tombstones,
+                        self._vectors,
+                    ):
                         is_more = await self._tried(step) or is_more
             async with leading(self.runtime.db, f"{LEADER}.retention") as is_leader:
                 if is_leader:
@@ -69,6 +76,9 @@ class Janitor:
     async def _events(self) -> bool:
         age = timedelta(days=self.runtime.settings.event_retention_days)
         return await self._batches(lambda: self.runtime.events.prune(older_than=age, limit=BATCH_ROWS))
+
+    async def _deliveries(self) -> bool:
+        return await self._batches(lambda: self._own(lambda tx: webhooks.prune(tx, limit=BATCH_ROWS)))
 
     async def _tombstones(self) -> bool:
         age = timedelta(days=self.runtime.settings.tombstone_retention_days)

@@ -19,7 +19,7 @@ from aftermind.settings import Settings
 from aftermind.telemetry import tracing
 from aftermind.wire import queues
 from aftermind_tasks.runtime import Runtime, open_runtime
-from aftermind_workers import config, metrics, readiness, reconciler, replayer
+from aftermind_workers import config, courier, metrics, readiness, reconciler, replayer
 from aftermind_workers.limits import Gates
 from aftermind_workers.loop import LoopThread
 from aftermind_workers.observer import Counting
@@ -151,6 +151,7 @@ def _begin(settings: Settings, names: frozenset[str]) -> None:
         # An understudy: whoever holds the advisory lock does the work, so an operator who starts store workers
         # and nothing else has a reconciler all the same.
         worker.loop.submit(reconciler.run(worker.runtime, until=lambda: worker.is_stopping, pause=worker.pause))
+        worker.loop.submit(courier.run(worker.runtime, until=lambda: worker.is_stopping, pause=worker.pause))
     if queues.REPLAY in names:
         worker.loop.submit(replayer.run(worker.runtime, until=lambda: worker.is_stopping, pause=worker.pause))
 

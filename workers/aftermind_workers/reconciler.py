@@ -3,6 +3,7 @@
 Run it as a process of its own: `python -m aftermind_workers.reconciler`. Store workers run it as understudies, so that
 a deployment of workers alone has one too. Only one does the work at any moment, whoever gets the advisory lock for the
 tick; it lives in a transaction with an idle limit, so that a leader who is frozen in the middle of a tick loses it.
+Beside it runs a courier, wherever it runs.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ from aftermind.types import JobId
 from aftermind.wire import queues
 from aftermind.wire.epoch import ensure_epoch
 from aftermind_tasks.runtime import Runtime, open_runtime
-from aftermind_workers import janitor, metrics, readiness
+from aftermind_workers import courier, janitor, metrics, readiness
 
 log = logging.getLogger(__name__)
 
@@ -159,7 +160,9 @@ async def _main() -> None:
 
     log.info("reconciler starts", extra={"every_seconds": runtime.settings.reconcile_seconds})
     try:
-        await run(runtime, until=stop.is_set, pause=pause)
+        await asyncio.gather(
+            run(runtime, until=stop.is_set, pause=pause), courier.run(runtime, until=stop.is_set, pause=pause)
+        )
     finally:
         await runtime.close()
 

@@ -23,6 +23,7 @@ from aftermind.cli import (
     retention,
     stack,
     web,
+    webhooks,
     worker,
 )
 
@@ -47,6 +48,7 @@ for family in (
     worker,
     web,
     keys,
+    webhooks,
     migrate,
     redis_acl,
     doctor,

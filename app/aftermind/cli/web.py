@@ -1,5 +1,6 @@
 """`aftermind web`: the service."""
 
+import resource
 from typing import Annotated
 
 import typer
@@ -10,6 +11,7 @@ from aftermind.memory import Memory
 from aftermind.types.hosts import is_loopback
 
 LOOPBACK = "127.0.0.1"
+OTHER_FILES = 1_024  # beside listeners: requests, databases, Redis
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on. Default: AFTERMIND_WEB_HOST.")]
 Port = Annotated[int | None, typer.Option(min=0, max=65535, help="Default: AFTERMIND_WEB_PORT.")]
@@ -28,6 +30,7 @@ def web(*, host: Host = None, port: Port = None) -> None:
     import uvicorn
 
     settings = console.settings()
+    _allow_sockets(settings.web_max_listeners)
     uvicorn.run(
         "aftermind.web:create_app",
         factory=True,
@@ -36,6 +39,15 @@ def web(*, host: Host = None, port: Port = None) -> None:
         log_level="info",
         proxy_headers=False,  # who is near is judged by the connection itself
     )
+
+
+def _allow_sockets(listeners: int) -> None:
+    """Raise what a shell allows (1,024 files, often) as far as this process may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = listeners + OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _host(wanted: str) -> str:

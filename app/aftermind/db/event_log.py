@@ -36,13 +36,20 @@ _NUMBERS = text(
     RETURNING namespace, user_id, last
     """
 )
+# With the deliveries to webhooks that want them: of the same transaction, so that none can be missed.
 _APPEND = text(
     """
-    INSERT INTO aftermind.events (namespace, user_id, seq, id, event)
-    SELECT namespace, user_id, seq, id, CAST(event AS jsonb)
-    FROM unnest(CAST(:namespaces AS text[]), CAST(:users AS text[]), CAST(:seqs AS bigint[]), CAST(:ids AS text[]),
-                CAST(:events AS text[])) AS given (namespace, user_id, seq, id, event)
-    ON CONFLICT DO NOTHING
+    WITH kept AS (
+        INSERT INTO aftermind.events (namespace, user_id, seq, id, event)
+        SELECT namespace, user_id, seq, id, CAST(event AS jsonb)
+        FROM unnest(CAST(:namespaces AS text[]), CAST(:users AS text[]), CAST(:seqs AS bigint[]), CAST(:ids AS text[]),
+                    CAST(:events AS text[])) AS given (namespace, user_id, seq, id, event)
+        ON CONFLICT DO NOTHING RETURNING namespace, user_id, seq, event
+    )
+    INSERT INTO aftermind.webhook_deliveries (namespace, user_id, seq, webhook_id)
+    SELECT kept.namespace, kept.user_id, kept.seq, hooks.id
+    FROM kept JOIN aftermind.webhooks AS hooks ON hooks.namespace = kept.namespace
+      AND (hooks.events = '{}' OR kept.event ->> 'event' = ANY(hooks.events))
     """
 )
 # `events_unpublished`; one relay at a time, and not what its own worker is publishing at this moment.

@@ -349,3 +349,39 @@ EVENTS = Table(
     _time("created_at", now=True),
     _time("published_at"),
 )
+
+WEBHOOKS = Table(
+    "webhooks",
+    METADATA,
+    _key("namespace"),
+    Column("id", Uuid, primary_key=True),
+    Column("url", Text, nullable=False),
+    Column("events", ARRAY(Text), nullable=False, server_default=text("'{}'")),
+    Column("secret", LargeBinary, nullable=False),  # sealed: events.sealing
+    Column("description", Text, nullable=False, server_default=text("''")),
+    Column("is_disabled", Boolean, nullable=False, server_default=text("false")),
+    Column("reason", Text),
+    Column("failures", Integer, nullable=False, server_default=text("0")),  # in a row
+    _time("failing_since"),
+    _time("due_at", now=True),  # before it nothing is posted to it
+    _time("delivered_at"),
+    _time("created_at", now=True),
+)
+
+WEBHOOK_DELIVERIES = Table(
+    "webhook_deliveries",
+    METADATA,
+    _key("namespace"),
+    _key("user_id"),
+    Column("seq", BigInteger, primary_key=True),
+    Column("webhook_id", Uuid, primary_key=True),
+    Column("is_failed", Boolean, nullable=False, server_default=text("false")),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    _time("due_at", now=True),
+    Column("token", Uuid),
+    Column("error", Text),
+    _time("created_at", now=True),
+    ForeignKeyConstraint(
+        ["namespace", "user_id", "seq"], [EVENTS.c.namespace, EVENTS.c.user_id, EVENTS.c.seq], ondelete="CASCADE"
+    ),
+)

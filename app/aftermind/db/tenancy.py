@@ -21,7 +21,16 @@ from aftermind.db.tables import SCHEMA, VERSION_TABLE
 APP, RELAY = "aftermind_app", "aftermind_relay"
 
 # What tells of work and not of memory: the relay reads and writes it across tenants.
-LEDGER = ("jobs", "job_attempts", "job_follows", "spending", "events", "event_counters")
+LEDGER = (
+    "jobs",
+    "job_attempts",
+    "job_follows",
+    "spending",
+    "events",
+    "event_counters",
+    "webhooks",
+    "webhook_deliveries",
+)
 OPERATORS = ("replay_plans", "replay_items")  # of no tenant: they name jobs of many
 READ_BY_RELAY = ("users", "retention")  # ids, how far their index is, what is kept how long: the reconciler looks
 SHARED = ("meta", VERSION_TABLE)

@@ -124,6 +124,13 @@ KINDS: dict[str, type[MemoryEvent]] = {
 }
 
 
+# Those that are rows of the record; the others are told live alone.
+KEPT = tuple(
+    kind.event
+    for kind in (MemoryUpdateStarted, MemoryUpdateCompleted, MemoryUpdateFailed, MemoryEmbedded, MemoryFactsExtracted)
+)
+
+
 def from_json(data: dict[str, Any]) -> MemoryEvent:  # Any: JSON as it arrives
     """The event that `to_json` wrote. A later release's fields are dropped; an unknown event raises UnknownPayload."""
     kind = KINDS.get(data.get("event", ""))

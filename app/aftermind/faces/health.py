@@ -117,6 +117,7 @@ async def health(parts: Parts) -> Health:
         looks.append(_look("redis", lambda: _redis(parts)))
         looks.append(_look("spool", lambda: _spool(parts), needed=False))
         looks.append(_look("models", lambda: _models(parts), needed=False))
+        looks.append(_look("webhooks", lambda: _webhooks(parts), needed=False))
     seen, work, waiting, paused, _ = await asyncio.gather(
         asyncio.gather(*looks), _work(parts), _waiting(parts), _paused(parts), parts.routing.look()
     )
@@ -187,6 +188,17 @@ async def _models(parts: Parts) -> str:
         return "no provider is paused"
     told = (f"{each.provider} is not asked for {each.wait_seconds:.0f} s: {each.why}" for each in paused)
     return f"!{'; '.join(told)}. Its jobs wait."
+
+
+async def _webhooks(parts: Parts) -> str:
+    """Those of the memory's own tenant: what is told of others is theirs to see."""
+    from aftermind.db import webhooks  # SQLAlchemy is for those who use Postgres
+
+    async with parts.db.transaction(namespace=parts.namespace, read_only=True) as tx:
+        disabled, failing = await webhooks.unwell(tx, parts.namespace)
+    if not disabled and not failing:
+        return "none fails"
+    return f"!{disabled} disabled, {failing} failing: `aftermind webhooks list` says why. What they miss waits."
 
 
 def _replica(name: str, state: str) -> Component:

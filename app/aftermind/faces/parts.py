@@ -67,7 +67,7 @@ class Parts:
     def kept(self, found: T | None) -> T:
         """What only a database keeps: dead letters, plans, keys … Raises `InvalidSettings` where there is none."""
         if found is None:
-            why = "jobs run in this process, which keeps no dead letters, plans, policies and keys. Use Postgres."
+            why = "jobs run in this process, which keeps no dead letters, plans, keys and webhooks. Use Postgres."
             raise errors.InvalidSettings("store", "inmemory", why)
         return found
 

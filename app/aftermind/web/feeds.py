@@ -24,6 +24,7 @@ from aftermind.types import Scope
 log = logging.getLogger(__name__)
 
 BOX_FRAMES = 256  # waiting for a listener that takes nothing; frames are shared by all listeners of an owner
+READERS = 4  # of the record at once: after a restart thousands come again, and wait here instead of at the pool
 TURN_FRAMES = 32  # after which a feed lets its listeners have a turn of the loop
 AGAIN_SECONDS = 1.0  # after which a feed whose store does not answer is tried again
 BEAT_SECONDS = 15.0  # of silence: shorter than what proxies close a connection after
@@ -97,8 +98,9 @@ class Box:
 class Feed:
     """The events of one owner, from the first listener to the last. `at` is the number of the newest one heard."""
 
-    def __init__(self, memory: Memory, owner: Scope) -> None:
+    def __init__(self, memory: Memory, owner: Scope, gate: asyncio.Semaphore) -> None:
         self._memory, self._named = memory, Named(user_id=owner.user_id, namespace=owner.namespace)
+        self._gate = gate
         self.boxes: set[Box] = set()
         self.at = 0
         self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -107,7 +109,8 @@ class Feed:
     async def record(self, seen: int, upto: int) -> AsyncIterator[Frame]:
         """The frames that are kept after a number, up to another."""
         while seen < upto:
-            found = await self._memory.past_events(**self._named, after=str(seen))
+            async with self._gate:
+                found = await self._memory.past_events(**self._named, after=str(seen))
             for event in found:
                 yield Frame.of(event)
                 seen = int(event.cursor or seen)
@@ -116,7 +119,8 @@ class Feed:
 
     async def _run(self) -> None:
         try:
-            self.at = int(await self._memory.event_cursor(**self._named))
+            async with self._gate:
+                self.at = int(await self._memory.event_cursor(**self._named))
         except Exception as exc:  # of whatever kind: each listener of this feed raises it as its own
             self.begun.set_exception(exc)
             self.begun.exception()  # seen, also where every listener has gone meanwhile
@@ -191,6 +195,7 @@ class Feeds:
     def __init__(self, memory: Memory, *, most: int) -> None:
         self._memory, self._most = memory, most
         self._feeds: dict[Scope, Feed] = {}
+        self._gate = asyncio.Semaphore(READERS)
         self._is_closed = False
         self.listeners = 0
 
@@ -204,7 +209,7 @@ class Feeds:
             raise errors.TooManyListeners(self._most)
         feed = self._feeds.get(owner)
         if feed is None:
-            feed = self._feeds[owner] = Feed(self._memory, owner)
+            feed = self._feeds[owner] = Feed(self._memory, owner, self._gate)
         feed.boxes.add(box)
         self.listeners += 1
         if self._is_closed:

@@ -16,6 +16,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from aftermind import errors
 from aftermind.web.feeds import Listener
 
 SEND_SECONDS = 30.0  # a client that takes nothing for so long is cut off
@@ -44,7 +45,7 @@ class EventStream(Response):
             async for piece in self._listener.pieces():
                 await self._piece(send, piece)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
-        except (TimeoutError, OSError):
+        except (TimeoutError, OSError, errors.Unavailable):
             pass  # returning without an end closes the connection: the client knows its last id
         finally:
             self._listener.leave()

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import httpx
 import pytest
@@ -223,6 +223,27 @@ async def test_a_stream_ends_in_time_for_its_key_to_be_asked_for_again(
         assert await stream.ended()
 
 
+async def test_one_listener_too_many_is_refused_and_the_others_stay(rig: Rig, serve: Callable[..., object]) -> None:
+    base = await serve(web_max_listeners=2)
+
+    async with listening(base, PATH) as one:
+        async with listening(base, PATH), listening(base, PATH) as third:
+            assert third.status == 503
+        async with httpx.AsyncClient() as client:
+            await wait_until(lambda: _is_taken(client, base), description="a place that is free again is given away")
+        kept = await rig.tell(completed())
+        assert told(await one.next(1)) == ids(kept)
+
+
+@pytest.mark.parametrize("cursor", ["yesterday", "-1", "1.5", "9" * 40, "٣"])
+async def test_a_cursor_that_is_none_is_refused(cursor: str, serve: Callable[..., object]) -> None:
+    async with httpx.AsyncClient() as client:
+        answer = await client.get(f"{await serve()}{PATH}?after={quote(cursor)}")
+
+    assert answer.status_code == 422
+    assert "cursor" in answer.text
+
+
 def test_a_service_that_is_stopped_sends_its_listeners_away(database: Database, redis_url: str, tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -271,6 +292,11 @@ async def _nobody_subscribes(url: str) -> bool:
 
 async def _read_line(reader: asyncio.StreamReader, wanted: bytes) -> bool:
     return (await reader.readline()).rstrip() == wanted
+
+
+async def _is_taken(client: httpx.AsyncClient, base: str) -> bool:
+    async with client.stream("GET", f"{base}{PATH}") as answer:
+        return answer.status_code == 200
 
 
 async def _answers(base: str) -> bool:

@@ -32,10 +32,12 @@ class Planted:
     fact_id: str
     dead_id: str
     plan_id: str
+    webhook_id: str
 
     def path(self, template: str) -> str:
         """A route's path with all of them in it."""
         names = {"user_id": USER, "name": "secret", "fact_id": self.fact_id, "plan_id": self.plan_id}
+        names["webhook_id"] = self.webhook_id
         job = self.dead_id if template.startswith("/v1/dead") else self.job_id
         return template.format(**names, job_id=job)
 
@@ -51,6 +53,7 @@ class Operation:
 
 PLAN = {"filter": FILTER, "name": "again", "reason": "a test", "actor": "me"}
 FACT = {"subject": "user", "predicate": "likes", "object": "tea"}
+HOOK = {"url": "https://1.1.1.1/", "events": ["MemoryUpdateFailed"]}  # a kind of which nothing comes here
 OPERATIONS = {
     ("GET", "/v1/whoami"): Operation("read"),
     ("GET", "/v1/spending"): Operation("operate"),
@@ -93,6 +96,11 @@ OPERATIONS = {
     ("POST", "/v1/replays/{plan_id}/start"): Operation("operate"),
     ("POST", "/v1/replays/{plan_id}/pause"): Operation("operate", {"note": "wait"}),
     ("POST", "/v1/replays/{plan_id}/abort"): Operation("operate", {"note": "stop"}),
+    ("POST", "/v1/webhooks"): Operation("operate", HOOK),
+    ("GET", "/v1/webhooks"): Operation("operate"),
+    ("GET", "/v1/webhooks/{webhook_id}"): Operation("operate"),
+    ("POST", "/v1/webhooks/{webhook_id}/enable"): Operation("operate"),
+    ("DELETE", "/v1/webhooks/{webhook_id}"): Operation("operate"),
 }
 EACH = pytest.mark.parametrize(("method", "path"), list(OPERATIONS), ids=lambda value: value)
 
@@ -109,12 +117,15 @@ def planted(service: Service, worker: None, owner_url: str) -> Planted:
     with service.client() as ours:
         made = ours.post("/v1/replays", json={**PLAN, "name": CANARY})
         assert made.status_code == 201, made.text
+        hook = ours.post("/v1/webhooks", json={**HOOK, "description": CANARY})
+        assert hook.status_code == 201, hook.text
     return Planted(
         episode_id=str(receipt.episode_ids[0]),
         job_id=str(receipt.job_id),
         fact_id=str(fact.id),
         dead_id=dead,
         plan_id=made.json()["id"],
+        webhook_id=hook.json()["id"],
     )
 
 
@@ -183,6 +194,7 @@ def test_what_is_looked_for_would_be_seen_with_a_key_of_ours(service: Service, p
     assert {path.removeprefix("/v1/users/{user_id}/").removeprefix("/v1/") for path in seen} == {
         *("episodes", "context", "export", "facts", "facts/{fact_id}/why", "blocks", "blocks/{name}"),
         *("jobs", "dead", "dead/groups", "dead/{job_id}", "replays", "replays/{plan_id}"),
+        *("webhooks", "webhooks/{webhook_id}"),
     }
 
 
@@ -267,4 +279,5 @@ def _everything(service: Service) -> dict[str, Any]:
         whole: dict[str, Any] = ours.get(f"/v1/users/{USER}/export").json()
         whole["dead"] = ours.get("/v1/dead").json()
         whole["plans"] = ours.get("/v1/replays").json()
+        whole["webhooks"] = ours.get("/v1/webhooks").json()
     return whole

@@ -3,7 +3,7 @@
 from fastapi import APIRouter
 
 from aftermind.web import problems
-from aftermind.web.routes import blocks, events, facts, jobs, letters, memory, replays, rows, whole
+from aftermind.web.routes import blocks, events, facts, jobs, letters, memory, replays, rows, webhooks, whole
 
 VERSION = "/v1"
 
@@ -11,6 +11,6 @@ VERSION = "/v1"
 def router() -> APIRouter:
     """All of them."""
     made = APIRouter(prefix=VERSION, responses=problems.RESPONSES)
-    for each in (memory, rows, facts, blocks, events, whole, jobs, letters, replays):
+    for each in (memory, rows, facts, blocks, events, whole, jobs, letters, replays, webhooks):
         made.include_router(each.router)
     return made

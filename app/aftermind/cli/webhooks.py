@@ -1,0 +1,85 @@
+"""`aftermind webhooks`: where a namespace's events are posted to."""
+
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from aftermind import errors
+from aftermind.cli import console
+from aftermind.cli.console import Namespace, out
+from aftermind.memory import Memory
+from aftermind.types.webhook import NewWebhook, Webhook
+
+webhooks = typer.Typer(help="Where events are posted to: make, list, enable and remove webhooks.", no_args_is_help=True)
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="Its id, as `list` shows it.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.add_typer(webhooks, name="webhooks")
+
+
+@webhooks.command()
+def add(
+    url: Annotated[str, typer.Argument(help="https:// of the public internet.")],
+    *,
+    event: Annotated[
+        list[str] | None, typer.Option("--event", "-e", help="Of this kind, as MemoryUpdateCompleted. May be repeated.")
+    ] = None,
+    description: Annotated[str, typer.Option(help="What it is for.")] = "",
+    namespace: Namespace = None,
+) -> None:
+    """Make a webhook and print its secret, once: it signs what is posted there (Standard Webhooks)."""
+
+    async def work(memory: Memory) -> NewWebhook:
+        return await memory.webhooks.add(url, events=event or (), description=description, namespace=namespace)
+
+    made = console.with_memory(work)
+    kinds = ", ".join(made.webhook.events) or "every kind"
+    told = f"Webhook [bold]{made.webhook.id}[/] of namespace {escape(made.webhook.namespace)!r} gets {kinds}."
+    console.err.print(f"{told} Keep its secret: it is not shown again.")
+    out.print(made.secret, markup=False)
+
+
+@webhooks.command("list")
+def list_(*, namespace: Namespace = None) -> None:
+    """Show the webhooks of a namespace, and how each goes."""
+    found = console.with_memory(lambda memory: memory.webhooks.list(namespace=namespace))
+    out.print(_table(found) if found else "This namespace has no webhook. `aftermind webhooks add URL` makes one.")
+
+
+@webhooks.command()
+def enable(webhook_id: Id, *, namespace: Namespace = None) -> None:
+    """Try one again that fails or was disabled, with all that waits for it."""
+    if not console.with_memory(lambda memory: memory.webhooks.enable(webhook_id, namespace=namespace)):
+        raise errors.NotThere("webhook", webhook_id)
+    out.print(f"{webhook_id} is tried again.")
+
+
+@webhooks.command()
+def remove(webhook_id: Id, *, namespace: Namespace = None) -> None:
+    """Delete one, with what waits for it."""
+    if not console.with_memory(lambda memory: memory.webhooks.remove(webhook_id, namespace=namespace)):
+        raise errors.NotThere("webhook", webhook_id)
+    out.print(f"{webhook_id} gets nothing any more.")
+
+
+def _table(found: list[Webhook]) -> Table:
+    shown = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("id", "url", "events", "waiting", "given up", "state"):
+        shown.add_column(title, justify="right" if title in ("waiting", "given up") else "left", overflow="fold")
+    for hook in found:
+        kinds = ", ".join(hook.events) or "all"
+        shown.add_row(str(hook.id), escape(hook.url), kinds, f"{hook.waiting:,}", f"{hook.failed:,}", _state(hook))
+    return shown
+
+
+def _state(hook: Webhook) -> str:
+    if hook.is_disabled:
+        return f"[red]disabled[/]: {escape(hook.reason or '')}"
+    if hook.failing_since is not None:
+        return f"[yellow]failing since {console.when(hook.failing_since)}[/]: {escape(hook.reason or '')}"
+    return "[green]well[/]" if hook.delivered_at else "nothing posted yet"

@@ -1,0 +1,56 @@
+"""Where a tenant wants its events posted to, and how that goes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NewType
+from uuid import UUID
+
+WebhookId = NewType("WebhookId", UUID)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Webhook:
+    """A tenant's endpoint. `events` are names of kinds, empty for all. `reason`: what went wrong last, or why it is
+    disabled; `failing_since` is set from the first failure to the next success. `waiting` counts deliveries to come,
+    `failed` those that were given up.
+    """
+
+    id: WebhookId
+    namespace: str
+    url: str
+    events: tuple[str, ...] = ()
+    description: str = ""
+    is_disabled: bool = False
+    reason: str | None = None
+    failing_since: datetime | None = None
+    delivered_at: datetime | None = None
+    created_at: datetime
+    waiting: int = 0
+    failed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewWebhook:
+    """A webhook that was just made, with its secret: told here and never again."""
+
+    webhook: Webhook
+    secret: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """One event for one webhook, claimed under `token`. `sealed` opens to the secret."""
+
+    webhook_id: WebhookId
+    namespace: str
+    user_id: str  # as in the record: "" for the anonymous bucket
+    seq: int
+    url: str = field(repr=False)
+    sealed: bytes = field(repr=False)
+    event_id: str
+    event: Mapping[str, Any]  # Any: JSON
+    attempts: int
+    failures: int  # of its webhook in a row, whatever was posted
+    age_seconds: float
+    token: UUID
