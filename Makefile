@@ -29,6 +29,9 @@ test: setup      ## the whole suite
 isolation: setup ## 10,000 random calls of two tenants over the whole public face (2 minutes)
 	@ISOLATION_CALLS=10000 $(BIN)/python -m pytest --timeout 900 tests/fundamentals/test_two_tenants.py
 
+schema: setup    ## Schemathesis over the HTTP API, 200 requests an operation (10 minutes)
+	@SCHEMA_EXAMPLES=200 $(BIN)/python -m pytest --timeout 900 --numprocesses 2 tests/integration/web/test_schema.py
+
 lint: setup      ## ruff, mypy strict, import contracts
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
