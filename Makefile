@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: all setup run test isolation screenshots lint format lock clean help
+.PHONY: all setup run test isolation schema screenshots lint format lock clean help
 all: lint test
 
 help:            ## what there is
