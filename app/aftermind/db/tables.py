@@ -350,6 +350,19 @@ EVENTS = Table(
     _time("published_at"),
 )
 
+API_KEYS = Table(
+    "api_keys",
+    METADATA,
+    _id("namespace", nullable=False),
+    _key("id"),
+    Column("name", Text, nullable=False),
+    Column("rights", ARRAY(Text), nullable=False),
+    Column("secret_sha256", LargeBinary, nullable=False),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=text("clock_timestamp()")),
+    _time("expires_at"),
+    _time("revoked_at"),
+)
+
 WEBHOOKS = Table(
     "webhooks",
     METADATA,

@@ -73,13 +73,19 @@ def test_every_table_is_under_forced_row_level_security_with_both_clauses(databa
     assert not lax, "tables with a namespace and no policy of USING and WITH CHECK for it"
 
 
-def test_nothing_runs_with_its_owners_rights_but_the_view_that_asks_for_the_tenant(database: Database) -> None:
+def test_nothing_runs_with_its_owners_rights_but_what_asks_for_one_tenant_or_one_key(database: Database) -> None:
+    """The view asks for the tenant. A key is shown before its tenant is known: its door gives the row of one id."""
     definers = psql(
-        database.url, "SELECT proname FROM pg_proc WHERE prosecdef AND pronamespace = 'aftermind'::regnamespace"
+        database.url,
+        "SELECT proname, prosrc, proconfig FROM pg_proc "
+        "WHERE prosecdef AND pronamespace = 'aftermind'::regnamespace ORDER BY proname",
     )
     views = psql(database.url, "SELECT viewname, definition FROM pg_views WHERE schemaname = 'aftermind'")
 
-    assert not definers
+    assert definers.splitlines() == [
+        'api_key|SELECT * FROM aftermind.api_keys WHERE id = wanted|{"search_path=pg_catalog, pg_temp"}',
+        'has_api_keys|SELECT EXISTS (SELECT FROM aftermind.api_keys)|{"search_path=pg_catalog, pg_temp"}',
+    ]
     assert views.startswith("searched|")
     assert "current_setting('aftermind.namespace'" in views
 
