@@ -1,6 +1,7 @@
 """Every screen, light and dark: no serious fault of accessibility, none wider than a phone, pictures for the docs."""
 
 import os
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ SAID = (
     ("I'm allergic to peanuts, so never suggest recipes with them.", "Understood, no peanuts."),
     ("Big news: I moved to Oslo last week.", "Congratulations! How is the new place?"),
 )
+DAYS_AGO = (310, 190, 45)
 DRAWN = {
     SAID[0][0]: [("lives_in", "Bergen", "single"), ("has_job", "marine biologist", "single")],
     SAID[1][0]: [("allergic_to", "peanuts", "multi")],
@@ -42,6 +44,7 @@ SCREENS = {
     "replay": "/dead",
     "chat": "/chat?user=alice&session=chat",
     "chat-whose": "/chat",
+    "login": "/login",
     "problem": "/memory/user",
 }
 IN_THE_DOCS = ("overview", "turns", "facts", "recall", "events", "dead", "letter", "replay", "chat")
@@ -56,7 +59,9 @@ async def lived(deployment: Deployment) -> None:
         script.facts[text] = [{"subject": "user", **fact} for fact in named]
     for place, (said, answer) in enumerate(SAID):
         session = f"day-{place + 1}"
-        await memory.remember([Message.user(said), Message.assistant(answer)], user_id="alice", session_id=session)
+        at = datetime.now(UTC) - timedelta(days=DAYS_AGO[place])
+        turn = [Message.user(said, occurred_at=at), Message.assistant(answer, occurred_at=at)]
+        await memory.remember(turn, user_id="alice", session_id=session)
         await _until(deployment, "alice", facts=sum(len(DRAWN[text]) for text, _ in SAID[: place + 1]))
     await memory.blocks.set("human", "Alice, marine biologist.", description="Who the user is.", user_id="alice")
     script.faults = {"refusal": 1.0}

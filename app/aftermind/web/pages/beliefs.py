@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from uuid import UUID
 
@@ -34,6 +34,12 @@ class Axis:
 
     first: datetime
     last: datetime
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        """Both ends for people: days, or minutes where it is not longer than two of them."""
+        form = "%Y-%m-%d" if self.last - self.first > timedelta(days=2) else "%Y-%m-%d %H:%M"
+        return self.first.astimezone(UTC).strftime(form), self.last.astimezone(UTC).strftime(form)
 
     def place(self, moment: datetime) -> float:
         """Where a moment lies on it, 0 to 100."""

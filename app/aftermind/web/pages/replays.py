@@ -58,9 +58,16 @@ async def shown(request: Request, viewer: Seen, plan: Annotated[str, Query()]) -
 
 
 @router.get("/dead/replay/progress", response_class=HTMLResponse)
-async def progress(request: Request, viewer: Seen, plan: Annotated[str, Query()]) -> HTMLResponse:
-    """How far a plan is; a piece that renews itself until the plan is final."""
-    return frame.page(request, "_replay.html", await _progress(viewer, await _plan(viewer, plan)))
+async def progress(request: Request, viewer: Seen, plan: Annotated[str, Query()], was: str = "") -> HTMLResponse:
+    """How far a plan is; a piece that renews itself.
+
+    `was` is the state that the page was drawn with: what can be done in another one is another page.
+    """
+    found = await _plan(viewer, plan)
+    answer = frame.page(request, "_replay.html", await _progress(viewer, found))
+    if was and was != found.state:
+        answer.headers["HX-Refresh"] = "true"
+    return answer
 
 
 @router.post("/dead/replay/start", response_model=None)
