@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 
 from aftermind import errors
 from aftermind.events.types import MemoryEvent
-from aftermind.faces import addresses, asking, forgetting, health, reading, remains, turns
+from aftermind.faces import addresses, asking, forgetting, health, reading, remains, turns, undoing
 from aftermind.faces.asking import Asked, Mode
 from aftermind.faces.blocks import Blocks
 from aftermind.faces.facts import Facts
@@ -17,6 +17,7 @@ from aftermind.faces.jobs import Jobs
 from aftermind.faces.keys import Keys
 from aftermind.faces.parts import Parts
 from aftermind.faces.retention import Retention
+from aftermind.faces.undoing import Undone
 from aftermind.faces.watch import Watch
 from aftermind.faces.ways import Accept
 from aftermind.faces.webhooks import Webhooks
@@ -372,6 +373,23 @@ class Memory:
                 )
             return await remains.forget_and_prove(self._parts, owner)
         return await forgetting.forget(self._parts, owner, session_id=session_id, before=before, ids=ids)
+
+    async def undo(
+        self,
+        *ids: EpisodeId | str,
+        user_id: str | None = None,
+        namespace: str | None = None,
+        dry_run: bool = False,
+    ) -> Undone:
+        """Undo everything that was derived from these messages: poisoned ones, or ones that were never true.
+
+        Facts that rest on them alone are believed no more, and what those had ended goes on; summaries and traits that
+        drew on them are made anew from the rest. The messages stay in the history, marked: recall does not show them,
+        and nothing is drawn from them again. Nothing is deleted (`forget` does that). Raises `InvalidQuery` for an id
+        that the user has no stored message of, and `StoreUnavailable`.
+        """
+        owner = self._parts.scope(namespace=namespace, user_id=user_id)
+        return await undoing.undo(self._parts, owner, ids, dry_run=dry_run)
 
     async def remains(self, *texts: str, user_id: str | None = None, namespace: str | None = None) -> Remains:
         """Where something of the user is found, and any of the texts: in tables and replicas, Redis, spool and logs.

@@ -234,6 +234,7 @@ class Memory(_Face):
     progress = _blocking(AsyncMemory.progress)
     health = _blocking(AsyncMemory.health)
     forget = _blocking(AsyncMemory.forget)
+    undo = _blocking(AsyncMemory.undo)
     remains = _blocking(AsyncMemory.remains)
     export = _blocking(AsyncMemory.export)
     close = _blocking(AsyncMemory.close)

@@ -81,6 +81,21 @@ def test_a_user_is_forgotten_and_the_proof_says_where_it_looked(shell: Shell) ->
         assert f"\n{place}" in again, place
 
 
+def test_what_was_derived_from_a_message_is_undone(shell: Shell) -> None:
+    shell.must("ingest", _conversation(shell.folder, "gerd.jsonl", _said("gerd", "I live in Gotham.")))
+    message = re.search(r"[0-9a-f]{8}-[0-9a-f-]{27}", shell.must("learned", "--user", "gerd"))
+    assert message is not None
+
+    foreseen = shell.must("undo", "--user", "gerd", "--episode", message.group(), "--dry-run")
+    done = shell.must("undo", "--user", "gerd", "--episode", message.group())
+
+    assert "1 facts taken back" in foreseen
+    assert "Nothing was changed." in foreseen
+    assert "Gotham" in done
+    assert "No facts" in shell.must("facts", "--user", "gerd")
+    assert "Gotham" not in shell.must("recall", "Where do I live?", "--user", "gerd", "--xml")
+
+
 def test_facts_are_drawn_anew_and_a_dry_run_says_that_nothing_changes(shell: Shell) -> None:
     shell.must("ingest", _conversation(shell.folder, "emil.jsonl", _said("emil", "I live in Bergen.")))
     before = shell.must("facts", "--user", "emil", "--history")

@@ -1,4 +1,4 @@
-"""`aftermind learned`, `costs`: what came of each turn as a source of facts, and what models have cost."""
+"""`aftermind learned`, `undo`, `costs`: what came of each turn as a source of facts, and what models have cost."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -11,6 +11,7 @@ from rich.table import Table
 from aftermind.cli import console
 from aftermind.cli.console import Namespace, User, out
 from aftermind.cli.dead import moment
+from aftermind.faces.undoing import Undone
 from aftermind.ledger.base import Spending
 from aftermind.memory import Memory
 from aftermind.types import Learned, LearnedState
@@ -22,6 +23,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command()(learned)
     app.command()(costs)
+    app.command()(undo)
 
 
 def learned(
@@ -38,6 +40,29 @@ def learned(
 
     found = console.with_memory(work)
     out.print(_outcomes(found) if found else "Nothing is remembered here.")
+
+
+def undo(
+    *,
+    episodes: Annotated[list[str], typer.Option("--episode", "-e", help="A message's id. May be repeated.")],
+    user: User = None,
+    namespace: Namespace = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
+) -> None:
+    """Undo everything derived from a message: facts, summaries, traits. The message stays in the history, marked."""
+
+    async def work(memory: Memory) -> Undone:
+        return await memory.undo(*episodes, user_id=user, namespace=namespace, dry_run=dry_run)
+
+    done = console.with_memory(work)
+    for word, facts in (("no longer believed", done.retracted), ("believed again", done.restored)):
+        for fact in facts:
+            out.print(f"{word}: {escape(fact.text)}")
+    out.print(
+        f"{len(done.retracted)} facts taken back, {len(done.restored)} restored, {done.summaries} summaries and "
+        f"{done.traits} traits {'would be' if dry_run else 'are'} made anew."
+        + (" Nothing was changed." if dry_run else "")
+    )
 
 
 def costs(
@@ -60,11 +85,11 @@ def costs(
 
 def _outcomes(found: Sequence[Learned]) -> Table:
     shown = Table(box=None, pad_edge=False, header_style="dim")
-    for title in ("when", "session", "came to", "facts", "why", "extractor"):
+    for title in ("when", "session", "came to", "facts", "why", "extractor", "message"):
         shown.add_column(title, overflow="fold")
     for each in found:
         colour = COLOURS.get(each.state, "dim")
-        texts = (str(each.facts), escape(each.reason or ""), escape(each.extractor or ""))
+        texts = (str(each.facts), escape(each.reason or ""), escape(each.extractor or ""), str(each.episode_id))
         when, session = console.when(each.occurred_at), escape(each.session_id or "-")
         shown.add_row(when, session, f"[{colour}]{each.state}[/]", *texts)
     return shown

@@ -71,7 +71,7 @@ async def forget(
     ids: Iterable[EpisodeId | str] | None = None,
 ) -> Forgot:
     """Delete what is stored and keep out what is on its way: the tombstone is committed with the deletes."""
-    named = frozenset() if ids is None else frozenset(map(_episode_id, ids))
+    named = frozenset() if ids is None else frozenset(map(episode_id, ids))
     if ids is not None and not named:
         return Forgot()
     if before is not None and before.tzinfo is None:
@@ -89,7 +89,7 @@ async def erase(store: Store, ledger: Ledger, tx: Transaction, stone: Tombstone)
     counts = await store.forget(tx, stone)
     await _from_kept_turns(ledger, tx, stone)
     if not stone.is_whole and (drew_on.sessions or drew_on.evidence):
-        await ledger.enqueue(tx, [_rebuilding(stone.owner, drew_on)])
+        await ledger.enqueue(tx, [rebuilding(stone.owner, drew_on)])
     return counts
 
 
@@ -146,7 +146,7 @@ async def _on_their_way(parts: Parts, stone: Tombstone, *, whole: bool) -> int:
     return gone
 
 
-def _rebuilding(owner: Scope, drew_on: DrewOn) -> NewJob:
+def rebuilding(owner: Scope, drew_on: DrewOn) -> NewJob:
     """The job that lets summaries and traits be made anew which drew on what goes, from what stays."""
     job_id = JobId(UUID(bytes=uuid7().bytes))
     return NewJob(
@@ -158,7 +158,8 @@ def _rebuilding(owner: Scope, drew_on: DrewOn) -> NewJob:
     )
 
 
-def _episode_id(given: object) -> EpisodeId:
+def episode_id(given: object) -> EpisodeId:
+    """The id of an episode, as given or as text. Raises `InvalidQuery`."""
     try:
         return EpisodeId(given if isinstance(given, UUID) else UUID(str(given)))
     except ValueError as exc:

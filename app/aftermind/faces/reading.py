@@ -12,6 +12,7 @@ from aftermind.faces.parts import Parts
 from aftermind.llm import tokens
 from aftermind.stores.base import EpisodeFilter, SessionInfo, UserInfo
 from aftermind.types import Episode, Learned, LearnedState, Profile, Scope, Summary, Turn, Watermark
+from aftermind.types.message import UNDONE
 
 T = TypeVar("T")
 
@@ -57,7 +58,7 @@ async def search(parts: Parts, scope: Scope, wanted: EpisodeFilter, *, limit: in
 
 
 async def context_window(parts: Parts, scope: Scope, *, max_tokens: int) -> list[Episode]:
-    """The newest that fit into the tokens together, oldest first; none is cut."""
+    """The newest that fit into the tokens together, oldest first; none is cut, and none that was undone is there."""
     if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens <= 0:
         raise errors.InvalidQuery("max_tokens", max_tokens, "it is a whole number above 0.")
     chosen: list[Episode] = []
@@ -66,6 +67,8 @@ async def context_window(parts: Parts, scope: Scope, *, max_tokens: int) -> list
     while True:
         page = await history(parts, scope, limit=PAGE, before=before)
         for episode in reversed(page):
+            if episode.mark == UNDONE:
+                continue
             left -= tokens.count(episode.content) + MESSAGE_TOKENS
             if left < 0:
                 return chosen[::-1]

@@ -27,6 +27,7 @@ from aftermind.settings import Settings
 from aftermind.stores.base import Store
 from aftermind.stores.searching import HITS, Briefing, EpisodeSearch, Found, Search, Wanted
 from aftermind.types import Episode, EpisodeId, Match, RecallBlock, Scope, ServedBy, Turn, Watermark
+from aftermind.types.message import UNDONE
 from aftermind.wire.pending import Pending
 
 LocalTurns = Callable[[Scope], Awaitable[Sequence[Turn]]]
@@ -242,6 +243,7 @@ class Recall:
 
     async def _finish(self, run: _Run, limit: int) -> None:
         """What needs no connection any more: a second opinion, unlikeness, and facts among the episodes."""
+        run.matches = [match for match in run.matches if getattr(match.item, "mark", None) != UNDONE]
         if run.query.rerank:
             await self._rerank(run)
         if run.query.diversity:

@@ -337,6 +337,13 @@ class Store(Protocol):
 
     # forgetting, exporting, counting
 
+    async def undo(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> dict[str, int]:
+        """Mark episodes as undone and drop what drew on them: summaries, traits, answers that are not applied yet.
+
+        Facts are decided and superseded before it; those still believed lose these episodes as sources. A job that has
+        asked its model meanwhile loses its lease. Counts of `summaries` and `traits`.
+        """
+
     async def drew_on(self, tx: Transaction, stone: Tombstone) -> DrewOn:
         """What `forget` will delete that can be made again from the episodes that stay. Asked before it."""
 

@@ -61,12 +61,15 @@ class Message:
         return cls(role=Role.TOOL, content=content, name=name, metadata=metadata, occurred_at=occurred_at)
 
 
+UNDONE = "undone"  # the mark of an episode from which nothing is to be drawn, nor shown by recall
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
     """A message once it has an id: stored, or on its way (`pending`).
 
     `position` orders a session: microseconds since 1970 as the agent gave them, strictly increasing within a session.
-    `mark` says why the text is treated with suspicion ("instruction-like"), None where it is not.
+    `mark` says why the text is treated with suspicion ("instruction-like", "undone"), None where it is not.
     """
 
     id: EpisodeId

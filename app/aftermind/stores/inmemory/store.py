@@ -5,13 +5,14 @@ from dataclasses import replace
 
 from aftermind.db.base import Transaction
 from aftermind.db.memory import MemoryTransaction, mem
-from aftermind.stores.base import Tombstone
+from aftermind.stores.base import Mined, Tombstone
 from aftermind.stores.inmemory.documents import InMemoryDocuments
 from aftermind.stores.inmemory.episodes import InMemoryEpisodes, owner_key
 from aftermind.stores.inmemory.facts import InMemoryFacts
 from aftermind.stores.inmemory.learning import InMemoryLearning
 from aftermind.stores.searching import Briefing, Found, NodeState, Search, Wanted, briefed, found_among
 from aftermind.types import Cardinality, EpisodeId, Fact, JobState, Scope
+from aftermind.types.message import UNDONE
 
 
 class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemoryLearning):
@@ -59,6 +60,26 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
         if tombstone.before is None and not tombstone.ids:
             counts["jobs"] = _forget_jobs(run, tombstone)
         return counts
+
+    async def undo(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> dict[str, int]:
+        """Mark episodes as undone and drop what drew on them."""
+        run, key, undone = mem(tx), owner_key(owner), set(ids)
+        episodes, mined, facts = run.rows("episodes", key), run.rows("extractions", key), run.rows("facts", key)
+        sessions = {episodes[id_].scope.session_id for id_ in undone & episodes.keys()}
+        for id_ in undone & episodes.keys():
+            run.put(episodes, id_, replace(episodes[id_], mark=UNDONE))
+            run.drop(run.rows("unprofiled", key), id_)
+            if id_ in mined:
+                run.put(mined, id_, replace(mined[id_], outcome=Mined.EMPTY, reason=UNDONE, facts=0))
+        for id_, fact in list(facts.items()):
+            left = tuple(source for source in fact.sources if source not in undone)
+            if fact.superseded_at is None and len(left) < len(fact.sources):
+                run.put(facts, id_, replace(fact, sources=left, strength=max(1, fact.strength - 1)))
+        _forget_traces(run, owner, undone)
+        return {
+            "traits": _forget_traits(run, key, undone),
+            "summaries": sum(run.drop(run.rows("summaries", key), session) for session in sessions),
+        }
 
     async def counts(self, tx: Transaction, owner: Scope) -> dict[str, int]:
         """Rows of the owner by kind."""

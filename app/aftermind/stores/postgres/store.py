@@ -5,7 +5,7 @@ from datetime import datetime
 
 from aftermind.db.base import Transaction
 from aftermind.stores.base import EpisodeFilter, MiningOutcome, SessionInfo, Tombstone, Vector
-from aftermind.stores.postgres import documents, episodes, facts, forgetting, mining
+from aftermind.stores.postgres import documents, episodes, facts, forgetting, mining, undoing
 from aftermind.stores.postgres.learning import PostgresLearning
 from aftermind.types import (
     Block,
@@ -153,6 +153,10 @@ class PostgresStore(PostgresLearning):
     ) -> None:
         """Say how the namespace treats a predicate from now on."""
         await facts.set_cardinality(tx, namespace, predicate, cardinality)
+
+    async def undo(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> dict[str, int]:
+        """Mark episodes as undone and drop what drew on them."""
+        return await undoing.undo(tx, owner, ids)
 
     # blocks, summaries, profiles
 
