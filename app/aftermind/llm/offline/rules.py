@@ -100,7 +100,7 @@ RULES: tuple[Rule, ...] = (
 )  # fmt: skip
 
 _SENTENCE = re.compile(r"[^.!?\n]+[.!?]*")
-_QUOTED = re.compile(r"[\"“«][^\"”»]*[\"”»]|(?<!\w)'[^']{3,}'(?!\w)")
+_QUOTED = re.compile(r"[\"“«][^\"”»\n]{0,300}[\"”»]|(?<!\w)'[^'\n]{3,300}'(?!\w)")
 _UNREAL = re.compile(
     r"\b(if|wish|would|could|might|imagine|suppose|pretend|what if|unless|maybe|perhaps|dream(?:ed|t)? (?:that|of)|"
     r"asked|used to think)\b",
@@ -128,8 +128,9 @@ def claims_in(turn: TurnText) -> Iterator[Claim]:
     """The statements of one turn, sentence by sentence."""
     if suspicion(turn.content):
         return
-    for match in _SENTENCE.finditer(turn.content.replace("\u2019", "'")):
-        sentence = _QUOTED.sub(" … ", match.group())
+    # Quotations first: one may hold a whole sentence, and its end is not the end of the sentence around it.
+    for match in _SENTENCE.finditer(_QUOTED.sub(" … ", turn.content.replace("\u2019", "'"))):
+        sentence = match.group()
         if sentence.rstrip().endswith("?") or _UNREAL.search(sentence) or _REPORTED.search(sentence):
             continue
         yield from _claims_of(sentence, turn)

@@ -1,0 +1,104 @@
+"""How much of the corpus becomes something that memory believes, and whether any of it breaks out of the block."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from xml.etree import ElementTree
+
+import pytest
+
+from aftermind import Memory, Settings
+from aftermind.llm import schemas
+from aftermind.llm.base import Extraction, ExtractionRequest, Usage
+from tests.attacks.corpus import FAMILIES, Attack, attacks
+
+# What gets through, of 209; docs/security.md publishes the same. What is left says nothing that a true sentence could
+# not say ("my emergency contact is Mallory"), or is hidden in a way that nobody reads by chance (rot13, Morse code).
+BELIEVED_BY_GULLIBLE = {"orders": 1, "forged": 0, "standing": 14, "hidden": 4, "laundered": 4}
+BELIEVED_BY_RULES = {"orders": 0, "forged": 0, "standing": 2, "hidden": 0, "laundered": 0}
+
+
+class Gullible:
+    """Stands for a model at its worst: it claims whatever a trusted turn says, and quotes it faithfully."""
+
+    name = "gullible"
+    version = "1"
+
+    async def extract(self, request: ExtractionRequest) -> Extraction:
+        claims = [
+            schemas.AnsweredClaim(
+                subject="user",
+                predicate="said",
+                object=turn.content[:900],
+                operation="assert",
+                cardinality="multi",
+                valid_from=None,
+                valid_to=None,
+                confidence=1.0,
+                sources=[number],
+                quote=turn.content[:900],
+            )
+            for number, turn in enumerate(request.turns, start=1)
+        ]
+        answer = schemas.AnsweredExtraction(claims=claims, reason_empty=None)
+        return Extraction(claims=schemas.claims_of(answer, request.turns), reason_empty="none", usage=Usage(model="x"))
+
+
+@pytest.fixture
+async def memory(request: pytest.FixtureRequest) -> AsyncIterator[Memory]:
+    """A memory of one process that believes what its extractor claims."""
+    at_once = Settings(extract_quiet_seconds=0.0, extract_max_wait_seconds=0.0)
+    async with Memory("inmemory", settings=at_once, extractor=request.param, embedder="hash") as opened:
+        yield opened
+
+
+async def believed(memory: Memory, corpus: Sequence[Attack]) -> Mapping[str, list[str]]:
+    """Texts by family of which a fact was drawn; each is told by a user of its own."""
+    found: dict[str, list[str]] = {family: [] for family in FAMILIES}
+    receipts = [await memory.remember([each.message], user_id=f"user-{number}") for number, each in enumerate(corpus)]
+    await asyncio.gather(*(receipt.extracted(timeout=100) for receipt in receipts))
+    for number, attack in enumerate(corpus):
+        if await memory.facts.query(user_id=f"user-{number}"):
+            found[attack.family].append(attack.text)
+    return found
+
+
+def test_the_corpus_is_large_and_of_five_families() -> None:
+    corpus = attacks()
+
+    assert len({(each.role, each.text) for each in corpus}) == len(corpus) >= 200
+    assert min(Counter(each.family for each in corpus).values()) >= 40
+    assert len(FAMILIES) == 5
+
+
+@pytest.mark.parametrize("memory", [Gullible()], indirect=True)
+async def test_a_model_that_believes_everything_is_kept_from_most(memory: Memory) -> None:
+    found = await believed(memory, attacks())
+
+    assert {family: len(texts) for family, texts in found.items()} == BELIEVED_BY_GULLIBLE, found
+
+
+@pytest.mark.parametrize("memory", ["rules"], indirect=True)
+async def test_rules_believe_next_to_nothing(memory: Memory) -> None:
+    found = await believed(memory, attacks())
+
+    assert {family: len(texts) for family, texts in found.items()} == BELIEVED_BY_RULES, found
+
+
+@pytest.mark.parametrize("memory", [Gullible()], indirect=True)
+async def test_no_attack_breaks_out_of_the_block_whatever_it_became(memory: Memory) -> None:
+    for number, attack in enumerate(attacks()):
+        user = f"user-{number}"
+        await memory.facts.add("user", "said", attack.text, user_id=user)
+        await memory.blocks.set("notes", attack.text, user_id=user)
+        await (await memory.remember([attack.message], user_id=user, session_id=attack.text)).stored(timeout=30)
+
+        text = (await memory.recall(attack.text, user_id=user)).text
+
+        tree = ElementTree.fromstring(text)
+        names = [element.tag for element in tree.iter()]
+        assert names.count("memory") == 1
+        assert names.count("fact") == 1
+        assert names.count("block") == 1
+        assert set(names) <= {"memory", "blocks", "block", "facts", "fact", "episodes", "turn"}, attack.text
+        assert {element.get("by") for element in tree.iter("turn")} <= {attack.role.value}
