@@ -362,8 +362,7 @@ class Memory:
         Covers what is stored, what was derived from it, what is pending or spooled, and jobs on their way. It is gone
         when this returns: what still runs for it writes nothing. Raises `StoreUnavailable`, and then nothing is gone.
 
-        `prove` remembers a canary for the user first, and looks for it and for ids of the user's episodes before and
-        after, everywhere: `Forgot.proof`. It reads every table, and wants the rights to (see `remains`).
+        `prove` looks everywhere for a canary and ids of the user's, before and after: `Forgot.proof` (see `remains`).
         """
         owner = self._parts.scope(namespace=namespace, user_id=user_id)
         if prove:
