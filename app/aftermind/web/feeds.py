@@ -10,7 +10,6 @@ import logging
 import random
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -27,7 +26,8 @@ BOX_FRAMES = 256  # waiting for a listener that takes nothing; frames are shared
 READERS = 4  # of the record at once: after a restart thousands come again, and wait here instead of at the pool
 TURN_FRAMES = 32  # after which a feed lets its listeners have a turn of the loop
 AGAIN_SECONDS = 1.0  # after which a feed whose store does not answer is tried again
-BEAT_SECONDS = 15.0  # of silence: shorter than what proxies close a connection after
+BEAT_SECONDS = 15.0  # between comments: shorter than what proxies close a silent connection after
+BEATS = 15  # groups of listeners that are woken for it one after the other
 LIFE_SECONDS = 900.0  # then a listener has to come again, and show a key that is still good
 RETRY_MS = 1_000  # how long a browser waits before it comes again
 
@@ -83,13 +83,15 @@ class Box:
         self._frames.clear()
         self._woken.set()
 
-    async def take(self, seconds: float) -> list[Frame]:
-        """All that is there; nothing where none came in time or the box is over."""
+    def beat(self) -> None:
+        """Let whoever waits go on without a frame. A timer of its own for each wait would cost as much as all else."""
+        self._woken.set()
+
+    async def take(self) -> list[Frame]:
+        """All that is there; nothing at a beat, or where the box is over."""
         if not self._frames and not self.is_over:
             self._woken.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._woken.wait()
+            await self._woken.wait()
         taken = list(self._frames)
         self._frames.clear()
         return taken
@@ -169,7 +171,7 @@ class Listener:
         until = clock() + LIFE_SECONDS * random.uniform(0.8, 1.2)  # apart, so that they do not all come again at once
         while not self._box.is_over and clock() < until:
             fresh = []
-            for frame in await self._box.take(BEAT_SECONDS):
+            for frame in await self._box.take():
                 if frame.number is None or frame.number > self._seen:
                     self._seen = frame.number or self._seen
                     fresh.append(frame.wire)
@@ -196,6 +198,8 @@ class Feeds:
         self._memory, self._most = memory, most
         self._feeds: dict[Scope, Feed] = {}
         self._gate = asyncio.Semaphore(READERS)
+        self._groups: tuple[set[Box], ...] = tuple(set() for _ in range(BEATS))
+        self._heart: asyncio.Task[None] | None = None
         self._is_closed = False
         self.listeners = 0
 
@@ -211,7 +215,10 @@ class Feeds:
         if feed is None:
             feed = self._feeds[owner] = Feed(self._memory, owner, self._gate)
         feed.boxes.add(box)
+        min(self._groups, key=len).add(box)
         self.listeners += 1
+        if self._heart is None:
+            self._heart = asyncio.get_running_loop().create_task(self._beat())
         if self._is_closed:
             box.end()
         return feed
@@ -222,7 +229,12 @@ class Feeds:
         if feed is None or box not in feed.boxes:
             return
         feed.boxes.discard(box)
+        for group in self._groups:
+            group.discard(box)
         self.listeners -= 1
+        if not self.listeners and self._heart is not None:
+            self._heart.cancel()
+            self._heart = None
         if not feed.boxes:
             del self._feeds[owner]
             feed.task.cancel()
@@ -233,3 +245,10 @@ class Feeds:
         for feed in self._feeds.values():
             for box in feed.boxes:
                 box.end()
+
+    async def _beat(self) -> None:
+        while True:
+            for group in self._groups:
+                await asyncio.sleep(BEAT_SECONDS / BEATS)
+                for box in group:
+                    box.beat()

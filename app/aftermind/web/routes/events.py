@@ -25,7 +25,7 @@ Those with an `id` are kept, in order and without gaps, for `AFTERMIND_EVENT_RET
 `Last-Event-ID`, and those missed come first. Where some of them are too old to be had, an event `gap` says so. Events
 without an `id` are told live only.
 
-A comment comes every 15 seconds of silence. The stream ends after some 15 minutes, where its reader is too slow, and
+A comment comes every 15 seconds. The stream ends after some 15 minutes, where its reader is too slow, and
 where the process stops: a client that comes again misses nothing.
 """
 
