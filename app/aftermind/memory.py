@@ -9,6 +9,7 @@ from aftermind import errors
 from aftermind.events.types import MemoryEvent
 from aftermind.faces import addresses, asking, forgetting, health, reading, remains, turns, undoing
 from aftermind.faces.asking import Asked, Mode
+from aftermind.faces.audit import Audit
 from aftermind.faces.blocks import Blocks
 from aftermind.faces.facts import Facts
 from aftermind.faces.forgetting import Export, Forgot
@@ -429,7 +430,20 @@ class Memory:
             keeping=parts.kept(parts.keeping),
             effect=parts.effect,
             namespace=parts.namespace,
+            trail=parts.trail,
         )
+
+    @property
+    def keeps_audit(self) -> bool:
+        """Whether there is an audit trail: not where jobs run in this process."""
+        return self._parts.trail is not None
+
+    @property
+    def audit(self) -> Audit:
+        """What operators looked at, changed and deleted. Raises `InvalidSettings` where jobs run in this process."""
+        parts = self._parts
+        trail, work = parts.kept(parts.trail), parts.kept(parts.work)
+        return Audit(db=parts.db, work=work, trail=trail, namespace=parts.namespace, of_all=parts.sees_all)
 
     # life
 

@@ -89,6 +89,10 @@ class Settings(BaseSettings):
     state_dir: Path = Field(
         Path(".aftermind"), description="The spool and the embedded stack. Put it on a disk that stays."
     )
+    audit_key: SecretStr | None = Field(
+        None,
+        description="Key of the audit trail, the same on every host; several, with commas between, after a change: the first writes. None: `audit.key` in `state_dir`, made at first use.",
+    )
     namespace: str = Field("default", description="Tenant of calls that name none.")
 
     # accepting a turn
@@ -256,6 +260,11 @@ class Settings(BaseSettings):
         90.0,
         gt=0,
         description="How long what was forgotten is kept out where it comes late; longer than any host with a spool may be away.",
+    )
+    audit_retention_days: float = Field(
+        365.0,
+        ge=30,
+        description="How long the audit trail stays. Entries younger than 30 days can be deleted by nobody.",
     )
     retention_every_seconds: float = Field(
         86_400.0,

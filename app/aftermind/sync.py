@@ -10,6 +10,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from aftermind.agent import Agent as AsyncAgent
 from aftermind.faces import portal
+from aftermind.faces.audit import Audit as AsyncAudit
 from aftermind.faces.blocks import Blocks as AsyncBlocks
 from aftermind.faces.facts import Facts as AsyncFacts
 from aftermind.faces.jobs import Jobs as AsyncJobs
@@ -190,6 +191,17 @@ class Retention(_Face):
     run = _blocking(AsyncRetention.run)
 
 
+class Audit(_Face):
+    """`memory.audit`, without await."""
+
+    def __init__(self, behind: AsyncAudit) -> None:
+        self._behind = behind
+
+    record = _blocking(AsyncAudit.record)
+    listed = _blocking(AsyncAudit.listed)
+    verify = _blocking(AsyncAudit.verify)
+
+
 class Memory(_Face):
     """`aftermind.Memory`, without await. The same arguments; closed by `close()` or by leaving `with`."""
 
@@ -215,6 +227,11 @@ class Memory(_Face):
     def retention(self) -> Retention:
         """How long a namespace keeps its episodes."""
         return Retention(self._behind.retention)
+
+    @property
+    def audit(self) -> Audit:
+        """What operators looked at, changed and deleted."""
+        return Audit(self._behind.audit)
 
     remember = _handing_over(AsyncMemory.remember)
     recall = _blocking(AsyncMemory.recall)

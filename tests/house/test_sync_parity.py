@@ -9,6 +9,7 @@ import pytest
 import aftermind
 import aftermind.sync
 from aftermind.agent import Agent
+from aftermind.faces.audit import Audit
 from aftermind.faces.blocks import Blocks
 from aftermind.faces.facts import Facts
 from aftermind.faces.jobs import Jobs
@@ -28,6 +29,7 @@ PAIRS: list[tuple[type, type]] = [
     (DeadLetters, aftermind.sync.Dead),
     (Replays, aftermind.sync.Plans),
     (Retention, aftermind.sync.Retention),
+    (Audit, aftermind.sync.Audit),
 ]
 NAMES = [
     (there, here, name)

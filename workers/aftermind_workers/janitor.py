@@ -12,9 +12,12 @@ from datetime import timedelta
 
 from aftermind import errors
 from aftermind.db import pruning, webhooks
+from aftermind.db.audit import Trail, whoami
 from aftermind.db.base import Transaction
 from aftermind.db.leader import leading
+from aftermind.faces.keyfiles import audit_keys
 from aftermind.faces.retention import Retention
+from aftermind.faces.witnesses import witnesses
 from aftermind.stores.postgres import indexing
 from aftermind.stores.postgres.keeping import PostgresKeeping
 from aftermind.types import Scope
@@ -47,6 +50,7 @@ class Janitor:
                         self._events,
                         self._deliveries,
                         self._tombstones,
+                        self._audit,
                         self._vectors,
                     ):
                         is_more = await self._tried(step) or is_more
@@ -91,6 +95,19 @@ class Janitor:
             )
         return is_more
 
+    async def _audit(self) -> bool:
+        trail, age = self._trail(), timedelta(days=self.runtime.settings.audit_retention_days)
+        async with self.runtime.db.transaction(read_only=True) as tx:
+            names = await trail.namespaces(tx)
+        is_more = False
+        for name in names:
+            is_more = is_more or await self._batches(
+                lambda name=name: self._own(  # type: ignore[misc]  # as above
+                    lambda tx: trail.prune(tx, name, older_than=age, limit=BATCH_ROWS), name
+                )
+            )
+        return is_more
+
     async def _vectors(self) -> bool:
         most = self.runtime.settings.exact_search_max_rows
         for owner in await indexing.grown(self.runtime.db, more_than=most):
@@ -122,7 +139,14 @@ class Janitor:
             keeping=keeping,
             effect=self._effect,
             namespace=namespace,
+            trail=self._trail(),
         )
+
+    def _trail(self) -> Trail:
+        """The audit trail as this process writes it."""
+        settings, redis = self.runtime.settings, self.runtime.redis
+        told = [] if redis is None else witnesses(settings.state_dir, redis, self.runtime.keys)
+        return Trail(audit_keys(settings.audit_key, settings.state_dir), told, actor=f"janitor of {whoami()}")
 
     async def _effect(self, owner: Scope, work: Callable[[Transaction], Awaitable[object]]) -> object:
         async with self.runtime.db.transaction(namespace=owner.namespace) as tx:

@@ -7,6 +7,7 @@ import typer
 from aftermind import errors
 from aftermind.cli import (
     ask,
+    audit,
     console,
     dead,
     demo,
@@ -44,6 +45,7 @@ for family in (
     dead,
     replay,
     retention,
+    audit,
     reextract,
     worker,
     web,

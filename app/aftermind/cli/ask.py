@@ -14,6 +14,7 @@ from aftermind.events.types import MemoryEvent
 from aftermind.memory import Memory
 from aftermind.recall import Mode
 from aftermind.types import Block, Episode, Fact, Match, RecallBlock, Summary
+from aftermind.types.audit import Action
 
 COLOURS = {"Completed": "green", "Extracted": "green", "Embedded": "green", "Failed": "red", "Gap": "yellow"}
 _BASIC = {"event", "at", "id", "namespace", "user_id", "session_id", "agent_id", "job_id", "watermark", "cursor"}
@@ -41,6 +42,7 @@ def recall(
     """Recall what fits a question, best first."""
 
     async def work(memory: Memory) -> RecallBlock:
+        await console.looked(memory, Action.READ, user=user, namespace=namespace, by="recall")
         return await memory.recall(
             question, user_id=user, session_id=session, namespace=namespace, token_budget=budget, mode=mode
         )
@@ -67,6 +69,7 @@ def facts(
     """Show what is believed about a user, with since when."""
 
     async def work(memory: Memory) -> list[Fact]:
+        await console.looked(memory, Action.READ, user=user, namespace=namespace, by="facts")
         if history:
             return await memory.facts.history(subject, predicate, user_id=user, namespace=namespace)
         moment = as_of.astimezone() if as_of and as_of.tzinfo is None else as_of
@@ -87,6 +90,7 @@ def events(
     """Follow a user's events until Ctrl-C."""
 
     async def work(memory: Memory) -> None:
+        await console.looked(memory, Action.READ, user=user, namespace=namespace, by="events")
         async for event in memory.events(user_id=user, namespace=namespace, after=after):
             out.print(line(event))
 

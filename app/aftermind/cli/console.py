@@ -13,6 +13,8 @@ from rich.markup import escape
 
 from aftermind.memory import Memory
 from aftermind.settings import Settings
+from aftermind.types import Json
+from aftermind.types.audit import Action
 
 T = TypeVar("T")
 FAILED = 2  # exit code of a command that could not do what was asked; 1 is "did it, with something to report"
@@ -47,6 +49,15 @@ def with_memory(work: Callable[[Memory], Coroutine[Any, Any, T]]) -> T:  # Any: 
             return await work(memory)
 
     return run(main())
+
+
+async def looked(memory: Memory, action: Action, *, user: str | None, namespace: str | None, **detail: Json) -> None:
+    """Record that whoever sits here is shown a user's memory; without the record it is not shown.
+
+    A store of one process has no operators: nobody else could look into it.
+    """
+    if memory.keeps_audit:
+        await memory.audit.record(action, user_id=user, namespace=namespace, detail=detail)
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:  # Any: a coroutine's send and yield types

@@ -13,7 +13,9 @@ from rich.table import Table
 from aftermind import errors
 from aftermind.cli import console
 from aftermind.cli.console import out
+from aftermind.memory import Memory
 from aftermind.types import Job, JobId, JobKind
+from aftermind.types.audit import Action
 from aftermind.types.replay import DeadGroup, DeadLetter, JobFilter
 
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -130,7 +132,16 @@ def stats(*, namespace: OfNamespace = None, since: Since = None, limit: Limit = 
 @dead.command()
 def show(job_id: Annotated[UUID, typer.Argument(help="The job.", show_default=False)]) -> None:
     """Show one whole: every attempt, its payload's size, and what came of it since."""
-    letter = console.with_memory(lambda memory: memory.dead.shown(JobId(job_id)))
+
+    async def work(memory: Memory) -> DeadLetter | None:
+        found = await memory.dead.shown(JobId(job_id))
+        if found is not None:
+            scope = found.job.scope
+            said = {"by": "dead show", "job": str(job_id)}
+            await console.looked(memory, Action.READ, user=scope.user_id, namespace=scope.namespace, **said)
+        return found
+
+    letter = console.with_memory(work)
     if letter is None:
         raise errors.InvalidFilter("job", str(job_id), "no job has this id.")
     _show(letter)

@@ -15,6 +15,7 @@ from aftermind.faces.undoing import Undone
 from aftermind.ledger.base import Spending
 from aftermind.memory import Memory
 from aftermind.types import Learned, LearnedState
+from aftermind.types.audit import Action
 
 COLOURS = {LearnedState.FACTS: "green", LearnedState.DEAD: "red", LearnedState.WAITING: "yellow"}
 
@@ -36,6 +37,7 @@ def learned(
     """Show what came of each message: facts, nothing by decision, not wanted, waiting or dead, and why."""
 
     async def work(memory: Memory) -> list[Learned]:
+        await console.looked(memory, Action.READ, user=user, namespace=namespace, by="learned")
         return await memory.learned(user_id=user, namespace=namespace, session_id=session, limit=limit)
 
     found = console.with_memory(work)

@@ -18,6 +18,7 @@ from aftermind.cli.console import Namespace, out
 from aftermind.cli.dead import moment
 from aftermind.faces.forgetting import Export, Forgot
 from aftermind.memory import Memory
+from aftermind.types.audit import Action
 from aftermind.types.remains import Place, Proof, Remains
 
 NOT_LOOKED_IN = (
@@ -48,6 +49,7 @@ def export(
     _check(user, anonymous=anonymous)
 
     async def work(memory: Memory) -> Export:
+        await console.looked(memory, Action.EXPORT, user=user, namespace=namespace, vectors=vectors)
         return await memory.export(user_id=user, namespace=namespace, vectors=vectors)
 
     taken = console.with_memory(work)

@@ -25,6 +25,7 @@ KEPT = {
     "users": "that there was such a user, and how often it was forgotten",
     "tombstones": "they keep out what arrives late",
     "spending": "what models have cost",
+    "audit": "who looked at, changed and deleted what, by ids alone",
     "event_counters": "numbers of events are not given twice",
 }
 

@@ -74,6 +74,32 @@ TOMBSTONES = Table(
     Column("by_policy", Boolean, nullable=False, server_default=text("false")),  # stores.postgres.keeping
 )
 
+AUDIT = Table(  # see db.audit; inserted, never changed
+    "audit",
+    METADATA,
+    _key("namespace"),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    _time("at", nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    _id("user_id"),
+    Column("detail", Text, nullable=False),  # JSON, as text: the very bytes are what the chain vouches for
+    Column("key_id", Text, nullable=False),
+    Column("mac", LargeBinary, nullable=False),
+)
+
+AUDIT_HEADS = Table(
+    "audit_heads",
+    METADATA,
+    _key("namespace"),
+    Column("seq", BigInteger, nullable=False),
+    Column("mac", LargeBinary, nullable=False),
+    Column("pruned_to", BigInteger, nullable=False, server_default=text("0")),
+    Column("pruned_mac", LargeBinary, nullable=False, server_default=text("''")),
+    Column("key_id", Text, nullable=False, server_default=text("''")),
+    Column("seal", LargeBinary, nullable=False, server_default=text("''")),
+)
+
 RETENTION = Table(  # how long a namespace keeps its episodes
     "retention",
     METADATA,

@@ -32,7 +32,15 @@ LEDGER = (
     "webhook_deliveries",
 )
 OPERATORS = ("replay_plans", "replay_items")  # of no tenant: they name jobs of many
-READ_BY_RELAY = ("users", "retention")  # ids, how far their index is, what is kept how long: the reconciler looks
+# Ids, how far their index is, what is kept how long, how long trails are: the reconciler and operators look.
+READ_BY_RELAY = ("users", "retention", "audit_heads")
+# Other rights than all four. What is in the trail stays as it is; the relay alone may take away its old end.
+RIGHTS = {
+    "audit": {APP: "SELECT, INSERT", RELAY: "SELECT, INSERT, DELETE"},
+    "audit_heads": {APP: "SELECT, INSERT, UPDATE", RELAY: "SELECT, INSERT, UPDATE"},
+}
+YOUNGEST_PRUNED = "30 days"  # of the trail: whoever has the relay's login cannot remove what they did today
+ALL = "SELECT, INSERT, UPDATE, DELETE"
 SHARED = ("meta", VERSION_TABLE)
 
 # Unset, or set to nothing, is NULL, which equals nothing.
@@ -67,7 +75,8 @@ async def secure(connection: AsyncConnection) -> None:
             continue
         if not table.is_forced:
             await connection.execute(text(f"ALTER TABLE {name} ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY"))
-        await connection.execute(text(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {name} TO {APP}, {RELAY}"))
+        for role, rights in RIGHTS.get(table.name, {APP: ALL, RELAY: ALL}).items():
+            await connection.execute(text(f"GRANT {rights} ON {name} TO {role}"))
         for policy, statement in _policies(table.name, has_tenant=table.has_tenant).items():
             if policy not in table.policies:
                 await connection.execute(text(f"CREATE POLICY {policy} ON {name} {statement}"))
@@ -82,6 +91,10 @@ def _policies(table: str, *, has_tenant: bool) -> dict[str, str]:
         found["relay"] = f"TO {RELAY} USING (true) WITH CHECK (true)"
     if table in READ_BY_RELAY:
         found["relay"] = f"FOR SELECT TO {RELAY} USING (true)"
+    if table == "audit":
+        old, now = f"at < now() - interval '{YOUNGEST_PRUNED}'", "at BETWEEN now() - interval '1 h' AND now() + '1 h'"
+        found["old_end"] = f"AS RESTRICTIVE FOR DELETE TO {RELAY} USING ({old})"
+        found["of_now"] = f"AS RESTRICTIVE FOR INSERT TO {APP}, {RELAY} WITH CHECK ({now})"
     return found
 
 

@@ -23,12 +23,14 @@ from aftermind.types import (
     JobId,
     JobKind,
     JobState,
+    Json,
     Learned,
     NewJob,
     Profile,
     Scope,
     Summary,
 )
+from aftermind.types.audit import Action
 from aftermind.types.remains import Proof
 from aftermind.wire.payloads import decode_turn, encode_turn
 
@@ -78,8 +80,16 @@ async def forget(
         raise errors.InvalidQuery("before", before, "a time is a datetime with its zone; use datetime.now(UTC).")
     stone = Tombstone(owner=owner, at=datetime.now(UTC), session_id=session_id, before=before, ids=named)
 
+    async def delete(tx: Transaction) -> dict[str, int]:
+        counts = await erase(parts.store, parts.ledger, tx, stone)
+        if parts.trail is not None:
+            await parts.trail.append(tx, owner.namespace, Action.ERASE, user_id=owner.user_id, detail=_asked(stone))
+        return counts
+
     whole = stone.is_whole
-    rows = await parts.effect(owner, lambda tx: erase(parts.store, parts.ledger, tx, stone))
+    rows = await parts.effect(owner, delete)
+    if parts.trail is not None:
+        await parts.trail.told()
     return Forgot(rows=rows, pending_turns=await _on_their_way(parts, stone, whole=whole))
 
 
@@ -144,6 +154,13 @@ async def _on_their_way(parts: Parts, stone: Tombstone, *, whole: bool) -> int:
         with suppress(errors.RedisUnavailable):
             gone += await parts.pending.forget(stone.owner, stone.covers, whole_owner=whole)
     return gone
+
+
+def _asked(stone: Tombstone) -> dict[str, Json]:
+    """What was to be forgotten, for the audit trail."""
+    asked: dict[str, Json] = {"session_id": stone.session_id, "ids": len(stone.ids) or None}
+    asked["before"] = None if stone.before is None else stone.before.isoformat()
+    return {name: value for name, value in asked.items() if value is not None} or {"everything": True}
 
 
 def rebuilding(owner: Scope, drew_on: DrewOn) -> NewJob:

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from aftermind import errors
 from aftermind.db.base import Database, Transaction
@@ -23,6 +23,9 @@ from aftermind.types.api_key import StoredKeys
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.pending import Pending
 from aftermind.wire.watermark import Watermarks
+
+if TYPE_CHECKING:  # it loads SQLAlchemy, which a store of one process does without
+    from aftermind.db.audit import Trail
 
 T = TypeVar("T")
 
@@ -49,6 +52,9 @@ class Parts:
     keeping: Keeping | None = None
     looking: Looking | None = None
     keys: StoredKeys | None = None
+    trail: "Trail | None" = None
+    work: Database | None = None  # what operators look at goes through it: every tenant's, where the role allows it
+    sees_all: bool = False
     gate: Gate = field(default_factory=Gate)
     closing: Sequence[Callable[[], Awaitable[None]]] = ()
 

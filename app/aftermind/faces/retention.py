@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from uuid6 import uuid7
 
@@ -15,8 +15,12 @@ from aftermind.faces.forgetting import erase
 from aftermind.ledger.base import Ledger
 from aftermind.stores.base import Store, Tombstone
 from aftermind.stores.keeping import Due, Keeping
-from aftermind.types import EpisodeId, Scope
+from aftermind.types import EpisodeId, Json, Scope
+from aftermind.types.audit import Action
 from aftermind.types.retention import Retained, RetentionPolicy
+
+if TYPE_CHECKING:  # it loads SQLAlchemy, which a store of one process does without
+    from aftermind.db.audit import Trail
 
 BATCH_EPISODES = 500  # of one user and one transaction: 10 ms, so that no store of theirs waits longer
 USERS_A_LOOK = 100
@@ -68,10 +72,18 @@ class Retention:
     """
 
     def __init__(
-        self, *, db: Database, store: Store, ledger: Ledger, keeping: Keeping, effect: Effect, namespace: str
+        self,
+        *,
+        db: Database,
+        store: Store,
+        ledger: Ledger,
+        keeping: Keeping,
+        effect: Effect,
+        namespace: str,
+        trail: "Trail | None" = None,
     ) -> None:
         self._db, self._store, self._ledger, self._keeping = db, store, ledger, keeping
-        self._effect, self._namespace = effect, namespace
+        self._effect, self._namespace, self._trail = effect, namespace, trail
 
     async def get(self, *, namespace: str | None = None) -> RetentionPolicy | None:
         """The policy of a namespace; None where it keeps everything."""
@@ -162,9 +174,16 @@ class Retention:
             if not ids:  # a tombstone without ids would be everything of the owner
                 return [], {}
             stone = Tombstone(owner=due.owner, at=datetime.now(UTC), ids=frozenset(ids), by_policy=True)
-            return ids, await erase(self._store, self._ledger, tx, stone)
+            counts = await erase(self._store, self._ledger, tx, stone)
+            if self._trail is not None:
+                said: dict[str, Json] = {"by": "retention", "ids": len(ids)}
+                name = policy.namespace
+                await self._trail.append(tx, name, Action.ERASE, user_id=due.owner.user_id, detail=said)
+            return ids, counts
 
         ids, rows = await self._effect(due.owner, delete)
+        if self._trail is not None:
+            await self._trail.told()
         gone.rows.update({name: count for name, count in rows.items() if name != "episodes"})
         gone.archived += 0 if archive is None else len(due.ids) + len(facts)
         return len(ids)

@@ -7,9 +7,11 @@ from functools import partial
 from aftermind import errors
 from aftermind.db.base import Database
 from aftermind.faces.addresses import Addresses
+from aftermind.faces.keyfiles import audit_keys
 from aftermind.faces.looking import Looking
 from aftermind.faces.parts import Parts
 from aftermind.faces.ways import Accept, Ways
+from aftermind.faces.witnesses import witnesses
 from aftermind.ledger.base import Ledger
 from aftermind.llm import resolver
 from aftermind.llm.base import Embedder, Extractor
@@ -124,6 +126,7 @@ def _of_postgres(
     # SQLAlchemy and asyncpg: loaded for those who use Postgres
     from aftermind.db import migrate
     from aftermind.db.api_keys import PostgresApiKeys
+    from aftermind.db.audit import Trail
     from aftermind.db.postgres import PostgresDatabase
     from aftermind.events.bus import EventBus
     from aftermind.ledger.postgres import PostgresLedger
@@ -162,6 +165,7 @@ def _of_postgres(
         check=timedelta(seconds=settings.replica_check_seconds),
     )
     pending = Pending(link, keys)
+    trail = Trail(audit_keys(settings.audit_key, settings.state_dir), witnesses(settings.state_dir, link, keys))
     ways = Ways(settings, _publishers(settings, where, link, db, ledger), _accepted_by(db, ledger))
     vectors = _vectors(settings, embedder, link, keys)
     events = EventBus(db, link, keys)
@@ -186,8 +190,11 @@ def _of_postgres(
         redis=link,
         pending=pending,
         watermarks=Watermarks(link, keys),
-        dead=PostgresDeadLetters(work, namespace=seen),
-        replays=PostgresReplays(work),
+        dead=PostgresDeadLetters(work, namespace=seen, trail=trail),
+        replays=PostgresReplays(work, trail=trail),
+        trail=trail,
+        work=work,
+        sees_all=seen is None,
         keeping=PostgresKeeping(),
         looking=Looking(settings, where),
         keys=PostgresApiKeys(db),

@@ -1,16 +1,19 @@
 """Dead letters in Postgres: listed, grouped, closed with a note. Nothing here removes one."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, and_, bindparam, func, select, text, true, update
 
 from aftermind import errors
+from aftermind.db.audit import Trail
 from aftermind.db.base import Database
 from aftermind.db.tables import JOB_ATTEMPTS, JOBS
 from aftermind.db.transaction import pg
 from aftermind.ledger.postgres_rows import attempt_of, job_of
-from aftermind.types import Job, JobId, JobKind, JobState
+from aftermind.types import Job, JobId, JobKind, JobState, Json
+from aftermind.types.audit import Action
 from aftermind.types.replay import DeadGroup, DeadLetter, JobFilter
 
 DEAD = (JobState.DEAD.value,)
@@ -26,8 +29,8 @@ _SUCCESSORS = text(
 class PostgresDeadLetters:
     """The dead letters of one ledger: of one tenant, or (`namespace` None, as the relay) of all."""
 
-    def __init__(self, database: Database, *, namespace: str | None = None) -> None:
-        self._database, self._namespace = database, namespace
+    def __init__(self, database: Database, *, namespace: str | None = None, trail: Trail | None = None) -> None:
+        self._database, self._namespace, self._trail = database, namespace, trail
 
     async def listed(self, wanted: JobFilter, *, limit: int = 100) -> list[Job]:
         """Those that fit, the latest dead first."""
@@ -87,10 +90,18 @@ class PostgresDeadLetters:
             update(JOBS)
             .where(conditions(wanted, DEAD))
             .values(state=JobState.DISCARDED.value, note=bindparam("said"), updated_at=func.now())
+            .returning(JOBS.c.namespace)
         )
         async with self._database.transaction(namespace=self._namespace) as tx:
             done = await pg(tx).execute(statement, {"said": f"{note.strip()} ({actor.strip()})"})
-            return int(done.rowcount)
+            counts = Counter(row.namespace for row in done.all())
+            if self._trail is not None:
+                for namespace, count in sorted(counts.items()):  # sorted: two that discard never wait crosswise
+                    said: dict[str, Json] = {"jobs": count, "note": note.strip()}
+                    await self._trail.append(tx, namespace, Action.DISCARD, actor=actor.strip(), detail=said)
+        if self._trail is not None:
+            await self._trail.told()
+        return counts.total()
 
 
 def states_of(wanted: JobFilter) -> Sequence[str]:

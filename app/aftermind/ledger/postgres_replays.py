@@ -8,6 +8,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from uuid6 import uuid7
 
 from aftermind import errors
+from aftermind.db.audit import Trail
 from aftermind.db.base import Database, Transaction
 from aftermind.db.tables import EXTRACTIONS, JOBS, REPLAY_ITEMS, REPLAY_PLANS
 from aftermind.db.transaction import pg
@@ -15,7 +16,8 @@ from aftermind.ledger import postgres_foresight as foresight
 from aftermind.ledger.postgres_dead import conditions, states_of
 from aftermind.ledger.postgres_stepping import step
 from aftermind.ledger.replays import SHADOWS, NewPlan, Step, check_plan
-from aftermind.types import JobId, JobKind, JobState
+from aftermind.types import JobId, JobKind, JobState, Json
+from aftermind.types.audit import Action
 from aftermind.types.replay import (
     Estimate,
     ItemState,
@@ -65,6 +67,14 @@ _RESTORE = text(
     ON CONFLICT (id) DO NOTHING
     """
 )
+# Sorted: two that move plans never wait for each other's trails crosswise. By the primary key of the plan's items.
+_TENANTS = text(
+    """
+    SELECT jobs.namespace, count(*) AS jobs FROM aftermind.replay_items AS items
+    JOIN aftermind.jobs AS jobs ON jobs.id = items.job_id
+    WHERE items.plan_id = :plan GROUP BY 1 ORDER BY 1
+    """
+)
 _OPEN = text(
     """
     SELECT id FROM aftermind.replay_plans p
@@ -78,7 +88,8 @@ _OPEN = text(
 class PostgresReplays:
     """The replay plans of one ledger."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, trail: Trail | None = None) -> None:
+        self._trail = trail
         self._database = database
 
     async def plan(self, wanted: JobFilter, new: NewPlan) -> ReplayPlan:
@@ -165,7 +176,19 @@ class PostgresReplays:
             plan = await self._required(tx, plan_id)
             if not moved.rowcount:
                 raise errors.ReplayConflict(plan_id, plan.state, to)
-            return plan
+            await self._noted(tx, plan, to)
+        if self._trail is not None:
+            await self._trail.told()
+        return plan
+
+    async def _noted(self, tx: Transaction, plan: ReplayPlan, to: PlanState) -> None:
+        """An entry in the trail of each tenant whose jobs the plan holds."""
+        if self._trail is None:
+            return
+        for row in await pg(tx).rows(_TENANTS, plan=plan.id):
+            said: dict[str, Json] = {"plan": plan.id, "name": plan.name, "reason": plan.reason, "by": plan.actor}
+            said |= {"jobs": row.jobs, "is": to.value}
+            await self._trail.append(tx, row.namespace, Action.REPLAY, detail=said)
 
     async def _required(self, tx: Transaction, plan_id: PlanId) -> ReplayPlan:
         plan = await self._found(tx, plan_id)

@@ -60,7 +60,7 @@ def users(prefix: str, *, database: int = 0) -> Mapping[str, RedisUser]:
     pending = [
         *(f"{stem}*" for stem in (keys.turn(""), keys.pending(""), keys.ready(""), keys.high(""), keys.provider(""))),
         *(f"{prefix}rounds", f"{prefix}rounds:*", keys.served(), keys.leased(), keys.index(), keys.count()),
-        *(keys.providers(), f"{prefix}question:*"),
+        *(keys.providers(), f"{prefix}question:*", keys.audit()),
     ]
     lists = [keys.queue(name) for name in queues.QUEUES]
     stems = [f"{name}*" for name in lists]  # kombu pops from a list for each priority

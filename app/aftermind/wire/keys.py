@@ -116,6 +116,12 @@ class Keys:
         """Pub/sub CHANNEL of an owner's events (events.bus). Workers publish, agents subscribe; nothing is kept."""
         return f"{self.prefix}events:{_part(owner)}"
 
+    # what must not be cut off unseen
+
+    def audit(self) -> str:
+        """HASH namespace → number and code of the last entry of its audit trail. Whoever acts writes. Stays."""
+        return f"{self.prefix}audit"
+
     # Celery's
 
     def queue(self, name: str) -> str:
@@ -137,6 +143,7 @@ class Keys:
             "INDEX": self.index(),
             "COUNT": self.count(),
             "EPOCH": self.epoch(),
+            "AUDIT": self.audit(),
             "PROVIDER": self.provider(""),
             "PROVIDERS": self.providers(),
             "PROBE_MS": PROBE_MS,

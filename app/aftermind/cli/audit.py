@@ -1,0 +1,81 @@
+"""`aftermind audit`: who looked at, changed or deleted whose memory, and whether that record is whole."""
+
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from aftermind.cli import console
+from aftermind.cli.console import Namespace, out
+from aftermind.types import Json
+from aftermind.types.audit import Action, AuditEntry, AuditReport
+
+BROKEN = 1  # exit code where something is wrong with a trail
+
+audit = typer.Typer(
+    name="audit", help="Who looked at, changed or deleted whose memory; kept in a chain.", no_args_is_help=True
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.add_typer(audit)
+
+
+@audit.command(name="list")
+def listed(
+    *,
+    namespace: Namespace = None,
+    user: Annotated[str | None, typer.Option("--user", "-u", help="Whose memory it was about.")] = None,
+    action: Annotated[Action | None, typer.Option(help="What was done.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Most entries, the newest.")] = 50,
+) -> None:
+    """List the newest entries of a namespace, oldest first."""
+    found = console.with_memory(
+        lambda memory: memory.audit.listed(namespace=namespace, user_id=user, action=action, limit=limit)
+    )
+    out.print(_table(found) if found else "Nothing is recorded.")
+
+
+@audit.command()
+def verify(
+    *,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Tenant. Default: every one that this role may see.")
+    ] = None,
+) -> None:
+    """Check every entry: exit 0 where all are as they were written, 1 where one was changed, removed or inserted."""
+    reports = console.with_memory(lambda memory: memory.audit.verify(namespace=namespace))
+    for report in reports:
+        out.print(escape(_told(report)))
+        for fault in report.faults:
+            where = "" if fault.seq is None else f"entry {fault.seq}: "
+            out.print(f"  [bold red]wrong[/]  {escape(where + fault.what)}")
+        if report.entries and not report.witnesses:
+            console.warn(f"{report.namespace}: no place beside the database knows its end; a cut would not be seen")
+    if not all(report.is_whole for report in reports):
+        raise typer.Exit(BROKEN)
+
+
+def _told(report: AuditReport) -> str:
+    if not report.entries:
+        return f"{report.namespace}: no entries"
+    span = f"{report.entries:,} entries, {report.first} to {report.last}"
+    known = f"; the end is known to {' and '.join(report.witnesses)}" if report.witnesses else ""
+    return f"{report.namespace}: {span}, {'whole' if report.is_whole else 'NOT whole'}{known}"
+
+
+def _table(found: list[AuditEntry]) -> Table:
+    shown = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("no", "when", "who", "what", "whose", "detail"):
+        shown.add_column(title, no_wrap=title in ("no", "when", "what"), justify="right" if title == "no" else "left")
+    for each in found:
+        detail = ", ".join(f"{name}={_value(value)}" for name, value in each.detail.items())
+        texts = (str(each.seq), console.when(each.at), each.actor, str(each.action), each.user_id or "-", detail)
+        shown.add_row(*(escape(text) for text in texts))
+    return shown
+
+
+def _value(value: Json) -> str:
+    return value if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,66 @@
+"""Keys that are not in the database: from a setting, or a file of the state folder that is made at first use."""
+
+import os
+import secrets
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from aftermind import errors
+from aftermind.db.audit_chain import AuditKeys
+
+SHORTEST = 16  # characters of a key that is set
+
+
+def lazily(what: str, given: SecretStr | None, path: Path) -> Callable[[], tuple[bytes, ...]]:
+    """The keys when they are first asked for, and the same ones afterwards."""
+    found: list[tuple[bytes, ...]] = []
+
+    def keys() -> tuple[bytes, ...]:
+        if not found:
+            found.append(keys_of(what, given, path))
+        return found[0]
+
+    return keys
+
+
+def keys_of(what: str, given: SecretStr | None, path: Path) -> tuple[bytes, ...]:
+    """Keys of a setting, separated by commas, the newest first; else that of the file. Raises `InvalidSettings`."""
+    if given is None:
+        return (_of_file(what, path),)
+    told = [each.strip() for each in given.get_secret_value().split(",") if each.strip()]
+    if not told or any(len(each) < SHORTEST for each in told):
+        raise errors.InvalidSettings(what, "…", f"a key has at least {SHORTEST} characters; `openssl rand -hex 32`.")
+    return tuple(each.encode() for each in told)
+
+
+def audit_keys(given: SecretStr | None, state_dir: Path) -> Callable[[], AuditKeys]:
+    """The keys of the audit trail."""
+    return partial(_audit, lazily("audit_key", given, state_dir / "audit.key"))
+
+
+def _audit(keys: Callable[[], tuple[bytes, ...]]) -> AuditKeys:
+    return AuditKeys(keys())
+
+
+def _of_file(what: str, path: Path) -> bytes:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        if not path.exists():
+            with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(secrets.token_hex(32))
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                os.link(beside, path)  # whole or not at all, and only the first of several
+            except FileExistsError:
+                pass
+            finally:
+                beside.unlink()
+        return path.read_text().strip().encode()
+    except OSError as exc:
+        why = f"it cannot be read or made: {exc.strerror}. Set AFTERMIND_{what.upper()} or _FILE instead."
+        raise errors.InvalidSettings(what, str(path), why) from exc

@@ -1,0 +1,67 @@
+"""The trail of what operators did: entries, and what is found wrong with them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from aftermind.types.message import Json
+
+
+class Action(StrEnum):
+    """What was done: memory looked at or taken along, edited or erased; work replayed or discarded; keys changed."""
+
+    READ = "read"
+    EXPORT = "export"
+    EDIT = "edit"
+    ERASE = "erase"
+    REPLAY = "replay"
+    DISCARD = "discard"
+    KEYS = "keys"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry:
+    """One entry of a namespace's trail. `actor` is who, `user_id` whose memory (None: of nobody in particular).
+
+    `detail` says what by ids and counts, never by content. `mac` vouches for the entry and all before it.
+    """
+
+    namespace: str
+    seq: int
+    at: datetime
+    actor: str
+    action: str
+    user_id: str | None = None
+    detail: Mapping[str, Json] = field(default_factory=dict)
+    key_id: str = field(default="", repr=False)
+    mac: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditFault:
+    """What is wrong with a trail, and at which entry (None: the trail as a whole)."""
+
+    namespace: str
+    seq: int | None
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditReport:
+    """What a look at the trail of a namespace found. `witnesses` are the places beside the database that know its end.
+
+    Without one nobody can tell whether the newest entries were cut off together with the head that counts them.
+    """
+
+    namespace: str
+    entries: int
+    first: int
+    last: int
+    witnesses: tuple[str, ...]
+    faults: tuple[AuditFault, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.faults
