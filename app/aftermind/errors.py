@@ -9,7 +9,7 @@ AftermindError
 │   ├── InvalidFact, InvalidBlock, InvalidFilter, InvalidKey, InvalidWebhook
 │   └── InvalidSettings     a URL, a name or a combination of settings
 ├── Unavailable             something does not answer; the same call may work later
-│   ├── StoreUnavailable, RedisUnavailable, BrokerUnavailable, SpoolUnavailable, ArchiveUnavailable
+│   ├── StoreUnavailable, RedisUnavailable, BrokerUnavailable, SpoolUnavailable, ArchiveUnavailable, KeyMissing
 │   ├── ModelUnavailable    timeout, connection or 5xx of a model provider
 │   │   └── RateLimited     429, with the provider's Retry-After
 │   ├── ProviderPaused      not asked at all: its budget is spent, or its breaker is open
@@ -30,6 +30,7 @@ AftermindError
 ├── Conflict                the state is not the one the caller believed
 │   ├── LeaseLost, BlockConflict, DimensionMismatch, SchemaOutdated
 │   ├── ReplayConflict      a replay plan that cannot go where it was sent
+│   ├── Unreadable          encrypted content that was changed, or moved to another row
 │   └── UnknownPayload      bytes of a version this release does not know
 └── Bug                     ours; please report it
 """
@@ -198,6 +199,15 @@ class RateLimited(ModelUnavailable):
         self.retry_after = retry_after
         wait = "no Retry-After" if retry_after is None else f"retry after {retry_after.total_seconds():g} s"
         super().__init__(provider, f"rate limited ({wait})")
+
+
+class KeyMissing(Unavailable):
+    """Content of a namespace is encrypted, and this process cannot open it: its jobs wait until it can."""
+
+    def __init__(self, namespace: str, key_id: str, why: str) -> None:
+        self.namespace, self.key_id, self.why = namespace, key_id, why
+        remedy = "Set AFTERMIND_ENCRYPTION_KEY (or _FILE) to what `aftermind encrypt` was run with."
+        super().__init__(f"content of namespace {namespace!r} is encrypted with key {key_id}: {why}. {remedy}")
 
 
 class ProviderPaused(Unavailable):
@@ -416,6 +426,15 @@ class ReplayConflict(Conflict):
     def __init__(self, plan_id: str, state: str, wanted: str) -> None:
         self.plan_id, self.state, self.wanted = plan_id, state, wanted
         super().__init__(f"replay plan {plan_id} is {state}: it cannot be {wanted}. Make a new plan for what is left.")
+
+
+class Unreadable(Conflict):
+    """Encrypted content that its key does not open: it was changed, or moved there from another row."""
+
+    def __init__(self, table: str, row: str) -> None:
+        self.table, self.row = table, row
+        why = "it was changed in the database, or somebody moved it there from another row"
+        super().__init__(f"content of {table} {row}: {why}. Restore the row from a backup, or forget it by its id.")
 
 
 class UnknownPayload(Conflict):

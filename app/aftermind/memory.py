@@ -9,15 +9,14 @@ from aftermind import errors
 from aftermind.events.types import MemoryEvent
 from aftermind.faces import addresses, asking, forgetting, health, reading, remains, turns, undoing
 from aftermind.faces.asking import Asked, Mode
-from aftermind.faces.audit import Audit
 from aftermind.faces.blocks import Blocks
 from aftermind.faces.facts import Facts
 from aftermind.faces.forgetting import Export, Forgot
 from aftermind.faces.health import Health, Progress
 from aftermind.faces.jobs import Jobs
 from aftermind.faces.keys import Keys
+from aftermind.faces.operating import Operating
 from aftermind.faces.parts import Parts
-from aftermind.faces.retention import Retention
 from aftermind.faces.undoing import Undone
 from aftermind.faces.watch import Watch
 from aftermind.faces.ways import Accept
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 
-class Memory:
+class Memory(Operating):
     """What an agent remembers, of all its users.
 
     `store` is a URL (`postgresql://…`, `inmemory`) or None: what `AFTERMIND_*` says, else the embedded stack that is up
@@ -418,32 +417,6 @@ class Memory:
     def replays(self) -> Replays:
         """Plans that bring dead letters back. Raises `InvalidSettings` where jobs run in this process."""
         return self._parts.kept(self._parts.replays)
-
-    @property
-    def retention(self) -> Retention:
-        """How long a namespace keeps its episodes. Raises `InvalidSettings` where jobs run in this process."""
-        parts = self._parts
-        return Retention(
-            db=parts.db,
-            store=parts.store,
-            ledger=parts.ledger,
-            keeping=parts.kept(parts.keeping),
-            effect=parts.effect,
-            namespace=parts.namespace,
-            trail=parts.trail,
-        )
-
-    @property
-    def keeps_audit(self) -> bool:
-        """Whether there is an audit trail: not where jobs run in this process."""
-        return self._parts.trail is not None
-
-    @property
-    def audit(self) -> Audit:
-        """What operators looked at, changed and deleted. Raises `InvalidSettings` where jobs run in this process."""
-        parts = self._parts
-        trail, work = parts.kept(parts.trail), parts.kept(parts.work)
-        return Audit(db=parts.db, work=work, trail=trail, namespace=parts.namespace, of_all=parts.sees_all)
 
     # life
 

@@ -89,6 +89,10 @@ class Settings(BaseSettings):
     state_dir: Path = Field(
         Path(".aftermind"), description="The spool and the embedded stack. Put it on a disk that stays."
     )
+    encryption_key: SecretStr | None = Field(
+        None,
+        description="Master key of namespaces whose content is encrypted (`aftermind encrypt`), the same on every host; several, with commas between: the first wraps. None: `encryption.key` in `state_dir`.",
+    )
     audit_key: SecretStr | None = Field(
         None,
         description="Key of the audit trail, the same on every host; several, with commas between, after a change: the first writes. None: `audit.key` in `state_dir`, made at first use.",

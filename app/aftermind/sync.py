@@ -12,6 +12,7 @@ from aftermind.agent import Agent as AsyncAgent
 from aftermind.faces import portal
 from aftermind.faces.audit import Audit as AsyncAudit
 from aftermind.faces.blocks import Blocks as AsyncBlocks
+from aftermind.faces.encryption import Encryption as AsyncEncryption
 from aftermind.faces.facts import Facts as AsyncFacts
 from aftermind.faces.jobs import Jobs as AsyncJobs
 from aftermind.faces.keys import Keys as AsyncKeys
@@ -202,6 +203,19 @@ class Audit(_Face):
     verify = _blocking(AsyncAudit.verify)
 
 
+class Encryption(_Face):
+    """`memory.encryption`, without await."""
+
+    def __init__(self, behind: AsyncEncryption) -> None:
+        self._behind = behind
+
+    key_id = _blocking(AsyncEncryption.key_id)
+    encrypt = _blocking(AsyncEncryption.encrypt)
+    rotate = _blocking(AsyncEncryption.rotate)
+    retire = _blocking(AsyncEncryption.retire)
+    rewrap = _blocking(AsyncEncryption.rewrap)
+
+
 class Memory(_Face):
     """`aftermind.Memory`, without await. The same arguments; closed by `close()` or by leaving `with`."""
 
@@ -232,6 +246,11 @@ class Memory(_Face):
     def audit(self) -> Audit:
         """What operators looked at, changed and deleted."""
         return Audit(self._behind.audit)
+
+    @property
+    def encryption(self) -> Encryption:
+        """Content sealed in the database."""
+        return Encryption(self._behind.encryption)
 
     remember = _handing_over(AsyncMemory.remember)
     recall = _blocking(AsyncMemory.recall)

@@ -7,11 +7,12 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from aftermind import errors
 from aftermind.db.base import Database, Transaction, Watermark
 from aftermind.events.types import MemoryEvent
+from aftermind.faces.keyfiles import master_keys
 from aftermind.ledger.base import Ledger
 from aftermind.ledger.replays import Replays
 from aftermind.llm import resolver
@@ -26,6 +27,9 @@ from aftermind.wire.keys import Keys
 from aftermind.wire.pending import Pending
 from aftermind.wire.watermark import Watermarks
 from aftermind_tasks.observer import Observer
+
+if TYPE_CHECKING:  # it loads SQLAlchemy, which a store of one process does without
+    from aftermind.db.vault import Vault
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +94,7 @@ class Runtime:
     ledger: Ledger
     events: Bus
     replays: Replays | None = None
+    vault: "Vault | None" = None
     bells: Bells = field(default_factory=Silence)
     clock: Clock = field(default_factory=SystemClock)
     observer: Observer = field(default_factory=Observer)
@@ -147,6 +152,7 @@ async def open_runtime(settings: Settings, *, worker: str) -> Runtime:
     """
     from aftermind.db import migrate
     from aftermind.db.postgres import PostgresDatabase
+    from aftermind.db.vault import Vault
     from aftermind.events.bus import EventBus
     from aftermind.ledger.postgres import PostgresLedger
     from aftermind.ledger.postgres_replays import PostgresReplays
@@ -181,11 +187,13 @@ async def open_runtime(settings: Settings, *, worker: str) -> Runtime:
     )
     providers.gate.bind(link, keys)
     events = EventBus(database, link, keys)
+    vault = Vault(master_keys(settings.encryption_key, settings.state_dir))
     runtime = Runtime(
         settings=settings,
         worker=worker,
         db=database,
-        store=PostgresStore(language=settings.language),
+        store=PostgresStore(language=settings.language, vault=vault),
+        vault=vault,
         ledger=PostgresLedger(database, max_lost_leases=settings.max_lost_leases),
         events=events,
         replays=PostgresReplays(database),

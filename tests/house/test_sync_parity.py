@@ -11,6 +11,7 @@ import aftermind.sync
 from aftermind.agent import Agent
 from aftermind.faces.audit import Audit
 from aftermind.faces.blocks import Blocks
+from aftermind.faces.encryption import Encryption
 from aftermind.faces.facts import Facts
 from aftermind.faces.jobs import Jobs
 from aftermind.faces.keys import Keys
@@ -30,6 +31,7 @@ PAIRS: list[tuple[type, type]] = [
     (Replays, aftermind.sync.Plans),
     (Retention, aftermind.sync.Retention),
     (Audit, aftermind.sync.Audit),
+    (Encryption, aftermind.sync.Encryption),
 ]
 NAMES = [
     (there, here, name)

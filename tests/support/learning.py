@@ -12,7 +12,9 @@ from sqlalchemy import text
 from aftermind import Memory, Message, Settings
 from aftermind.db.postgres import PostgresDatabase
 from aftermind.db.transaction import pg
+from aftermind.db.vault import Vault
 from aftermind.events.bus import EventBus
+from aftermind.faces.keyfiles import master_keys
 from aftermind.ledger.postgres import PostgresLedger
 from aftermind.llm import resolver
 from aftermind.receipt import Receipt
@@ -95,7 +97,8 @@ async def learning(
     )
     link = RedisLink(redis_url, timeout=2.0, name="learning")
     events = EventBus(db, link, Keys(settings.redis_prefix))
-    store, ledger = PostgresStore(), PostgresLedger(db)
+    vault = Vault(master_keys(settings.encryption_key, settings.state_dir))
+    store, ledger = PostgresStore(vault=vault), PostgresLedger(db)
     extractor, summariser = resolver.extractor(settings), resolver.summariser(settings)
     profiler, embedder = resolver.profiler(settings), resolver.embedder(settings)
     work = open_work(

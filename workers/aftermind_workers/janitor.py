@@ -15,6 +15,7 @@ from aftermind.db import pruning, webhooks
 from aftermind.db.audit import Trail, whoami
 from aftermind.db.base import Transaction
 from aftermind.db.leader import leading
+from aftermind.db.vault import Vault, no_masters
 from aftermind.faces.keyfiles import audit_keys
 from aftermind.faces.retention import Retention
 from aftermind.faces.witnesses import witnesses
@@ -115,7 +116,8 @@ class Janitor:
         return False  # what is left is a round's work of its own
 
     async def _policies(self) -> bool:
-        keeping, every = PostgresKeeping(), timedelta(seconds=self.runtime.settings.retention_every_seconds)
+        keeping = PostgresKeeping(self.runtime.vault or Vault(no_masters))
+        every = timedelta(seconds=self.runtime.settings.retention_every_seconds)
         async with self.runtime.db.transaction(read_only=True) as tx:
             policies = await keeping.policies(tx)
         is_more = False

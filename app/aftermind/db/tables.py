@@ -100,6 +100,17 @@ AUDIT_HEADS = Table(
     Column("seal", LargeBinary, nullable=False, server_default=text("''")),
 )
 
+DATA_KEYS = Table(  # see db.vault
+    "data_keys",
+    METADATA,
+    _key("namespace"),
+    _key("id"),
+    Column("generation", Integer, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("wrapped", LargeBinary, nullable=False),
+    _time("created_at", now=True),
+)
+
 RETENTION = Table(  # how long a namespace keeps its episodes
     "retention",
     METADATA,

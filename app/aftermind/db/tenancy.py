@@ -34,13 +34,14 @@ LEDGER = (
 OPERATORS = ("replay_plans", "replay_items")  # of no tenant: they name jobs of many
 # Ids, how far their index is, what is kept how long, how long trails are: the reconciler and operators look.
 READ_BY_RELAY = ("users", "retention", "audit_heads")
+ALL = "SELECT, INSERT, UPDATE, DELETE"
 # Other rights than all four. What is in the trail stays as it is; the relay alone may take away its old end.
 RIGHTS = {
     "audit": {APP: "SELECT, INSERT", RELAY: "SELECT, INSERT, DELETE"},
+    "data_keys": {APP: "SELECT", RELAY: ALL},
     "audit_heads": {APP: "SELECT, INSERT, UPDATE", RELAY: "SELECT, INSERT, UPDATE"},
 }
 YOUNGEST_PRUNED = "30 days"  # of the trail: whoever has the relay's login cannot remove what they did today
-ALL = "SELECT, INSERT, UPDATE, DELETE"
 SHARED = ("meta", VERSION_TABLE)
 
 # Unset, or set to nothing, is NULL, which equals nothing.

@@ -15,7 +15,7 @@ SHORTEST = 16  # characters of a key that is set
 
 
 def lazily(what: str, given: SecretStr | None, path: Path) -> Callable[[], tuple[bytes, ...]]:
-    """The keys when they are first asked for, and the same ones afterwards."""
+    """The keys when they are first asked for (a file is made then), and the same ones afterwards."""
     found: list[tuple[bytes, ...]] = []
 
     def keys() -> tuple[bytes, ...]:
@@ -39,6 +39,11 @@ def keys_of(what: str, given: SecretStr | None, path: Path) -> tuple[bytes, ...]
 def audit_keys(given: SecretStr | None, state_dir: Path) -> Callable[[], AuditKeys]:
     """The keys of the audit trail."""
     return partial(_audit, lazily("audit_key", given, state_dir / "audit.key"))
+
+
+def master_keys(given: SecretStr | None, state_dir: Path) -> Callable[[], tuple[bytes, ...]]:
+    """The master keys of encrypted content."""
+    return lazily("encryption_key", given, state_dir / "encryption.key")
 
 
 def _audit(keys: Callable[[], tuple[bytes, ...]]) -> AuditKeys:

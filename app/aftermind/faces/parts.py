@@ -26,6 +26,7 @@ from aftermind.wire.watermark import Watermarks
 
 if TYPE_CHECKING:  # it loads SQLAlchemy, which a store of one process does without
     from aftermind.db.audit import Trail
+    from aftermind.db.vault import Vault
 
 T = TypeVar("T")
 
@@ -53,6 +54,7 @@ class Parts:
     looking: Looking | None = None
     keys: StoredKeys | None = None
     trail: "Trail | None" = None
+    vault: "Vault | None" = None
     work: Database | None = None  # what operators look at goes through it: every tenant's, where the role allows it
     sees_all: bool = False
     gate: Gate = field(default_factory=Gate)

@@ -7,7 +7,7 @@ from functools import partial
 from aftermind import errors
 from aftermind.db.base import Database
 from aftermind.faces.addresses import Addresses
-from aftermind.faces.keyfiles import audit_keys
+from aftermind.faces.keyfiles import audit_keys, master_keys
 from aftermind.faces.looking import Looking
 from aftermind.faces.parts import Parts
 from aftermind.faces.ways import Accept, Ways
@@ -128,6 +128,7 @@ def _of_postgres(
     from aftermind.db.api_keys import PostgresApiKeys
     from aftermind.db.audit import Trail
     from aftermind.db.postgres import PostgresDatabase
+    from aftermind.db.vault import Vault
     from aftermind.events.bus import EventBus
     from aftermind.ledger.postgres import PostgresLedger
     from aftermind.ledger.postgres_dead import PostgresDeadLetters
@@ -153,7 +154,8 @@ def _of_postgres(
         open_database(url, session_settings=READ_SETTINGS, password_file=secret)
         for url in (where.store, *where.replicas)
     )
-    store, search = PostgresStore(language=settings.language), PostgresSearch()
+    vault = Vault(master_keys(settings.encryption_key, settings.state_dir))
+    store, search = PostgresStore(language=settings.language, vault=vault), PostgresSearch(vault)
     # What an operator looks at is every tenant's, where this process was given the role for it; else its own alone.
     work, seen = (db, namespace) if where.relay is None else (open_database(where.relay), None)
     ledger = PostgresLedger(work, namespace=seen, max_lost_leases=settings.max_lost_leases)
@@ -195,7 +197,8 @@ def _of_postgres(
         trail=trail,
         work=work,
         sees_all=seen is None,
-        keeping=PostgresKeeping(),
+        keeping=PostgresKeeping(vault),
+        vault=vault,
         looking=Looking(settings, where),
         keys=PostgresApiKeys(db),
         gate=providers.gate,

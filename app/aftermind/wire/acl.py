@@ -20,7 +20,17 @@ _PENDING = (
 # kombu's Redis transport: the pop, what is not acknowledged yet, bindings, and its pidbox over pub/sub.
 _KOMBU = (
     *("brpop", "rpop", "rpush", "srem", "sadd", "smembers", "zrevrangebyscore", "watch", "unwatch", "multi", "exec"),
-    *("discard", "psubscribe", "punsubscribe", "subscribe", "unsubscribe", "publish", "pexpire", "script|load"),
+    *(
+        "discard",
+        "psubscribe",
+        "punsubscribe",
+        "subscribe",
+        "unsubscribe",
+        "publish",
+        "pexpire",
+        "script|load",
+        "script|exists",
+    ),
 )
 _KOMBU_LOOKING = (
     *("llen", "exists", "sadd", "srem", "smembers", "get", "set", "del", "brpop", "multi", "exec", "hset", "hdel"),

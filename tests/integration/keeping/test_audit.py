@@ -1,6 +1,7 @@
 """The trail of operators: whoever may write to the database can neither change it unseen nor cut it short."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -8,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import asyncpg
+import httpx
 import pytest
 import redis
 from pydantic import SecretStr
@@ -22,9 +24,11 @@ from aftermind.types.audit import AuditReport
 from aftermind.types.replay import JobFilter
 from aftermind_tasks.runtime import open_runtime
 from aftermind_workers.janitor import Janitor
+from tests.fundamentals.conftest import as_environment
 from tests.integration.keeping.test_retention import DAY, grow_old
 from tests.support.learning import Learning
 from tests.support.servers import Database, psql
+from tests.support.service import service
 
 Opened = Callable[..., AbstractAsyncContextManager[Learning]]
 PREFIX = "audited:"
@@ -297,3 +301,17 @@ async def test_erasures_discards_and_replays_leave_an_entry_each(opened: Opened,
     assert (listed[2].user_id, listed[2].detail) == (user, {"session_id": "s1"})
     assert listed[3].detail == {"by": "retention", "ids": 1}
     assert report.is_whole
+
+
+async def test_a_screen_is_shown_after_an_entry_says_who_looks(
+    memory: Memory, settings: Settings, tmp_path: Path
+) -> None:
+    env = {**os.environ, **as_environment(settings)}
+    with service(env, tmp_path) as url:
+        async with httpx.AsyncClient(base_url=url, params={"user": "alice"}, trust_env=False) as browser:
+            for _ in range(3):
+                assert (await browser.get("/memory/blocks")).status_code == 200
+
+    of_alice = [(each.actor, str(each.action), each.detail) for each in await memory.audit.listed(user_id="alice")]
+
+    assert of_alice == [("web", "read", {"by": "/memory/blocks"})], "looked at again within a minute: one entry"

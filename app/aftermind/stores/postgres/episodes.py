@@ -10,8 +10,10 @@ from aftermind.db.base import Transaction
 from aftermind.db.postgres import encode_half
 from aftermind.db.tables import EPISODES
 from aftermind.db.transaction import pg
+from aftermind.db.vault import Ring
 from aftermind.stores.base import EpisodeFilter, SessionInfo, Tombstone, Vector
 from aftermind.stores.postgres.rows import episode_of
+from aftermind.stores.postgres.sealed import place_of_episode, sealed
 from aftermind.stores.postgres.terms import term_keys
 from aftermind.types import Episode, EpisodeId, Scope
 
@@ -110,11 +112,14 @@ async def tombstones(tx: Transaction, owners: Sequence[Scope]) -> list[Tombstone
 
 
 async def add(
-    tx: Transaction, episodes: Sequence[Episode], vectors: Mapping[EpisodeId, Vector], *, language: str
+    tx: Transaction,
+    episodes: Sequence[Episode],
+    vectors: Mapping[EpisodeId, Vector],
+    rings: Mapping[str, Ring],
+    *,
+    language: str,
 ) -> frozenset[EpisodeId]:
-    """See `Store.add_episodes`."""
-    if not episodes:
-        return frozenset()
+    """See `Store.add_episodes`. `rings` are the keys of each namespace."""
     rows = await pg(tx).rows(
         _ADD,
         namespaces=[episode.scope.namespace for episode in episodes],
@@ -124,13 +129,13 @@ async def add(
         agents=[episode.scope.agent_id for episode in episodes],
         roles=[episode.role.value for episode in episodes],
         names=[episode.name for episode in episodes],
-        contents=[episode.content for episode in episodes],
+        contents=[_content(rings[episode.scope.namespace], episode) for episode in episodes],
         metadata=[orjson.dumps(episode.metadata).decode() if episode.metadata else "{}" for episode in episodes],
         occurred=[episode.occurred_at for episode in episodes],
         remembered=[episode.remembered_at for episode in episodes],
         positions=[episode.position for episode in episodes],
         marks=[episode.mark for episode in episodes],
-        terms=[_terms(episode, language) for episode in episodes],
+        terms=[_terms(rings[episode.scope.namespace], episode, language) for episode in episodes],
         vectors=[_packed(vectors.get(episode.id)) for episode in episodes],
     )
     return frozenset(EpisodeId(row.id) for row in rows)
@@ -226,5 +231,9 @@ def _packed(vector: Vector | None) -> bytes | None:
     return None if vector is None else encode_half(vector)
 
 
-def _terms(episode: Episode, language: str) -> str:
-    return "{" + ",".join(map(str, term_keys(episode.scope, episode.content, language))) + "}"
+def _content(ring: Ring, episode: Episode) -> str:
+    return sealed(ring, episode.content, place_of_episode(episode.scope, episode.id))
+
+
+def _terms(ring: Ring, episode: Episode, language: str) -> str:
+    return "{" + ",".join(map(str, term_keys(episode.scope, episode.content, language, key=ring.terms or b""))) + "}"

@@ -24,7 +24,8 @@ _ADD = text(
     INSERT INTO aftermind.facts (namespace, user_id, id, session_id, agent_id, subject, predicate, object, confidence,
                                  cardinality, valid_from, valid_to, recorded_at, superseded_at, strength, extractor,
                                  lexemes)
-    SELECT *, to_tsvector('simple', subject || ' ' || translate(predicate, '_', ' ') || ' ' || object)
+    SELECT *, CASE WHEN starts_with(object, 'am1:') THEN ''
+              ELSE to_tsvector('simple', subject || ' ' || translate(predicate, '_', ' ') || ' ' || object) END
     FROM unnest(CAST(:namespaces AS text[]), CAST(:users AS text[]), CAST(:ids AS uuid[]), CAST(:sessions AS text[]),
                 CAST(:agents AS text[]), CAST(:subjects AS text[]), CAST(:predicates AS text[]),
                 CAST(:objects AS text[]), CAST(:confidences AS float8[]), CAST(:cardinalities AS text[]),

@@ -8,8 +8,10 @@ from sqlalchemy import Row, text
 
 from aftermind.db.base import Transaction
 from aftermind.db.transaction import pg
+from aftermind.db.vault import Vault
 from aftermind.stores.keeping import Due
 from aftermind.stores.postgres.rows import fact_of
+from aftermind.stores.postgres.sealed import open_facts
 from aftermind.types import EpisodeId, Fact, Scope
 from aftermind.types.retention import RetentionPolicy
 
@@ -96,6 +98,9 @@ _FACTS = text(
 class PostgresKeeping:
     """Retention policies as rows. See `Keeping` for what each method promises."""
 
+    def __init__(self, vault: Vault) -> None:
+        self._vault = vault
+
     async def policies(self, tx: Transaction, namespace: str | None = None) -> list[RetentionPolicy]:
         """That of a namespace, or those of all."""
         return [_policy(row) for row in await pg(tx).rows(_POLICIES, namespace=namespace)]
@@ -159,7 +164,7 @@ class PostgresKeeping:
     async def facts_that_go(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[Fact]:
         """Facts that lose their last source with these episodes."""
         rows = await pg(tx).rows(_FACTS, namespace=owner.namespace, user=owner.user_column, ids=list(ids))
-        return [fact_of(owner, row) for row in rows]
+        return await open_facts(self._vault, tx, owner, [fact_of(owner, row) for row in rows])
 
 
 def _policy(row: Row[Any]) -> RetentionPolicy:  # Any: a row of `retention`

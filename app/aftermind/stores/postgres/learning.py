@@ -8,8 +8,10 @@ from sqlalchemy import select, text
 from aftermind.db.base import Transaction
 from aftermind.db.tables import EPISODES, UNPROFILED
 from aftermind.db.transaction import pg
+from aftermind.db.vault import Vault
 from aftermind.stores.base import DrewOn, Tombstone, UserInfo
 from aftermind.stores.postgres.rows import episode_of
+from aftermind.stores.postgres.sealed import open_episodes
 from aftermind.types import Episode, EpisodeId, JobId, Learned, LearnedState, Scope
 
 _SHOWN = tuple(column for column in EPISODES.c if column.name not in ("terms", "embedding", "indexed", "job_id"))
@@ -108,6 +110,12 @@ _USERS = text(
 class PostgresLearning:
     """The part of the store that knows what was learned. See `Store` for what each method promises."""
 
+    def __init__(self, vault: Vault) -> None:
+        self._vault = vault
+
+    async def _episodes(self, tx: Transaction, owner: Scope, found: Sequence[Episode]) -> list[Episode]:
+        return await open_episodes(self._vault, tx, owner, found)
+
     async def session_size(self, tx: Transaction, owner: Scope, session_id: str | None, *, up_to: int) -> int:
         """How many episodes a session has up to a position."""
         row = await pg(tx).row(_SIZE, **_of(owner), session=session_id, up_to=up_to)
@@ -133,7 +141,8 @@ class PostgresLearning:
             .order_by(episodes.position, episodes.id)
             .limit(limit)
         )
-        return [episode_of(owner, row) for row in (await pg(tx).execute(wanted)).all()]
+        found = [episode_of(owner, row) for row in (await pg(tx).execute(wanted)).all()]
+        return await self._episodes(tx, owner, found)
 
     async def profiled(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> None:
         """The profile has drawn on these."""

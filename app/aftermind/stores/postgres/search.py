@@ -1,6 +1,7 @@
 """Lexical and vector search in one statement: the best hits of either kind, with what stands around them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from time import monotonic
 from typing import Any
 
@@ -12,7 +13,9 @@ from numpy.typing import NDArray
 from aftermind import errors
 from aftermind.db.base import Transaction
 from aftermind.db.transaction import pg
+from aftermind.db.vault import Vault, no_masters
 from aftermind.ranking import Frame, Frequencies
+from aftermind.stores.postgres import sealed
 from aftermind.stores.postgres.briefing import brief
 from aftermind.stores.postgres.positional import Positional
 from aftermind.stores.postgres.terms import keys_of
@@ -207,8 +210,8 @@ class _Sizes:
 class PostgresSearch:
     """`EpisodeSearch` on any node, primary or replica."""
 
-    def __init__(self) -> None:
-        self._sizes = _Sizes()
+    def __init__(self, vault: Vault | None = None) -> None:
+        self._sizes, self._vault = _Sizes(), vault or Vault(no_masters)
 
     async def node_state(self, tx: Transaction) -> NodeState:
         """How far this node is; run it before the search and on the same connection. Locks nothing."""
@@ -227,7 +230,9 @@ class PostgresSearch:
 
     async def find(self, tx: Transaction, owner: Scope, search: Search) -> Found:
         """The owner's turns around the best hits, in one statement; reads only, locks nothing."""
-        keys = keys_of(owner, search.question.terms)
+        # While a namespace is being encrypted a term may lie there by either hash; afterwards by the keyed one alone.
+        term_keys = (await self._vault.ring(tx, owner.namespace)).term_keys
+        keys = [each for key in term_keys for each in keys_of(owner, search.question.terms, key=key)]
         filtered = not search.wanted.is_open or search.known_at is not None
         known = None if filtered else self._sizes.get(owner.owner)
         statement, given = _FIND[filtered], _parameters(owner, search, keys, known)
@@ -236,17 +241,28 @@ class PostgresSearch:
             raise errors.Bug("the search answered nothing at all.")
         if known is None and not filtered:
             self._sizes.put(owner.owner, row["episodes"])
-        frequencies = Frequencies(episodes=row["episodes"], having=row["frequencies"] or [0] * len(keys))
+        ways, having = len(term_keys), row["frequencies"] or [0] * len(keys)
+        frequencies = Frequencies(episodes=row["episodes"], having=[sum(each) for each in _by_term(having, ways)])
         return Found(
             ids=row["ids"] or (),
-            frame=_frame(row, keys),
+            frame=_frame(row, keys, ways),
             frequencies=frequencies,
             similar=row["nearest"] or (),
         )
 
     async def brief(self, tx: Transaction, owner: Scope, wanted: Wanted) -> Briefing:
         """What is shown, in one statement; reads only, locks nothing."""
-        return await brief(tx, owner, wanted)
+        found = await brief(tx, owner, wanted)
+        return replace(
+            found,
+            episodes=await sealed.open_episodes(self._vault, tx, owner, found.episodes),
+            facts=await sealed.open_facts(self._vault, tx, owner, found.facts),
+            blocks=await sealed.open_blocks(self._vault, tx, owner, found.blocks),
+            summary=None
+            if found.summary is None
+            else (await sealed.open_summaries(self._vault, tx, owner, [found.summary]))[0],
+            profile=await sealed.open_profile(self._vault, tx, owner, found.profile),
+        )
 
 
 def _parameters(
@@ -277,7 +293,21 @@ def _parameters(
     }
 
 
-def _frame(row: asyncpg.Record, keys: Sequence[int]) -> Frame:
+def _by_term(values: Sequence[int], ways: int) -> list[Sequence[int]]:
+    """What belongs to each term, where each was asked for in so many ways."""
+    size = len(values) // ways
+    return [values[place::size] for place in range(size)]
+
+
+def _any_way(hits: NDArray[np.bool_], ways: int) -> NDArray[np.bool_]:
+    size = hits.shape[1] // ways
+    found = hits[:, :size]
+    for way in range(1, ways):
+        found = found | hits[:, way * size : (way + 1) * size]
+    return found
+
+
+def _frame(row: asyncpg.Record, keys: Sequence[int], ways: int) -> Frame:
     lengths = np.array(row["lengths"] or (), dtype=np.int64)
     similarity = np.array(row["similarities"] or (), dtype=np.float64)
     sessions: Sequence[str | None] = row["sessions"] or ()
@@ -286,7 +316,7 @@ def _frame(row: asyncpg.Record, keys: Sequence[int]) -> Frame:
     return Frame(
         session=sessions,
         position=positions,
-        hits=_hits(bytes(row["terms"] or b""), lengths, keys),
+        hits=_any_way(_hits(bytes(row["terms"] or b""), lengths, keys), ways),
         length=lengths,
         similarity=similarity,
         name=row["names"] or (),

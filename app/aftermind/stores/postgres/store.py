@@ -1,11 +1,13 @@
 """`PostgresStore`: the `Store` protocol, by the statements of the modules beside it."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from aftermind.db.base import Transaction
+from aftermind.db.vault import Vault, no_masters
 from aftermind.stores.base import EpisodeFilter, MiningOutcome, SessionInfo, Tombstone, Vector
-from aftermind.stores.postgres import documents, episodes, facts, forgetting, mining, undoing
+from aftermind.stores.postgres import documents, episodes, facts, forgetting, mining, sealed, undoing
 from aftermind.stores.postgres.learning import PostgresLearning
 from aftermind.types import (
     Block,
@@ -23,9 +25,13 @@ from aftermind.types import (
 
 
 class PostgresStore(PostgresLearning):
-    """Memory in Postgres. `language` names the stemmer and stop words of new episodes. See `Store` for the promises."""
+    """Memory in Postgres. `language` names the stemmer and stop words of new episodes. See `Store` for the promises.
 
-    def __init__(self, *, language: str = "english") -> None:
+    `vault` has the keys of namespaces whose content is encrypted; without one there is no such namespace.
+    """
+
+    def __init__(self, *, language: str = "english", vault: Vault | None = None) -> None:
+        super().__init__(vault or Vault(no_masters))
         self._language = language
 
     # writing turns
@@ -38,7 +44,10 @@ class PostgresStore(PostgresLearning):
         self, tx: Transaction, given: Sequence[Episode], vectors: Mapping[EpisodeId, Vector] | None = None
     ) -> frozenset[EpisodeId]:
         """Store them with their lexical entries and vectors; the ids that were new."""
-        return await episodes.add(tx, given, vectors or {}, language=self._language)
+        if not given:
+            return frozenset()
+        rings = {name: await self._vault.ring(tx, name) for name in {each.scope.namespace for each in given}}
+        return await episodes.add(tx, given, vectors or {}, rings, language=self._language)
 
     async def set_vectors(self, tx: Transaction, vectors: Mapping[tuple[Scope, EpisodeId], Vector]) -> int:
         """Give stored episodes their vectors; how many exist."""
@@ -48,11 +57,11 @@ class PostgresStore(PostgresLearning):
 
     async def episodes(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[Episode]:
         """Those of the owner that exist, in the order asked for."""
-        return await episodes.by_ids(tx, owner, ids)
+        return await self._episodes(tx, owner, await episodes.by_ids(tx, owner, ids))
 
     async def history(self, tx: Transaction, owner: Scope, wanted: EpisodeFilter, *, limit: int) -> list[Episode]:
         """The newest `limit` that fit, oldest first."""
-        return await episodes.history(tx, owner, wanted, limit=limit)
+        return await self._episodes(tx, owner, await episodes.history(tx, owner, wanted, limit=limit))
 
     async def sessions(self, tx: Transaction, owner: Scope, *, limit: int = 100) -> list[SessionInfo]:
         """The owner's sessions, the latest first."""
@@ -62,7 +71,8 @@ class PostgresStore(PostgresLearning):
         self, tx: Transaction, owner: Scope, session_id: str | None, *, after_position: int, limit: int
     ) -> list[Episode]:
         """A session's episodes after a position, oldest first."""
-        return await episodes.session_span(tx, owner, session_id, after_position=after_position, limit=limit)
+        found = await episodes.session_span(tx, owner, session_id, after_position=after_position, limit=limit)
+        return await self._episodes(tx, owner, found)
 
     async def embedded(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> frozenset[EpisodeId]:
         """Which of them have a vector."""
@@ -76,7 +86,7 @@ class PostgresStore(PostgresLearning):
 
     async def unmined(self, tx: Transaction, owner: Scope, session_id: str | None, *, limit: int) -> list[Episode]:
         """A session's episodes without an outcome, oldest first."""
-        return await mining.unmined(tx, owner, session_id, limit=limit)
+        return await self._episodes(tx, owner, await mining.unmined(tx, owner, session_id, limit=limit))
 
     async def note_outcomes(self, tx: Transaction, owner: Scope, outcomes: Sequence[MiningOutcome]) -> None:
         """Say what came of mining."""
@@ -88,7 +98,7 @@ class PostgresStore(PostgresLearning):
 
     async def mined_in(self, tx: Transaction, owner: Scope, job_id: JobId) -> list[Episode]:
         """The owner's episodes of which that job had the last word, in session order."""
-        return await mining.mined_in(tx, owner, job_id)
+        return await self._episodes(tx, owner, await mining.mined_in(tx, owner, job_id))
 
     # facts
 
@@ -98,7 +108,9 @@ class PostgresStore(PostgresLearning):
 
     async def add_facts(self, tx: Transaction, given: Sequence[Fact]) -> int:
         """Insert rows as they are."""
-        return await facts.add(tx, given)
+        rings = {name: await self._vault.ring(tx, name) for name in {each.scope.namespace for each in given}}
+        stored = [sealed.sealed_fact(rings[each.scope.namespace], each) for each in given]
+        return await facts.add(tx, stored)
 
     async def supersede_facts(
         self, tx: Transaction, owner: Scope, ids: Sequence[FactId], *, at: datetime, by_id: FactId | None = None
@@ -125,7 +137,7 @@ class PostgresStore(PostgresLearning):
         limit: int = 1_000,
     ) -> list[Fact]:
         """Facts of the owner, newest belief first."""
-        return await facts.query(
+        found = await facts.query(
             tx,
             owner,
             subject=subject,
@@ -135,14 +147,16 @@ class PostgresStore(PostgresLearning):
             history=history,
             limit=limit,
         )
+        return await sealed.open_facts(self._vault, tx, owner, found)
 
     async def fact(self, tx: Transaction, owner: Scope, fact_id: FactId) -> Fact | None:
         """One fact by id, superseded or not."""
-        return await facts.one(tx, owner, fact_id)
+        found = await facts.one(tx, owner, fact_id)
+        return None if found is None else (await sealed.open_facts(self._vault, tx, owner, [found]))[0]
 
     async def facts_from(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[Fact]:
         """Facts, believed now, that have one of the episodes among their sources."""
-        return await facts.from_episodes(tx, owner, ids)
+        return await sealed.open_facts(self._vault, tx, owner, await facts.from_episodes(tx, owner, ids))
 
     async def cardinalities(self, tx: Transaction, namespace: str) -> dict[str, Cardinality]:
         """How the namespace treats the predicates of which it has said so."""
@@ -162,15 +176,19 @@ class PostgresStore(PostgresLearning):
 
     async def block(self, tx: Transaction, owner: Scope, name: str) -> Block | None:
         """One block, or None."""
-        return await documents.block(tx, owner, name)
+        found = await documents.block(tx, owner, name)
+        return None if found is None else (await sealed.open_blocks(self._vault, tx, owner, [found]))[0]
 
     async def blocks(self, tx: Transaction, owner: Scope) -> list[Block]:
         """All blocks of the owner, by name."""
-        return await documents.blocks(tx, owner)
+        return await sealed.open_blocks(self._vault, tx, owner, await documents.blocks(tx, owner))
 
     async def put_block(self, tx: Transaction, block: Block, *, expected_version: int | None) -> Block:
         """Create or replace; the stored block with its new version."""
-        return await documents.put_block(tx, block, expected_version=expected_version)
+        ring = await self._vault.ring(tx, block.scope.namespace)
+        text = sealed.sealed(ring, block.content, sealed.place_of_block(block.scope, block.name))
+        stored = await documents.put_block(tx, replace(block, content=text), expected_version=expected_version)
+        return replace(stored, content=block.content)
 
     async def delete_block(self, tx: Transaction, owner: Scope, name: str) -> bool:
         """Whether there was one."""
@@ -178,25 +196,31 @@ class PostgresStore(PostgresLearning):
 
     async def summary(self, tx: Transaction, owner: Scope, session_id: str | None) -> Summary | None:
         """The session's latest summary, or None."""
-        return await documents.summary(tx, owner, session_id)
+        found = await documents.summary(tx, owner, session_id)
+        return None if found is None else (await sealed.open_summaries(self._vault, tx, owner, [found]))[0]
 
     async def summaries(self, tx: Transaction, owner: Scope, *, limit: int = 20) -> list[Summary]:
         """The latest summary of each session."""
-        return await documents.summaries(tx, owner, limit=limit)
+        return await sealed.open_summaries(self._vault, tx, owner, await documents.summaries(tx, owner, limit=limit))
 
     async def put_summary(self, tx: Transaction, summary: Summary, *, over: int | None = None) -> bool:
         """Keep it, unless a stored one covers more of the session."""
-        return await documents.put_summary(tx, summary, over=over)
+        ring = await self._vault.ring(tx, summary.scope.namespace)
+        text = sealed.sealed(ring, summary.text, sealed.place_of_summary(summary.scope, summary.scope.session_id))
+        return await documents.put_summary(tx, replace(summary, text=text), over=over)
 
     async def profile(self, tx: Transaction, owner: Scope) -> Profile | None:
         """The owner's profile, or None."""
-        return await documents.profile(tx, owner)
+        return await sealed.open_profile(self._vault, tx, owner, await documents.profile(tx, owner))
 
     async def merge_profile(
         self, tx: Transaction, owner: Scope, traits: Mapping[str, Trait], *, at: datetime
     ) -> Profile:
         """Set the named traits and leave every other as it is."""
-        return await documents.merge_profile(tx, owner, traits, at=at)
+        ring = await self._vault.ring(tx, owner.namespace)
+        merged = await documents.merge_profile(tx, owner, sealed.sealed_traits(ring, owner, traits), at=at)
+        found = await sealed.open_profile(self._vault, tx, owner, merged)
+        return merged if found is None else found
 
     # forgetting, counting
 

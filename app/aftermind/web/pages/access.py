@@ -1,5 +1,6 @@
 """Who looks at a screen, whose memory they may see there, and what they may do."""
 
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, TypedDict
@@ -7,7 +8,9 @@ from typing import Annotated, TypedDict
 from fastapi import Depends, HTTPException, Request
 
 from aftermind.memory import Memory
+from aftermind.types import Json
 from aftermind.types.api_key import Right
+from aftermind.types.audit import Action
 from aftermind.web import auth
 
 
@@ -40,6 +43,8 @@ async def memory_of(request: Request) -> Viewer:
     request.state.viewer = viewer  # the frame around every screen says whose they are
     return viewer
 
+
+AGAIN_SECONDS, MOST_KNOWN = 60.0, 10_000
 
 Seen = Annotated[Viewer, Depends(memory_of)]
 
@@ -99,4 +104,30 @@ def whose(viewer: Seen, user: str | None = None, *, anonymous: bool = False) -> 
     return Whose(viewer=viewer, user_id=None if anonymous else user)
 
 
-Owner = Annotated[Whose, Depends(whose)]
+async def recorded(request: Request, named: Annotated[Whose, Depends(whose)]) -> Whose:
+    """The same, shown after it is recorded who looks, or not at all."""
+    action = Action.READ if request.method == "GET" else Action.EDIT
+    await record(request, named.viewer, action, namespace=named.viewer.namespace, user_id=named.user_id)
+    return named
+
+
+async def record(
+    request: Request, viewer: Viewer, action: Action, *, namespace: str, user_id: str | None, **detail: Json
+) -> None:
+    """Add to the audit trail who looks at or edits whose memory. A look that is repeated is one a minute."""
+    if not viewer.memory.keeps_audit:
+        return
+    if not hasattr(request.app.state, "looked"):
+        request.app.state.looked = {}
+    seen: dict[object, float] = request.app.state.looked
+    key = (viewer.actor, namespace, user_id, request.url.path, *detail.values())
+    if action is Action.READ and time.monotonic() - seen.get(key, float("-inf")) < AGAIN_SECONDS:
+        return
+    said: dict[str, Json] = {"by": request.url.path, **detail}
+    await viewer.memory.audit.record(action, user_id=user_id, namespace=namespace, actor=viewer.actor, detail=said)
+    if len(seen) > MOST_KNOWN:
+        seen.clear()
+    seen[key] = time.monotonic()
+
+
+Owner = Annotated[Whose, Depends(recorded)]

@@ -10,9 +10,10 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from aftermind import errors
 from aftermind.types import JobId, JobKind
+from aftermind.types.audit import Action
 from aftermind.types.replay import JobFilter, ReplayMode
 from aftermind.web.pages import frame
-from aftermind.web.pages.access import OPERATES, Seen
+from aftermind.web.pages.access import OPERATES, Seen, record
 
 LISTED = 100
 AGES = (("", "any time"), ("1", "last hour"), ("24", "last day"), ("168", "last week"))
@@ -101,6 +102,8 @@ async def letter(request: Request, viewer: Seen, id: UUID) -> HTMLResponse:
     found = await viewer.memory.dead.shown(JobId(id))
     if found is None or found.job.scope.namespace != viewer.namespace:
         raise HTTPException(404, f"There is no job {id}.")
+    scope = found.job.scope
+    await record(request, viewer, Action.READ, namespace=scope.namespace, user_id=scope.user_id, job=str(id))
     raw = None if found.raw is None else found.raw.decode("utf-8", "replace")
     return frame.page(
         request,
