@@ -73,11 +73,14 @@ async def lived(deployment: Deployment) -> None:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.usefixtures("lived")
-async def test_no_screen_has_a_serious_fault_or_is_wider_than_a_phone(
+async def test_no_screen_has_a_serious_fault_or_complains_or_is_wider_than_a_phone(
     deployment: Deployment, browser: Browser, theme: str
 ) -> None:
     context = await browser.new_context(base_url=deployment.url, color_scheme=theme, viewport=DESK)  # type: ignore[arg-type]
     page = await context.new_page()
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: said.append(str(error)))
     faults: dict[str, list[str]] = {}
     for name, address in SCREENS.items():
         await page.set_viewport_size(DESK)  # type: ignore[arg-type]
@@ -85,6 +88,8 @@ async def test_no_screen_has_a_serious_fault_or_is_wider_than_a_phone(
         if SCREENSHOTS and name in IN_THE_DOCS:
             await _picture(page, Path(SCREENSHOTS) / f"{name}-{theme}.png")
         faults[name] = await _faults(page)
+        faults[name] += [] if name == "problem" else said  # a page that is not there is one to the console, too
+        said.clear()
         await page.set_viewport_size(PHONE)  # type: ignore[arg-type]
         width = await page.evaluate("document.documentElement.scrollWidth")
         if width > PHONE["width"]:
