@@ -36,6 +36,8 @@ _KOMBU_LOOKING = (
     *("llen", "exists", "sadd", "srem", "smembers", "get", "set", "del", "brpop", "multi", "exec", "hset", "hdel"),
     *("zadd", "zrem", "zrevrangebyscore", "psubscribe", "punsubscribe", "subscribe", "unsubscribe", "publish"),
     *("watch", "unwatch", "discard", "pexpire", "expire", "hget", "lpush", "info"),
+    # What a script does is checked like what a connection does; these are of the transport's own.
+    *("eval", "evalsha", "script|load", "script|exists", "time", "zrangebyscore", "zrange"),
 )
 _CELERY_KEYS = ("unacked*", "_kombu.*", "*.pidbox*", "celeryev*")
 # A subscription to a pattern is allowed where the rule is that very pattern, so they are spelt as kombu does; `/0` is

@@ -1,0 +1,55 @@
+"""Flower, live, as the Redis user of `aftermind redis-acl`: it sees the workers, and is denied nothing of its work."""
+
+import asyncio
+import base64
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from aftermind.cli import worker
+from aftermind.stack import ports
+from tests.integration.wire.test_acl import PREFIX, denied, guarded, url_of
+from tests.support.servers import Database
+from tests.support.valkey import Valkey
+from tests.support.waiting import wait_until
+from tests.support.workers import environment, workers
+
+__all__ = ["guarded"]
+
+LOGIN = base64.b64encode(b"me:secret").decode()
+
+
+def asked(url: str) -> object:
+    """The answer to somebody who knows the password; None while nobody answers."""
+    try:
+        request = urllib.request.Request(url, headers={"Authorization": f"Basic {LOGIN}"})
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return json.load(answer)
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return None
+
+
+async def test_flower_shows_the_workers_under_its_own_user(
+    guarded: Valkey,
+    database: Database,
+    tmp_path: Path,
+) -> None:
+    port = ports.choose(1)[0]
+    env = environment(database.relay_url, url_of(guarded, "worker"), AFTERMIND_REDIS_PREFIX=PREFIX)
+    looking = environment(database.relay_url, url_of(guarded, "flower"), AFTERMIND_REDIS_PREFIX=PREFIX)
+    looking |= {"FLOWER_ADDRESS": "127.0.0.1", "FLOWER_PORT": str(port), "FLOWER_BASIC_AUTH": "me:secret"}
+    with workers(env, tmp_path), (tmp_path / "flower.log").open("wb") as log:
+        flower = await asyncio.create_subprocess_exec(*worker.flower_argv(), env=looking, stdout=log, stderr=log)
+        try:
+
+            async def seen() -> bool:
+                found = await asyncio.to_thread(asked, f"http://127.0.0.1:{port}/workers?json=1")
+                return "worker-0@test" in json.dumps(found)
+
+            await wait_until(seen, timeout=60, description="Flower shows the worker")
+        finally:
+            flower.terminate()
+            await asyncio.wait_for(flower.wait(), 20)
+
+    assert denied(guarded) == [], (tmp_path / "flower.log").read_text()[-2000:]
