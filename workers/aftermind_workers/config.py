@@ -35,7 +35,7 @@ def check_versions(found: Mapping[str, str] | None = None) -> None:
 
 def celery_config(settings: Settings, *, broker: str) -> dict[str, Any]:  # Any: Celery's own mixed values
     """What `app.conf` is updated with."""
-    return {**_delivery(), **_queues(), **_safety(), **_process(settings), **_broker(settings, broker)}
+    return {**_delivery(), **_queues(broker), **_safety(), **_process(settings), **_broker(settings, broker)}
 
 
 def _delivery() -> dict[str, Any]:
@@ -55,10 +55,12 @@ def _delivery() -> dict[str, Any]:
     }
 
 
-def _queues() -> dict[str, Any]:
+def _queues(broker: str) -> dict[str, Any]:
+    arguments = dict(queues.queue_arguments(broker)) or None
     return {
         # Plain direct queues go through the anonymous exchange: no binding table that could vanish.
-        "task_queues": [Queue(name) for name in queues.QUEUES],  # type: ignore[no-untyped-call]
+        # Declared as the doorbell declares them: RabbitMQ refuses a queue that is declared in two ways.
+        "task_queues": [Queue(name, queue_arguments=arguments) for name in queues.QUEUES],  # type: ignore[no-untyped-call]
         "task_default_queue": queues.STORE,
         "task_create_missing_queues": False,  # a typo raises, instead of making a queue that nobody reads
     }

@@ -38,6 +38,14 @@ def test_every_queue_is_declared_and_a_misspelt_one_is_not_made() -> None:
     assert conf["task_create_missing_queues"] is False
 
 
+@pytest.mark.parametrize("broker", ["redis://localhost/0", "amqp://localhost"])
+def test_worker_and_doorbell_declare_the_queues_alike(broker: str) -> None:
+    conf = config.celery_config(settings(), broker=broker)
+
+    declared = {queue.name: queue.queue_arguments or {} for queue in conf["task_queues"]}
+    assert declared == {name: dict(queues.queue_arguments(broker)) for name in queues.QUEUES}
+
+
 def test_redis_is_never_waited_for_without_end_and_a_push_is_never_repeated() -> None:
     options = config.celery_config(settings(), broker="redis://localhost/0")["broker_transport_options"]
 
