@@ -11,7 +11,7 @@ from datetime import timedelta
 from aftermind import errors
 from aftermind.ledger.backoff import backoff
 from aftermind.settings import Settings
-from aftermind.telemetry import tracing
+from aftermind.telemetry import logs, tracing
 from aftermind.types import JobId, JobKind, Lease
 from aftermind_tasks import mining, verdicts
 from aftermind_tasks.outcomes import Dead, Done, Outcome, Retry, Snooze
@@ -68,7 +68,10 @@ class Tally:
 async def perform(runtime: Runtime, handler: Handler, leases: Sequence[Lease]) -> Tally:
     """Run the handler on leases and write each outcome down. Raises nothing but cancellation, which hands them back."""
     try:
-        with tracing.continued(f"aftermind.{handler.kind}", _traces(leases), **{"aftermind.jobs": len(leases)}):
+        with (
+            logs.bound(kind=handler.kind, **_ids(leases)),
+            tracing.continued(f"aftermind.{handler.kind}", _traces(leases), **{"aftermind.jobs": len(leases)}),
+        ):
             outcomes = await _outcomes(runtime, handler, leases)
     except asyncio.CancelledError:
         await _hand_back(runtime, leases)
@@ -77,6 +80,16 @@ async def perform(runtime: Runtime, handler: Handler, leases: Sequence[Lease]) -
     for lease in leases:
         tally += await _record(runtime, lease, outcomes.get(lease.job.id))
     return tally
+
+
+def _ids(leases: Sequence[Lease]) -> Mapping[str, str | None]:
+    """Whose lines these are, as far as the batch is one's."""
+    scopes = {lease.job.scope for lease in leases}
+    if len(scopes) > 1:
+        return {}
+    scope = scopes.pop()
+    job_id = str(leases[0].job.id) if len(leases) == 1 else None
+    return {"job_id": job_id, "namespace": scope.namespace, "session_id": scope.session_id}
 
 
 def _traces(leases: Sequence[Lease]) -> list[str | None]:
@@ -155,7 +168,8 @@ async def _written(runtime: Runtime, lease: Lease, outcome: Outcome | None) -> T
 async def _bury(runtime: Runtime, lease: Lease, dead: Dead) -> Tally:
     await runtime.ledger.bury(None, lease, dead.failure)
     runtime.observer.ended(lease, dead)
-    log.error("job buried", extra={"job_id": str(lease.job.id), "reason": dead.failure.reason_code})
+    ids = {"kind": lease.job.kind.value, **_ids([lease])}
+    log.error("job buried", extra={**ids, "reason": dead.failure.reason_code})
     return Tally(dead=1)
 
 

@@ -141,7 +141,8 @@ def _observe(runtime: Runtime, turns: Sequence[Turn]) -> None:
 
 async def _judged(runtime: Runtime, one: ClaimedTurn, turn: Turn, exc: Exception) -> Tally:
     outcome = verdicts.judge(exc, attempts=one.attempts)
-    log.warning("turn not stored", extra={"job_id": str(one.job_id), "error": verdicts.failure_of(exc).error})
+    ids = {"job_id": str(one.job_id), "namespace": turn.scope.namespace, "session_id": turn.scope.session_id}
+    log.warning("turn not stored", extra={**ids, "error": verdicts.failure_of(exc).error})
     if isinstance(outcome, Snooze):
         await _release(runtime, [one], after=outcome.after, counts=False)
         return Tally(snoozed=1, pause=outcome.after)
@@ -193,7 +194,8 @@ async def _bury(runtime: Runtime, hopeless: Hopeless) -> Tally:
     if payload is None:
         return Tally(done=1)
     runtime.observer.buried(one, failure.reason_code)
-    log.error("turn buried", extra={"job_id": str(one.job_id), "reason": failure.reason_code})
+    ids = {"job_id": str(one.job_id), "namespace": one.owner.namespace}
+    log.error("turn buried", extra={**ids, "reason": failure.reason_code})
     return Tally(dead=1)
 
 

@@ -45,7 +45,8 @@ def test_a_compose_file_that_is_wrong_does_not_fit_the_schema(compose: dict[str,
 def test_every_process_of_the_procfile_is_a_service_and_the_other_way_round(
     compose: dict[str, Any], procfile: dict[str, str]
 ) -> None:
-    assert set(procfile) == set(OURS) == set(compose["services"]) - {"postgres", "postgres-replica", "redis", "migrate"}
+    others = {"postgres", "postgres-replica", "redis", "migrate", "prometheus", "grafana"}
+    assert set(procfile) == set(OURS) == set(compose["services"]) - others
 
 
 def test_both_name_the_same_queues_as_the_embedded_stack(compose: dict[str, Any], procfile: dict[str, str]) -> None:
@@ -68,7 +69,7 @@ def test_redis_writes_every_turn_to_disk_and_never_evicts(compose: dict[str, Any
 
 
 def test_what_keeps_data_has_a_volume_and_everything_else_waits_for_the_schema(compose: dict[str, Any]) -> None:
-    for name in ("postgres", "postgres-replica", "redis", "web"):
+    for name in ("postgres", "postgres-replica", "redis", "web", "flower", "prometheus", "grafana"):
         named = [mount.split(":")[0] for mount in compose["services"][name]["volumes"]]
         assert set(named) & set(compose["volumes"]), f"{name} keeps nothing"
     for name in OURS:

@@ -1,7 +1,7 @@
 """Our worker application, with a store job that stumbles over certain words: `celery -A tests.support.touchy_worker`.
 
 What stumbles is the moment between claim and commit: the process dies at `DEADLY`, takes its time at `SLOWLY`, and
-fails for good at `HOPELESS`.
+fails for good at `HOPELESS`, and raises at `LOUDLY` what quotes all that was said, as libraries do.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from aftermind.types import EpisodeId, Turn
 from aftermind_tasks import store
 from aftermind_tasks.runtime import Runtime
 from aftermind_workers.celery_app import app
-from tests.support.workers import DEADLY, HOPELESS, SLOWLY
+from tests.support.workers import DEADLY, HOPELESS, LOUDLY, SLOWLY
 
 __all__ = ["app"]
 
@@ -32,6 +32,9 @@ async def _stumbling(runtime: Runtime, turns: Sequence[Turn]) -> Mapping[Episode
         await asyncio.sleep(MOMENT)
     if any(HOPELESS in text for text in said):
         raise errors.InvalidInput("it is never done")
+    for text in said:
+        if LOUDLY in text:
+            raise ValueError(f"cannot take {text!r}")
     return await _vectors(runtime, turns)
 
 

@@ -14,7 +14,8 @@ from aftermind.wire import queues
 
 APP = "aftermind_workers.celery_app"
 TOUCHY = "tests.support.touchy_worker"  # the same, with a store job that stumbles over these words
-DEADLY, SLOWLY, HOPELESS = "take this worker with you", "one moment please", "this can never be done"
+DEADLY, SLOWLY = "take this worker with you", "one moment please"
+HOPELESS, LOUDLY = "this can never be done", "say it aloud"
 
 
 def environment(store: str, redis_url: str, **more: str) -> dict[str, str]:
@@ -30,20 +31,29 @@ def environment(store: str, redis_url: str, **more: str) -> dict[str, str]:
     return {**os.environ, **named, **more}
 
 
-def start_worker(env: dict[str, str], log: Path, *, on: str = queues.STORE, app: str = APP) -> psutil.Process:
+def start_worker(
+    env: dict[str, str], log: Path, *, on: str = queues.STORE, app: str = APP, loglevel: str = "WARNING"
+) -> psutil.Process:
     """A worker of one queue; its output goes to `log`."""
-    command = [sys.executable, "-m", "celery", "-A", app, "worker", "-Q", on]
-    command += ["-l", "WARNING", "--without-gossip", "--without-mingle", "-n", f"{log.stem}@test"]
+    command = [sys.executable, "-m", "celery", "--quiet", "-A", app, "worker", "-Q", on]
+    command += ["-l", loglevel, "--without-gossip", "--without-mingle", "-n", f"{log.stem}@test"]
     with log.open("wb") as out:
         return psutil.Popen(command, env=env, stdout=out, stderr=out)
 
 
 @contextmanager
 def workers(
-    env: dict[str, str], folder: Path, *, count: int = 1, on: str = queues.STORE, app: str = APP
+    env: dict[str, str],
+    folder: Path,
+    *,
+    count: int = 1,
+    on: str = queues.STORE,
+    app: str = APP,
+    loglevel: str = "WARNING",
 ) -> Iterator[list[psutil.Process]]:
     """So many workers for the block; ended by SIGTERM, as a deployment ends them."""
-    started = [start_worker(env, folder / f"worker-{number}.log", on=on, app=app) for number in range(count)]
+    logs = [folder / f"worker-{number}.log" for number in range(count)]
+    started = [start_worker(env, log, on=on, app=app, loglevel=loglevel) for log in logs]
     try:
         yield started
     finally:

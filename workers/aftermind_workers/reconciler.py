@@ -21,6 +21,7 @@ from uuid import uuid4
 from aftermind import errors
 from aftermind.db.leader import leading
 from aftermind.settings import Settings
+from aftermind.telemetry import logs
 from aftermind.types import JobId
 from aftermind.wire import queues
 from aftermind.wire.epoch import ensure_epoch
@@ -168,5 +169,5 @@ async def _main() -> None:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logs.configure()
     asyncio.run(_main())

@@ -17,6 +17,7 @@ from uuid import uuid4
 from aftermind import errors
 from aftermind.ledger.replays import Replays
 from aftermind.settings import Settings
+from aftermind.telemetry import logs
 from aftermind.types import JobId
 from aftermind.types.replay import PlanId
 from aftermind.wire import queues
@@ -79,5 +80,5 @@ async def _main() -> None:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO)
+    logs.configure()
     asyncio.run(_main())

@@ -8,6 +8,7 @@ import typer
 from aftermind import errors
 from aftermind.cli import console
 from aftermind.memory import Memory
+from aftermind.telemetry import logs, tracing
 from aftermind.types.hosts import is_loopback
 
 LOOPBACK = "127.0.0.1"
@@ -31,12 +32,14 @@ def web(*, host: Host = None, port: Port = None) -> None:
 
     settings = console.settings()
     _allow_sockets(settings.web_max_listeners)
+    logs.configure()
+    tracing.export(settings, service="aftermind-web")
     uvicorn.run(
         "aftermind.web:create_app",
         factory=True,
         host=_host(host or settings.web_host),
         port=settings.web_port if port is None else port,
-        log_level="info",
+        log_config=None,
         proxy_headers=False,  # who is near is judged by the connection itself
     )
 

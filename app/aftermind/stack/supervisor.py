@@ -29,6 +29,7 @@ from aftermind.stack.replica import Replica
 from aftermind.stack.specs import ComponentState
 from aftermind.stack.supervised import Supervised
 from aftermind.stack.wanted import Report
+from aftermind.telemetry import logs
 
 TICK = 1.0  # seconds between looks at the parent
 TRIM_EVERY = 30  # ticks between looks at the sizes of the logs
@@ -196,7 +197,7 @@ def _on_stdin(loop: asyncio.AbstractEventLoop, work: "asyncio.Task[None]") -> No
 
 def main(arguments: list[str]) -> int:
     """Run the supervisor of a state folder until it is told to stop."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    logs.configure()
     folder = StateFolder(Path(arguments[0]))
     try:
         descriptor = folder.lock()

@@ -1,4 +1,4 @@
-"""Spans from `remember` to the model call, as one trace. Off by default: then OpenTelemetry is not even imported.
+"""Spans from `remember` to the model call, as one trace. Off by default: then a call costs one comparison.
 
 A span's context goes with a turn as a W3C `traceparent` (an id of the trace and one of the span, nothing of the turn):
 in the pending entry, and in the payload of the jobs that follow.

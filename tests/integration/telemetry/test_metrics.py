@@ -45,7 +45,7 @@ async def test_the_service_sums_up_what_two_workers_have_counted(
             # a worker counts after its commit, which is what the receipts have seen
             seen = await wait_until(
                 lambda: _with(url, {'aftermind_jobs_total{kind="extract",outcome="done"}': 20.0}),
-                timeout=20,
+                timeout=60,
                 description="all is counted",
             )
 
@@ -138,4 +138,5 @@ def _with(url: str, wanted: dict[str, float]) -> dict[str, float]:
         seen = dict(scrape(url))
     except httpx.TransportError:  # a worker answers once it has come up
         return {}
+    print({name: seen.get(name) for name in wanted})  # noqa: T201  # shown where the test fails
     return seen if all(seen.get(name) == value for name, value in wanted.items()) else {}

@@ -27,12 +27,12 @@ async def metrics(request: Request) -> Response:
     """For Prometheus. Holds counts and ages of all tenants together, and nothing of anybody."""
     memory: Memory = request.app.state.memory
     now = CollectorRegistry()
-    now.register(_Now(await memory.health()))
+    now.register(Now(await memory.health()))
     body = generate_latest(now) + generate_latest(exposition.registry())
     return Response(body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
-class _Now:
+class Now:
     """A look at everything, as a collector of one scrape."""
 
     def __init__(self, health: Health) -> None:
