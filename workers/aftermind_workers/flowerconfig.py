@@ -4,8 +4,21 @@ What is set here stands above the environment, so address, port and password are
 FLOWER_PORT and FLOWER_BASIC_AUTH (`user:password`).
 """
 
+import os
+from pathlib import Path
+
 natural_time = False  # a clock time can be compared with a log
-max_tasks = 20_000  # bells that it remembers; the ledger has all jobs for good
+max_tasks = 20_000  # bells and jobs that it remembers; the ledger has all jobs for good
 inspect_timeout = 2_000.0  # ms
 purge_offline_workers = 300  # seconds until a stopped worker leaves the list
 task_runtime_metric_buckets = [0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0]
+tasks_columns = "name,uuid,state,kwargs,received,runtime,worker"
+
+# It looks; it does not act. Whoever got past its password could else stop workers and send tasks of any name. What is
+# to be done is done by `aftermind replay`, by the service, and by whoever runs the processes.
+read_only = True
+
+# What it has seen survives a restart. Its file holds ids, names and reasons, as its pages do.
+persistent = True
+db = str(Path(os.environ.get("AFTERMIND_STATE_DIR", ".aftermind")) / "flower")
+state_save_interval = 10_000  # ms; what a kill -9 may cost it

@@ -12,17 +12,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
-from celery import signals
+from celery import Celery, signals
 
 from aftermind import errors
 from aftermind.settings import Settings
-from aftermind.telemetry import tracing
+from aftermind.telemetry import logs, tracing
 from aftermind.wire import queues
 from aftermind_tasks.runtime import Runtime, open_runtime
 from aftermind_workers import config, courier, metrics, readiness, reconciler, replayer
 from aftermind_workers.limits import Gates
 from aftermind_workers.loop import LoopThread
 from aftermind_workers.observer import Counting
+from aftermind_workers.showing import Showing
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +80,7 @@ class Worker:
 
 _workers: dict[int, Worker] = {}  # by process: a fork must not use its parent's loop and connections
 _lock = threading.Lock()
+_named: tuple[Celery, str] | None = None  # the application and this worker's name in it
 
 
 def current(settings: Settings) -> Worker:
@@ -93,6 +95,7 @@ def current(settings: Settings) -> Worker:
 
 def connect(settings: Settings) -> None:
     """Tie the life of the process to Celery's signals."""
+    signals.setup_logging.connect(_on_logging, weak=False)
     signals.celeryd_init.connect(_configure, weak=False)
     signals.worker_ready.connect(_on_ready(settings), weak=False)
     signals.worker_shutting_down.connect(_on_stopping(settings), weak=False)
@@ -106,16 +109,28 @@ def _open(settings: Settings) -> Worker:
     loop.start()
     name = f"{socket.gethostname()}:{os.getpid()}"
     tracing.export(settings, service="aftermind-worker")
+    observer = Counting()
+    if _named is not None:
+        observer.showing = Showing(_named[0], node=_named[1])
     runtime = loop.run(open_runtime(settings, worker=name))
-    runtime.observer = Counting()
+    runtime.observer = observer
     return Worker(loop=loop, runtime=runtime)
 
 
-def _configure(*, conf: Any, options: dict[str, Any], **_: object) -> None:  # Any: Celery's own
+def _configure(*, sender: str, instance: Any, conf: Any, options: dict[str, Any], **_: object) -> None:
+    # Any: Celery's own
     """As many threads as the queues of this worker want, where the command named no number."""
+    global _named
+    _named = (instance.app, sender)
+    logs.configure()  # before Celery's own: what it warns of while it starts is a line like the others
     if not options.get("concurrency"):
         named = _names(options.get("queues"))
         conf.worker_concurrency = max(config.CONCURRENCY[name] for name in named)
+
+
+def _on_logging(*, loglevel: int | str | None = None, **_: object) -> None:
+    """In Celery's place: its own lines would be neither JSON nor without the text of foreign errors."""
+    logs.configure(level=loglevel or logging.INFO)
 
 
 def _names(given: object) -> list[str]:

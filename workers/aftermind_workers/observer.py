@@ -1,4 +1,4 @@
-"""Counts what handlers tell of their jobs, in `metrics`."""
+"""Counts what handlers tell of their jobs, in `metrics`, and shows those that did not go well in Flower."""
 
 from aftermind.ledger.base import Spent
 from aftermind.types import JobKind, Lease
@@ -6,10 +6,13 @@ from aftermind.wire.pending import ClaimedTurn
 from aftermind_tasks.observer import Observer, Stage
 from aftermind_tasks.outcomes import Dead, Outcome, Retry
 from aftermind_workers import metrics
+from aftermind_workers.showing import Showing
 
 
 class Counting(Observer):
-    """An observer of a worker process."""
+    """An observer of a worker process. `showing` is set once the worker has a name."""
+
+    showing: Showing | None = None
 
     def fresh(self, stage: Stage, seconds: float) -> None:
         """See `Observer`. The agent's clock may be ahead of ours."""
@@ -32,7 +35,11 @@ class Counting(Observer):
         """See `Observer`."""
         if isinstance(outcome, Retry | Dead):
             self.failed(lease.job.kind, outcome.failure.reason_code)
+        if self.showing is not None:
+            self.showing.ended(lease.job, outcome)
 
     def buried(self, turn: ClaimedTurn, reason_code: str) -> None:
         """See `Observer`."""
         self.failed(JobKind.STORE, reason_code)
+        if self.showing is not None:
+            self.showing.buried(turn, reason_code)

@@ -54,8 +54,7 @@ class Plan:
 
     def print_addresses(self) -> None:
         """Where to look, with Flower's password."""
-        out.print(f"\n[bold]Service[/]  {self.web_url}")
-        out.print(f"[bold]Flower[/]   {self.flower_url}   user {FLOWER_USER}, password {self.flower_password}")
+        _print_addresses(self.web_port, self.flower_port, self.flower_password)
 
     def _worker(self, name: str, argv: list[str]) -> Command:
         """Well once it says that it takes work: one that dies on its way there is not reported as running."""
@@ -121,6 +120,18 @@ def plan(settings: Settings, endpoints: Endpoints, running: list[ComponentStatus
         shutil.rmtree(state_dir / "metrics", ignore_errors=True)
     (state_dir / "metrics").mkdir(exist_ok=True)
     return made
+
+
+def print_addresses(settings: Settings) -> None:
+    """Where the processes that run beside the data servers answer, if any were started here."""
+    known = read_json(settings.state_dir / REMEMBERED)
+    if known is not None:
+        _print_addresses(known["web_port"], known["flower_port"], known["flower_password"])
+
+
+def _print_addresses(web_port: object, flower_port: object, password: object) -> None:
+    out.print(f"\n[bold]Service[/]  http://127.0.0.1:{web_port}")
+    out.print(f"[bold]Flower[/]   http://127.0.0.1:{flower_port}   user {FLOWER_USER}, password {password}")
 
 
 def _port(known: object, wanted: int, *, is_ours: bool) -> int:

@@ -58,12 +58,14 @@ def down() -> None:
 
 def status() -> None:
     """Show every component of the embedded stack. Exit code 1 where one is not well."""
-    stack = Stack(console.settings().state_dir)
-    components = stack.status()
+    settings = console.settings()
+    components = Stack(settings.state_dir).status()
     if not components:
         out.print("No embedded stack has run here yet. `aftermind up` starts one.")
         raise typer.Exit(1)
     out.print(table(components))
+    if any(each.name == "flower" and each.state in GOOD for each in components):
+        services.print_addresses(settings)
     if any(each.name == "postgres" and each.state is ComponentState.RUNNING for each in components):
         _warn_of_work()
     if any(each.state not in GOOD for each in components):

@@ -42,9 +42,12 @@ def reconciler() -> None:
 
 def flower(*, address: str = "127.0.0.1", port: int | None = None) -> None:
     """Run Flower until SIGTERM. FLOWER_BASIC_AUTH=user:password guards it, and has to be set."""
-    if not os.environ.get("FLOWER_BASIC_AUTH"):
-        why = "whoever reaches Flower can stop workers. Set it to user:password."
-        raise errors.InvalidSettings("FLOWER_BASIC_AUTH", None, why)
+    for pair in os.environ.get("FLOWER_BASIC_AUTH", "").split(","):
+        user, _, password = pair.partition(":")
+        if not user or not password:
+            why = "whoever reaches Flower sees every worker and job. Set it to user:password."
+            raise errors.InvalidSettings("FLOWER_BASIC_AUTH", None, why)
+    console.settings().state_dir.mkdir(parents=True, exist_ok=True)
     wanted = {"FLOWER_ADDRESS": address, "FLOWER_PORT": str(port or console.settings().flower_port)}
     _become(flower_argv(), {name: os.environ.get(name, value) for name, value in wanted.items()})
 
@@ -70,8 +73,8 @@ def flower_argv() -> list[str]:
 
 
 def celery_argv() -> list[str]:
-    """Celery with our application."""
-    return [sys.executable, "-m", "celery", "-A", "aftermind_workers.celery_app"]
+    """Celery with our application, without its banner: what a process writes is its log."""
+    return [sys.executable, "-m", "celery", "--quiet", "-A", "aftermind_workers.celery_app"]
 
 
 def _become(argv: list[str], more: Mapping[str, str] | None = None) -> None:

@@ -1,0 +1,131 @@
+"""Flower as operators start it: closed without its password, read-only, and dead and replayed jobs are found in it."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import UUID
+
+import httpx
+import psutil
+import pytest
+
+from aftermind import Memory
+from aftermind.ledger.replays import NewPlan
+from aftermind.types.replay import JobFilter
+from aftermind.wire import queues
+from tests.support.servers import Database
+from tests.support.service import free_port
+from tests.support.waiting import wait_until, wait_until_sync
+from tests.support.workers import LOUDLY, TOUCHY, environment, workers
+
+LOGIN = ("operator", "a long password")
+BRISK = {
+    "AFTERMIND_MAX_ATTEMPTS": "2",
+    "AFTERMIND_BACKOFF_BASE_SECONDS": "0.1",
+    "AFTERMIND_RECONCILE_SECONDS": "0.5",
+    "FLOWER_BASIC_AUTH": ":".join(LOGIN),
+    "FLOWER_UNAUTHENTICATED_API": "true",  # of some other installation: it must open nothing here
+}
+QUEUES = ",".join((queues.STORE, queues.REPLAY))
+
+
+async def test_a_dead_job_and_its_replay_are_found_in_flower_by_the_job_id_also_after_a_restart(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    env = environment(database.url, redis_url, AFTERMIND_STATE_DIR=str(tmp_path), **BRISK)
+    memory = Memory(database.url, broker=redis_url)
+    with flower(env, tmp_path) as client:
+        with workers(env, tmp_path, on=QUEUES, app=TOUCHY):
+            receipt = await memory.remember(f"{LOUDLY}: a secret of mine", user_id="ann", session_id="s")
+            dead = await wait_until(
+                lambda: _found(client, str(receipt.job_id), "FAILURE"), timeout=60, description="Flower shows it"
+            )
+        with workers(env, tmp_path, on=QUEUES):  # the mended release
+            new = NewPlan(name="p", reason="mended", actor="a test")
+            plan = await memory.replays.plan(JobFilter(ids=(receipt.job_id,)), new)
+            await memory.replays.start(plan.id)
+            again = await wait_until(
+                lambda: _found(client, str(receipt.job_id), "SUCCESS"),
+                timeout=60,
+                description="Flower shows the replay",
+            )
+
+    assert dead["uuid"] == f"store-{receipt.job_id}"
+    assert dead["name"] == "memory.store"
+    assert "bug:ValueError" in dead["exception"]
+    assert f"'replays': '{receipt.job_id}'" in again["kwargs"]
+    with flower(env, tmp_path) as client:
+        seen = json.dumps(client.get("/api/tasks").json())
+        assert dead["uuid"] in seen, "it remembers"
+        assert again["uuid"] in seen
+        assert "secret" not in seen
+    assert not [path for path in _files(tmp_path) if b"a secret of mine" in path.read_bytes()]
+    await memory.close()
+
+
+def test_nothing_is_told_and_nothing_done_without_the_password_nor_done_with_it(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    env = environment(database.url, redis_url, AFTERMIND_STATE_DIR=str(tmp_path), **BRISK)
+    with flower(env, tmp_path) as client:
+        stranger = httpx.Client(base_url=client.base_url, trust_env=False)
+        reading = ("/", "/workers", "/tasks", "/broker", "/api/workers", "/api/tasks", "/api/queues/length")
+        acting = ("/api/task/send-task/aftermind.run", "/api/worker/shutdown/x", "/api/task/revoke/x")
+        assert {path: stranger.get(path).status_code for path in reading} == dict.fromkeys(reading, 401)
+        assert {path: stranger.post(path).status_code for path in acting} == dict.fromkeys(acting, 401)
+        assert {path: client.post(path).status_code for path in acting} == dict.fromkeys(acting, 403)
+        assert {path: client.get(path).status_code for path in reading} == dict.fromkeys(reading, 200)
+
+
+@pytest.mark.parametrize("login", ["", "operator", "operator:", ":password", "a:b,c"])
+def test_flower_does_not_start_without_user_and_password(login: str, tmp_path: Path) -> None:
+    env = {**os.environ, "FLOWER_BASIC_AUTH": login, "AFTERMIND_STATE_DIR": str(tmp_path)}
+    done = psutil.Popen([sys.executable, "-m", "aftermind.cli", "flower"], env=env, cwd=tmp_path)
+
+    assert done.wait(timeout=60) == 2
+
+
+@contextmanager
+def flower(env: Mapping[str, str], folder: Path) -> Iterator[httpx.Client]:
+    """A running Flower, and a client that knows its password; ended by SIGTERM."""
+    port = free_port()
+    with (folder / "flower.log").open("ab") as out:
+        process = psutil.Popen(
+            [sys.executable, "-m", "aftermind.cli", "flower", "--port", str(port)],
+            env=dict(env),
+            cwd=folder,
+            stdout=out,
+            stderr=out,
+        )
+    client = httpx.Client(base_url=f"http://127.0.0.1:{port}", auth=LOGIN, trust_env=False, timeout=20)
+    try:
+        wait_until_sync(lambda: _answers(client), timeout=60, description="Flower answers")
+        yield client
+    finally:
+        client.close()
+        process.send_signal(signal.SIGTERM)
+        _, alive = psutil.wait_procs([process], timeout=20)
+        for each in alive:
+            each.kill()
+
+
+def _answers(client: httpx.Client) -> bool:
+    try:
+        return client.get("/healthcheck").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def _found(client: httpx.Client, job_id: str, state: str) -> dict[str, str]:
+    """The job of this state that the search of Flower's page finds by the id."""
+    assert UUID(job_id)
+    tasks = client.get("/api/tasks", params={"search": job_id}).json()
+    return next((each for each in tasks.values() if each["state"] == state and each["name"] != "aftermind.run"), {})
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("flower*") if path.is_file()]
