@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: all setup run test isolation schema screenshots lint format lock clean help
+.PHONY: all setup run test isolation schema screenshots lint docs format lock clean help
 all: lint test
 
 help:            ## what there is
@@ -37,6 +37,9 @@ lint: setup      ## ruff, mypy strict, import contracts
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+docs: setup      ## the documentation as a site in site/, strictly: a dead link fails
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 format: setup    ## rewrite in the house format
 	@$(BIN)/ruff check --fix --quiet . || true

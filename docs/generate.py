@@ -4,10 +4,18 @@ import sys
 from pathlib import Path
 from typing import Literal, get_args, get_origin
 
+from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client.core import Metric
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from aftermind.faces.health import Component, Health, Waiting
 from aftermind.settings import Settings
+from aftermind.telemetry.metrics import Instruments
+from aftermind.web.routes.metrics import Now
+from aftermind_workers import metrics
+
+assert metrics.JOBS, "the workers' are in the default registry"
 
 HERE = Path(__file__).parent
 SOURCE = HERE.parent / "app" / "aftermind" / "settings.py"
@@ -65,7 +73,36 @@ def _headings() -> dict[str, str]:
     return found
 
 
-PAGES = {"reference/settings.md": settings_page}
+METRICS_HEAD = """# Metrics
+
+What [`/metrics`](../guides/watching.md) exports. Counters end in `_total`; histograms have `_bucket`, `_count`, `_sum`.
+This page is generated from the code by `python docs/generate.py`.
+"""
+
+
+def metrics_page() -> str:
+    """Every metric in a table, by who exports it."""
+    agent = CollectorRegistry()
+    Instruments(agent)
+    everything = Health(parts=(Component(name="store", state="ok"),), waiting=Waiting())
+    tables = (
+        ("How everything is at the scrape: the service", Now(everything).collect()),
+        ("What agents count: the service, and `Memory(metrics=…)`", agent.collect()),
+        ("What workers and the reconciler count", REGISTRY.collect()),
+    )
+    parts = [METRICS_HEAD]
+    for heading, families in tables:
+        parts.append(f"\n## {heading}\n\n| metric | kind | meaning |\n|---|---|---|\n")
+        ours = [family for family in families if family.name.startswith("aftermind_")]
+        parts += [f"| `{_exported(family)}` | {family.type} | {_cell(family.documentation)} |\n" for family in ours]
+    return "".join(parts)
+
+
+def _exported(family: Metric) -> str:
+    return f"{family.name}_total" if family.type == "counter" else family.name
+
+
+PAGES = {"reference/settings.md": settings_page, "reference/metrics.md": metrics_page}
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ import pytest
 from aftermind import Memory, errors
 from aftermind.settings import Settings
 from aftermind.telemetry import logs
+from aftermind.types import JobKind
 from aftermind.types.replay import JobFilter
 from aftermind.wire import queues
 from tests.support.scripted_openai import scripted_openai
@@ -53,8 +54,9 @@ async def test_a_canary_sentence_is_in_no_log_of_any_process_at_any_level(
                 await memory.remember({"role": CANARY, "content": CANARY}, user_id="ann")
             await memory.recall(f"Where is {CANARY}?", user_id="ann")
             await _get(url, f"/?q={CANARY}")
+            wanted = JobFilter(kinds=(JobKind.STORE,))
             await wait_until(
-                lambda: memory.dead.groups(JobFilter()), timeout=60, description="what was said aloud is a dead letter"
+                lambda: memory.dead.groups(wanted), timeout=60, description="what was said aloud is a dead letter"
             )
             await _get(url, "/readyz")
         await memory.close()
