@@ -31,15 +31,17 @@ from aftermind.ranking.bm25 import bm25, idf
 from aftermind.settings import Settings
 from aftermind.stack import Endpoints
 from aftermind.stores.postgres import PostgresStore
-from aftermind.types import Episode, EpisodeId, Fact, FactId, Role, Scope
+from aftermind.types import Episode, EpisodeId, Fact, Role, Scope
 from aftermind.types.message import new_ids
 from benchmarks.common import Report, arguments, embedded_stack, redis_facts
 from benchmarks.observations import Observation, learn, observed, unreachable
 from benchmarks.synthetic import connect
 
 DEPTHS = (5, 10, 20)
+TIGHT = 500  # tokens of a block in which facts and turns compete
 TARGETS = {"local": {5: 0.70, 10: 0.78}, "hash": {10: 0.70}}
 Shares = dict[int, float]
+Results = list[tuple[str, int, Shares]]  # of each question: whose, of which category, what was found
 Rows = NDArray[np.float32]
 
 
@@ -75,17 +77,18 @@ def main() -> int:
 
 
 async def _with_facts(
-    at: Endpoints, memory: Memory, conversations: Sequence[Conversation], report: Report, without: float
+    at: Endpoints, memory: Memory, conversations: Sequence[Conversation], report: Report, without: Results
 ) -> None:
     """The same questions once the observations are facts, in one ranking with the turns."""
     said = [each for conversation in conversations for each in conversation.observations]
     await learn(at, said)
-    users = [each.owner.user_id for each in conversations]
-    facts = [fact for user in users for fact in await memory.facts.query(user_id=user, limit=100_000)]
-    sources = {fact.id: fact.sources for fact in facts}
-    shares = await _ask(conversations, _by_memory(memory, load=["history", "facts"], sources=sources))
-    value = _mean(each for *_, each in shares)[10]
-    report.add("with facts recall@10", value, at_least=without, note="a fact counts as the turns it came from")
+    results = await _ask(conversations, _by_memory(memory, load=["history", "facts"]))
+    before = _halves(conversations, without)
+    for name, found in _halves(conversations, results).items():
+        report.add(f"with facts {name} recall@10", found["recall@10"], at_least=before[name]["recall@10"])
+    tight = [_by_memory(memory, load=load, tokens=TIGHT) for load in (["history"], ["history", "facts"])]
+    turns, both = [_mean(each for *_, each in await _ask(conversations, answer))[max(DEPTHS)] for answer in tight]
+    report.add(f"with facts in {TIGHT} tokens", both, at_least=turns, note="recall of what the block holds")
     report.add("observations", len(said))
     report.add("observations_unreachable", await unreachable(memory, said), at_most=0)
 
@@ -112,7 +115,7 @@ async def _measure(conversations: Sequence[Conversation], named: str, report: Re
         try:
             ours = await _ask(conversations, _by_memory(memory, load=["history"]))
             if facts:
-                await _with_facts(at, memory, conversations, report, _mean(shares for *_, shares in ours)[10])
+                await _with_facts(at, memory, conversations, report, ours)
         finally:
             await memory.close()
         baselines = {
@@ -126,8 +129,8 @@ async def _measure(conversations: Sequence[Conversation], named: str, report: Re
 Answer = Callable[[Conversation, Asked], Any]  # Any: an awaitable or a plain list of ids, best first
 
 
-async def _ask(conversations: Sequence[Conversation], answer: Answer) -> list[tuple[str, int, Shares]]:
-    results = []
+async def _ask(conversations: Sequence[Conversation], answer: Answer) -> Results:
+    results: Results = []
     for conversation in conversations:
         for asked in conversation.questions:
             found = answer(conversation, asked)
@@ -140,26 +143,24 @@ def _shares(asked: Asked, ids: Sequence[EpisodeId]) -> Shares:
     return {depth: len(asked.evidence & set(ids[:depth])) / asked.named for depth in DEPTHS}
 
 
-def _by_memory(
-    memory: Memory, *, load: Sequence[str], sources: Mapping[FactId, Sequence[EpisodeId]] | None = None
-) -> Answer:
+def _by_memory(memory: Memory, *, load: Sequence[str], tokens: int = 1_000_000) -> Answer:
     async def answer(conversation: Conversation, asked: Asked) -> list[EpisodeId]:
         block = await memory.recall(
-            asked.text, user_id=conversation.owner.user_id, limit=max(DEPTHS), token_budget=1_000_000, load=load
+            asked.text, user_id=conversation.owner.user_id, limit=max(DEPTHS), token_budget=tokens, load=load
         )
         if block.degraded:
             raise SystemExit(f"a recall was degraded: {block.degraded}")
-        turns = [_turns(match.item, sources or {}) for match in block.matches]
+        turns = [_turns(match.item) for match in block.matches]
         return list(dict.fromkeys(id_ for group in turns for id_ in group))
 
     return answer
 
 
-def _turns(item: object, sources: Mapping[FactId, Sequence[EpisodeId]]) -> Sequence[EpisodeId]:
-    """The turns that a match leads to; a recalled fact does not carry its own."""
+def _turns(item: object) -> Sequence[EpisodeId]:
+    """The turns that a match leads to."""
     if isinstance(item, Episode):
         return [item.id]
-    return sources.get(item.id, ()) if isinstance(item, Fact) else ()
+    return item.sources if isinstance(item, Fact) else ()
 
 
 async def _by_vector(conversations: Sequence[Conversation], embedder: Embedder) -> Answer:
@@ -204,7 +205,7 @@ def _best(conversation: Conversation, scores: NDArray[np.float64]) -> list[Episo
     return [conversation.episodes[place].id for place in order]
 
 
-async def _by_ts_rank(url: str, conversations: Sequence[Conversation]) -> list[tuple[str, int, Shares]]:
+async def _by_ts_rank(url: str, conversations: Sequence[Conversation]) -> Results:
     """What full text search of Postgres gives as it comes: any of the words, ordered by `ts_rank`."""
     connection = await connect(url)
     statement = """
@@ -228,8 +229,8 @@ async def _by_ts_rank(url: str, conversations: Sequence[Conversation]) -> list[t
 def _tell(
     report: Report,
     conversations: Sequence[Conversation],
-    ours: list[tuple[str, int, Shares]],
-    baselines: Mapping[str, list[tuple[str, int, Shares]]],
+    ours: Results,
+    baselines: Mapping[str, Results],
     kind: str,
 ) -> None:
     for depth in DEPTHS:
@@ -239,22 +240,28 @@ def _tell(
         report.add(f"recall@{depth}", value, at_least=TARGETS.get(kind, {}).get(depth), note=note)
     report.add("questions", len(ours))
     users = [each.owner.user_column for each in conversations]
-    halves = {"first": users[: (len(users) + 1) // 2], "second": users[(len(users) + 1) // 2 :]}
     report.details["categories"] = {
         str(category): _named(shares for _, each, shares in ours if each == category)
         for category in sorted({each for _, each, _ in ours})
     }
-    report.details["halves"] = {
-        name: _named(shares for user, _, shares in ours if user in of) for name, of in halves.items()
-    }
+    report.details["halves"] = _halves(conversations, ours)
     report.details["conversations"] = {
         each: _named(shares for user, _, shares in ours if user == each) for each in users
     }
     report.details["baselines"] = {
         name: _named(shares for *_, shares in results) for name, results in baselines.items()
     }
-    for name, found in (*report.details["baselines"].items(), *report.details["halves"].items()):
+    halves = {name: found for name, found in report.details["halves"].items() if name != "all"}
+    for name, found in (*report.details["baselines"].items(), *halves.items()):
         report.add(f"{name} recall@10", found["recall@10"])
+
+
+def _halves(conversations: Sequence[Conversation], results: Results) -> dict[str, dict[str, float]]:
+    """All, and either half of the conversations, so that nothing is tuned to one of them."""
+    users = [each.owner.user_column for each in conversations]
+    middle = (len(users) + 1) // 2
+    parts = {"all": users, "first": users[:middle], "second": users[middle:]}
+    return {name: _named(shares for user, _, shares in results if user in of) for name, of in parts.items()}
 
 
 def _mean(results: Iterable[Shares]) -> Shares:

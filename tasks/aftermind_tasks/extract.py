@@ -15,7 +15,7 @@ from aftermind.llm import trust
 from aftermind.llm.base import Extraction, Extractor
 from aftermind.stores.base import Mined, MiningOutcome
 from aftermind.types import Episode, EpisodeId, Fact, JobId, JobKind, Lease, NewJob, Scope
-from aftermind.types.claim import Claim
+from aftermind.types.claim import Claim, Said
 from aftermind.wire import queues
 from aftermind_tasks import again, following, mining
 from aftermind_tasks.outcomes import Done, Outcome
@@ -116,13 +116,16 @@ async def _apply(
 async def _changes(runtime: Runtime, tx: Transaction, owner: Scope, claims: Sequence[Claim], extractor: str) -> Changes:
     subjects = {folded(claim.subject) for claim in claims}
     believed: list[Fact] = []
+    said: list[Said] = []
     await runtime.store.hold_beliefs(tx, owner)  # sessions of one user are mined at once
     if subjects:
         rows = await runtime.store.facts(tx, owner, history=True, limit=100_000)
         believed = [fact for fact in rows if fact.superseded_at is None and folded(fact.subject) in subjects]
+        said = await runtime.store.said(tx, owner, subjects)
     return decide(
         claims,
         believed,
+        said=said,
         owner=owner,
         now=runtime.clock.utc_now(),
         extractor=extractor,

@@ -76,6 +76,7 @@ def related(known: Sequence[Fact], turns: Sequence[TurnText], *, language: str) 
 async def write(runtime: Runtime, tx: Transaction, owner: Scope, changes: Changes) -> None:
     """Write what was decided."""
     now = runtime.clock.utc_now()
+    await runtime.store.keep_said(tx, owner, changes.said, unsaid=changes.unsaid)
     await runtime.store.add_facts(tx, changes.added)
     for old, follower in changes.superseded.items():
         await runtime.store.supersede_facts(tx, owner, [old], at=now, by_id=follower)

@@ -2,13 +2,14 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import numpy as np
 import pytest
+from uuid6 import uuid7
 
 from aftermind import errors
 from aftermind.db.base import Database, Transaction
@@ -26,6 +27,7 @@ from aftermind.types import (
     Summary,
     Trait,
 )
+from aftermind.types.claim import Claim, Operation, Said
 from tests.support.remembered import said
 
 T = TypeVar("T")
@@ -94,6 +96,23 @@ class Rig:
     async def counts(self, owner: Scope = ALICE) -> dict[str, int]:
         """Rows of an owner."""
         return await self.do(lambda tx: self.store.counts(tx, owner))
+
+
+def heard(value: str, *sources: EpisodeId, subject: str = "user") -> Said:
+    """A claim that was kept."""
+    claim = Claim(
+        subject=subject,
+        predicate="likes",
+        object=value,
+        said_at=NOW,
+        operation=Operation.RETRACT,
+        valid_from=NOW - timedelta(days=3),
+        valid_to=NOW,
+        confidence=0.5,
+        cardinality=Cardinality.MULTI,
+        sources=sources,
+    )
+    return Said(id=UUID(bytes=uuid7().bytes), claim=claim, extractor="rules:1", place=3)
 
 
 def fact(
@@ -475,6 +494,33 @@ class ForgettingContract:
         (stone,) = await rig.do(lambda tx: rig.store.tombstones(tx, [ALICE]))
 
         assert not stone.covers(new)
+
+    async def test_what_was_said_comes_back_as_it_went_in_by_its_subject(self, rig: Rig) -> None:
+        ours, other = heard("Oslo"), heard("tea", subject="the Ann")
+        await rig.do(lambda tx: rig.store.keep_said(tx, ALICE, [ours, other], unsaid=[]))
+        await rig.do(lambda tx: rig.store.keep_said(tx, ALICE, [replace(ours, extractor="again")], unsaid=[]))
+
+        assert await rig.do(lambda tx: rig.store.said(tx, ALICE)) == [ours, other]
+        assert await rig.do(lambda tx: rig.store.said(tx, ALICE, ["Ann!"])) == [other]
+        assert await rig.do(lambda tx: rig.store.said(tx, BOB)) == []
+
+        await rig.do(lambda tx: rig.store.keep_said(tx, ALICE, [], unsaid=[ours.id]))
+        assert await rig.do(lambda tx: rig.store.said(tx, ALICE)) == [other]
+
+    async def test_what_was_said_is_forgotten_with_its_messages(self, rig: Rig) -> None:
+        one, two = said("one"), said("two", session="s2")
+        await rig.add(one, two)
+        gone, shared, told = heard("Oslo", one.id), heard("tea", one.id, two.id), heard("42")
+        await rig.do(lambda tx: rig.store.keep_said(tx, ALICE, [gone, shared, told], unsaid=[]))
+
+        await rig.forget(session_id="s1")
+
+        left = {each.id: each.claim for each in await rig.do(lambda tx: rig.store.said(tx, ALICE))}
+        assert set(left) == {shared.id, told.id}
+        assert left[shared.id].sources == (two.id,)
+
+        await rig.forget()
+        assert await rig.do(lambda tx: rig.store.said(tx, ALICE)) == []
 
     async def test_a_fact_goes_with_its_last_source(self, rig: Rig) -> None:
         one, two = said("one"), said("two", session="s2")

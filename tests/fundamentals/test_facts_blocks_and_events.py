@@ -1,7 +1,7 @@
 """What memory learns, keeps for agents, tells, and forgets."""
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -61,6 +61,28 @@ async def test_sessions_that_are_mined_at_once_leave_one_home(memory: Memory, us
 
     (home,) = await memory.facts.query(user_id=user, predicate="lives_in")
     assert CITIES[7] in home.object
+
+
+async def test_facts_are_found_however_subject_and_predicate_are_put(memory: Memory, user: str) -> None:
+    await memory.facts.add("The Ann", "moved to", "Bergen", user_id=user)
+
+    assert [fact.object for fact in await memory.facts.query(subject="ann", predicate="lives_in", user_id=user)]
+    assert [fact.object for fact in await memory.facts.query(predicate="moved_to", user_id=user)]
+    assert [fact.object for fact in await memory.facts.history("ANN", "Lives in", user_id=user)]
+    assert await memory.facts.query(subject="bob", user_id=user) == []
+
+
+async def test_what_is_told_is_believed_though_messages_are_dated_in_the_future(memory: Memory, user: str) -> None:
+    later = datetime.now(UTC) + timedelta(hours=12)
+    await (
+        await memory.remember([Message.user("I live in Lyon.", occurred_at=later)], user_id=user, session_id="s")
+    ).extracted(timeout=30)
+
+    told = await memory.facts.add("user", "lives_in", "Nice", user_id=user)
+
+    assert told.object == "Nice"
+    assert [fact.object for fact in await memory.facts.query(user_id=user, predicate="lives_in")] == ["Nice"]
+    assert await memory.facts.retract(told, user_id=user)
 
 
 async def test_a_fact_that_is_taken_back_is_believed_no_more(memory: Memory, user: str) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 from aftermind.types import Cardinality
 
@@ -91,6 +92,7 @@ def same_text(left: str, right: str) -> bool:
     return folded(left) == folded(right)
 
 
+@lru_cache(maxsize=16_384)  # a user's subjects and objects are compared again and again
 def folded(text: str) -> str:
     """A subject or object as it is compared."""
     words = re.sub(r"[^\w\s]+", " ", text.casefold()).split()

@@ -5,7 +5,8 @@ from dataclasses import replace
 from datetime import datetime
 
 from aftermind.claims import predicates
-from aftermind.claims.decide import BEGINNING, Changes
+from aftermind.claims.decide import Changes
+from aftermind.claims.folding import BEGINNING
 from aftermind.types import Cardinality, EpisodeId, Fact, FactId
 
 

@@ -40,7 +40,7 @@ def reextract(
     namespace: Namespace = None,
     session: Annotated[str | None, typer.Option("--session", "-s", help="Of this session; name the user too.")] = None,
     since: Annotated[
-        str | None, typer.Option(help="Mined after: 30m, 24h, 7d, or a time like 2026-01-31T12:00.")
+        str | None, typer.Option(help="Mined (not said) since: 30m, 24h, 7d, or a time like 2026-01-31T12:00.")
     ] = None,
     extractor: Annotated[
         str | None, typer.Option(help="By this one: rules, openai:MODEL. Default: the one that is set.")

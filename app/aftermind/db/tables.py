@@ -169,8 +169,11 @@ FACTS = Table(
     Column("superseded_by", Uuid),
     Column("strength", Integer, nullable=False, server_default=text("1")),
     Column("extractor", Text, nullable=False),
-    Column("lexemes", TSVECTOR, nullable=False),
+    Column("lexemes", TSVECTOR),  # of the former release; nobody reads it
     Column("embedding", HALFVEC),
+    Column(
+        "terms", ARRAY(BigInteger), nullable=False, server_default=text("'{}'")
+    ),  # of its text, as episodes have them
 )
 
 FACT_SOURCES = Table(
@@ -183,6 +186,27 @@ FACT_SOURCES = Table(
     ForeignKeyConstraint(
         ["namespace", "user_id", "fact_id"], [FACTS.c.namespace, FACTS.c.user_id, FACTS.c.id], ondelete="CASCADE"
     ),
+)
+
+CLAIMS = Table(
+    "claims",
+    METADATA,
+    _key("namespace"),
+    _key("user_id"),
+    Column("id", Uuid, primary_key=True),
+    Column("about", BigInteger, nullable=False),  # stores.postgres.terms.keys_of: the subject as it is compared
+    Column("subject", Text, nullable=False),
+    _id("predicate", nullable=False),
+    Column("object", Text, nullable=False),
+    Column("operation", Text, nullable=False),
+    _time("said_at", nullable=False),
+    _time("valid_from"),
+    _time("valid_to"),
+    Column("confidence", Double, nullable=False),
+    Column("cardinality", Text),
+    Column("sources", ARRAY(Uuid), nullable=False),
+    Column("place", Integer, nullable=False),
+    Column("extractor", Text, nullable=False),
 )
 
 EXTRACTIONS = Table(

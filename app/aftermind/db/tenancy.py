@@ -81,7 +81,8 @@ async def secure(connection: AsyncConnection) -> None:
         for policy, statement in _policies(table.name, has_tenant=table.has_tenant).items():
             if policy not in table.policies:
                 await connection.execute(text(f"CREATE POLICY {policy} ON {name} {statement}"))
-    await connection.execute(text(f"GRANT SELECT ON {SCHEMA}.searched TO {APP}, {RELAY}"))
+    for view in ("searched", "searched_facts"):
+        await connection.execute(text(f"GRANT SELECT ON {SCHEMA}.{view} TO {APP}, {RELAY}"))
 
 
 def _policies(table: str, *, has_tenant: bool) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """`memory.facts`: ask what is believed, tell, take back, and see why."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -16,6 +16,7 @@ from aftermind.types.claim import Claim, Operation
 
 FACT_BYTES = 8_192  # of subject, predicate or object each: a sentence, not a document
 TOLD = "user"  # the extractor of facts that were told by a call
+EVERY_FACT = 100_000  # of a user: what is read where rows have to be compared here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,14 +47,16 @@ class Facts:
     ) -> list[Fact]:
         """Facts, newest belief first: by default those that we believe now and that are true now.
 
-        `as_of` asks for another moment of the world, `known_at` for another moment of our knowledge.
+        `as_of` asks for another moment of the world, `known_at` for another moment of our knowledge. Subject and
+        predicate are found however they were put: "the Ann" and "ann", `moved_to` and `lives_in`.
         """
         owner = self._parts.scope(namespace=namespace, user_id=user_id)
         _zoned(as_of=as_of, known_at=known_at)
         async with self._parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
-            return await self._parts.store.facts(
-                tx, owner, subject=subject, predicate=predicate, as_of=as_of, known_at=known_at, limit=limit
+            found = await self._parts.store.facts(
+                tx, owner, predicate=_named(predicate), as_of=as_of, known_at=known_at, limit=_read(subject, limit)
             )
+        return _about(found, subject)[:limit]
 
     async def history(
         self,
@@ -67,9 +70,10 @@ class Facts:
         """Every row about a subject and predicate, whatever its times: what was believed, and until when."""
         owner = self._parts.scope(namespace=namespace, user_id=user_id)
         async with self._parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
-            return await self._parts.store.facts(
-                tx, owner, subject=subject, predicate=predicate, history=True, limit=limit
+            found = await self._parts.store.facts(
+                tx, owner, predicate=_named(predicate), history=True, limit=_read(subject, limit)
             )
+        return _about(found, subject)[:limit]
 
     async def add(
         self,
@@ -108,9 +112,16 @@ class Facts:
         if not 0.0 <= confidence <= 1.0:
             raise errors.InvalidFact("confidence", confidence, "a confidence lies between 0 and 1.")
         changes = await self._parts.effect(owner, lambda tx: self._believe(tx, owner, claim))
-        if changes.added:
-            return changes.added[-1]
-        found = await self._one(owner, changes.strengthened[-1].fact_id)
+        name = predicates.canonical(claim.predicate)
+        said = [fact for fact in changes.believed if fact.predicate == name]
+        same = [fact for fact in said if predicates.same_text(fact.object, claim.object)]
+        at = claim.starts_at or claim.said_at
+        told = next((fact for fact in same if fact.is_valid_at(at)), same[-1] if same else None)
+        if told is None:
+            raise errors.Bug("a fact that was told is not believed.")
+        if told in changes.added:
+            return told
+        found = await self._one(owner, told.id)
         if found is None:
             raise errors.Bug("a fact that was strengthened is not there.")
         return found
@@ -177,16 +188,43 @@ class Facts:
         store, now = self._parts.store, datetime.now(UTC)
         await store.tombstones(tx, [owner])  # holds a forget of this user off until the end
         await store.hold_beliefs(tx, owner)
-        rows = await store.facts(tx, owner, history=True, limit=100_000)  # a subject may be spelt otherwise
+        rows = await store.facts(tx, owner, history=True, limit=EVERY_FACT)  # a subject may be spelt otherwise
         believed = [row for row in rows if row.superseded_at is None]
-        known = await store.cardinalities(tx, owner.namespace)
-        changes = decide([claim], believed, owner=owner, now=now, extractor=TOLD, new_id=_new_id, cardinalities=known)
+        said = await store.said(tx, owner, [claim.subject])
+        # Who speaks by a call speaks last, also after messages that are dated in the future.
+        latest = max((one.claim.said_at for one in said), default=claim.said_at)
+        if latest > claim.said_at:
+            claim = replace(claim, said_at=latest, valid_from=claim.starts_at)
+        changes = decide(
+            [claim],
+            believed,
+            said=said,
+            owner=owner,
+            now=now,
+            extractor=TOLD,
+            new_id=_new_id,
+            cardinalities=await store.cardinalities(tx, owner.namespace),
+        )
+        await store.keep_said(tx, owner, changes.said, unsaid=changes.unsaid)
         await store.add_facts(tx, changes.added)
         for old, follower in changes.superseded.items():
             await store.supersede_facts(tx, owner, [old], at=now, by_id=follower)
         for one in changes.strengthened:
             await store.strengthen_fact(tx, owner, one.fact_id, sources=one.sources, confidence=one.confidence)
         return changes
+
+
+def _named(predicate: str | None) -> str | None:
+    return None if predicate is None else predicates.canonical(predicate)
+
+
+def _read(subject: str | None, limit: int) -> int:
+    """How many rows to read: subjects are compared here, as they are where it is decided about them."""
+    return limit if subject is None else EVERY_FACT
+
+
+def _about(found: list[Fact], subject: str | None) -> list[Fact]:
+    return found if subject is None else [fact for fact in found if predicates.same_text(fact.subject, subject)]
 
 
 def _new_id() -> FactId:

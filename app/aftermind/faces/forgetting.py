@@ -31,6 +31,7 @@ from aftermind.types import (
     Summary,
 )
 from aftermind.types.audit import Action
+from aftermind.types.claim import Said
 from aftermind.types.remains import Proof
 from aftermind.wire.payloads import decode_turn, encode_turn
 
@@ -49,7 +50,8 @@ class Forgot:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
     """Everything of a user. `episodes` include those on their way; `jobs` are those that are not done, and dead letters
-    with their payload. `vectors` are empty where they were not asked for.
+    with their payload. `said` are the claims that facts are folded from, those that were taken back included. `vectors`
+    are empty where they were not asked for.
     """
 
     scope: Scope
@@ -61,6 +63,7 @@ class Export:
     jobs: tuple[Job, ...]
     learned: tuple[Learned, ...] = ()
     spending: tuple[Spending, ...] = ()
+    said: tuple[Said, ...] = ()
     vectors: Mapping[EpisodeId, Vector] = field(default_factory=dict)
 
 
@@ -109,6 +112,7 @@ async def export(parts: Parts, owner: Scope, *, vectors: bool = False) -> Export
     async with parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
         store = parts.store
         facts = await store.facts(tx, owner, history=True, limit=1_000_000)
+        said = await store.said(tx, owner)
         blocks = await store.blocks(tx, owner)
         summaries = await store.summaries(tx, owner, limit=100_000)
         profile = await store.profile(tx, owner)
@@ -125,6 +129,7 @@ async def export(parts: Parts, owner: Scope, *, vectors: bool = False) -> Export
         profile=profile,
         learned=tuple(learned),
         spending=tuple(spent),
+        said=tuple(said),
         vectors=embedded,
         jobs=tuple(job for job in jobs if not job.state.is_final or job.state is JobState.DEAD),
     )

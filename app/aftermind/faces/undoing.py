@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -65,6 +65,7 @@ async def _undo(parts: Parts, tx: Transaction, owner: Scope, ids: list[EpisodeId
     await store.add_facts(tx, changes.added)
     for old, follower in changes.superseded.items():
         await store.supersede_facts(tx, owner, [old], at=now, by_id=follower)
+    await _unsay(parts, tx, owner, frozenset(ids))
     drew_on = await store.drew_on(tx, Tombstone(owner=owner, at=now, ids=frozenset(ids)))
     counts = await store.undo(tx, owner, ids)
     if drew_on.sessions or drew_on.evidence:
@@ -77,6 +78,14 @@ async def _undo(parts: Parts, tx: Transaction, owner: Scope, ids: list[EpisodeId
         traits=counts["traits"],
         dry_run=dry_run,
     )
+
+
+async def _unsay(parts: Parts, tx: Transaction, owner: Scope, undone: frozenset[EpisodeId]) -> None:
+    """Keep no claim that rests on these episodes alone, or the next claim about the same would bring its fact back."""
+    said = [one for one in await parts.store.said(tx, owner) if undone.intersection(one.claim.sources)]
+    left = [(one, tuple(each for each in one.claim.sources if each not in undone)) for one in said]
+    rest = [replace(one, claim=replace(one.claim, sources=sources, quote=None)) for one, sources in left if sources]
+    await parts.store.keep_said(tx, owner, rest, unsaid=[one.id for one in said])
 
 
 def _new_id() -> FactId:

@@ -3,6 +3,7 @@
 from aftermind.ranking.bm25 import idf
 from aftermind.ranking.corpus import Entry, Frame, Frequencies, Question, score_entries, score_frame
 from aftermind.ranking.diversity import diversified, overlap
+from aftermind.ranking.facts import Told, lifted, shares, sureness, value_of
 from aftermind.ranking.fusion import ranks, reciprocal_rank, scaled
 from aftermind.ranking.vectors import cosine, unit
 from aftermind.ranking.windows import WEIGHTS, Scores, Turns, Weights, score
@@ -15,12 +16,14 @@ __all__ = [
     "Frequencies",
     "Question",
     "Scores",
+    "Told",
     "Turns",
     "Weights",
     "cosine",
     "diversified",
     "ends_asking",
     "idf",
+    "lifted",
     "overlap",
     "ranks",
     "reciprocal_rank",
@@ -28,9 +31,12 @@ __all__ = [
     "score",
     "score_entries",
     "score_frame",
+    "shares",
     "spoken",
     "stem",
+    "sureness",
     "terms",
     "tokens",
     "unit",
+    "value_of",
 ]

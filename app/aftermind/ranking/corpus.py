@@ -128,9 +128,8 @@ def score_frame(
     bonus says more.
     """
     idfs = bm25.idf(frequencies.episodes, frequencies.having)
-    speakers = {name for name in set(frame.name) if question.names(name)}
-    spoken = {term for name in speakers if name for term in terms(name, question.language)}
-    idfs[[index for index, term in enumerate(question.terms) if term in spoken]] = 0.0
+    idfs[named_terms(frame, question)] = 0.0
+    speakers = _speakers(frame, question)
     codes: dict[Hashable, int] = {}
     turns = Turns(
         session=np.array([codes.setdefault(label, len(codes)) for label in frame.session], dtype=np.int64),
@@ -143,6 +142,16 @@ def score_frame(
         current=np.array([session is not None and label == session for label in frame.session], dtype=np.bool_),
     )
     return score(turns, idfs, candidates=frame.candidate, weights=weights)
+
+
+def named_terms(frame: Frame, question: Question) -> list[int]:
+    """The places of the question's terms that are names of speakers: the speaker's bonus says what they say."""
+    spoken = {term for name in _speakers(frame, question) for term in terms(name, question.language)}
+    return [place for place, term in enumerate(question.terms) if term in spoken]
+
+
+def _speakers(frame: Frame, question: Question) -> set[str]:
+    return {name for name in set(frame.name) if name and question.names(name)}
 
 
 def score_entries(

@@ -14,7 +14,7 @@ from time import perf_counter
 
 from aftermind import errors
 from aftermind.llm import tokens
-from aftermind.ranking import WEIGHTS, Frame, Frequencies, Question, Weights, score_frame
+from aftermind.ranking import WEIGHTS, Frame, Frequencies, Question, Told, Weights, score_frame, shares
 from aftermind.recall import selection
 from aftermind.recall.block import build
 from aftermind.recall.pending import PendingTurns, Vector, episodes_of
@@ -26,7 +26,7 @@ from aftermind.recall.selection import Place
 from aftermind.settings import Settings
 from aftermind.stores.base import Store
 from aftermind.stores.searching import HITS, Briefing, EpisodeSearch, Found, Search, Wanted
-from aftermind.types import Episode, EpisodeId, Match, RecallBlock, Scope, ServedBy, Turn, Watermark
+from aftermind.types import Episode, EpisodeId, FactId, Match, RecallBlock, Scope, ServedBy, Turn, Watermark
 from aftermind.types.message import UNDONE
 from aftermind.wire.pending import Pending
 
@@ -57,6 +57,7 @@ class _Run:
     replica: str | None = None
     matches: list[Match] = field(default_factory=list)
     available: int = 0
+    shares: dict[FactId, float] = field(default_factory=dict)  # of the question, by facts that share words with it
     briefing: Briefing = field(default_factory=Briefing)
     degraded: list[str] = field(default_factory=list)
 
@@ -235,7 +236,8 @@ class Recall:
         query = run.query
         waiting = {episode.id: episode for episode in run.pending}
         ids = [place.id for place in places if place.id not in waiting]
-        run.briefing = await self._search.brief(route.tx, query.scope.owner, self._wanted(query, ids))
+        wanted = replace(self._wanted(query, ids), facts=list(run.shares))
+        run.briefing = await self._search.brief(route.tx, query.scope.owner, wanted)
         texts = waiting | {episode.id: episode for episode in run.briefing.episodes}
         # An episode that was forgotten between the two statements is gone from the second: it is not shown.
         kept = [place for place in places if place.id in texts]
@@ -274,8 +276,6 @@ class Recall:
 
     async def _ranked(self, run: _Run, question: Question, found: Found, limit: int) -> list[Place]:
         query = run.query
-        if "history" not in query.load:
-            return []
         frame, ids, frequencies = found.frame, list(found.ids), found.frequencies
         if run.pending:
             waiting = await self._pending_turns.frame(run.pending, question, run.vector, query.wanted)
@@ -285,8 +285,14 @@ class Recall:
                 episodes=frequencies.episodes + len(waiting),
                 having=[old + new for old, new in zip(frequencies.having, more, strict=True)],
             )
+        told = [Told(places=hit.places, having=hit.having) for hit in found.facts]
+        worth = shares(told, frame, question, frequencies)
+        run.shares = {hit.id: float(share) for hit, share in zip(found.facts, worth, strict=True)}
+        if "history" not in query.load:
+            return []
         weights = _WEIGHTS.get(query.mode, WEIGHTS)
         scores = score_frame(frame, question, frequencies, session=query.scope.session_id, weights=weights)
+        scores = selection.weighed(found.facts, ids, frame, scores, worth)
         most = max(limit * SPARE if query.diversity else limit, RERANKED if query.rerank else 0)
         places, run.available = selection.places(ids, frame, scores, min_score=query.min_score, most=most)
         return places
@@ -307,7 +313,7 @@ class Recall:
         run.matches = [replace(match, rank=rank) for rank, match in enumerate(scored, start=1)]
 
     def _add_facts(self, run: _Run, limit: int) -> None:
-        facts = selection.of_facts(run.briefing.facts, self._question(run), min_score=run.query.min_score)
+        facts = selection.of_facts(run.briefing.facts, run.shares, run.matches, min_score=run.query.min_score)
         run.available += len(facts)
         merged = sorted([*run.matches, *facts[:limit]], key=lambda match: -match.score) if facts else run.matches
         run.matches = [replace(match, rank=rank) for rank, match in enumerate(merged, start=1)] if facts else merged
@@ -326,6 +332,7 @@ class Recall:
             hits=max(HITS, run.query.limit * 3 // 2),
             tails=list(sessions),
             exact_rows=self._settings.exact_search_max_rows,
+            facts="facts" in run.query.load,
         )
 
     def _wanted(self, query: Query, ids: Sequence[EpisodeId]) -> Wanted:

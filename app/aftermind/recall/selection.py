@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from aftermind.ranking import Frame, Scores, diversified, idf, overlap, ranks, terms
-from aftermind.ranking import Question as Asked
-from aftermind.types import Episode, EpisodeId, Fact, Match
+from aftermind.ranking import Frame, Scores, diversified, lifted, overlap, ranks, sureness, terms, value_of
+from aftermind.stores.searching import FactHit
+from aftermind.types import Episode, EpisodeId, Fact, FactId, Match
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,23 +77,32 @@ def matched(place: Place, episode: Episode, rank: int, rerank_score: float | Non
     )
 
 
-def of_facts(facts: Sequence[Fact], question: Asked, *, min_score: float) -> list[Match]:
-    """Facts by the words that they share with the question, the rare ones counting most; newest first among equals.
+def weighed(
+    hits: Sequence[FactHit], ids: Sequence[EpisodeId], frame: Frame, scores: Scores, shares: NDArray[np.float64]
+) -> Scores:
+    """The scores of turns, with those lifted that a fact came from which fits the question."""
+    if not hits:
+        return scores
+    rows = {id_: row for row, id_ in enumerate(ids)}
+    sources = [[rows[each] for each in hit.sources if each in rows] for hit in hits]
+    worth = shares * np.array([sureness(hit.confidence) for hit in hits])
+    return lifted(scores, worth, sources, frame.candidate)
 
-    A fact that shares none is worth little but not nothing: it is what is known, and a block may have room.
+
+def of_facts(
+    facts: Sequence[Fact], shares: Mapping[FactId, float], matches: Sequence[Match], *, min_score: float
+) -> list[Match]:
+    """Facts by the share of the question that they cover, or behind the best of their turns; as given among equals.
+
+    A fact that does neither is worth little but not nothing: it is what is known, and a block may have room.
     """
-    sets = [frozenset(terms(fact.text, question.language)) for fact in facts]
-    having = [sum(term in words for words in sets) for term in question.terms]
-    weights = idf(len(facts), having)
-    raw = np.array([sum(w for term, w in zip(question.terms, weights, strict=True) if term in words) for words in sets])
-    # Of the question's own weight, not of the best fact's: the best of many that fit badly is no answer.
-    whole = float(np.sum(weights))
-    shares = raw / whole if whole > 0 else raw
+    turns = {match.item.id: match.score for match in matches if isinstance(match.item, Episode)}
     found = []
-    for fact, share in zip(facts, shares, strict=True):
-        score = float((0.1 + 0.8 * share) * (0.5 + 0.5 * fact.confidence))
+    for fact in facts:
+        share = shares.get(fact.id, 0.0)
+        score = value_of(share, fact.confidence, max((turns.get(each, 0.0) for each in fact.sources), default=0.0))
         if score >= min_score:
-            found.append(Match(item=fact, score=score, lexical_score=float(share)))
+            found.append(Match(item=fact, score=score, lexical_score=share))
     return sorted(found, key=lambda match: -match.score)
 
 

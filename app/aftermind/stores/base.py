@@ -1,10 +1,11 @@
 """The `Store` protocol: what every backend keeps, in the caller's transaction."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
+from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ from aftermind.types import (
     Summary,
     Trait,
 )
+from aftermind.types.claim import Said
 
 Vector = NDArray[np.float32]
 
@@ -277,6 +279,12 @@ class Store(Protocol):
 
     async def facts_from(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[Fact]:
         """Facts, believed now, that have one of the episodes among their sources."""
+
+    async def said(self, tx: Transaction, owner: Scope, subjects: Collection[str] | None = None) -> list[Said]:
+        """Every claim that was kept of the subjects, as they are compared; of all subjects where none are named."""
+
+    async def keep_said(self, tx: Transaction, owner: Scope, given: Sequence[Said], *, unsaid: Sequence[UUID]) -> None:
+        """Keep claims, and those that are `unsaid` no longer. An id that is kept already is left as it is."""
 
     async def cardinalities(self, tx: Transaction, namespace: str) -> dict[str, Cardinality]:
         """How the namespace treats the predicates of which it has said so."""

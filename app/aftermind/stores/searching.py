@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from aftermind.db.base import Transaction
 from aftermind.ranking import Entry, Frame, Frequencies, Question, cosine, ends_asking, terms
 from aftermind.stores.base import EpisodeFilter, Store
-from aftermind.types import Block, Episode, EpisodeId, Fact, Profile, Scope, Summary, Watermark
+from aftermind.types import Block, Episode, EpisodeId, Fact, FactId, Profile, Scope, Summary, Watermark
 
 Vector = NDArray[np.float32]
 
@@ -25,7 +25,8 @@ class Search:
 
     `wanted` says which episodes may be answers (their neighbours are read all the same), `known_at` hides what was
     remembered later. `tails` are sessions whose last turns come along, for pending turns to stand behind. `exact_rows`
-    is the size of an owner up to which every vector is compared, before an index of neighbours is trusted.
+    is the size of an owner up to which every vector is compared, before an index of neighbours is trusted. `facts`
+    False leaves facts alone.
     """
 
     question: Question
@@ -35,6 +36,21 @@ class Search:
     hits: int = HITS
     tails: Sequence[str | None] = ()
     exact_rows: int = 20_000
+    facts: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactHit:
+    """A believed fact that shares words with the question: which of its terms, by place, and the turns it came from.
+
+    `having` says of each of these terms how many facts have it.
+    """
+
+    id: FactId
+    places: Sequence[int]
+    having: Sequence[int]
+    confidence: float = 1.0
+    sources: Sequence[EpisodeId] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +58,14 @@ class Found:
     """Turns around the best hits, in `frame`, with their ids in the same order.
 
     `frequencies` count over all of the owner's episodes. `similar` has the ids nearest by vector, nearest first.
+    `facts` are those that share words with the question, the rarest first.
     """
 
     ids: Sequence[EpisodeId]
     frame: Frame
     frequencies: Frequencies
     similar: Sequence[EpisodeId] = ()
+    facts: Sequence[FactHit] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +81,13 @@ class NodeState:
 class Wanted:
     """What a block is made of: episodes by id, and of `load` what else is remembered of the owner.
 
+    Facts are those of `facts`, those that came from the episodes, and the `NEWEST_FACTS`, as far as they are believed.
     `session_id` is the one that asks: its summary, or the latest of another one where it has none yet. `at` asks for
     what was believed, and true, then.
     """
 
     ids: Sequence[EpisodeId] = ()
+    facts: Sequence[FactId] = ()
     load: frozenset[str] = frozenset()
     session_id: str | None = None
     at: datetime | None = None
@@ -98,20 +118,25 @@ class EpisodeSearch(Protocol):
 
 
 MOST_SUMMARIES = 1_000
-MOST_FACTS = 200  # newest beliefs that a recall looks at; each is scored by its words, in 15 us
+NEWEST_FACTS = 20  # that come along whatever is asked: a block may have room for what is known
 
 
 async def briefed(store: Store, tx: Transaction, owner: Scope, wanted: Wanted) -> Briefing:
     """A briefing out of a store's own methods, for one inside this process: one statement would gain nothing."""
     at, load = wanted.at, wanted.load
-    facts = await store.facts(tx, owner, as_of=at, known_at=at, limit=MOST_FACTS) if "facts" in load else []
+    facts = await store.facts(tx, owner, as_of=at, known_at=at, limit=1_000_000) if "facts" in load else []
+    near, shown = frozenset(wanted.facts), frozenset(wanted.ids)
     blocks = await store.blocks(tx, owner) if "blocks" in load else []
     summaries = await store.summaries(tx, owner, limit=MOST_SUMMARIES) if "summary" in load else []
     told = [each for each in summaries if at is None or each.updated_at <= at]
     profile = await store.profile(tx, owner) if "profile" in load else None
     return Briefing(
         episodes=await store.episodes(tx, owner, wanted.ids) if wanted.ids else [],
-        facts=facts,
+        facts=[
+            fact
+            for place, fact in enumerate(facts)
+            if place < NEWEST_FACTS or fact.id in near or not shown.isdisjoint(fact.sources)
+        ],
         blocks=[block for block in blocks if at is None or block.updated_at <= at],
         summary=next((each for each in told if each.scope.session_id == wanted.session_id), told[0] if told else None),
         profile=None if profile is None or at is not None else profile,
@@ -119,9 +144,17 @@ async def briefed(store: Store, tx: Transaction, owner: Scope, wanted: Wanted) -
 
 
 def found_among(
-    episodes: Sequence[Episode], vectors: Mapping[EpisodeId, Vector], search: Search, *, language: str = "english"
+    episodes: Sequence[Episode],
+    vectors: Mapping[EpisodeId, Vector],
+    search: Search,
+    *,
+    facts: Sequence[Fact] = (),
+    language: str = "english",
 ) -> Found:
-    """What a store inside this process finds: it has everything at hand, so every episode is scored exactly."""
+    """What a store inside this process finds: it has everything at hand, so every episode is scored exactly.
+
+    `facts` are those that are believed.
+    """
     known = [episode for episode in episodes if search.known_at is None or episode.remembered_at <= search.known_at]
     similarity = _similarities(known, vectors, search.vector)
     entries = [entry_of(episode, similarity.get(episode.id), search.wanted, language=language) for episode in known]
@@ -131,7 +164,25 @@ def found_among(
         frame=Frame.of(entries, search.question.terms),
         frequencies=Frequencies.of(search.question.terms, entries),
         similar=nearest,
+        facts=_hits(facts, search.question, language=language) if search.facts else (),
     )
+
+
+def _hits(facts: Sequence[Fact], question: Question, *, language: str) -> list[FactHit]:
+    words = [frozenset(terms(fact.text, language)) for fact in facts]
+    having = [sum(term in each for each in words) for term in question.terms]
+    shared = [[place for place, term in enumerate(question.terms) if term in each] for each in words]
+    return [
+        FactHit(
+            id=fact.id,
+            places=places,
+            having=[having[place] for place in places],
+            confidence=fact.confidence,
+            sources=fact.sources,
+        )
+        for fact, places in zip(facts, shared, strict=True)
+        if places
+    ]
 
 
 def entry_of(

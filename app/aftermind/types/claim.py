@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from uuid import UUID
 
 from aftermind.types.fact import Cardinality
 from aftermind.types.scope import EpisodeId
@@ -39,3 +40,23 @@ class Claim:
     def starts_at(self) -> datetime | None:
         """From when it is taken to be true: as said, else when it was said; None for what only has an end."""
         return self.valid_from or (None if self.valid_to else self.said_at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """A claim as it is kept: with the canonical predicate, the cardinality that was decided, and who drew it.
+
+    What is believed is what folding everything that was said, in the order in which it was said, gives. `place` orders
+    claims of one message.
+    """
+
+    id: UUID
+    claim: Claim
+    extractor: str
+    place: int = 0
+
+    @property
+    def order(self) -> tuple[datetime, bool, str, int]:
+        """Where it stands among others: by its time; then by its message, a call behind all messages."""
+        sources = self.claim.sources
+        return self.claim.said_at, not sources, min(map(str, sources), default=""), self.place

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import text
 
+from aftermind import Memory
 from aftermind.db.transaction import pg
 from aftermind.ledger.postgres_dead import PostgresDeadLetters
 from aftermind.ledger.replays import NewPlan
@@ -107,6 +108,24 @@ async def test_the_new_facts_take_the_place_of_the_old_in_one_step(runtime: Runt
     assert (rows["Oslo"].superseded_at, rows["Oslo"].strength) == (None, 1)
     assert rows["Oslo"].extractor.startswith("openai:scripted:")
     assert "+" in rows["Oslo"].extractor, "the instructions are part of the version"
+
+
+async def test_what_a_user_took_back_is_not_brought_back(
+    runtime: Runtime, database: Database, redis_url: str, model: ScriptedOpenAI
+) -> None:
+    assert runtime.replays is not None
+    await remember(runtime)
+    [fjords] = await facts(runtime)
+    async with Memory(database.url, broker=redis_url) as memory:
+        assert await memory.facts.retract(fjords, user_id="alice")
+    model.script.facts[SAID].append({"subject": "user", "predicate": "lives_in", "object": "Oslo"})
+    plan = await runtime.replays.plan(JobFilter(kinds=(JobKind.EXTRACT,)), REEXTRACT)
+    await runtime.replays.start(plan.id)
+    await runtime.replays.step(plan.id)
+
+    await work(runtime, JobKind.EXTRACT, replays=True)
+
+    assert [fact.object for fact in await facts(runtime) if not fact.superseded_at] == ["Oslo"]
 
 
 async def test_what_is_found_again_is_neither_doubled_nor_stronger(runtime: Runtime) -> None:

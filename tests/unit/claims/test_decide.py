@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from itertools import permutations
+from itertools import count, permutations
 from uuid import UUID
 
 import pytest
@@ -24,8 +24,12 @@ def at(year: int, month: int = 1) -> datetime:
     return datetime(year, month, 1, tzinfo=UTC)
 
 
+_messages = count(1)
+
+
 def said(predicate: str, object_: str, when: datetime, **more: object) -> Claim:
-    source = EpisodeId(UUID(int=hash((predicate, object_, when)) % 2**128))
+    """A claim of a message of its own; ids of messages ascend in the order in which they are remembered."""
+    source = EpisodeId(UUID(int=next(_messages)))
     return Claim(subject="user", predicate=predicate, object=object_, said_at=when, sources=(source,), **more)  # type: ignore[arg-type]
 
 

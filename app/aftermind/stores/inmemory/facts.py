@@ -1,13 +1,16 @@
 """Facts of one process: rows as in a database, superseded and strengthened, never changed in what they say."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
+from uuid import UUID
 
+from aftermind.claims.predicates import folded
 from aftermind.db.base import Transaction
 from aftermind.db.memory import mem
 from aftermind.stores.inmemory.episodes import owner_key
 from aftermind.types import Cardinality, EpisodeId, Fact, FactId, Scope
+from aftermind.types.claim import Said
 
 
 class InMemoryFacts:
@@ -84,6 +87,22 @@ class InMemoryFacts:
         wanted = set(ids)
         believed = await self.facts(tx, owner, history=True, limit=1_000_000)
         return [fact for fact in believed if fact.superseded_at is None and wanted & set(fact.sources)]
+
+    async def said(self, tx: Transaction, owner: Scope, subjects: Collection[str] | None = None) -> list[Said]:
+        """Every claim that was kept of the subjects."""
+        wanted = None if subjects is None else frozenset(map(folded, subjects))
+        rows: list[Said] = list(mem(tx).rows("claims", owner_key(owner)).values())
+        found = [one for one in rows if wanted is None or folded(one.claim.subject) in wanted]
+        return sorted(found, key=lambda one: (one.claim.said_at, one.id))
+
+    async def keep_said(self, tx: Transaction, owner: Scope, given: Sequence[Said], *, unsaid: Sequence[UUID]) -> None:
+        """Keep claims, and those that are `unsaid` no longer."""
+        rows = mem(tx).rows("claims", owner_key(owner))
+        for id_ in unsaid:
+            mem(tx).drop(rows, id_)
+        for one in given:
+            if one.id not in rows:
+                mem(tx).put(rows, one.id, one)
 
     async def cardinalities(self, tx: Transaction, namespace: str) -> dict[str, Cardinality]:
         """How the namespace treats the predicates of which it has said so."""

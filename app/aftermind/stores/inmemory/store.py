@@ -31,7 +31,9 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
         """Every episode of the owner is scored exactly."""
         key = owner_key(owner)
         episodes = sorted(mem(tx).rows("episodes", key).values(), key=lambda each: (each.position, each.id))
-        return found_among(episodes, mem(tx).rows("vectors", key), search, language=self._language)
+        then = search.known_at
+        facts = await self.facts(tx, owner, as_of=then, known_at=then, limit=1_000_000) if search.facts else ()
+        return found_among(episodes, mem(tx).rows("vectors", key), search, facts=facts, language=self._language)
 
     async def brief(self, tx: Transaction, owner: Scope, wanted: Wanted) -> Briefing:
         """What is shown."""
@@ -106,7 +108,18 @@ def _forget_facts(run: MemoryTransaction, key: tuple[str, str], gone: set[Episod
         elif len(left) < len(fact.sources):
             run.put(rows, id_, replace(fact, sources=left))
     _reopen(run, key, dropped)
+    _forget_said(run, key, gone)
     return len(dropped)
+
+
+def _forget_said(run: MemoryTransaction, key: tuple[str, str], gone: set[EpisodeId]) -> None:
+    rows = run.rows("claims", key)
+    for id_, one in list(rows.items()):
+        left = tuple(source for source in one.claim.sources if source not in gone)
+        if one.claim.sources and not left:
+            run.drop(rows, id_)
+        elif len(left) < len(one.claim.sources):
+            run.put(rows, id_, replace(one, claim=replace(one.claim, sources=left)))
 
 
 def _reopen(run: MemoryTransaction, key: tuple[str, str], dropped: Sequence[Fact]) -> None:
@@ -132,6 +145,7 @@ def _forget_traits(run: MemoryTransaction, key: tuple[str, str], gone: set[Episo
 
 def _forget_whole(run: MemoryTransaction, key: tuple[str, str], counts: dict[str, int]) -> dict[str, int]:
     more = {}
+    run.put(run.table("claims"), key, {})
     for table in ("facts", "blocks", "summaries"):
         more[table] = counts.get(table, 0) + len(run.rows(table, key))
         run.put(run.table(table), key, {})

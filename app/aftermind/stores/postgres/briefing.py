@@ -11,7 +11,7 @@ from aftermind import errors
 from aftermind.db.base import Transaction
 from aftermind.db.transaction import pg
 from aftermind.stores.postgres.positional import Positional
-from aftermind.stores.searching import MOST_FACTS, Briefing, Wanted
+from aftermind.stores.searching import NEWEST_FACTS, Briefing, Wanted
 from aftermind.types import (
     Block,
     Cardinality,
@@ -30,7 +30,22 @@ Json = dict[str, Any]  # Any: one row as Postgres writes it; each field is read 
 
 _OWNED = "namespace = :namespace AND user_id = :user"
 
-# Each part by its primary key or `facts_believed`. JSON, because the parts have nothing in common but the trip.
+_BELIEVED = """
+    recorded_at <= coalesce(CAST(:at AS timestamptz), 'infinity')
+    AND (superseded_at IS NULL OR (CAST(:at AS timestamptz) IS NOT NULL AND superseded_at > :at))
+    AND (valid_from IS NULL OR valid_from <= coalesce(:at, now()))
+    AND (valid_to IS NULL OR valid_to > coalesce(:at, now()))
+"""
+
+
+def _newest(rule: str) -> str:
+    return f"""
+        SELECT id FROM aftermind.facts WHERE {_OWNED} AND {rule} AND {_BELIEVED}
+        ORDER BY recorded_at DESC LIMIT {NEWEST_FACTS}
+    """
+
+
+# Each part by its primary key, `fact_sources_episode` or `facts_believed`. JSON, for they share the trip alone.
 _BRIEF = Positional.of(
     f"""
     SELECT
@@ -41,13 +56,17 @@ _BRIEF = Positional.of(
          FROM aftermind.episodes WHERE {_OWNED} AND id = ANY(CAST(:ids AS uuid[]))) AS episodes,
         CASE WHEN CAST(:facts AS boolean) THEN (SELECT json_agg(fact)::text FROM (
             SELECT id, session_id, agent_id, subject, predicate, object, confidence, cardinality, valid_from, valid_to,
-                   recorded_at, superseded_at, strength, extractor
+                   recorded_at, superseded_at, strength, extractor, (
+                       SELECT json_agg(episode_id ORDER BY episode_id) FROM aftermind.fact_sources AS s
+                       WHERE s.namespace = :namespace AND s.user_id = :user AND s.fact_id = facts.id) AS sources
             FROM aftermind.facts
-            WHERE {_OWNED} AND recorded_at <= coalesce(CAST(:at AS timestamptz), 'infinity')
-              AND (superseded_at IS NULL OR (CAST(:at AS timestamptz) IS NOT NULL AND superseded_at > :at))
-              AND (valid_from IS NULL OR valid_from <= coalesce(:at, now()))
-              AND (valid_to IS NULL OR valid_to > coalesce(:at, now()))
-            ORDER BY recorded_at DESC, id DESC LIMIT {MOST_FACTS}) AS fact) END AS facts,
+            WHERE {_OWNED} AND {_BELIEVED} AND id IN (
+                SELECT unnest(CAST(:told AS uuid[]))
+                UNION SELECT fact_id FROM aftermind.fact_sources
+                      WHERE {_OWNED} AND episode_id = ANY(CAST(:ids AS uuid[]))
+                UNION ({_newest("superseded_at IS NULL AND CAST(:at AS timestamptz) IS NULL")})
+                UNION ({_newest("CAST(:at AS timestamptz) IS NOT NULL")}))
+            ORDER BY recorded_at DESC, id DESC) AS fact) END AS facts,
         CASE WHEN CAST(:blocks AS boolean) THEN (SELECT json_agg(block ORDER BY name)::text FROM (
             SELECT name, content, description, version, updated_at FROM aftermind.blocks
             WHERE {_OWNED} AND updated_at <= coalesce(CAST(:at AS timestamptz), 'infinity')) AS block) END AS blocks,
@@ -72,6 +91,7 @@ async def brief(tx: Transaction, owner: Scope, wanted: Wanted) -> Briefing:
         "user": owner.user_column,
         "ids": list(wanted.ids),
         "facts": "facts" in wanted.load,
+        "told": list(wanted.facts),
         "blocks": "blocks" in wanted.load,
         "summary": "summary" in wanted.load,
         "profile": "profile" in wanted.load and wanted.at is None,
@@ -144,6 +164,7 @@ def _fact(scopes: _Scopes, row: Json) -> Fact:
         recorded_at=datetime.fromisoformat(row["recorded_at"]),
         superseded_at=_time(row["superseded_at"]),
         strength=row["strength"],
+        sources=tuple(EpisodeId(UUID(each)) for each in row["sources"] or ()),
         extractor=row["extractor"],
     )
 

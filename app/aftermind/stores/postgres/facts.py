@@ -1,13 +1,16 @@
 """Bi-temporal statements over facts: rows are added, superseded and strengthened, never changed in what they say."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from sqlalchemy import TextClause, text
 
 from aftermind.db.base import Transaction
 from aftermind.db.transaction import pg
+from aftermind.db.vault import Ring
 from aftermind.stores.postgres.rows import fact_of
+from aftermind.stores.postgres.sealed import sealed_fact
+from aftermind.stores.postgres.terms import term_keys
 from aftermind.types import Cardinality, EpisodeId, Fact, FactId, Scope
 
 _OWNED = "facts.namespace = :namespace AND facts.user_id = :user"
@@ -23,17 +26,17 @@ _ADD = text(
     """
     INSERT INTO aftermind.facts (namespace, user_id, id, session_id, agent_id, subject, predicate, object, confidence,
                                  cardinality, valid_from, valid_to, recorded_at, superseded_at, strength, extractor,
-                                 lexemes)
-    SELECT *, CASE WHEN starts_with(object, 'am1:') THEN ''
-              ELSE to_tsvector('simple', subject || ' ' || translate(predicate, '_', ' ') || ' ' || object) END
+                                 terms)
+    SELECT namespace, user_id, id, session_id, agent_id, subject, predicate, object, confidence, cardinality,
+           valid_from, valid_to, recorded_at, superseded_at, strength, extractor, CAST(terms AS bigint[])
     FROM unnest(CAST(:namespaces AS text[]), CAST(:users AS text[]), CAST(:ids AS uuid[]), CAST(:sessions AS text[]),
                 CAST(:agents AS text[]), CAST(:subjects AS text[]), CAST(:predicates AS text[]),
                 CAST(:objects AS text[]), CAST(:confidences AS float8[]), CAST(:cardinalities AS text[]),
                 CAST(:valid_froms AS timestamptz[]), CAST(:valid_tos AS timestamptz[]),
                 CAST(:recorded AS timestamptz[]), CAST(:superseded AS timestamptz[]), CAST(:strengths AS int[]),
-                CAST(:extractors AS text[]))
+                CAST(:extractors AS text[]), CAST(:terms AS text[]))
          AS given (namespace, user_id, id, session_id, agent_id, subject, predicate, object, confidence, cardinality,
-                   valid_from, valid_to, recorded_at, superseded_at, strength, extractor)
+                   valid_from, valid_to, recorded_at, superseded_at, strength, extractor, terms)
     ON CONFLICT DO NOTHING
     """
 )
@@ -103,8 +106,8 @@ async def hold(tx: Transaction, owner: Scope) -> None:
     await pg(tx).execute(_HOLD, {"namespace": owner.namespace, "user": owner.user_column})
 
 
-async def add(tx: Transaction, facts: Sequence[Fact]) -> int:
-    """See `Store.add_facts`."""
+async def add(tx: Transaction, facts: Sequence[Fact], rings: Mapping[str, Ring], *, language: str) -> int:
+    """See `Store.add_facts`. Their terms are found as those of episodes are; objects are sealed by namespace."""
     if not facts:
         return 0
     added = await pg(tx).count(
@@ -116,7 +119,7 @@ async def add(tx: Transaction, facts: Sequence[Fact]) -> int:
         agents=[fact.scope.agent_id for fact in facts],
         subjects=[fact.subject for fact in facts],
         predicates=[fact.predicate for fact in facts],
-        objects=[fact.object for fact in facts],
+        objects=[sealed_fact(rings[fact.scope.namespace], fact).object for fact in facts],
         confidences=[fact.confidence for fact in facts],
         cardinalities=[fact.cardinality.value for fact in facts],
         valid_froms=[fact.valid_from for fact in facts],
@@ -125,9 +128,14 @@ async def add(tx: Transaction, facts: Sequence[Fact]) -> int:
         superseded=[fact.superseded_at for fact in facts],
         strengths=[fact.strength for fact in facts],
         extractors=[fact.extractor for fact in facts],
+        terms=[_terms(fact, rings[fact.scope.namespace], language) for fact in facts],
     )
     await _add_sources(tx, [(fact.scope, fact.id, source) for fact in facts for source in fact.sources])
     return added
+
+
+def _terms(fact: Fact, ring: Ring, language: str) -> str:
+    return "{" + ",".join(map(str, term_keys(fact.scope, fact.text, language, key=ring.terms or b""))) + "}"
 
 
 async def supersede(tx: Transaction, owner: Scope, ids: Sequence[FactId], *, at: datetime, by_id: FactId | None) -> int:

@@ -59,6 +59,16 @@ _EPISODES = text(
           AND (earlier.subject, earlier.predicate, earlier.valid_to) IN (
               SELECT subject, predicate, valid_from FROM facts WHERE superseded_at IS NULL AND cardinality = 'single')
         RETURNING id
+    ), unsaid AS (
+        DELETE FROM aftermind.claims
+        WHERE {_OWNED} AND sources <> '{{}}' AND sources <@ (SELECT coalesce(array_agg(id), '{{}}') FROM gone)
+        RETURNING id
+    ), said_in_part AS (
+        UPDATE aftermind.claims AS claims SET sources = ARRAY(
+            SELECT source FROM unnest(claims.sources) AS source WHERE source NOT IN (SELECT id FROM gone))
+        WHERE {_OWNED} AND sources && (SELECT coalesce(array_agg(id), '{{}}') FROM gone)
+          AND NOT sources <@ (SELECT coalesce(array_agg(id), '{{}}') FROM gone)
+        RETURNING id
     ), mined AS (
         DELETE FROM aftermind.extractions WHERE namespace = :namespace AND user_id = :user
           AND episode_id IN (SELECT id FROM gone) RETURNING episode_id
@@ -88,6 +98,7 @@ _EPISODES = text(
 _WHOLE = text(
     f"""
     WITH facts AS (DELETE FROM aftermind.facts WHERE {_OWNED} RETURNING id),
+         claims AS (DELETE FROM aftermind.claims WHERE {_OWNED} RETURNING id),
          blocks AS (DELETE FROM aftermind.blocks WHERE {_OWNED} RETURNING name),
          summaries AS (DELETE FROM aftermind.summaries WHERE {_OWNED} RETURNING session_id),
          profiles AS (DELETE FROM aftermind.profiles WHERE {_OWNED} RETURNING version)

@@ -31,6 +31,11 @@ class Table:
     json: bool = False
 
     @property
+    def about(self) -> str:
+        """What stands before the text where words are looked for."""
+        return "subject || ' ' || replace(predicate, '_', ' ') || ' '" if self.name == "facts" else "''"
+
+    @property
     def text(self) -> str:
         """The column as text; a JSON value that is no text is one that is not sealed."""
         return f"{self.column} #>> '{{}}'" if self.json else self.column
@@ -39,6 +44,7 @@ class Table:
 TABLES = (
     Table(name="episodes", row="id", kind="uuid", column="content"),
     Table(name="facts", row="id", kind="uuid", column="object"),
+    Table(name="claims", row="id", kind="uuid", column="object"),
     Table(name="blocks", row="name", kind="text", column="content"),
     Table(name="summaries", row="session_id", kind="text", column="text"),
     Table(name="profile_traits", row="name", kind="text", column="value", json=True),
@@ -46,6 +52,7 @@ TABLES = (
 _PLACES = {
     "episodes": sealed.place_of_episode,
     "facts": sealed.place_of_fact,
+    "claims": sealed.place_of_claim,
     "blocks": sealed.place_of_block,
     "summaries": sealed.place_of_summary,
     "profile_traits": sealed.place_of_trait,
@@ -58,7 +65,7 @@ def _next(table: Table) -> TextClause:
     raw = f"{table.column}::text" if table.json else table.column
     return text(
         f"""
-        SELECT user_id, {table.row}::text AS row, {raw} AS stored, {table.text} AS said,
+        SELECT user_id, {table.row}::text AS row, {table.about} AS about, {raw} AS stored, {table.text} AS said,
                NOT starts_with({table.text}, :prefix) AS stale
         FROM aftermind.{table.name}
         WHERE namespace = :namespace
@@ -77,7 +84,7 @@ def _write(table: Table) -> TextClause:
     if table.name == "episodes":
         more = ", terms = CAST(given.terms AS bigint[])"
     if table.name == "facts":
-        more = ", lexemes = ''"
+        more = ", terms = CAST(given.terms AS bigint[]), lexemes = ''"
     return text(
         f"""
         UPDATE aftermind.{table.name} AS rows SET {table.column} = {value}{more}
@@ -157,7 +164,7 @@ def _fresh(
         return orjson.dumps(sealed.sealed(ring, said, where)).decode(), None
     said = sealed.opened(ring, row.said, where)
     terms = None
-    if table.name == "episodes":
-        keys = term_keys(owner, said, language, key=ring.terms or b"")
+    if table.name in ("episodes", "facts"):
+        keys = term_keys(owner, row.about + said, language, key=ring.terms or b"")
         terms = "{" + ",".join(map(str, keys)) + "}"
     return sealed.sealed(ring, said, where), terms

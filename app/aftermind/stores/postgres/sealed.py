@@ -1,6 +1,6 @@
 """What of a namespace is encrypted: seals and opens episodes, facts, blocks, summaries and traits.
 
-Sealed: what was said (`episodes.content`), objects of facts, texts of blocks and summaries, values of traits. Plain,
+Sealed: what was said (`episodes.content`), objects of facts and claims, texts of blocks and summaries, values of traits. Plain,
 for rows are found by them: ids, labels, roles, speakers' names, metadata, times, subjects, predicates, vectors.
 """
 
@@ -14,6 +14,7 @@ from aftermind.db import sealing
 from aftermind.db.base import Transaction
 from aftermind.db.vault import Ring, Vault
 from aftermind.types import Block, Episode, Fact, Profile, Scope, Summary, Trait
+from aftermind.types.claim import Said
 
 T = TypeVar("T")
 
@@ -26,6 +27,11 @@ def place_of_episode(owner: Scope, row: object) -> tuple[str, ...]:
 def place_of_fact(owner: Scope, row: object) -> tuple[str, ...]:
     """As `place_of_episode`."""
     return "facts", "object", owner.namespace, owner.user_column, str(row)
+
+
+def place_of_claim(owner: Scope, row: object) -> tuple[str, ...]:
+    """As `place_of_episode`."""
+    return "claims", "object", owner.namespace, owner.user_column, str(row)
 
 
 def place_of_block(owner: Scope, row: object) -> tuple[str, ...]:
@@ -78,6 +84,19 @@ async def open_facts(vault: Vault, tx: Transaction, owner: Scope, found: Sequenc
         lambda each: each.object,
         lambda each: place_of_fact(owner, each.id),
         lambda each, text: replace(each, object=text),
+    )
+
+
+async def open_said(vault: Vault, tx: Transaction, owner: Scope, found: Sequence[Said]) -> list[Said]:
+    """Claims with their objects."""
+    return await _open(
+        vault,
+        tx,
+        owner,
+        found,
+        lambda each: each.claim.object,
+        lambda each: place_of_claim(owner, each.id),
+        lambda each, text: replace(each, claim=replace(each.claim, object=text)),
     )
 
 

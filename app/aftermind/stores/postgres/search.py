@@ -19,6 +19,7 @@ from aftermind.stores.postgres import sealed
 from aftermind.stores.postgres.briefing import brief
 from aftermind.stores.postgres.positional import Positional
 from aftermind.stores.postgres.terms import keys_of
+from aftermind.stores.postgres.told import FOUND, hits_of, told
 from aftermind.stores.searching import CONTEXT, Briefing, Found, NodeState, Search, Wanted
 from aftermind.types import Scope, Watermark
 
@@ -112,6 +113,7 @@ def _rows_of_spans(fits: str) -> str:
 # telling   the rarest terms, as many as lead to MOST_READ rows
 # said      the best by words;  near  the best by vector: compared one by one, or by episodes_embedding
 # spans     the places around the hits, overlapping ones joined
+# sharing, told   facts by words, see `told`
 def _find(*, filtered: bool) -> Positional:
     """The search; where nothing filters, the filters are left out of it, for they cost time in being compared with."""
     fits = _FITS if filtered else "true"
@@ -173,14 +175,14 @@ def _find(*, filtered: bool) -> Positional:
             FROM spots AS spot WHERE position IS NOT NULL GROUP BY session_id
         ), around AS MATERIALIZED (
             {_rows_of_spans(fits)}
-        )
+        ), {told(filtered=filtered)}
         SELECT array_agg(id) AS ids, array_agg(session_id) AS sessions, array_agg(position) AS positions,
                array_agg(name) AS names, array_agg(length) AS lengths, string_agg(terms, '') AS terms,
                array_agg(similarity) AS similarities, array_agg(asking) AS asking, array_agg(fits) AS fits,
                array_agg(id IN (SELECT id FROM hits)) AS hit,
                (SELECT episodes FROM sized) AS episodes,
                (SELECT array_agg(df ORDER BY place) FROM asked) AS frequencies,
-               (SELECT array_agg(id ORDER BY distance) FROM near) AS nearest
+               (SELECT array_agg(id ORDER BY distance) FROM near) AS nearest, {FOUND} AS facts
         FROM around
         """
     )
@@ -248,6 +250,7 @@ class PostgresSearch:
             frame=_frame(row, keys, ways),
             frequencies=frequencies,
             similar=row["nearest"] or (),
+            facts=hits_of(row["facts"], terms=len(keys) // ways),
         )
 
     async def brief(self, tx: Transaction, owner: Scope, wanted: Wanted) -> Briefing:
@@ -276,6 +279,7 @@ def _parameters(
         "hits": search.hits,
         "exact": search.exact_rows,
         "tails": list(search.tails),
+        "facts": search.facts,
         "episodes": episodes,
     }
     wanted = search.wanted

@@ -1,13 +1,14 @@
 """`PostgresStore`: the `Store` protocol, by the statements of the modules beside it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from uuid import UUID
 
 from aftermind.db.base import Transaction
 from aftermind.db.vault import Vault, no_masters
 from aftermind.stores.base import EpisodeFilter, MiningOutcome, SessionInfo, Tombstone, Vector
-from aftermind.stores.postgres import documents, episodes, facts, forgetting, mining, sealed, undoing
+from aftermind.stores.postgres import claims, documents, episodes, facts, forgetting, mining, sealed, undoing
 from aftermind.stores.postgres.learning import PostgresLearning
 from aftermind.types import (
     Block,
@@ -22,6 +23,7 @@ from aftermind.types import (
     Summary,
     Trait,
 )
+from aftermind.types.claim import Said
 
 
 class PostgresStore(PostgresLearning):
@@ -109,8 +111,7 @@ class PostgresStore(PostgresLearning):
     async def add_facts(self, tx: Transaction, given: Sequence[Fact]) -> int:
         """Insert rows as they are."""
         rings = {name: await self._vault.ring(tx, name) for name in {each.scope.namespace for each in given}}
-        stored = [sealed.sealed_fact(rings[each.scope.namespace], each) for each in given]
-        return await facts.add(tx, stored)
+        return await facts.add(tx, given, rings, language=self._language)
 
     async def supersede_facts(
         self, tx: Transaction, owner: Scope, ids: Sequence[FactId], *, at: datetime, by_id: FactId | None = None
@@ -157,6 +158,14 @@ class PostgresStore(PostgresLearning):
     async def facts_from(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[Fact]:
         """Facts, believed now, that have one of the episodes among their sources."""
         return await sealed.open_facts(self._vault, tx, owner, await facts.from_episodes(tx, owner, ids))
+
+    async def said(self, tx: Transaction, owner: Scope, subjects: Collection[str] | None = None) -> list[Said]:
+        """Every claim that was kept of the subjects."""
+        return await claims.said(tx, owner, subjects, vault=self._vault)
+
+    async def keep_said(self, tx: Transaction, owner: Scope, given: Sequence[Said], *, unsaid: Sequence[UUID]) -> None:
+        """Keep claims, and those that are `unsaid` no longer."""
+        await claims.keep(tx, owner, given, await self._vault.ring(tx, owner.namespace), unsaid=unsaid)
 
     async def cardinalities(self, tx: Transaction, namespace: str) -> dict[str, Cardinality]:
         """How the namespace treats the predicates of which it has said so."""

@@ -1,0 +1,94 @@
+"""Statements over what was said: every claim is kept, so that what is believed can be folded from it anew."""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Row, text
+
+from aftermind.claims.predicates import folded
+from aftermind.db.base import Transaction
+from aftermind.db.transaction import pg
+from aftermind.db.vault import Ring, Vault
+from aftermind.stores.postgres.sealed import open_said, place_of_claim, sealed
+from aftermind.stores.postgres.terms import keys_of
+from aftermind.types import Cardinality, EpisodeId, Scope
+from aftermind.types.claim import Claim, Operation, Said
+
+_OWNED = "namespace = :namespace AND user_id = :user"
+
+# By `claims_about`; everything of the owner by the primary key.
+_SAID = text(
+    f"""
+    SELECT * FROM aftermind.claims
+    WHERE {_OWNED} AND (CAST(:about AS bigint[]) IS NULL OR about = ANY(CAST(:about AS bigint[])))
+    ORDER BY said_at, id
+    """
+)
+_KEEP = text(
+    """
+    INSERT INTO aftermind.claims (namespace, user_id, id, about, subject, predicate, object, operation, said_at,
+                                  valid_from, valid_to, confidence, cardinality, sources, place, extractor)
+    SELECT :namespace, :user, id, about, subject, predicate, object, operation, said_at, valid_from, valid_to,
+           confidence, cardinality, CAST(sources AS uuid[]), place, extractor
+    FROM unnest(CAST(:ids AS uuid[]), CAST(:abouts AS bigint[]), CAST(:subjects AS text[]),
+                CAST(:predicates AS text[]), CAST(:objects AS text[]), CAST(:operations AS text[]),
+                CAST(:saids AS timestamptz[]), CAST(:valid_froms AS timestamptz[]), CAST(:valid_tos AS timestamptz[]),
+                CAST(:confidences AS float8[]), CAST(:cardinalities AS text[]), CAST(:sources AS text[]),
+                CAST(:places AS int[]), CAST(:extractors AS text[]))
+         AS given (id, about, subject, predicate, object, operation, said_at, valid_from, valid_to, confidence,
+                   cardinality, sources, place, extractor)
+    ON CONFLICT DO NOTHING
+    """
+)
+_DROP = text(f"DELETE FROM aftermind.claims WHERE {_OWNED} AND id = ANY(CAST(:ids AS uuid[]))")
+
+
+async def said(tx: Transaction, owner: Scope, subjects: Collection[str] | None, *, vault: Vault) -> list[Said]:
+    """See `Store.said`."""
+    about = None if subjects is None else keys_of(owner, map(folded, subjects))
+    rows = await pg(tx).rows(_SAID, namespace=owner.namespace, user=owner.user_column, about=about)
+    return await open_said(vault, tx, owner, [_said(row) for row in rows])
+
+
+async def keep(tx: Transaction, owner: Scope, given: Sequence[Said], ring: Ring, *, unsaid: Sequence[UUID]) -> None:
+    """See `Store.keep_said`."""
+    owned = {"namespace": owner.namespace, "user": owner.user_column}
+    if unsaid:
+        await pg(tx).execute(_DROP, {**owned, "ids": list(unsaid)})
+    if not given:
+        return
+    claims = [one.claim for one in given]
+    values = {
+        "ids": [one.id for one in given],
+        "abouts": keys_of(owner, [folded(claim.subject) for claim in claims]),
+        "subjects": [claim.subject for claim in claims],
+        "predicates": [claim.predicate for claim in claims],
+        "objects": [sealed(ring, one.claim.object, place_of_claim(owner, one.id)) for one in given],
+        "operations": [claim.operation.value for claim in claims],
+        "saids": [claim.said_at for claim in claims],
+        "valid_froms": [claim.valid_from for claim in claims],
+        "valid_tos": [claim.valid_to for claim in claims],
+        "confidences": [claim.confidence for claim in claims],
+        "cardinalities": [claim.cardinality.value if claim.cardinality else None for claim in claims],
+        "sources": ["{" + ",".join(map(str, claim.sources)) + "}" for claim in claims],
+        "places": [one.place for one in given],
+        "extractors": [one.extractor for one in given],
+    }
+    await pg(tx).execute(_KEEP, {**owned, **values})
+
+
+def _said(row: Row[Any]) -> Said:  # Any: a row of `claims`
+    claim = Claim(
+        subject=row.subject,
+        predicate=row.predicate,
+        object=row.object,
+        said_at=row.said_at,
+        operation=Operation(row.operation),
+        valid_from=row.valid_from,
+        valid_to=row.valid_to,
+        confidence=row.confidence,
+        cardinality=Cardinality(row.cardinality) if row.cardinality else None,
+        sources=tuple(EpisodeId(source) for source in row.sources),
+    )
+    return Said(id=row.id, claim=claim, extractor=row.extractor, place=row.place)

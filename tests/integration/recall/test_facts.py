@@ -1,0 +1,189 @@
+"""Facts in a recall: found by their words however old they are, and of use to the turns that they came from."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool
+
+from aftermind.db import migrate
+from aftermind.db.memory import MemoryDatabase
+from aftermind.db.postgres import PostgresDatabase
+from aftermind.llm.hashing import HashEmbedder
+from aftermind.ranking import Question
+from aftermind.recall import Query, Recall, Routing
+from aftermind.recall.query_vectors import QueryVectors
+from aftermind.settings import Settings
+from aftermind.stores.inmemory import InMemoryStore
+from aftermind.stores.postgres import PostgresStore
+from aftermind.stores.postgres.search import READ_SETTINGS, PostgresSearch
+from aftermind.stores.postgres.terms import term_keys
+from aftermind.stores.searching import Found, Search, Wanted
+from aftermind.types import Episode, EpisodeId, Fact, FactId, RecallBlock, Scope
+from aftermind.types.message import new_ids
+from tests.support.remembered import START, keep, said
+from tests.support.servers import Database, Servers, psql
+
+ALICE = Scope(user_id="alice")
+
+
+@pytest.fixture
+async def recall(database: Database) -> AsyncIterator[Recall]:
+    reading = PostgresDatabase(database.url, session_settings=READ_SETTINGS)
+    search, settings = PostgresSearch(), Settings()  # type: ignore[call-arg]
+    vectors = QueryVectors(HashEmbedder(), budget_seconds=1.0)
+    opened = Recall(PostgresStore(), search, Routing(reading, (), search), vectors, settings=settings)
+    yield opened
+    await opened.close()
+    await reading.close()
+
+
+def fact(predicate: str, value: str, *, minutes: int = 0, sources: tuple[EpisodeId, ...] = ()) -> Fact:
+    return Fact(
+        id=FactId(new_ids(1)[0]),
+        scope=ALICE,
+        subject="user",
+        predicate=predicate,
+        object=value,
+        recorded_at=START + timedelta(minutes=minutes),
+        sources=sources,
+    )
+
+
+async def add(database: Database, *facts: Fact) -> None:
+    primary = PostgresDatabase(database.url)
+    async with primary.transaction() as tx:
+        await PostgresStore().tombstones(tx, [ALICE])
+        await PostgresStore().add_facts(tx, facts)
+    await primary.close()
+
+
+def shown(block: RecallBlock) -> list[str]:
+    return [match.item.object for match in block.matches if isinstance(match.item, Fact)]
+
+
+async def test_an_old_fact_is_found_among_hundreds_that_are_newer(database: Database, recall: Recall) -> None:
+    noise = [fact("likes", f"tune {number}", minutes=number + 1) for number in range(400)]
+    await add(database, fact("allergic_to", "peanuts"), *noise)
+
+    block = await recall.recall(Query.checked("Is there anything I am allergic to?", ALICE))
+
+    assert shown(block)[0] == "peanuts"
+    assert "allergic to peanuts" in block.text
+
+
+async def test_a_fact_without_the_words_comes_along_with_its_turn(database: Database, recall: Recall) -> None:
+    noise = [fact("likes", f"tune {number}", minutes=number + 1) for number in range(400)]
+    turn = said("The furniture arrived in Bergen at last")
+    await keep(database.url, [turn, *(said(f"small talk {number}", session=f"x{number}") for number in range(30))])
+    await add(database, fact("lives_in", "Norway", sources=(turn.id,)), *noise)
+
+    block = await recall.recall(Query.checked("When did the furniture arrive?", ALICE))
+
+    assert shown(block)[0] == "Norway"
+    [match] = [match for match in block.matches if isinstance(match.item, Fact) and match.item.object == "Norway"]
+    assert isinstance(match.item, Fact)
+    assert match.item.sources == (turn.id,)
+
+
+async def test_a_turn_is_found_by_what_the_fact_says_of_it(database: Database, recall: Recall) -> None:
+    turn = said("We finally unpacked the boxes up there", session="a")
+    noise = [said(f"My aunt lives near lake {number}, lovely", session=f"x{number}") for number in range(40)]
+    await keep(database.url, [turn, *noise])
+    question = Query.checked("Where does she live now, Tromso?", ALICE, limit=5)
+    before = await recall.recall(question)
+    await add(database, fact("lives_in", "Tromso", sources=(turn.id,)))
+
+    after = await recall.recall(question)
+
+    assert turn.id not in {match.item.id for match in before.matches if isinstance(match.item, Episode)}
+    assert shown(after)[0] == "Tromso"
+
+
+async def test_a_fact_takes_no_turns_place(database: Database, recall: Recall) -> None:
+    turns = [said(f"The pottery class number {number} was fun", session=f"s{number}") for number in range(30)]
+    await keep(database.url, turns)
+    await add(database, *(fact("attended", f"class {turn.id}", sources=(turn.id,)) for turn in turns))
+    question = "Was the pottery fun?"
+
+    without = await recall.recall(Query.checked(question, ALICE, load=["history"], token_budget=300))
+    with_them = await recall.recall(Query.checked(question, ALICE, token_budget=300))
+
+    def turns_of(block: RecallBlock) -> int:
+        return sum(isinstance(match.item, Episode) for match in block.matches)
+
+    assert turns_of(with_them) == turns_of(without)
+
+
+async def test_both_stores_find_the_same_facts(database: Database) -> None:
+    turn = said("We moved")
+    told = [
+        fact("lives_in", "Bergen", sources=(turn.id,)),
+        replace(fact("lives_in", "Oslo"), superseded_at=START + timedelta(days=1)),
+        replace(fact("lives_in", "Rome"), valid_to=START + timedelta(days=2)),
+        fact("likes", "living on a boat"),
+        fact("likes", "tea"),
+    ]
+    await keep(database.url, [turn])
+    await add(database, *told)
+    memory, memory_store = MemoryDatabase(), InMemoryStore()
+    async with memory.transaction() as tx:
+        await memory_store.add_episodes(tx, [turn])
+        await memory_store.add_facts(tx, told)
+    reading = PostgresDatabase(database.url, session_settings=READ_SETTINGS)
+
+    for moment in (None, START + timedelta(hours=1)):
+        search = Search(question=Question.of("Where do I live?"), known_at=moment)
+        async with reading.transaction(namespace="default", read_only=True) as tx:
+            ours = await PostgresSearch().find(tx, ALICE, search)
+            brief = await PostgresSearch().brief(tx, ALICE, _wanted(ours))
+        async with memory.transaction(read_only=True) as tx:
+            theirs = await memory_store.find(tx, ALICE, search)
+            expected = await memory_store.brief(tx, ALICE, _wanted(theirs))
+        assert {hit.id: hit for hit in ours.facts} == {
+            hit.id: replace(hit, sources=list(hit.sources)) for hit in theirs.facts
+        }
+        assert {each.id for each in brief.facts} == {each.id for each in expected.facts}
+        assert len(ours.facts) == (2 if moment is None else 4)
+    await reading.close()
+
+
+def _wanted(found: Found) -> Wanted:
+    return Wanted(ids=found.ids, facts=[hit.id for hit in found.facts], load=frozenset({"facts"}))
+
+
+async def test_facts_of_the_former_release_are_found_after_the_migration(servers: Servers) -> None:
+    made = servers.create_database()
+    psql(made.url, "DROP SCHEMA aftermind CASCADE", "CREATE SCHEMA aftermind")
+    engine = create_async_engine(made.url.replace("postgresql://", "postgresql+asyncpg://"), poolclass=NullPool)
+    async with engine.connect() as connection:
+        await connection.run_sync(_at_the_former_release)
+    await engine.dispose()
+    psql(
+        made.url,
+        """
+        INSERT INTO aftermind.facts (namespace, user_id, id, subject, predicate, object, confidence, cardinality,
+                                     recorded_at, extractor, lexemes)
+        VALUES ('default', 'alice', gen_random_uuid(), 'user', 'lives_in', 'Bergen', 1, 'multi', now(), 'user', '')
+        """,
+    )
+
+    await migrate.apply(made.url)
+
+    wanted = term_keys(ALICE, "user lives in Bergen")
+    assert psql(made.url, "SELECT terms FROM aftermind.facts") == "{" + ",".join(map(str, wanted)) + "}"
+    servers.drop_database(made)
+
+
+def _at_the_former_release(connection: Connection) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(migrate.SCRIPTS))
+    config.attributes["connection"] = connection
+    config.attributes["dimension"] = 384
+    command.upgrade(config, "0009_pre_encryption")
+    connection.commit()
