@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # at run time `__getattr__` loads each name at its first use, so that importing stays light
-    from aftermind.agent import Agent, AgentResult, Tool
+    from aftermind.agent import Agent, AgentResult, Tool, block_tools
     from aftermind.context import RunContext, get_run_context
     from aftermind.errors import AftermindError
     from aftermind.events.types import (
@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # at run time `__getattr__` loads each name at its first use,
 __version__ = "0.1.0"
 
 _HOMES = {
-    "aftermind.agent": ("Agent", "AgentResult", "Tool"),
+    "aftermind.agent": ("Agent", "AgentResult", "Tool", "block_tools"),
     "aftermind.context": ("RunContext", "get_run_context"),
     "aftermind.errors": ("AftermindError",),
     "aftermind.events.types": (
@@ -86,6 +86,7 @@ __all__ = [
     "Settings",
     "Summary",
     "Tool",
+    "block_tools",
     "get_run_context",
 ]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from aftermind import Agent, AgentResult, Memory, Settings, Tool, errors, get_run_context
+from aftermind import Agent, AgentResult, Memory, Settings, Tool, block_tools, errors, get_run_context
 from aftermind.agent import TextDelta, ToolCalled, ToolReturned
 from aftermind.llm.base import ToolCall
 from aftermind.testing import ScriptedChatModel, drain
@@ -50,6 +50,44 @@ async def test_a_tool_knows_who_it_works_for(memory: Memory, user: str) -> None:
     assert model.calls[1][-1] == {"role": "tool", "tool_call_id": "1", "content": f"Hi {user} in s1"}
     assert model.tools[0][0]["function"]["parameters"]["properties"]["greeting"]["type"] == "string"
     assert get_run_context() is None
+
+
+async def test_an_agent_edits_the_blocks_of_its_user_and_sees_them_in_the_next_run(memory: Memory, user: str) -> None:
+    def call(name: str, arguments: str) -> ToolCall:
+        return ToolCall(id="1", name=name, arguments=arguments)
+
+    model = ScriptedChatModel(
+        call("append_to_block", '{"name": "todo", "line": "buy tea"}'),
+        call("append_to_block", '{"name": "todo", "line": "call mum"}'),
+        call("replace_in_block", '{"name": "todo", "old": "tea", "new": "coffee"}'),
+        call("replace_in_block", '{"name": "todo", "old": "milk", "new": "water"}'),
+        "Done.",
+        call("list_blocks", "{}"),
+        call("delete_block", '{"name": "todo"}'),
+        "Gone.",
+    )
+    agent = Agent(model=model, memory=memory, tools=block_tools(memory), save={"facts"})
+
+    await agent.arun("Note what I have to do.", user_id=user)
+
+    block = await memory.blocks.get("todo", user_id=user)
+    assert block is not None
+    assert block.content == "buy coffee\ncall mum"
+    assert "error" in model.calls[4][-1]["content"], "the model hears what it got wrong"
+    assert await memory.blocks.list(user_id=f"not {user}") == []
+
+    await agent.arun("What do I have to do?", user_id=user)
+
+    assert "buy coffee" in model.calls[5][0]["content"], "blocks are loaded, whatever is saved"
+    assert "call mum" in model.calls[6][-1]["content"]
+    assert await memory.blocks.list(user_id=user) == []
+
+
+async def test_a_block_tool_outside_of_a_run_knows_nobody(memory: Memory) -> None:
+    answer, failed = await block_tools(memory)[0].run("{}")
+
+    assert failed
+    assert "no run here" in answer
 
 
 async def test_a_stream_tells_recall_tools_text_and_the_turn_in_their_order(memory: Memory, user: str) -> None:

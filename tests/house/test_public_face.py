@@ -33,6 +33,7 @@ PUBLIC = [
     "Settings",
     "Summary",
     "Tool",
+    "block_tools",
     "get_run_context",
 ]
 

@@ -13,7 +13,7 @@ from aftermind.agent.results import AgentEvent, AgentResult, TextDelta, ToolCall
 from aftermind.agent.tools import Function, Tool, collect
 from aftermind.context import RunContext, running
 from aftermind.events.types import MemoryEvent
-from aftermind.faces import portal
+from aftermind.faces import portal, turns
 from aftermind.llm.base import ChatModel, ChatReply, Usage
 from aftermind.memory import Memory
 from aftermind.receipt import Receipt
@@ -47,7 +47,8 @@ class Agent:
     """A model with instructions, tools and a memory.
 
     `model` is a name (`settings.chat_model` where None, asked through OpenAI or any compatible server) or a
-    `ChatModel`. `tools` are functions with type hints; inside them `get_run_context()` tells who they work for.
+    `ChatModel`. `tools` are functions with type hints; inside them `get_run_context()` tells who they work for. With
+    `block_tools(memory)` among them the agent edits the blocks of its user.
     `save` and `load` say which of history, facts, summary and profile are kept, and put into the next run; `load`
     follows `save` where it is not given. A memory that fails never fails the answer, unless `strict`.
     """
@@ -75,7 +76,7 @@ class Agent:
         self._remembering: Remembering | None = None
         if memory is not None:
             kept = frozenset(save) if save is not None else None
-            loaded = frozenset(load) if load is not None else kept
+            loaded = turns.loaded(load, save)
             self._remembering = Remembering(
                 memory=memory,
                 strict=self._settings.strict if strict is None else strict,

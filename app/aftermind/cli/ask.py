@@ -1,7 +1,8 @@
 """`aftermind recall`, `facts`, `events`: what memory answers, from the terminal."""
 
 import asyncio
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -11,9 +12,10 @@ from rich.table import Table
 from aftermind.cli import console
 from aftermind.cli.console import Namespace, User, out
 from aftermind.events.types import MemoryEvent
+from aftermind.faces.facts import Why
 from aftermind.memory import Memory
 from aftermind.recall import Mode
-from aftermind.types import Block, Episode, Fact, Match, RecallBlock, Summary
+from aftermind.types import Block, Episode, Fact, FactId, Match, RecallBlock, Summary
 from aftermind.types.audit import Action
 
 COLOURS = {"Completed": "green", "Extracted": "green", "Embedded": "green", "Failed": "red", "Gap": "yellow"}
@@ -65,20 +67,28 @@ def facts(
     predicate: str | None = None,
     as_of: Annotated[datetime | None, typer.Option(help="What was true then (UTC).")] = None,
     history: Annotated[bool, typer.Option("--history", help="Also what is not believed any more.")] = False,
+    why: Annotated[bool, typer.Option("--why", help="With the messages that each came from.")] = False,
 ) -> None:
-    """Show what is believed about a user, with since when."""
+    """Show what is believed about a user, with since when, and why."""
 
-    async def work(memory: Memory) -> list[Fact]:
+    async def work(memory: Memory) -> tuple[list[Fact], list[Why]]:
         await console.looked(memory, Action.READ, user=user, namespace=namespace, by="facts")
+        found = await asked(memory)
+        told = [await memory.facts.why(fact, user_id=user, namespace=namespace) for fact in found] if why else []
+        return found, [each for each in told if each is not None]
+
+    async def asked(memory: Memory) -> list[Fact]:
         if history:
             return await memory.facts.history(subject, predicate, user_id=user, namespace=namespace)
-        moment = as_of.astimezone() if as_of and as_of.tzinfo is None else as_of
+        moment = as_of.replace(tzinfo=UTC) if as_of and as_of.tzinfo is None else as_of
         return await memory.facts.query(
             user_id=user, namespace=namespace, subject=subject, predicate=predicate, as_of=moment
         )
 
-    found = console.with_memory(work)
-    out.print(believed(found) if found else "No facts are known. `aftermind status` shows whether workers run.")
+    found, told = console.with_memory(work)
+    sources = {each.fact.id: each.episodes for each in told} if why else None
+    none = "No facts are known. `aftermind status` shows whether workers run."
+    out.print(believed(found, sources) if found else none)
 
 
 def events(
@@ -116,17 +126,25 @@ def summary(block: RecallBlock) -> str:
     return f"{included}, {block.tokens_used} tokens, {block.duration_ms:.1f} ms, served by {node}"
 
 
-def believed(found: list[Fact]) -> Table:
-    """Facts as a table for people."""
+def believed(found: list[Fact], sources: Mapping[FactId, Sequence[Episode]] | None = None) -> Table:
+    """Facts as a table for people, with the messages that they came from where these are given."""
     shown = Table(box=None, pad_edge=False, header_style="dim")
     for title in ("fact", "valid from", "until", "times", "learnt by"):
         shown.add_column(title)
+    if sources is not None:
+        shown.add_column("because", overflow="fold")
     for each in found:
         start, end = (console.when(moment) if moment else "" for moment in (each.valid_from, each.valid_to))
         gone = each.superseded_at is not None
         text = f"[strike dim]{escape(each.text)}[/]" if gone else escape(each.text)
-        shown.add_row(text, start, end, str(each.strength), escape(each.extractor))
+        because = [] if sources is None else [_because(sources.get(each.id, ()))]
+        shown.add_row(text, start, end, str(each.strength), escape(each.extractor), *because)
     return shown
+
+
+def _because(episodes: Sequence[Episode]) -> str:
+    told = [f"{console.when(each.occurred_at)} {each.role}: {each.content}" for each in episodes]
+    return escape("\n".join(told)) if told else "told by a call"
 
 
 def line(event: MemoryEvent) -> str:

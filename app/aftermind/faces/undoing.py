@@ -84,7 +84,7 @@ async def _unsay(parts: Parts, tx: Transaction, owner: Scope, undone: frozenset[
     """Keep no claim that rests on these episodes alone, or the next claim about the same would bring its fact back."""
     said = [one for one in await parts.store.said(tx, owner) if undone.intersection(one.claim.sources)]
     left = [(one, tuple(each for each in one.claim.sources if each not in undone)) for one in said]
-    rest = [replace(one, claim=replace(one.claim, sources=sources, quote=None)) for one, sources in left if sources]
+    rest = [replace(one, claim=replace(one.claim, sources=sources)) for one, sources in left if sources]
     await parts.store.keep_said(tx, owner, rest, unsaid=[one.id for one in said])
 
 
