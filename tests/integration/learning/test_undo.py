@@ -113,3 +113,17 @@ async def test_a_memory_of_one_process_undoes_too() -> None:
 
         assert [fact.object for fact in await memory.facts.query(user_id="ann")] == ["Oslo"]
         assert "Gotham" not in await shown(memory, "ann")
+
+
+async def test_what_was_undone_does_not_come_back_with_the_next_claim(
+    opened: Opened, provider: ScriptedOpenAI, user: str
+) -> None:
+    async with opened() as learnt:
+        poison = await poisoned(learnt, provider, user)
+        await learnt.memory.undo(poison, user_id=user)
+        provider.script.facts["I live in Rome now."] = [{**HOME[0], "object": "Rome"}]
+
+        await learnt.learn(user, ["I live in Rome now."])
+
+        rows = [fact for fact in await learnt.memory.facts.history(user_id=user) if fact.superseded_at is None]
+        assert {fact.object for fact in rows} == {"Oslo", "Rome"}
