@@ -1,7 +1,8 @@
 """What of a namespace is encrypted: seals and opens episodes, facts, blocks, summaries and traits.
 
 Sealed: what was said (`episodes.content`), objects of facts and claims, texts of blocks and summaries, values of
-traits. Plain, for rows are found by them: ids, labels, roles, speakers' names, metadata, times, subjects, predicates, vectors.
+traits. Plain, for rows are found by them: ids, labels, roles, speakers' names, metadata, times, subjects, predicates,
+vectors.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
