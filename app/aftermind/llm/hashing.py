@@ -14,6 +14,8 @@ DIMENSION = 384  # as many as MiniLM has, so that the two can be exchanged for a
 _PIECES = (3, 4)  # characters of a piece; shorter ones are everywhere, longer ones are words already
 _PIECES_WEIGHT = 1.3  # of all pieces of a word together, beside 1 for its stem: typos and compounds still meet
 
+WORDS_KEPT = 8_192  # in a process, 1 KB each: what people say again and again, and not each number they ever named
+
 
 class HashEmbedder:
     """Feature hashing (Weinberger et al., 2009) of stems and character pieces, signed so that collisions cancel out.
@@ -50,7 +52,7 @@ class HashEmbedder:
         return np.bincount(places, weights, minlength=self.dimension).astype(np.float32)
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=WORDS_KEPT)
 def _features(term: str, dimension: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     framed = f"^{term}$"
     pieces = [framed[start : start + size] for size in _PIECES for start in range(len(framed) - size + 1)]
@@ -61,7 +63,7 @@ def _features(term: str, dimension: int) -> tuple[NDArray[np.int64], NDArray[np.
     return places, signs * np.array([1.0] + [share] * len(pieces))
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=2 * WORDS_KEPT)
 def _hash(feature: str) -> int:
     """The same on every machine and in every process, unlike `hash()`: vectors outlive processes."""
     return int.from_bytes(blake2b(feature.encode(), digest_size=8).digest(), "big")

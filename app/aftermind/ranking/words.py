@@ -24,6 +24,7 @@ _UNSPACED = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]+"
 )
 LONGEST_WORD = 64  # bytes of base64 and the like are no words; cut, they still match themselves
+STEMS_KEPT = 16_384  # in a process: more words than people use; those that never come again must not stay
 MOST_TERMS = 5_000  # of one text: a message holds 256 KiB, and nobody asks for its ten-thousandth distinct word
 
 LANGUAGES = frozenset({"simple", *snowballstemmer.algorithms()})
@@ -51,7 +52,7 @@ def terms(text: str, language: str = "english") -> list[str]:
     return list(seen)[:MOST_TERMS]
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=STEMS_KEPT)
 def stem(word: str, language: str = "english") -> str:
     """The word's stem; 25 µs the first time, and most words come again."""
     if language == "simple":
