@@ -54,8 +54,7 @@ META = Table("meta", METADATA, Column("key", Text, primary_key=True), Column("va
 USERS = Table(
     "users",
     METADATA,
-    _key("namespace"),
-    _key("user_id"),
+    *(_key(name) for name in ("namespace", "user_id")),
     _time("created_at", now=True),
     Column("forgets", Integer, nullable=False, server_default=text("0")),
     Column("indexing", SmallInteger, nullable=False, server_default=text("0")),  # stores.postgres.indexing
@@ -64,8 +63,7 @@ USERS = Table(
 TOMBSTONES = Table(
     "tombstones",
     METADATA,
-    _key("namespace"),
-    _key("user_id"),
+    *(_key(name) for name in ("namespace", "user_id")),
     Column("id", BigInteger, Identity(always=True), primary_key=True),
     _time("at", nullable=False),
     _id("session_id"),
@@ -126,8 +124,7 @@ RETENTION = Table(  # how long a namespace keeps its episodes
 EPISODES = Table(
     "episodes",
     METADATA,
-    _key("namespace"),
-    _key("user_id"),
+    *(_key(name) for name in ("namespace", "user_id")),
     Column("id", Uuid, primary_key=True),
     _id("session_id"),
     _id("agent_id"),
@@ -152,8 +149,7 @@ PREDICATES = Table(
 FACTS = Table(
     "facts",
     METADATA,
-    _key("namespace"),
-    _key("user_id"),
+    *(_key(name) for name in ("namespace", "user_id")),
     Column("id", Uuid, primary_key=True),
     _id("session_id"),
     _id("agent_id"),
@@ -162,8 +158,7 @@ FACTS = Table(
     Column("object", Text, nullable=False),
     Column("confidence", Double, nullable=False),
     Column("cardinality", Text, nullable=False),
-    _time("valid_from"),
-    _time("valid_to"),
+    *(_time(name) for name in ("valid_from", "valid_to")),
     _time("recorded_at", nullable=False),
     _time("superseded_at"),
     Column("superseded_by", Uuid),
@@ -179,8 +174,7 @@ FACTS = Table(
 FACT_SOURCES = Table(
     "fact_sources",
     METADATA,
-    _key("namespace"),
-    _key("user_id"),
+    *(_key(name) for name in ("namespace", "user_id")),
     Column("fact_id", Uuid, primary_key=True),
     Column("episode_id", Uuid, primary_key=True),
     ForeignKeyConstraint(
@@ -191,8 +185,7 @@ FACT_SOURCES = Table(
 CLAIMS = Table(
     "claims",
     METADATA,
-    _key("namespace"),
-    _key("user_id"),
+    *(_key(name) for name in ("namespace", "user_id")),
     Column("id", Uuid, primary_key=True),
     Column("about", BigInteger, nullable=False),  # stores.postgres.terms.keys_of: the subject as it is compared
     Column("subject", Text, nullable=False),
@@ -200,8 +193,7 @@ CLAIMS = Table(
     Column("object", Text, nullable=False),
     Column("operation", Text, nullable=False),
     _time("said_at", nullable=False),
-    _time("valid_from"),
-    _time("valid_to"),
+    *(_time(name) for name in ("valid_from", "valid_to")),
     Column("confidence", Double, nullable=False),
     Column("cardinality", Text),
     Column("sources", ARRAY(Uuid), nullable=False),
@@ -212,8 +204,7 @@ CLAIMS = Table(
 EXTRACTIONS = Table(
     "extractions",
     METADATA,
-    _key("namespace"),
-    _key("user_id"),
+    *(_key(name) for name in ("namespace", "user_id")),
     Column("episode_id", Uuid, primary_key=True),
     Column("outcome", Text, nullable=False),
     Column("reason", Text),
@@ -230,8 +221,7 @@ UNPROFILED = Table(  # episodes that the next profile update draws on
 BLOCKS = Table(
     "blocks",
     METADATA,
-    _key("namespace"),
-    _key("user_id"),
+    *(_key(name) for name in ("namespace", "user_id")),
     _key("name"),
     _id("agent_id"),
     Column("content", Text, nullable=False),
@@ -243,8 +233,7 @@ BLOCKS = Table(
 SUMMARIES = Table(
     "summaries",
     METADATA,
-    _key("namespace"),
-    _key("user_id"),
+    *(_key(name) for name in ("namespace", "user_id")),
     Column("session_id", Text(collation="C"), primary_key=True, server_default=text("''")),
     Column("text", Text, nullable=False),
     Column("covers_to", BigInteger, nullable=False),
@@ -257,8 +246,7 @@ SUMMARIES = Table(
 PROFILES = Table(
     "profiles",
     METADATA,
-    _key("namespace"),
-    _key("user_id"),
+    *(_key(name) for name in ("namespace", "user_id")),
     Column("version", Integer, nullable=False),
     _time("updated_at", nullable=False),
 )
@@ -266,8 +254,7 @@ PROFILES = Table(
 PROFILE_TRAITS = Table(
     "profile_traits",
     METADATA,
-    _key("namespace"),
-    _key("user_id"),
+    *(_key(name) for name in ("namespace", "user_id")),
     _key("name"),
     Column("value", JSONB, nullable=False),
     Column("evidence", ARRAY(Uuid), nullable=False, server_default=text("'{}'")),
@@ -393,8 +380,7 @@ REPLAY_ITEMS = Table(
 EVENT_COUNTERS = Table(
     "event_counters",
     METADATA,
-    _key("namespace"),
-    _key("user_id"),
+    *(_key(name) for name in ("namespace", "user_id")),
     Column("last", BigInteger, nullable=False),
     Column("pruned_to", BigInteger, nullable=False, server_default=text("0")),
 )
@@ -402,8 +388,7 @@ EVENT_COUNTERS = Table(
 EVENTS = Table(
     "events",
     METADATA,
-    _key("namespace"),
-    _key("user_id"),
+    *(_key(name) for name in ("namespace", "user_id")),
     Column("seq", BigInteger, primary_key=True),
     _id("id", nullable=False),
     Column("event", JSONB, nullable=False),
@@ -445,8 +430,7 @@ WEBHOOKS = Table(
 WEBHOOK_DELIVERIES = Table(
     "webhook_deliveries",
     METADATA,
-    _key("namespace"),
-    _key("user_id"),
+    *(_key(name) for name in ("namespace", "user_id")),
     Column("seq", BigInteger, primary_key=True),
     Column("webhook_id", Uuid, primary_key=True),
     Column("is_failed", Boolean, nullable=False, server_default=text("false")),
