@@ -33,6 +33,7 @@ STATUS: tuple[tuple[type[errors.AftermindError], int, bool], ...] = (
     (errors.QueueFull, 429, True),
     (errors.SpoolFull, 503, True),
     (errors.TooManyListeners, 503, True),
+    (errors.TooManyListeners, 503, True),
     (errors.BudgetExhausted, 429, True),
     (errors.NotAllowed, 403, False),
     (errors.WrongRole, 503, False),
