@@ -84,11 +84,13 @@ def metrics_page() -> str:
     """Every metric in a table, by who exports it."""
     agent = CollectorRegistry()
     Instruments(agent)
+    agents = {family.name for family in agent.collect()}  # in the default registry too, where a service was made before
+    workers = [family for family in REGISTRY.collect() if family.name not in agents]
     everything = Health(parts=(Component(name="store", state="ok"),), waiting=Waiting())
     tables = (
         ("How everything is at the scrape: the service", Now(everything).collect()),
         ("What agents count: the service, and `Memory(metrics=…)`", agent.collect()),
-        ("What workers and the reconciler count", REGISTRY.collect()),
+        ("What workers and the reconciler count", workers),
     )
     parts = [METRICS_HEAD]
     for heading, families in tables:

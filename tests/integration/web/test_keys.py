@@ -268,7 +268,9 @@ def _ask(
     request = client.build_request(method, path, json=asked.body, params=asked.params, headers=headers)
     answer = client.send(request, stream=True)
     if "event-stream" in answer.headers.get("content-type", ""):  # it has no end: what comes at once is looked at
-        return httpx.Response(answer.status_code, headers=answer.headers, content=next(answer.iter_raw()))
+        first = next(answer.iter_raw())
+        answer.close()
+        return httpx.Response(answer.status_code, headers=answer.headers, content=first)
     answer.read()
     return answer
 
