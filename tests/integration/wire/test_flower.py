@@ -26,6 +26,9 @@ def asked(url: str) -> object:
         request = urllib.request.Request(url, headers={"Authorization": f"Basic {LOGIN}"})
         with urllib.request.urlopen(request, timeout=5) as answer:
             return json.load(answer)
+    except urllib.error.HTTPError as refused:  # it is an answer too, and holds its socket
+        refused.close()
+        return None
     except (urllib.error.URLError, ConnectionError, TimeoutError):
         return None
 

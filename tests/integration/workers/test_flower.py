@@ -71,8 +71,7 @@ def test_nothing_is_told_and_nothing_done_without_the_password_nor_done_with_it(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
     env = environment(database.url, redis_url, AFTERMIND_STATE_DIR=str(tmp_path), **BRISK)
-    with flower(env, tmp_path) as client:
-        stranger = httpx.Client(base_url=client.base_url, trust_env=False)
+    with flower(env, tmp_path) as client, httpx.Client(base_url=client.base_url, trust_env=False) as stranger:
         reading = ("/", "/workers", "/tasks", "/broker", "/api/workers", "/api/tasks", "/api/queues/length")
         acting = ("/api/task/send-task/aftermind.run", "/api/worker/shutdown/x", "/api/task/revoke/x")
         assert {path: stranger.get(path).status_code for path in reading} == dict.fromkeys(reading, 401)
