@@ -49,7 +49,7 @@ screenshots: setup  ## every screen, light and dark, into docs/screens
 	@SCREENSHOTS=$(CURDIR)/docs/screens $(BIN)/python -m pytest -q tests/browser/test_every_screen.py -k serious_fault
 
 lock: setup      ## pin again what pyproject.toml asks for
-	@$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --no-emit-index-url --no-header --no-annotate --quiet --upgrade -o requirements.lock
+	@$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --no-header --no-annotate --quiet --upgrade -o requirements.lock
 
 clean:           ## caches and the environment; data in .aftermind/ stays
 	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache dist build

@@ -5,7 +5,7 @@ from uuid import uuid4
 
 from aftermind.stores.base import DrewOn, Mined, MiningOutcome, Tombstone
 from aftermind.types import Block, Cardinality, EpisodeId, LearnedState, Scope, Trait
-from tests.conformance.store_contract import ALICE, BOB, Rig, fact, summary
+from tests.conformance.store_rig import ALICE, BOB, Rig, fact, summary
 from tests.support.remembered import said
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -9,7 +9,7 @@ from aftermind.db.postgres import PostgresDatabase
 from aftermind.stores.inmemory import InMemoryStore
 from aftermind.stores.postgres import PostgresStore
 from tests.conformance.learning_contract import LearningContract
-from tests.conformance.store_contract import Rig
+from tests.conformance.store_rig import Rig
 from tests.support.servers import Database
 
 

@@ -13,7 +13,8 @@ from aftermind.db.postgres import PostgresDatabase
 from aftermind.ledger.inmemory import InMemoryLedger
 from aftermind.ledger.postgres import PostgresLedger
 from aftermind.types import JobKind
-from tests.conformance.ledger_contract import LedgerContract, Rig, ids_of, job
+from tests.conformance.ledger_contract import LedgerContract
+from tests.conformance.ledger_rig import Rig, ids_of, job
 from tests.support.servers import Database
 from tests.support.turns import turn_of
 

@@ -15,7 +15,8 @@ from aftermind.db.transaction import pg
 from aftermind.stores.base import Tombstone
 from aftermind.stores.inmemory import InMemoryStore
 from aftermind.stores.postgres import PostgresStore
-from tests.conformance.store_contract import ALICE, Rig, StoreContract
+from tests.conformance.store_contract import StoreContract
+from tests.conformance.store_rig import ALICE, Rig
 from tests.support.remembered import said
 from tests.support.servers import Database
 from tests.support.waiting import wait_until

@@ -12,7 +12,6 @@ from aftermind.faces.parts import Parts
 from aftermind.llm import tokens
 from aftermind.stores.base import EpisodeFilter, SessionInfo, UserInfo
 from aftermind.types import Episode, Learned, LearnedState, Profile, Scope, Summary, Turn, Watermark
-from aftermind.types.message import UNDONE
 
 T = TypeVar("T")
 
@@ -64,11 +63,10 @@ async def context_window(parts: Parts, scope: Scope, *, max_tokens: int) -> list
     chosen: list[Episode] = []
     left = max_tokens
     before: Episode | None = None
+    wanted = EpisodeFilter(session_id=scope.session_id, agent_id=scope.agent_id, undone=False)
     while True:
-        page = await history(parts, scope, limit=PAGE, before=before)
+        page = await search(parts, scope, paged(wanted, before), limit=PAGE)
         for episode in reversed(page):
-            if episode.mark == UNDONE:
-                continue
             left -= tokens.count(episode.content) + MESSAGE_TOKENS
             if left < 0:
                 return chosen[::-1]

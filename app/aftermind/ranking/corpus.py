@@ -1,6 +1,6 @@
 """Entries of any source brought into the arrays that are scored: what a store found, what is pending, or both."""
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -128,8 +128,8 @@ def score_frame(
     bonus says more.
     """
     idfs = bm25.idf(frequencies.episodes, frequencies.having)
-    idfs[named_terms(frame, question)] = 0.0
-    speakers = _speakers(frame, question)
+    speakers = speakers_of(frame, question)
+    idfs[named_terms(speakers, question)] = 0.0
     codes: dict[Hashable, int] = {}
     turns = Turns(
         session=np.array([codes.setdefault(label, len(codes)) for label in frame.session], dtype=np.int64),
@@ -144,13 +144,14 @@ def score_frame(
     return score(turns, idfs, candidates=frame.candidate, weights=weights)
 
 
-def named_terms(frame: Frame, question: Question) -> list[int]:
+def named_terms(speakers: Iterable[str], question: Question) -> list[int]:
     """The places of the question's terms that are names of speakers: the speaker's bonus says what they say."""
-    spoken = {term for name in _speakers(frame, question) for term in terms(name, question.language)}
+    spoken = {term for name in speakers for term in terms(name, question.language)}
     return [place for place, term in enumerate(question.terms) if term in spoken]
 
 
-def _speakers(frame: Frame, question: Question) -> set[str]:
+def speakers_of(frame: Frame, question: Question) -> set[str]:
+    """The speakers whom the question names."""
     return {name for name in set(frame.name) if name and question.names(name)}
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aftermind.ranking import bm25
-from aftermind.ranking.corpus import Frame, Frequencies, Question, named_terms
+from aftermind.ranking.corpus import Frame, Frequencies, Question, named_terms, speakers_of
 from aftermind.ranking.windows import Scores
 
 Floats = NDArray[np.float64]
@@ -44,7 +44,7 @@ def shares(told: Sequence[Told], frame: Frame, question: Question, frequencies: 
     for fact in told:
         among[list(fact.places)] = np.maximum(among[list(fact.places)], list(fact.having))
     idfs = bm25.idf(frequencies.episodes + int(among.max(initial=0)), having + among)
-    idfs[named_terms(frame, question)] = 0.0
+    idfs[named_terms(speakers_of(frame, question), question)] = 0.0
     whole = float(idfs.sum())
     if whole <= 0:
         return np.zeros(len(told))

@@ -27,7 +27,6 @@ from aftermind.settings import Settings
 from aftermind.stores.base import Store
 from aftermind.stores.searching import HITS, Briefing, EpisodeSearch, Found, Search, Wanted
 from aftermind.types import Episode, EpisodeId, FactId, Match, RecallBlock, Scope, ServedBy, Turn, Watermark
-from aftermind.types.message import UNDONE
 from aftermind.wire.pending import Pending
 
 LocalTurns = Callable[[Scope], Awaitable[Sequence[Turn]]]
@@ -220,7 +219,8 @@ class Recall:
 
     async def _newest(self, run: _Run, route: Route, limit: int) -> None:
         query = run.query
-        newest = await self._store.history(route.tx, query.scope.owner, query.wanted, limit=limit)
+        wanted = replace(query.wanted, undone=False)
+        newest = await self._store.history(route.tx, query.scope.owner, wanted, limit=limit)
         stored = frozenset(episode.id for episode in newest)
         waiting = [each for each in run.pending if each.id not in stored and query.wanted.fits(each)]
         known = [each for each in newest if query.as_of is None or each.remembered_at <= query.as_of]
@@ -245,7 +245,6 @@ class Recall:
 
     async def _finish(self, run: _Run, limit: int) -> None:
         """What needs no connection any more: a second opinion, unlikeness, and facts among the episodes."""
-        run.matches = [match for match in run.matches if getattr(match.item, "mark", None) != UNDONE]
         if run.query.rerank:
             await self._rerank(run)
         if run.query.diversity:

@@ -28,6 +28,7 @@ from aftermind.types import (
     Trait,
 )
 from aftermind.types.claim import Said
+from aftermind.types.message import UNDONE
 
 Vector = NDArray[np.float32]
 
@@ -37,7 +38,8 @@ class EpisodeFilter:
     """Which episodes of an owner are meant; what is None does not filter.
 
     `metadata` is containment (every given key has the given value, nested likewise). Times are half-open, of
-    `occurred_at`. `before_position` pages backwards through a history.
+    `occurred_at`. `before_position` pages backwards through a history. `undone` False leaves out what was undone; a
+    search for a question never finds it.
     """
 
     session_id: str | None = None
@@ -47,6 +49,7 @@ class EpisodeFilter:
     since: datetime | None = None
     until: datetime | None = None
     before_position: int | None = None
+    undone: bool = True
 
     @property
     def is_open(self) -> bool:
@@ -63,6 +66,7 @@ class EpisodeFilter:
             and (self.since is None or episode.occurred_at >= self.since)
             and (self.until is None or episode.occurred_at < self.until)
             and (self.before_position is None or episode.position < self.before_position)
+            and (self.undone or episode.mark != UNDONE)
             and contains(episode.metadata, self.metadata)
         )
 

@@ -12,6 +12,7 @@ from aftermind.db.base import Transaction
 from aftermind.ranking import Entry, Frame, Frequencies, Question, cosine, ends_asking, terms
 from aftermind.stores.base import EpisodeFilter, Store
 from aftermind.types import Block, Episode, EpisodeId, Fact, FactId, Profile, Scope, Summary, Watermark
+from aftermind.types.message import UNDONE
 
 Vector = NDArray[np.float32]
 
@@ -200,7 +201,7 @@ def entry_of(
         similarity=similarity,
         name=episode.name,
         asking=ends_asking(episode.content),
-        candidate=wanted is None or wanted.fits(episode),
+        candidate=episode.mark != UNDONE and (wanted is None or wanted.fits(episode)),
     )
 
 

@@ -6,7 +6,7 @@ in the pending entry, and in the payload of the jobs that follow.
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from aftermind import errors
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from aftermind.settings import Settings
 
 NAME = "aftermind"
-KEY = "traceparent"  # in the payload of a job
+KEY = "traceparent"  # in the payload of a job, as W3C names it
 Attribute = str | int | float | bool
 
 _tracer: "Tracer | None" = None
@@ -90,12 +90,11 @@ def carried() -> str | None:
     """The context of the current span, to go with a turn; None where there is none."""
     if _tracer is None:
         return None
-    from opentelemetry import trace
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-    context = trace.get_current_span().get_span_context()
-    if not context.is_valid:
-        return None
-    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+    carrier: dict[str, str] = {}
+    TraceContextTextMapPropagator().inject(carrier)
+    return carrier.get(KEY)
 
 
 @contextmanager
@@ -141,20 +140,9 @@ def _contexts(parents: Sequence[str | None]) -> "list[Context]":
     """The contexts that are spelt well, once each. Whoever wrote them may be of another release."""
     if _tracer is None:
         return []
-    from opentelemetry import trace
+    from opentelemetry import context, trace
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-    found = []
-    for parent in dict.fromkeys(parents):
-        with suppress(ValueError, AttributeError):
-            version, trace_id, span_id, flags = (parent or "").split("-")
-            if version != "00":
-                continue
-            context = trace.SpanContext(
-                trace_id=int(trace_id, 16),
-                span_id=int(span_id, 16),
-                is_remote=True,
-                trace_flags=trace.TraceFlags(int(flags, 16)),
-            )
-            if context.is_valid:
-                found.append(trace.set_span_in_context(trace.NonRecordingSpan(context)))
-    return found
+    propagator, nowhere = TraceContextTextMapPropagator(), context.Context()
+    read = (propagator.extract({KEY: parent}, nowhere) for parent in dict.fromkeys(parents) if parent is not None)
+    return [each for each in read if trace.get_current_span(each).get_span_context().is_valid]

@@ -7,7 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from aftermind import Memory, errors
+from aftermind import Episode, Memory, errors
+from aftermind.faces.asking import Mode
 from tests.support.learning import Learning
 from tests.support.scripted_openai import ScriptedOpenAI
 from tests.support.waiting import wait_until
@@ -70,6 +71,20 @@ async def test_everything_derived_from_a_message_is_undone(opened: Opened, provi
         assert [each.content for each in await memory.context_window(1_000, user_id=user)] == ["I live in Oslo."]
         believed = {fact.object for fact in await memory.facts.history(user_id=user)}
         assert believed >= {"Evil Savings", "Gotham"}, "what was believed once can still be asked for"
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "vector", "lexical", "recency"])
+async def test_what_was_undone_takes_no_place_of_what_may_be_shown(
+    opened: Opened, provider: ScriptedOpenAI, user: str, mode: Mode
+) -> None:
+    async with opened() as learnt:
+        poison = await poisoned(learnt, provider, user)
+        asked = "Where do I live? My bank is Evil Savings and I moved to Gotham."
+        await learnt.memory.undo(poison, user_id=user)
+
+        found = await learnt.memory.recall_scored(asked, user_id=user, mode=mode, limit=1, load=["history"])
+
+        assert [each.item.content for each in found if isinstance(each.item, Episode)] == ["I live in Oslo."]
 
 
 async def test_an_answer_that_is_on_its_way_is_not_written_any_more(

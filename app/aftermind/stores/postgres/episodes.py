@@ -16,6 +16,7 @@ from aftermind.stores.postgres.rows import episode_of
 from aftermind.stores.postgres.sealed import place_of_episode, sealed
 from aftermind.stores.postgres.terms import term_keys
 from aftermind.types import Episode, EpisodeId, Scope
+from aftermind.types.message import UNDONE
 
 _E = EPISODES.c
 _SHOWN = tuple(column for column in EPISODES.c if column.name not in ("terms", "embedding", "indexed", "job_id"))
@@ -224,6 +225,8 @@ def _filtered(statement: Select[Any], wanted: EpisodeFilter) -> Select[Any]:  # 
         rules.append(_E.occurred_at < wanted.until)
     if wanted.before_position is not None:
         rules.append(_E.position < wanted.before_position)
+    if not wanted.undone:
+        rules.append(_E.mark.is_distinct_from(UNDONE))
     return statement.where(*rules)
 
 

@@ -22,6 +22,7 @@ from aftermind.stores.postgres.terms import keys_of
 from aftermind.stores.postgres.told import FOUND, hits_of, told
 from aftermind.stores.searching import CONTEXT, Briefing, Found, NodeState, Search, Wanted
 from aftermind.types import Scope, Watermark
+from aftermind.types.message import UNDONE
 
 EF_SEARCH = 500  # of 100,000 hash vectors 0.987 of the true ten in 9 ms; 200 found 0.962 in 4 ms
 # Of connections that serve recall alone. Generic plans: planning anew for each owner costs 0.5 ms, and has nothing to
@@ -94,7 +95,7 @@ def _neighbour(of: str, *, before: bool) -> str:
 def _rows_of_spans(fits: str) -> str:
     """Everything inside the spans; OFFSET 0 keeps the planner from turning many small range scans into one big one."""
     columns = f"""e.id, e.session_id, e.position, e.name, cardinality(e.terms) AS length, array_send(e.terms) AS terms,
-        1 - (e.embedding <=> {_VECTOR}) AS similarity, {fits} AS fits,
+        1 - (e.embedding <=> {_VECTOR}) AS similarity, {fits} AND e.mark IS DISTINCT FROM '{UNDONE}' AS fits,
         right(rtrim(e.content), 1) IN ('?', '\uff1f', '\u061f') AS asking"""
     sides = " UNION ALL ".join(
         f"""(SELECT {columns} FROM aftermind.episodes e

@@ -1,0 +1,146 @@
+"""What every store promises of episodes."""
+
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+
+from aftermind.stores.base import Mined, MiningOutcome
+from aftermind.types import (
+    Episode,
+    EpisodeId,
+    Role,
+    Scope,
+)
+from tests.conformance.store_rig import ALICE, BOB, NOW, ODD_IDS, Rig, fields, vector
+from tests.support.remembered import said
+
+
+class EpisodesContract:
+    """Subclasses give the fixture `rig`."""
+
+    async def test_an_episode_comes_back_as_it_went_in(self, rig: Rig) -> None:
+        given = said(
+            "Ünïcode 'quotes' \u2028 and \U0001f600",
+            agent="a1",
+            role=Role.TOOL,
+            name="search",
+            metadata={"deep": {"list": [1, 2.5, None, True]}, "quote": "\"'"},
+        )
+
+        assert await rig.add(given) == {given.id}
+
+        (found,) = await rig.do(lambda tx: rig.store.episodes(tx, ALICE, [given.id]))
+        assert found == given
+
+    async def test_an_episode_that_is_there_is_left_as_it_is(self, rig: Rig) -> None:
+        given, new = said("first"), said("second")
+        await rig.add(given)
+        changed = Episode(**{**fields(given), "content": "changed"})  # type: ignore[arg-type]
+
+        assert await rig.add(changed, new) == {new.id}
+
+        assert await rig.history() == ["first", "second"]
+
+    async def test_a_hundred_episodes_of_many_owners_are_stored_at_once(self, rig: Rig) -> None:
+        given = [said(f"said {i}", user=f"u{i % 7}", session=f"s{i % 3}") for i in range(100)]
+
+        assert await rig.add(*given) == {episode.id for episode in given}
+
+        assert await rig.history(Scope(user_id="u3")) == [f"said {i}" for i in range(3, 100, 7)]
+
+    async def test_the_same_id_of_two_owners_is_two_episodes(self, rig: Rig) -> None:
+        mine = said("mine")
+        theirs = Episode(**{**fields(mine), "scope": BOB, "content": "theirs"})  # type: ignore[arg-type]
+
+        await rig.add(mine, theirs)
+
+        assert await rig.history(ALICE) == ["mine"]
+        assert await rig.history(BOB) == ["theirs"]
+
+    async def test_nothing_of_a_transaction_that_rolled_back_stays(self, rig: Rig) -> None:
+        await rig.undone(lambda tx: rig.store.add_episodes(tx, [said("never")]))
+
+        assert await rig.history() == []
+
+    async def test_history_is_the_newest_in_the_order_in_which_it_was_said(self, rig: Rig) -> None:
+        one, two, three = said("one"), said("two", session="s2"), said("three")
+        await rig.add(three, one, two)
+
+        assert await rig.history() == ["one", "two", "three"]
+        assert await rig.history(limit=2) == ["two", "three"]
+        assert await rig.history(before_position=three.position) == ["one", "two"]
+
+    async def test_history_is_filtered_by_labels_roles_times_and_metadata(self, rig: Rig) -> None:
+        await rig.add(
+            said("plain", session="s1", at=NOW),
+            said("labelled", session="s2", agent="a1", at=NOW + timedelta(hours=1)),
+            said("tool", session=None, role=Role.TOOL, at=NOW + timedelta(hours=2)),
+            said("tagged", metadata={"tags": ["x", "y"], "n": {"a": 1}}, at=NOW + timedelta(hours=3)),
+        )
+
+        assert await rig.history(session_id="s2") == ["labelled"]
+        assert await rig.history(agent_id="a1") == ["labelled"]
+        assert await rig.history(roles=frozenset({Role.TOOL})) == ["tool"]
+        assert await rig.history(since=NOW + timedelta(hours=1), until=NOW + timedelta(hours=3)) == ["labelled", "tool"]
+        assert await rig.history(metadata={"tags": ["y"]}) == ["tagged"]
+        assert await rig.history(metadata={"n": {"a": 1}}) == ["tagged"]
+        assert await rig.history(metadata={"n": {"a": True}}) == []
+
+    async def test_sessions_are_listed_the_latest_first(self, rig: Rig) -> None:
+        await rig.add(said("a", session="old", at=NOW), said("b", session=None, at=NOW))
+        await rig.add(said("c", session="new", at=NOW), said("d", session="new", at=NOW + timedelta(hours=1)))
+
+        found = await rig.do(lambda tx: rig.store.sessions(tx, ALICE))
+
+        assert [(each.session_id, each.episodes) for each in found] == [("new", 2), (None, 1), ("old", 1)]
+        assert (found[0].first_at, found[0].last_at) == (NOW, NOW + timedelta(hours=1))
+        assert len(await rig.do(lambda tx: rig.store.sessions(tx, ALICE, limit=1))) == 1
+
+    @pytest.mark.parametrize("session", ["s1", None])
+    async def test_a_rolling_job_sees_what_came_after_its_last_look(self, rig: Rig, session: str | None) -> None:
+        one, two, three = (said(text, session=session) for text in ("one", "two", "three"))
+        await rig.add(one, two, three, said("elsewhere", session="s9"))
+
+        found = await rig.do(
+            lambda tx: rig.store.session_span(tx, ALICE, session, after_position=one.position, limit=1)
+        )
+
+        assert [episode.content for episode in found] == ["two"]
+
+    async def test_vectors_come_with_the_episodes_or_later(self, rig: Rig) -> None:
+        at_once, later, never = said("one"), said("two"), said("three")
+        await rig.add(at_once, later, never, vectors={at_once.id: vector(1)})
+        ids = [at_once.id, later.id, never.id]
+        assert await rig.do(lambda tx: rig.store.embedded(tx, ALICE, ids)) == {at_once.id}
+
+        unknown = EpisodeId(uuid4())
+        given = {(ALICE, later.id): vector(2), (ALICE, unknown): vector(3), (BOB, never.id): vector(4)}
+        for _ in range(2):
+            assert await rig.do(lambda tx: rig.store.set_vectors(tx, given)) == 1
+
+        assert await rig.do(lambda tx: rig.store.embedded(tx, ALICE, ids)) == {at_once.id, later.id}
+
+    async def test_an_episode_is_mined_once_and_its_outcome_kept(self, rig: Rig) -> None:
+        one, two = said("one"), said("two")
+        await rig.add(one, two)
+        facts = MiningOutcome(episode_id=one.id, outcome=Mined.FACTS, extractor="rules-1", facts=2)
+        await rig.do(lambda tx: rig.store.note_outcomes(tx, ALICE, [facts]))
+
+        unmined = await rig.do(lambda tx: rig.store.unmined(tx, ALICE, "s1", limit=10))
+        outcomes = await rig.do(lambda tx: rig.store.outcomes(tx, ALICE, [one.id, two.id]))
+
+        assert [episode.id for episode in unmined] == [two.id]
+        assert outcomes == [facts]
+        later = MiningOutcome(episode_id=one.id, outcome=Mined.EMPTY, extractor="rules-2", reason="nothing new")
+        await rig.do(lambda tx: rig.store.note_outcomes(tx, ALICE, [later]))
+        assert await rig.do(lambda tx: rig.store.outcomes(tx, ALICE, [one.id])) == [later]
+
+    async def test_owners_with_odd_ids_never_see_each_other(self, rig: Rig) -> None:
+        owners = [Scope(namespace=space, user_id=user) for user in ODD_IDS for space in ("default", "%", "other")]
+        for index, owner in enumerate(owners):
+            await rig.add(said(f"of {index}", user=owner.user_id, namespace=owner.namespace, session=owner.user_id))
+
+        seen = [await rig.history(owner) for owner in owners]
+
+        assert seen == [[f"of {index}"] for index in range(len(owners))]
