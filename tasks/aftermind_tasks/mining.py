@@ -13,6 +13,7 @@ from aftermind.ledger.base import Spent
 from aftermind.llm import trust
 from aftermind.llm.base import Extraction, ExtractionRequest, Extractor, TurnText, Usage
 from aftermind.ranking.words import terms
+from aftermind.stores import believing
 from aftermind.types import Episode, EpisodeId, Fact, FactId, JobKind, Json, Lease, Scope
 from aftermind_tasks.runtime import Runtime
 
@@ -75,13 +76,7 @@ def related(known: Sequence[Fact], turns: Sequence[TurnText], *, language: str) 
 
 async def write(runtime: Runtime, tx: Transaction, owner: Scope, changes: Changes) -> None:
     """Write what was decided."""
-    now = runtime.clock.utc_now()
-    await runtime.store.keep_said(tx, owner, changes.said, unsaid=changes.unsaid)
-    await runtime.store.add_facts(tx, changes.added)
-    for old, follower in changes.superseded.items():
-        await runtime.store.supersede_facts(tx, owner, [old], at=now, by_id=follower)
-    for one in changes.strengthened:
-        await runtime.store.strengthen_fact(tx, owner, one.fact_id, sources=one.sources, confidence=one.confidence)
+    await believing.write(runtime.store, tx, owner, changes, at=runtime.clock.utc_now())
 
 
 def first(episodes: Sequence[Episode], *, tokens: int) -> list[Episode]:

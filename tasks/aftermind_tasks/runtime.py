@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from aftermind import errors
 from aftermind.db.base import Database, Transaction, Watermark
+from aftermind.db.keyfiles import master_keys
 from aftermind.events.types import MemoryEvent
-from aftermind.faces.keyfiles import master_keys
 from aftermind.ledger.base import Ledger
 from aftermind.ledger.replays import Replays
 from aftermind.llm import resolver

@@ -10,11 +10,11 @@ from uuid import uuid4
 from sqlalchemy import text
 
 from aftermind import Memory, Message, Settings
+from aftermind.db.keyfiles import master_keys
 from aftermind.db.postgres import PostgresDatabase
 from aftermind.db.transaction import pg
 from aftermind.db.vault import Vault
 from aftermind.events.bus import EventBus
-from aftermind.faces.keyfiles import master_keys
 from aftermind.ledger.postgres import PostgresLedger
 from aftermind.llm import resolver
 from aftermind.receipt import Receipt

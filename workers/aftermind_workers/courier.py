@@ -66,7 +66,7 @@ class Courier:
         return len(found)
 
     async def keep(self) -> None:
-        """Commit what came of posts since the last time, all of it at once. Raises `Unavailable`, and forgets none.
+        """Commit what came of posts since the last time, all of it at once; forgets none, whatever it raises.
 
         Where it comes too late, a claim has run out and another courier posts again: at least once.
         """
@@ -75,12 +75,13 @@ class Courier:
             return
         try:
             async with self.runtime.db.transaction() as tx:
+                await webhooks.hold(tx, [delivery for delivery, _ in ended])
                 for delivery, refusal in ended:
                     if refusal is not None:
                         await self._refused(tx, delivery, refusal)
                 # Last: a webhook that takes anything is well.
                 await webhooks.delivered(tx, [delivery for delivery, refusal in ended if refusal is None])
-        except errors.Unavailable:
+        except BaseException:
             self._ended = [*ended, *self._ended]
             raise
 
@@ -110,6 +111,8 @@ class Courier:
         except Refusal as exc:
             metrics.WEBHOOK_POSTS.labels(outcome="refused").inc()
             self._ended.append((delivery, exc))
+        except errors.InvalidSettings as exc:  # our key, not the tenant's endpoint: nobody is disabled for it
+            log.error("webhook cannot be signed", extra={"webhook": str(delivery.webhook_id), "error": str(exc)})
         except Exception:  # the edge: one delivery must not end the courier; its claim runs out
             log.exception("webhook delivery failed", extra={"webhook": str(delivery.webhook_id)})
         else:
@@ -120,11 +123,8 @@ class Courier:
             self._busy += Counter()  # forgets those at zero
 
     async def _post(self, delivery: Delivery) -> None:
-        try:
-            self._sealer = self._sealer or sealing.sealer(self.runtime.settings)
-            secret = self._sealer.open(delivery.sealed, sealing.bound(delivery.namespace, delivery.webhook_id))
-        except errors.InvalidSettings as exc:
-            raise Refusal(str(exc)) from exc
+        self._sealer = self._sealer or sealing.sealer(self.runtime.settings)
+        secret = self._sealer.open(delivery.sealed, sealing.bound(delivery.namespace, delivery.webhook_id))
         body = message(delivery)
         headers = signing.headers(secret, delivery.event_id, int(time.time()), body)
         await self.poster.post(delivery.url, body, headers)

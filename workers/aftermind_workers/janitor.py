@@ -5,6 +5,7 @@ keep anybody from ringing. What it does may be done twice at once without harm, 
 """
 
 import logging
+import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -14,9 +15,9 @@ from aftermind import errors
 from aftermind.db import pruning, webhooks
 from aftermind.db.audit import Trail, whoami
 from aftermind.db.base import Transaction
+from aftermind.db.keyfiles import audit_keys
 from aftermind.db.leader import leading
 from aftermind.db.vault import Vault, no_masters
-from aftermind.faces.keyfiles import audit_keys
 from aftermind.faces.retention import Retention
 from aftermind.faces.witnesses import witnesses
 from aftermind.stores.postgres import indexing
@@ -26,9 +27,9 @@ from aftermind_tasks.runtime import Runtime
 
 log = logging.getLogger(__name__)
 
-LEADER = "aftermind.janitor"  # name of the advisory lock
+LEADER = "aftermind.janitor"  # begins the names of the advisory locks
 BATCH_ROWS = 1_000  # of one statement, so that no lock is held for long
-# Of one kind in one round. The lock's transaction is idle meanwhile, and ends at `db_timeout_seconds` x 2.
+# Of one step in one round. Its lock's transaction is idle meanwhile, and ends at `db_timeout_seconds` x 2.
 ROUND_SECONDS = 1.5
 INDEX_STEPS = 20  # of 200 vectors each, for an owner who has outgrown comparing them one by one
 
@@ -40,32 +41,27 @@ class Janitor:
     runtime: Runtime
 
     async def round(self) -> bool:
-        """One round, if this is the leader; whether anything is left to do at once. Raises nothing but cancellation."""
-        is_more = False
-        try:
-            async with leading(self.runtime.db, LEADER) as is_leader:
-                if is_leader:
-                    for step in (
-                        self._jobs,
-                        self._attempts,
-                        self._events,
-                        self._deliveries,
-                        self._tombstones,
-                        self._audit,
-                        self._vectors,
-                    ):
-                        is_more = await self._tried(step) or is_more
-            async with leading(self.runtime.db, f"{LEADER}.retention") as is_leader:
-                if is_leader:
-                    is_more = await self._tried(self._policies) or is_more
-        except errors.Unavailable as exc:
-            log.warning("janitor waits", extra={"error": str(exc)})
-            return False
-        return is_more
+        """One round of what nobody else does at this moment; whether anything is left to do at once.
 
-    async def _tried(self, step: Callable[[], Awaitable[bool]]) -> bool:
+        Each step has a lock of its own, so that none waits for the time that another one takes. Raises nothing but
+        cancellation.
+        """
+        steps = (
+            self._jobs,
+            self._attempts,
+            self._events,
+            self._deliveries,
+            self._tombstones,
+            self._audit,
+            self._vectors,
+            self._policies,
+        )
+        return any([await self._alone(step) for step in steps])
+
+    async def _alone(self, step: Callable[[], Awaitable[bool]]) -> bool:
         try:
-            return await step()
+            async with leading(self.runtime.db, f"{LEADER}{step.__name__}") as is_leader:
+                return is_leader and await step()
         except errors.Unavailable as exc:
             log.warning("janitor skips", extra={"step": step.__name__, "error": str(exc)})
             return False
@@ -110,22 +106,26 @@ class Janitor:
         return is_more
 
     async def _vectors(self) -> bool:
-        most = self.runtime.settings.exact_search_max_rows
+        most, ends_at = self.runtime.settings.exact_search_max_rows, time.monotonic() + ROUND_SECONDS
         for owner in await indexing.grown(self.runtime.db, more_than=most):
+            if time.monotonic() > ends_at:
+                return True
             await indexing.index(self.runtime.db, owner, steps=INDEX_STEPS)
-        return False  # what is left is a round's work of its own
+        return False  # what is left of an owner is a round's work of its own
 
     async def _policies(self) -> bool:
         keeping = PostgresKeeping(self.runtime.vault or Vault(no_masters))
         every = timedelta(seconds=self.runtime.settings.retention_every_seconds)
         async with self.runtime.db.transaction(read_only=True) as tx:
-            policies = await keeping.policies(tx)
-        is_more = False
+            policies = list(await keeping.policies(tx))
+        random.shuffle(policies)  # one that has much to do must not keep the same others waiting
+        is_more, ends_at = False, time.monotonic() + ROUND_SECONDS
         for policy in policies:
             if policy.ran_at is not None and self.runtime.clock.utc_now() - policy.ran_at < every:
                 continue
             try:
-                done = await self._retention(keeping, policy.namespace).run(seconds=ROUND_SECONDS)
+                left = max(0.0, ends_at - time.monotonic())
+                done = await self._retention(keeping, policy.namespace).run(seconds=left)
             except (errors.ArchiveUnavailable, errors.InvalidSettings) as exc:  # of this namespace alone
                 log.warning("archive refuses", extra={"namespace": policy.namespace, "error": str(exc)})
                 continue

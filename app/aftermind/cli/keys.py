@@ -1,5 +1,6 @@
 """`aftermind keys`: who may use the HTTP service."""
 
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -45,7 +46,7 @@ def create(
         )
 
     made, text = console.with_memory(work)
-    told = f"Key [bold]{made.id}[/] of namespace {escape(made.namespace)!r} may {_may(made)}."
+    told = f"Key [bold]{made.id}[/] of namespace {escape(repr(made.namespace))} may {_may(made)}."
     console.err.print(f"{told} Keep it: it is not shown again.")
     out.print(text, markup=False)
 
@@ -73,7 +74,9 @@ def _table(found: list[ApiKey]) -> Table:
         shown.add_column(title)
     for key in found:
         until = console.when(key.expires_at) if key.expires_at else "-"
-        state = "[green]open[/]" if key.revoked_at is None else f"[red]revoked {console.when(key.revoked_at)}[/]"
+        state = "[green]open[/]" if key.is_good_at(datetime.now(UTC)) else "[yellow]expired[/]"
+        if key.revoked_at is not None:
+            state = f"[red]revoked {console.when(key.revoked_at)}[/]"
         shown.add_row(key.id, escape(key.name), _may(key), console.when(key.created_at), until, state)
     return shown
 

@@ -54,6 +54,8 @@ def undo(
     """Undo everything derived from a message: facts, summaries, traits. The message stays in the history, marked."""
 
     async def work(memory: Memory) -> Undone:
+        if dry_run:  # else the change itself is in the trail
+            await console.looked(memory, Action.READ, user=user, namespace=namespace, by="undo --dry-run")
         return await memory.undo(*episodes, user_id=user, namespace=namespace, dry_run=dry_run)
 
     done = console.with_memory(work)

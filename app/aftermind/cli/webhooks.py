@@ -39,7 +39,7 @@ def add(
 
     made = console.with_memory(work)
     kinds = ", ".join(made.webhook.events) or "every kind"
-    told = f"Webhook [bold]{made.webhook.id}[/] of namespace {escape(made.webhook.namespace)!r} gets {kinds}."
+    told = f"Webhook [bold]{made.webhook.id}[/] of namespace {escape(repr(made.webhook.namespace))} gets {kinds}."
     console.err.print(f"{told} Keep its secret: it is not shown again.")
     out.print(made.secret, markup=False)
 

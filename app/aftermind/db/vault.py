@@ -137,17 +137,19 @@ class Vault:
         """Bring a key into another state."""
         await pg(tx).execute(_MOVE, {"namespace": namespace, "id": key_id, "state": state})
 
-    async def drop(self, tx: Transaction, namespace: str, key_id: str) -> None:
-        """Delete a key: what is sealed with it can be opened by nobody any more, in no backup either."""
-        await pg(tx).execute(_DROP, {"namespace": namespace, "id": key_id})
+    async def drop(self, tx: Transaction, namespace: str, key_id: str) -> bool:
+        """Delete a key: what is sealed with it can be opened by nobody any more, in no backup either. Was it there?"""
+        return await pg(tx).count(_DROP, namespace=namespace, id=key_id) == 1
 
     async def rewrap(self, tx: Transaction, namespace: str) -> int:
         """Wrap every key of a namespace by the first master key; how many."""
         ring = await self.load(tx, namespace)
-        for name, key in ring.keys.items():
-            wrapped = self._wrapped(namespace, name, key)
-            await pg(tx).execute(_REWRAP, {"namespace": namespace, "id": name, "wrapped": wrapped})
-        return len(ring.keys)
+        count = 0
+        for name, key in ring.keys.items():  # also such as were dropped: of those there is no row
+            count += await pg(tx).count(
+                _REWRAP, namespace=namespace, id=name, wrapped=self._wrapped(namespace, name, key)
+            )
+        return count
 
     def _wrapped(self, namespace: str, key_id: str, key: bytes) -> bytes:
         return sealing.wrap(_derived(self._masters()[0]), key, "data_keys", namespace, key_id)

@@ -109,6 +109,14 @@ _DELIVERED = text(
     """
 )
 # Written where it changes something: couriers would else wait for each other at the row.
+# In one order, so that two couriers who keep the outcomes of the same webhooks never wait for each other crosswise.
+_HOLD = text(
+    """
+    SELECT FROM aftermind.webhooks
+    WHERE (namespace, id) IN (SELECT * FROM unnest(CAST(:namespaces AS text[]), CAST(:ids AS uuid[])))
+    ORDER BY namespace, id FOR NO KEY UPDATE
+    """
+)
 _WELL = text(
     """
     UPDATE aftermind.webhooks
@@ -188,9 +196,14 @@ async def claim(
     return [_delivery(row, token) for row in rows]
 
 
+async def hold(tx: Transaction, deliveries: Sequence[Delivery]) -> None:
+    """Lock the webhooks of these deliveries until the end, before any of their outcomes is written."""
+    await pg(tx).execute(_HOLD, _hooks(deliveries))
+
+
 async def delivered(tx: Transaction, deliveries: Sequence[Delivery]) -> None:
     """They have been taken: the rows go, and their webhooks are well."""
-    hooks = {"namespaces": [each.namespace for each in deliveries], "ids": [each.webhook_id for each in deliveries]}
+    hooks = _hooks(deliveries)
     rows = {"users": [each.user_id for each in deliveries], "seqs": [each.seq for each in deliveries]}
     await pg(tx).execute(_DELIVERED, {**hooks, **rows})
     await pg(tx).execute(_WELL, hooks)
@@ -273,3 +286,7 @@ def _delivery(row: Row[Any], token: UUID) -> Delivery:  # Any: a row of `_CLAIM`
         age_seconds=row.age,
         token=token,
     )
+
+
+def _hooks(deliveries: Sequence[Delivery]) -> dict[str, list[Any]]:  # Any: texts and ids
+    return {"namespaces": [each.namespace for each in deliveries], "ids": [each.webhook_id for each in deliveries]}

@@ -116,9 +116,9 @@ class CheckedNetwork(httpcore.AsyncNetworkBackend):
 
 def _host(found: targets.Target) -> str:
     host = f"[{found.host}]" if ":" in found.host else found.host
-    return host if found.port in (443, 80) else f"{host}:{found.port}"
+    return host if found.port == targets.PORTS[found.scheme] else f"{host}:{found.port}"
 
 
 def _wait(answer: httpcore.Response) -> timedelta | None:
-    told = dict(answer.headers).get(b"retry-after", dict(answer.headers).get(b"Retry-After", b"")).decode("latin-1")
+    told = {name.lower(): value for name, value in answer.headers}.get(b"retry-after", b"").decode("latin-1")
     return timedelta(seconds=min(int(told), LONGEST_RETRY_AFTER)) if told.isascii() and told.isdecimal() else None

@@ -4,16 +4,15 @@ AES-256-GCM, bound to the row that it belongs to, so that a sealed secret put in
 """
 
 import base64
-import os
 import secrets
 from collections.abc import Sequence
 from hashlib import sha256
-from pathlib import Path
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from aftermind import errors
+from aftermind.db import keyfiles
 from aftermind.settings import Settings
 
 FILE = "webhook.key"
@@ -54,33 +53,16 @@ def sealer(settings: Settings) -> Sealer:
     named = "" if settings.webhook_key is None else settings.webhook_key.get_secret_value()
     if named.strip():
         return Sealer([_key(text) for text in named.split(",")])
-    return Sealer([_key(_kept(settings.state_dir / FILE))])
+    return Sealer([_key(keyfiles.of_file("webhook_key", settings.state_dir / FILE, _made))])
+
+
+def _made() -> str:
+    return base64.urlsafe_b64encode(secrets.token_bytes(KEY_BYTES)).decode()
 
 
 def bound(namespace: str, row: object) -> str:
     """What a secret of a row is bound to."""
     return f"{namespace}/{row}"
-
-
-def _kept(path: Path) -> str:
-    made = base64.urlsafe_b64encode(secrets.token_bytes(KEY_BYTES))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Written whole and then linked into place: of two processes at once one is first, and nobody reads half a key.
-    draft = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    if not path.exists():
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            os.write(handle, made + b"\n")
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-        try:
-            os.link(draft, path)
-        except FileExistsError:
-            pass
-        finally:
-            draft.unlink()
-    return path.read_text()
 
 
 def _key(text: str) -> bytes:

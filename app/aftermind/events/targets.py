@@ -38,11 +38,14 @@ NOT_PUBLIC = tuple(
 NAT64 = ip_network("64:ff9b::/96")
 
 
+PORTS = {"https": 443, "http": 80}
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """A URL that may be posted to as far as it shows by itself."""
 
-    url: str
+    scheme: str
     host: str
     port: int
 
@@ -65,7 +68,7 @@ def target(url: str, *, allow_private: bool = False) -> Target:
         raise errors.InvalidWebhook("url", url, "a login in it would be kept and shown; the signature says who posts.")
     if len(url.encode()) > URL_BYTES or not url.isascii() or any(ord(each) <= 32 for each in url):
         raise errors.InvalidWebhook("url", url, f"at most {URL_BYTES:,} printable ASCII characters.")
-    return Target(url, host, port or (443 if parts.scheme == "https" else 80))
+    return Target(parts.scheme, host, port or PORTS[parts.scheme])
 
 
 async def addresses(host: str, port: int, *, allow_private: bool = False) -> list[str]:

@@ -96,8 +96,8 @@ class Encryption:
             old = [each for each, number in ring.generations.items() if 0 < number < ring.generations[current]]
         for key_id in sorted(old):
             async with self._db.transaction(namespace=name, timeout=LOOK_SECONDS) as tx:
-                if not await resealing.sealed_with(tx, name, key_id):
-                    await self._vault.drop(tx, name, key_id)
+                is_free = not await resealing.sealed_with(tx, name, key_id)
+                if is_free and await self._vault.drop(tx, name, key_id):
                     await self._note(tx, name, key_id, "dropped")
                     dropped.append(key_id)
             await self._trail.told()
@@ -134,6 +134,9 @@ class Encryption:
                         break
             if stale or passes == 1:  # who did not know of the key may have written behind us: once more
                 stale = max(stale, 1)
+                if passes == MOST_PASSES:
+                    why = f"{stale:,} rows were still sealed otherwise after {passes} looks"
+                    raise errors.Unavailable(f"{name!r}: {why}: somebody writes who does not know the key. Ask again.")
                 await asyncio.sleep(spread_seconds)
         return Sealed(namespace=name, key_id=key_id, rows=rows, passes=passes)
 

@@ -9,13 +9,14 @@ from uuid6 import uuid7
 from aftermind import errors
 from aftermind.claims import predicates
 from aftermind.claims.decide import Changes, decide
+from aftermind.claims.redo import TOLD
 from aftermind.db.base import Transaction
 from aftermind.faces.parts import Parts
+from aftermind.stores import believing
 from aftermind.types import Cardinality, Episode, EpisodeId, Fact, FactId, Scope
 from aftermind.types.claim import Claim, Operation
 
 FACT_BYTES = 8_192  # of subject, predicate or object each: a sentence, not a document
-TOLD = "user"  # the extractor of facts that were told by a call
 EVERY_FACT = 100_000  # of a user: what is read where rows have to be compared here
 
 
@@ -205,12 +206,7 @@ class Facts:
             new_id=_new_id,
             cardinalities=await store.cardinalities(tx, owner.namespace),
         )
-        await store.keep_said(tx, owner, changes.said, unsaid=changes.unsaid)
-        await store.add_facts(tx, changes.added)
-        for old, follower in changes.superseded.items():
-            await store.supersede_facts(tx, owner, [old], at=now, by_id=follower)
-        for one in changes.strengthened:
-            await store.strengthen_fact(tx, owner, one.fact_id, sources=one.sources, confidence=one.confidence)
+        await believing.write(store, tx, owner, changes, at=now)
         return changes
 
 

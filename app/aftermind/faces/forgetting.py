@@ -89,11 +89,10 @@ async def forget(
             await parts.trail.append(tx, owner.namespace, Action.ERASE, user_id=owner.user_id, detail=_asked(stone))
         return counts
 
-    whole = stone.is_whole
     rows = await parts.effect(owner, delete)
     if parts.trail is not None:
         await parts.trail.told()
-    return Forgot(rows=rows, pending_turns=await _on_their_way(parts, stone, whole=whole))
+    return Forgot(rows=rows, pending_turns=await _on_their_way(parts, stone))
 
 
 async def erase(store: Store, ledger: Ledger, tx: Transaction, stone: Tombstone) -> dict[str, int]:
@@ -150,14 +149,14 @@ async def _from_kept_turns(ledger: Ledger, tx: Transaction, stone: Tombstone) ->
             await ledger.rewrite_turn(tx, job_id, None if rest is None else encode_turn(rest))
 
 
-async def _on_their_way(parts: Parts, stone: Tombstone, *, whole: bool) -> int:
+async def _on_their_way(parts: Parts, stone: Tombstone) -> int:
     """Turns in Redis and in this host's spool. What is missed here is dropped by the tombstone when it is stored."""
     gone = 0
     for outbox in parts.ways.all():
         gone += await outbox.forget(stone.owner, stone.covers)
     if parts.pending is not None:
         with suppress(errors.RedisUnavailable):
-            gone += await parts.pending.forget(stone.owner, stone.covers, whole_owner=whole)
+            gone += await parts.pending.forget(stone.owner, stone.covers, whole_owner=stone.is_whole)
     return gone
 
 

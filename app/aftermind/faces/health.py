@@ -4,20 +4,23 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Literal, TypeVar
 
 from aftermind import errors
 from aftermind.faces.parts import Parts
 from aftermind.ledger.base import Backlog
+from aftermind.llm.gate import ProviderState
 from aftermind.settings import Settings
 from aftermind.types import JobKind, JobState, Scope
 from aftermind.wire import queues
 from aftermind.wire.keys import Keys
+from aftermind.wire.pending import PendingBacklog
 
 LYING_SECONDS = 120.0  # a bell takes milliseconds, and the reconciler rings again within seconds
 LOOK_SECONDS = 2.0  # for each component; they are asked at once
 CONDENSING = frozenset({JobKind.SUMMARISE, JobKind.PROFILE})
 
+T = TypeVar("T")
 State = Literal["ok", "degraded", "down"]
 
 
@@ -112,15 +115,19 @@ def spooled_bytes(settings: Settings) -> int:
 
 async def health(parts: Parts) -> Health:
     """Ask every component, all at once; none is waited for longer than `LOOK_SECONDS`."""
-    looks = [_look("store", lambda: _store(parts))]
-    if parts.redis is not None:
-        looks.append(_look("redis", lambda: _redis(parts)))
-        looks.append(_look("spool", lambda: _spool(parts), needed=False))
-        looks.append(_look("models", lambda: _models(parts), needed=False))
-        looks.append(_look("webhooks", lambda: _webhooks(parts), needed=False))
-    seen, work, waiting, paused, _ = await asyncio.gather(
-        asyncio.gather(*looks), _work(parts), _waiting(parts), _paused(parts), parts.routing.look()
-    )
+    async with asyncio.TaskGroup() as group:
+        pending = group.create_task(_answered(_pending(parts)))
+        gate = group.create_task(_answered(parts.gate.states()))
+        spooled = group.create_task(asyncio.to_thread(spooled_bytes, parts.settings))
+        looks = [_look("store", lambda: _store(parts))]
+        if parts.redis is not None:
+            looks.append(_look("redis", lambda: _redis(parts)))
+            looks.append(_look("spool", lambda: _spool(spooled), needed=False))
+            looks.append(_look("models", lambda: _models(gate), needed=False))
+            looks.append(_look("webhooks", lambda: _webhooks(parts), needed=False))
+        seen, work, waiting, _ = await asyncio.gather(
+            asyncio.gather(*looks), _work(parts, pending), _waiting(parts, pending, spooled), parts.routing.look()
+        )
     states, lags = parts.routing.states(), parts.routing.lags()
     replicas = [Replica(name=each, serving=states[each] == "serving", lag_seconds=lags.get(each)) for each in states]
     return Health(
@@ -128,7 +135,7 @@ async def health(parts: Parts) -> Health:
         work=tuple(work),
         replicas=tuple(replicas),
         waiting=waiting,
-        paused=paused,
+        paused={each.provider: each.wait_seconds for each in gate.result() or () if each.why is not None},
     )
 
 
@@ -176,14 +183,30 @@ async def _redis(parts: Parts) -> str:
     return "answers"
 
 
-async def _spool(parts: Parts) -> str:
-    waiting = spooled_bytes(parts.settings)
+async def _answered(asked: Awaitable[T]) -> T | None:
+    """What several looks want to know, asked once; None where there is no answer in time."""
+    try:
+        async with asyncio.timeout(LOOK_SECONDS):
+            return await asked
+    except (TimeoutError, errors.AftermindError):
+        return None
+
+
+async def _pending(parts: Parts) -> PendingBacklog | None:
+    return None if parts.pending is None else await parts.pending.backlog()
+
+
+async def _spool(spooled: asyncio.Task[int]) -> str:
+    waiting = await asyncio.shield(spooled)
     return f"!{waiting:,} bytes of turns wait for Redis" if waiting else "empty"
 
 
-async def _models(parts: Parts) -> str:
+async def _models(gate: asyncio.Task[list[ProviderState] | None]) -> str:
     """What keeps a provider from being asked, as every process sees it; jobs of that kind wait meanwhile."""
-    paused = [each for each in await parts.gate.states() if each.why is not None]
+    states = await asyncio.shield(gate)
+    if states is None:
+        raise TimeoutError
+    paused = [each for each in states if each.why is not None]
     if not paused:
         return "no provider is paused"
     told = (f"{each.provider} is not asked for {each.wait_seconds:.0f} s: {each.why}" for each in paused)
@@ -206,39 +229,33 @@ def _replica(name: str, state: str) -> Component:
     return Component(name=f"replica {name}", state="ok" if well else "degraded", detail=state, needed=False)
 
 
-async def _waiting(parts: Parts) -> Waiting | None:
-    if parts.pending is None or parts.redis is None:
+async def _waiting(
+    parts: Parts, pending: asyncio.Task[PendingBacklog | None], spooled: asyncio.Task[int]
+) -> Waiting | None:
+    if parts.redis is None:
         return None
     keys = Keys(parts.settings.redis_prefix)
     try:
         async with asyncio.timeout(LOOK_SECONDS):
-            backlog = await parts.pending.backlog()
             bells = {name: int(await parts.redis.call("LLEN", keys.queue(name))) for name in queues.QUEUES}
     except (TimeoutError, errors.AftermindError):
         return None
-    spooled = spooled_bytes(parts.settings)
-    return Waiting(turns=backlog.turns, size_bytes=backlog.size_bytes, bells=bells, spooled_bytes=spooled)
+    backlog = await pending
+    if backlog is None:
+        return None
+    return Waiting(
+        turns=backlog.turns, size_bytes=backlog.size_bytes, bells=bells, spooled_bytes=await asyncio.shield(spooled)
+    )
 
 
-async def _paused(parts: Parts) -> Mapping[str, float]:
-    try:
-        async with asyncio.timeout(LOOK_SECONDS):
-            return {each.provider: each.wait_seconds for each in await parts.gate.states() if each.why is not None}
-    except (TimeoutError, errors.AftermindError):
-        return {}
-
-
-async def _work(parts: Parts) -> list[Work]:
-    found: list[Work] = []
-    try:
-        async with asyncio.timeout(LOOK_SECONDS):
-            found += [_of_ledger(row) for row in await parts.ledger.backlog()]
-            if parts.pending is not None:
-                pending = await parts.pending.backlog()
-                age = pending.oldest_age.total_seconds() if pending.runnable else 0.0
-                found = _with_pending(found, runnable=pending.runnable, turns=pending.turns, age=age)
-    except (TimeoutError, errors.AftermindError):
-        pass  # the components say what is away
+async def _work(parts: Parts, pending: asyncio.Task[PendingBacklog | None]) -> list[Work]:
+    rows, waiting = await _answered(parts.ledger.backlog()), await pending
+    if rows is None:
+        return []  # the components say that the store is away
+    found = [_of_ledger(row) for row in rows]
+    if waiting is not None:
+        age = waiting.oldest_age.total_seconds() if waiting.runnable else 0.0
+        found = _with_pending(found, runnable=waiting.runnable, turns=waiting.turns, age=age)
     return [row for row in found if row.runnable or row.running or row.waiting or row.dead]
 
 

@@ -139,10 +139,12 @@ class Retention:
             async with self._db.transaction(namespace=policy.namespace, read_only=True) as tx:
                 found, last = await self._keeping.due(tx, policy, after=after, users=USERS_A_LOOK, limit=limit)
             is_more = False
+            if ends_at is not None and time.monotonic() > ends_at:
+                return gone.told(policy.namespace, dry_run=dry_run, is_done=False)
             for due in found:
                 went = len(due.ids) if dry_run else await self._let_go(policy, archive, due, gone)
                 gone.count(due, went)
-                is_more = is_more or (went > 0 and len(due.ids) == limit)
+                is_more = is_more or (not dry_run and went > 0 and len(due.ids) == limit)
                 if ends_at is not None and time.monotonic() > ends_at:
                     return gone.told(policy.namespace, dry_run=dry_run, is_done=False)
             after = after if is_more else last  # the same users once more, while one of them has more than a batch

@@ -13,8 +13,10 @@ from aftermind.claims.undo import undo as decided
 from aftermind.db.base import Transaction
 from aftermind.faces.forgetting import episode_id, rebuilding
 from aftermind.faces.parts import Parts
+from aftermind.stores import believing
 from aftermind.stores.base import Tombstone
-from aftermind.types import EpisodeId, Fact, FactId, Scope
+from aftermind.types import EpisodeId, Fact, FactId, Json, Scope
+from aftermind.types.audit import Action
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +48,14 @@ async def undo(parts: Parts, owner: Scope, given: Iterable[EpisodeId | str], *, 
         found.append(await _undo(parts, tx, owner, ids, dry_run=dry_run))
         if dry_run:
             raise _NothingDone
+        if parts.trail is not None:
+            detail: dict[str, Json] = {"undone": len(ids)}
+            await parts.trail.append(tx, owner.namespace, Action.EDIT, user_id=owner.user_id, detail=detail)
 
     with suppress(_NothingDone):
         await parts.effect(owner, work)
+        if parts.trail is not None:
+            await parts.trail.told()
     return found[-1]
 
 
@@ -62,9 +69,7 @@ async def _undo(parts: Parts, tx: Transaction, owner: Scope, ids: list[EpisodeId
         raise errors.InvalidQuery("ids", str(missing[0]), why)
     rows = await store.facts(tx, owner, history=True, limit=1_000_000)
     changes = decided(rows, frozenset(ids), now=now, new_id=_new_id)
-    await store.add_facts(tx, changes.added)
-    for old, follower in changes.superseded.items():
-        await store.supersede_facts(tx, owner, [old], at=now, by_id=follower)
+    await believing.write(store, tx, owner, changes, at=now)
     await _unsay(parts, tx, owner, frozenset(ids))
     drew_on = await store.drew_on(tx, Tombstone(owner=owner, at=now, ids=frozenset(ids)))
     counts = await store.undo(tx, owner, ids)

@@ -6,8 +6,8 @@ from functools import partial
 
 from aftermind import errors
 from aftermind.db.base import Database
+from aftermind.db.keyfiles import audit_keys, master_keys
 from aftermind.faces.addresses import Addresses
-from aftermind.faces.keyfiles import audit_keys, master_keys
 from aftermind.faces.looking import Looking
 from aftermind.faces.parts import Parts
 from aftermind.faces.ways import Accept, Ways
@@ -154,8 +154,10 @@ def _of_postgres(
         open_database(url, session_settings=READ_SETTINGS, password_file=secret)
         for url in (where.store, *where.replicas)
     )
-    vault = Vault(master_keys(settings.encryption_key, settings.state_dir))
-    store, search = PostgresStore(language=settings.language, vault=vault), PostgresSearch(vault)
+    masters = master_keys(settings.encryption_key, settings.state_dir)
+    vault = Vault(masters)
+    # Recall has one of its own: a replica that is behind must not tell the writes of this process which key seals.
+    store, search = PostgresStore(language=settings.language, vault=vault), PostgresSearch(Vault(masters))
     # What an operator looks at is every tenant's, where this process was given the role for it; else its own alone.
     work, seen = (db, namespace) if where.relay is None else (open_database(where.relay), None)
     ledger = PostgresLedger(work, namespace=seen, max_lost_leases=settings.max_lost_leases)

@@ -141,16 +141,19 @@ class PostgresReplays:
         allowed = (PlanState.DRAFT, PlanState.RUNNING, PlanState.PAUSED, PlanState.ABORTED)
         return await self._move(plan_id, PlanState.ABORTED, allowed, note=note)
 
-    async def found(self, plan_id: PlanId) -> ReplayPlan | None:
-        """A plan with the counts of its items, or None."""
+    async def found(self, plan_id: PlanId, *, namespace: str | None = None) -> ReplayPlan | None:
+        """A plan with the counts of its items, or None; of this tenant alone, where one is named."""
         async with self._database.transaction(read_only=True) as tx:
-            return await self._found(tx, plan_id)
+            found = await self._found(tx, plan_id)
+        return found if found is None or namespace in (None, found.filter.get("namespace")) else None
 
-    async def listed(self, *, limit: int = 50) -> list[ReplayPlan]:
-        """Plans, the latest first."""
+    async def listed(self, *, namespace: str | None = None, limit: int = 50) -> list[ReplayPlan]:
+        """Plans, the latest first; of this tenant alone, where one is named."""
+        wanted = _plans().order_by(REPLAY_PLANS.c.frozen_at.desc()).limit(limit)
+        if namespace is not None:
+            wanted = wanted.where(REPLAY_PLANS.c.filter["namespace"].astext == namespace)
         async with self._database.transaction(read_only=True) as tx:
-            rows = await pg(tx).execute(_plans().order_by(REPLAY_PLANS.c.frozen_at.desc()).limit(limit))
-            return [_plan(row) for row in rows.all()]
+            return [_plan(row) for row in (await pg(tx).execute(wanted)).all()]
 
     async def items(self, plan_id: PlanId, *, states: Sequence[ItemState] = (), limit: int = 100) -> list[ReplayItem]:
         """Items of a plan in their order."""

@@ -118,11 +118,11 @@ class Replays(Protocol):
     async def abort(self, plan_id: PlanId, *, note: str) -> ReplayPlan:
         """Put nothing more in, for good. What waited stays a dead letter."""
 
-    async def found(self, plan_id: PlanId) -> ReplayPlan | None:
-        """A plan with the counts of its items, or None."""
+    async def found(self, plan_id: PlanId, *, namespace: str | None = None) -> ReplayPlan | None:
+        """A plan with the counts of its items, or None; of this tenant alone, where one is named."""
 
-    async def listed(self, *, limit: int = 50) -> list[ReplayPlan]:
-        """Plans, the latest first."""
+    async def listed(self, *, namespace: str | None = None, limit: int = 50) -> list[ReplayPlan]:
+        """Plans, the latest first; of this tenant alone, where one is named: one over several is nobody's then."""
 
     async def items(self, plan_id: PlanId, *, states: Sequence[ItemState] = (), limit: int = 100) -> list[ReplayItem]:
         """Items of a plan in their order."""

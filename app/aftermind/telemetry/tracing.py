@@ -77,13 +77,8 @@ def span(name: str, **attributes: Attribute) -> "Iterator[Span | None]":
     if _tracer is None:
         yield None
         return
-    with _tracer.start_as_current_span(name, attributes=attributes, record_exception=False) as made:
-        # An exception is noted by its class alone: its text may quote what a user said.
-        try:
-            yield made
-        except BaseException as exc:
-            made.set_attribute("error.type", type(exc).__name__)
-            raise
+    with _span_below(None, name, attributes) as made:
+        yield made
 
 
 def carried() -> str | None:
@@ -124,8 +119,11 @@ def continued(name: str, parents: Sequence[str | None], **attributes: Attribute)
 
 
 @contextmanager
-def _span_below(context: "Context", name: str, attributes: Mapping[str, Attribute]) -> "Iterator[Span]":
-    """A current span below a context that came from elsewhere."""
+def _span_below(context: "Context | None", name: str, attributes: Mapping[str, Attribute]) -> "Iterator[Span]":
+    """A current span below a context that came from elsewhere, or below the current one.
+
+    An exception is noted by its class alone: its text may quote what a user said.
+    """
     assert _tracer is not None
     made = _tracer.start_as_current_span(name, context=context, attributes=attributes, record_exception=False)
     with made as current:

@@ -1,6 +1,7 @@
 """Who asks: an API key of one namespace, from a header or a browser's session; without any key, this machine alone."""
 
 import asyncio
+import hashlib
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -41,21 +42,21 @@ class Door:
     """Checks keys, and remembers for a few seconds what came of it. One a process."""
 
     memory: Memory
-    _kept: dict[str, tuple[float, ApiKey | None]] = field(default_factory=dict)
+    _kept: dict[bytes, tuple[float, ApiKey | None]] = field(default_factory=dict)  # by hash: a text may be of any size
     _closed_at: float | None = None  # when a key was first seen to exist; there is no way back
     _asked_at: float | None = None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def check(self, text: str) -> ApiKey | None:
         """The key, or None. Raises `StoreUnavailable`."""
-        now = time.monotonic()
-        kept = self._kept.get(text)
+        now, shown = time.monotonic(), hashlib.sha256(text.encode("utf-8", "replace")).digest()
+        kept = self._kept.get(shown)
         if kept is not None and kept[0] > now:
             return kept[1]
         found = await self.memory.keys.check(text)
         if len(self._kept) >= MOST_KEPT:  # somebody tries keys; the good ones are back at their next request
             self._kept.clear()
-        self._kept[text] = (now + KEPT_SECONDS, found)
+        self._kept[shown] = (now + KEPT_SECONDS, found)
         return found
 
     async def is_open(self) -> bool:

@@ -141,6 +141,10 @@ class Feed:
                         await asyncio.sleep(0)
             except errors.Unavailable as exc:
                 log.info("a feed waits for its store", extra={"error": str(exc)})
+            except Exception:  # a feed that dies unseen would leave its listeners with beats alone: they come again
+                log.exception("a feed failed")
+                for box in tuple(self.boxes):
+                    box.end()
             await asyncio.sleep(AGAIN_SECONDS)
 
 

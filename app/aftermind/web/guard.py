@@ -34,7 +34,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
+        headers, send = Headers(scope=scope), _hardened(send)
         if scope["method"] not in SAFE and not _is_own(headers):
             why = "this request was made by another site's page. Send it from this service's own pages, or by a client."
             await problems.problem("cross-site", 403, "Not from another site", why)(scope, receive, send)
@@ -56,23 +56,27 @@ class Guard:
                 raise HTTPException(413, self._why())
             return message
 
-        async def hardened(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                there = {name.lower() for name, _ in message.get("headers", ())}
-                more = [(name, value) for name, value in HEADERS.items() if name not in there]
-                message = {**message, "headers": [*message.get("headers", ()), *more]}
-            await send(message)
-
-        await self._app(scope, counted, hardened)
+        await self._app(scope, counted, send)
 
     def _why(self) -> str:
         return f"a request's body has at most {self._max_bytes:,} bytes (twice AFTERMIND_TURN_MAX_BYTES, and 1 MiB)"
 
 
+def _hardened(send: Send) -> Send:
+    async def hardened(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            there = {name.lower() for name, _ in message.get("headers", ())}
+            more = [(name, value) for name, value in HEADERS.items() if name not in there]
+            message = {**message, "headers": [*message.get("headers", ()), *more]}
+        await send(message)
+
+    return hardened
+
+
 def _is_own(headers: Headers) -> bool:
     """Whether no browser says that another site's page sent it; programs say nothing of the kind."""
     site = headers.get("sec-fetch-site")
-    if site is not None and site not in OWN:
-        return False
+    if site is not None:
+        return site in OWN
     origin = headers.get("origin")
     return origin is None or urlsplit(origin).netloc == headers.get("host")

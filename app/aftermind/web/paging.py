@@ -39,9 +39,20 @@ def page(
     place, last = _place(cursor)
     start = next((index + 1 for index, row in enumerate(rows) if str(key(row)) == last), place) if last else place
     chosen = rows[start : start + limit]
-    more = len(rows) > start + limit
-    following = encode([start + limit, str(key(chosen[-1]))]) if chosen and more else None
+    # By the place, not by `start`: rows that came meanwhile moved what was seen, and as many fewer are read behind it.
+    more = len(rows) > place + limit
+    following = encode([start + len(chosen), str(key(chosen[-1]))]) if chosen and more else None
     return Page(items=[shown(row) for row in chosen], next=following)
+
+
+def position(cursor: str | None) -> int | None:
+    """The number that a cursor of a list by position holds. Raises `InvalidQuery`."""
+    if cursor is None:
+        return None
+    found = decode(cursor)
+    if isinstance(found, bool) or not isinstance(found, int):
+        raise _bad(cursor)
+    return found
 
 
 def encode(value: object) -> str:

@@ -33,7 +33,6 @@ STATUS: tuple[tuple[type[errors.AftermindError], int, bool], ...] = (
     (errors.QueueFull, 429, True),
     (errors.SpoolFull, 503, True),
     (errors.TooManyListeners, 503, True),
-    (errors.TooManyListeners, 503, True),
     (errors.BudgetExhausted, 429, True),
     (errors.NotAllowed, 403, False),
     (errors.WrongRole, 503, False),
@@ -95,9 +94,14 @@ def problem(
     return JSONResponse(body, status_code=status, headers=headers, media_type=MEDIA_TYPE)
 
 
+def status_of(error: errors.AftermindError) -> tuple[int, bool]:
+    """The status of an error of ours, and whether the same request may work later."""
+    return next(((code, again) for kind, code, again in STATUS if isinstance(error, kind)), (500, False))
+
+
 def of(error: errors.AftermindError) -> JSONResponse:
     """The document of an error of ours."""
-    status, may_retry = next(((code, again) for kind, code, again in STATUS if isinstance(error, kind)), (500, False))
+    status, may_retry = status_of(error)
     words = re.findall(r"[A-Z][a-z]*", type(error).__name__)
     headers = {"Retry-After": str(RETRY_SECONDS)} if may_retry else {}
     if status == 401:
@@ -127,7 +131,8 @@ async def _of_validation(request: Request, error: Exception) -> JSONResponse:
 async def _of_http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     name = "not-found" if error.status_code == 404 else f"http-{error.status_code}"
-    return problem(name, error.status_code, str(error.detail), f"{request.method} {request.url.path}: {error.detail}.")
+    told = f"{request.method} {request.url.path}: {error.detail}."
+    return problem(name, error.status_code, str(error.detail), told, headers=error.headers)
 
 
 async def _of_a_fault(request: Request, error: Exception) -> JSONResponse:

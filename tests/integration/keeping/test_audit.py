@@ -16,7 +16,7 @@ from pydantic import SecretStr
 
 from aftermind import Memory, Settings, errors
 from aftermind.db.audit_chain import Head, mac_of, seal_of
-from aftermind.faces.keyfiles import audit_keys
+from aftermind.db.keyfiles import audit_keys
 from aftermind.ledger.base import Failure
 from aftermind.ledger.replays import NewPlan
 from aftermind.types import JobKind

@@ -51,6 +51,13 @@ def test_a_receipt_can_be_followed_to_its_end(api: httpx.Client, user: str) -> N
     assert api.get(f"/v1/users/{user}/jobs/{jobs[0]['id']}").json() == jobs[0]
 
 
+def test_the_address_of_a_receipt_is_spelt_as_an_address(api: httpx.Client) -> None:
+    taken = api.post("/v1/users/a%3Fb%23c%2541/turns", json={"messages": "hello"}).json()
+
+    assert taken["status_url"].startswith("/v1/users/a%3Fb%23c%2541/turns/")
+    assert api.get(taken["status_url"]).status_code == 200
+
+
 def test_the_same_idempotency_key_is_the_same_turn(api: httpx.Client, user: str) -> None:
     first, second = (
         api.post(f"/v1/users/{user}/turns", json={"messages": "once"}, headers={"Idempotency-Key": "k-1"}).json()
@@ -84,14 +91,17 @@ def test_episodes_are_paged_back_in_time_without_a_gap_or_a_double(api: httpx.Cl
 
 
 def test_facts_are_told_paged_and_taken_back(api: httpx.Client, user: str) -> None:
-    for n in range(7):
+    for n in range(20):
         told = api.post(f"/v1/users/{user}/facts", json={"subject": "user", "predicate": "likes", "object": f"tea {n}"})
         assert told.status_code == 201
 
     first = api.get(f"/v1/users/{user}/facts", params={"limit": 4}).json()
     api.post(f"/v1/users/{user}/facts", json={"subject": "user", "predicate": "likes", "object": "coffee"})
-    second = api.get(f"/v1/users/{user}/facts", params={"limit": 4, "cursor": first["next"]}).json()
-    assert [fact["object"] for fact in first["items"] + second["items"]] == [f"tea {n}" for n in reversed(range(7))]
+    seen, cursor = list(first["items"]), first["next"]
+    while cursor is not None:
+        page = api.get(f"/v1/users/{user}/facts", params={"limit": 4, "cursor": cursor}).json()
+        seen, cursor = [*seen, *page["items"]], page["next"]
+    assert [fact["object"] for fact in seen] == [f"tea {n}" for n in reversed(range(20))]
 
     gone = first["items"][0]["id"]
     assert api.delete(f"/v1/users/{user}/facts/{gone}").status_code == 204

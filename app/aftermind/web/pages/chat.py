@@ -12,6 +12,7 @@ from aftermind.agent import Agent
 from aftermind.settings import Settings
 from aftermind.types import Learned, LearnedState, Message
 from aftermind.types.api_key import Right
+from aftermind.web.auth import memory_of
 from aftermind.web.pages import frame
 from aftermind.web.pages.access import WRITES, Owner, Seen, whose
 from aftermind.web.pages.happening import list_of_kinds, stream
@@ -55,10 +56,9 @@ async def say(request: Request, whose: Owner, prompt: Annotated[str, Form()], se
         receipt = await memory.remember(Message.user(prompt), **whose.scope, session_id=session, agent_id=AGENT)
         told: dict[str, object] = {"block": block, "answer": None, "receipt": receipt, "usage": ()}
     else:
-        agent = Agent(INSTRUCTIONS, memory=memory, agent_id=AGENT, history_messages=EARLIER)
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                out = await agent.arun(prompt, **whose.scope, session_id=session)
+                out = await _agent(request).arun(prompt, **whose.scope, session_id=session)
         except TimeoutError as exc:
             raise errors.ModelUnavailable(model, f"no answer within {ANSWER_SECONDS:g} s") from exc
         told = {"block": out.memory, "answer": out.text, "receipt": out.receipt, "usage": out.usage}
@@ -83,6 +83,15 @@ async def after(request: Request, whose: Owner, episode: UUID, session: str = "c
         facts=[fact for fact in facts if episode in fact.sources],
         is_over=_is_over(learned),
     )
+
+
+def _agent(request: Request) -> Agent:
+    """One of the process, for everybody: a model client of its own for each message would never be closed."""
+    state = request.app.state
+    if not hasattr(state, "agent"):
+        state.agent = Agent(INSTRUCTIONS, memory=memory_of(request), agent_id=AGENT, history_messages=EARLIER)
+    agent: Agent = state.agent
+    return agent
 
 
 def _is_over(learned: Learned | None) -> bool:

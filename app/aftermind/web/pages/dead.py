@@ -91,7 +91,7 @@ async def letters(request: Request, viewer: Seen, filters: Asked) -> HTMLRespons
         kinds=sorted({group.kind for group in everything}),
         reasons=sorted({group.reason_code for group in everything if group.reason_code}),
         ages=AGES,
-        plans=[plan for plan in await viewer.memory.replays.listed(limit=20) if is_of(plan.filter, viewer.namespace)],
+        plans=await viewer.memory.replays.listed(namespace=viewer.namespace, limit=20),
         discarded=request.query_params.get("discarded"),
     )
 
@@ -125,11 +125,6 @@ async def discard(
     wanted = replace(filters.wanted(viewer.namespace), until=frame.asked_time("until", until))
     count = await viewer.memory.dead.discard(wanted, note=note, actor=viewer.actor)
     return RedirectResponse(frame.link("/dead", discarded=count or "0"), status_code=303)
-
-
-def is_of(told: object, namespace: str) -> bool:
-    """Whether a plan is of a namespace: every plan that is made here names its own."""
-    return isinstance(told, dict) and told.get("namespace") == namespace
 
 
 def _job(told: str) -> JobId:

@@ -153,7 +153,7 @@ class PageRoute(APIRoute):
             try:
                 return await handle(request)
             except errors.AftermindError as exc:
-                status = next((code for kind, code, _ in problems.STATUS if isinstance(exc, kind)), 500)
+                status, _ = problems.status_of(exc)
                 if status == 500:
                     log.exception("a page failed")
                 if status == 401:
@@ -204,7 +204,6 @@ def _shared(request: Request) -> dict[str, object]:
         "theme": theme if theme in THEMES else "auto",
         "has_key": viewer is not None and viewer.has_key,
         "now": datetime.now(UTC),
-        "path": request.url.path,
     }
 
 

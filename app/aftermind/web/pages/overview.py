@@ -1,5 +1,6 @@
 """Overview: queues, freshness, recalls, replicas, models and errors, live."""
 
+import asyncio
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -56,16 +57,18 @@ async def live(request: Request, viewer: Seen) -> HTMLResponse:
 async def series(request: Request, viewer: Seen) -> JSONResponse:
     """What the charts draw: of each sample what waits, what was finished a second, and how long recalls took."""
     samples = await _pulse(request).samples()
-    told = {
+    told = await asyncio.to_thread(_series, samples)  # some 10 ms of a quarter of an hour: not of the loop's
+    return JSONResponse(told, headers={"Cache-Control": "no-store"})
+
+
+def _series(samples: Sequence[Sample]) -> dict[str, object]:
+    kinds, rates = _kinds(samples), [_finished(samples[: place + 1]) for place in range(len(samples))]
+    return {
         "at": [sample.at.timestamp() for sample in samples],
-        "waiting": {kind.value: [_runnable(sample, kind) for sample in samples] for kind in _kinds(samples)},
-        "finished": {
-            kind.value: [_finished(samples[: place + 1]).get(kind.value) for place in range(len(samples))]
-            for kind in _kinds(samples)
-        },
+        "waiting": {kind.value: [_runnable(sample, kind) for sample in samples] for kind in kinds},
+        "finished": {kind.value: [rate.get(kind.value) for rate in rates] for kind in kinds},
         "recall": _recall_series(samples),
     }
-    return JSONResponse(told, headers={"Cache-Control": "no-store"})
 
 
 async def _told(request: Request, viewer: Seen) -> dict[str, object]:

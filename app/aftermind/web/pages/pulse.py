@@ -41,14 +41,16 @@ class Pulse:
         self._samples: deque[Sample] = deque(maxlen=KEPT)
         self._task: asyncio.Task[None] | None = None
         self._seen = 0.0
+        self._starting = asyncio.Lock()
 
     async def samples(self) -> Sequence[Sample]:
         """What is known, oldest first, the newest at most some seconds old; and keep looking for a while."""
         self._seen = asyncio.get_running_loop().time()
-        if self._task is None or self._task.done():
-            self._samples.clear()  # a gap is not a rate
-            await self._look()
-            self._task = asyncio.get_running_loop().create_task(self._run(), name="aftermind pulse")
+        async with self._starting:  # two pages at once: one looks
+            if self._task is None or self._task.done():
+                self._samples.clear()  # a gap is not a rate
+                await self._look()
+                self._task = asyncio.get_running_loop().create_task(self._run(), name="aftermind pulse")
         return tuple(self._samples)
 
     async def close(self) -> None:

@@ -12,7 +12,7 @@ from aftermind.types import JobKind, Json
 from aftermind.types.replay import ItemState, PlanId, ReplayMode, ReplayPlan
 from aftermind.web.pages import frame
 from aftermind.web.pages.access import OPERATES, Seen, Viewer
-from aftermind.web.pages.dead import Asked, is_of
+from aftermind.web.pages.dead import Asked
 
 ITEMS = 50
 
@@ -47,13 +47,14 @@ async def plan(
 async def shown(request: Request, viewer: Seen, plan: Annotated[str, Query()]) -> HTMLResponse:
     """A plan: the dry run while it is a draft, its progress afterwards."""
     found = await _plan(viewer, plan)
+    estimate = await viewer.memory.replays.estimate(found.id) if found.state == "draft" else None
     return frame.page(
         request,
         "replay.html",
         await _progress(viewer, found),
         here="dead",
-        estimate=await viewer.memory.replays.estimate(found.id) if found.state == "draft" else None,
-        can_shadow=found.state == "draft" and JobKind.EXTRACT in await _kinds(viewer, found),
+        estimate=estimate,
+        can_shadow=estimate is not None and JobKind.EXTRACT in estimate.by_kind,
     )
 
 
@@ -111,13 +112,9 @@ async def _progress(viewer: Viewer, found: ReplayPlan) -> dict[str, object]:
     }
 
 
-async def _kinds(viewer: Viewer, found: ReplayPlan) -> set[JobKind | None]:
-    return {item.kind for item in await viewer.memory.replays.items(found.id, limit=ITEMS)}
-
-
 async def _plan(viewer: Viewer, plan_id: str) -> ReplayPlan:
-    found = await viewer.memory.replays.found(PlanId(plan_id))
-    if found is None or not is_of(found.filter, viewer.namespace):
+    found = await viewer.memory.replays.found(PlanId(plan_id), namespace=viewer.namespace)
+    if found is None:
         raise HTTPException(404, f"There is no replay plan {plan_id}.")
     return found
 

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
@@ -38,7 +39,7 @@ async def sign_in(
         max_age=int(KEPT.total_seconds()),
         httponly=True,
         samesite="strict",
-        secure=request.url.scheme == "https",
+        secure="https" in (request.url.scheme, urlsplit(request.headers.get("origin", "")).scheme),  # of a proxy's TLS
     )
     return answer
 

@@ -1,6 +1,7 @@
 """Remember and recall: the two that every agent needs."""
 
 from typing import Annotated
+from urllib.parse import quote
 from uuid import UUID
 
 from fastapi import APIRouter, Header, Path, Request
@@ -55,7 +56,7 @@ async def remember(
         job_id=receipt.job_id,
         episode_ids=list(receipt.episode_ids),
         spooled=receipt.spooled,
-        status_url=str(request.url_for("turn_status", user_id=user_id, job_id=str(receipt.job_id)).path),
+        status_url=f"{request.scope.get('root_path', '')}/v1/users/{quote(user_id, safe='')}/turns/{receipt.job_id}",
     )
 
 

@@ -112,9 +112,9 @@ async def make(new: PlanIn, memory: Remembering, who: Operator) -> PlanOut:
 
 @router.get("", summary="Plans, the latest first")
 async def list_(memory: Remembering, who: Operator, limit: Limit = 50) -> list[PlanOut]:
-    """Those of the namespace, of the 1,000 latest of all."""
-    found = [plan for plan in await memory.replays.listed(limit=1_000) if _is_of(plan, who)]
-    return [PlanOut.model_validate(plan) for plan in found[:limit]]
+    """Those of the namespace; a plan over several is seen by the command line alone."""
+    found = await memory.replays.listed(namespace=who.namespace, limit=limit)
+    return [PlanOut.model_validate(plan) for plan in found]
 
 
 @router.get("/{plan_id}", summary="One plan")
@@ -171,12 +171,7 @@ async def abort(plan_id: PlanPath, why: NoteIn, memory: Remembering, who: Operat
 
 
 async def _own(memory: Memory, plan_id: str, who: Caller) -> ReplayPlan:
-    plan = await memory.replays.found(PlanId(plan_id))
-    if plan is None or not _is_of(plan, who):
+    plan = await memory.replays.found(PlanId(plan_id), namespace=who.namespace)
+    if plan is None:
         raise errors.NotThere("replay plan", plan_id)
     return plan
-
-
-def _is_of(plan: ReplayPlan, who: Caller) -> bool:
-    """A plan over several namespaces is nobody's here: the command line sees it."""
-    return plan.filter.get("namespace") == who.namespace

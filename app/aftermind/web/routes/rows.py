@@ -32,9 +32,6 @@ async def episodes(
     cursor: Cursor = None,
 ) -> Page[shapes.EpisodeOut]:
     """The newest that fit, oldest first, those on their way included; `next` goes back in time, without an end."""
-    before = None if cursor is None else paging.decode(cursor)
-    if before is not None and (isinstance(before, bool) or not isinstance(before, int)):
-        raise errors.InvalidQuery("cursor", cursor, "it is the `next` of a page of this list.")
     found = await memory.search(
         user_id=user_id,
         session_id=session_id,
@@ -45,7 +42,7 @@ async def episodes(
         since=since,
         until=until,
         limit=limit + 1,
-        before=before,
+        before=paging.position(cursor),
     )
     shown = found[-limit:]
     more = paging.encode(shown[0].position) if len(found) > limit else None

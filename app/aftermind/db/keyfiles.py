@@ -29,7 +29,7 @@ def lazily(what: str, given: SecretStr | None, path: Path) -> Callable[[], tuple
 def keys_of(what: str, given: SecretStr | None, path: Path) -> tuple[bytes, ...]:
     """Keys of a setting, separated by commas, the newest first; else that of the file. Raises `InvalidSettings`."""
     if given is None:
-        return (_of_file(what, path),)
+        return (of_file(what, path, lambda: secrets.token_hex(32)).encode(),)
     told = [each.strip() for each in given.get_secret_value().split(",") if each.strip()]
     if not told or any(len(each) < SHORTEST for each in told):
         raise errors.InvalidSettings(what, "…", f"a key has at least {SHORTEST} characters; `openssl rand -hex 32`.")
@@ -50,13 +50,14 @@ def _audit(keys: Callable[[], tuple[bytes, ...]]) -> AuditKeys:
     return AuditKeys(keys())
 
 
-def _of_file(what: str, path: Path) -> bytes:
+def of_file(what: str, path: Path, made: Callable[[], str]) -> str:
+    """The key of a file; of several processes that find none one makes it. Raises `InvalidSettings`."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         if not path.exists():
             with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                file.write(secrets.token_hex(32))
+                file.write(made())
                 file.flush()
                 os.fsync(file.fileno())
             try:
@@ -65,7 +66,7 @@ def _of_file(what: str, path: Path) -> bytes:
                 pass
             finally:
                 beside.unlink()
-        return path.read_text().strip().encode()
+        return path.read_text().strip()
     except OSError as exc:
         why = f"it cannot be read or made: {exc.strerror}. Set AFTERMIND_{what.upper()} or _FILE instead."
         raise errors.InvalidSettings(what, str(path), why) from exc
