@@ -19,10 +19,13 @@ from tests.support.waiting import wait_until_sync
 
 pytestmark = pytest.mark.timeout(120)
 
-# What `aftermind demo` does: up in the foreground, commands beside it, waiting for Ctrl-C.
+# What `aftermind demo` does: up in the foreground, commands beside it, waiting for Ctrl-C. It heeds signals as what a
+# terminal starts does, also where these tests run under nohup or in the background, which lets children ignore some.
 OWNER = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 from aftermind.stack import Command, Stack
 stack = Stack(Path(sys.argv[1]), postgres_settings={"fsync": "off"})
 stack.up()
