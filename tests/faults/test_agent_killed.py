@@ -17,7 +17,7 @@ from aftermind.wire.payloads import encode_turn
 from tests.support.faults import kill
 from tests.support.turns import agent_on, texts_of, turn_of
 from tests.support.valkey import Valkey
-from tests.support.waiting import wait_until, wait_until_sync
+from tests.support.waiting import wait_until_sync
 
 pytestmark = pytest.mark.asyncio
 ALICE = Scope(user_id="alice")
@@ -61,7 +61,7 @@ async def test_what_a_killed_agent_spooled_is_sent_by_the_next_that_starts(valke
 
     async with agent_on(valkey.url, tmp_path) as agent:
         await agent.remember("bob", "anything")
-        await wait_until(lambda: agent.seen(), description="the turns of the killed agent are sent")
+        await agent.all_seen(5)
         await agent.publisher.drained()
 
         assert await agent.seen() == [f"m{i}" for i in range(5)]
@@ -85,11 +85,8 @@ async def test_an_agent_killed_in_the_middle_of_draining_leaves_each_turn_once(v
     async with agent_on(valkey.url, tmp_path) as agent:
         await agent.remember("bob", "anything")
 
-        async def all_there() -> bool:
-            return len(await agent.seen()) == 300
-
-        await wait_until(all_there, description="every turn is there")
-        assert await agent.seen() == [f"m{i}" for i in range(300)]
+        assert await agent.all_seen(300) == [f"m{i}" for i in range(300)]
+        await agent.publisher.drained()
         assert (await agent.pending.backlog()).turns == 301
 
 

@@ -23,14 +23,6 @@ async def spooled(agent: Agent, text: str, user: str = "alice") -> bool:
     return (await agent.publisher.send(turn)).spooled
 
 
-async def all_seen(agent: Agent, count: int) -> list[str]:
-    async def whole() -> list[str]:
-        found = await agent.seen()
-        return found if len(found) >= count else []
-
-    return await wait_until(whole, description=f"{count} turns are pending")
-
-
 async def test_a_frozen_redis_costs_the_budget_once_and_nothing_after(valkey: Valkey, tmp_path: Path) -> None:
     async with agent_on(valkey.url, tmp_path, remember_budget_seconds=0.3) as agent:
         await agent.remember("alice", "before")
@@ -78,7 +70,7 @@ async def test_a_redis_that_is_not_there_spools_at_once(valkey: Valkey, tmp_path
         assert time.monotonic() - started < 0.3
 
         valkey.start()
-        assert await all_seen(agent, 1) == ["m0"]
+        assert await agent.all_seen(1) == ["m0"]
 
 
 async def test_a_restarted_redis_gets_the_spool_in_order_and_once(valkey: Valkey, tmp_path: Path) -> None:
@@ -90,7 +82,7 @@ async def test_a_restarted_redis_gets_the_spool_in_order_and_once(valkey: Valkey
 
         valkey.start()
 
-        assert await all_seen(agent, 30) == [f"m{i}" for i in range(30)]
+        assert await agent.all_seen(30) == [f"m{i}" for i in range(30)]
         await agent.publisher.drained()
         assert (await agent.pending.backlog()).turns == 30
 
@@ -104,7 +96,7 @@ async def test_new_turns_of_a_session_go_behind_its_spooled_ones(valkey: Valkey,
         for i in range(200, 400):
             await spooled(agent, f"m{i}")
 
-        assert await all_seen(agent, 400) == [f"m{i}" for i in range(400)]
+        assert await agent.all_seen(400) == [f"m{i}" for i in range(400)]
 
 
 async def test_a_call_whose_answer_was_lost_is_sent_again_without_effect(valkey: Valkey, tmp_path: Path) -> None:
@@ -140,7 +132,7 @@ async def test_a_redis_that_refuses_to_write_spools_until_it_takes_turns_again(
             assert time.monotonic() - started < 0.4
 
             admin.execute_command(*mend_it)
-        assert await all_seen(agent, 3) == ["before", "m1", "m2"]
+        assert await agent.all_seen(3) == ["before", "m1", "m2"]
 
 
 async def test_a_redis_busy_with_somebodys_script_is_away(valkey: Valkey, tmp_path: Path) -> None:
@@ -154,6 +146,7 @@ async def test_a_redis_busy_with_somebodys_script_is_away(valkey: Valkey, tmp_pa
                     hog.eval("while true do end", 0)
 
             spinning = asyncio.create_task(asyncio.to_thread(spin))
+            await wait_until(lambda: is_busy(admin), description="the script runs")
             await wait_until(lambda: spooled(agent, "m1"), description="a turn is spooled")
             admin.script_kill()
             await spinning
@@ -163,6 +156,14 @@ async def test_a_redis_busy_with_somebodys_script_is_away(valkey: Valkey, tmp_pa
         assert set(await agent.seen()) == {"m0", "m1"}
 
 
+def is_busy(admin: redis.Redis) -> bool:
+    try:
+        admin.ping()
+    except redis.ResponseError as exc:
+        return "BUSY" in str(exc)
+    return False
+
+
 async def test_a_wiped_redis_takes_new_turns_and_tells_that_it_is_another_one(valkey: Valkey, tmp_path: Path) -> None:
     async with agent_on(valkey.url, tmp_path) as agent:
         await agent.remember("alice", "lost with its disk")
@@ -170,7 +171,7 @@ async def test_a_wiped_redis_takes_new_turns_and_tells_that_it_is_another_one(va
 
         await agent.remember("alice", "after")
 
-        assert await all_seen(agent, 1) == ["after"]
+        assert await agent.all_seen(1) == ["after"]
         assert (await agent.pending.read(ALICE, limit=1)).epoch is None
 
 
@@ -190,7 +191,7 @@ async def test_a_full_spool_refuses_and_drops_nothing(valkey: Valkey, tmp_path: 
         assert 1 <= len(taken) <= 6
         assert caught.value.limit_bytes == 2_000
         valkey.start()
-        assert [text.split()[0] for text in await all_seen(agent, len(taken))] == taken
+        assert [text.split()[0] for text in await agent.all_seen(len(taken))] == taken
 
 
 async def test_without_a_spool_the_caller_hears_that_redis_is_away(valkey: Valkey, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from aftermind import errors
 from aftermind.outbox.publisher import Publisher
 from aftermind.outbox.wiring import make_publisher, remember_link
 from aftermind.settings import Settings
@@ -17,6 +18,7 @@ from aftermind.wire.connection import RedisLink
 from aftermind.wire.keys import Keys
 from aftermind.wire.payloads import encode_turn
 from aftermind.wire.pending import ClaimedTurn, Offer, Pending, PendingLimits
+from tests.support.waiting import wait_until
 
 ROOMY = PendingLimits(turns=10_000, size_bytes=2**30, age=timedelta(hours=1), turns_of_user=1_000)
 
@@ -84,6 +86,18 @@ class Agent:
     async def seen(self, user: str | None = "alice") -> list[str]:
         """What recall would merge of Redis for the user, oldest first."""
         return texts_of((await self.pending.read(Scope(user_id=user), limit=1_000)).turns)
+
+    async def all_seen(self, count: int, user: str | None = "alice") -> list[str]:
+        """The same, once there are so many: for a Redis that comes back, beside which a read may still fail."""
+
+        async def whole() -> list[str]:
+            try:
+                found = await self.seen(user)
+            except errors.RedisUnavailable:  # it joined an attempt to connect that began before Redis was there
+                return []
+            return found if len(found) >= count else []
+
+        return await wait_until(whole, description=f"{count} turns are pending")
 
 
 @asynccontextmanager

@@ -10,12 +10,14 @@ from pydantic import SecretStr
 
 from aftermind import Memory, errors
 from aftermind.db import sealing
+from aftermind.db.vault import FRESH_SECONDS
 from tests.integration.learning.test_forgetting import places
 from tests.support.learning import Learning
 from tests.support.servers import Database, psql
 
 Opened = Callable[..., AbstractAsyncContextManager[Learning]]
-SOON = 0.1  # one process alone: nobody else has to hear of a key
+SOON = 0.1  # where nobody searches, or writes, by what was known before
+KNOWN = FRESH_SECONDS + 0.5  # a process has several vaults, and each knows of a key that late
 SECRET = "Xyzzyburg"
 
 
@@ -75,7 +77,7 @@ async def test_words_are_found_with_every_key_and_cannot_be_tried_out_without_on
     found = []
     for change in (None, learnt.memory.encryption.encrypt, learnt.memory.encryption.rotate):
         if change is not None:
-            await change(spread_seconds=SOON)
+            await change(spread_seconds=KNOWN)
         block = await learnt.memory.recall(f"what is a {SECRET}", user_id=user, mode="lexical")
         found.append([(each.item.content, round(each.score, 6)) for each in block.matches if each.score > 0])
 
@@ -240,8 +242,8 @@ async def test_nothing_is_unreadable_while_everything_is_sealed_anew(learnt: Lea
             writes += 1
 
     tasks = [asyncio.create_task(each()) for each in (reading, reading, writing)]
-    done = [await learnt.memory.encryption.encrypt(spread_seconds=2.5)]
-    done += [await learnt.memory.encryption.rotate(spread_seconds=SOON) for _ in range(2)]
+    done = [await learnt.memory.encryption.encrypt(spread_seconds=KNOWN)]
+    done += [await learnt.memory.encryption.rotate(spread_seconds=spread) for spread in (SOON, KNOWN)]
     is_over = True
     await asyncio.gather(*tasks)
 
