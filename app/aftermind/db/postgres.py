@@ -90,9 +90,10 @@ class PostgresDatabase:
         """A transaction that commits at the end of the block and rolls back where it raises.
 
         `namespace` is set for the transaction alone (`aftermind.namespace`): row-level security shows its rows and
-        takes no others. A `read_only` one without a namespace runs without BEGIN and COMMIT, so that a single read is
-        a single round trip: each statement sees its own moment, as under READ COMMITTED anyway. `timeout` bounds each
-        statement, in seconds. Raises `StoreUnavailable`.
+        takes no others. A `read_only` one runs without BEGIN and COMMIT as far as its statements stand alone
+        (`PgTransaction.alone`; without a namespace all do), so that a single read is a single round trip: each
+        statement sees its own moment, as under READ COMMITTED anyway. `timeout` bounds each statement, in seconds; the
+        server itself bounds those that stand alone by its session's. Raises `StoreUnavailable`.
         """
         if read_only and namespace is None and not self._pooled:
             async with self.statements(timeout=timeout) as run:
@@ -102,7 +103,8 @@ class PostgresDatabase:
         async with self._connection() as connection:
             tx = PgTransaction(connection, what=self.name, timeout=timeout or self._timeout)
             try:
-                await tx.begin(namespace=namespace, read_only=read_only, settings=self._local(timeout))
+                settings, put_off = self._local(timeout), read_only and not self._pooled
+                await tx.begin(namespace=namespace, read_only=read_only, settings=settings, put_off=put_off)
                 yield tx
                 await tx.commit()
             except BaseException:

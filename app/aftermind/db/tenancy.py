@@ -47,6 +47,15 @@ SHARED = ("meta", VERSION_TABLE)
 # Unset, or set to nothing, is NULL, which equals nothing.
 TENANT = "NULLIF(current_setting('aftermind.namespace', true), '')"
 
+# A tenant that a statement enters by itself, until its own end: what is asked joins sideways with the function that
+# sets it, so that no row is looked for before. A row of another tenant cannot be met: until then there is none at all.
+_ENTERING = """
+    SELECT answer.* FROM set_config(
+        'aftermind.namespace', coalesce(CAST(:tenant AS text), current_setting('aftermind.namespace', true), ''), true
+    ) AS tenant(entered)
+    CROSS JOIN LATERAL (SELECT asked.* FROM ({asked}) AS asked WHERE tenant.entered IS NOT NULL OFFSET 0) AS answer
+"""
+
 _ROLES = text("SELECT rolname FROM pg_roles WHERE rolname IN (:app, :relay)")
 _TABLES = text(
     """
@@ -63,6 +72,11 @@ _STANDING = """
                      WHERE n.nspname = 'aftermind' AND c.relname = 'meta'), false) AS owns
     FROM pg_roles r WHERE r.rolname = current_user
 """
+
+
+def entering(asked: str) -> str:
+    """A read that names its tenant by itself (`:tenant`; None: that of the transaction), for `PgTransaction.alone`."""
+    return _ENTERING.format(asked=asked)
 
 
 async def secure(connection: AsyncConnection) -> None:

@@ -42,7 +42,19 @@ class PgTransaction:
         self._what = what
         self._timeout = timeout
         self._namespace: str | None = None
+        self._put_off: str | None = None  # the script that begins, while nothing has needed it
         self._hooks: list[Callable[[], None]] = []
+
+    @property
+    def namespace(self) -> str | None:
+        """The tenant whose rows it may touch; None where it names none."""
+        return self._namespace
+
+    @property
+    def noted(self) -> dict[Any, Any]:  # Any: as SQLAlchemy has it
+        """What is noted about the connection itself, for as long as it lives."""
+        held = self._connection.sync_connection
+        return {} if held is None else held.info
 
     def after_commit(self, call: Callable[[], None]) -> None:
         """Run `call` once the commit has succeeded, in the order added; never after a rollback."""
@@ -50,6 +62,9 @@ class PgTransaction:
 
     async def execute(self, statement: Executable, parameters: Parameters | None = None) -> CursorResult[Any]:
         """Run one statement. Raises `StoreUnavailable`, `SchemaOutdated` or `DimensionMismatch`."""
+        if self._put_off is not None:
+            async with self._driver():
+                pass
         async with self._deadline():
             return await self._connection.execute(statement, parameters)
 
@@ -70,23 +85,34 @@ class PgTransaction:
             found: asyncpg.Record | None = await connection.fetchrow(statement, *arguments)
             return found
 
+    async def alone(self, statement: str, *arguments: Any) -> "asyncpg.Record | None":  # Any: see Parameters
+        """As `record`, of a read that stands by itself: it names its tenant (`tenancy.entering`), or reads no tenant's
+        rows. A BEGIN that was put off is not needed for it."""
+        async with self._driver(begun=False) as connection:
+            found: asyncpg.Record | None = await connection.fetchrow(statement, *arguments)
+            return found
+
     async def count(self, statement: Executable, **parameters: Any) -> int:  # Any: see Parameters
         """How many rows one statement changed."""
         return int((await self.execute(statement, parameters)).rowcount)
 
-    async def begin(self, *, namespace: str | None, read_only: bool, settings: Mapping[str, str]) -> None:
+    async def begin(
+        self, *, namespace: str | None, read_only: bool, settings: Mapping[str, str], put_off: bool = False
+    ) -> None:
         """BEGIN, with the tenant and what else holds for this transaction alone, so that a pool cannot leak it.
 
         One round trip: a script of the simple protocol, which takes no parameters. Values go in as hexadecimal digits,
-        in which nothing can be quoted out of.
+        in which nothing can be quoted out of. `put_off`: only before the first statement that does not stand alone.
         """
         self._namespace = namespace
         local = settings if namespace is None else {"aftermind.namespace": namespace, **settings}
         script = "BEGIN READ ONLY" if read_only else "BEGIN"
         if local:
             script += "; SELECT " + ", ".join(_local(name, value) for name, value in local.items())
-        async with self._driver() as connection:
-            await connection.execute(script)
+        self._put_off = script
+        if not put_off:
+            async with self._driver():
+                pass
 
     async def enter(self, namespace: str) -> None:
         """From here on the transaction touches this tenant's rows alone."""
@@ -96,6 +122,8 @@ class PgTransaction:
 
     async def commit(self) -> None:
         """Make it lasting. Where this raises `StoreUnavailable`, whether it was committed is unknown."""
+        if self._put_off is not None:
+            return  # it never began
         async with self._driver() as connection:
             ended = await connection.execute("COMMIT")
         if ended != "COMMIT":  # a statement had failed, and whoever ran it went on
@@ -129,12 +157,15 @@ class PgTransaction:
             driver.terminate()
 
     @asynccontextmanager
-    async def _driver(self) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
+    async def _driver(self, *, begun: bool = True) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
         async with self._deadline():
             connection = (await self._connection.get_raw_connection()).driver_connection
             if connection is None:
                 raise errors.StoreUnavailable(self._what, "the connection is gone")
             try:
+                if begun and self._put_off is not None:
+                    script, self._put_off = self._put_off, None
+                    await connection.execute(script)
                 yield connection
             except _BROKEN as exc:  # SQLAlchemy does not see it: the pool would hand the connection out again
                 self.abandon()

@@ -150,9 +150,10 @@ def _of_postgres(
     )
     secret = settings.database_password_file
     db = open_database(where.store, password_file=secret)
+    longest = min(settings.recall_budget_seconds, settings.db_timeout_seconds)
+    reading = {**READ_SETTINGS, "statement_timeout": str(max(1, round(longest * 1000)))}  # nobody waits for more
     primary, *replicas = (
-        open_database(url, session_settings=READ_SETTINGS, password_file=secret)
-        for url in (where.store, *where.replicas)
+        open_database(url, session_settings=reading, password_file=secret) for url in (where.store, *where.replicas)
     )
     masters = master_keys(settings.encryption_key, settings.state_dir)
     vault = Vault(masters)

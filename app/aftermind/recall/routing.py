@@ -1,8 +1,9 @@
 """Which node a recall reads from: a replica that has seen the scope's last write, else the primary.
 
 A replica is asked how far it is on the very connection that is read from afterwards: a log position read elsewhere, or
-later, says nothing about the snapshot of a statement. One that fails, lags or was promoted is left, and looked at in
-the background every `check` until it serves again, so that no recall waits for it a second time.
+later, says nothing about the snapshot of a statement. What a connection has told holds for what it reads later, since
+no log is replayed backwards: so it is not asked at every recall. One that fails, lags or was promoted is left, and
+looked at in the background every `check` until it serves again, so that no recall waits for it a second time.
 """
 
 import asyncio
@@ -127,9 +128,10 @@ class Routing:
                 async with AsyncExitStack() as attempt:  # left with its error, so that the connection is not kept
                     async with asyncio.timeout(max(left * REPLICA_SHARE, 0.0)):
                         tx = await attempt.enter_async_context(self._reading(node.database, deadline, namespace))
-                        state = await self._search.node_state(tx)
-                    self._note(node, state)
-                    if node.out is None and _has_passed(state, marks):
+                        state = await self._search.node_state(tx, passed=marks)
+                    if node.out is None:  # else another recall has left it meanwhile
+                        self._note(node, state)
+                    if node.out is None and state.has_passed(marks):
                         stack.push_async_exit(attempt.pop_all())
                         return node, Route(tx=tx, served_by=ServedBy.REPLICA, node=node.name)
             except (errors.Unavailable, errors.Conflict, TimeoutError) as exc:
@@ -178,11 +180,3 @@ class Routing:
             self._leave(node, "no answer in time" if isinstance(exc, TimeoutError) else str(exc))
         else:
             self._note(node, state)
-
-
-def _has_passed(state: NodeState, marks: Iterable[Watermark]) -> bool:
-    """Whether the node has replayed all of them: of the same system, on their timeline or a later one."""
-    place = state.replayed
-    return place is not None and all(
-        place.system == mark.system and place.timeline >= mark.timeline and place.lsn >= mark.lsn for mark in marks
-    )

@@ -1,6 +1,6 @@
 """The seam of recall: what a backend finds for a question, as turns that `ranking` can score."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -77,6 +77,13 @@ class NodeState:
     replayed: Watermark | None = None
     lag_seconds: float = 0.0
 
+    def has_passed(self, marks: Iterable[Watermark]) -> bool:
+        """Whether the node has replayed all of them: of the same system, on their timeline or a later one."""
+        place = self.replayed
+        return place is not None and all(
+            place.system == mark.system and place.timeline >= mark.timeline and place.lsn >= mark.lsn for mark in marks
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
@@ -108,8 +115,11 @@ class Briefing:
 class EpisodeSearch(Protocol):
     """What a backend does for recall. All raise `StoreUnavailable`."""
 
-    async def node_state(self, tx: Transaction) -> NodeState:
-        """How far the node is that this connection leads to; a store inside this process is no replica."""
+    async def node_state(self, tx: Transaction, *, passed: Sequence[Watermark] | None = None) -> NodeState:
+        """How far the node is that this connection leads to; a store inside this process is no replica.
+
+        With `passed`, what this very connection told a moment ago will do if it had replayed these marks by then.
+        """
 
     async def find(self, tx: Transaction, owner: Scope, search: Search) -> Found:
         """The owner's turns that may answer, and what stands around them. One round trip."""

@@ -13,6 +13,7 @@ from sqlalchemy import text
 from aftermind import Memory, Settings, errors
 from aftermind.db import migrate, tenancy
 from aftermind.db.postgres import PostgresDatabase
+from aftermind.db.tenancy import entering
 from aftermind_tasks.runtime import open_runtime
 from tests.support.servers import Database, Servers, psql
 
@@ -162,6 +163,34 @@ async def test_a_pooled_connection_keeps_no_tenant(two_tenants: Database, app: P
     assert (list(left), list(left_too), other) == ([], [], ["globex"])
 
 
+async def test_a_read_that_stands_alone_sees_its_own_tenant_and_leaves_none_behind(
+    two_tenants: Database, app: PostgresDatabase
+) -> None:
+    seen = entering("SELECT array_agg(content ORDER BY 1) AS seen FROM aftermind.blocks").replace(":tenant", "$1")
+
+    async def left() -> str | None:
+        async with app.statements() as run:
+            row = await run.row(text("SELECT current_setting('aftermind.namespace', true) AS named"))
+            assert row is not None
+            return str(row.named or "") or None
+
+    for namespace in ("acme", "globex", "nobody", "acme"):
+        async with app.transaction(namespace=namespace, read_only=True) as tx:
+            row = await tx.alone(seen, tx.namespace)
+            assert row is not None
+            assert row["seen"] == ([f"secret of {namespace}"] if namespace != "nobody" else None)
+            named = await tx.alone("SELECT NULLIF(current_setting('aftermind.namespace', true), '') AS named")
+            assert named is not None
+            assert named["named"] is None  # it ended with the statement: nothing has begun
+            listed = [each.namespace for each in await tx.rows(SEEN)]  # begins now, with the tenant
+            assert listed == ([namespace] if namespace != "nobody" else [])
+        assert await left() is None
+    async with app.transaction(read_only=True) as tx:
+        row = await tx.alone(seen, tx.namespace)
+        assert row is not None
+        assert row["seen"] is None
+
+
 @pytest.mark.parametrize("namespace", ["a'b", "\\", "$$", "☃ 雪", "x'; DROP TABLE aftermind.users; --", "%s:n"])
 async def test_a_tenant_may_have_any_name(database: Database, app: PostgresDatabase, namespace: str) -> None:
     async with app.transaction(namespace=namespace) as tx:
@@ -183,6 +212,20 @@ async def test_the_relay_sees_every_tenants_work_and_nobodys_memory(two_tenants:
     assert [row.namespace for row in jobs] == ["acme", "globex"]
     assert list(blocks) == []
     assert [row.content for row in mine] == ["secret of acme"]
+
+
+async def test_a_put_off_transaction_begins_with_the_first_statement_that_needs_it(
+    two_tenants: Database, app: PostgresDatabase
+) -> None:
+    xact = "SELECT pg_current_xact_id_if_assigned() IS NULL AS reads, now() = statement_timestamp() AS first"
+    async with app.transaction(namespace="acme", read_only=True) as tx:
+        await tx.rows(SEEN)
+        row = await tx.row(text(xact))
+        assert row is not None
+        assert not row.first  # a second statement of one transaction
+        with pytest.raises(errors.StoreUnavailable, match="read-only"):
+            await tx.execute(ADD, {"namespace": "acme"})
+        await tx.rollback()
 
 
 async def test_search_walks_its_indexes_under_row_level_security(database: Database) -> None:

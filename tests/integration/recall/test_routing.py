@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
+from typing import Any
 
+import asyncpg
 import pytest
 
 from aftermind.db.postgres import PostgresDatabase
@@ -11,7 +13,7 @@ from aftermind.llm.hashing import HashEmbedder
 from aftermind.recall import Node, Query, Recall, Routing
 from aftermind.recall.query_vectors import QueryVectors
 from aftermind.settings import Settings
-from aftermind.stores.postgres.search import READ_SETTINGS, PostgresSearch
+from aftermind.stores.postgres.search import READ_SETTINGS, STATE_SECONDS, PostgresSearch
 from aftermind.types import RecallBlock, Scope, ServedBy, Turn, Watermark
 from aftermind.types.message import Message, new_ids
 from tests.support.remembered import START, keep, said
@@ -109,6 +111,61 @@ async def test_a_paused_replica_is_never_served_to_a_scope_that_just_wrote(
     finally:
         psql(database.replica_admin_urls[0], "SELECT pg_wal_replay_resume()")
     await caught_up(reading)
+
+
+@pytest.fixture
+def trips(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was said to any node, a statement a trip."""
+    said: list[str] = []
+
+    def noting(call: Callable[..., Any]) -> Callable[..., Any]:  # Any: the driver's own
+        async def noted(self: object, query: str, *rest: Any, **options: Any) -> Any:
+            said.append(" ".join(query.split()))
+            return await call(self, query, *rest, **options)
+
+        return noted
+
+    for name in ("execute", "fetchrow"):
+        monkeypatch.setattr(asyncpg.Connection, name, noting(getattr(asyncpg.Connection, name)))
+    return said
+
+
+async def test_a_recall_takes_two_trips_where_the_replica_has_told_enough(
+    database: Database, reading: Reading, trips: list[str]
+) -> None:
+    await keep(database.url, [said("I like tea")])
+    mark = await reading.primary.watermark()
+    await caught_up(reading)
+    await asyncio.sleep(STATE_SECONDS)
+    trips.clear()
+
+    told = await reading.recall("tea", mark)
+    first, again = len(trips), await reading.recall("tea", mark)
+
+    assert (told.served_by, again.served_by) == (ServedBy.REPLICA, ServedBy.REPLICA)
+    assert "I like tea" in told.text
+    assert "I like tea" in again.text
+    assert [first, len(trips) - first] == [3, 2]
+    assert "pg_is_in_recovery" in trips[0]
+    assert not any(said.startswith(("BEGIN", "COMMIT")) for said in trips)
+
+
+async def test_a_replica_that_told_enough_is_asked_again_for_a_newer_mark(database: Database, reading: Reading) -> None:
+    await keep(database.url, [said("I like tea")])
+    await caught_up(reading)
+    psql(database.replica_admin_urls[0], "SELECT pg_wal_replay_pause()")
+    try:
+        assert (await reading.recall("tea")).served_by is ServedBy.REPLICA
+        await keep(database.url, [said("I like coffee")])
+        newer = await reading.primary.watermark()
+        assert (await reading.recall("coffee", newer)).served_by is ServedBy.PRIMARY
+    finally:
+        psql(database.replica_admin_urls[0], "SELECT pg_wal_replay_resume()")
+
+    async def has() -> bool:
+        return (await reading.recall("coffee", newer)).served_by is ServedBy.REPLICA
+
+    await wait_until(has, timeout=STATE_SECONDS / 2, description="the replica is asked, and not what it told before")
 
 
 async def test_a_mark_of_another_system_or_a_later_timeline_asks_the_primary(

@@ -11,7 +11,7 @@ from aftermind.stores.inmemory.episodes import InMemoryEpisodes, owner_key
 from aftermind.stores.inmemory.facts import InMemoryFacts
 from aftermind.stores.inmemory.learning import InMemoryLearning
 from aftermind.stores.searching import Briefing, Found, NodeState, Search, Wanted, briefed, found_among
-from aftermind.types import Cardinality, EpisodeId, Fact, JobState, Scope
+from aftermind.types import Cardinality, EpisodeId, Fact, JobState, Scope, Watermark
 from aftermind.types.message import UNDONE
 
 
@@ -23,7 +23,7 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
 
     # search, see `EpisodeSearch`
 
-    async def node_state(self, tx: Transaction) -> NodeState:
+    async def node_state(self, tx: Transaction, *, passed: Sequence[Watermark] | None = None) -> NodeState:
         """No replica."""
         return NodeState(replica=False)
 

@@ -9,6 +9,7 @@ import orjson
 
 from aftermind import errors
 from aftermind.db.base import Transaction
+from aftermind.db.tenancy import entering
 from aftermind.db.transaction import pg
 from aftermind.stores.postgres.positional import Positional
 from aftermind.stores.searching import NEWEST_FACTS, Briefing, Wanted
@@ -47,7 +48,7 @@ def _newest(rule: str) -> str:
 
 # Each part by its primary key, `fact_sources_episode` or `facts_believed`. JSON, for they share the trip alone.
 _BRIEF = Positional.of(
-    f"""
+    entering(f"""
     SELECT
         (SELECT json_agg(json_build_object(
             'id', id, 'session_id', session_id, 'agent_id', agent_id, 'role', role, 'content', content, 'name', name,
@@ -80,13 +81,14 @@ _BRIEF = Positional.of(
                     'value', value, 'evidence', evidence, 'updated_at', updated_at))
                 FROM aftermind.profile_traits WHERE {_OWNED}))::text
             FROM aftermind.profiles WHERE {_OWNED}) END AS profile
-    """
+    """)
 )
 
 
 async def brief(tx: Transaction, owner: Scope, wanted: Wanted) -> Briefing:
     """One round trip, on any node; reads only, locks nothing. Raises `StoreUnavailable`."""
     given = {
+        "tenant": pg(tx).namespace,
         "namespace": owner.namespace,
         "user": owner.user_column,
         "ids": list(wanted.ids),
@@ -98,7 +100,7 @@ async def brief(tx: Transaction, owner: Scope, wanted: Wanted) -> Briefing:
         "session": wanted.session_id or "",
         "at": wanted.at,
     }
-    row = await pg(tx).record(_BRIEF.sql, *_BRIEF.values(given))
+    row = await pg(tx).alone(_BRIEF.sql, *_BRIEF.values(given))
     if row is None:
         raise errors.Bug("the briefing answered nothing at all.")
     scopes = _Scopes(owner)

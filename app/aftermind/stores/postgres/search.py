@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from aftermind import errors
 from aftermind.db.base import Transaction
+from aftermind.db.tenancy import entering
 from aftermind.db.transaction import pg
 from aftermind.db.vault import Vault, no_masters
 from aftermind.ranking import Frame, Frequencies
@@ -31,6 +32,7 @@ READ_SETTINGS: Mapping[str, str] = {
     "plan_cache_mode": "force_generic_plan",
     "default_transaction_read_only": "on",
 }
+STATE_SECONDS = 1.0  # for so long an answer of `node_state` may serve again: a promotion is seen, and a lag, no later
 MOST_COUNTED = 500  # rows of one term that are counted: beyond it the word tells little, and counting takes long
 BIG_OWNER, SIZE_SECONDS, SIZES_KEPT = 5_000, 60.0, 10_000
 MOST_READ = 1_000  # rows that the rarest terms of a question lead to, together; the others only add to their score
@@ -119,7 +121,7 @@ def _find(*, filtered: bool) -> Positional:
     """The search; where nothing filters, the filters are left out of it, for they cost time in being compared with."""
     fits = _FITS if filtered else "true"
     return Positional.of(
-        f"""
+        entering(f"""
         WITH ceiling AS MATERIALIZED (
             SELECT CASE WHEN coalesce((SELECT indexing FROM aftermind.users AS e WHERE {_OWNED}), 0) < 2
                    THEN 1000000000
@@ -185,7 +187,7 @@ def _find(*, filtered: bool) -> Positional:
                (SELECT array_agg(df ORDER BY place) FROM asked) AS frequencies,
                (SELECT array_agg(id ORDER BY distance) FROM near) AS nearest, {FOUND} AS facts
         FROM around
-        """
+        """)
     )
 
 
@@ -216,9 +218,19 @@ class PostgresSearch:
     def __init__(self, vault: Vault | None = None) -> None:
         self._sizes, self._vault = _Sizes(), vault or Vault(no_masters)
 
-    async def node_state(self, tx: Transaction) -> NodeState:
+    async def node_state(self, tx: Transaction, *, passed: Sequence[Watermark] | None = None) -> NodeState:
         """How far this node is; run it before the search and on the same connection. Locks nothing."""
-        row = await pg(tx).record(_STATE.sql)
+        noted = pg(tx).noted
+        known: NodeState | None
+        known, until = noted.get(NodeState, (None, 0.0))
+        if passed is not None and known is not None and monotonic() < until and known.has_passed(passed):
+            return known
+        state = await self._state(tx)
+        noted[NodeState] = state, monotonic() + STATE_SECONDS
+        return state
+
+    async def _state(self, tx: Transaction) -> NodeState:
+        row = await pg(tx).alone(_STATE.sql)
         if row is None:
             raise errors.Bug("Postgres did not tell its state.")
         if not row["recovering"]:
@@ -239,7 +251,8 @@ class PostgresSearch:
         filtered = not search.wanted.is_open or search.known_at is not None
         known = None if filtered else self._sizes.get(owner.owner)
         statement, given = _FIND[filtered], _parameters(owner, search, keys, known)
-        row = await pg(tx).record(statement.sql, *statement.values(given))
+        given["tenant"] = pg(tx).namespace
+        row = await pg(tx).alone(statement.sql, *statement.values(given))
         if row is None:
             raise errors.Bug("the search answered nothing at all.")
         if known is None and not filtered:
