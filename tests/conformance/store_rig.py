@@ -147,4 +147,4 @@ def summary(text: str, *, session: str | None = "s1", covers_to: int = 10, at: d
 
 def fields(episode: Episode) -> dict[str, object]:
     """What an episode is made of."""
-    return {name: getattr(episode, name) for name in Episode.__dataclassfields__}
+    return {name: getattr(episode, name) for name in Episode.__dataclass_fields__}

@@ -1,7 +1,7 @@
 """What is worth recalling: pure functions over words and vectors, without I/O and without a clock."""
 
 from aftermind.ranking.bm25 import idf
-from aftermind.ranking.corpus import Entry, Frame, Frequencies, Question, score_entries, score_frame
+from aftermind.ranking.corpus import Entry, Frame, Frequencies, Question, numbered, score_entries, score_frame
 from aftermind.ranking.diversity import diversified, overlap
 from aftermind.ranking.facts import Told, lifted, shares, sureness, value_of
 from aftermind.ranking.fusion import ranks, reciprocal_rank, scaled
@@ -24,6 +24,7 @@ __all__ = [
     "ends_asking",
     "idf",
     "lifted",
+    "numbered",
     "overlap",
     "ranks",
     "reciprocal_rank",

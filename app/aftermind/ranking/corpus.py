@@ -130,18 +130,29 @@ def score_frame(
     idfs = bm25.idf(frequencies.episodes, frequencies.having)
     speakers = speakers_of(frame, question)
     idfs[named_terms(speakers, question)] = 0.0
-    codes: dict[Hashable, int] = {}
     turns = Turns(
-        session=np.array([codes.setdefault(label, len(codes)) for label in frame.session], dtype=np.int64),
+        session=numbered(frame.session),
         position=frame.position,
         hits=frame.hits,
         length=frame.length,
         similarity=frame.similarity,
-        named=np.array([name in speakers for name in frame.name], dtype=np.bool_),
+        named=_among(frame.name, speakers),
         asking=frame.asking,
-        current=np.array([session is not None and label == session for label in frame.session], dtype=np.bool_),
+        current=_among(frame.session, set() if session is None else {session}),
     )
     return score(turns, idfs, candidates=frame.candidate, weights=weights)
+
+
+def numbered(labels: Sequence[Hashable]) -> NDArray[np.int64]:
+    """The same number for the same label, from 0."""
+    numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}
+    return np.fromiter(map(numbers.__getitem__, labels), dtype=np.int64, count=len(labels))
+
+
+def _among(labels: Sequence[Hashable], wanted: Collection[Hashable]) -> NDArray[np.bool_]:
+    if not wanted:
+        return np.zeros(len(labels), dtype=np.bool_)
+    return np.fromiter(map(wanted.__contains__, labels), dtype=np.bool_, count=len(labels))
 
 
 def named_terms(speakers: Iterable[str], question: Question) -> list[int]:

@@ -13,7 +13,7 @@ NOISE = 1e-9  # of half-precision vectors that have nothing in common; scaled up
 def scaled(scores: Floats) -> Floats:
     """The scores by their greatest, so that the best is 1; negative ones are 0, and all where none is above noise."""
     top = float(scores.max(initial=0.0))
-    return np.clip(scores / top, 0.0, 1.0) if top > NOISE else np.zeros_like(scores)
+    return np.maximum(scores / top, 0.0) if top > NOISE else np.zeros_like(scores)
 
 
 def ranks(scores: Floats) -> NDArray[np.int64]:

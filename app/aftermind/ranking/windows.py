@@ -95,7 +95,7 @@ def score(turns: Turns, idfs: Floats, *, candidates: Bools, weights: Weights = W
     total += weights.speaker * turns.named[order] - weights.question * turns.asking[order]
     total += weights.current * turns.current[order]
     most = 1 + weights.session + weights.speaker + weights.current
-    total = np.where(mask, np.clip(total / most, 0.0, 1.0), 0.0)
+    total = np.where(mask, np.minimum(np.maximum(total / most, 0.0), 1.0), 0.0)
     back = np.argsort(order)
     return Scores(
         total=total[back],
@@ -107,22 +107,19 @@ def score(turns: Turns, idfs: Floats, *, candidates: Bools, weights: Weights = W
 
 
 class _Neighbours:
-    """Who stands up to REACH places before and after whom in the same session."""
+    """Who stands up to REACH places before and after whom in the same session; as slices, which copy nothing."""
 
     def __init__(self, sessions: NDArray[np.int64]) -> None:
-        places = np.arange(len(sessions))
-        self._steps: list[tuple[NDArray[np.int64], Bools]] = []
+        self._steps: list[tuple[slice, slice, Floats]] = []
         for step in (*range(-REACH, 0), *range(1, REACH + 1)):
-            other = places + step
-            inside = (other >= 0) & (other < len(sessions))
-            other = np.clip(other, 0, max(len(sessions) - 1, 0))
-            self._steps.append((other, inside & (sessions[other] == sessions)))
+            here, there = slice(max(-step, 0), -step if step > 0 else None), slice(max(step, 0), min(step, 0) or None)
+            self._steps.append((here, there, (sessions[here] == sessions[there]).astype(np.float64)))
 
     def greatest(self, values: Floats) -> Floats:
-        """Of each column, the greatest in the window."""
-        result = values
-        for other, same in self._steps:
-            result = np.maximum(result, np.where(same[:, None], values[other], 0.0))
+        """Of each column, the greatest in the window; none may be negative."""
+        result = values.copy()
+        for here, there, same in self._steps:
+            np.maximum(result[here], values[there] * same[:, None], out=result[here])
         return result
 
     def mean(self, values: Floats) -> Floats:
@@ -130,9 +127,9 @@ class _Neighbours:
         known = ~np.isnan(values)
         filled = np.where(known, values, 0.0)
         total, count = filled.copy(), known.astype(np.float64)
-        for other, same in self._steps:
-            total += np.where(same, filled[other], 0.0)
-            count += same & known[other]
+        for here, there, same in self._steps:
+            total[here] += filled[there] * same
+            count[here] += known[there] * same
         return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 

@@ -82,14 +82,13 @@ def _part(match: Match, key: int) -> _Part:
 
 
 def _chunk(item: Item, key: int, value: float, order: float) -> Chunk:
-    text = text_of(item)
     return Chunk(
         key=key,
         section=section_of(item),
         line=line_of(item),
         value=value,
         order=order,
-        shortened=lambda characters: line_of(item, cut(text, characters)),
+        shortened=lambda characters: line_of(item, cut(text_of(item), characters)),
     )
 
 

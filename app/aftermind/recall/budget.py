@@ -63,18 +63,19 @@ def _taken(chunks: Sequence[Chunk], budget: int, count: Count) -> list[Chunk]:
         fitting = _fitting(chunk, min(left - frame, max(int(budget * SHORTEN_BELOW), LEAST_TOKENS)), count)
         if fitting is None:
             continue
-        left -= frame + count(fitting.line)
+        fitted, tokens = fitting
+        left -= frame + tokens
         sections.add(chunk.section)
-        taken.append(fitting)
+        taken.append(fitted)
         if left < LEAST_TOKENS // 2:
             break
     return taken
 
 
-def _fitting(chunk: Chunk, most: int, count: Count) -> Chunk | None:
-    """The chunk, shortened where it is long; None where not even that helps."""
-    if len(chunk.line) <= MOST_CHARACTERS * most and count(chunk.line) <= most:
-        return chunk
+def _fitting(chunk: Chunk, most: int, count: Count) -> tuple[Chunk, int] | None:
+    """The chunk and its tokens, shortened where it is long; None where not even that helps."""
+    if len(chunk.line) <= MOST_CHARACTERS * most and (tokens := count(chunk.line)) <= most:
+        return chunk, tokens
     if chunk.shortened is None or most < LEAST_TOKENS or len(chunk.line) < LONG_CHARACTERS:
         return None
     low, high = 0, 4 * most  # characters: a token is hardly ever longer than four in running text
@@ -86,13 +87,8 @@ def _fitting(chunk: Chunk, most: int, count: Count) -> Chunk | None:
             high = middle - 1
     if low < LEAST_TOKENS:
         return None
-    return Chunk(
-        key=chunk.key,
-        section=chunk.section,
-        line=chunk.shortened(low),
-        value=chunk.value,
-        order=chunk.order,
-    )
+    line = chunk.shortened(low)
+    return Chunk(key=chunk.key, section=chunk.section, line=line, value=chunk.value, order=chunk.order), count(line)
 
 
 def cut(text: str, characters: int) -> str:

@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+import asyncpg
 import orjson
 
 from aftermind import errors
@@ -46,15 +47,17 @@ def _newest(rule: str) -> str:
     """
 
 
-# Each part by its primary key, `fact_sources_episode` or `facts_believed`. JSON, for they share the trip alone.
+# Of each episode, in the order that `_episodes` takes them.
+_COLUMNS = (
+    *("id", "session_id", "agent_id", "role", "content", "name", "metadata::text", "occurred_at", "remembered_at"),
+    *("position", "mark"),
+)
+
+# Each part by its primary key, `fact_sources_episode` or `facts_believed`. Episodes column by column, which is quickest
+# to read and to write; the others as JSON, for they are few, and share the trip alone.
 _BRIEF = Positional.of(
     entering(f"""
-    SELECT
-        (SELECT json_agg(json_build_object(
-            'id', id, 'session_id', session_id, 'agent_id', agent_id, 'role', role, 'content', content, 'name', name,
-            'metadata', metadata, 'occurred_at', occurred_at, 'remembered_at', remembered_at, 'position', position,
-            'mark', mark))::text
-         FROM aftermind.episodes WHERE {_OWNED} AND id = ANY(CAST(:ids AS uuid[]))) AS episodes,
+    SELECT shown.*,
         CASE WHEN CAST(:facts AS boolean) THEN (SELECT json_agg(fact)::text FROM (
             SELECT id, session_id, agent_id, subject, predicate, object, confidence, cardinality, valid_from, valid_to,
                    recorded_at, superseded_at, strength, extractor, (
@@ -81,6 +84,8 @@ _BRIEF = Positional.of(
                     'value', value, 'evidence', evidence, 'updated_at', updated_at))
                 FROM aftermind.profile_traits WHERE {_OWNED}))::text
             FROM aftermind.profiles WHERE {_OWNED}) END AS profile
+    FROM (SELECT {", ".join(f"array_agg({column}) AS c{number}" for number, column in enumerate(_COLUMNS))}
+          FROM aftermind.episodes WHERE {_OWNED} AND id = ANY(CAST(:ids AS uuid[]))) AS shown
     """)
 )
 
@@ -104,7 +109,7 @@ async def brief(tx: Transaction, owner: Scope, wanted: Wanted) -> Briefing:
     if row is None:
         raise errors.Bug("the briefing answered nothing at all.")
     scopes = _Scopes(owner)
-    found = {episode.id: episode for episode in (_episode(scopes, each) for each in _rows(row["episodes"]))}
+    found = _episodes(scopes, row)
     return Briefing(
         episodes=[found[id_] for id_ in wanted.ids if id_ in found],
         facts=[_fact(scopes, each) for each in _rows(row["facts"])],
@@ -126,7 +131,10 @@ class _Scopes:
         self._made: dict[tuple[str | None, str | None], Scope] = {}
 
     def of(self, row: Json) -> Scope:
-        labels = row.get("session_id") or None, row.get("agent_id") or None
+        return self.labelled(row.get("session_id"), row.get("agent_id"))
+
+    def labelled(self, session_id: str | None, agent_id: str | None) -> Scope:
+        labels = session_id or None, agent_id or None
         made = self._made.get(labels)
         if made is None:
             made = self._made[labels] = replace(self._owner, session_id=labels[0], agent_id=labels[1])
@@ -137,19 +145,25 @@ def _time(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
 
 
-def _episode(scopes: _Scopes, row: Json) -> Episode:
-    return Episode(
-        id=EpisodeId(UUID(row["id"])),
-        scope=scopes.of(row),
-        role=Role(row["role"]),
-        content=row["content"],
-        name=row["name"],
-        metadata=row["metadata"],
-        occurred_at=datetime.fromisoformat(row["occurred_at"]),
-        remembered_at=datetime.fromisoformat(row["remembered_at"]),
-        position=row["position"],
-        mark=row["mark"],
-    )
+def _episodes(scopes: _Scopes, row: asyncpg.Record) -> dict[EpisodeId, Episode]:
+    columns = (row[f"c{number}"] or () for number in range(len(_COLUMNS)))
+    return {
+        id_: Episode(
+            id=id_,
+            scope=scopes.labelled(session_id, agent_id),
+            role=Role(role),
+            content=content,
+            name=name,
+            metadata=orjson.loads(metadata),
+            occurred_at=occurred_at,
+            remembered_at=remembered_at,
+            position=position,
+            mark=mark,
+        )
+        for id_, session_id, agent_id, role, content, name, metadata, occurred_at, remembered_at, position, mark in zip(
+            *columns, strict=True
+        )
+    }
 
 
 def _fact(scopes: _Scopes, row: Json) -> Fact:

@@ -15,7 +15,7 @@ from aftermind.db.base import Transaction
 from aftermind.db.tenancy import entering
 from aftermind.db.transaction import pg
 from aftermind.db.vault import Vault, no_masters
-from aftermind.ranking import Frame, Frequencies
+from aftermind.ranking import Frame, Frequencies, numbered
 from aftermind.stores.postgres import sealed
 from aftermind.stores.postgres.briefing import brief
 from aftermind.stores.postgres.positional import Positional
@@ -362,13 +362,13 @@ def _within_reach(
     sessions: Sequence[str | None], positions: NDArray[np.int64], hit: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
     """Hits and the two turns on either side: those whose own windows came along whole."""
-    codes: dict[str | None, int] = {}
-    session = np.array([codes.setdefault(label, len(codes)) for label in sessions], dtype=np.int64)
+    session = numbered(sessions)
     order = np.lexsort((positions, session))
     reached = hit[order]
     found = reached.copy()
+    session = session[order]
     for step in range(1, CONTEXT // 2 + 1):
-        same = session[order][step:] == session[order][:-step]
+        same = session[step:] == session[:-step]
         found[step:] |= reached[:-step] & same
         found[:-step] |= reached[step:] & same
     result = np.empty_like(found)
