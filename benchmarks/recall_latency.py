@@ -48,6 +48,7 @@ QUICK = ("1000x100", "1x10000")
 BOUNDS = {"1000x100": 4.0, "1x10000": 12.0, "1x100000": 30.0}  # p50, ms
 BUFFERS = "512MB"  # holds the largest database; with less, recall is as fast as the page cache
 TURNS = 20_000  # that wait for the workers of `under_ingest`: more than they store meanwhile
+SPINS = 100_000  # some 2 ms of computing: about what a recall computes itself
 Question = tuple[str, str]  # user, text
 
 
@@ -92,6 +93,8 @@ def _tell(report: Report, size: Size, found: dict[str, Any]) -> None:
         note = f"while two niced workers store {under['turns_per_s']:.0f} turns/s; " + ", ".join(under["served_by"])
         report.add("under_ingest_p99_ms", under["p99_ms"], note=note)
         report.add("under_ingest_ratio_p99", under["ratio_p99"], at_most=2.0)
+        for name, ratio in under["machine"].items():
+            report.add(f"under_ingest_machine_{name}_ratio_p99", ratio, note="what the same load does to it alone")
 
 
 async def _of_size(at: Endpoints, size: Size, folder: Path, *, recalls: int) -> dict[str, Any]:  # Any: JSON
@@ -131,7 +134,8 @@ async def _of_size(at: Endpoints, size: Size, folder: Path, *, recalls: int) -> 
             "served_by": dict(served),
         }
         if size.users > 1:
-            found["under_ingest"] = await _under_ingest(memory, at.redis_url, url, asked[50:], rest=found["p99_ms"])
+            rest = found["p99_ms"], await _machine(replica, len(asked) - 50)
+            found["under_ingest"] = await _under_ingest(memory, at.redis_url, url, replica, asked[50:], rest)
         return found
     finally:
         await memory.close()
@@ -139,7 +143,12 @@ async def _of_size(at: Endpoints, size: Size, folder: Path, *, recalls: int) -> 
 
 
 async def _under_ingest(
-    memory: Memory, redis_url: str, url: str, asked: list[Question], *, rest: float
+    memory: Memory,
+    redis_url: str,
+    url: str,
+    replica: str,
+    asked: list[Question],
+    rest: tuple[float, dict[str, float]],
 ) -> dict[str, Any]:  # Any: JSON
     """The same recalls while workers store at full rate what was queued before, of other users."""
     gate = asyncio.Semaphore(200)
@@ -161,14 +170,34 @@ async def _under_ingest(
         times, served = await _recalls(memory, asked)
         stored = await _stored(url) - before
         rate = stored / (time.perf_counter() - started)
+        machine = await _machine(replica, len(asked))
     p99 = percentile(times, 0.99)
     return {
         "p50_ms": percentile(times, 0.5),
         "p99_ms": p99,
-        "ratio_p99": p99 / rest,
+        "ratio_p99": p99 / rest[0],
+        "machine": {name: slow / rest[1][name] for name, slow in machine.items()},
         "turns_per_s": rate,
         "served_by": dict(served),
     }
+
+
+async def _machine(replica: str, times: int) -> dict[str, float]:
+    """What the machine itself does with a fixed piece of work in this process, and a bare `SELECT 1` of the replica.
+
+    p99 in ms: whatever runs beside slows these down too, of which no recall can be faster.
+    """
+    spun, asked = [], []
+    connection = await asyncpg.connect(replica)
+    for _ in range(times):
+        started = time.perf_counter()
+        sum(range(SPINS))
+        between = time.perf_counter()
+        await connection.fetchval("SELECT 1")
+        spun.append((between - started) * 1e3)
+        asked.append((time.perf_counter() - between) * 1e3)
+    await connection.close()
+    return {"spin": percentile(spun, 0.99), "select_1": percentile(asked, 0.99)}
 
 
 def _said(logs: Path) -> str:
