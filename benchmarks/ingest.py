@@ -27,7 +27,7 @@ from aftermind.settings import Settings
 from aftermind.stack import Endpoints
 from aftermind.wire import queues
 from aftermind.wire.keys import Keys
-from benchmarks.common import Report, arguments, embedded_stack, percentile
+from benchmarks.common import Report, arguments, embedded_stack, percentile, redis_facts
 from benchmarks.noop_app import NOOP
 
 WORKERS = 2  # processes, one for each core
@@ -206,7 +206,8 @@ def _measure(report: Report, options: argparse.Namespace) -> None:
         if not options.quick:
             factor = asyncio.run(_fairness(ends, env, logs, 4_000))
             report.add("fairness_factor", round(factor, 2), at_most=3)
-        report.facts |= {"workers": WORKERS, "jobs": jobs, "aof": "always", "pool": "threads", "embedder": "hash"}
+        report.facts |= redis_facts(ends.redis_url)
+        report.facts |= {"workers": WORKERS, "jobs": jobs, "pool": "threads", "embedder": "hash"}
 
 
 def main() -> int:

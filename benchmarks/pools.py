@@ -31,7 +31,7 @@ from aftermind.stack import Endpoints
 from aftermind.wire import queues
 from aftermind.wire.keys import Keys
 from aftermind_workers.config import CONCURRENCY
-from benchmarks.common import Report, arguments, embedded_stack
+from benchmarks.common import Report, arguments, embedded_stack, redis_facts
 from tests.support.scripted_openai import ScriptedOpenAI, scripted_openai
 from tests.support.workers import environment, workers
 
@@ -169,6 +169,7 @@ def _measure(report: Report, options: argparse.Namespace) -> None:
                 report.add(f"{kind}_{pool}_jobs_per_s", round(rate))
                 report.add(f"{kind}_{pool}_mb", round(size))
             report.add(f"{kind}_threads_over_prefork", round(best["threads"][0] / best["prefork"][0], 2))
+        report.facts |= redis_facts(ends.redis_url)
         report.facts |= {"processes": PROCESSES, "jobs": jobs, "latency_s": LATENCY}
 
 

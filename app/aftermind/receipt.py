@@ -71,8 +71,12 @@ class Receipt:
         self.job_id: JobId = turn.job_id
         self.episode_ids: tuple[EpisodeId, ...] = turn.episode_ids
         self.spooled = spooled
-        self._owner, self._keep = turn.scope.owner, turn.keep
+        self._scope, self._keep = turn.scope, turn.keep
         self._ledger, self._news = ledger, news
+
+    @property
+    def _owner(self) -> Scope:
+        return self._scope.owner  # made when somebody asks: most receipts are dropped as they come
 
     def __repr__(self) -> str:
         return f"Receipt(job_id={self.job_id}, episodes={len(self.episode_ids)}, spooled={self.spooled})"

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from aftermind import errors
 from aftermind.db.base import Database, Transaction, Watermark
@@ -32,6 +32,8 @@ if TYPE_CHECKING:  # it loads SQLAlchemy, which a store of one process does with
     from aftermind.db.vault import Vault
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Clock(Protocol):
@@ -124,12 +126,18 @@ class Runtime:
         that stays pending is stored again without effect, the relay tells events, the reconciler rings.
         """
         watermark = await self.db.watermark()
+        telling = self._try("tell events", self.events.publish(events, watermark))
         runnable = 0
         if settle and self.pending is not None:
-            runnable = (await self.pending.settle(settle, watermark=watermark)).runnable
-        if self.watermarks is not None:
-            await self._try("raise the watermark", self.watermarks.raise_to(watermark, owners))
-        await self._try("tell events", self.events.publish(events, watermark))
+            # Both on their way at once, in this order, over one connection: who hears of a turn finds it settled, and
+            # Redis syncs its file once for the two. Where the first has to be sent again, the turn is still pending.
+            settled = await _both(self.pending.settle(settle, watermark=watermark), telling)
+            runnable = settled.runnable
+            if settled.removed < len(settle):  # it raised the watermarks of those alone that were still there
+                await self._raised(watermark, owners)
+        else:
+            await self._raised(watermark, owners)
+            await telling
         for queue, job_id in ring.items():
             await self._try("ring", self.bells.ring(queue, [job_id]))
         return runnable
@@ -138,11 +146,24 @@ class Runtime:
         """Let go of everything."""
         await self.closing.aclose()
 
+    async def _raised(self, watermark: Watermark | None, owners: Iterable[Scope]) -> None:
+        if self.watermarks is not None:
+            await self._try("raise the watermark", self.watermarks.raise_to(watermark, owners))
+
     async def _try(self, what: str, work: Awaitable[object]) -> None:
         try:
             await work
         except errors.Unavailable as exc:
             log.warning("left for later", extra={"what": what, "error": str(exc)})
+
+
+async def _both(first: Awaitable[T], second: Awaitable[None]) -> T:
+    """What the first returns, begun before the second. Both end, then it raises what either raised."""
+    told, other = await asyncio.gather(first, second, return_exceptions=True)
+    for outcome in (told, other):
+        if isinstance(outcome, BaseException):
+            raise outcome
+    return cast(T, told)
 
 
 async def open_runtime(settings: Settings, *, worker: str) -> Runtime:

@@ -87,6 +87,22 @@ async def test_a_restarted_redis_gets_the_spool_in_order_and_once(valkey: Valkey
         assert (await agent.pending.backlog()).turns == 30
 
 
+async def test_a_redis_that_syncs_each_second_keeps_what_is_older_than_two(valkey: Valkey, tmp_path: Path) -> None:
+    async with agent_on(valkey.url, tmp_path) as agent:
+        with valkey.client() as admin:
+            admin.config_set("appendfsync", "everysec")
+            await agent.remember("alice", "before")
+            # A write waits for a sync that is under way, two seconds at most, also one of a disk that is slow.
+            await asyncio.sleep(2.0)
+            await wait_until(
+                lambda: admin.info("persistence")["aof_pending_bio_fsync"] == 0, description="it is synced"
+            )
+        valkey.kill()
+        valkey.start()
+
+        assert await agent.all_seen(1) == ["before"]
+
+
 async def test_new_turns_of_a_session_go_behind_its_spooled_ones(valkey: Valkey, tmp_path: Path) -> None:
     async with agent_on(valkey.url, tmp_path) as agent:
         valkey.kill()

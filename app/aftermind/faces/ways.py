@@ -30,10 +30,12 @@ class Ways:
     def way(self, accept: Accept | None = None) -> Outbox:
         """The way of a turn that is to be accepted so; None is the usual way. Raises `InvalidSettings`."""
         wanted = self._usual if accept is None else accept
+        made = self._made.get(wanted)
+        if made is not None:
+            return made
         if wanted not in get_args(Accept):
             raise errors.InvalidSettings("accept", accept, f"a turn is accepted by {' or '.join(get_args(Accept))}.")
-        if wanted not in self._made:
-            self._made[wanted] = self._make(wanted)
+        self._made[wanted] = self._make(wanted)
         return self._made[wanted]
 
     def all(self) -> Sequence[Outbox]:

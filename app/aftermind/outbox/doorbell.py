@@ -9,9 +9,10 @@ import os
 import re
 import threading
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from operator import itemgetter
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from aftermind import errors
@@ -27,12 +28,19 @@ _ID_IN_BODY = b64encode(_ID)
 _DOORBELLS: "WeakSet[Doorbell]" = WeakSet()
 
 
+class _Template(NamedTuple):
+    """A message with `%b` for the stand-ins; `order` puts (id, id in base64, tag) in theirs, as often as they occur."""
+
+    form: bytes
+    order: Callable[[tuple[bytes, bytes, bytes]], tuple[bytes, ...]]
+
+
 class Doorbell:
     """Bells for one broker. Making the first one imports Celery (about 0.1 s): do it in a thread, see `warm`."""
 
     def __init__(self, broker: str, *, prefix: str = "aftermind:", timeout: float = 0.5) -> None:
         self._broker, self._prefix, self._timeout = broker, prefix, timeout
-        self._templates: dict[str, list[bytes]] = {}
+        self._templates: dict[str, _Template] = {}
         self._count = itertools.count()
         self._app: Any = None  # Any: celery.Celery, imported late
         self._producer: Any = None  # Any: kombu.Producer
@@ -49,7 +57,7 @@ class Doorbell:
         with self._lock:
             for queue in queues:
                 if queue not in self._templates:
-                    self._templates[queue] = _split(_rendered(queue))
+                    self._templates[queue] = _template(_rendered(queue))
 
     def message(self, job_id: JobId, queue: str) -> bytes:
         """What kombu would push to the queue's list for this job, byte for byte but for the delivery tag."""
@@ -58,8 +66,8 @@ class Doorbell:
             self.warm(queue)
             template = self._templates[queue]
         text = str(job_id).encode()
-        own = {_ID: text, _ID_IN_BODY: b64encode(text), _TAG: b"%b-%d" % (self._life, next(self._count))}
-        return b"".join([own.get(piece, piece) for piece in template])
+        own = (text, b64encode(text), b"%b-%d" % (self._life, next(self._count)))
+        return template.form % template.order(own)
 
     def ring(self, queue: str, ids: Sequence[JobId]) -> None:
         """Send bells through kombu, with the broker's confirmation of each. Blocks; for brokers other than Redis.
@@ -176,12 +184,14 @@ def _rendered(queue: str) -> bytes:
     return str(dumps(message)).encode()  # type: ignore[no-untyped-call]
 
 
-def _split(rendered: bytes) -> list[bytes]:
-    """The message in pieces, each stand-in a piece of its own."""
-    pieces = re.split(b"(" + b"|".join((_ID, _ID_IN_BODY, _TAG)) + b")", rendered)
-    if not {_ID, _ID_IN_BODY, _TAG} <= set(pieces):
+def _template(rendered: bytes) -> _Template:
+    """The message as a format, with a place for each stand-in."""
+    names = (_ID, _ID_IN_BODY, _TAG)
+    found = re.findall(b"|".join(names), rendered)
+    if set(found) != set(names):
         raise errors.Bug(f"kombu's message does not hold the job id where it is looked for: {rendered!r}")
-    return pieces
+    form = re.sub(b"|".join(names), b"%b", rendered.replace(b"%", b"%%"))
+    return _Template(form, itemgetter(*(names.index(each) for each in found)))
 
 
 def _after_fork() -> None:

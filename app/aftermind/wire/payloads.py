@@ -28,9 +28,16 @@ def encode_turn(turn: Turn) -> bytes:
             _message(message, episode) for message, episode in zip(turn.messages, turn.episode_ids, strict=True)
         ],
     }
-    labels = {"user": scope.user_id, "session": scope.session_id, "agent": scope.agent_id, "key": turn.idempotency_key}
-    labels["trace"] = turn.trace
-    data |= {name: value for name, value in labels.items() if value is not None}
+    if scope.user_id is not None:
+        data["user"] = scope.user_id
+    if scope.session_id is not None:
+        data["session"] = scope.session_id
+    if scope.agent_id is not None:
+        data["agent"] = scope.agent_id
+    if turn.idempotency_key is not None:
+        data["key"] = turn.idempotency_key
+    if turn.trace is not None:
+        data["trace"] = turn.trace
     if turn.keep != _ALL:
         data["keep"] = sorted(turn.keep)
     return orjson.dumps(data)

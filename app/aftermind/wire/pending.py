@@ -92,7 +92,7 @@ class Pending:
     @staticmethod
     def accepted(offers: Sequence[Offer], answer: Answer) -> list[Accepted]:
         """What the script's answer says about each offer."""
-        return [_accepted(offer, each) for offer, each in zip(offers, answer[:-1], strict=True)]
+        return [_accepted(offer, *each) for offer, *each in zip(offers, answer[:-1:2], answer[1::2], strict=True)]
 
     def _accept_head(self, limits: PendingLimits, most_bells: int) -> tuple[Argument, ...]:
         most_age = int(limits.age.total_seconds() * 1000)
@@ -195,13 +195,12 @@ def _offered(offer: Offer) -> tuple[Argument, ...]:
     )
 
 
-def _accepted(offer: Offer, answer: list[bytes | int]) -> Accepted:
-    code, value = int(answer[0]), float(answer[1])
-    if code in _REFUSALS:
-        refusal = _REFUSALS[code]
-        seconds = value / 1000 if refusal is Refusal.AGE else value
-        return Accepted(base=offer.turn.base, refusal=refusal, value=seconds)
-    return Accepted(base=int(answer[1]), known=code == 1)
+def _accepted(offer: Offer, code: int, value: int | bytes) -> Accepted:
+    refusal = _REFUSALS.get(code)
+    if refusal is None:
+        return Accepted(base=int(value), known=code == 1)
+    seconds = float(value) / 1000 if refusal is Refusal.AGE else float(value)
+    return Accepted(base=offer.turn.base, refusal=refusal, value=seconds)
 
 
 def _claimed(answer: list[bytes], token: LeaseToken) -> ClaimedTurn:

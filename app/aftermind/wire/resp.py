@@ -6,6 +6,7 @@ from typing import Any
 Argument = str | bytes | int | float
 Answer = Any  # what Redis answers: bytes, int, None, lists of them, or a Refused; each caller knows its command
 
+SHORT = 512  # bytes that are read in one go where they are whole, for a third of the time
 _END = b"\r\n"
 _TEXT, _LIST, _NUMBER, _WORD, _ERROR = b"$*:+-"
 
@@ -56,6 +57,10 @@ class Reader:
 
     def feed(self, data: bytes) -> list[Answer]:
         """The answers that are whole now."""
+        if not self._buffer and len(data) <= SHORT:
+            short = _short(data)
+            if short is not None:
+                return short
         self._buffer += data
         answers: list[Answer] = []
         position = 0
@@ -114,6 +119,37 @@ class Reader:
             item, position = self._parse(position)
             items.append(item)
         return items, position
+
+
+def _short(data: bytes) -> list[Answer] | None:
+    """Whole answers that are numbers, words, texts and flat lists of them; None for anything else."""
+    lines = data.split(_END)
+    if lines.pop():
+        return None
+    answers: list[Answer] = []
+    items, left, at = answers, 0, 0
+    while at < len(lines):
+        line, at = lines[at], at + 1
+        kind = line[0] if line else 0
+        if kind == _LIST and not left:
+            items, left = [], int(line[1:])
+            if left <= 0:
+                return None
+            answers.append(items)
+            continue
+        if kind == _NUMBER:
+            items.append(int(line[1:]))
+        elif kind == _WORD:
+            items.append(line[1:])
+        elif kind == _TEXT and at < len(lines) and len(lines[at]) == int(line[1:]):  # it may hold ends of lines itself
+            items.append(lines[at])
+            at += 1
+        else:
+            return None
+        if left:
+            left -= 1
+            items = items if left else answers
+    return None if left else answers
 
 
 def _after(length: int) -> int:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from uuid import uuid4
 
+import pytest
 import redis
 
 from aftermind import Memory, Message
@@ -14,7 +15,7 @@ from aftermind.settings import Settings
 from aftermind.types import JobId
 from aftermind.wire import queues
 from aftermind.wire.keys import Keys
-from tests.support.servers import Database
+from tests.support.servers import Database, psql
 from tests.support.waiting import wait_until
 from tests.support.workers import environment, workers
 
@@ -23,7 +24,7 @@ import asyncio, os, signal, sys
 from aftermind import Memory
 async def main():
     memory = Memory(sys.argv[1], broker=sys.argv[2])
-    await memory.remember("I moved to Oslo.", user_id="ann", session_id="s")
+    await memory.remember("I moved to Oslo.", user_id="ann", session_id="s", accept=sys.argv[3])
     os.kill(os.getpid(), signal.SIGKILL)
 asyncio.run(main())
 """
@@ -38,17 +39,20 @@ def pending(redis_url: str) -> int:
         client.close()
 
 
+@pytest.mark.parametrize("accept", ["redis", "postgres"])
 async def test_a_turn_is_stored_though_its_agent_was_killed_right_after_remember(
-    database: Database, redis_url: str, tmp_path: Path
+    database: Database, redis_url: str, tmp_path: Path, accept: str
 ) -> None:
-    killed = await asyncio.to_thread(
-        subprocess.run, [sys.executable, "-c", AGENT, database.url, redis_url], cwd=tmp_path, check=False, timeout=60
-    )
+    argv = [sys.executable, "-c", AGENT, database.url, redis_url, accept]
+    killed = await asyncio.to_thread(subprocess.run, argv, cwd=tmp_path, check=False, timeout=60)
     assert killed.returncode == -9
 
+    def stored() -> bool:
+        return psql(database.url, "SELECT count(*) FROM aftermind.episodes") == "1"
+
     memory = Memory(database.url, broker=redis_url)
-    with workers(environment(database.url, redis_url), tmp_path):
-        await wait_until(lambda: pending(redis_url) == 0, timeout=60, description="nothing is pending")
+    with workers(environment(database.url, redis_url, AFTERMIND_RECONCILE_SECONDS="0.5"), tmp_path):
+        await wait_until(stored, timeout=60, description="the turn is stored")
 
     assert [episode.content for episode in await memory.history(user_id="ann")] == ["I moved to Oslo."]
     await memory.close()

@@ -5,14 +5,15 @@
 --       3-6       limits: turns and bytes of everybody, ms of age of the oldest, turns of one owner
 --       7 n       turns; then for each: job, owner, session, base, messages, keep ('1': its base is the truth), payload
 --       then      the bells' messages, at most n, in the order of the turns
--- Returns for each turn: {0, base} accepted, {1, base} known already, {2..5, value} refused by the limit of that place;
--- at the end the number of bells rung.
+-- Returns for each turn: 0, base accepted; 1, base known already; 2..5, value refused by the limit of that place. All
+-- in one list, which is half the work to read; at its end the number of bells rung.
 local queue, bells = ARGV[1], tonumber(ARGV[2])
 local most_turns, most_bytes, most_age, most_owned =
   tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local n = tonumber(ARGV[7])
 local first_bell = 8 + n * 7
 local now = now_ms()
+local stamp = whole(now)
 
 local turns = redis.call('ZCARD', INDEX)
 local bytes = tonumber(redis.call('HGET', COUNT, 'bytes') or 0)
@@ -20,12 +21,12 @@ local oldest = redis.call('ZRANGE', INDEX, 0, 0, 'WITHSCORES')[2]
 local age = oldest and now - tonumber(oldest) or 0
 
 local function refusal(owner, size)
-  if turns >= most_turns then return {2, turns} end
-  if bytes + size > most_bytes then return {3, bytes} end
-  if age > most_age then return {4, age} end
+  if turns >= most_turns then return 2, turns end
+  if bytes + size > most_bytes then return 3, bytes end
+  if age > most_age then return 4, age end
   local owned = redis.call('ZCARD', PENDING .. owner)
-  if owned >= most_owned then return {5, owned} end
-  return nil
+  if owned >= most_owned then return 5, owned end
+  return 0, 0
 end
 
 -- Sessions of an owner that have been silent for long need no high mark; looked at now and then as sessions come.
@@ -46,7 +47,7 @@ local function place(owner, session, base, messages, keep)
   -- Once an hour is enough for a key that lives a week, and keeps it out of most turns.
   if math.floor(mark / 3.6e9) ~= math.floor(base / 3.6e9) then redis.call('EXPIRE', HIGH .. owner, HIGH_SECONDS) end
   if new == 1 then trim(owner) end
-  return whole(base)
+  return base
 end
 
 local answers, accepted = {}, {}
@@ -54,23 +55,24 @@ for i = 1, n do
   local at = 8 + (i - 1) * 7
   local job, owner, payload = ARGV[at], ARGV[at + 1], ARGV[at + 6]
   local known = redis.call('HGET', TURN .. job, 'base')
-  local refused = not known and refusal(owner, #payload)
+  local code, value = 0, 0
   if known then
-    answers[i] = {1, known}
-  elseif refused then
-    answers[i] = refused
+    code, value = 1, tonumber(known)
   else
-    local base = place(owner, ARGV[at + 2], tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4]), ARGV[at + 5] == '1')
-    redis.call('HSET', TURN .. job, 'payload', payload, 'owner', owner, 'base', base, 'at', whole(now),
-      'size', #payload)
+    code, value = refusal(owner, #payload)
+  end
+  if code == 0 then
+    value = place(owner, ARGV[at + 2], tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4]), ARGV[at + 5] == '1')
+    local base = whole(value)
+    redis.call('HSET', TURN .. job, 'payload', payload, 'owner', owner, 'base', base, 'at', stamp, 'size', #payload)
     redis.call('ZADD', PENDING .. owner, base, job)
-    redis.call('ZADD', INDEX, whole(now), job)
+    redis.call('ZADD', INDEX, stamp, job)
     redis.call('HINCRBY', COUNT, 'bytes', #payload)
     make_ready(job, owner, base)
     turns, bytes = turns + 1, bytes + #payload
     accepted[#accepted + 1] = i
-    answers[i] = {0, base}
   end
+  answers[2 * i - 1], answers[2 * i] = code, value
 end
 
 local rung = 0
@@ -87,5 +89,5 @@ if #accepted > 0 and ARGV[first_bell] then
     rung = 1
   end
 end
-answers[n + 1] = rung
+answers[2 * n + 1] = rung
 return answers
