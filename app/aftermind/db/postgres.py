@@ -101,7 +101,7 @@ class PostgresDatabase:
             run.committed()
             return
         async with self._connection() as connection:
-            tx = PgTransaction(connection, what=self.name, timeout=timeout or self._timeout)
+            tx = PgTransaction(connection, what=self.name, timeout=timeout or self._timeout, pooled=self._pooled)
             try:
                 settings, put_off = self._local(timeout), read_only and not self._pooled
                 await tx.begin(namespace=namespace, read_only=read_only, settings=settings, put_off=put_off)
@@ -128,7 +128,7 @@ class PostgresDatabase:
                 yield pooled
             return
         async with self._connection() as connection:
-            tx = PgTransaction(connection, what=self.name, timeout=timeout or self._timeout)
+            tx = PgTransaction(connection, what=self.name, timeout=timeout or self._timeout, pooled=self._pooled)
             try:
                 yield tx
             except BaseException:

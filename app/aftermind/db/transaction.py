@@ -37,10 +37,11 @@ class PgTransaction:
     for a frozen server to roll back would take as long as the server likes.
     """
 
-    def __init__(self, connection: AsyncConnection, *, what: str, timeout: float) -> None:
+    def __init__(self, connection: AsyncConnection, *, what: str, timeout: float, pooled: bool = False) -> None:
         self._connection = connection
         self._what = what
         self._timeout = timeout
+        self._pooled = pooled
         self._namespace: str | None = None
         self._put_off: str | None = None  # the script that begins, while nothing has needed it
         self._hooks: list[Callable[[], None]] = []
@@ -52,9 +53,9 @@ class PgTransaction:
 
     @property
     def noted(self) -> dict[Any, Any]:  # Any: as SQLAlchemy has it
-        """What is noted about the connection itself, for as long as it lives."""
+        """What is noted about the connection itself, for as long as it lives; behind a pooler nothing is."""
         held = self._connection.sync_connection
-        return {} if held is None else held.info
+        return {} if held is None or self._pooled else held.info
 
     def after_commit(self, call: Callable[[], None]) -> None:
         """Run `call` once the commit has succeeded, in the order added; never after a rollback."""
@@ -131,6 +132,8 @@ class PgTransaction:
 
     async def rollback(self) -> None:
         """Undo; a connection that cannot even do this is dropped."""
+        if self._put_off is not None:
+            return  # it never began
         held = self._connection.sync_connection
         if held is None or held.closed or held.invalidated:
             return
