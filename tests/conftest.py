@@ -48,12 +48,13 @@ def redis_url(servers: Servers) -> str:
 
 @pytest.fixture
 def own_servers(tmp_path: Path) -> Iterator[Callable[..., Servers]]:
-    """A factory of migrated servers of this test alone, to kill, freeze and hold: `own_servers(replica=False)`."""
+    """A factory of servers of this test alone, to kill, freeze and hold: `own_servers(replica=False)`; migrated."""
     made: list[Servers] = []
 
-    def make(*, replica: bool = True) -> Servers:
+    def make(*, replica: bool = True, migrated: bool = True) -> Servers:
         made.append(start(tmp_path / f"stack-{len(made)}", replica=replica))
-        migrate(made[-1].endpoints.postgres_url)
+        if migrated:
+            migrate(made[-1].endpoints.postgres_url)
         return made[-1]
 
     yield make

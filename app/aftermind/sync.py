@@ -170,6 +170,7 @@ class Plans(_Face):
     estimate = _blocking(Replays.estimate)
     shadow = _blocking(Replays.shadow)
     shadows = _blocking(Replays.shadows)
+    looked = _blocking(Replays.looked)
     start = _blocking(Replays.start)
     pause = _blocking(Replays.pause)
     abort = _blocking(Replays.abort)

@@ -9,7 +9,8 @@ from uuid6 import uuid7
 
 from aftermind.claims.decide import Changes, decide
 from aftermind.claims.redo import redo
-from aftermind.types import Fact, FactId, Scope
+from aftermind.claims.undo import undo
+from aftermind.types import EpisodeId, Fact, FactId, Scope
 from aftermind.types.claim import Claim, Said
 
 OWNER = Scope(user_id="ann")
@@ -44,6 +45,14 @@ class Believing:
             claims, self.facts(), said=known, mined=mined, owner=OWNER, now=NOW, extractor="new", new_id=new_id
         )
         self._write(changes)
+
+    def undo(self, *episodes: EpisodeId) -> None:
+        """Let these have never spoken; what stays loses them as sources, as the store does it."""
+        undone = frozenset(episodes)
+        said = list(self.said.values())
+        self._write(undo(self.facts(), undone, said=said, owner=OWNER, now=NOW, new_id=new_id))
+        for fact in self.facts():
+            self.rows[fact.id] = replace(fact, sources=tuple(each for each in fact.sources if each not in undone))
 
     def facts(self) -> list[Fact]:
         """What is believed."""

@@ -76,14 +76,19 @@ def decide(
     for group in sorted(touched):
         mine = [one for one in (*kept, *new) if group_of(one.claim) == group and one.id not in unsaid]
         changes.said += [one for one in mine if one.id not in known]
-        rows = [fact for fact in believed if _group(fact.subject, fact.predicate) == group]
-        _reconcile(rows, fold(mine, owner=owner, now=now), changes, new_id)
+        rows = [fact for fact in believed if group_of_fact(fact) == group]
+        reconcile(rows, fold(mine, owner=owner, now=now), changes, new_id)
     return changes
 
 
 def group_of(claim: Claim) -> Group:
     """What a claim is about: claims of one group can change each other's facts, and no others."""
     return _group(claim.subject, claim.predicate)
+
+
+def group_of_fact(fact: Fact) -> Group:
+    """The same of what is believed."""
+    return _group(fact.subject, fact.predicate)
 
 
 def _group(subject: str, predicate: str) -> Group:
@@ -125,7 +130,7 @@ def claims_of(believed: Sequence[Fact], said: Sequence[Said]) -> list[Said]:
     unsaid = [
         Said(id=UUID(str(fact.id)), claim=_claimed(fact), extractor=fact.extractor)
         for fact in believed
-        if (_group(fact.subject, fact.predicate), predicates.folded(fact.object)) not in told
+        if (group_of_fact(fact), predicates.folded(fact.object)) not in told
     ]
     return [*said, *unsaid]
 
@@ -144,10 +149,11 @@ def _claimed(fact: Fact) -> Claim:
     )
 
 
-def _reconcile(
-    believed: Sequence[Fact], wanted: Sequence[Fact], changes: Changes, new_id: Callable[[], FactId]
-) -> None:
-    """Rows that say the same stay, stronger where more sources say it; the others give way."""
+def reconcile(believed: Sequence[Fact], wanted: Sequence[Fact], changes: Changes, new_id: Callable[[], FactId]) -> None:
+    """Let the `believed` rows of a group say what is `wanted`, by what is added to `changes`.
+
+    Rows that say the same stay, stronger where more sources say it; the others give way.
+    """
     left = {_says(fact): fact for fact in believed}
     gone = {fact.id: fact for fact in believed}
     for fact in wanted:

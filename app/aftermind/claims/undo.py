@@ -5,19 +5,51 @@ from dataclasses import replace
 from datetime import datetime
 
 from aftermind.claims import predicates
-from aftermind.claims.decide import Changes
-from aftermind.claims.folding import BEGINNING
-from aftermind.types import Cardinality, EpisodeId, Fact, FactId
+from aftermind.claims.decide import Changes, claims_of, group_of, group_of_fact, reconcile
+from aftermind.claims.folding import BEGINNING, fold
+from aftermind.types import Cardinality, EpisodeId, Fact, FactId, Scope
+from aftermind.types.claim import Said
 
 
-def undo(rows: Sequence[Fact], undone: frozenset[EpisodeId], *, now: datetime, new_id: Callable[[], FactId]) -> Changes:
-    """The rows to write so that nothing is believed on the word of the `undone` episodes alone.
+def undo(
+    rows: Sequence[Fact],
+    undone: frozenset[EpisodeId],
+    *,
+    said: Sequence[Said] = (),
+    owner: Scope,
+    now: datetime,
+    new_id: Callable[[], FactId],
+) -> Changes:
+    """What to write so that nothing is believed on the word of the `undone` episodes alone.
 
-    `rows` are all facts of the owner, superseded ones included. A fact that rests on them alone is believed no more,
-    and what it had ended goes on, until the next that is believed. One that rests on others too stays, with the
-    validity that it had by those. Nothing is deleted. What cannot be told from rows is not restored: a fact that an
-    undone episode took back ("I never lived there") without putting another in its place.
+    `rows` are all facts of the owner, superseded ones included, and `said` every claim that is kept of them. What is
+    believed is folded anew from the claims that others tell too, as if these episodes had never spoken: what they had
+    ended goes on, and what they had taken back is believed again. Nothing is deleted but their claims.
+
+    Facts that no claim was kept of (a former release wrote them) are told by their rows: one that rests on these
+    episodes alone is believed no more, and what it had ended goes on until the next that is believed; one that rests on
+    others too stays, with the validity that it had by those. What such a release was told never to have been is not
+    restored.
     """
+    believed = [fact for fact in rows if fact.superseded_at is None]
+    unclaimed = {group_of(one.claim) for one in claims_of(believed, said)[len(said) :]}
+    by_rows = [fact for fact in rows if group_of_fact(fact) in unclaimed]
+    changes = _undo_rows(by_rows, undone, now=now, new_id=new_id)
+    theirs = [one for one in said if undone.intersection(one.claim.sources)]
+    changes.unsaid = [one.id for one in theirs]
+    changes.said = [one for each in theirs if (one := _without_sources(each, undone)) is not None]
+    heard = [*(one for one in said if not undone.intersection(one.claim.sources)), *changes.said]
+    for group in sorted({group_of(one.claim) for one in theirs} - unclaimed):
+        # Of facts that stay the store takes these sources away.
+        held = [_left(fact, undone) for fact in believed if group_of_fact(fact) == group]
+        told = [one for one in heard if group_of(one.claim) == group]
+        reconcile(held, fold(told, owner=owner, now=now), changes, new_id)
+    return changes
+
+
+def _undo_rows(
+    rows: Sequence[Fact], undone: frozenset[EpisodeId], *, now: datetime, new_id: Callable[[], FactId]
+) -> Changes:
     believed = {fact.id: fact for fact in rows if fact.superseded_at is None}
     changes = Changes()
     gone = [fact for fact in believed.values() if fact.sources and undone.issuperset(fact.sources)]
@@ -47,6 +79,16 @@ def undo(rows: Sequence[Fact], undone: frozenset[EpisodeId], *, now: datetime, n
         for ended in [each for each in believed.values() if _was_ended_by(each, fact)]:
             put(ended, valid_to=_next_start(ended, believed.values()))
     return changes
+
+
+def _without_sources(one: Said, undone: frozenset[EpisodeId]) -> Said | None:
+    """The claim as others tell it; None where nobody else does."""
+    left = tuple(each for each in one.claim.sources if each not in undone)
+    return replace(one, claim=replace(one.claim, sources=left)) if left else None
+
+
+def _left(fact: Fact, undone: frozenset[EpisodeId]) -> Fact:
+    return replace(fact, sources=tuple(each for each in fact.sources if each not in undone))
 
 
 def _without(fact: Fact, rows: Sequence[Fact], undone: frozenset[EpisodeId]) -> Fact | None:

@@ -10,6 +10,8 @@ from aftermind.faces import addresses
 from aftermind.llm import resolver
 from aftermind.settings import Settings
 
+FILL_SECONDS = 600.0  # for one statement: the first reads every fact of every user
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -27,8 +29,25 @@ def migrate() -> None:
 
 
 async def apply(settings: Settings, url: str) -> str:
-    """Migrate for the embedder that the settings name; the revision that the database has then."""
+    """Migrate for the embedder that the settings name, and fill in what the former release's workers left out since the
+    last time; the revision that the database has then.
+    """
+    from aftermind.db.postgres import PostgresDatabase  # with SQLAlchemy, of no use to other commands
+    from aftermind.stores.postgres.catching_up import words_of_facts
+
     embedder = resolver.embedder(settings)
     dimension = embedder.dimension if embedder else None
     name = embedder.name if embedder else None
-    return await migrations.apply(url, dimension=dimension, embedder=name, language=settings.language)
+    revision = await migrations.apply(url, dimension=dimension, embedder=name, language=settings.language)
+    database = PostgresDatabase(
+        url,
+        timeout_seconds=FILL_SECONDS,
+        connect_timeout_seconds=settings.db_connect_timeout_seconds,
+        pool_size=1,
+        application_name="aftermind-migrate",
+    )
+    try:
+        await words_of_facts(database)
+    finally:
+        await database.close()
+    return revision

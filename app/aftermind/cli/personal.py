@@ -116,6 +116,7 @@ def remains(
     _check(user, anonymous=anonymous)
 
     async def work(memory: Memory) -> Remains:
+        await console.looked(memory, Action.READ, user=user, namespace=namespace, by="remains", texts=len(texts or ()))
         return await memory.remains(*(texts or ()), user_id=user, namespace=namespace)
 
     found = console.with_memory(work)

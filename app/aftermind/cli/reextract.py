@@ -97,6 +97,7 @@ async def _foresee(memory: Memory, plan: ReplayPlan, sample: int) -> None:
         )
     finally:
         await memory.replays.abort(plan.id, note="a dry run")
+    await memory.replays.looked(plan.id)
     changed = [each for each in found if each.added or each.superseded or each.error]
     out.print(_changes(changed) if changed else "Nothing would change.")
     added, gone = sum(len(each.added) for each in found), sum(len(each.superseded) for each in found)

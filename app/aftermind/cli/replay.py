@@ -143,7 +143,12 @@ def estimate(plan_id: Plan) -> None:
 @replay.command()
 def shadows(plan_id: Plan) -> None:
     """Show which facts the sample of a plan would change."""
-    found = console.with_memory(lambda memory: memory.replays.shadows(PlanId(plan_id)))
+
+    async def work(memory: Memory) -> list[Shadow]:
+        await memory.replays.looked(PlanId(plan_id))
+        return await memory.replays.shadows(PlanId(plan_id))
+
+    found = console.with_memory(work)
     out.print(_shadowed(found) if found else "No sample was run; see `aftermind replay plan --shadow`.")
 
 

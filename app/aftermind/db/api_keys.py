@@ -4,9 +4,12 @@ from datetime import datetime
 
 from sqlalchemy import Row, text
 
-from aftermind.db.base import Database
+from aftermind.db.audit import Trail
+from aftermind.db.base import Database, Transaction
 from aftermind.db.transaction import pg
 from aftermind.types.api_key import ApiKey, Right
+from aftermind.types.audit import Action
+from aftermind.types.message import Json
 
 _ADD = text(
     """
@@ -24,10 +27,12 @@ _ANY = text("SELECT aftermind.has_api_keys() AS found")
 
 
 class PostgresApiKeys:
-    """See `aftermind.faces.keys`. All raise `StoreUnavailable`."""
+    """See `aftermind.faces.keys`; a key is made and revoked with an entry in the trail. All raise
+    `StoreUnavailable`.
+    """
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, *, trail: Trail | None = None) -> None:
+        self._database, self._trail = database, trail
 
     async def add(
         self,
@@ -50,6 +55,10 @@ class PostgresApiKeys:
                 secret=secret_sha256,
                 expires_at=expires_at,
             )
+            await self._noted(
+                tx, namespace, {"api_key": key_id, "was": "added", "rights": list(map(str, sorted(rights)))}
+            )
+        await self._told()
         assert row is not None
         return _key(row)
 
@@ -61,7 +70,11 @@ class PostgresApiKeys:
     async def revoke(self, namespace: str, key_id: str) -> bool:
         """Whether there was such a key to revoke."""
         async with self._database.transaction(namespace=namespace) as tx:
-            return await pg(tx).count(_REVOKE, namespace=namespace, id=key_id) == 1
+            was_open = await pg(tx).count(_REVOKE, namespace=namespace, id=key_id) == 1
+            if was_open:
+                await self._noted(tx, namespace, {"api_key": key_id, "was": "revoked"})
+        await self._told()
+        return was_open
 
     async def find(self, key_id: str) -> tuple[ApiKey, bytes] | None:
         """A key of any namespace with the SHA-256 of its secret."""
@@ -74,6 +87,14 @@ class PostgresApiKeys:
         async with self._database.transaction(read_only=True) as tx:
             row = await pg(tx).row(_ANY)
         return bool(row and row.found)
+
+    async def _noted(self, tx: Transaction, namespace: str, said: dict[str, Json]) -> None:
+        if self._trail is not None:
+            await self._trail.append(tx, namespace, Action.KEYS, detail=said)
+
+    async def _told(self) -> None:
+        if self._trail is not None:
+            await self._trail.told()
 
 
 def _key(row: Row[tuple[object, ...]]) -> ApiKey:

@@ -3,13 +3,14 @@
 import asyncio
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import TextClause, text
 
 from aftermind import errors
+from aftermind.db.base import Transaction
 from aftermind.db.postgres import PostgresDatabase
 from aftermind.db.tables import JOBS, SCHEMA
 from aftermind.db.transaction import PgTransaction
@@ -53,21 +54,30 @@ class _Table:
         return set(names) <= {name for name, _ in self.columns}
 
 
-async def in_tables(database: PostgresDatabase, owner: Scope, texts: Sequence[str]) -> list[Place]:
+class Opener(Protocol):
+    """Looks into what lies sealed, where a search by SQL sees nothing."""
+
+    async def found(
+        self, tx: Transaction, table: str, forms: Sequence[str], *, seen: str, given: Mapping[str, Any]
+    ) -> tuple[int, str]:
+        """How many sealed rows hold one of the forms, but for those `seen` already; and why some were not opened."""
+
+
+async def in_tables(database: PostgresDatabase, owner: Scope, texts: Sequence[str], *, opener: Opener) -> list[Place]:
     """A place for each table. Raises `StoreUnavailable`."""
     async with database.transaction(namespace=owner.namespace, read_only=True) as tx:
-        return [await _look(tx, table, owner, texts) for table in await _tables(tx)]
+        return [await _look(tx, table, owner, texts, opener) for table in await _tables(tx)]
 
 
 async def on_replica(
-    database: PostgresDatabase, owner: Scope, texts: Sequence[str], *, after: Watermark | None
+    database: PostgresDatabase, owner: Scope, texts: Sequence[str], *, after: Watermark | None, opener: Opener
 ) -> Place:
     """One place for the whole replica, once it has passed the mark."""
     name = f"replica {database.name}"
     try:
         if after is not None and not await _caught_up(database, after):
             return Place(name=name, missing=f"it is more than {CATCH_UP_SECONDS:g} s behind the primary")
-        tables = await in_tables(database, owner, texts)
+        tables = await in_tables(database, owner, texts, opener=opener)
     except errors.StoreUnavailable as exc:
         return Place(name=name, missing=str(exc))
     return Place(
@@ -76,6 +86,8 @@ async def on_replica(
         found=sum(table.found for table in tables),
         owned=sum(table.owned for table in tables),
         kept="" if any(table.owned and not table.kept for table in tables) else "as on the primary",
+        # Not what only the owner sees: that is said of the primary, and replicas are read as tenants read them.
+        missing=next((table.missing for table in tables if table.looked and table.missing), ""),
     )
 
 
@@ -88,19 +100,23 @@ async def _tables(tx: PgTransaction) -> list[_Table]:
     return [_Table(name=name, columns=columns, is_bound=bound[name]) for name, columns in found.items()]
 
 
-async def _look(tx: PgTransaction, table: _Table, owner: Scope, texts: Sequence[str]) -> Place:
+async def _look(tx: PgTransaction, table: _Table, owner: Scope, texts: Sequence[str], opener: Opener) -> Place:
     name = f"table {table.name}"
     if table.is_bound and not table.has("namespace"):
         return Place(name=name, missing="only the owner of the tables sees it: set AFTERMIND_MIGRATOR_URL")
-    row = await tx.row(_statement(table), **_patterns(texts), namespace=owner.namespace, user=owner.user_column)
+    forms = _forms(texts)
+    patterns = _patterns(forms)
+    row = await tx.row(_statement(table), **patterns, namespace=owner.namespace, user=owner.user_column)
     if row is None:
         raise errors.Bug(f"a count of {table.name} gave no row.")
     rows = f"{row.rows:,} {'rows of the tenant' if table.is_bound else 'rows'}"
-    return Place(name=name, looked=rows, found=row.found, owned=row.owned, kept=KEPT.get(table.name, ""))
+    sealed, missing = await opener.found(tx, table.name, forms, seen=_holds(table), given=patterns)
+    kept = KEPT.get(table.name, "")
+    return Place(name=name, looked=rows, found=row.found + sealed, owned=row.owned, kept=kept, missing=missing)
 
 
-def _statement(table: _Table) -> TextClause:
-    """One pass over the table. Names come from the catalogue, quoted."""
+def _holds(table: _Table) -> str:
+    """Whether the row `t` holds one of `:patterns`, or of `:digits` in its bytes. Names come from the catalogue."""
     textual = [f"t.{_quoted(name)}::text" for name, kind in table.columns if _TEXTUAL.match(kind)]
     binary = [f"encode(t.{_quoted(name)}, 'hex')" for name, kind in table.columns if kind == "bytea"]
     conditions = [
@@ -108,25 +124,33 @@ def _statement(table: _Table) -> TextClause:
         for given, columns in (("patterns", textual), ("digits", binary))
         if columns
     ]
+    given = "CAST(:patterns AS text[]) IS NOT NULL AND CAST(:digits AS text[]) IS NOT NULL"  # both are always named
+    return f"coalesce(({' OR '.join(conditions) or 'false'}) AND {given}, false)"
+
+
+def _statement(table: _Table) -> TextClause:
+    """One pass over the table."""
     owned = "t.namespace = :namespace AND t.user_id = :user" if table.has("namespace", "user_id") else "false"
     if table.name == JOBS.name:
         owned += " AND t.state <> 'forgotten'"
     return text(
         f"""
-        SELECT count(*) AS rows, count(*) FILTER (WHERE {" OR ".join(conditions) or "false"}) AS found,
+        SELECT count(*) AS rows, count(*) FILTER (WHERE {_holds(table)}) AS found,
                count(*) FILTER (WHERE {owned}) AS owned
         FROM {SCHEMA}.{_quoted(table.name)} AS t
-        WHERE CAST(:patterns AS text[]) IS NOT NULL AND CAST(:digits AS text[]) IS NOT NULL
-          AND CAST(:namespace AS text) IS NOT NULL AND CAST(:user AS text) IS NOT NULL
+        WHERE CAST(:namespace AS text) IS NOT NULL AND CAST(:user AS text) IS NOT NULL
         """
     )
 
 
-def _patterns(texts: Sequence[str]) -> dict[str, Any]:  # Any: parameters
-    spelt = {form for each in texts for form in (each, json.dumps(each, ensure_ascii=False)[1:-1])}  # as within JSON
+def _forms(texts: Sequence[str]) -> list[str]:
+    return sorted({form for each in texts for form in (each, json.dumps(each, ensure_ascii=False)[1:-1])})  # as in JSON
+
+
+def _patterns(forms: Sequence[str]) -> dict[str, Any]:  # Any: parameters
     return {
-        "patterns": sorted("%" + re.sub(r"([\\%_])", r"\\\1", form) + "%" for form in spelt),
-        "digits": sorted(f"%{form.encode().hex()}%" for form in spelt),
+        "patterns": ["%" + re.sub(r"([\\%_])", r"\\\1", form) + "%" for form in forms],
+        "digits": [f"%{form.encode().hex()}%" for form in forms],
     }
 
 

@@ -7,6 +7,7 @@ seals; every one opens. One key more, for terms, never changes: search looks up 
 import hashlib
 import secrets
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -20,6 +21,7 @@ from aftermind.db.transaction import pg
 
 FRESH_SECONDS = 2.0  # for so long a process may not know of a new key; whoever changes keys waits for longer
 TERMS = "terms"
+RINGS_KEPT = 4_096  # namespaces of which a process keeps keys, a kilobyte each: those that it looked at last
 
 _KEYS = text("SELECT id, generation, state, wrapped FROM aftermind.data_keys WHERE namespace = :namespace")
 _ADD = text(
@@ -48,7 +50,7 @@ _ORDER = list(KeyState)
 
 @dataclass(slots=True)
 class Ring:
-    """What is known of a namespace's keys. Keys are never forgotten here: a lagging replica may not have them yet."""
+    """What is known of a namespace's keys. None is ever taken out again: a lagging replica may not have it yet."""
 
     keys: dict[str, bytes] = field(default_factory=dict)
     states: dict[str, KeyState] = field(default_factory=dict)
@@ -82,7 +84,7 @@ class Vault:
 
     def __init__(self, masters: Callable[[], tuple[bytes, ...]]) -> None:
         self._masters = masters
-        self._rings: dict[str, Ring] = {}
+        self._rings: OrderedDict[str, Ring] = OrderedDict()  # the one that was looked at last stands last
 
     async def ring(self, tx: Transaction, namespace: str) -> Ring:
         """What is known of a namespace, at most two seconds old. Raises `KeyMissing`."""
@@ -93,7 +95,10 @@ class Vault:
 
     async def load(self, tx: Transaction, namespace: str) -> Ring:
         """Look now. Raises `KeyMissing`."""
-        ring = self._rings.setdefault(namespace, Ring())
+        ring = self._rings.pop(namespace, None) or Ring()
+        self._rings[namespace] = ring
+        while len(self._rings) > RINGS_KEPT:  # what goes is loaded again, as by a process that has just started
+            self._rings.popitem(last=False)
         began = time.monotonic()
         for row in await pg(tx).rows(_KEYS, namespace=namespace):
             state = KeyState(row.state)

@@ -39,14 +39,18 @@ class Looking:
         )
 
     async def _in_postgres(self, owner: Scope, texts: Sequence[str]) -> list[Place]:
+        from aftermind.db.keyfiles import master_keys
         from aftermind.db.remains import in_tables, on_replica  # SQLAlchemy: loaded for those who use Postgres
+        from aftermind.db.vault import Vault
+        from aftermind.stores.postgres.seeking import Seeking
 
+        opener = Seeking(Vault(master_keys(self._settings.encryption_key, self._settings.state_dir)))
         primary = self._open(self._where.owner or self._where.store)
         replicas = [self._open(url) for url in self._where.replicas]
         try:
             mark = await primary.watermark()
-            places = await in_tables(primary, owner, texts)
-            places += [await on_replica(each, owner, texts, after=mark) for each in replicas]
+            places = await in_tables(primary, owner, texts, opener=opener)
+            places += [await on_replica(each, owner, texts, after=mark, opener=opener) for each in replicas]
         finally:
             for each in (primary, *replicas):
                 await each.close()

@@ -112,12 +112,19 @@ class Retention:
             open_archive(archive)  # refuse now what no run could write to
         async with self._db.transaction(namespace=policy.namespace) as tx:
             await self._keeping.put(tx, policy)
+            await self._noted(tx, policy.namespace, _said(policy))
+        await self._told()
         return policy
 
     async def clear(self, *, namespace: str | None = None) -> bool:
         """Keep everything of a namespace from now on; whether it had a policy."""
-        async with self._db.transaction(namespace=self._name(namespace)) as tx:
-            return await self._keeping.drop(tx, self._name(namespace))
+        name = self._name(namespace)
+        async with self._db.transaction(namespace=name) as tx:
+            was_there = await self._keeping.drop(tx, name)
+            if was_there:
+                await self._noted(tx, name, {"was": "cleared"})
+        await self._told()
+        return was_there
 
     async def run(
         self, *, namespace: str | None = None, dry_run: bool = False, seconds: float | None = None
@@ -184,11 +191,29 @@ class Retention:
             return ids, counts
 
         ids, rows = await self._effect(due.owner, delete)
-        if self._trail is not None:
-            await self._trail.told()
+        await self._told()
         gone.rows.update({name: count for name, count in rows.items() if name != "episodes"})
         gone.archived += 0 if archive is None else len(due.ids) + len(facts)
         return len(ids)
 
+    async def _noted(self, tx: Transaction, namespace: str, said: dict[str, Json]) -> None:
+        if self._trail is not None:
+            await self._trail.append(tx, namespace, Action.POLICY, detail=said)
+
+    async def _told(self) -> None:
+        if self._trail is not None:
+            await self._trail.told()
+
     def _name(self, namespace: str | None) -> str:
         return Scope(namespace=self._namespace if namespace is None else namespace).namespace
+
+
+def _said(policy: RetentionPolicy) -> dict[str, Json]:
+    """A policy, for the audit trail."""
+    return {
+        "was": "set",
+        "max_age_seconds": None if policy.max_age is None else policy.max_age.total_seconds(),
+        "max_episodes": policy.max_episodes,
+        "keep_important": policy.keep_important,
+        "archive": policy.archive,
+    }

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -68,9 +68,9 @@ async def _undo(parts: Parts, tx: Transaction, owner: Scope, ids: list[EpisodeId
         why = "no stored message of this user has that id. One that is still on its way can be forgotten."
         raise errors.InvalidQuery("ids", str(missing[0]), why)
     rows = await store.facts(tx, owner, history=True, limit=1_000_000)
-    changes = decided(rows, frozenset(ids), now=now, new_id=_new_id)
+    said = await store.said(tx, owner)
+    changes = decided(rows, frozenset(ids), said=said, owner=owner, now=now, new_id=_new_id)
     await believing.write(store, tx, owner, changes, at=now)
-    await _unsay(parts, tx, owner, frozenset(ids))
     drew_on = await store.drew_on(tx, Tombstone(owner=owner, at=now, ids=frozenset(ids)))
     counts = await store.undo(tx, owner, ids)
     if drew_on.sessions or drew_on.evidence:
@@ -83,14 +83,6 @@ async def _undo(parts: Parts, tx: Transaction, owner: Scope, ids: list[EpisodeId
         traits=counts["traits"],
         dry_run=dry_run,
     )
-
-
-async def _unsay(parts: Parts, tx: Transaction, owner: Scope, undone: frozenset[EpisodeId]) -> None:
-    """Keep no claim that rests on these episodes alone, or the next claim about the same would bring its fact back."""
-    said = [one for one in await parts.store.said(tx, owner) if undone.intersection(one.claim.sources)]
-    left = [(one, tuple(each for each in one.claim.sources if each not in undone)) for one in said]
-    rest = [replace(one, claim=replace(one.claim, sources=sources)) for one, sources in left if sources]
-    await parts.store.keep_said(tx, owner, rest, unsaid=[one.id for one in said])
 
 
 def _new_id() -> FactId:

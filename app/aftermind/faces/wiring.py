@@ -203,7 +203,7 @@ def _of_postgres(
         keeping=PostgresKeeping(vault),
         vault=vault,
         looking=Looking(settings, where),
-        keys=PostgresApiKeys(db),
+        keys=PostgresApiKeys(db, trail=trail),
         gate=providers.gate,
         closing=(
             recall.close,

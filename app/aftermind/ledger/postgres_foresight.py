@@ -65,6 +65,13 @@ _SHADOWS = text(
     WHERE replay_plan_id = :plan AND kind = 'shadow' ORDER BY created_at, id
     """
 )
+# Sorted by tenant, as other entries of several trails are.
+_SHOWN = text(
+    """
+    SELECT DISTINCT namespace, user_id FROM aftermind.jobs
+    WHERE replay_plan_id = :plan AND kind = 'shadow' ORDER BY namespace, user_id
+    """
+)
 
 
 async def estimate(tx: Transaction, plan: ReplayPlan) -> Estimate:
@@ -80,6 +87,11 @@ async def shadow(tx: Transaction, plan_id: PlanId, *, sample: int) -> list[JobId
 async def shadows(tx: Transaction, plan_id: PlanId) -> list[Shadow]:
     """See `Replays.shadows`."""
     return [_shadow(row) for row in await pg(tx).rows(_SHADOWS, plan=plan_id)]
+
+
+async def shown(tx: Transaction, plan_id: PlanId) -> list[tuple[str, str | None]]:
+    """Whose memory the shadow runs of a plan show, by namespace and user."""
+    return [(row.namespace, row.user_id or None) for row in await pg(tx).rows(_SHOWN, plan=plan_id)]
 
 
 def _estimate(plan: ReplayPlan, rows: Sequence[Row[Any]]) -> Estimate:

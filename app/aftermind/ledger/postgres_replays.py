@@ -117,13 +117,27 @@ class PostgresReplays:
     async def shadow(self, plan_id: PlanId, *, sample: int = SHADOWS) -> list[JobId]:
         """Put in jobs that run a sample of the items without writing. Only extractions have something to show."""
         async with self._database.transaction() as tx:
-            await self._required(tx, plan_id)
-            return await foresight.shadow(tx, plan_id, sample=sample)
+            plan = await self._required(tx, plan_id)
+            asked = await foresight.shadow(tx, plan_id, sample=sample)
+            if asked:
+                await self._noted(tx, plan, "shadow")
+        await self._told()
+        return asked
 
     async def shadows(self, plan_id: PlanId) -> list[Shadow]:
         """What the shadow runs of a plan found so far."""
         async with self._database.transaction(read_only=True) as tx:
             return await foresight.shadows(tx, plan_id)
+
+    async def looked(self, plan_id: PlanId, *, actor: str | None = None) -> None:
+        """Record that somebody is shown what the shadow runs of a plan found."""
+        if self._trail is None:
+            return
+        async with self._database.transaction() as tx:
+            for namespace, user_id in await foresight.shown(tx, plan_id):
+                said: dict[str, Json] = {"by": "shadows", "plan": plan_id}
+                await self._trail.append(tx, namespace, Action.READ, user_id=user_id, actor=actor, detail=said)
+        await self._told()
 
     async def start(self, plan_id: PlanId, *, rate: float | None = None) -> ReplayPlan:
         """Let a draft or a paused plan run."""
@@ -179,18 +193,21 @@ class PostgresReplays:
             plan = await self._required(tx, plan_id)
             if not moved.rowcount:
                 raise errors.ReplayConflict(plan_id, plan.state, to)
-            await self._noted(tx, plan, to)
-        if self._trail is not None:
-            await self._trail.told()
+            await self._noted(tx, plan, to.value)
+        await self._told()
         return plan
 
-    async def _noted(self, tx: Transaction, plan: ReplayPlan, to: PlanState) -> None:
+    async def _told(self) -> None:
+        if self._trail is not None:
+            await self._trail.told()
+
+    async def _noted(self, tx: Transaction, plan: ReplayPlan, to: str) -> None:
         """An entry in the trail of each tenant whose jobs the plan holds."""
         if self._trail is None:
             return
         for row in await pg(tx).rows(_TENANTS, plan=plan.id):
             said: dict[str, Json] = {"plan": plan.id, "name": plan.name, "reason": plan.reason, "by": plan.actor}
-            said |= {"jobs": row.jobs, "is": to.value}
+            said |= {"jobs": row.jobs, "is": to}
             await self._trail.append(tx, row.namespace, Action.REPLAY, detail=said)
 
     async def _required(self, tx: Transaction, plan_id: PlanId) -> ReplayPlan:

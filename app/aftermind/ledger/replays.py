@@ -107,7 +107,13 @@ class Replays(Protocol):
         """Put in jobs that run a sample of the items without writing; see `shadows` for what they found."""
 
     async def shadows(self, plan_id: PlanId) -> list[Shadow]:
-        """What the shadow runs of a plan found so far."""
+        """What the shadow runs of a plan found so far. Whoever shows it to somebody calls `looked` first."""
+
+    async def looked(self, plan_id: PlanId, *, actor: str | None = None) -> None:
+        """Record in the audit trail that somebody is shown what the shadow runs found, an entry for each user.
+
+        `actor` is who (None: who runs this process).
+        """
 
     async def start(self, plan_id: PlanId, *, rate: float | None = None) -> ReplayPlan:
         """Let a draft or a paused plan run. Raises `ReplayConflict` where it is final."""

@@ -9,7 +9,9 @@ from aftermind.types.message import Json
 
 
 class Action(StrEnum):
-    """What was done: memory looked at or taken along, edited or erased; work replayed or discarded; keys changed."""
+    """What was done: memory looked at or taken along, edited or erased; work replayed or discarded; keys changed; or
+    the policy by which a namespace lets go of its memory.
+    """
 
     READ = "read"
     EXPORT = "export"
@@ -18,6 +20,7 @@ class Action(StrEnum):
     REPLAY = "replay"
     DISCARD = "discard"
     KEYS = "keys"
+    POLICY = "policy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -21,7 +22,7 @@ from aftermind.ledger.base import Failure
 from aftermind.ledger.replays import NewPlan
 from aftermind.types import JobKind
 from aftermind.types.audit import AuditReport
-from aftermind.types.replay import JobFilter
+from aftermind.types.replay import JobFilter, ReplayMode
 from aftermind_tasks.runtime import open_runtime
 from aftermind_workers.janitor import Janitor
 from tests.fundamentals.conftest import as_environment
@@ -294,12 +295,13 @@ async def test_erasures_discards_and_replays_leave_an_entry_each(opened: Opened,
         listed = await learnt.memory.audit.listed()
         [report] = await learnt.memory.audit.verify()
 
-    assert [str(each.action) for each in listed] == ["discard", "replay", "erase", "erase"]
+    assert [str(each.action) for each in listed] == ["discard", "replay", "erase", "policy", "erase"]
     assert (listed[0].actor, listed[0].detail) == ("ada", {"jobs": 1, "note": "a test"})
     assert listed[1].detail["by"] == "bob"
     assert listed[1].detail["reason"] == "mended"
     assert (listed[2].user_id, listed[2].detail) == (user, {"session_id": "s1"})
-    assert listed[3].detail == {"by": "retention", "ids": 1}
+    assert (listed[3].detail["was"], listed[3].detail["max_age_seconds"]) == ("set", 90 * DAY.total_seconds())
+    assert listed[4].detail == {"by": "retention", "ids": 1}
     assert report.is_whole
 
 
@@ -315,3 +317,94 @@ async def test_a_screen_is_shown_after_an_entry_says_who_looks(
     of_alice = [(each.actor, str(each.action), each.detail) for each in await memory.audit.listed(user_id="alice")]
 
     assert of_alice == [("web", "read", {"by": "/memory/blocks"})], "looked at again within a minute: one entry"
+
+
+async def test_changes_of_a_policy_and_of_service_keys_leave_an_entry_each(memory: Memory) -> None:
+    before = len(await memory.audit.listed())
+    await memory.retention.set(max_episodes=10, keep_important=True, archive="/tmp/archive")
+    assert await memory.retention.clear()
+    assert not await memory.retention.clear(), "there was none: nothing changed"
+    key, secret = await memory.keys.create("dashboard", rights=["read"])
+    assert await memory.keys.revoke(key.id)
+    assert not await memory.keys.revoke(key.id)
+
+    entries = (await memory.audit.listed())[before:]
+
+    policy = {"max_age_seconds": None, "max_episodes": 10, "keep_important": True, "archive": "/tmp/archive"}
+    assert [(str(each.action), each.detail) for each in entries] == [
+        ("policy", {"was": "set", **policy}),
+        ("policy", {"was": "cleared"}),
+        ("keys", {"api_key": key.id, "was": "added", "rights": ["read"]}),
+        ("keys", {"api_key": key.id, "was": "revoked"}),
+    ]
+    assert secret not in str(entries)
+    assert (await verified(memory)).is_whole
+
+
+@pytest.mark.parametrize("what", ["retention", "key"])
+async def test_a_policy_or_a_key_changes_with_its_entry_or_not_at_all(
+    memory: Memory, database: Database, what: str
+) -> None:
+    psql(database.admin_url, "REVOKE INSERT ON aftermind.audit FROM aftermind_app")
+
+    with pytest.raises(errors.NotAllowed):
+        await (memory.retention.set(max_episodes=10) if what == "retention" else memory.keys.create("dashboard"))
+
+    assert await memory.retention.get() is None
+    assert await memory.keys.list() == []
+
+
+async def test_whoever_draws_facts_anew_is_recorded_and_so_is_who_sees_what_would_change(
+    opened: Opened, user: str
+) -> None:
+    async with opened() as learnt:
+        replays = learnt.memory.replays
+        await learnt.learn(user, ["I like tea."])
+        await learnt.learn("somebody else", ["I like jazz."])
+        plan = await replays.plan(
+            JobFilter(namespace="default"),
+            NewPlan(name="reextract", reason="a better prompt", actor="bob", mode=ReplayMode.REEXTRACT),
+        )
+        asked = await replays.shadow(plan.id)
+        assert await replays.shadow(plan.id) == [], "nothing more to ask: no entry"
+        assert len(await replays.shadows(plan.id)) == 2, "asking for what was found leaves no entry by itself"
+        await replays.looked(plan.id, actor="ada")
+        await replays.start(plan.id)
+
+        entries = await learnt.memory.audit.listed()
+
+        told = {"plan": plan.id, "name": "reextract", "reason": "a better prompt", "by": "bob", "jobs": 2}
+        seen = {"by": "shadows", "plan": plan.id}
+        assert len(asked) == 2
+        assert [(str(each.action), each.user_id, each.detail) for each in entries] == [
+            ("replay", None, {**told, "is": "shadow"}),
+            *(("read", name, seen) for name in sorted((user, "somebody else"))),
+            ("replay", None, {**told, "is": "running"}),
+        ]
+        assert [each.actor for each in entries[1:3]] == ["ada", "ada"]
+
+
+async def test_the_command_records_who_looks_for_what_is_left_and_at_what_would_change(
+    opened: Opened, settings: Settings, user: str, tmp_path: Path
+) -> None:
+    async with opened(redis_prefix=PREFIX) as learnt:
+        await learnt.learn(user, ["I like tea."])
+        plan = await learnt.memory.replays.plan(
+            JobFilter(namespace="default"), NewPlan(name="again", reason="why", actor="bob", mode=ReplayMode.REEXTRACT)
+        )
+        await learnt.memory.replays.shadow(plan.id)
+    env = {**os.environ, **as_environment(settings)}
+    for command in (["replay", "shadows", plan.id], ["remains", "--user", user, "--text", "tea", "--text", "jazz"]):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "aftermind.cli", *command, env=env, cwd=tmp_path, stdout=asyncio.subprocess.PIPE
+        )
+        said, _ = await process.communicate()
+        assert said
+
+    async with Memory(settings=settings) as memory:
+        entries = [each for each in await memory.audit.listed() if each.action == "read"]
+
+    assert [(each.user_id, each.detail) for each in entries] == [
+        (user, {"by": "shadows", "plan": plan.id}),
+        (user, {"by": "remains", "texts": 2}),
+    ]

@@ -9,7 +9,7 @@ import pytest
 from pydantic import SecretStr
 
 from aftermind import Memory, errors
-from aftermind.db import sealing
+from aftermind.db import sealing, vault
 from aftermind.db.vault import FRESH_SECONDS
 from tests.integration.learning.test_forgetting import places
 from tests.support.learning import Learning
@@ -254,3 +254,64 @@ async def test_nothing_is_unreadable_while_everything_is_sealed_anew(learnt: Lea
     assert left == set()
     prefix = f"SELECT count(*) FROM aftermind.episodes WHERE NOT starts_with(content, '{sealing.prefix_of('k3')}')"
     assert psql(learnt.owner.url, prefix) == "0"
+
+
+async def test_what_is_sealed_is_opened_to_look_for_what_remains(opened: Opened, user: str, database: Database) -> None:
+    whole = {"migrator_url": database.url, "replica_urls": database.app_replica_urls, "extractor": "rules"}
+    async with opened(**whole) as learnt:
+        memory = learnt.memory
+        await memory.encryption.encrypt(spread_seconds=SOON)
+        await everywhere(learnt, user)
+        await learnt.settle()
+        assert await places(learnt, SECRET) == set(), "no search by SQL sees it"
+
+        left = await memory.remains(SECRET, user_id="somebody else")
+        gone = await memory.forget(user_id=user, prove=True)
+        after = await memory.remains(SECRET, user_id=user)
+
+    found = {place.name for place in left.places if place.found}
+    assert {"table episodes", "table facts", "table claims", "table blocks"} <= found
+    assert any(name.startswith("replica ") for name in found)
+    assert gone.proof is not None
+    assert "table episodes" in {place.name for place in gone.proof.before.places if place.found}
+    assert gone.proof.after.are_none
+    assert after.are_none
+
+
+async def test_what_cannot_be_opened_is_not_called_clean(
+    opened: Opened, user: str, database: Database, tmp_path: Path
+) -> None:
+    async with opened(migrator_url=database.url, replica_urls=database.app_replica_urls) as learnt:
+        await learnt.memory.encryption.encrypt(spread_seconds=SOON)
+        await learnt.memory.blocks.set("human", "Alice.", user_id=user)
+    keyless = {"encryption_key": SecretStr("not that key at all"), "state_dir": tmp_path / "other"}
+    async with opened(migrator_url=database.url, replica_urls=database.app_replica_urls) as learnt:
+        settings = learnt.memory._parts.settings.model_copy(update=keyless)
+        async with Memory(settings=settings) as memory:
+            left = await memory.remains("nobody ever said this", user_id="somebody else")
+
+    unseen = {place.name.split(" at ")[0].split(":")[0]: place.missing for place in left.places if place.missing}
+    assert "1 sealed rows were not opened" in unseen["table blocks"]
+    assert any(name.startswith("replica") for name in unseen)
+    assert not left.are_none
+
+
+async def test_a_process_keeps_the_keys_of_so_many_namespaces_and_loads_others_again(
+    opened: Opened, user: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vault, "RINGS_KEPT", 2)
+    spaces = [f"tenant-{number}" for number in range(5)]
+    async with opened() as learnt:
+        for space in spaces:
+            await learnt.memory.encryption.encrypt(namespace=space, spread_seconds=SOON)
+        for _ in range(2):
+            for space in spaces:
+                await learnt.memory.blocks.set("human", f"of {space}", user_id=user, namespace=space)
+        for space in (*spaces, *reversed(spaces)):
+            [block] = await learnt.memory.blocks.list(user_id=user, namespace=space)
+            assert block.content == f"of {space}"
+        kept = learnt.memory._parts.vault
+
+        assert kept is not None
+        assert len(kept._rings) == 2
+    assert await places(learnt, "of tenant") == set()

@@ -69,6 +69,9 @@ async def test_everything_derived_from_a_message_is_undone(opened: Opened, provi
         history = await memory.history(user_id=user)
         assert [(each.content, each.mark) for each in history] == [("I live in Oslo.", None), (POISON, "undone")]
         assert [each.content for each in await memory.context_window(1_000, user_id=user)] == ["I live in Oslo."]
+        learned = {each.episode_id: (str(each.state), each.reason) for each in await memory.learned(user_id=user)}
+        assert learned[history[-1].id] == ("empty by decision", "undone")
+        assert (await memory.export(user_id=user)).learned[-1].reason == "undone"
         believed = {fact.object for fact in await memory.facts.history(user_id=user)}
         assert believed >= {"Evil Savings", "Gotham"}, "what was believed once can still be asked for"
 
@@ -142,3 +145,38 @@ async def test_what_was_undone_does_not_come_back_with_the_next_claim(
 
         rows = [fact for fact in await learnt.memory.facts.history(user_id=user) if fact.superseded_at is None]
         assert {fact.object for fact in rows} == {"Oslo", "Rome"}
+
+
+async def test_what_a_message_took_back_is_believed_again_at_once(
+    opened: Opened, provider: ScriptedOpenAI, user: str
+) -> None:
+    async with opened() as learnt:
+        memory, denial = learnt.memory, "I never lived in Oslo."
+        provider.script.facts = {"I live in Oslo.": HOME, denial: [{**HOME[0], "operation": "retract"}]}
+        await learnt.learn(user, ["I live in Oslo."])
+        receipt = await learnt.learn(user, [denial])
+        assert await memory.facts.query(user_id=user) == []
+
+        foreseen = await memory.undo(*receipt.episode_ids, user_id=user, dry_run=True)
+        assert await memory.facts.query(user_id=user) == []
+        done = await memory.undo(*receipt.episode_ids, user_id=user)
+
+        assert [fact.object for fact in foreseen.restored] == [fact.object for fact in done.restored] == ["Oslo"]
+        [fact] = await memory.facts.query(user_id=user)
+        assert (fact.object, fact.valid_to) == ("Oslo", None)
+        told = await memory.facts.why(fact, user_id=user)
+        assert told is not None
+        assert [episode.content for episode in told.episodes] == ["I live in Oslo."]
+        assert "Oslo" in (await memory.recall("Where do I live?", user_id=user, load=["facts"])).text
+
+
+async def test_a_memory_of_one_process_believes_again_too() -> None:
+    async with Memory("inmemory", extractor="rules", embedder="hash") as memory:
+        for said in ("I live in Oslo.", "I never lived in Oslo."):
+            receipt = await memory.remember(said, user_id="ann")
+            await receipt.extracted(timeout=10)
+        assert await memory.facts.query(user_id="ann") == []
+
+        await memory.undo(*receipt.episode_ids, user_id="ann")
+
+        assert [fact.object for fact in await memory.facts.query(user_id="ann")] == ["Oslo"]

@@ -157,3 +157,28 @@ def test_facts_of_an_earlier_release_count_as_claims_of_themselves() -> None:
     known.hear([claim(3, LIVES, "Bonn", TAKEN_BACK)])
 
     assert known.spans() == [("Oslo", 0, 1), ("Rome", 1, None)]
+
+
+@settings(max_examples=400, deadline=None)
+@given(CLAIMS, st.data())
+def test_after_an_undo_it_is_as_if_those_messages_had_never_come(claims: list[Claim], data: st.DataObject) -> None:
+    undone = data.draw(st.lists(st.sampled_from(claims), unique_by=id, min_size=1))
+    known, without = Believing(), Believing()
+    for one in claims:
+        known.hear([one])
+    for one in claims:
+        if one not in undone:
+            without.hear([one])
+
+    known.undo(*(source for one in undone for source in one.sources))
+    after = known.beliefs()
+    known.hear([claim(20, "works_at", "Oslo")])
+    without.hear([claim(20, "works_at", "Oslo")])
+
+    assert unweighed(after) == unweighed(known.beliefs() - {each for each in known.beliefs() if each[0] == "works_at"})
+    assert unweighed(known.beliefs()) == unweighed(without.beliefs())
+
+
+def unweighed(beliefs: set[tuple[object, ...]]) -> set[tuple[object, ...]]:
+    """Beliefs but for their strength: the store lowers it with the sources that go."""
+    return {(*about, sources) for *about, _, sources in beliefs}

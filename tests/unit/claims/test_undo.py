@@ -8,6 +8,7 @@ from aftermind.claims.decide import Changes, decide
 from aftermind.claims.undo import undo
 from aftermind.types import EpisodeId, Fact, FactId, Scope
 from aftermind.types.claim import Claim, Operation
+from tests.support.believing import Believing
 
 OWNER = Scope(user_id="alice")
 FIRST, POISON, THIRD = (EpisodeId(UUID(int=number)) for number in (1, 2, 3))
@@ -36,7 +37,7 @@ class Believer:
         )
 
     def undo(self, *episodes: EpisodeId) -> Changes:
-        changes = undo(list(self.rows.values()), frozenset(episodes), now=DAYS[8], new_id=self._new)
+        changes = undo(list(self.rows.values()), frozenset(episodes), owner=OWNER, now=DAYS[8], new_id=self._new)
         self.write(changes, DAYS[8])
         return changes
 
@@ -139,3 +140,36 @@ def test_what_it_only_took_back_cannot_be_told_from_the_rows() -> None:
     user.told(1, POISON, "lives_in", "Oslo", operation=Operation.RETRACT)
 
     assert not user.undo(POISON)
+
+
+def test_what_it_only_took_back_is_believed_again_where_claims_were_kept() -> None:
+    user = Believing()
+    user.hear([claim(0, FIRST)])
+    user.hear([claim(1, POISON, operation=Operation.RETRACT)])
+    assert user.facts() == []
+
+    user.undo(POISON)
+
+    assert [(fact.object, fact.valid_from, fact.valid_to) for fact in user.facts()] == [("Oslo", DAYS[0], None)]
+
+
+def test_what_somebody_took_back_beside_it_stays_taken_back() -> None:
+    user = Believing()
+    user.hear([claim(0, FIRST)])
+    user.hear([claim(1, POISON, operation=Operation.RETRACT)])
+    user.hear([claim(2, THIRD, operation=Operation.RETRACT)])
+
+    user.undo(POISON)
+
+    assert user.facts() == []
+
+
+def claim(day: int, source: EpisodeId, **more: object) -> Claim:
+    return Claim(
+        subject="user",
+        predicate="lives_in",
+        object="Oslo",
+        said_at=DAYS[day],
+        sources=(source,),
+        **more,  # type: ignore[arg-type]
+    )

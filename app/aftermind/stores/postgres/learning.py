@@ -10,6 +10,7 @@ from aftermind.db.tables import EPISODES, UNPROFILED
 from aftermind.db.transaction import pg
 from aftermind.db.vault import Vault
 from aftermind.stores.base import DrewOn, Tombstone, UserInfo
+from aftermind.stores.postgres.mining import outcome_of
 from aftermind.stores.postgres.rows import episode_of
 from aftermind.stores.postgres.sealed import open_episodes
 from aftermind.types import Episode, EpisodeId, JobId, Learned, LearnedState, Scope
@@ -167,7 +168,7 @@ class PostgresLearning:
                 episode_id=EpisodeId(row.id),
                 session_id=row.session_id,
                 occurred_at=row.occurred_at,
-                state=LearnedState.of(row.outcome, row.state),
+                state=LearnedState.of(outcome_of(row.outcome) if row.outcome else None, row.state),
                 reason=row.reason if row.outcome else (row.why or (str(row.state) if row.state else "no job waits")),
                 facts=row.facts or 0,
                 extractor=row.extractor,

@@ -72,7 +72,7 @@ async def outcomes(tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> l
     return [
         MiningOutcome(
             episode_id=EpisodeId(row.episode_id),
-            outcome=Mined(row.outcome),
+            outcome=outcome_of(row.outcome),
             extractor=row.extractor,
             reason=row.reason,
             facts=row.facts,
@@ -98,3 +98,8 @@ async def mined_in(tx: Transaction, owner: Scope, job_id: JobId) -> list[Episode
         .order_by(episodes.position, episodes.id)
     )
     return [episode_of(owner, row) for row in (await pg(tx).execute(wanted)).all()]
+
+
+def outcome_of(stored: str) -> Mined:
+    """The outcome as it is kept in a row; an undo of the former release wrote one otherwise."""
+    return Mined.EMPTY if stored == "empty" else Mined(stored)

@@ -49,7 +49,7 @@ TABLES = (
     Table(name="summaries", row="session_id", kind="text", column="text"),
     Table(name="profile_traits", row="name", kind="text", column="value", json=True),
 )
-_PLACES = {
+PLACES = {  # what a text of each table is bound to
     "episodes": sealed.place_of_episode,
     "facts": sealed.place_of_fact,
     "claims": sealed.place_of_claim,
@@ -153,7 +153,7 @@ def _fresh(
     vault: Vault, ring: Any, namespace: str, table: Table, row: Row[Any], language: str
 ) -> tuple[str, str | None]:  # Any: `Ring`, and a row of `_NEXT`
     owner = Scope(namespace=namespace, user_id=row.user_id or None)
-    where = _PLACES[table.name](owner, row.row)
+    where = PLACES[table.name](owner, row.row)
     if table.json:
         is_sealed = row.said is not None and sealing.is_sealed(row.said)
         is_escaped = row.said is not None and row.said.startswith(sealing.ESCAPED)

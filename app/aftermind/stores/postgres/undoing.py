@@ -6,6 +6,7 @@ from sqlalchemy import text
 
 from aftermind.db.base import Transaction
 from aftermind.db.transaction import pg
+from aftermind.stores.base import Mined
 from aftermind.types import EpisodeId, Scope
 from aftermind.types.message import UNDONE
 
@@ -30,7 +31,7 @@ _UNDO = text(
         UPDATE aftermind.facts SET strength = greatest(1, strength - 1)
         WHERE {_OWNED} AND id IN (SELECT fact_id FROM unsourced) RETURNING id
     ), mined AS (
-        UPDATE aftermind.extractions SET outcome = 'empty', reason = :mark, facts = 0, at = now()
+        UPDATE aftermind.extractions SET outcome = :empty, reason = :mark, facts = 0, at = now()
         WHERE {_OWNED} AND episode_id = ANY(CAST(:ids AS uuid[])) RETURNING episode_id
     ), unprofiled AS (
         DELETE FROM aftermind.unprofiled WHERE {_OWNED} AND episode_id = ANY(CAST(:ids AS uuid[])) RETURNING episode_id
@@ -53,5 +54,7 @@ _UNDO = text(
 
 async def undo(tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> dict[str, int]:
     """See `Store.undo`."""
-    row = await pg(tx).row(_UNDO, namespace=owner.namespace, user=owner.user_column, ids=list(ids), mark=UNDONE)
+    row = await pg(tx).row(
+        _UNDO, namespace=owner.namespace, user=owner.user_column, ids=list(ids), mark=UNDONE, empty=Mined.EMPTY.value
+    )
     return {"traits": 0, "summaries": 0} if row is None else {"traits": row.traits, "summaries": row.summaries}

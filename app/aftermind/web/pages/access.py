@@ -117,17 +117,29 @@ async def record(
     """Add to the audit trail who looks at or edits whose memory. A look that is repeated is one a minute."""
     if not viewer.memory.keeps_audit:
         return
+    said: dict[str, Json] = {"by": request.url.path, **detail}
+
+    async def add() -> None:
+        audit = viewer.memory.audit
+        await audit.record(action, user_id=user_id, namespace=namespace, actor=viewer.actor, detail=said)
+
+    if action is Action.READ:
+        await once(request, (viewer.actor, namespace, user_id, request.url.path, *detail.values()), add)
+    else:
+        await add()
+
+
+async def once(request: Request, what: object, work: Callable[[], Awaitable[None]]) -> None:
+    """Do it, unless the same was done within a minute. What raised was not done."""
     if not hasattr(request.app.state, "looked"):
         request.app.state.looked = {}
     seen: dict[object, float] = request.app.state.looked
-    key = (viewer.actor, namespace, user_id, request.url.path, *detail.values())
-    if action is Action.READ and time.monotonic() - seen.get(key, float("-inf")) < AGAIN_SECONDS:
+    if time.monotonic() - seen.get(what, float("-inf")) < AGAIN_SECONDS:
         return
-    said: dict[str, Json] = {"by": request.url.path, **detail}
-    await viewer.memory.audit.record(action, user_id=user_id, namespace=namespace, actor=viewer.actor, detail=said)
+    await work()
     if len(seen) > MOST_KNOWN:
         seen.clear()
-    seen[key] = time.monotonic()
+    seen[what] = time.monotonic()
 
 
 Owner = Annotated[Whose, Depends(recorded)]

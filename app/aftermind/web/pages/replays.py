@@ -1,5 +1,6 @@
 """Replays: freeze dead letters into a plan, look at what it would do, start it and watch it."""
 
+from functools import partial
 from typing import Annotated
 
 import orjson
@@ -11,7 +12,7 @@ from aftermind.ledger.replays import CONCURRENCY, RATE, NewPlan
 from aftermind.types import JobKind, Json
 from aftermind.types.replay import ItemState, PlanId, ReplayMode, ReplayPlan
 from aftermind.web.pages import frame
-from aftermind.web.pages.access import OPERATES, Seen, Viewer
+from aftermind.web.pages.access import OPERATES, Seen, Viewer, once
 from aftermind.web.pages.dead import Asked
 
 ITEMS = 50
@@ -51,7 +52,7 @@ async def shown(request: Request, viewer: Seen, plan: Annotated[str, Query()]) -
     return frame.page(
         request,
         "replay.html",
-        await _progress(viewer, found),
+        await _progress(request, viewer, found),
         here="dead",
         estimate=estimate,
         can_shadow=estimate is not None and JobKind.EXTRACT in estimate.by_kind,
@@ -65,7 +66,7 @@ async def progress(request: Request, viewer: Seen, plan: Annotated[str, Query()]
     `was` is the state that the page was drawn with: what can be done in another one is another page.
     """
     found = await _plan(viewer, plan)
-    answer = frame.page(request, "_replay.html", await _progress(viewer, found))
+    answer = frame.page(request, "_replay.html", await _progress(request, viewer, found))
     if was and was != found.state:
         answer.headers["HX-Refresh"] = "true"
     return answer
@@ -99,15 +100,18 @@ async def shadow(viewer: Seen, plan: Annotated[str, Form()]) -> RedirectResponse
     return _to(plan)
 
 
-async def _progress(viewer: Viewer, found: ReplayPlan) -> dict[str, object]:
+async def _progress(request: Request, viewer: Viewer, found: ReplayPlan) -> dict[str, object]:
     replays = viewer.memory.replays
+    shadows = await replays.shadows(found.id)
+    if any(each.added or each.superseded or each.error for each in shadows):
+        await once(request, (viewer.actor, found.id), partial(replays.looked, found.id, actor=viewer.actor))
     ended = sum(found.counts.get(state, 0) for state in (ItemState.DONE, ItemState.FAILED, ItemState.SKIPPED))
     return {
         "plan": found,
         "ended": ended,
         "is_moving": not found.state.is_final or found.counts.get(ItemState.REPLAYED, 0) > 0,
         "items": await replays.items(found.id, limit=ITEMS),
-        "shadows": await replays.shadows(found.id),
+        "shadows": shadows,
         "states": list(ItemState),
     }
 

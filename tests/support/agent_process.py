@@ -1,0 +1,57 @@
+"""An agent in a process of its own, of whichever release its PYTHONPATH names: JSON lines of what to do on stdin, one
+answer each on stdout. Run as a file; it imports `aftermind` alone."""
+
+import asyncio
+import json
+import sys
+from typing import Any  # Any: what JSON says
+
+from aftermind import Memory
+
+SECONDS = 60.0  # for a turn to get so far
+
+
+async def answer(memory: Memory, asked: dict[str, Any], receipts: list[Any]) -> object:
+    """What came of one line."""
+    owner = {"user_id": asked["user"]}
+    match asked["do"]:
+        case "remember":
+            receipts.append(await memory.remember(asked["text"], session_id=asked["session"], **owner))
+            return True
+        case "learn":
+            receipt = await memory.remember(asked["text"], session_id=asked["session"], accept=asked["accept"], **owner)
+            await receipt.stored(timeout=SECONDS)
+            await receipt.embedded(timeout=SECONDS)
+            await receipt.extracted(timeout=SECONDS)
+            return str(receipt.job_id)
+        case "recall":
+            block = await memory.recall(asked["text"], **owner)
+            return {"text": block.text, "degraded": block.degraded}
+        case "history":
+            return [episode.content for episode in await memory.history(limit=10_000, **owner)]
+        case "facts":
+            rows = await memory.facts.history(**owner)
+            return [[fact.predicate, fact.object] for fact in rows if fact.superseded_at is None]
+        case "forget":
+            return dict((await memory.forget(session_id=asked["session"] or None, **owner)).rows)
+        case "undo":
+            (episode,) = [each for each in await memory.history(**owner) if each.content == asked["text"]]
+            return [fact.object for fact in (await memory.undo(episode.id, **owner)).retracted]
+    raise ValueError(asked["do"])
+
+
+async def main() -> None:
+    """Answer until stdin ends; an error is an answer too."""
+    async with Memory() as memory:
+        receipts: list[Any] = []
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            try:
+                told = {"answer": await answer(memory, json.loads(line), receipts)}
+            except Exception as exc:  # the edge: the test is to see it
+                told = {"failed": f"{type(exc).__name__}: {exc}"}
+            sys.stdout.write(json.dumps(told) + "\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
