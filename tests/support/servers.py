@@ -1,7 +1,7 @@
 """The servers of the test suite: a primary, a streaming replica and a Valkey, run by the embedded stack's own code.
 
 Every xdist worker has its own (they start in 1.5 s; sharing them would need locks and share their faults too).
-A test gets its own database, copied from a migrated template, and an emptied Redis.
+A test gets its own database, copied from a migrated template or emptied after another test, and an emptied Redis.
 """
 
 import asyncio
@@ -22,6 +22,7 @@ import redis
 from aftermind.db import migrate as schema
 from aftermind.errors import StackError
 from aftermind.stack import Endpoints, Stack, binaries
+from tests.support import recycling
 from tests.support.waiting import wait_until_sync
 
 TEMPLATE = "aftermind_template"
@@ -49,6 +50,7 @@ class Servers:
     def __init__(self, stack: Stack, endpoints: Endpoints) -> None:
         self.stack = stack
         self.endpoints = endpoints
+        self._emptied: list[Database] = []
 
     @property
     def redis_url(self) -> str:
@@ -58,10 +60,14 @@ class Servers:
     def make_template(self) -> None:
         """Migrate a database once, for every test's own to be copied from."""
         psql(self.endpoints.admin_url, f"CREATE DATABASE {TEMPLATE} OWNER aftermind")
-        migrate(self._database(TEMPLATE).url)
+        template = self._database(TEMPLATE)
+        migrate(template.url)
+        psql(template.admin_url, *recycling.REMEMBER)
 
     def create_database(self) -> Database:
-        """A fresh copy of the template, there on the replica too."""
+        """A migrated, empty database, there on the replica too."""
+        if self._emptied:
+            return self._emptied.pop()
         name = f"test_{secrets.token_hex(6)}"
         create = f"CREATE DATABASE {name} TEMPLATE {TEMPLATE} OWNER aftermind"
         lsn = psql(self.endpoints.admin_url, create, "SELECT pg_current_wal_flush_lsn()")
@@ -70,8 +76,17 @@ class Servers:
         return self._database(name)
 
     def drop_database(self, database: Database) -> None:
-        """Remove a test's database, whoever is still connected."""
-        psql(self.endpoints.admin_url, f"DROP DATABASE IF EXISTS {database.name} WITH (FORCE)")
+        """Take a test's database back, whoever is still connected: emptied for the next, if its schema is as it was."""
+        try:
+            is_pristine, lsn = recycling.answer_of(psql(database.admin_url, *recycling.EMPTY))
+            for url in database.replica_admin_urls:
+                psql(url, recycling.DISCONNECT, recycling.FOLLOW.format(lsn=lsn))
+        except AssertionError:  # the schema is not even there
+            is_pristine = False
+        if is_pristine:
+            self._emptied.append(database)
+        else:
+            psql(self.endpoints.admin_url, f"DROP DATABASE IF EXISTS {database.name} WITH (FORCE)")
 
     def empty_redis(self) -> None:
         """Forget every key of every Redis database."""

@@ -85,7 +85,7 @@ class Janitor:
         age = timedelta(days=self.runtime.settings.tombstone_retention_days)
         is_more = False
         for namespace in await pruning.namespaces(self.runtime.db):
-            is_more = is_more or await self._batches(
+            is_more |= await self._batches(
                 lambda namespace=namespace: self._own(  # type: ignore[misc]  # mypy cannot type a default
                     lambda tx: pruning.tombstones(tx, namespace, older_than=age, limit=BATCH_ROWS), namespace
                 )
@@ -98,7 +98,7 @@ class Janitor:
             names = await trail.namespaces(tx)
         is_more = False
         for name in names:
-            is_more = is_more or await self._batches(
+            is_more |= await self._batches(
                 lambda name=name: self._own(  # type: ignore[misc]  # as above
                     lambda tx: trail.prune(tx, name, older_than=age, limit=BATCH_ROWS), name
                 )

@@ -1,71 +1,59 @@
-"""The `aftermind` command: one module a family of commands, collected here."""
+"""The `aftermind` command: one module a family of commands. Only the family that is asked for is loaded."""
 
 import sys
+from collections.abc import Iterable, Mapping
+from importlib import import_module
 
 import typer
 
 from aftermind import errors
-from aftermind.cli import (
-    ask,
-    audit,
-    console,
-    dead,
-    demo,
-    doctor,
-    encryption,
-    health,
-    ingest,
-    keys,
-    learned,
-    migrate,
-    personal,
-    redis_acl,
-    reextract,
-    replay,
-    retention,
-    stack,
-    web,
-    webhooks,
-    worker,
-)
+from aftermind.cli import console
 
-app = typer.Typer(
-    name="aftermind",
-    help="Agent memory whose writes happen after the answer.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-)
-for family in (
-    stack,
-    ingest,
-    ask,
-    learned,
-    personal,
-    dead,
-    replay,
-    retention,
-    audit,
-    encryption,
-    reextract,
-    worker,
-    web,
-    keys,
-    webhooks,
-    migrate,
-    redis_acl,
-    doctor,
-    health,
-    demo,
-):
-    family.register(app)
+# The commands of each module, in the order of `aftermind --help`. To load all of them takes a second.
+FAMILIES: Mapping[str, tuple[str, ...]] = {
+    "stack": ("up", "down", "status", "stack"),
+    "ingest": ("ingest",),
+    "ask": ("recall", "facts", "events"),
+    "learned": ("learned", "costs", "undo"),
+    "personal": ("export", "forget", "remains"),
+    "dead": ("dead",),
+    "replay": ("replay",),
+    "retention": ("retention",),
+    "audit": ("audit",),
+    "encryption": ("encrypt", "rotate-keys"),
+    "reextract": ("reextract",),
+    "worker": ("worker", "reconciler", "flower"),
+    "web": ("web",),
+    "keys": ("keys",),
+    "webhooks": ("webhooks",),
+    "migrate": ("migrate",),
+    "redis_acl": ("redis-acl",),
+    "doctor": ("doctor",),
+    "health": ("health",),
+    "demo": ("demo",),
+}
+
+
+def app_of(families: Iterable[str] = FAMILIES) -> typer.Typer:
+    """The command with these families of it."""
+    app = typer.Typer(
+        name="aftermind",
+        help="Agent memory whose writes happen after the answer.",
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_root)  # one command alone is still asked for by its name
+    for family in families:
+        import_module(f"aftermind.cli.{family}").register(app)
+    return app
 
 
 def main() -> None:
     """Run the command. An error of ours is one line on stderr and exit code 2, never a traceback."""
     try:
-        app()
+        app_of(_needed(sys.argv[1:]))()
     except errors.Bug:
         raise
     except errors.AftermindError as exc:
@@ -74,3 +62,13 @@ def main() -> None:
     except BrokenPipeError:  # `aftermind facts | head`
         sys.stderr.close()
         sys.exit(0)
+
+
+def _root() -> None:
+    """Agent memory whose writes happen after the answer."""
+
+
+def _needed(argv: list[str]) -> Iterable[str]:
+    """The family that has the command of a command line; all of them for help and for what is no command."""
+    found = [family for family, commands in FAMILIES.items() if argv and argv[0] in commands]
+    return found or FAMILIES

@@ -5,16 +5,18 @@ import signal
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from aftermind.memory import Memory
 from aftermind.settings import Settings
 from aftermind.types import Json
 from aftermind.types.audit import Action
+
+if TYPE_CHECKING:  # it loads SQLAlchemy and NumPy, which not every command needs
+    from aftermind.memory import Memory
 
 T = TypeVar("T")
 FAILED = 2  # exit code of a command that could not do what was asked; 1 is "did it, with something to report"
@@ -41,8 +43,9 @@ def settings() -> Settings:
     return Settings()  # type: ignore[call-arg]  # every field has a default; pydantic's plugin is not loaded
 
 
-def with_memory(work: Callable[[Memory], Coroutine[Any, Any, T]]) -> T:  # Any: a coroutine's send and yield types
+def with_memory(work: "Callable[[Memory], Coroutine[Any, Any, T]]") -> T:  # Any: a coroutine's send and yield types
     """Run `work` with the memory that settings or the embedded stack name, and close it."""
+    from aftermind.memory import Memory
 
     async def main() -> T:
         async with Memory(settings=settings()) as memory:
@@ -51,7 +54,7 @@ def with_memory(work: Callable[[Memory], Coroutine[Any, Any, T]]) -> T:  # Any: 
     return run(main())
 
 
-async def looked(memory: Memory, action: Action, *, user: str | None, namespace: str | None, **detail: Json) -> None:
+async def looked(memory: "Memory", action: Action, *, user: str | None, namespace: str | None, **detail: Json) -> None:
     """Record that whoever sits here is shown a user's memory; without the record it is not shown.
 
     A store of one process has no operators: nobody else could look into it.

@@ -5,9 +5,7 @@ import typer
 from aftermind import errors
 from aftermind.cli import console
 from aftermind.cli.console import out
-from aftermind.db import migrate as migrations
 from aftermind.faces import addresses
-from aftermind.llm import resolver
 from aftermind.settings import Settings
 
 FILL_SECONDS = 600.0  # for one statement: the first reads every fact of every user
@@ -32,7 +30,9 @@ async def apply(settings: Settings, url: str) -> str:
     """Migrate for the embedder that the settings name, and fill in what the former release's workers left out since the
     last time; the revision that the database has then.
     """
-    from aftermind.db.postgres import PostgresDatabase  # with SQLAlchemy, of no use to other commands
+    from aftermind.db import migrate as migrations  # with SQLAlchemy, which `aftermind status` does without
+    from aftermind.db.postgres import PostgresDatabase
+    from aftermind.llm import resolver
     from aftermind.stores.postgres.catching_up import words_of_facts
 
     embedder = resolver.embedder(settings)

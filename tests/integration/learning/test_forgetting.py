@@ -130,6 +130,26 @@ async def test_an_extraction_on_its_way_for_something_forgotten_writes_nothing(
         assert await places(learnt, SECRET) == set()
 
 
+_LATE = text("UPDATE aftermind.jobs SET created_at = clock_timestamp() + interval '1 minute' WHERE user_id = :user")
+_STATES = text("SELECT session_id, kind, state FROM aftermind.jobs WHERE user_id = :user AND session_id IS NOT NULL")
+
+
+async def test_a_job_that_an_effect_under_way_put_in_during_the_forget_goes_too(opened: Opened, user: str) -> None:
+    """Its transaction began after the tombstone got its time, and ended before the forget had the user's row."""
+    async with opened(summary_quiet_seconds=3600.0) as learnt:
+        for session in ("s1", "s2"):
+            await learnt.learn(user, ["I like tea."], session=session)
+        async with learnt.owner.transaction() as tx:
+            await pg(tx).execute(_LATE, {"user": user})
+
+        await learnt.memory.forget(user_id=user, session_id="s1")
+
+        async with learnt.owner.transaction(read_only=True) as tx:
+            found = [tuple(row) for row in await pg(tx).rows(_STATES, user=user)]
+        waits = {session for session, kind, state in found if kind == "summarise" and state == "queued"}
+        assert waits == {"s2"}
+
+
 async def test_the_answer_that_waits_for_a_retry_goes_with_what_it_drew_on(
     opened: Opened, provider: ScriptedOpenAI, user: str
 ) -> None:

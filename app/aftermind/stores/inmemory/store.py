@@ -11,7 +11,7 @@ from aftermind.stores.inmemory.episodes import InMemoryEpisodes, owner_key
 from aftermind.stores.inmemory.facts import InMemoryFacts
 from aftermind.stores.inmemory.learning import InMemoryLearning
 from aftermind.stores.searching import Briefing, Found, NodeState, Search, Wanted, briefed, found_among
-from aftermind.types import Cardinality, EpisodeId, Fact, JobState, Scope, Watermark
+from aftermind.types import Cardinality, EpisodeId, Fact, JobKind, JobState, Scope, Watermark
 from aftermind.types.message import UNDONE
 
 
@@ -165,11 +165,15 @@ def _forget_traces(run: MemoryTransaction, owner: Scope, gone: set[EpisodeId]) -
 
 
 def _forget_jobs(run: MemoryTransaction, stone: Tombstone) -> int:
+    """Those from before it, and where no episode is left, later ones for what is gone; turns to be stored stay."""
     jobs, forgotten = run.table("jobs"), 0
+    rows = run.rows("episodes", owner_key(stone.owner)).values()
+    left = [each for each in rows if stone.session_id in (None, each.scope.session_id)]
     for id_, record in list(jobs.items()):
         job = record.job
         is_meant = job.scope.owner == stone.owner and stone.session_id in (None, job.scope.session_id)
-        if is_meant and job.created_at <= stone.at and job.state is not JobState.FORGOTTEN:
+        is_late = job.created_at > stone.at and (bool(left) or job.kind is JobKind.STORE)
+        if is_meant and not is_late and job.state is not JobState.FORGOTTEN:
             emptied = replace(job, state=JobState.FORGOTTEN, payload={}, raw=None, answer=None, error=None, note=None)
             run.put(jobs, id_, replace(record, job=emptied, token=None))
             forgotten += 1

@@ -106,15 +106,18 @@ _WHOLE = text(
            (SELECT count(*) FROM summaries) AS summaries, (SELECT count(*) FROM profiles) AS profiles
     """
 )
-# Jobs for what is gone: their payload, answer and errors may hold it.
+# Jobs for what is gone: their payload, answer and errors may hold it. An effect that was under way when the tombstone
+# got its time may have put in a later one for it, so where no episode is left, all but turns to be stored go.
 _JOBS = text(
     f"""
     WITH gone AS (
         UPDATE aftermind.jobs
         SET state = 'forgotten', raw = NULL, payload = '{{}}', answer = NULL, error = NULL, note = NULL, token = NULL,
             lease_until = NULL, turn = NULL, updated_at = clock_timestamp()
-        WHERE {_OWNED} AND created_at <= :at AND state <> 'forgotten'
-          AND (CAST(:session AS text) IS NULL OR session_id = :session)
+        WHERE {_OWNED} AND state <> 'forgotten' AND (CAST(:session AS text) IS NULL OR session_id = :session)
+          AND (created_at <= :at OR kind <> 'store' AND NOT EXISTS (
+            SELECT FROM aftermind.episodes
+            WHERE {_OWNED} AND (CAST(:session AS text) IS NULL OR session_id = :session)))
         RETURNING id
     ), attempts AS (
         UPDATE aftermind.job_attempts SET error = NULL FROM gone WHERE job_id = gone.id
