@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from aftermind.cli import FAMILIES
 from aftermind.settings import Settings
 from tests.house.test_watching_files import EXPORTED
 
