@@ -17,7 +17,7 @@ from tests.support.servers import Database, psql
 
 Opened = Callable[..., AbstractAsyncContextManager[Learning]]
 SOON = 0.1  # where nobody searches, or writes, by what was known before
-KNOWN = FRESH_SECONDS + 2.0  # a process has several vaults, and each knows of a key that late; a write takes a moment, too
+KNOWN = FRESH_SECONDS + 2.0  # each of the vaults of a process knows of a key that late, and then ends its writes
 SECRET = "Xyzzyburg"
 
 
