@@ -24,7 +24,7 @@ run: setup       ## the whole pipeline on this machine, with a conversation play
 	@$(BIN)/aftermind demo $(if $(ONCE),--once)
 
 test: setup      ## the whole suite
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 isolation: setup ## 10,000 random calls of two tenants over the whole public face (2 minutes)
 	@ISOLATION_CALLS=10000 $(BIN)/python -m pytest --timeout 900 tests/fundamentals/test_two_tenants.py
