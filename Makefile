@@ -3,10 +3,12 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# Two processes; a file's tests share what its module brings up. Slow files come first by name.
+PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: all setup run test isolation schema screenshots lint docs format lock clean help
-all: lint test
+.PHONY: all setup run test test-long isolation schema screenshots lint docs format lock clean help
+all: lint test test-long
 
 help:            ## what there is
 	@grep -E '^[a-z_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -23,8 +25,11 @@ $(STAMP): requirements.lock pyproject.toml
 run: setup       ## the whole pipeline on this machine, with a conversation played through it (ONCE=1 exits when done)
 	@$(BIN)/aftermind demo $(if $(ONCE),--once)
 
-test: setup      ## the whole suite
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+test: setup      ## every behaviour, on real servers (10 minutes on two cores)
+	@$(BIN)/python -m pytest -m "not long" $(PARALLEL) $(ARGS)
+
+test-long: setup ## what takes many processes or long waits: upgrades, backups, the wheel, rolling restarts (10 minutes)
+	@$(BIN)/python -m pytest -m long $(PARALLEL) $(ARGS)
 
 isolation: setup ## 10,000 random calls of two tenants over the whole public face (2 minutes)
 	@ISOLATION_CALLS=10000 $(BIN)/python -m pytest --timeout 900 tests/fundamentals/test_two_tenants.py

@@ -5,6 +5,8 @@ import re
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from tests.acceptance.conftest import ROOT, Shell, shell_of
 
 # Ids that break careless shells and statements; tests/fundamentals has more of them.
@@ -42,6 +44,7 @@ def test_recall_answers_for_a_user_only_from_that_user(shell: Shell) -> None:
     assert "Nothing was found" in shell.must("recall", "Which mode do I prefer?", "--user", "nobody")
 
 
+@pytest.mark.long
 def test_users_with_odd_ids_never_see_each_other(shell: Shell) -> None:
     users: list[str | None] = [None, *ODD]
     lines = [_said(user, f"My secret word is wort{place}.") for place, user in enumerate(users)]
@@ -59,6 +62,7 @@ def test_facts_are_shown_with_what_learnt_them(shell: Shell) -> None:
     assert "No facts" in shell.must("facts", "--user", "nobody")
 
 
+@pytest.mark.long
 def test_what_came_of_each_message_is_shown(shell: Shell) -> None:
     shell.must("ingest", _conversation(shell.folder, "dora.jsonl", _said("dora", "I live in Bergen.")))
 
@@ -81,6 +85,7 @@ def test_a_user_is_forgotten_and_the_proof_says_where_it_looked(shell: Shell) ->
         assert f"\n{place}" in again, place
 
 
+@pytest.mark.long
 def test_what_was_derived_from_a_message_is_undone(shell: Shell) -> None:
     shell.must("ingest", _conversation(shell.folder, "gerd.jsonl", _said("gerd", "I live in Gotham.")))
     message = re.search(r"[0-9a-f]{8}-[0-9a-f-]{27}", shell.must("learned", "--user", "gerd"))
@@ -96,6 +101,7 @@ def test_what_was_derived_from_a_message_is_undone(shell: Shell) -> None:
     assert "Gotham" not in shell.must("recall", "Where do I live?", "--user", "gerd", "--xml")
 
 
+@pytest.mark.long
 def test_facts_are_drawn_anew_and_a_dry_run_says_that_nothing_changes(shell: Shell) -> None:
     shell.must("ingest", _conversation(shell.folder, "emil.jsonl", _said("emil", "I live in Bergen.")))
     before = shell.must("facts", "--user", "emil", "--history")
@@ -111,6 +117,7 @@ def test_facts_are_drawn_anew_and_a_dry_run_says_that_nothing_changes(shell: She
     assert shell.run("reextract", "--extractor", "psychic").code == 2
 
 
+@pytest.mark.long
 def test_everything_of_a_user_is_taken_along_and_then_forgotten(shell: Shell) -> None:
     shell.must("ingest", _conversation(shell.folder, "finn.jsonl", _said("finn", "I live in Bergen.")))
 

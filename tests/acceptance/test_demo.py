@@ -23,6 +23,7 @@ def test_the_demo_plays_a_conversation_and_leaves_nothing_behind(tmp_path: Path)
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.long
 def test_the_demo_a_second_time_reuses_what_stands(tmp_path: Path) -> None:
     shell = shell_of(tmp_path)
     shell.must("demo", "--once", timeout=280)

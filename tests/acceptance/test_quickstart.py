@@ -10,6 +10,8 @@ import pytest
 
 from tests.acceptance.conftest import Shell, shell_of
 
+pytestmark = pytest.mark.long
+
 PAGE = (Path(__file__).parents[2] / "docs" / "quickstart.md").read_text()
 BLOCKS: list[tuple[str, str]] = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
 

@@ -48,6 +48,7 @@ def test_the_wheel_holds_the_three_packages_and_everything_beside_the_code(wheel
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.long
 def test_an_empty_environment_with_the_wheel_has_a_working_stack(python: Path, tmp_path: Path) -> None:
     shell = shell_of(tmp_path, PYTHONSAFEPATH="1")
     aftermind = str(python.with_name("aftermind"))

@@ -13,7 +13,7 @@ from aftermind import Message
 from tests.browser.conftest import Deployment
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.long, pytest.mark.asyncio(loop_scope="module")]
 
 SCREENSHOTS = os.environ.get("SCREENSHOTS")  # a folder: `make screenshots` names docs/screens
 PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 800}

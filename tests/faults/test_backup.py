@@ -16,6 +16,8 @@ from tests.support.servers import Servers
 from tests.support.waiting import wait_until
 from tests.support.workers import environment, workers
 
+pytestmark = pytest.mark.long
+
 
 def copy_redis(servers: Servers, to: Path) -> None:
     """The append-only file, with no rewrite meanwhile."""

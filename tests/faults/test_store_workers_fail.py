@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psutil
+import pytest
 import redis
 
 from aftermind import Memory, Message, Receipt
@@ -105,6 +106,7 @@ async def test_a_turn_whose_bell_a_frozen_worker_swallowed_is_stored_by_another(
     await memory.close()
 
 
+@pytest.mark.long
 async def test_a_zombie_that_wakes_up_after_its_lease_writes_nothing_twice(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
@@ -126,6 +128,7 @@ async def test_a_zombie_that_wakes_up_after_its_lease_writes_nothing_twice(
     await memory.close()
 
 
+@pytest.mark.long
 async def test_a_turn_that_kills_its_workers_is_parked_after_three_and_its_neighbours_are_stored(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
@@ -202,6 +205,7 @@ async def test_a_flood_of_one_user_does_not_hold_up_another(database: Database, 
     await memory.close()
 
 
+@pytest.mark.long
 async def test_workers_that_are_restarted_in_turn_lose_and_double_nothing(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:

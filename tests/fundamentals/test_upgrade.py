@@ -17,6 +17,8 @@ from tests.support.deployment import AgentProcess, Deployment, Telling
 from tests.support.former import NEW, Release, former
 from tests.support.servers import Servers
 
+pytestmark = pytest.mark.long
+
 STORE, REST = "memory.store", "memory.embed,memory.extract,memory.replay"
 ALL = f"{STORE},{REST}"
 

@@ -24,6 +24,7 @@ def _store_worker(servers: Servers) -> Command:
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.long
 def test_a_worker_that_dies_at_its_start_is_reported_and_one_that_takes_work_is_running(
     own_servers: Callable[..., Servers],
 ) -> None:

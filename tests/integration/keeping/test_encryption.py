@@ -216,6 +216,7 @@ async def test_what_is_forgotten_and_what_is_archived_is_the_same_as_ever(
     assert await learnt.memory.history(user_id=user) == []
 
 
+@pytest.mark.long
 async def test_nothing_is_unreadable_while_everything_is_sealed_anew(learnt: Learning, user: str) -> None:
     """The small form of benchmarks/encryption.py: readers, writers, a namespace encrypted and its key changed twice."""
     texts = [f"Line {number} of {SECRET}, said so." for number in range(1_500)]
@@ -314,4 +315,4 @@ async def test_a_process_keeps_the_keys_of_so_many_namespaces_and_loads_others_a
 
         assert kept is not None
         assert len(kept._rings) == 2
-    assert await places(learnt, "of tenant") == set()
+        assert await places(learnt, "of tenant") == set()

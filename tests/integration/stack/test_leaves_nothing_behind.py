@@ -17,7 +17,7 @@ from tests.support.paths import without_setpriv
 from tests.support.servers import FAST, psql
 from tests.support.waiting import wait_until_sync
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
 
 # What `aftermind demo` does: up in the foreground, commands beside it, waiting for Ctrl-C. It heeds signals as what a
 # terminal starts does, also where these tests run under nohup or in the background, which lets children ignore some.

@@ -21,6 +21,7 @@ ALL = ",".join((queues.STORE, queues.EMBED, queues.EXTRACT))
 BRISK = {"AFTERMIND_EXTRACT_QUIET_SECONDS": "0.2", "AFTERMIND_RECONCILE_SECONDS": "0.5"}
 
 
+@pytest.mark.long
 async def test_the_service_sums_up_what_two_workers_have_counted(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:

@@ -51,6 +51,7 @@ def test_one_that_cannot_be_is_refused(service: Service, wrong: dict[str, object
         assert api.get("/v1/webhooks").json() == before
 
 
+@pytest.mark.long
 def test_the_command_makes_lists_enables_and_removes(service: Service) -> None:
     def command(*words: str) -> "subprocess.CompletedProcess[str]":
         env = {**os.environ, **as_environment(service.settings), "COLUMNS": "200"}

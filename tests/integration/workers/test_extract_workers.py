@@ -5,6 +5,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from aftermind import Memory, Message
 from aftermind.db.postgres import PostgresDatabase
 from aftermind.ledger.postgres import PostgresLedger
@@ -56,6 +58,7 @@ async def believed(memory: Memory, user: str) -> list[tuple[str, str, object, ob
     )
 
 
+@pytest.mark.long
 async def test_the_facts_are_those_of_the_usual_order_once(database: Database, redis_url: str, tmp_path: Path) -> None:
     db = PostgresDatabase(database.url)
     ledger, bell, memory = PostgresLedger(db), Doorbell(redis_url), Memory(database.url, broker=redis_url)

@@ -33,6 +33,7 @@ BRISK = {
 QUEUES = ",".join((queues.STORE, queues.REPLAY))
 
 
+@pytest.mark.long
 async def test_a_dead_job_and_its_replay_are_found_in_flower_by_the_job_id_also_after_a_restart(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:

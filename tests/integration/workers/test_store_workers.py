@@ -103,6 +103,7 @@ async def test_a_worker_killed_in_the_middle_loses_and_doubles_nothing(
     await memory.close()
 
 
+@pytest.mark.long
 async def test_a_worker_has_not_grown_after_ten_thousand_stores(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
