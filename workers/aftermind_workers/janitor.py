@@ -8,7 +8,7 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from aftermind import errors
@@ -39,6 +39,7 @@ class Janitor:
     """One that clears away, between its rounds."""
 
     runtime: Runtime
+    _stopped: dict[str, str | None] = field(default_factory=dict)  # behind which user each namespace's run goes on
 
     async def round(self) -> bool:
         """One round of what nobody else does at this moment; whether anything is left to do at once.
@@ -123,14 +124,18 @@ class Janitor:
         for policy in policies:
             if policy.ran_at is not None and self.runtime.clock.utc_now() - policy.ran_at < every:
                 continue
+            left = ends_at - time.monotonic()
+            if left <= 0:
+                return True
             try:
-                left = max(0.0, ends_at - time.monotonic())
-                done = await self._retention(keeping, policy.namespace).run(seconds=left)
+                after = self._stopped.pop(policy.namespace, None)
+                done = await self._retention(keeping, policy.namespace).run(seconds=left, after=after)
             except (errors.ArchiveUnavailable, errors.InvalidSettings) as exc:  # of this namespace alone
                 log.warning("archive refuses", extra={"namespace": policy.namespace, "error": str(exc)})
                 continue
             log.info("let go", extra={"namespace": policy.namespace, "episodes": done.episodes, "users": done.users})
-            is_more = is_more or not done.is_done
+            if not done.is_done:
+                self._stopped[policy.namespace], is_more = done.stopped_after, True
         return is_more
 
     def _retention(self, keeping: PostgresKeeping, namespace: str) -> Retention:

@@ -50,7 +50,7 @@ class _Gone:
         self.oldest = due.oldest if self.oldest is None else min(self.oldest, due.oldest)
         self.newest = due.newest if self.newest is None else max(self.newest, due.newest)
 
-    def told(self, namespace: str, *, dry_run: bool, is_done: bool) -> Retained:
+    def told(self, namespace: str, *, dry_run: bool, is_done: bool, after: str | None = None) -> Retained:
         return Retained(
             namespace=namespace,
             users=len(self.users),
@@ -61,6 +61,7 @@ class _Gone:
             newest=self.newest,
             dry_run=dry_run,
             is_done=is_done,
+            stopped_after=after,
         )
 
 
@@ -127,16 +128,22 @@ class Retention:
         return was_there
 
     async def run(
-        self, *, namespace: str | None = None, dry_run: bool = False, seconds: float | None = None
+        self,
+        *,
+        namespace: str | None = None,
+        dry_run: bool = False,
+        seconds: float | None = None,
+        after: str | None = None,
     ) -> Retained:
         """Carry out the policy of a namespace, or with `dry_run` count what would go. Also raises `ArchiveUnavailable`.
 
-        In batches of 500 episodes of a user, each a transaction of its own. `seconds` is when to stop before the end.
+        In batches of 500 episodes of a user, each a transaction of its own. `seconds` is when to stop before the end,
+        and `after` where to go on: without it, users who never cease to talk would keep the others waiting.
         What an archive does not take is not deleted. Where an archive was written and the delete did not follow, the
         same rows are archived once more by the next run: each line has its id.
         """
         policy = await self.get(namespace=namespace)
-        gone, after = _Gone(), None
+        gone = _Gone()
         if policy is None:
             return gone.told(self._name(namespace), dry_run=dry_run, is_done=True)
         ends_at = None if seconds is None else time.monotonic() + seconds
@@ -145,16 +152,17 @@ class Retention:
         while True:
             async with self._db.transaction(namespace=policy.namespace, read_only=True) as tx:
                 found, last = await self._keeping.due(tx, policy, after=after, users=USERS_A_LOOK, limit=limit)
-            is_more = False
-            if ends_at is not None and time.monotonic() > ends_at:
-                return gone.told(policy.namespace, dry_run=dry_run, is_done=False)
+            is_more, reached = False, after
             for due in found:
                 went = len(due.ids) if dry_run else await self._let_go(policy, archive, due, gone)
                 gone.count(due, went)
                 is_more = is_more or (not dry_run and went > 0 and len(due.ids) == limit)
+                reached = reached if is_more else due.owner.user_column
                 if ends_at is not None and time.monotonic() > ends_at:
-                    return gone.told(policy.namespace, dry_run=dry_run, is_done=False)
+                    return gone.told(policy.namespace, dry_run=dry_run, is_done=False, after=reached)
             after = after if is_more else last  # the same users once more, while one of them has more than a batch
+            if last is not None and ends_at is not None and time.monotonic() > ends_at:
+                return gone.told(policy.namespace, dry_run=dry_run, is_done=False, after=after)
             if last is None:
                 break
         if not dry_run:

@@ -46,7 +46,7 @@ class Retained:
     """What a run of a policy let go, or with `dry_run` would: users concerned, episodes, and other rows by kind.
 
     `archived` counts the episodes and facts written to the archive, `oldest` and `newest` are when they were
-    remembered. `is_done` is False where time ran out first; the next run goes on.
+    remembered. `is_done` is False where time ran out first, behind the user `stopped_after`: `run(after=…)` goes on.
     """
 
     namespace: str
@@ -58,3 +58,4 @@ class Retained:
     newest: datetime | None = None
     dry_run: bool = False
     is_done: bool = True
+    stopped_after: str | None = None

@@ -72,6 +72,31 @@ async def test_of_each_user_the_newest_are_kept(opened: Opened) -> None:
         assert len(await contents(learnt, "few")) == 2
 
 
+async def test_a_run_that_was_stopped_goes_on_behind_whom_it_had_come_to(opened: Opened, database: Database) -> None:
+    """Those who come first and always have something new that is old must not keep the others waiting."""
+    old = datetime.now(UTC) - 100 * DAY
+    users = ("ann", "bob", "cid")
+    await keep(database.url, [said(f"{name} was here.", user=name, at=old) for name in users])
+    async with opened(extractor="off") as learnt:
+        retention = learnt.memory.retention
+        await retention.set(max_age=90 * DAY)
+
+        first = await retention.run(seconds=0.0)
+        await keep(database.url, [said("ann again.", user="ann", at=old)])
+        second = await retention.run(seconds=0.0, after=first.stopped_after)
+        third = await retention.run(after=second.stopped_after)
+        left = {name: await contents(learnt, name) for name in users}
+        anew = await retention.run()
+
+    assert [(each.users, each.is_done, each.stopped_after) for each in (first, second, third)] == [
+        (1, False, "ann"),
+        (1, False, "bob"),
+        (1, True, None),
+    ]
+    assert left == {"ann": ["ann again."], "bob": [], "cid": []}
+    assert (anew.episodes, anew.is_done) == (1, True)
+
+
 async def test_what_is_important_stays_however_old_it_is(opened: Opened, user: str) -> None:
     async with opened(extractor="rules") as learnt:
         await learnt.learn(user, ["I live in Oslo.", "Well, the weather today.", "Hm."])
