@@ -128,7 +128,8 @@ class Receipt:
             if await self._is_over(step):
                 return
             with suppress(TimeoutError):
-                await asyncio.wait_for(heard.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await heard.wait()
             pause = min(pause * 2, LAST_LOOK)
 
     async def _is_over(self, step: Step) -> bool:

@@ -45,7 +45,8 @@ async def _beat(renew: Renew, job_id: JobId, every: float, lasts: float) -> None
         await asyncio.sleep(every)
         asked_at = loop.time()
         try:
-            holds = await asyncio.wait_for(renew(), timeout=every)
+            async with asyncio.timeout(every):  # `wait_for` of Python 3.11 can swallow the cancellation that ends it
+                holds = await renew()
         except (TimeoutError, errors.Unavailable):
             holds = asked_at < good_until  # nobody can have taken it before it ran out
         else:

@@ -49,7 +49,8 @@ class Worker:
     async def pause(self, seconds: float) -> None:
         """Wait so long, or until the worker is to stop."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._woken.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
 
     def drain(self, *, grace: float) -> None:
         """Finish what runs and claim nothing more; after `grace` seconds hand back what still runs.

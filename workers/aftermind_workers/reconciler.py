@@ -157,7 +157,8 @@ async def _main() -> None:
 
     async def pause(seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await stop.wait()
 
     log.info("reconciler starts", extra={"every_seconds": runtime.settings.reconcile_seconds})
     try:

@@ -71,7 +71,8 @@ async def _main() -> None:
 
     async def pause(seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await stop.wait()
 
     try:
         await run(runtime, until=stop.is_set, pause=pause)

@@ -59,7 +59,8 @@ class QueryVectors:
         if self._clock() < self._paused_until and not task.done():
             return None, f"{self._embedder.name} does not answer: words alone were searched"
         try:
-            return await asyncio.wait_for(asyncio.shield(task), self._budget), None
+            async with asyncio.timeout(self._budget):
+                return await asyncio.shield(task), None
         except TimeoutError:
             self._count_failure()
             return None, f"{self._embedder.name} took more than {self._budget:g} s: words alone were searched"

@@ -133,7 +133,8 @@ class Supervised:
             _send(process, number)
             _send(process, signal.SIGCONT)  # a frozen process takes no other signal
             with suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), grace)
+                async with asyncio.timeout(grace):
+                    await process.wait()
         _kill_group(process.pid)
         await process.wait()
 

@@ -82,7 +82,8 @@ class Supervisor:
         self._enter("up")
         for tick in itertools.count():
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wish.wait(), TICK)
+                async with asyncio.timeout(TICK):
+                    await self._wish.wait()
             if self._wish.is_set():
                 self._wish.clear()
                 await self._follow_wish()

@@ -125,7 +125,7 @@ async def test_a_password_comes_from_a_file_and_a_rotated_one_is_taken(
         await asyncio.to_thread(
             psql,
             servers.endpoints.admin_url,
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'aftermind_app'",
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = 'aftermind_app'",
         )
         assert await memory.history(user_id="alice") == []
         assert (await memory.health()).is_ready

@@ -73,6 +73,26 @@ async def test_an_outage_shorter_than_the_lease_does_not_stop_the_work() -> None
     assert await held(work(), renew) == "done"
 
 
+@pytest.mark.parametrize("turns", range(5))
+async def test_work_that_ends_just_as_its_lease_is_renewed_ends(turns: int) -> None:
+    """Both in one turn of the loop: the heartbeat that is cancelled has its answer already."""
+    answered = asyncio.Event()
+
+    async def renew() -> bool:
+        await answered.wait()
+        return True
+
+    async def work() -> str:
+        await asyncio.sleep(0.05)
+        answered.set()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        return "done"
+
+    async with asyncio.timeout(5):
+        assert await while_held(work(), renew, job_id=JOB, every=0.03, lasts=10) == "done"
+
+
 async def test_an_outage_longer_than_the_lease_stops_the_work() -> None:
     with pytest.raises(errors.LeaseLost):
         await held(never(), Renewals(errors.RedisUnavailable("away")), lasts=0.05)
