@@ -79,7 +79,7 @@ def _safety() -> dict[str, Any]:
 def _process(settings: Settings) -> dict[str, Any]:
     return {
         # Threads: one loop a process serves them all, so batches are larger and connections fewer; with prefork each
-        # child has its own loop, pool and batch (figures in benchmarks/README.md).
+        # child has its own loop, pool and batch (see benchmarks/README.md).
         "worker_pool": "threads",
         "worker_max_tasks_per_child": 500,  # prefork only, as are the next three; threads have the memory watchdog
         "worker_max_memory_per_child": 400_000,  # KB

@@ -39,7 +39,8 @@ class Janitor:
     """One that clears away, between its rounds."""
 
     runtime: Runtime
-    _stopped: dict[str, str | None] = field(default_factory=dict)  # behind which user each namespace's run goes on
+    # Behind which user the run of each namespace goes on.
+    _stopped: dict[str, str | None] = field(default_factory=dict, init=False)
 
     async def round(self) -> bool:
         """One round of what nobody else does at this moment; whether anything is left to do at once.

@@ -38,7 +38,6 @@ def app_of(families: Iterable[str] = FAMILIES) -> typer.Typer:
     """The command with these families of it."""
     app = typer.Typer(
         name="aftermind",
-        help="Agent memory whose writes happen after the answer.",
         no_args_is_help=True,
         add_completion=False,
         rich_markup_mode="rich",

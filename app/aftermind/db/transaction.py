@@ -64,8 +64,7 @@ class PgTransaction:
     async def execute(self, statement: Executable, parameters: Parameters | None = None) -> CursorResult[Any]:
         """Run one statement. Raises `StoreUnavailable`, `SchemaOutdated` or `DimensionMismatch`."""
         if self._put_off is not None:
-            async with self._driver():
-                pass
+            await self._begun()
         async with self._deadline():
             return await self._connection.execute(statement, parameters)
 
@@ -112,8 +111,7 @@ class PgTransaction:
             script += "; SELECT " + ", ".join(_local(name, value) for name, value in local.items())
         self._put_off = script
         if not put_off:
-            async with self._driver():
-                pass
+            await self._begun()
 
     async def enter(self, namespace: str) -> None:
         """From here on the transaction touches this tenant's rows alone."""
@@ -158,6 +156,10 @@ class PgTransaction:
         held.invalidate()
         if driver is not None:
             driver.terminate()
+
+    async def _begun(self) -> None:
+        async with self._driver():
+            pass
 
     @asynccontextmanager
     async def _driver(self, *, begun: bool = True) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:

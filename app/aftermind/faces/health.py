@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Literal, TypeVar
@@ -108,9 +109,12 @@ class Progress:
 
 
 def spooled_bytes(settings: Settings) -> int:
-    """What lies in this host's spool."""
-    folder = settings.state_dir / "spool"
-    return sum(path.stat().st_size for path in folder.glob("*") if path.is_file()) if folder.exists() else 0
+    """What lies in this host's spool. A file that is drained while it is looked at holds nothing any more."""
+    total = 0
+    for path in (settings.state_dir / "spool").glob("*"):
+        with suppress(FileNotFoundError):
+            total += path.stat().st_size if path.is_file() else 0
+    return total
 
 
 async def health(parts: Parts) -> Health:
@@ -118,7 +122,7 @@ async def health(parts: Parts) -> Health:
     async with asyncio.TaskGroup() as group:
         pending = group.create_task(_answered(_pending(parts)))
         gate = group.create_task(_answered(parts.gate.states()))
-        spooled = group.create_task(asyncio.to_thread(spooled_bytes, parts.settings))
+        spooled = group.create_task(_answered(asyncio.to_thread(spooled_bytes, parts.settings)))
         looks = [_look("store", lambda: _store(parts))]
         if parts.redis is not None:
             looks.append(_look("redis", lambda: _redis(parts)))
@@ -188,7 +192,7 @@ async def _answered(asked: Awaitable[T]) -> T | None:
     try:
         async with asyncio.timeout(LOOK_SECONDS):
             return await asked
-    except (TimeoutError, errors.AftermindError):
+    except (TimeoutError, OSError, errors.AftermindError):
         return None
 
 
@@ -196,8 +200,10 @@ async def _pending(parts: Parts) -> PendingBacklog | None:
     return None if parts.pending is None else await parts.pending.backlog()
 
 
-async def _spool(spooled: asyncio.Task[int]) -> str:
+async def _spool(spooled: asyncio.Task[int | None]) -> str:
     waiting = await asyncio.shield(spooled)
+    if waiting is None:
+        raise TimeoutError
     return f"!{waiting:,} bytes of turns wait for Redis" if waiting else "empty"
 
 
@@ -230,7 +236,7 @@ def _replica(name: str, state: str) -> Component:
 
 
 async def _waiting(
-    parts: Parts, pending: asyncio.Task[PendingBacklog | None], spooled: asyncio.Task[int]
+    parts: Parts, pending: asyncio.Task[PendingBacklog | None], spooled: asyncio.Task[int | None]
 ) -> Waiting | None:
     if parts.redis is None:
         return None
@@ -240,12 +246,10 @@ async def _waiting(
             bells = {name: int(await parts.redis.call("LLEN", keys.queue(name))) for name in queues.QUEUES}
     except (TimeoutError, errors.AftermindError):
         return None
-    backlog = await pending
+    backlog, size = await pending, await spooled
     if backlog is None:
         return None
-    return Waiting(
-        turns=backlog.turns, size_bytes=backlog.size_bytes, bells=bells, spooled_bytes=await asyncio.shield(spooled)
-    )
+    return Waiting(turns=backlog.turns, size_bytes=backlog.size_bytes, bells=bells, spooled_bytes=size or 0)
 
 
 async def _work(parts: Parts, pending: asyncio.Task[PendingBacklog | None]) -> list[Work]:

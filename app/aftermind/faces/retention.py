@@ -1,5 +1,6 @@
 """`memory.retention`: what a namespace keeps, how long, and letting go of the rest."""
 
+import math
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -146,7 +147,7 @@ class Retention:
         gone = _Gone()
         if policy is None:
             return gone.told(self._name(namespace), dry_run=dry_run, is_done=True)
-        ends_at = None if seconds is None else time.monotonic() + seconds
+        ends_at = math.inf if seconds is None else time.monotonic() + seconds
         archive = None if policy.archive is None else open_archive(policy.archive)
         limit = 1_000_000 if dry_run else BATCH_EPISODES
         while True:
@@ -158,13 +159,13 @@ class Retention:
                 gone.count(due, went)
                 is_more = is_more or (not dry_run and went > 0 and len(due.ids) == limit)
                 reached = reached if is_more else due.owner.user_column
-                if ends_at is not None and time.monotonic() > ends_at:
+                if time.monotonic() > ends_at:
                     return gone.told(policy.namespace, dry_run=dry_run, is_done=False, after=reached)
-            after = after if is_more else last  # the same users once more, while one of them has more than a batch
-            if last is not None and ends_at is not None and time.monotonic() > ends_at:
-                return gone.told(policy.namespace, dry_run=dry_run, is_done=False, after=after)
             if last is None:
                 break
+            after = after if is_more else last  # the same users once more, while one of them has more than a batch
+            if time.monotonic() > ends_at:
+                return gone.told(policy.namespace, dry_run=dry_run, is_done=False, after=after)
         if not dry_run:
             async with self._db.transaction(namespace=policy.namespace) as tx:
                 await self._keeping.ran(tx, policy.namespace)

@@ -168,11 +168,11 @@ def _forget_jobs(run: MemoryTransaction, stone: Tombstone) -> int:
     """Those from before it, and where no episode is left, later ones for what is gone; turns to be stored stay."""
     jobs, forgotten = run.table("jobs"), 0
     rows = run.rows("episodes", owner_key(stone.owner)).values()
-    left = [each for each in rows if stone.session_id in (None, each.scope.session_id)]
+    is_any_left = any(stone.session_id in (None, each.scope.session_id) for each in rows)
     for id_, record in list(jobs.items()):
         job = record.job
         is_meant = job.scope.owner == stone.owner and stone.session_id in (None, job.scope.session_id)
-        is_late = job.created_at > stone.at and (bool(left) or job.kind is JobKind.STORE)
+        is_late = job.created_at > stone.at and (is_any_left or job.kind is JobKind.STORE)
         if is_meant and not is_late and job.state is not JobState.FORGOTTEN:
             emptied = replace(job, state=JobState.FORGOTTEN, payload={}, raw=None, answer=None, error=None, note=None)
             run.put(jobs, id_, replace(record, job=emptied, token=None))
