@@ -90,17 +90,16 @@ async def test_a_scrape_tells_what_lies_about_and_since_when(
 
 async def test_a_worker_answers_a_scrape_of_its_own(database: Database, redis_url: str, tmp_path: Path) -> None:
     port = free_port()
-    memory = Memory(database.url, broker=redis_url)
+    told = {'aftermind_jobs_total{kind="store",outcome="done"}': 1.0}
+    bells = 'aftermind_bells_total{outcome="work",queue="memory.store"}'
     with workers(environment(database.url, redis_url, AFTERMIND_METRICS_PORT=str(port)), tmp_path):
-        receipt = await memory.remember("one", user_id="a")
-        await receipt.stored(timeout=60)
-        seen = await wait_until(
-            lambda: _with(f"http://127.0.0.1:{port}", {'aftermind_jobs_total{kind="store",outcome="done"}': 1.0}),
-            description="the worker has counted its job",
+        async with Memory(database.url, broker=redis_url) as memory:
+            receipt = await memory.remember("one", user_id="a")
+            await receipt.stored(timeout=60)
+        await wait_until(
+            lambda: _with(f"http://127.0.0.1:{port}", told).get(bells, 0) >= 1,
+            description="the worker has counted its job, and then the bell that it came by",
         )
-
-    assert seen['aftermind_bells_total{outcome="work",queue="memory.store"}'] >= 1
-    await memory.close()
 
 
 async def test_an_agent_counts_in_the_registry_that_it_names() -> None:
