@@ -19,7 +19,6 @@ OLDEST = {"celery": (5, 7), "kombu": (5, 7)}
 # extract: model calls are waits of seconds, and each thread holds one.
 CONCURRENCY: Mapping[str, int] = {queues.STORE: 2, queues.EMBED: 2, queues.EXTRACT: 8, queues.REPLAY: 2}
 
-VISIBILITY_SECONDS = 600  # over thrice the longest task; decides only when a lost *bell* rings again, never a job
 TASK_SECONDS = 150  # of one bell, where the pool enforces it (prefork); threads rely on the deadline of each await
 
 
@@ -105,9 +104,10 @@ def _broker(settings: Settings, broker: str) -> dict[str, Any]:
 
 def _redis_options(settings: Settings) -> dict[str, Any]:
     return {
-        "visibility_timeout": VISIBILITY_SECONDS,  # the same everywhere: the shortest of all apps wins
-        "unacked_restore_interval": 10,
-        "unacked_restore_throttle": 1,  # with 10: a sweep every 10 s; the default is every 100 s
+        # What is not acknowledged yet is noted in the process alone. A note in Redis was one more write to sync before
+        # any work began, for a mere bell: the reconciler rings again for what a killed worker held, within seconds and
+        # long before a visibility timeout; at a warm stop bells go back to their list all the same.
+        "ack_emulation": False,
         "socket_timeout": 5,  # the default waits for ever; must exceed the 1 s of a pop
         "socket_connect_timeout": 2,
         "socket_keepalive": True,

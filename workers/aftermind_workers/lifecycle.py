@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 import time
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +40,7 @@ class Worker:
     runtime: Runtime
     gates: Gates = field(default_factory=Gates)
     stopping: threading.Event = field(default_factory=threading.Event)
+    begun: "dict[str, Future[int]]" = field(default_factory=dict)  # by bell, see `early`
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -92,6 +94,11 @@ def current(settings: Settings) -> Worker:
             worker = _workers.get(os.getpid()) or _open(settings)
             _workers[os.getpid()] = worker
     return worker
+
+
+def opened() -> Worker | None:
+    """This process's worker, where it is open already."""
+    return _workers.get(os.getpid())
 
 
 def connect(settings: Settings) -> None:

@@ -39,7 +39,11 @@ class LoopThread:
         After `timeout` seconds it is cancelled and TimeoutError raised. Raises `Bug` on the loop's own thread, which
         would wait for itself for ever.
         """
-        future = self.submit(coroutine)
+        return self.wait(self.submit(coroutine), timeout=timeout)
+
+    @staticmethod
+    def wait(future: "Future[T]", *, timeout: float | None = None) -> T:
+        """The same for what was handed over by `submit`."""
         try:
             return future.result(timeout)
         except TimeoutError:

@@ -13,9 +13,11 @@ from celery import Celery, Task
 
 from aftermind.settings import Settings
 from aftermind.wire import queues
-from aftermind_workers import lifecycle, metrics, shift
+from aftermind_workers import early, lifecycle, metrics
 
 log = logging.getLogger(__name__)
+
+EARLY = "aftermind_workers.early:strategy"  # by name: a function would become a method of the task
 
 
 def add_task(app: Celery, settings: Settings) -> None:
@@ -27,16 +29,16 @@ def add_task(app: Celery, settings: Settings) -> None:
             metrics.BELLS.labels(queue=queue or "unknown", outcome="garbage").inc()
             log.warning("bell refused", extra={"queue": queue})
             return
-        answer(settings, queue)
+        answer(settings, queue, task.request.id)
 
-    app.task(run, name=queues.TASK, bind=True, ignore_result=True, typing=False)
+    app.task(run, name=queues.TASK, bind=True, ignore_result=True, typing=False, Strategy=EARLY)
 
 
-def answer(settings: Settings, queue: str) -> None:
-    """Do the queue's work on this process's loop, and wait for it."""
+def answer(settings: Settings, queue: str, bell: str | None) -> None:
+    """Wait for the queue's work on this process's loop, which may have begun as the bell came."""
     worker = lifecycle.current(settings)
     try:
-        done = worker.loop.run(shift.serve(worker, queue))
+        done = worker.loop.wait(early.begun(worker, queue, bell))
     except asyncio.CancelledError:  # the grace time of a shutdown is over; leases were handed back
         log.info("bell cut short", extra={"queue": queue})
         return

@@ -55,12 +55,6 @@ def test_redis_is_never_waited_for_without_end_and_a_push_is_never_repeated() ->
     assert options["global_keyprefix"] == "ours:"
 
 
-def test_a_bell_that_is_restored_outlasts_the_longest_task() -> None:
-    conf = config.celery_config(settings(), broker="redis://localhost/0")
-
-    assert conf["broker_transport_options"]["visibility_timeout"] > 3 * conf["task_time_limit"]
-
-
 def test_another_broker_is_not_given_redis_options() -> None:
     assert config.celery_config(settings(), broker="amqp://localhost")["broker_transport_options"] == {}
 
