@@ -20,6 +20,7 @@ from aftermind.llm.base import Embedder, Extractor, Profiler, Summariser
 from aftermind.llm.providers import Providers, gate_of
 from aftermind.llm.traits import ProfileSchema, profile_schema
 from aftermind.settings import Settings
+from aftermind.stores.at_once import AtOnce
 from aftermind.stores.base import Store
 from aftermind.types import JobId, Scope
 from aftermind.wire.connection import RedisLink
@@ -87,7 +88,10 @@ class Silence:
 
 @dataclass(slots=True, kw_only=True)
 class Runtime:
-    """What a handler may use. `pending`, `redis` and `watermarks` are None where one process does everything."""
+    """What a handler may use.
+
+    `pending`, `redis`, `watermarks` and `at_once` are None where one process does everything.
+    """
 
     settings: Settings
     worker: str
@@ -97,6 +101,7 @@ class Runtime:
     events: Bus
     replays: Replays | None = None
     vault: "Vault | None" = None
+    at_once: AtOnce | None = None
     bells: Bells = field(default_factory=Silence)
     clock: Clock = field(default_factory=SystemClock)
     observer: Observer = field(default_factory=Observer)
@@ -178,6 +183,7 @@ async def open_runtime(settings: Settings, *, worker: str) -> Runtime:
     from aftermind.ledger.postgres import PostgresLedger
     from aftermind.ledger.postgres_replays import PostgresReplays
     from aftermind.stores.postgres import PostgresStore
+    from aftermind.stores.postgres.at_once import PostgresAtOnce
 
     if settings.database_url is None:
         raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", None, "a worker needs the address of its store.")
@@ -215,6 +221,7 @@ async def open_runtime(settings: Settings, *, worker: str) -> Runtime:
         db=database,
         store=PostgresStore(language=settings.language, vault=vault),
         vault=vault,
+        at_once=PostgresAtOnce(database, vault, language=settings.language),
         ledger=PostgresLedger(database, max_lost_leases=settings.max_lost_leases),
         events=events,
         replays=PostgresReplays(database),

@@ -6,41 +6,26 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import timedelta
-from uuid import UUID
-
-from uuid6 import uuid7
 
 from aftermind import errors
 from aftermind.db.base import Transaction
-from aftermind.events.types import MemoryEvent, MemoryUpdateCompleted, MemoryUpdateFailed, MemoryUpdateStarted
+from aftermind.events.types import MemoryUpdateFailed
 from aftermind.ledger.backoff import backoff
 from aftermind.ledger.base import Failure
-from aftermind.llm import trust
 from aftermind.ranking import spoken
-from aftermind.stores.base import Mined, MiningOutcome, Tombstone, Vector
+from aftermind.stores.base import Vector
 from aftermind.telemetry import tracing
-from aftermind.types import Episode, EpisodeId, JobId, JobKind, Json, Lease, NewJob, Scope, Turn
-from aftermind.wire import queues
+from aftermind.types import EpisodeId, JobId, JobKind, Lease, Turn
 from aftermind.wire.payloads import decode_turn, encode_turn
 from aftermind.wire.pending import ClaimedTurn
-from aftermind_tasks import following, verdicts
+from aftermind_tasks import verdicts, writing
 from aftermind_tasks.outcomes import Dead, Done, Outcome, Retry, Snooze
 from aftermind_tasks.perform import Tally
 from aftermind_tasks.runtime import Runtime
-from aftermind_tasks.sessions import session_key
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True, kw_only=True)
-class Effects:
-    """What a transaction wrote: events to publish once it is committed, queues to ring for the jobs that follow."""
-
-    owners: set[Scope] = field(default_factory=set)
-    events: list[MemoryEvent] = field(default_factory=list)
-    ring: dict[str, JobId] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +46,7 @@ async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outco
         async with runtime.db.transaction(namespace=leases[0].job.scope.namespace) as tx:
             held = await runtime.ledger.finish_all(tx, leases)
             fresh = [turn for job_id, turn in turns.items() if job_id in held]
-            effects = await _write(runtime, tx, fresh, vectors, started)
+            effects = await writing.write(runtime, tx, fresh, vectors, started)
         await runtime.after_commit(effects.owners, effects.events, effects.ring)
     _observe(runtime, fresh)
     return {job_id: Done() for job_id in held}
@@ -120,12 +105,15 @@ async def _commit(runtime: Runtime, claimed: Sequence[tuple[ClaimedTurn, Turn]])
     turns = [turn for _, turn in claimed]
     with _traced(turns):
         vectors = await _vectors(runtime, turns)
-        async with runtime.db.transaction(namespace=turns[0].scope.namespace) as tx:
-            new = await runtime.ledger.record_stored(tx, turns)
-            effects = await _write(runtime, tx, [turn for turn in turns if turn.job_id in new], vectors, started)
+        effects = await writing.at_once(runtime, turns, vectors, started)
+        if effects is None:
+            async with runtime.db.transaction(namespace=turns[0].scope.namespace) as tx:
+                new = await runtime.ledger.record_stored(tx, turns)
+                fresh = [turn for turn in turns if turn.job_id in new]
+                effects = await writing.write(runtime, tx, fresh, vectors, started)
         ids = [turn.job_id for turn in turns]
         await runtime.after_commit(effects.owners, effects.events, effects.ring, settle=ids)
-    _observe(runtime, [turn for turn in turns if turn.job_id in new])
+    _observe(runtime, effects.turns)
     return Tally(done=len(claimed))
 
 
@@ -218,134 +206,6 @@ async def _release(runtime: Runtime, claimed: Sequence[ClaimedTurn], *, after: t
         )
     except errors.RedisUnavailable as exc:  # the leases run out by themselves then
         log.warning("turns not handed back", extra={"turns": len(claimed), "error": str(exc)})
-
-
-async def _write(
-    runtime: Runtime, tx: Transaction, turns: Sequence[Turn], vectors: Mapping[EpisodeId, Vector], started: float
-) -> Effects:
-    """Episodes, follow-up jobs and events of turns that nobody stored before, one tenant after the other.
-
-    Tenants in order, and within each the locks in theirs, so that two stores never wait crosswise.
-    """
-    effects = Effects(owners={turn.scope.owner for turn in turns})
-    for namespace in sorted({turn.scope.namespace for turn in turns}):
-        await tx.enter(namespace)
-        group = [turn for turn in turns if turn.scope.namespace == namespace]
-        await _write_tenant(runtime, tx, group, vectors, started, effects)
-    return effects
-
-
-async def _write_tenant(
-    runtime: Runtime,
-    tx: Transaction,
-    turns: Sequence[Turn],
-    vectors: Mapping[EpisodeId, Vector],
-    started: float,
-    effects: Effects,
-) -> None:
-    owners = {turn.scope.owner for turn in turns}
-    stones = await runtime.store.tombstones(tx, sorted(owners, key=lambda owner: owner.user_column))
-    kept = {turn.job_id: _kept(turn, stones) for turn in turns}
-    await runtime.store.add_episodes(tx, [episode for group in kept.values() for episode in group], vectors)
-    stored = [turn for turn in turns if kept[turn.job_id]]
-    await _follow_up(runtime, tx, stored, kept, effects)
-    effects.events += await runtime.events.append(tx, _events(runtime, turns, started))
-
-
-def _kept(turn: Turn, stones: Sequence[Tombstone]) -> list[Episode]:
-    if not turn.keep:
-        return []
-    owner = turn.scope.owner
-    mine = [stone for stone in stones if stone.owner == owner]
-    return [
-        replace(episode, mark=trust.suspicion(episode.content))
-        for episode in turn.episodes()
-        if not any(stone.covers(episode) for stone in mine)
-    ]
-
-
-async def _follow_up(
-    runtime: Runtime,
-    tx: Transaction,
-    turns: Sequence[Turn],
-    kept: Mapping[JobId, Sequence[Episode]],
-    effects: Effects,
-) -> None:
-    if runtime.embedder is not None and not runtime.embedder.inline:
-        jobs = [_embed_job(turn, kept[turn.job_id]) for turn in turns]
-        new = await runtime.ledger.enqueue(tx, jobs)
-        if new:
-            effects.ring[queues.EMBED] = new[0]
-    if runtime.extractor is None:
-        return
-    mined = [turn for turn in turns if "facts" in turn.keep]
-    settings = runtime.settings
-    await runtime.ledger.debounce(
-        tx,
-        _extract_jobs(mined),
-        quiet=timedelta(seconds=settings.extract_quiet_seconds),
-        at_most=timedelta(seconds=settings.extract_max_wait_seconds),
-    )
-    for turn in sorted((turn for turn in turns if "facts" not in turn.keep), key=lambda turn: session_key(turn.scope)):
-        scope, episodes = replace(turn.scope, agent_id=None), kept[turn.job_id]
-        await runtime.store.note_outcomes(tx, scope.owner, [_not_wanted(each) for each in episodes])
-        ids = [episode.id for episode in episodes]
-        await following.after_mining(runtime, tx, scope, ids, wanted=following.wanted(turn.keep))
-
-
-def _not_wanted(episode: Episode) -> MiningOutcome:
-    return MiningOutcome(episode_id=episode.id, outcome=Mined.NOT_WANTED, extractor="none", reason="not in save=")
-
-
-def _embed_job(turn: Turn, episodes: Sequence[Episode]) -> NewJob:
-    return NewJob(
-        id=JobId(UUID(bytes=uuid7().bytes)),
-        kind=JobKind.EMBED,
-        scope=turn.scope,
-        payload={"episodes": [str(episode.id) for episode in episodes]} | _trace([turn]),
-        effect_key=str(turn.job_id),
-        follows=(turn.job_id,),
-    )
-
-
-def _extract_jobs(turns: Sequence[Turn]) -> list[NewJob]:
-    """One job a session, however many of its turns are in the batch."""
-    by_session: dict[Scope, list[Turn]] = {}
-    for turn in turns:
-        by_session.setdefault(replace(turn.scope, agent_id=None), []).append(turn)
-    return [
-        NewJob(
-            id=JobId(UUID(bytes=uuid7().bytes)),
-            kind=JobKind.EXTRACT,
-            scope=scope,
-            payload=following.wanted(frozenset().union(*(turn.keep for turn in group))) | _trace(group),
-            effect_key=session_key(scope),
-            follows=tuple(turn.job_id for turn in group),
-        )
-        for scope, group in by_session.items()
-    ]
-
-
-def _trace(turns: Sequence[Turn]) -> dict[str, Json]:
-    """The span that the job goes on from: of a burst, that of its last turn."""
-    carried = [turn.trace for turn in turns if turn.trace is not None]
-    return {tracing.KEY: carried[-1]} if carried else {}
-
-
-def _events(runtime: Runtime, turns: Sequence[Turn], started: float) -> list[MemoryEvent]:
-    now, elapsed = runtime.clock.utc_now(), (time.monotonic() - started) * 1_000
-    events: list[MemoryEvent] = []
-    for turn in turns:
-        job, count = str(turn.job_id), len(turn.messages)
-        events.append(
-            MemoryUpdateStarted(id=f"{job}:started", scope=turn.scope, at=now, job_id=job, message_count=count)
-        )
-        events.append(
-            MemoryUpdateCompleted(
-                id=f"{job}:completed", scope=turn.scope, at=now, job_id=job, message_count=count, duration_ms=elapsed
-            )
-        )
-    return events
 
 
 async def _vectors(runtime: Runtime, turns: Sequence[Turn]) -> dict[EpisodeId, Vector]:

@@ -86,12 +86,14 @@ class Vault:
         self._masters = masters
         self._rings: OrderedDict[str, Ring] = OrderedDict()  # the one that was looked at last stands last
 
+    def known(self, namespace: str) -> Ring | None:
+        """What is known of a namespace, at most two seconds old; None where somebody has to look."""
+        ring = self._rings.get(namespace)
+        return None if ring is None or time.monotonic() - ring.looked_at > FRESH_SECONDS else ring
+
     async def ring(self, tx: Transaction, namespace: str) -> Ring:
         """What is known of a namespace, at most two seconds old. Raises `KeyMissing`."""
-        ring = self._rings.get(namespace)
-        if ring is None or time.monotonic() - ring.looked_at > FRESH_SECONDS:
-            return await self.load(tx, namespace)
-        return ring
+        return self.known(namespace) or await self.load(tx, namespace)
 
     async def load(self, tx: Transaction, namespace: str) -> Ring:
         """Look now. Raises `KeyMissing`."""

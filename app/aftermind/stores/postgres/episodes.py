@@ -121,25 +121,31 @@ async def add(
     language: str,
 ) -> frozenset[EpisodeId]:
     """See `Store.add_episodes`. `rings` are the keys of each namespace."""
-    rows = await pg(tx).rows(
-        _ADD,
-        namespaces=[episode.scope.namespace for episode in episodes],
-        users=[episode.scope.user_column for episode in episodes],
-        ids=[episode.id for episode in episodes],
-        sessions=[episode.scope.session_id for episode in episodes],
-        agents=[episode.scope.agent_id for episode in episodes],
-        roles=[episode.role.value for episode in episodes],
-        names=[episode.name for episode in episodes],
-        contents=[_content(rings[episode.scope.namespace], episode) for episode in episodes],
-        metadata=[orjson.dumps(episode.metadata).decode() if episode.metadata else "{}" for episode in episodes],
-        occurred=[episode.occurred_at for episode in episodes],
-        remembered=[episode.remembered_at for episode in episodes],
-        positions=[episode.position for episode in episodes],
-        marks=[episode.mark for episode in episodes],
-        terms=[_terms(rings[episode.scope.namespace], episode, language) for episode in episodes],
-        vectors=[_packed(vectors.get(episode.id)) for episode in episodes],
-    )
+    given = {"namespaces": [episode.scope.namespace for episode in episodes]}
+    rows = await pg(tx).rows(_ADD, **given, **columns(episodes, vectors, rings, language=language))
     return frozenset(EpisodeId(row.id) for row in rows)
+
+
+def columns(
+    episodes: Sequence[Episode], vectors: Mapping[EpisodeId, Vector], rings: Mapping[str, Ring], *, language: str
+) -> dict[str, list[Any]]:  # Any: one column each of another type
+    """Episodes as columns, but for their namespaces."""
+    return {
+        "users": [episode.scope.user_column for episode in episodes],
+        "ids": [episode.id for episode in episodes],
+        "sessions": [episode.scope.session_id for episode in episodes],
+        "agents": [episode.scope.agent_id for episode in episodes],
+        "roles": [episode.role.value for episode in episodes],
+        "names": [episode.name for episode in episodes],
+        "contents": [_content(rings[episode.scope.namespace], episode) for episode in episodes],
+        "metadata": [orjson.dumps(episode.metadata).decode() if episode.metadata else "{}" for episode in episodes],
+        "occurred": [episode.occurred_at for episode in episodes],
+        "remembered": [episode.remembered_at for episode in episodes],
+        "positions": [episode.position for episode in episodes],
+        "marks": [episode.mark for episode in episodes],
+        "terms": [_terms(rings[episode.scope.namespace], episode, language) for episode in episodes],
+        "vectors": [_packed(vectors.get(episode.id)) for episode in episodes],
+    }
 
 
 async def set_vectors(tx: Transaction, vectors: Mapping[tuple[Scope, EpisodeId], Vector]) -> int:

@@ -1,0 +1,156 @@
+"""`PostgresAtOnce`: `record_stored`, `tombstones`, `add_episodes` and the record of events as one statement.
+
+One by one they are eight trips, and each costs more than the database's own work for a turn. One statement is a
+transaction of its own, so its commit is no trip either. It sees the rows of one moment; where that could be wrong, it
+looks at the rows that it has locked, which are as they are then: users (has nobody forgotten anything meanwhile, are
+vectors indexed), counters of events, rows of the ledger.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import asyncpg
+import orjson
+
+from aftermind.db.postgres import PostgresDatabase
+from aftermind.db.vault import Ring, Vault
+from aftermind.stores.at_once import Arrived, Follow, Written
+from aftermind.stores.base import Vector
+from aftermind.stores.postgres import episodes
+from aftermind.stores.postgres.positional import Positional
+from aftermind.types import EpisodeId, JobId
+
+# The order of everything that is locked is that of the long way within each table: users, ledger rows, counters by
+# owner. What depends on another part takes its rows from there, so it comes after.
+_STORE = Positional.of(
+    """
+    WITH tenant AS MATERIALIZED (
+        SELECT set_config('aftermind.namespace', :namespace, true) AS entered
+    ), owners AS MATERIALIZED (
+        SELECT there.* FROM tenant CROSS JOIN LATERAL (
+            SELECT user_id, forgets, indexing FROM aftermind.users
+            WHERE tenant.entered IS NOT NULL AND namespace = :namespace AND user_id = ANY(CAST(:owners AS text[]))
+            ORDER BY user_id FOR SHARE
+        ) AS there
+    ), may AS MATERIALIZED (
+        SELECT count(*) = cardinality(CAST(:owners AS text[])) AND coalesce(bool_and(forgets = 0), false) AS go
+        FROM owners
+    ), recorded AS (
+        INSERT INTO aftermind.jobs AS there (id, namespace, user_id, session_id, agent_id, kind, state, effect_key)
+        SELECT id, :namespace, user_id, session_id, agent_id, 'store', 'done', CAST(id AS text)
+        FROM unnest(CAST(:jobs AS uuid[]), CAST(:job_users AS text[]), CAST(:job_sessions AS text[]),
+                    CAST(:job_agents AS text[])) AS given (id, user_id, session_id, agent_id)
+        WHERE (SELECT go FROM may) ORDER BY given.id
+        ON CONFLICT (id) DO UPDATE SET state = 'done', created_at = now(), updated_at = now()
+        WHERE there.state = 'forgotten' AND there.kind = 'store'
+        RETURNING id
+    ), added AS (
+        INSERT INTO aftermind.episodes (namespace, user_id, id, session_id, agent_id, role, name, content, metadata,
+                                        occurred_at, remembered_at, position, mark, terms, embedding, indexed)
+        SELECT :namespace, given.user_id, given.id, session_id, agent_id, role, name, content,
+               CAST(metadata AS jsonb), occurred_at, remembered_at, position, mark, CAST(terms AS bigint[]), embedding,
+               owners.indexing > 0
+        FROM unnest(CAST(:of AS uuid[]), CAST(:users AS text[]), CAST(:ids AS uuid[]), CAST(:sessions AS text[]),
+                    CAST(:agents AS text[]), CAST(:roles AS text[]), CAST(:names AS text[]), CAST(:contents AS text[]),
+                    CAST(:metadata AS text[]), CAST(:occurred AS timestamptz[]), CAST(:remembered AS timestamptz[]),
+                    CAST(:positions AS bigint[]), CAST(:marks AS text[]), CAST(:terms AS text[]),
+                    CAST(:vectors AS public.halfvec[]))
+             AS given (job_id, user_id, id, session_id, agent_id, role, name, content, metadata, occurred_at,
+                       remembered_at, position, mark, terms, embedding)
+        JOIN recorded ON recorded.id = given.job_id JOIN owners ON owners.user_id = given.user_id
+        ON CONFLICT DO NOTHING
+    ), took AS MATERIALIZED (
+        SELECT CAST(extract(epoch FROM clock_timestamp() - statement_timestamp()) * 1000 AS float8) AS ms
+        FROM (SELECT count(*) FROM recorded) AS after
+    ), told AS MATERIALIZED (
+        SELECT user_id, given.id, row_number() OVER whose AS number,
+               CASE WHEN event ? 'duration_ms'
+               THEN event || jsonb_build_object('duration_ms', CAST(event ->> 'duration_ms' AS float8) + took.ms)
+               ELSE event END AS event
+        FROM took, unnest(CAST(:told_of AS uuid[]), CAST(:told_users AS text[]), CAST(:told_ids AS text[]),
+                          CAST(:told AS jsonb[])) WITH ORDINALITY AS given (job_id, user_id, id, event, place)
+        JOIN recorded ON recorded.id = given.job_id
+        WINDOW whose AS (PARTITION BY user_id ORDER BY place)
+    ), counted AS (
+        INSERT INTO aftermind.event_counters AS there (namespace, user_id, last)
+        SELECT :namespace, user_id, max(number) FROM told GROUP BY user_id ORDER BY user_id
+        ON CONFLICT (namespace, user_id) DO UPDATE SET last = there.last + excluded.last
+        RETURNING user_id, last
+    ), placed AS MATERIALIZED (
+        SELECT user_id, id, event, last - max(number) OVER (PARTITION BY user_id) + number AS seq
+        FROM told JOIN counted USING (user_id)
+    ), kept AS (
+        INSERT INTO aftermind.events (namespace, user_id, seq, id, event)
+        SELECT :namespace, user_id, seq, id, event FROM placed
+        ON CONFLICT DO NOTHING RETURNING namespace, user_id, seq, event
+    ), delivered AS (
+        INSERT INTO aftermind.webhook_deliveries (namespace, user_id, seq, webhook_id)
+        SELECT kept.namespace, kept.user_id, kept.seq, hooks.id
+        FROM kept JOIN aftermind.webhooks AS hooks ON hooks.namespace = kept.namespace
+          AND (hooks.events = '{}' OR kept.event ->> 'event' = ANY(hooks.events))
+    )
+    SELECT (SELECT go FROM may) AS go, ARRAY(SELECT id FROM recorded) AS new, (SELECT ms FROM took) AS took_ms,
+           (SELECT array_agg(id ORDER BY id) FROM placed) AS events,
+           (SELECT array_agg(seq ORDER BY id) FROM placed) AS cursors
+    """
+)
+
+
+class PostgresAtOnce:
+    """The short way into a `PostgresStore` of the same database, language and vault. See `AtOnce`."""
+
+    def __init__(self, database: PostgresDatabase, vault: Vault, *, language: str = "english") -> None:
+        self._database, self._vault, self._language = database, vault, language
+
+    async def store(
+        self, given: Sequence[Arrived], vectors: Mapping[EpisodeId, Vector], *, follow: Follow | None = None
+    ) -> Written | None:
+        """Write and commit; None where the long way must be taken."""
+        namespace = given[0].turn.scope.namespace
+        ring = await self._ring(namespace)
+        values = _STORE.values(self._columns(namespace, given, vectors, ring))
+        if follow is None:
+            async with self._database.statements() as run:
+                return _written(await run.record(_STORE.sql, *values))
+        async with self._database.transaction(namespace=namespace) as tx:
+            written = _written(await tx.record(_STORE.sql, *values))
+            if written is not None and written.new:
+                await follow(tx, written.new)
+        return written
+
+    async def _ring(self, namespace: str) -> Ring:
+        known = self._vault.known(namespace)
+        if known is not None:
+            return known
+        async with self._database.transaction(namespace=namespace, read_only=True) as tx:
+            return await self._vault.ring(tx, namespace)
+
+    def _columns(
+        self, namespace: str, given: Sequence[Arrived], vectors: Mapping[EpisodeId, Vector], ring: Ring
+    ) -> dict[str, Any]:  # Any: a column each
+        turns = [each.turn for each in given]
+        told = [(each.turn.job_id, event) for each in given for event in each.events]
+        kept = [episode for each in given for episode in each.episodes]
+        return {
+            "namespace": namespace,
+            "owners": sorted({turn.scope.user_column for turn in turns}),
+            "jobs": [turn.job_id for turn in turns],
+            "job_users": [turn.scope.user_column for turn in turns],
+            "job_sessions": [turn.scope.session_id for turn in turns],
+            "job_agents": [turn.scope.agent_id for turn in turns],
+            "of": [each.turn.job_id for each in given for _ in each.episodes],
+            **episodes.columns(kept, vectors, {namespace: ring}, language=self._language),
+            "told_of": [job_id for job_id, _ in told],
+            "told_users": [event.owner.user_column for _, event in told],
+            "told_ids": [event.id for _, event in told],
+            "told": [orjson.dumps(event.event).decode() for _, event in told],
+        }
+
+
+def _written(row: asyncpg.Record | None) -> Written | None:
+    if row is None or not row["go"]:
+        return None
+    new = frozenset(JobId(id_) for id_ in row["new"])
+    return Written(
+        new=new, cursors=dict(zip(row["events"] or (), row["cursors"] or (), strict=True)), took_ms=row["took_ms"]
+    )

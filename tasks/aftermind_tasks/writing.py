@@ -1,0 +1,207 @@
+"""What storing turns writes: episodes, follow-up jobs and events; in one statement where that can be."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from uuid import UUID
+
+from uuid6 import uuid7
+
+from aftermind.db.base import Transaction
+from aftermind.db.event_log import EventRow
+from aftermind.events.types import MemoryEvent, MemoryUpdateCompleted, MemoryUpdateStarted
+from aftermind.llm import trust
+from aftermind.stores.at_once import Arrived, Written
+from aftermind.stores.base import Mined, MiningOutcome, Tombstone, Vector
+from aftermind.telemetry import tracing
+from aftermind.types import Episode, EpisodeId, JobId, JobKind, Json, NewJob, Scope, Turn
+from aftermind.wire import queues
+from aftermind_tasks import following
+from aftermind_tasks.runtime import Runtime
+from aftermind_tasks.sessions import session_key
+
+
+@dataclass(slots=True, kw_only=True)
+class Effects:
+    """What a transaction wrote: turns that nobody stored before, events to publish once it is committed, queues to ring
+    for the jobs that follow.
+    """
+
+    turns: Sequence[Turn] = ()
+    owners: set[Scope] = field(default_factory=set)
+    events: list[MemoryEvent] = field(default_factory=list)
+    ring: dict[str, JobId] = field(default_factory=dict)
+
+
+async def at_once(
+    runtime: Runtime, turns: Sequence[Turn], vectors: Mapping[EpisodeId, Vector], started: float
+) -> Effects | None:
+    """Turns of one tenant, written and committed in one trip, or three with the jobs that follow.
+
+    None: nothing was written, because it cannot be had that way. See `aftermind.stores.at_once`.
+    """
+    if runtime.at_once is None or len({turn.scope.namespace for turn in turns}) > 1:
+        return None
+    effects = Effects()
+    kept = {turn.job_id: _kept(turn, ()) for turn in turns}
+    events = {turn.job_id: _events(runtime, [turn], started) for turn in turns}
+
+    async def follow(tx: Transaction, new: frozenset[JobId]) -> None:
+        stored = [turn for turn in turns if turn.job_id in new and kept[turn.job_id]]
+        await _follow_up(runtime, tx, stored, kept, effects)
+
+    arrived = [
+        Arrived(turn=turn, episodes=kept[turn.job_id], events=[_row(event) for event in events[turn.job_id]])
+        for turn in turns
+    ]
+    written = await runtime.at_once.store(arrived, vectors, follow=follow if _follows(runtime) else None)
+    if written is None:
+        return None
+    effects.turns = [turn for turn in turns if turn.job_id in written.new]
+    effects.owners = {turn.scope.owner for turn in effects.turns}
+    effects.events = [_told(event, written) for turn in effects.turns for event in events[turn.job_id]]
+    return effects
+
+
+def _follows(runtime: Runtime) -> bool:
+    return runtime.extractor is not None or (runtime.embedder is not None and not runtime.embedder.inline)
+
+
+def _row(event: MemoryEvent) -> EventRow:
+    return EventRow(owner=event.scope.owner, id=event.id, event=event.to_json())
+
+
+def _told(event: MemoryEvent, written: Written) -> MemoryEvent:
+    event = replace(event, cursor=str(written.cursors[event.id]))
+    if isinstance(event, MemoryUpdateCompleted):
+        return replace(event, duration_ms=event.duration_ms + written.took_ms)
+    return event
+
+
+async def write(
+    runtime: Runtime, tx: Transaction, turns: Sequence[Turn], vectors: Mapping[EpisodeId, Vector], started: float
+) -> Effects:
+    """Episodes, follow-up jobs and events of turns that nobody stored before, one tenant after the other.
+
+    Tenants in order, and within each the locks in theirs, so that two stores never wait crosswise.
+    """
+    effects = Effects(turns=turns, owners={turn.scope.owner for turn in turns})
+    for namespace in sorted({turn.scope.namespace for turn in turns}):
+        await tx.enter(namespace)
+        group = [turn for turn in turns if turn.scope.namespace == namespace]
+        await _write_tenant(runtime, tx, group, vectors, started, effects)
+    return effects
+
+
+async def _write_tenant(
+    runtime: Runtime,
+    tx: Transaction,
+    turns: Sequence[Turn],
+    vectors: Mapping[EpisodeId, Vector],
+    started: float,
+    effects: Effects,
+) -> None:
+    owners = {turn.scope.owner for turn in turns}
+    stones = await runtime.store.tombstones(tx, sorted(owners, key=lambda owner: owner.user_column))
+    kept = {turn.job_id: _kept(turn, stones) for turn in turns}
+    await runtime.store.add_episodes(tx, [episode for group in kept.values() for episode in group], vectors)
+    stored = [turn for turn in turns if kept[turn.job_id]]
+    await _follow_up(runtime, tx, stored, kept, effects)
+    effects.events += await runtime.events.append(tx, _events(runtime, turns, started))
+
+
+def _kept(turn: Turn, stones: Sequence[Tombstone]) -> list[Episode]:
+    if not turn.keep:
+        return []
+    owner = turn.scope.owner
+    mine = [stone for stone in stones if stone.owner == owner]
+    return [
+        replace(episode, mark=trust.suspicion(episode.content))
+        for episode in turn.episodes()
+        if not any(stone.covers(episode) for stone in mine)
+    ]
+
+
+async def _follow_up(
+    runtime: Runtime,
+    tx: Transaction,
+    turns: Sequence[Turn],
+    kept: Mapping[JobId, Sequence[Episode]],
+    effects: Effects,
+) -> None:
+    if runtime.embedder is not None and not runtime.embedder.inline:
+        jobs = [_embed_job(turn, kept[turn.job_id]) for turn in turns]
+        new = await runtime.ledger.enqueue(tx, jobs)
+        if new:
+            effects.ring[queues.EMBED] = new[0]
+    if runtime.extractor is None:
+        return
+    mined = [turn for turn in turns if "facts" in turn.keep]
+    settings = runtime.settings
+    await runtime.ledger.debounce(
+        tx,
+        _extract_jobs(mined),
+        quiet=timedelta(seconds=settings.extract_quiet_seconds),
+        at_most=timedelta(seconds=settings.extract_max_wait_seconds),
+    )
+    for turn in sorted((turn for turn in turns if "facts" not in turn.keep), key=lambda turn: session_key(turn.scope)):
+        scope, episodes = replace(turn.scope, agent_id=None), kept[turn.job_id]
+        await runtime.store.note_outcomes(tx, scope.owner, [_not_wanted(each) for each in episodes])
+        ids = [episode.id for episode in episodes]
+        await following.after_mining(runtime, tx, scope, ids, wanted=following.wanted(turn.keep))
+
+
+def _not_wanted(episode: Episode) -> MiningOutcome:
+    return MiningOutcome(episode_id=episode.id, outcome=Mined.NOT_WANTED, extractor="none", reason="not in save=")
+
+
+def _embed_job(turn: Turn, episodes: Sequence[Episode]) -> NewJob:
+    return NewJob(
+        id=JobId(UUID(bytes=uuid7().bytes)),
+        kind=JobKind.EMBED,
+        scope=turn.scope,
+        payload={"episodes": [str(episode.id) for episode in episodes]} | _trace([turn]),
+        effect_key=str(turn.job_id),
+        follows=(turn.job_id,),
+    )
+
+
+def _extract_jobs(turns: Sequence[Turn]) -> list[NewJob]:
+    """One job a session, however many of its turns are in the batch."""
+    by_session: dict[Scope, list[Turn]] = {}
+    for turn in turns:
+        by_session.setdefault(replace(turn.scope, agent_id=None), []).append(turn)
+    return [
+        NewJob(
+            id=JobId(UUID(bytes=uuid7().bytes)),
+            kind=JobKind.EXTRACT,
+            scope=scope,
+            payload=following.wanted(frozenset().union(*(turn.keep for turn in group))) | _trace(group),
+            effect_key=session_key(scope),
+            follows=tuple(turn.job_id for turn in group),
+        )
+        for scope, group in by_session.items()
+    ]
+
+
+def _trace(turns: Sequence[Turn]) -> dict[str, Json]:
+    """The span that the job goes on from: of a burst, that of its last turn."""
+    carried = [turn.trace for turn in turns if turn.trace is not None]
+    return {tracing.KEY: carried[-1]} if carried else {}
+
+
+def _events(runtime: Runtime, turns: Sequence[Turn], started: float) -> list[MemoryEvent]:
+    now, elapsed = runtime.clock.utc_now(), (time.monotonic() - started) * 1_000
+    events: list[MemoryEvent] = []
+    for turn in turns:
+        job, count = str(turn.job_id), len(turn.messages)
+        events.append(
+            MemoryUpdateStarted(id=f"{job}:started", scope=turn.scope, at=now, job_id=job, message_count=count)
+        )
+        events.append(
+            MemoryUpdateCompleted(
+                id=f"{job}:completed", scope=turn.scope, at=now, job_id=job, message_count=count, duration_ms=elapsed
+            )
+        )
+    return events
