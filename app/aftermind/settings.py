@@ -171,7 +171,7 @@ class Settings(BaseSettings):
     )
     replica_check_seconds: float = Field(2.0, gt=0, description="How often replicas are looked at.")
     exact_search_max_rows: int = Field(
-        20_000, ge=0, description="Episodes of a user up to which vectors are scanned exactly; HNSW beyond."
+        8_000, ge=0, description="Episodes of a user up to which vectors are scanned exactly; HNSW beyond."
     )
     language: str = Field(
         "english",

@@ -164,9 +164,11 @@ class PgTransaction:
     @asynccontextmanager
     async def _driver(self, *, begun: bool = True) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
         async with self._deadline():
-            connection = (await self._connection.get_raw_connection()).driver_connection
-            if connection is None:
+            # Without SQLAlchemy's own `get_raw_connection`, which changes greenlets to wait for nothing.
+            held = self._connection.sync_connection
+            if held is None or held.closed or held.invalidated:
                 raise errors.StoreUnavailable(self._what, "the connection is gone")
+            connection: Any = held.connection.driver_connection  # Any: asyncpg's, SQLAlchemy does not say so
             try:
                 if begun and self._put_off is not None:
                     script, self._put_off = self._put_off, None

@@ -7,8 +7,23 @@ from functools import cache
 # Letters by fours from each capital on, digits by threes, blanks by fours, a lone one not at all but before a digit,
 # every other character by itself; what a character has beyond one byte is added to the number of matches.
 _PIECES = re.compile(r"[a-z]{1,4}|[A-Z][a-z]{0,3}|[0-9]{1,3}|\s[\r\n\t ]{1,3}|\s(?=[0-9])|[^\S ]|[^A-Za-z0-9\s]")
+
+
+def _kind(character: str) -> str:
+    if character.isspace():
+        return " " if character == " " else "\n"
+    if character.isalpha():
+        return "a" if character.islower() else "A"
+    return "0" if character.isdigit() else "."
+
+
+# The same pieces of ASCII by replacing, which is four times as quick: characters by their kind, longest pieces first;
+# blanks side by side are left to the expression.
+_KINDS = "".join(_kind(chr(code)) for code in range(128)).encode().ljust(256, b".")
+_RUNS = (b"Aaaa", b"Aaa", b"Aa", b"aaaa", b"aaa", b"aa", b"000", b"00")
 # No word of a vocabulary: keys, hashes, base64. Their characters are counted once more, each by itself.
 _JUNK = re.compile(r"[b-df-hj-np-tv-xzB-DF-HJ-NP-TV-XZ0-9]{5,}")
+_JUNK_KINDS = "".join("." if _JUNK.match(chr(code) * 5) else " " for code in range(128)).encode().ljust(256)
 
 
 def count(text: str) -> int:
@@ -28,8 +43,20 @@ def estimate(text: str) -> int:
     and never more tokens than bytes. On 2,760 turns of LoCoMo it is never below o200k's own count, and 1.45 times it on
     average. Only a coined word of over thirty letters has been seen to take more.
     """
-    junk = sum(map(len, _JUNK.findall(text)))
-    return len(_PIECES.findall(text)) + len(text.encode()) - len(text) + junk + bool(text)
+    sent = text.encode()
+    junk = sum(map(len, _JUNK.findall(text))) if b"....." in sent.translate(_JUNK_KINDS) else 0
+    pieces = _ascii_pieces(text, sent) if text.isascii() else len(_PIECES.findall(text))
+    return pieces + len(sent) - len(text) + junk + bool(text)
+
+
+def _ascii_pieces(text: str, sent: bytes) -> int:
+    kinds = sent.translate(_KINDS)
+    if b"  " in kinds or b" \n" in kinds or b"\n " in kinds or b"\n\n" in kinds:
+        return len(_PIECES.findall(text))
+    uncounted = kinds.count(b" ") - kinds.count(b" 0")
+    for run in _RUNS:
+        kinds = kinds.replace(run, b".")
+    return len(kinds) - uncounted
 
 
 @cache

@@ -11,9 +11,10 @@ NOISE = 1e-9  # of half-precision vectors that have nothing in common; scaled up
 
 
 def scaled(scores: Floats) -> Floats:
-    """The scores by their greatest, so that the best is 1; negative ones are 0, and all where none is above noise."""
-    top = float(scores.max(initial=0.0))
-    return np.maximum(scores / top, 0.0) if top > NOISE else np.zeros_like(scores)
+    """The scores of each row by their greatest, so that the best is 1; negative ones are 0, and all where none is
+    above noise."""
+    top = scores.max(axis=-1, initial=0.0, keepdims=True)
+    return np.maximum(scores / np.where(top > NOISE, top, np.inf), 0.0)
 
 
 def ranks(scores: Floats) -> NDArray[np.int64]:

@@ -85,8 +85,8 @@ def score(turns: Turns, idfs: Floats, *, candidates: Bools, weights: Weights = W
     together = near.greatest(hits * np.minimum(1.0, LONG_TEXT / np.maximum(turns.length[order], 1))[:, None]) @ idfs
     session = _whole_session(hits, turns.session[order]) @ idfs
     alone, around, blind = _similarities(turns.similarity[order], near)
-    lexical, lexical_window, share = (scaled(np.where(mask, part, 0.0)) for part in (own, together, session))
-    vector, vector_window = (scaled(np.where(mask, part, 0.0)) for part in (alone, around))
+    parts = scaled(np.where(mask, np.stack([own, together, session, alone, around]), 0.0))
+    lexical, lexical_window, share, vector, vector_window = parts
     words = weights.alone * lexical + (1 - weights.alone) * lexical_window
     meaning = weights.alone * vector + (1 - weights.alone) * vector_window
     by_words, by_meaning = _shares(weights, has_words=bool(words.any()), has_meaning=bool(meaning.any()))
@@ -97,12 +97,13 @@ def score(turns: Turns, idfs: Floats, *, candidates: Bools, weights: Weights = W
     most = 1 + weights.session + weights.speaker + weights.current
     total = np.where(mask, np.minimum(np.maximum(total / most, 0.0), 1.0), 0.0)
     back = np.argsort(order)
+    lexical, lexical_window, _, vector, vector_window = parts[:, back]
     return Scores(
         total=total[back],
-        lexical=lexical[back],
-        vector=vector[back],
-        lexical_window=lexical_window[back],
-        vector_window=vector_window[back],
+        lexical=lexical,
+        vector=vector,
+        lexical_window=lexical_window,
+        vector_window=vector_window,
     )
 
 
@@ -136,15 +137,16 @@ class _Neighbours:
 def _similarities(similarity: Floats, near: _Neighbours) -> tuple[Floats, Floats, Bools]:
     """Alone and in the window, and where there is none at all; a turn without a vector borrows its neighbours'."""
     around = near.mean(similarity)
-    alone = np.where(np.isnan(similarity), around, similarity)
-    return np.nan_to_num(alone, nan=0.0), np.nan_to_num(around, nan=0.0), np.isnan(around)
+    blind = np.isnan(around)
+    around[blind] = 0.0
+    return np.where(np.isnan(similarity), around, similarity), around, blind
 
 
 def _whole_session(hits: Floats, sessions: NDArray[np.int64]) -> Floats:
     if not len(sessions):
         return hits
-    starts = np.flatnonzero(np.r_[True, sessions[1:] != sessions[:-1]])
-    sizes = np.diff(np.r_[starts, len(sessions)])
+    starts = np.concatenate([[0], np.flatnonzero(sessions[1:] != sessions[:-1]) + 1])
+    sizes = np.diff(starts, append=len(sessions))
     return np.repeat(np.maximum.reduceat(hits, starts, axis=0), sizes, axis=0)
 
 

@@ -139,12 +139,14 @@ class Recall:
 
     async def _prepare(self, run: _Run) -> None:
         if run.query.mode in (Mode.HYBRID, Mode.VECTOR):
-            vector, _ = await asyncio.gather(self._vectors.vector(run.query.searched), self._read_pending(run))
-            run.vector, why = vector
-            if why is not None:
-                run.degraded.append(why)
-        else:
-            await self._read_pending(run)
+            run.vector = self._vectors.known(run.query.searched)
+            if run.vector is None:  # Redis first: an embedder in this process computes while it answers
+                _, vector = await asyncio.gather(self._read_pending(run), self._vectors.vector(run.query.searched))
+                run.vector, why = vector
+                if why is not None:
+                    run.degraded.append(why)
+                return
+        await self._read_pending(run)
 
     async def _read_pending(self, run: _Run) -> None:
         """Watermark, epoch and pending turns of one moment; without Redis the primary alone knows what is newest."""
@@ -212,7 +214,7 @@ class Recall:
         stored = frozenset(found.ids)
         run.pending = [episode for episode in run.pending if episode.id not in stored]
         places = await self._ranked(run, question, found, limit)
-        await self._read(run, route, places, limit)
+        await self._read(run, route, places, found)
 
     async def _found(self, run: _Run, route: Route, question: Question) -> Found:
         return await self._search.find(route.tx, run.query.scope.owner, self._searching(run, question))
@@ -232,12 +234,12 @@ class Recall:
         ]
         run.briefing = await self._search.brief(route.tx, query.scope.owner, self._wanted(query, ()))
 
-    async def _read(self, run: _Run, route: Route, places: Sequence[Place], limit: int) -> None:
+    async def _read(self, run: _Run, route: Route, places: Sequence[Place], found: Found) -> None:
         query = run.query
         waiting = {episode.id: episode for episode in run.pending}
         ids = [place.id for place in places if place.id not in waiting]
         wanted = replace(self._wanted(query, ids), facts=list(run.shares))
-        run.briefing = await self._search.brief(route.tx, query.scope.owner, wanted)
+        run.briefing = await self._search.brief(route.tx, query.scope.owner, wanted, found=found)
         texts = waiting | {episode.id: episode for episode in run.briefing.episodes}
         # An episode that was forgotten between the two statements is gone from the second: it is not shown.
         kept = [place for place in places if place.id in texts]
@@ -332,6 +334,7 @@ class Recall:
             tails=list(sessions),
             exact_rows=self._settings.exact_search_max_rows,
             facts="facts" in run.query.load,
+            along=self._wanted(run.query, ()),
         )
 
     def _wanted(self, query: Query, ids: Sequence[EpisodeId]) -> Wanted:

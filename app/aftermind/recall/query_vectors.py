@@ -45,13 +45,19 @@ class QueryVectors:
         self._running: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Task[Vector]] = {}
         self._failed, self._paused_until = 0, -1.0
 
+    def known(self, text: str) -> Vector | None:
+        """The vector, if this process has it."""
+        known = self._known.get(text)
+        if known is not None:
+            self._known.move_to_end(text)
+        return known
+
     async def vector(self, text: str) -> tuple[Vector | None, str | None]:
         """The vector, or None and why there is none. Takes at most the budget, in the time of the running loop."""
         if self._embedder is None:
             return None, None
-        known = self._known.get(text)
+        known = self.known(text)
         if known is not None:
-            self._known.move_to_end(text)
             return known, None
         if self._embedder.inline:
             return self._keep(text, (await self._embedder.embed([text]))[0]), None

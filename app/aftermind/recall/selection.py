@@ -31,35 +31,23 @@ def places(
     enough = frame.candidate & (scores.total > 0) & (scores.total >= min_score)
     order = np.lexsort((-frame.position, -scores.total))
     order = order[enough[order]]
-    lexical_ranks, vector_ranks = ranks(scores.lexical), ranks(scores.vector)
+    best = order[:most]
+    columns = (scores.total, scores.lexical, scores.vector, scores.lexical_window, scores.vector_window)
+    placed = (ranks(scores.lexical), ranks(scores.vector))
+    rows = zip(best.tolist(), *(column[best].tolist() for column in (*columns, *placed)), strict=True)
     found = [
-        _place(ids[row], row, float(scores.total[row]), scores, lexical_ranks, vector_ranks)
-        for row in order[:most].tolist()
+        Place(
+            id=ids[row],
+            score=total,
+            lexical=lexical,
+            vector=vector,
+            lexical_rank=lexical_rank if lexical > 0 else None,
+            vector_rank=vector_rank if vector > 0 else None,
+            detail={"lexical_window": lexical_window, "vector_window": vector_window},
+        )
+        for row, total, lexical, vector, lexical_window, vector_window, lexical_rank, vector_rank in rows
     ]
     return found, len(order)
-
-
-def _place(
-    id_: EpisodeId,
-    row: int,
-    score: float,
-    scores: Scores,
-    lexical_ranks: NDArray[np.int64],
-    vector_ranks: NDArray[np.int64],
-) -> Place:
-    lexical, vector = float(scores.lexical[row]), float(scores.vector[row])
-    return Place(
-        id=id_,
-        score=score,
-        lexical=lexical,
-        vector=vector,
-        lexical_rank=int(lexical_ranks[row]) if lexical > 0 else None,
-        vector_rank=int(vector_ranks[row]) if vector > 0 else None,
-        detail={
-            "lexical_window": float(scores.lexical_window[row]),
-            "vector_window": float(scores.vector_window[row]),
-        },
-    )
 
 
 def matched(place: Place, episode: Episode, rank: int, rerank_score: float | None = None) -> Match:

@@ -27,7 +27,8 @@ class Search:
     `wanted` says which episodes may be answers (their neighbours are read all the same), `known_at` hides what was
     remembered later. `tails` are sessions whose last turns come along, for pending turns to stand behind. `exact_rows`
     is the size of an owner up to which every vector is compared, before an index of neighbours is trusted. `facts`
-    False leaves facts alone.
+    False leaves facts alone. `along` is what a block will want beside its episodes and what they and the question lead
+    to: a backend may read it in the same trip.
     """
 
     question: Question
@@ -36,8 +37,9 @@ class Search:
     known_at: datetime | None = None
     hits: int = HITS
     tails: Sequence[str | None] = ()
-    exact_rows: int = 20_000
+    exact_rows: int = 8_000
     facts: bool = True
+    along: "Wanted | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,15 +60,15 @@ class FactHit:
 class Found:
     """Turns around the best hits, in `frame`, with their ids in the same order.
 
-    `frequencies` count over all of the owner's episodes. `similar` has the ids nearest by vector, nearest first.
-    `facts` are those that share words with the question, the rarest first.
+    `frequencies` count over all of the owner's episodes. `facts` are those that share words with the question, the
+    rarest first. `held` is what the backend keeps of it for its own `brief`.
     """
 
     ids: Sequence[EpisodeId]
     frame: Frame
     frequencies: Frequencies
-    similar: Sequence[EpisodeId] = ()
     facts: Sequence[FactHit] = ()
+    held: object = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +126,11 @@ class EpisodeSearch(Protocol):
     async def find(self, tx: Transaction, owner: Scope, search: Search) -> Found:
         """The owner's turns that may answer, and what stands around them. One round trip."""
 
-    async def brief(self, tx: Transaction, owner: Scope, wanted: Wanted) -> Briefing:
-        """What is shown: episodes by id, facts, blocks, summary, profile. One round trip."""
+    async def brief(self, tx: Transaction, owner: Scope, wanted: Wanted, *, found: Found | None = None) -> Briefing:
+        """What is shown: episodes by id, facts, blocks, summary, profile. One round trip at most.
+
+        `found` is what the search before it found, and may hold it all.
+        """
 
 
 MOST_SUMMARIES = 1_000
@@ -136,22 +141,27 @@ async def briefed(store: Store, tx: Transaction, owner: Scope, wanted: Wanted) -
     """A briefing out of a store's own methods, for one inside this process: one statement would gain nothing."""
     at, load = wanted.at, wanted.load
     facts = await store.facts(tx, owner, as_of=at, known_at=at, limit=1_000_000) if "facts" in load else []
-    near, shown = frozenset(wanted.facts), frozenset(wanted.ids)
     blocks = await store.blocks(tx, owner) if "blocks" in load else []
     summaries = await store.summaries(tx, owner, limit=MOST_SUMMARIES) if "summary" in load else []
     told = [each for each in summaries if at is None or each.updated_at <= at]
     profile = await store.profile(tx, owner) if "profile" in load else None
     return Briefing(
         episodes=await store.episodes(tx, owner, wanted.ids) if wanted.ids else [],
-        facts=[
-            fact
-            for place, fact in enumerate(facts)
-            if place < NEWEST_FACTS or fact.id in near or not shown.isdisjoint(fact.sources)
-        ],
+        facts=worth_showing(facts, wanted),
         blocks=[block for block in blocks if at is None or block.updated_at <= at],
         summary=next((each for each in told if each.scope.session_id == wanted.session_id), told[0] if told else None),
         profile=None if profile is None or at is not None else profile,
     )
+
+
+def worth_showing(facts: Sequence[Fact], wanted: Wanted) -> list[Fact]:
+    """Of all facts that are believed, the newest first, those that a block may show."""
+    near, shown = frozenset(wanted.facts), frozenset(wanted.ids)
+    return [
+        fact
+        for place, fact in enumerate(facts)
+        if place < NEWEST_FACTS or fact.id in near or not shown.isdisjoint(fact.sources)
+    ]
 
 
 def found_among(
@@ -169,12 +179,10 @@ def found_among(
     known = [episode for episode in episodes if search.known_at is None or episode.remembered_at <= search.known_at]
     similarity = _similarities(known, vectors, search.vector)
     entries = [entry_of(episode, similarity.get(episode.id), search.wanted, language=language) for episode in known]
-    nearest = sorted(similarity, key=lambda id_: -similarity[id_])[: search.hits]
     return Found(
         ids=[episode.id for episode in known],
         frame=Frame.of(entries, search.question.terms),
         frequencies=Frequencies.of(search.question.terms, entries),
-        similar=nearest,
         facts=_hits(facts, search.question, language=language) if search.facts else (),
     )
 

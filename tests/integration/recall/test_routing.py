@@ -14,6 +14,7 @@ from aftermind.recall import Node, Query, Recall, Routing
 from aftermind.recall.query_vectors import QueryVectors
 from aftermind.settings import Settings
 from aftermind.stores.postgres.search import READ_SETTINGS, STATE_SECONDS, PostgresSearch
+from aftermind.stores.postgres.whole import MOST_WHOLE
 from aftermind.types import RecallBlock, Scope, ServedBy, Turn, Watermark
 from aftermind.types.message import Message, new_ids
 from tests.support.remembered import START, keep, said
@@ -132,10 +133,15 @@ def trips(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return said
 
 
-async def test_a_recall_takes_two_trips_where_the_replica_has_told_enough(
-    database: Database, reading: Reading, trips: list[str]
+@pytest.mark.parametrize(
+    ("episodes", "expected"),
+    [(1, [2, 1]), (MOST_WHOLE + 1, [3, 2])],  # the first asks for the replica's place, too
+    ids=["of little", "of much"],
+)
+async def test_a_recall_takes_as_few_trips_as_it_can(
+    database: Database, reading: Reading, trips: list[str], episodes: int, expected: list[int]
 ) -> None:
-    await keep(database.url, [said("I like tea")])
+    await keep(database.url, [said(f"I like tea number {number}") for number in range(episodes)])
     mark = await reading.primary.watermark()
     await caught_up(reading)
     await asyncio.sleep(STATE_SECONDS)
@@ -147,7 +153,7 @@ async def test_a_recall_takes_two_trips_where_the_replica_has_told_enough(
     assert (told.served_by, again.served_by) == (ServedBy.REPLICA, ServedBy.REPLICA)
     assert "I like tea" in told.text
     assert "I like tea" in again.text
-    assert [first, len(trips) - first] == [3, 2]
+    assert [first, len(trips) - first] == expected
     assert "pg_is_in_recovery" in trips[0]
     assert not any(said.startswith(("BEGIN", "COMMIT")) for said in trips)
 

@@ -4,6 +4,8 @@ import random
 import string
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from aftermind.llm import tokens
 
@@ -83,3 +85,10 @@ def test_junk_is_counted_by_the_character(seed: int) -> None:
     junk = "".join(drawn.choices(string.ascii_letters + string.digits, k=64))
 
     assert tokens.estimate(junk) >= 44  # o200k takes 35 to 44 tokens for such texts
+
+
+@given(st.text(st.sampled_from("aaabZQz059  \n\t\r\x1f.<_"), min_size=1, max_size=60))
+@example("at 2025-01-01 00:12, HelloWorld internationally\n")
+def test_a_sign_beyond_ascii_adds_its_own_tokens_alone(text: str) -> None:
+    # ASCII is counted another way than the rest: both have to agree.
+    assert tokens.estimate(f"{text}\N{EURO SIGN}") == tokens.estimate(text) + 3

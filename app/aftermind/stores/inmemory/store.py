@@ -35,7 +35,7 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
         facts = await self.facts(tx, owner, as_of=then, known_at=then, limit=1_000_000) if search.facts else ()
         return found_among(episodes, mem(tx).rows("vectors", key), search, facts=facts, language=self._language)
 
-    async def brief(self, tx: Transaction, owner: Scope, wanted: Wanted) -> Briefing:
+    async def brief(self, tx: Transaction, owner: Scope, wanted: Wanted, *, found: Found | None = None) -> Briefing:
         """What is shown."""
         return await briefed(self, tx, owner, wanted)
 

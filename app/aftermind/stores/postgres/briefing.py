@@ -1,11 +1,13 @@
 """Everything that a block shows, in one statement: episodes by id, facts, blocks, summary and profile."""
 
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import asyncpg
+import numpy as np
 import orjson
 
 from aftermind import errors
@@ -32,7 +34,7 @@ Json = dict[str, Any]  # Any: one row as Postgres writes it; each field is read 
 
 _OWNED = "namespace = :namespace AND user_id = :user"
 
-_BELIEVED = """
+BELIEVED = """
     recorded_at <= coalesce(CAST(:at AS timestamptz), 'infinity')
     AND (superseded_at IS NULL OR (CAST(:at AS timestamptz) IS NOT NULL AND superseded_at > :at))
     AND (valid_from IS NULL OR valid_from <= coalesce(:at, now()))
@@ -42,49 +44,73 @@ _BELIEVED = """
 
 def _newest(rule: str) -> str:
     return f"""
-        SELECT id FROM aftermind.facts WHERE {_OWNED} AND {rule} AND {_BELIEVED}
+        SELECT id FROM aftermind.facts WHERE {_OWNED} AND {rule} AND {BELIEVED}
         ORDER BY recorded_at DESC LIMIT {NEWEST_FACTS}
     """
 
 
-# Of each episode, in the order that `_episodes` takes them.
-_COLUMNS = (
-    *("id", "session_id", "agent_id", "role", "content", "name", "metadata::text", "occurred_at", "remembered_at"),
-    *("position", "mark"),
-)
+# Of episodes, in the order that `_episode` takes them. Times as Postgres sends them: of a hundred rows few are shown,
+# and reading a time takes as long as reading three texts.
+_COLUMNS = {
+    "ids": "array_agg(id)",
+    "sessions": "array_agg(session_id)",
+    "agents": "array_agg(agent_id)",
+    "roles": "array_agg(role)",
+    "contents": "array_agg(content)",
+    "names": "array_agg(name)",
+    "metadata": "array_agg(NULLIF(metadata, '{}')::text)",
+    "said_at": "string_agg(timestamptz_send(occurred_at), '')",
+    "remembered_at": "string_agg(timestamptz_send(remembered_at), '')",
+    "positions": "array_agg(position)",
+    "marks": "array_agg(mark)",
+}
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)  # Postgres's own; it sends microseconds since then
 
-# Each part by its primary key, `fact_sources_episode` or `facts_believed`. Episodes column by column, which is quickest
-# to read and to write; the others as JSON, for they are few, and share the trip alone.
-_BRIEF = Positional.of(
-    entering(f"""
-    SELECT shown.*,
-        CASE WHEN CAST(:facts AS boolean) THEN (SELECT json_agg(fact)::text FROM (
+
+def in_columns(*, without: Collection[str] = (), only: str = "true") -> str:
+    """Episodes column by column, which is quickest to read and to write; no texts unless `only` holds."""
+    columns = {name: column for name, column in _COLUMNS.items() if name not in without}
+    return ", ".join(f"{column} FILTER (WHERE {only}) AS {name}" for name, column in columns.items())
+
+
+def parts(facts: str, *, only: str = "true") -> str:
+    """All but the episodes, as JSON: they are few, and share the trip alone. `facts` says which of them, `only` if any.
+
+    Each by its primary key, `fact_sources_episode` or `facts_believed`.
+    """
+    return f"""
+        CASE WHEN CAST(:facts AS boolean) AND {only} THEN (SELECT json_agg(fact)::text FROM (
             SELECT id, session_id, agent_id, subject, predicate, object, confidence, cardinality, valid_from, valid_to,
                    recorded_at, superseded_at, strength, extractor, (
                        SELECT json_agg(episode_id ORDER BY episode_id) FROM aftermind.fact_sources AS s
                        WHERE s.namespace = :namespace AND s.user_id = :user AND s.fact_id = facts.id) AS sources
-            FROM aftermind.facts
-            WHERE {_OWNED} AND {_BELIEVED} AND id IN (
-                SELECT unnest(CAST(:told AS uuid[]))
-                UNION SELECT fact_id FROM aftermind.fact_sources
-                      WHERE {_OWNED} AND episode_id = ANY(CAST(:ids AS uuid[]))
-                UNION ({_newest("superseded_at IS NULL AND CAST(:at AS timestamptz) IS NULL")})
-                UNION ({_newest("CAST(:at AS timestamptz) IS NOT NULL")}))
+            FROM aftermind.facts WHERE {_OWNED} AND {BELIEVED} AND {facts}
             ORDER BY recorded_at DESC, id DESC) AS fact) END AS facts,
-        CASE WHEN CAST(:blocks AS boolean) THEN (SELECT json_agg(block ORDER BY name)::text FROM (
+        CASE WHEN CAST(:blocks AS boolean) AND {only} THEN (SELECT json_agg(block ORDER BY name)::text FROM (
             SELECT name, content, description, version, updated_at FROM aftermind.blocks
             WHERE {_OWNED} AND updated_at <= coalesce(CAST(:at AS timestamptz), 'infinity')) AS block) END AS blocks,
-        CASE WHEN CAST(:summary AS boolean) THEN (SELECT row_to_json(summary)::text FROM (
+        CASE WHEN CAST(:summary AS boolean) AND {only} THEN (SELECT row_to_json(summary)::text FROM (
             SELECT session_id, text, covers_to, turns, updated_at, summariser, version FROM aftermind.summaries
             WHERE {_OWNED} AND updated_at <= coalesce(CAST(:at AS timestamptz), 'infinity')
-            ORDER BY session_id = CAST(:session AS text) DESC, updated_at DESC LIMIT 1) AS summary) END AS summary,
-        CASE WHEN CAST(:profile AS boolean) THEN (SELECT json_build_object(
+            ORDER BY session_id = CAST(:asking AS text) DESC, updated_at DESC LIMIT 1) AS summary) END AS summary,
+        CASE WHEN CAST(:profile AS boolean) AND {only} THEN (SELECT json_build_object(
             'version', version, 'updated_at', updated_at, 'traits', (
                 SELECT json_object_agg(name, json_build_object(
                     'value', value, 'evidence', evidence, 'updated_at', updated_at))
                 FROM aftermind.profile_traits WHERE {_OWNED}))::text
-            FROM aftermind.profiles WHERE {_OWNED}) END AS profile
-    FROM (SELECT {", ".join(f"array_agg({column}) AS c{number}" for number, column in enumerate(_COLUMNS))}
+            FROM aftermind.profiles WHERE {_OWNED}) END AS profile"""
+
+
+_BRIEF = Positional.of(
+    entering(f"""
+    SELECT shown.*, {
+        parts(f'''id IN (
+            SELECT unnest(CAST(:told AS uuid[]))
+            UNION SELECT fact_id FROM aftermind.fact_sources WHERE {_OWNED} AND episode_id = ANY(CAST(:ids AS uuid[]))
+            UNION ({_newest("superseded_at IS NULL AND CAST(:at AS timestamptz) IS NULL")})
+            UNION ({_newest("CAST(:at AS timestamptz) IS NOT NULL")}))''')
+    }
+    FROM (SELECT {in_columns()}
           FROM aftermind.episodes WHERE {_OWNED} AND id = ANY(CAST(:ids AS uuid[]))) AS shown
     """)
 )
@@ -97,21 +123,35 @@ async def brief(tx: Transaction, owner: Scope, wanted: Wanted) -> Briefing:
         "namespace": owner.namespace,
         "user": owner.user_column,
         "ids": list(wanted.ids),
-        "facts": "facts" in wanted.load,
         "told": list(wanted.facts),
-        "blocks": "blocks" in wanted.load,
-        "summary": "summary" in wanted.load,
-        "profile": "profile" in wanted.load and wanted.at is None,
-        "session": wanted.session_id or "",
-        "at": wanted.at,
+        **parameters(wanted),
     }
     row = await pg(tx).alone(_BRIEF.sql, *_BRIEF.values(given))
     if row is None:
         raise errors.Bug("the briefing answered nothing at all.")
+    return read(owner, row, wanted)
+
+
+def parameters(wanted: Wanted) -> dict[str, Any]:  # Any: as the driver takes them
+    """What `parts` takes beside the owner."""
+    return {
+        "facts": "facts" in wanted.load,
+        "blocks": "blocks" in wanted.load,
+        "summary": "summary" in wanted.load,
+        "profile": "profile" in wanted.load and wanted.at is None,
+        "asking": wanted.session_id or "",
+        "at": wanted.at,
+    }
+
+
+def read(owner: Scope, row: asyncpg.Record, wanted: Wanted) -> Briefing:
+    """The briefing in a row of `in_columns` and `parts`, which may hold more episodes than are wanted."""
     scopes = _Scopes(owner)
-    found = _episodes(scopes, row)
+    columns = [row[name] or () for name in _COLUMNS]
+    columns = [np.frombuffer(each, dtype=">i8") if isinstance(each, bytes) else each for each in columns]
+    places = {id_: place for place, id_ in enumerate(columns[0])}
     return Briefing(
-        episodes=[found[id_] for id_ in wanted.ids if id_ in found],
+        episodes=[_episode(scopes, columns, places[id_]) for id_ in wanted.ids if id_ in places],
         facts=[_fact(scopes, each) for each in _rows(row["facts"])],
         blocks=[_block(owner, each) for each in _rows(row["blocks"])],
         summary=None if row["summary"] is None else _summary(scopes, orjson.loads(row["summary"])),
@@ -145,25 +185,22 @@ def _time(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
 
 
-def _episodes(scopes: _Scopes, row: asyncpg.Record) -> dict[EpisodeId, Episode]:
-    columns = (row[f"c{number}"] or () for number in range(len(_COLUMNS)))
-    return {
-        id_: Episode(
-            id=id_,
-            scope=scopes.labelled(session_id, agent_id),
-            role=Role(role),
-            content=content,
-            name=name,
-            metadata=orjson.loads(metadata),
-            occurred_at=occurred_at,
-            remembered_at=remembered_at,
-            position=position,
-            mark=mark,
-        )
-        for id_, session_id, agent_id, role, content, name, metadata, occurred_at, remembered_at, position, mark in zip(
-            *columns, strict=True
-        )
-    }
+def _episode(scopes: _Scopes, columns: Sequence[Sequence[Any]], place: int) -> Episode:  # Any: as the driver reads
+    id_, session_id, agent_id, role, content, name, metadata, said_at, remembered_at, position, mark = [
+        column[place] for column in columns
+    ]
+    return Episode(
+        id=id_,
+        scope=scopes.labelled(session_id, agent_id),
+        role=Role(role),
+        content=content,
+        name=name,
+        metadata=orjson.loads(metadata) if metadata else {},
+        occurred_at=_EPOCH + timedelta(microseconds=int(said_at)),
+        remembered_at=_EPOCH + timedelta(microseconds=int(remembered_at)),
+        position=position,
+        mark=mark,
+    )
 
 
 def _fact(scopes: _Scopes, row: Json) -> Fact:
