@@ -34,6 +34,8 @@ if TYPE_CHECKING:  # it loads SQLAlchemy, which a store of one process does with
 
 log = logging.getLogger(__name__)
 
+MARK_SECONDS = 0.25  # told events are marked together; a quarter of the age at which the relay takes them for untold
+
 T = TypeVar("T")
 
 
@@ -124,13 +126,15 @@ class Runtime:
         ring: Mapping[str, JobId],
         *,
         settle: Sequence[JobId] = (),
+        watermark: Watermark | None = None,
     ) -> int:
         """What follows a commit: watermark, pending cleared, events told, bells rung; how many turns are runnable.
 
-        The watermark is taken here, after the commit and not before. Each step that fails is made good later: a turn
-        that stays pending is stored again without effect, the relay tells events, the reconciler rings.
+        The watermark is taken here, after the commit and not before, unless the caller has taken one since. Each step
+        that fails is made good later: a turn that stays pending is stored again without effect, the relay tells events,
+        the reconciler rings.
         """
-        watermark = await self.db.watermark()
+        watermark = watermark or await self.db.watermark()
         telling = self._try("tell events", self.events.publish(events, watermark))
         runnable = 0
         if settle and self.pending is not None:
@@ -213,7 +217,7 @@ async def open_runtime(settings: Settings, *, worker: str) -> Runtime:
         redis_url.get_secret_value(), timeout=max(2.0, settings.redis_timeout_seconds), name="aftermind-worker"
     )
     providers.gate.bind(link, keys)
-    events = EventBus(database, link, keys)
+    events = EventBus(database, link, keys, mark_after=MARK_SECONDS)
     vault = Vault(master_keys(settings.encryption_key, settings.state_dir))
     runtime = Runtime(
         settings=settings,

@@ -62,7 +62,10 @@ async def store_pending(runtime: Runtime, claimed: Sequence[ClaimedTurn]) -> tup
         tally = Tally()
         for each in hopeless:
             tally += await _bury(runtime, each)
-        return (tally + await _store(runtime, readable) if readable else tally), True
+        if not readable:
+            return tally, True
+        stored, is_more = await _store(runtime, readable)
+        return tally + stored, is_more
     except asyncio.CancelledError:
         await asyncio.shield(_release(runtime, claimed, after=timedelta(0), counts=False))
         raise
@@ -84,23 +87,24 @@ def _sorted(claimed: Sequence[ClaimedTurn]) -> tuple[list[tuple[ClaimedTurn, Tur
     return readable, hopeless
 
 
-async def _store(runtime: Runtime, claimed: Sequence[tuple[ClaimedTurn, Turn]]) -> Tally:
-    """One transaction for all; where it is refused, halves, down to the turn that is bad."""
+async def _store(runtime: Runtime, claimed: Sequence[tuple[ClaimedTurn, Turn]]) -> tuple[Tally, bool]:
+    """One transaction for all; where it is refused, halves, down to the turn that is bad. Whether more may wait."""
     try:
         return await _commit(runtime, claimed)
     except errors.Unavailable as exc:
         pause = verdicts.OUTAGE_PAUSE
         log.warning("turns wait", extra={"turns": len(claimed), "error": str(exc)})
         await _release(runtime, [one for one, _ in claimed], after=pause, counts=False)
-        return Tally(snoozed=len(claimed), pause=pause)
+        return Tally(snoozed=len(claimed), pause=pause), True
     except Exception as exc:  # the edge of a job: whatever it is, it is judged and recorded
         if len(claimed) > 1:
             middle = len(claimed) // 2
-            return await _store(runtime, claimed[:middle]) + await _store(runtime, claimed[middle:])
-        return await _judged(runtime, *claimed[0], exc)
+            halves = [await _store(runtime, half) for half in (claimed[:middle], claimed[middle:])]
+            return sum((tally for tally, _ in halves), Tally()), True
+        return await _judged(runtime, *claimed[0], exc), True
 
 
-async def _commit(runtime: Runtime, claimed: Sequence[tuple[ClaimedTurn, Turn]]) -> Tally:
+async def _commit(runtime: Runtime, claimed: Sequence[tuple[ClaimedTurn, Turn]]) -> tuple[Tally, bool]:
     started = time.monotonic()
     turns = [turn for _, turn in claimed]
     with _traced(turns):
@@ -112,9 +116,12 @@ async def _commit(runtime: Runtime, claimed: Sequence[tuple[ClaimedTurn, Turn]])
                 fresh = [turn for turn in turns if turn.job_id in new]
                 effects = await writing.write(runtime, tx, fresh, vectors, started)
         ids = [turn.job_id for turn in turns]
-        await runtime.after_commit(effects.owners, effects.events, effects.ring, settle=ids)
+        runnable = await runtime.after_commit(
+            effects.owners, effects.events, effects.ring, settle=ids, watermark=effects.watermark
+        )
     _observe(runtime, effects.turns)
-    return Tally(done=len(claimed))
+    # What comes from now on has a bell of its own, or finds one waiting: a last look would find nothing.
+    return Tally(done=len(claimed)), runnable > 0
 
 
 def _traced(turns: Sequence[Turn]) -> AbstractContextManager[None]:

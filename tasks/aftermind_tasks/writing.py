@@ -8,7 +8,7 @@ from uuid import UUID
 
 from uuid6 import uuid7
 
-from aftermind.db.base import Transaction
+from aftermind.db.base import Transaction, Watermark
 from aftermind.db.event_log import EventRow
 from aftermind.events.types import MemoryEvent, MemoryUpdateCompleted, MemoryUpdateStarted
 from aftermind.llm import trust
@@ -32,6 +32,7 @@ class Effects:
     owners: set[Scope] = field(default_factory=set)
     events: list[MemoryEvent] = field(default_factory=list)
     ring: dict[str, JobId] = field(default_factory=dict)
+    watermark: Watermark | None = None  # where it was taken after the commit already
 
 
 async def at_once(
@@ -59,6 +60,7 @@ async def at_once(
     if written is None:
         return None
     effects.turns = [turn for turn in turns if turn.job_id in written.new]
+    effects.watermark = written.watermark
     effects.owners = {turn.scope.owner for turn in effects.turns}
     effects.events = [_told(event, written) for turn in effects.turns for event in events[turn.job_id]]
     return effects

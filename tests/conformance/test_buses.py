@@ -16,8 +16,10 @@ from aftermind.events.types import MemoryGap
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.keys import Keys
 from tests.conformance.bus_contract import ALICE, BusContract, Heard, Rig, completed, ids
-from tests.support.servers import Database
+from tests.support.servers import Database, psql
+from tests.support.waiting import wait_until
 
+MARKED = "SELECT count(*) FROM aftermind.events WHERE published_at IS NOT NULL"
 NOBODY = "redis://127.0.0.1:1/0"  # port 1: refused at once
 
 
@@ -68,6 +70,42 @@ class TestRedisBus(BusContract):
             assert await heard.next() == ids(kept)
 
         assert await rig.bus.relay() == 0
+
+    async def test_told_events_are_marked_together_and_at_the_latest_when_the_bus_closes(
+        self, database: Database, redis_url: str
+    ) -> None:
+        link, db = RedisLink(redis_url, timeout=2.0, name="test"), PostgresDatabase(database.url)
+        rig = Rig(db=db, bus=EventBus(db, link, Keys("test:"), mark_after=0.3))
+        assert isinstance(rig.bus, EventBus)
+        for number in range(3):
+            await rig.tell(completed(job_id=f"j{number}"))
+        assert psql(database.url, MARKED) == "0"
+        await wait_until(lambda: psql(database.url, MARKED) == "3", description="they are marked")
+        assert psql(database.url, "SELECT count(DISTINCT published_at) FROM aftermind.events") == "1"
+
+        await rig.tell(completed(job_id="last"))
+        await rig.bus.close()
+        assert psql(database.url, MARKED) == "4"
+        await link.close()
+        await db.close()
+
+    async def test_what_was_told_and_not_marked_is_heard_once_though_the_relay_tells_it_again(
+        self, database: Database, redis_url: str
+    ) -> None:
+        link, db = RedisLink(redis_url, timeout=2.0, name="test"), PostgresDatabase(database.url)
+        rig = Rig(db=db, bus=EventBus(db, link, Keys("test:"), mark_after=60))
+        assert isinstance(rig.bus, EventBus)
+        async with Heard(rig, after="0") as heard:
+            kept = await rig.tell(completed(job_id="first"))
+            assert await heard.next() == ids(kept)
+            await _execute(database, "UPDATE aftermind.events SET created_at = created_at - interval '2 seconds'")
+            assert await rig.bus.relay() == 1
+            assert await rig.bus.relay() == 0
+            kept = await rig.tell(completed(job_id="second"))
+            assert await heard.next() == ids(kept)
+        await rig.bus.close()
+        await link.close()
+        await db.close()
 
     async def test_while_redis_is_away_events_come_from_the_record(
         self, rig: Rig, open_bus: Callable[[str], EventBus]

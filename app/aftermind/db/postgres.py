@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import asyncpg
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import event, exc, text
+from sqlalchemy import event, exc
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from aftermind import errors
@@ -25,7 +25,7 @@ from aftermind.db.transaction import PgTransaction
 SCHEMES = ("postgresql", "postgres")
 
 # The timeline out of the file name, not the control file: that one changes only with the checkpoint after a promotion.
-_WATERMARK = text(
+_WATERMARK = (
     "SELECT (SELECT system_identifier FROM pg_control_system()) AS system, "
     "('x' || left(pg_walfile_name(lsn), 8))::bit(32)::int AS timeline, (lsn - '0/0'::pg_lsn)::bigint AS lsn "
     "FROM pg_current_wal_insert_lsn() AS lsn"
@@ -77,6 +77,11 @@ class PostgresDatabase:
 
     def __repr__(self) -> str:
         return f"PostgresDatabase({self.name!r})"
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether a pooler stands between, so that `statements` are one transaction."""
+        return self._pooled
 
     @property
     def url(self) -> str:
@@ -141,12 +146,17 @@ class PostgresDatabase:
         Raises `StoreUnavailable` on a node in recovery: a replica has no watermark of its own.
         """
         async with self.statements() as run:
-            row = await run.row(_WATERMARK)
+            return await self.watermark_of(run)
+
+    async def watermark_of(self, run: PgTransaction) -> Watermark:
+        """The same over a connection that is at hand, on which nothing is under way any more."""
+        row = await run.record(_WATERMARK)
         if row is None:
             raise errors.Bug("Postgres did not tell where its log stands.")
         # No record ends inside a page's header: an idle replica has replayed all when it stands at the page's start.
-        lsn = row.lsn - PAGE_HEADER if row.lsn % WAL_PAGE == PAGE_HEADER else row.lsn
-        return Watermark(system=row.system, timeline=row.timeline, lsn=lsn)
+        lsn = row["lsn"]
+        lsn -= PAGE_HEADER if lsn % WAL_PAGE == PAGE_HEADER else 0
+        return Watermark(system=row["system"], timeline=row["timeline"], lsn=lsn)
 
     async def close(self) -> None:
         """Give back the connections of the running loop, and drop those of loops that have ended.

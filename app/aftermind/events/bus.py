@@ -18,6 +18,7 @@ from aftermind.db import event_log
 from aftermind.db.base import Database, Transaction, Watermark
 from aftermind.db.event_log import EventRow
 from aftermind.events.listening import Listener, Listeners
+from aftermind.events.marking import Marking
 from aftermind.events.types import MemoryEvent, MemoryGap, from_json
 from aftermind.types import Scope
 from aftermind.wire.connection import RedisLink
@@ -31,11 +32,15 @@ LOOK_SECONDS = 1.0  # between looks at the record while Redis is away
 
 
 class EventBus:
-    """Events of the store in `database`, told over `link`'s Redis. Constructing it connects nothing."""
+    """Events of the store in `database`, told over `link`'s Redis. Constructing it connects nothing.
 
-    def __init__(self, database: Database, link: RedisLink, keys: Keys) -> None:
+    `mark_after` seconds told events are marked as told, together; 0: each time at once. See `Marking`.
+    """
+
+    def __init__(self, database: Database, link: RedisLink, keys: Keys, *, mark_after: float = 0.0) -> None:
         self._database, self._link, self._keys = database, link, keys
         self._listeners = Listeners(link)
+        self._marking = Marking(database, after=mark_after)
 
     async def append(self, tx: Transaction, events: Sequence[MemoryEvent]) -> list[MemoryEvent]:
         """Keep events in the effect's transaction; the same with their cursors, to be told after the commit."""
@@ -48,17 +53,7 @@ class EventBus:
 
         Raises `RedisUnavailable` or `StoreUnavailable`; what was not told is told by the relay.
         """
-        if not events:
-            return
-        mark = None if watermark is None else watermark.encode()
-        told = [replace(event, watermark=event.watermark or mark) for event in events]
-        await asyncio.gather(*(self._tell(event) for event in told))
-        rows = [_row(event) for event in told if event.cursor is not None]
-        if rows:
-            namespaces = {row.owner.namespace for row in rows}
-            # Of several tenants: a worker's batch, whose role may mark them all at once.
-            async with self._database.transaction(namespace=namespaces.pop() if len(namespaces) == 1 else None) as tx:
-                await event_log.mark_published(tx, rows)
+        await self._marking.note(await self._told(events, watermark))
 
     async def relay(self, *, limit: int = PAGE) -> int:
         """Tell what nobody told; how many. Called by the reconciler."""
@@ -66,7 +61,7 @@ class EventBus:
             rows = await event_log.unpublished(tx, older_than=RELAY_AGE, limit=limit)
         if rows:
             watermark = await self._database.watermark()  # after the read, so that it covers what was read
-            await self.publish([_event(row) for row in rows], watermark)
+            await self._marking.mark(await self._told([_event(row) for row in rows], watermark))
         return len(rows)
 
     async def prune(self, *, older_than: timedelta, limit: int) -> int:
@@ -120,8 +115,9 @@ class EventBus:
             return str((await event_log.state(tx, owner.owner))[0])
 
     async def close(self) -> None:
-        """Let go of the subscription's connection of the running loop."""
+        """Let go of the subscription's connection of the running loop, and mark what has been told."""
         await self._listeners.close()
+        await self._marking.close()
 
     async def _start(self, owner: Scope, after: str | None) -> tuple[int, int]:
         async with self._database.transaction(namespace=owner.namespace, read_only=True) as tx:
@@ -161,6 +157,13 @@ class EventBus:
         if number is not None and number > seen + 1:
             return None, True
         return event, False
+
+    async def _told(self, events: Sequence[MemoryEvent], watermark: Watermark | None) -> list[EventRow]:
+        """Tell them; the rows of those that are kept."""
+        mark = None if watermark is None else watermark.encode()
+        told = [replace(event, watermark=event.watermark or mark) for event in events]
+        await asyncio.gather(*(self._tell(event) for event in told))
+        return [_row(event) for event in told if event.cursor is not None]
 
     async def _tell(self, event: MemoryEvent) -> None:
         await self._link.call("PUBLISH", self._keys.events(event.scope.owner), orjson.dumps(event.to_json()))

@@ -201,10 +201,22 @@ def _family(text: str) -> str | None:
 
 
 def _windows(text: str, stems: Sequence[str]) -> Iterator[tuple[int, int]]:
-    for stem in stems:
-        at = text.find(stem)
-        for _ in range(_LOOKS):
-            if at < 0:
-                break
-            yield max(0, at - _BEFORE), at + _AFTER
-            at = text.find(stem, at + len(stem))
+    """Where to look: around each stem, those that overlap as one, so that no part of the text is read twice."""
+    start, end = 0, -1
+    for at in sorted(at for stem in stems for at in _places(text, stem)):
+        if at - _BEFORE > end:
+            if end >= 0:
+                yield start, end
+            start = max(0, at - _BEFORE)
+        end = at + _AFTER
+    if end >= 0:
+        yield start, end
+
+
+def _places(text: str, stem: str) -> Iterator[int]:
+    at = text.find(stem)
+    for _ in range(_LOOKS):
+        if at < 0:
+            break
+        yield at
+        at = text.find(stem, at + len(stem))

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from aftermind.db.base import Transaction
+from aftermind.db.base import Transaction, Watermark
 from aftermind.db.event_log import EventRow
 from aftermind.stores.base import Vector
 from aftermind.types import Episode, EpisodeId, JobId, Turn
@@ -25,12 +25,13 @@ class Arrived:
 class Written:
     """What was committed: turns that nobody stored before, and the cursor of each of their events by its id.
 
-    `took_ms` is how long it took, and is added to the `duration_ms` of events.
+    `took_ms` is how long it took, and is added to the `duration_ms` of events. `watermark` was taken after the commit.
     """
 
     new: frozenset[JobId]
     cursors: Mapping[str, int]
     took_ms: float
+    watermark: Watermark | None
 
 
 class AtOnce(Protocol):

@@ -7,6 +7,7 @@ vectors indexed), counters of events, rows of the ledger.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import asyncpg
@@ -111,12 +112,15 @@ class PostgresAtOnce:
         values = _STORE.values(self._columns(namespace, given, vectors, ring))
         if follow is None:
             async with self._database.statements() as run:
-                return _written(await run.record(_STORE.sql, *values))
-        async with self._database.transaction(namespace=namespace) as tx:
-            written = _written(await tx.record(_STORE.sql, *values))
-            if written is not None and written.new:
-                await follow(tx, written.new)
-        return written
+                written = _written(await run.record(_STORE.sql, *values))
+                if not self._database.is_pooled:  # each statement was committed by itself
+                    return written and replace(written, watermark=await self._database.watermark_of(run))
+        else:
+            async with self._database.transaction(namespace=namespace) as tx:
+                written = _written(await tx.record(_STORE.sql, *values))
+                if written is not None and written.new:
+                    await follow(tx, written.new)
+        return written and replace(written, watermark=await self._database.watermark())
 
     async def _ring(self, namespace: str) -> Ring:
         known = self._vault.known(namespace)
@@ -152,5 +156,8 @@ def _written(row: asyncpg.Record | None) -> Written | None:
         return None
     new = frozenset(JobId(id_) for id_ in row["new"])
     return Written(
-        new=new, cursors=dict(zip(row["events"] or (), row["cursors"] or (), strict=True)), took_ms=row["took_ms"]
+        new=new,
+        cursors=dict(zip(row["events"] or (), row["cursors"] or (), strict=True)),
+        took_ms=row["took_ms"],
+        watermark=None,
     )
