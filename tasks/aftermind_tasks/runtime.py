@@ -25,7 +25,7 @@ from aftermind.stores.base import Store
 from aftermind.types import JobId, Scope
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.keys import Keys
-from aftermind.wire.pending import Pending
+from aftermind.wire.pending import AT_ONCE, Pending
 from aftermind.wire.watermark import Watermarks
 from aftermind_tasks.observer import Observer
 
@@ -135,18 +135,21 @@ class Runtime:
         the reconciler rings.
         """
         watermark = watermark or await self.db.watermark()
-        telling = self._try("tell events", self.events.publish(events, watermark))
+        telling = partial(self._try, "tell events")
         runnable = 0
         if settle and self.pending is not None:
+            *first, last = [settle[start : start + AT_ONCE] for start in range(0, len(settle), AT_ONCE)]
+            removed = sum([(await self.pending.settle(some, watermark=watermark)).removed for some in first])
             # Both on their way at once, in this order, over one connection: who hears of a turn finds it settled, and
             # Redis syncs its file once for the two. Where the first has to be sent again, the turn is still pending.
-            settled = await _both(self.pending.settle(settle, watermark=watermark), telling)
+            settling = self.pending.settle(last, watermark=watermark)
+            settled = await _both(settling, telling(self.events.publish(events, watermark)))
             runnable = settled.runnable
-            if settled.removed < len(settle):  # it raised the watermarks of those alone that were still there
+            if removed + settled.removed < len(settle):  # it raised the watermarks of those alone that were still there
                 await self._raised(watermark, owners)
         else:
             await self._raised(watermark, owners)
-            await telling
+            await telling(self.events.publish(events, watermark))
         for queue, job_id in ring.items():
             await self._try("ring", self.bells.ring(queue, [job_id]))
         return runnable

@@ -1,9 +1,11 @@
 -- Take turns to store: one of each namespace a round, of its owners in turn, oldest first within an owner.
--- ARGV  1 token, 2 worker, 3 ms of lease, 4 most turns, 5 most bytes, 6 lost leases that make a turn poison
+-- ARGV  1 token, 2 worker, 3 ms of lease, 4 most turns, 5 most bytes, 6 lost leases that make a turn poison,
+--       7 turns that the caller has already, to which these are added
 -- Returns a list of {job, owner, payload, base, attempts (this one too), lost, ms of acceptance, poison (1 or 0)}.
 -- A turn that lost a lease comes alone; one with too many of them too, flagged, to be buried.
 local token, worker, lease = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local most_turns, most_bytes, most_lost = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local already = tonumber(ARGV[7])
 local now = now_ms()
 expire_leases(now, 1000)
 
@@ -49,7 +51,7 @@ while #claimed < most_turns do
   local turn = redis.call('HMGET', TURN .. job, 'payload', 'base', 'lost', 'at')
   local lost = tonumber(turn[3] or 0)
   local size = #turn[1]
-  if #claimed > 0 and (lost > 0 or bytes + size > most_bytes) then break end
+  if already + #claimed > 0 and (lost > 0 or bytes + size > most_bytes) then break end
 
   serve(following)
   redis.call('HSET', TURN .. job, 'token', token, 'worker', worker)
