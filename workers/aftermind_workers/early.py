@@ -1,12 +1,12 @@
 """Work that begins as its bell arrives, beside what Celery does for the bell.
 
 Celery makes a request of each message, tells Flower of it and hands it to a thread, which asks the loop for the work:
-2 of the 20 ms that a turn took. The work needs none of that, so it begins first; the task then waits
-for what has begun. A bell is still acknowledged after the work, and shown for as long as it takes.
+2 of the 20 ms that a turn took. The work needs none of that, so it begins first, and for a moment it has the
+interpreter to itself; the task then waits for what has begun. A bell is still acknowledged after the work.
 """
 
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any
 
 from celery.worker.strategy import default as received
@@ -15,7 +15,9 @@ from aftermind.wire import queues
 from aftermind_workers import lifecycle, shift
 
 MOST = 64  # bells whose work has begun and whose task has not: prefetching keeps them to one for each thread
-HEAD_START = 0.005  # seconds; the claim is on its way in a tenth of it, unless the loop is busy
+# Seconds for which Celery waits: a turn that comes alone is stored by then, and the next bell finds another worker.
+# Work that waits for models gains nothing by it, and its bells should be at it together.
+HEAD_START = {queues.STORE: 0.02}
 
 
 def strategy(task: Any, app: Any, consumer: Any, **options: Any) -> Callable[..., Any]:  # Any: Celery's own
@@ -36,7 +38,8 @@ def begin(queue: object, bell: object) -> None:
         return  # the task looks closer, and does the work itself
     if bell in worker.begun or len(worker.begun) >= MOST:
         return
-    worker.begun[bell] = worker.loop.submit_first(shift.serve(worker, str(queue)), within=HEAD_START)
+    future = worker.begun[bell] = worker.loop.submit(shift.serve(worker, str(queue)))
+    wait([future], timeout=HEAD_START.get(str(queue), 0))
 
 
 def begun(worker: lifecycle.Worker, queue: str, bell: str | None) -> "Future[int]":

@@ -59,18 +59,6 @@ class LoopThread:
             raise errors.Bug("a coroutine of the worker's loop cannot wait for the same loop.")
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
-    def submit_first(self, coroutine: Coroutine[Any, Any, T], *, within: float) -> "Future[T]":
-        """Hand it over, and let it come to its first wait before the caller goes on, for at most so many seconds.
-
-        A caller that computes would else keep the interpreter from it until its next switch.
-        """
-        future = self.submit(coroutine)
-        waits = threading.Event()
-        # Behind the call that makes the task; and again behind the task's own first step.
-        self._loop.call_soon_threadsafe(lambda: self._loop.call_soon(waits.set))
-        waits.wait(within)
-        return future
-
     def call_soon(self, call: Callable[[], None]) -> None:
         """Run a plain function on the loop's thread."""
         self._loop.call_soon_threadsafe(call)
