@@ -51,7 +51,7 @@ def _rows_of_spans(fits: str) -> str:
 
 
 # ceiling   where comparing gives way to walking
-# sized     how many episodes the owner has, counted up to where an index of neighbours pays: below `exact_rows` never;
+# sized     how many episodes the owner has, as far as it matters: an index of neighbours pays below `exact_rows` never;
 #           beyond it, n rows compared (0.4 us each) against a walk that meets one of ours every total/n steps (8 us a
 #           step, 50 wanted) break even at n*n = 1,000 * total. Both are read before a walk, which takes their settings
 # asked     each term with the owner's episodes that have it (index episodes_terms), and how many those are
@@ -77,7 +77,7 @@ def _find(*, filtered: bool) -> Positional:
                    least(greatest(episodes / 100, {NARROWEST}), {WIDEST})::text, true) AS walk
             FROM coalesce(CAST(:episodes AS bigint), (SELECT count(*) FROM (
                 SELECT FROM aftermind.episodes e WHERE {OWNED}
-                LIMIT (SELECT most + 1 FROM ceiling)) AS counted)) AS episodes
+                LIMIT (SELECT greatest(most + 1, {100 * WIDEST}) FROM ceiling)) AS counted)) AS episodes
         ), asked AS MATERIALIZED (
             SELECT key, place, ids, positions, coalesce(cardinality(ids), 0)::bigint AS df
             FROM unnest(CAST(:keys AS bigint[])) WITH ORDINALITY AS term(key, place) CROSS JOIN LATERAL (
