@@ -28,7 +28,7 @@ run: setup       ## the whole pipeline on this machine, with a conversation play
 test: setup      ## every behaviour, on real servers (10 minutes on two cores)
 	@$(BIN)/python -m pytest -m "not long" $(PARALLEL) $(ARGS)
 
-test-long: setup ## what takes many processes or long waits: upgrades, backups, the wheel, rolling restarts (10 minutes)
+test-long: setup ## what takes many processes or long waits: upgrades, backups, the wheel, stacks, rolling restarts (10 minutes)
 	@$(BIN)/python -m pytest -m long $(PARALLEL) $(ARGS)
 
 isolation: setup ## 10,000 random calls of two tenants over the whole public face (2 minutes)
