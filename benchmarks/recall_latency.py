@@ -30,7 +30,7 @@ from aftermind.llm.hashing import HashEmbedder
 from aftermind.ranking.vectors import Matrix
 from aftermind.settings import Settings
 from aftermind.stack import Endpoints, Stack
-from aftermind.stores.postgres.finding import walked
+from aftermind.stores.postgres.finding import NARROWEST, WIDEST
 from aftermind.types import Episode
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.epoch import ensure_epoch
@@ -91,7 +91,7 @@ def _tell(report: Report, size: Size, found: dict[str, Any]) -> None:
     report.add(
         f"{size.name} hnsw_ms",
         found["hnsw_ms"],
-        note=f"bare pgvector top-10 by HNSW, ef_search {walked(size.episodes)}",
+        note=f"bare pgvector top-10 by HNSW, ef_search {_walked(size)}",
     )
     report.add(f"{size.name} overlap", found["overlap"], at_least=0.98, note="of the exact vector top-10")
     if "under_ingest" in found:
@@ -134,7 +134,7 @@ async def _of_size(at: Endpoints, size: Size, folder: Path, *, recalls: int) -> 
         found: dict[str, Any] = {  # Any: JSON
             "p50_ms": percentile(times, 0.5),
             "p99_ms": percentile(times, 0.99),
-            **await _bare(connection, asked[50:150], walked(size.episodes)),
+            **await _bare(connection, asked[50:150], _walked(size)),
             "overlap": await _overlap(memory, connection, asked[50:150]),
             "loop_block_max_ms": worst[0],
             "served_by": dict(served),
@@ -146,6 +146,11 @@ async def _of_size(at: Endpoints, size: Size, folder: Path, *, recalls: int) -> 
     finally:
         await memory.close()
         await connection.close()
+
+
+def _walked(size: Size) -> int:
+    """`hnsw.ef_search` as recall sets it for an owner of that size."""
+    return min(max(size.episodes // 100, NARROWEST), WIDEST)
 
 
 class _Known(HashEmbedder):

@@ -25,7 +25,7 @@ from aftermind.stores.base import Store
 from aftermind.types import JobId, Scope
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.keys import Keys
-from aftermind.wire.pending import AT_ONCE, Pending
+from aftermind.wire.pending import SCRIPT_TURNS, Pending
 from aftermind.wire.watermark import Watermarks
 from aftermind_tasks.observer import Observer
 
@@ -138,7 +138,7 @@ class Runtime:
         telling = partial(self._try, "tell events")
         runnable = 0
         if settle and self.pending is not None:
-            *first, last = [settle[start : start + AT_ONCE] for start in range(0, len(settle), AT_ONCE)]
+            *first, last = [settle[start : start + SCRIPT_TURNS] for start in range(0, len(settle), SCRIPT_TURNS)]
             removed = sum([(await self.pending.settle(some, watermark=watermark)).removed for some in first])
             # Both on their way at once, in this order, over one connection: who hears of a turn finds it settled, and
             # Redis syncs its file once for the two. Where the first has to be sent again, the turn is still pending.

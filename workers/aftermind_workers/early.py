@@ -36,6 +36,10 @@ def begin(queue: object, bell: object) -> None:
     worker = lifecycle.opened()
     if worker is None or worker.is_stopping or queue not in queues.QUEUES or not isinstance(bell, str):
         return  # the task looks closer, and does the work itself
+    if len(worker.begun) >= MOST:  # Celery dropped messages, as it does with forged ones: nobody waits for their work
+        for known, work in list(worker.begun.items()):
+            if work.done():
+                worker.begun.pop(known, None)
     if bell in worker.begun or len(worker.begun) >= MOST:
         return
     future = worker.begun[bell] = worker.loop.submit(shift.serve(worker, str(queue)))

@@ -96,7 +96,7 @@ class Recall:
         """
         started = perf_counter()
         run = await self._run(query, limit=query.limit)
-        await asyncio.sleep(0)  # as before the ranking
+        await asyncio.sleep(0)  # rendering takes about as long as ranking: let others of the loop between here, too
         return build(
             query,
             run.matches,
@@ -212,7 +212,7 @@ class Recall:
     async def _best(self, run: _Run, route: Route, limit: int) -> None:
         question = self._question(run)
         found = await self._found(run, route, question)
-        await asyncio.sleep(0)  # reading, ranking and rendering take a millisecond each: let others of the loop between
+        await asyncio.sleep(0)  # reading took a millisecond, and ranking takes another: let others of the loop between
         stored = frozenset(found.ids)
         run.pending = [episode for episode in run.pending if episode.id not in stored]
         places = await self._ranked(run, question, found, limit)

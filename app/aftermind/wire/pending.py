@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 BELLS = 16  # that wait at most in a list: more than a machine has idle workers, and each finds up to a batch of turns
-AT_ONCE = 25  # turns that one script takes or settles: Redis serves nobody else meanwhile, for some 40 us a turn
+SCRIPT_TURNS = 25  # turns that one script takes or settles: Redis serves nobody else meanwhile, for some 40 us a turn
 HEAD = 6  # arguments of accept that are the same for every turn of a process
 PAGE = 1_000  # turns that forget looks at in one call
 
@@ -141,12 +141,13 @@ class Pending:
         """Take up to so many turns and bytes: namespaces in turn, owners in turn within each, an owner's oldest first.
 
         Counts the attempt now. A turn that lost a lease comes alone. An empty list: nothing can be claimed. By
-        `AT_ONCE` in a call: one that fails behind others leaves it at those.
+        `SCRIPT_TURNS` in a call: one that fails behind others leaves it at those.
         """
         claimed: list[ClaimedTurn] = []
+        head = (str(token), worker, _ms(for_))
         while len(claimed) < turns:
-            some, left = min(turns - len(claimed), AT_ONCE), size_bytes - sum(len(turn.payload) for turn in claimed)
-            head = (str(token), worker, _ms(for_))
+            some = min(turns - len(claimed), SCRIPT_TURNS)
+            left = size_bytes - sum(len(turn.payload) for turn in claimed)
             try:
                 answers = await self._scripts["claim"](self._link, *head, some, left, max_lost, len(claimed))
             except errors.RedisUnavailable:
@@ -176,7 +177,7 @@ class Pending:
     async def settle(self, ids: Sequence[JobId], *, watermark: Watermark | None) -> Settled:
         """After COMMIT (of the store, or of the dead letter): raise the owners' watermarks, remove the turns.
 
-        One call: give it `AT_ONCE` at most where others wait for Redis.
+        One call: give it `SCRIPT_TURNS` at most where others wait for Redis.
         """
         parts = ("", "", "") if watermark is None else (watermark.system, watermark.timeline, watermark.lsn)
         removed, runnable = await self._scripts["settle"](self._link, *parts, *map(str, ids))

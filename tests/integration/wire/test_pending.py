@@ -10,7 +10,7 @@ from aftermind.types import JobId, LeaseToken, Scope, Turn, Watermark
 from aftermind.wire import pending as pending_module
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.keys import Keys
-from aftermind.wire.pending import AT_ONCE, Accepted, Pending, PendingLimits, Refusal
+from aftermind.wire.pending import SCRIPT_TURNS, Accepted, Pending, PendingLimits, Refusal
 from aftermind.wire.queues import STORE
 from tests.support.turns import ROOMY, claim, offer, texts_of, turn_of
 from tests.support.waiting import wait_until
@@ -218,25 +218,25 @@ async def test_a_claim_takes_no_more_bytes_than_it_may_but_always_one_turn(pendi
 async def test_many_turns_are_claimed_by_several_scripts_as_by_one(pending: Pending) -> None:
     await accept(pending, turn_of("zoe"))
     [lost] = await claim(pending, lease=0.01)
-    await accept(pending, *(turn_of(f"u{i:02}", "x" * 1_000) for i in range(AT_ONCE)))
+    await accept(pending, *(turn_of(f"u{i:02}", "x" * 1_000) for i in range(SCRIPT_TURNS)))
 
     async def expired() -> bool:
-        return (await pending.backlog()).runnable == AT_ONCE + 1
+        return (await pending.backlog()).runnable == SCRIPT_TURNS + 1
 
     await wait_until(expired, description="the lease has run out")
     held = await claim(pending)
-    assert len(held) == AT_ONCE  # a script of its own would have taken the lost one beside them
+    assert len(held) == SCRIPT_TURNS  # a script of its own would have taken the lost one beside them
     assert [each.job_id for each in await claim(pending)] == [lost.job_id]
 
 
-@pytest.mark.parametrize("room", [AT_ONCE, AT_ONCE + 2])
+@pytest.mark.parametrize("room", [SCRIPT_TURNS, SCRIPT_TURNS + 2])
 async def test_bytes_are_counted_over_all_scripts_of_a_claim(pending: Pending, room: int) -> None:
-    turns = [turn_of(f"u{i:02}", "x" * 1_000) for i in range(2 * AT_ONCE)]
+    turns = [turn_of(f"u{i:02}", "x" * 1_000) for i in range(2 * SCRIPT_TURNS)]
     await accept(pending, *turns)
     size = len(offer(turns[0]).payload)
 
     assert len(await claim(pending, size_bytes=room * size + size // 2)) == room
-    assert len(await claim(pending, turns=2 * AT_ONCE - room - 1)) == 2 * AT_ONCE - room - 1
+    assert len(await claim(pending, turns=2 * SCRIPT_TURNS - room - 1)) == 2 * SCRIPT_TURNS - room - 1
 
 
 async def test_within_an_owner_the_oldest_is_claimed_first(pending: Pending) -> None:

@@ -24,7 +24,7 @@ from aftermind.types import EpisodeId, JobId
 # The order of everything that is locked is that of the long way within each table: users, ledger rows, counters by
 # owner. What depends on another part takes its rows from there, so it comes after.
 _STORE = Positional.of(
-    """
+    f"""
     WITH tenant AS MATERIALIZED (
         SELECT set_config('aftermind.namespace', :namespace, true) AS entered
     ), owners AS MATERIALIZED (
@@ -46,18 +46,9 @@ _STORE = Positional.of(
         WHERE there.state = 'forgotten' AND there.kind = 'store'
         RETURNING id
     ), added AS (
-        INSERT INTO aftermind.episodes (namespace, user_id, id, session_id, agent_id, role, name, content, metadata,
-                                        occurred_at, remembered_at, position, mark, terms, embedding, indexed)
-        SELECT :namespace, given.user_id, given.id, session_id, agent_id, role, name, content,
-               CAST(metadata AS jsonb), occurred_at, remembered_at, position, mark, CAST(terms AS bigint[]), embedding,
-               owners.indexing > 0
-        FROM unnest(CAST(:of AS uuid[]), CAST(:users AS text[]), CAST(:ids AS uuid[]), CAST(:sessions AS text[]),
-                    CAST(:agents AS text[]), CAST(:roles AS text[]), CAST(:names AS text[]), CAST(:contents AS text[]),
-                    CAST(:metadata AS text[]), CAST(:occurred AS timestamptz[]), CAST(:remembered AS timestamptz[]),
-                    CAST(:positions AS bigint[]), CAST(:marks AS text[]), CAST(:terms AS text[]),
-                    CAST(:vectors AS public.halfvec[]))
-             AS given (job_id, user_id, id, session_id, agent_id, role, name, content, metadata, occurred_at,
-                       remembered_at, position, mark, terms, embedding)
+        INSERT INTO aftermind.episodes (namespace, {episodes.NAMES}, indexed)
+        SELECT :namespace, {episodes.GIVEN}, owners.indexing > 0
+        FROM unnest(CAST(:of AS uuid[]), {episodes.ARRAYS}) AS given (job_id, {episodes.NAMES})
         JOIN recorded ON recorded.id = given.job_id JOIN owners ON owners.user_id = given.user_id
         ON CONFLICT DO NOTHING
     ), took AS MATERIALIZED (
@@ -88,7 +79,7 @@ _STORE = Positional.of(
         INSERT INTO aftermind.webhook_deliveries (namespace, user_id, seq, webhook_id)
         SELECT kept.namespace, kept.user_id, kept.seq, hooks.id
         FROM kept JOIN aftermind.webhooks AS hooks ON hooks.namespace = kept.namespace
-          AND (hooks.events = '{}' OR kept.event ->> 'event' = ANY(hooks.events))
+          AND (hooks.events = '{{}}' OR kept.event ->> 'event' = ANY(hooks.events))
     )
     SELECT (SELECT go FROM may) AS go, ARRAY(SELECT id FROM recorded) AS new, (SELECT ms FROM took) AS took_ms,
            (SELECT array_agg(id ORDER BY id) FROM placed) AS events,

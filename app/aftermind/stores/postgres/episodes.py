@@ -45,22 +45,25 @@ _TOMBSTONES = text(
     """
 )
 
-# One statement for a batch. Terms travel as text ("{1,2}"), because arrays of arrays must be of one length.
+# Episodes as they travel to be inserted, a column each: see `columns`. Terms as text ("{1,2}"), because arrays of arrays
+# must be of one length.
+NAMES = """user_id, id, session_id, agent_id, role, name, content, metadata, occurred_at, remembered_at, position,
+    mark, terms, embedding"""
+ARRAYS = """CAST(:users AS text[]), CAST(:ids AS uuid[]), CAST(:sessions AS text[]), CAST(:agents AS text[]),
+    CAST(:roles AS text[]), CAST(:names AS text[]), CAST(:contents AS text[]), CAST(:metadata AS text[]),
+    CAST(:occurred AS timestamptz[]), CAST(:remembered AS timestamptz[]), CAST(:positions AS bigint[]),
+    CAST(:marks AS text[]), CAST(:terms AS text[]), CAST(:vectors AS public.halfvec[])"""
+GIVEN = """given.user_id, given.id, given.session_id, given.agent_id, given.role, given.name, given.content,
+    CAST(given.metadata AS jsonb), given.occurred_at, given.remembered_at, given.position, given.mark,
+    CAST(given.terms AS bigint[]), given.embedding"""
+
 _ADD = text(
-    """
-    INSERT INTO aftermind.episodes (namespace, user_id, id, session_id, agent_id, role, name, content, metadata,
-                                    occurred_at, remembered_at, position, mark, terms, embedding, indexed)
-    SELECT namespace, user_id, id, session_id, agent_id, role, name, content, CAST(metadata AS jsonb), occurred_at,
-           remembered_at, position, mark, CAST(terms AS bigint[]), embedding,
+    f"""
+    INSERT INTO aftermind.episodes (namespace, {NAMES}, indexed)
+    SELECT namespace, {GIVEN},
            coalesce((SELECT indexing > 0 FROM aftermind.users
                      WHERE users.namespace = given.namespace AND users.user_id = given.user_id), false)
-    FROM unnest(CAST(:namespaces AS text[]), CAST(:users AS text[]), CAST(:ids AS uuid[]), CAST(:sessions AS text[]),
-                CAST(:agents AS text[]), CAST(:roles AS text[]), CAST(:names AS text[]), CAST(:contents AS text[]),
-                CAST(:metadata AS text[]), CAST(:occurred AS timestamptz[]), CAST(:remembered AS timestamptz[]),
-                CAST(:positions AS bigint[]), CAST(:marks AS text[]), CAST(:terms AS text[]),
-                CAST(:vectors AS public.halfvec[]))
-         AS given (namespace, user_id, id, session_id, agent_id, role, name, content, metadata, occurred_at,
-                   remembered_at, position, mark, terms, embedding)
+    FROM unnest(CAST(:namespaces AS text[]), {ARRAYS}) AS given (namespace, {NAMES})
     ON CONFLICT DO NOTHING
     RETURNING id
     """

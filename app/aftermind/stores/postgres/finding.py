@@ -21,11 +21,6 @@ _HAVING = "SELECT * FROM aftermind.searched WHERE terms @> ARRAY[{key}] OFFSET 0
 _SAME_SESSION = (("e.session_id = {of}", "{of} IS NOT NULL"), ("e.session_id IS NULL", "{of} IS NULL"))
 
 
-def walked(episodes: int) -> int:
-    """How wide the index is walked for an owner of so many."""
-    return min(max(episodes // 100, NARROWEST), WIDEST)
-
-
 def _neighbour(of: str, *, before: bool) -> str:
     """The farthest of the next few places on one side; index `episodes_session`, index-only."""
     compare, order, pick = ("<", "DESC", "min") if before else (">", "ASC", "max")

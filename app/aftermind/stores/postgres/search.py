@@ -170,7 +170,7 @@ class PostgresSearch:
 
 
 def _parameters(owner: Scope, search: Search, keys: Sequence[int]) -> dict[str, Any]:  # Any: as the driver takes them
-    parameters = {
+    given = {
         "namespace": owner.namespace,
         "user": owner.user_column,
         "vector": search.vector,
@@ -183,8 +183,8 @@ def _parameters(owner: Scope, search: Search, keys: Sequence[int]) -> dict[str, 
     }
     wanted = search.wanted
     if wanted.is_open and search.known_at is None:
-        return parameters
-    return parameters | {
+        return given
+    return given | {
         "session": wanted.session_id,
         "agent": wanted.agent_id,
         "roles": None if wanted.roles is None else [role.value for role in wanted.roles],

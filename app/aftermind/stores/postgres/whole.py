@@ -34,7 +34,7 @@ def _whole(*, filtered: bool) -> Positional:
         ), sized AS MATERIALIZED (
             SELECT count(*) AS episodes, count(*) <= CAST(:whole AS bigint) AS little,
                    CAST(:along AS boolean) AND count(*) <= CAST(:whole AS bigint)
-                   AND sum(octet_length(content) + pg_column_size(metadata)) <= {MOST_BYTES}
+                   AND coalesce(sum(octet_length(content) + pg_column_size(metadata)), 0) <= {MOST_BYTES}
                    AND (SELECT count(*) FROM (SELECT FROM aftermind.facts WHERE namespace = :namespace
                         AND user_id = :user AND {BELIEVED} LIMIT {MOST_FACTS + 1}) AS f) <= {MOST_FACTS} AS held
             FROM mine
