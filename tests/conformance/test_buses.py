@@ -37,13 +37,13 @@ class TestRedisBus(BusContract):
     """Redis, beside the record in Postgres."""
 
     @pytest.fixture
-    async def open_bus(self, database: Database) -> AsyncIterator[Callable[[str], EventBus]]:
+    async def open_bus(self, database: Database) -> AsyncIterator[Callable[..., EventBus]]:
         """Buses of the test's own, on a Redis by its URL."""
         opened: list[tuple[EventBus, RedisLink, PostgresDatabase]] = []
 
-        def make(url: str) -> EventBus:
+        def make(url: str, **options: float) -> EventBus:
             link, db = RedisLink(url, timeout=2.0, name="test"), PostgresDatabase(database.url)
-            opened.append((EventBus(db, link, Keys("test:")), link, db))
+            opened.append((EventBus(db, link, Keys("test:"), **options), link, db))
             return opened[-1][0]
 
         yield make
@@ -72,40 +72,33 @@ class TestRedisBus(BusContract):
         assert await rig.bus.relay() == 0
 
     async def test_told_events_are_marked_together_and_at_the_latest_when_the_bus_closes(
-        self, database: Database, redis_url: str
+        self, rig: Rig, database: Database, redis_url: str, open_bus: Callable[..., EventBus]
     ) -> None:
-        link, db = RedisLink(redis_url, timeout=2.0, name="test"), PostgresDatabase(database.url)
-        rig = Rig(db=db, bus=EventBus(db, link, Keys("test:"), mark_after=0.3))
-        assert isinstance(rig.bus, EventBus)
+        late = Rig(db=rig.db, bus=open_bus(redis_url, mark_after=0.3))
         for number in range(3):
-            await rig.tell(completed(job_id=f"j{number}"))
+            await late.tell(completed(job_id=f"j{number}"))
         assert psql(database.url, MARKED) == "0"
         await wait_until(lambda: psql(database.url, MARKED) == "3", description="they are marked")
         assert psql(database.url, "SELECT count(DISTINCT published_at) FROM aftermind.events") == "1"
 
-        await rig.tell(completed(job_id="last"))
-        await rig.bus.close()
+        await late.tell(completed(job_id="last"))
+        assert isinstance(late.bus, EventBus)
+        await late.bus.close()
         assert psql(database.url, MARKED) == "4"
-        await link.close()
-        await db.close()
 
     async def test_what_was_told_and_not_marked_is_heard_once_though_the_relay_tells_it_again(
-        self, database: Database, redis_url: str
+        self, rig: Rig, database: Database, redis_url: str, open_bus: Callable[..., EventBus]
     ) -> None:
-        link, db = RedisLink(redis_url, timeout=2.0, name="test"), PostgresDatabase(database.url)
-        rig = Rig(db=db, bus=EventBus(db, link, Keys("test:"), mark_after=60))
-        assert isinstance(rig.bus, EventBus)
-        async with Heard(rig, after="0") as heard:
-            kept = await rig.tell(completed(job_id="first"))
+        late = Rig(db=rig.db, bus=open_bus(redis_url, mark_after=60))
+        assert isinstance(late.bus, EventBus)
+        async with Heard(late, after="0") as heard:
+            kept = await late.tell(completed(job_id="first"))
             assert await heard.next() == ids(kept)
             await _execute(database, "UPDATE aftermind.events SET created_at = created_at - interval '2 seconds'")
-            assert await rig.bus.relay() == 1
-            assert await rig.bus.relay() == 0
-            kept = await rig.tell(completed(job_id="second"))
+            assert await late.bus.relay() == 1
+            assert await late.bus.relay() == 0
+            kept = await late.tell(completed(job_id="second"))
             assert await heard.next() == ids(kept)
-        await rig.bus.close()
-        await link.close()
-        await db.close()
 
     async def test_while_redis_is_away_events_come_from_the_record(
         self, rig: Rig, open_bus: Callable[[str], EventBus]

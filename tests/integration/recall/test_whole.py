@@ -90,6 +90,15 @@ async def test_everything_is_shown_the_same_both_ways(
             assert (held.profile is None) is (at is not None)
 
 
+async def test_who_has_said_nothing_yet_is_read_in_one_trip(
+    database: Database, reader: PostgresDatabase, trips: list[str]
+) -> None:
+    shown = await briefing(reader, "tea", whole=300, shown=[])
+
+    assert shown == Briefing(episodes=[], facts=[], blocks=[])
+    assert len(trips) == 1
+
+
 async def test_what_is_much_is_read_for_itself(database: Database, reader: PostgresDatabase, trips: list[str]) -> None:
     long = said("tea " * (MOST_BYTES // 4))
     await keep(database.url, [long])

@@ -45,8 +45,8 @@ _TOMBSTONES = text(
     """
 )
 
-# Episodes as they travel to be inserted, a column each: see `columns`. Terms as text ("{1,2}"), because arrays of arrays
-# must be of one length.
+# Episodes as they travel to be inserted, a column each: see `columns`. Terms as text ("{1,2}"), because arrays of
+# arrays must be of one length.
 NAMES = """user_id, id, session_id, agent_id, role, name, content, metadata, occurred_at, remembered_at, position,
     mark, terms, embedding"""
 ARRAYS = """CAST(:users AS text[]), CAST(:ids AS uuid[]), CAST(:sessions AS text[]), CAST(:agents AS text[]),
