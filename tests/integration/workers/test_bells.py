@@ -2,15 +2,19 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import redis
+from celery import Celery
 
 from aftermind import Memory
 from aftermind.wire import queues
 from aftermind.wire.keys import Keys
+from aftermind_workers.early import MOST
 from tests.support.servers import Database
 from tests.support.waiting import wait_until
 from tests.support.workers import SLOWLY, TOUCHY, environment, start_worker, workers
@@ -40,6 +44,27 @@ async def test_work_begins_when_its_bell_arrives_and_waits_for_no_thread(
     finally:
         worker.kill()
         worker.wait(timeout=10)
+        await memory.close()
+
+
+async def test_bells_that_celery_drops_keep_no_later_one_from_beginning_at_once(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    memory, past = Memory(database.url, broker=redis_url), datetime.now(UTC) - timedelta(hours=1)
+    app = Celery("theirs", broker=redis_url, set_as_current=False)
+    app.conf.update(broker_transport_options={"global_keyprefix": Keys().prefix})
+    worker = start_worker(environment(database.url, redis_url), tmp_path / "held.log", app="tests.support.held_worker")
+    try:
+        await (await memory.remember("I moved to Oslo.", user_id="ann")).stored(timeout=60)
+        with looking(redis_url) as client:
+            for _ in range(MOST + 1):
+                app.send_task(queues.TASK, args=[str(uuid4())], queue=queues.STORE, expires=past)
+            await wait_until(lambda: client.llen(QUEUE) == 0, description="the bells are taken")
+        await (await memory.remember("I like it there.", user_id="ann")).stored(timeout=4)
+    finally:
+        worker.kill()
+        worker.wait(timeout=10)
+        app.close()
         await memory.close()
 
 
