@@ -20,8 +20,8 @@ from aftermind.llm.base import Embedder, Extractor, Profiler, Summariser
 from aftermind.llm.providers import Providers, gate_of
 from aftermind.llm.traits import ProfileSchema, profile_schema
 from aftermind.settings import Settings
-from aftermind.stores.at_once import AtOnce
 from aftermind.stores.base import Store
+from aftermind.storing.base import AtOnce
 from aftermind.types import JobId, Scope
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.keys import Keys
@@ -190,7 +190,7 @@ async def open_runtime(settings: Settings, *, worker: str) -> Runtime:
     from aftermind.ledger.postgres import PostgresLedger
     from aftermind.ledger.postgres_replays import PostgresReplays
     from aftermind.stores.postgres import PostgresStore
-    from aftermind.stores.postgres.at_once import PostgresAtOnce
+    from aftermind.storing.postgres import PostgresAtOnce
 
     if settings.database_url is None:
         raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", None, "a worker needs the address of its store.")

@@ -12,8 +12,8 @@ from aftermind.db.base import Transaction, Watermark
 from aftermind.db.event_log import EventRow
 from aftermind.events.types import MemoryEvent, MemoryUpdateCompleted, MemoryUpdateStarted
 from aftermind.llm import trust
-from aftermind.stores.at_once import Arrived, Written
 from aftermind.stores.base import Mined, MiningOutcome, Tombstone, Vector
+from aftermind.storing.base import Arrived, Following, Written
 from aftermind.telemetry import tracing
 from aftermind.types import Episode, EpisodeId, JobId, JobKind, Json, NewJob, Scope, Turn
 from aftermind.wire import queues
@@ -38,36 +38,51 @@ class Effects:
 async def at_once(
     runtime: Runtime, turns: Sequence[Turn], vectors: Mapping[EpisodeId, Vector], started: float
 ) -> Effects | None:
-    """Turns of one tenant, written and committed in one trip, or three with the jobs that follow.
+    """Turns of one tenant, written and committed in one trip.
 
-    None: nothing was written, because it cannot be had that way. See `aftermind.stores.at_once`.
+    None: nothing was written, because it cannot be had that way. See `aftermind.storing`.
     """
     if runtime.at_once is None or len({turn.scope.namespace for turn in turns}) > 1:
         return None
-    effects = Effects()
     kept = {turn.job_id: _kept(turn, ()) for turn in turns}
+    stored = [turn for turn in turns if kept[turn.job_id]]
+    if runtime.extractor is not None and any("facts" not in turn.keep for turn in stored):
+        return None  # what follows their mining follows at once, which takes looking
     events = {turn.job_id: _events(runtime, [turn], started) for turn in turns}
-
-    async def follow(tx: Transaction, new: frozenset[JobId]) -> None:
-        stored = [turn for turn in turns if turn.job_id in new and kept[turn.job_id]]
-        await _follow_up(runtime, tx, stored, kept, effects)
-
     arrived = [
         Arrived(turn=turn, episodes=kept[turn.job_id], events=[_row(event) for event in events[turn.job_id]])
         for turn in turns
     ]
-    written = await runtime.at_once.store(arrived, vectors, follow=follow if _follows(runtime) else None)
+    following = _following(runtime, stored, kept)
+    written = await runtime.at_once.store(arrived, vectors, following)
     if written is None:
         return None
-    effects.turns = [turn for turn in turns if turn.job_id in written.new]
-    effects.watermark = written.watermark
-    effects.owners = {turn.scope.owner for turn in effects.turns}
-    effects.events = [_told(event, written) for turn in effects.turns for event in events[turn.job_id]]
-    return effects
+    new = [turn for turn in turns if turn.job_id in written.new]
+    return Effects(
+        turns=new,
+        watermark=written.watermark,
+        owners={turn.scope.owner for turn in new},
+        events=[_told(event, written) for turn in new for event in events[turn.job_id]],
+        ring={queues.EMBED: min(written.enqueued)} if written.enqueued else {},
+    )
 
 
-def _follows(runtime: Runtime) -> bool:
-    return runtime.extractor is not None or (runtime.embedder is not None and not runtime.embedder.inline)
+def _following(runtime: Runtime, turns: Sequence[Turn], kept: Mapping[JobId, Sequence[Episode]]) -> Following | None:
+    is_embedded = runtime.embedder is not None and not runtime.embedder.inline
+    if not is_embedded and runtime.extractor is None:
+        return None
+    quiet, at_most = _patience(runtime)
+    return Following(
+        enqueued=[_embed_job(turn, kept[turn.job_id]) for turn in turns] if is_embedded else (),
+        debounced=_extract_jobs(turns) if runtime.extractor is not None else (),
+        quiet=quiet,
+        at_most=at_most,
+    )
+
+
+def _patience(runtime: Runtime) -> tuple[timedelta, timedelta]:
+    settings = runtime.settings
+    return timedelta(seconds=settings.extract_quiet_seconds), timedelta(seconds=settings.extract_max_wait_seconds)
 
 
 def _row(event: MemoryEvent) -> EventRow:
@@ -140,13 +155,8 @@ async def _follow_up(
     if runtime.extractor is None:
         return
     mined = [turn for turn in turns if "facts" in turn.keep]
-    settings = runtime.settings
-    await runtime.ledger.debounce(
-        tx,
-        _extract_jobs(mined),
-        quiet=timedelta(seconds=settings.extract_quiet_seconds),
-        at_most=timedelta(seconds=settings.extract_max_wait_seconds),
-    )
+    quiet, at_most = _patience(runtime)
+    await runtime.ledger.debounce(tx, _extract_jobs(mined), quiet=quiet, at_most=at_most)
     for turn in sorted((turn for turn in turns if "facts" not in turn.keep), key=lambda turn: session_key(turn.scope)):
         scope, episodes = replace(turn.scope, agent_id=None), kept[turn.job_id]
         await runtime.store.note_outcomes(tx, scope.owner, [_not_wanted(each) for each in episodes])

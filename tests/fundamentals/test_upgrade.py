@@ -21,6 +21,9 @@ pytestmark = pytest.mark.long
 
 STORE, REST = "memory.store", "memory.embed,memory.extract,memory.replay"
 ALL = f"{STORE},{REST}"
+# Of the former release, once a process: a `SELECT facts.*` that it had prepared meets the columns that 0010 adds. The
+# job is tried again. This release names the columns that it reads.
+OUTDATED_PLAN = "NotSupportedError at asyncpg.py"
 
 
 @pytest.fixture
@@ -106,7 +109,7 @@ async def test_agents_and_workers_of_both_releases_go_on_through_an_upgrade(
     assert here.states() == {"done"}
     assert without > 0, "former workers learned facts, and know of no words of facts"
     assert await here.facts_without_words() == 0
-    assert here.errors() == []
+    assert [line for line in here.errors() if not ("-former-" in line and OUTDATED_PLAN in line)] == []
 
 
 @pytest.mark.timeout(180)

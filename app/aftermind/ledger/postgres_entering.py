@@ -27,20 +27,21 @@ PLACE = """
                   AND state IN ('queued', 'retrying') AND turn IS NOT NULL ORDER BY turn DESC LIMIT 1) + 1, 0))
 """
 
-_ROWS = """
-    unnest(CAST(:ids AS uuid[]), CAST(:namespaces AS text[]), CAST(:users AS text[]), CAST(:sessions AS text[]),
-           CAST(:agents AS text[]), CAST(:kinds AS text[]), CAST(:payloads AS text[]), CAST(:keys AS text[]),
-           CAST(:run_ats AS timestamptz[]), CAST(:origins AS uuid[]), CAST(:plans AS text[]))
+# Jobs on their way in, as a relation: see `columns`.
+ROWS = """
+    unnest(CAST(:job_ids AS uuid[]), CAST(:job_namespaces AS text[]), CAST(:job_users AS text[]),
+           CAST(:job_sessions AS text[]), CAST(:job_agents AS text[]), CAST(:job_kinds AS text[]),
+           CAST(:job_payloads AS text[]), CAST(:job_keys AS text[]), CAST(:job_run_ats AS timestamptz[]),
+           CAST(:job_origins AS uuid[]), CAST(:job_plans AS text[]))
     WITH ORDINALITY AS given (id, namespace, user_id, session_id, agent_id, kind, payload, effect_key, run_at,
                               origin_job_id, replay_plan_id, place)
 """
 
 # Locks nothing but its own rows; `jobs_effect` decides which are new. Each owner's place is looked up once, before the
 # first row is in: a look beside the writing passes over all that was written so far.
-_ENQUEUE = text(
-    f"""
+ENQUEUE = f"""
     WITH given AS MATERIALIZED (
-        SELECT * FROM {_ROWS}
+        SELECT * FROM {{rows}}
     ), owners AS MATERIALIZED (
         SELECT namespace, user_id, kind,
                {PLACE.format(kind="asked.kind", namespace="asked.namespace", user="asked.user_id")} AS first
@@ -54,9 +55,9 @@ _ENQUEUE = text(
            coalesce(run_at, now()), origin_job_id, replay_plan_id
     FROM given JOIN owners USING (namespace, user_id, kind) ORDER BY place
     ON CONFLICT DO NOTHING
-    RETURNING id
-    """
-)
+    RETURNING id, kind, effect_key
+"""
+_ENQUEUE = text(ENQUEUE.format(rows=ROWS))
 
 # The slot of the one that waits, else the one beside the one that runs, else the first. By `jobs_effect`.
 _SLOT = """
@@ -69,22 +70,22 @@ _SLOT = """
 """
 
 # Waits for a lock on the job that it pushes; in the order of effect keys, so that two stores never wait crosswise.
-_DEBOUNCE = text(
-    f"""
+# `running` is what becomes of the `run_at` of one that a claim has taken meanwhile, which this comes too late for.
+DEBOUNCE = f"""
     INSERT INTO aftermind.jobs AS there (id, namespace, user_id, session_id, agent_id, kind, state, payload,
                                          effect_key, slot, run_at, due_by)
     SELECT id, namespace, user_id, session_id, agent_id, kind, 'queued', CAST(payload AS jsonb), effect_key, {_SLOT},
            clock_timestamp() + least(CAST(:quiet AS interval), CAST(:at_most AS interval)),
            clock_timestamp() + CAST(:at_most AS interval)
-    FROM {_ROWS} ORDER BY given.effect_key
+    FROM {{rows}} ORDER BY given.effect_key
     ON CONFLICT (namespace, kind, effect_key, slot) WHERE {UNFINISHED} DO UPDATE SET
         payload = there.payload || excluded.payload,
         run_at = CASE WHEN there.state = 'queued' AND there.turn IS NULL
                  THEN least(clock_timestamp() + CAST(:quiet AS interval), coalesce(there.due_by, there.run_at))
-                 ELSE there.run_at END
+                 WHEN there.state = 'running' THEN {{running}} ELSE there.run_at END
     RETURNING id, namespace, kind, effect_key, state
-    """
-)
+"""
+_DEBOUNCE = text(DEBOUNCE.format(rows=ROWS, running="there.run_at"))
 
 _FOLLOWS = text(
     """
@@ -97,18 +98,18 @@ _FOLLOWS = text(
 
 # The id of a turn with an idempotency key comes again where the key is used again: where the first was forgotten, the
 # second is a turn of its own.
-_RECORD = text(
-    """
+RECORD = """
     INSERT INTO aftermind.jobs AS there (id, namespace, user_id, session_id, agent_id, kind, state, effect_key)
     SELECT id, namespace, user_id, session_id, agent_id, 'store', 'done', CAST(id AS text)
-    FROM unnest(CAST(:ids AS uuid[]), CAST(:namespaces AS text[]), CAST(:users AS text[]), CAST(:sessions AS text[]),
-                CAST(:agents AS text[])) AS given (id, namespace, user_id, session_id, agent_id)
-    ORDER BY given.id
+    FROM unnest(CAST(:turn_ids AS uuid[]), CAST(:turn_namespaces AS text[]), CAST(:turn_users AS text[]),
+                CAST(:turn_sessions AS text[]), CAST(:turn_agents AS text[]))
+         AS given (id, namespace, user_id, session_id, agent_id)
+    WHERE {where} ORDER BY given.id
     ON CONFLICT (id) DO UPDATE SET state = 'done', created_at = now(), updated_at = now()
     WHERE there.state = 'forgotten' AND there.kind = 'store'
     RETURNING id
-    """
-)
+"""
+_RECORD = text(RECORD.format(where="true"))
 
 # An agent sees no other tenant's jobs, so it cannot tell its place among them: the claim that promotes it does.
 _ACCEPT = text(
@@ -156,7 +157,7 @@ async def enqueue(tx: Transaction, jobs: Sequence[NewJob]) -> list[JobId]:
     """See `Ledger.enqueue`."""
     if not jobs:
         return []
-    new = [JobId(row.id) for row in await pg(tx).rows(_ENQUEUE, **_columns(jobs))]
+    new = [JobId(row.id) for row in await pg(tx).rows(_ENQUEUE, **columns(jobs))]
     known = set(new)
     await _follow(tx, [(job, job.id) for job in jobs if job.id in known])
     return new
@@ -169,7 +170,7 @@ async def debounce(tx: Transaction, jobs: Sequence[NewJob], *, quiet: timedelta,
     for _ in range(LOOKS):
         if not left:
             break
-        rows = await pg(tx).rows(_DEBOUNCE, **_columns(left), quiet=quiet, at_most=at_most)
+        rows = await pg(tx).rows(_DEBOUNCE, **columns(left), quiet=quiet, at_most=at_most)
         doing |= {(row.namespace, row.kind, row.effect_key): JobId(row.id) for row in rows if row.state != "running"}
         left = [job for job in left if _key(job) not in doing]
     await _follow(tx, [(job, doing[_key(job)]) for job in jobs if _key(job) in doing])
@@ -182,8 +183,7 @@ async def record_stored(tx: Transaction, turns: Sequence[Turn]) -> frozenset[Job
     """See `Ledger.record_stored`. Two stores of one turn wait for each other here, and the second finds it done."""
     if not turns:
         return frozenset()
-    scopes = [turn.scope for turn in turns]
-    rows = await pg(tx).rows(_RECORD, ids=[turn.job_id for turn in turns], **_scopes(scopes))
+    rows = await pg(tx).rows(_RECORD, **turn_columns(turns))
     return frozenset(JobId(row.id) for row in rows)
 
 
@@ -230,24 +230,30 @@ def _key(job: NewJob) -> tuple[str, str, str]:
     return job.scope.namespace, job.kind.value, job.effect_key
 
 
-def _columns(jobs: Sequence[NewJob]) -> dict[str, list[Any]]:  # Any: one column each of another type
+def turn_columns(turns: Sequence[Turn]) -> dict[str, list[Any]]:  # Any: one column each of another type
+    """Turns as columns."""
+    return {"turn_ids": [turn.job_id for turn in turns], **_scopes("turn", [turn.scope for turn in turns])}
+
+
+def columns(jobs: Sequence[NewJob]) -> dict[str, list[Any]]:  # Any: one column each of another type
+    """Jobs as columns."""
     ids: list[UUID] = [job.id for job in jobs]
     return {
-        "ids": ids,
-        **_scopes([job.scope for job in jobs]),
-        "kinds": [job.kind.value for job in jobs],
-        "payloads": [orjson.dumps(job.payload).decode() for job in jobs],
-        "keys": [job.effect_key for job in jobs],
-        "run_ats": [job.run_at for job in jobs],
-        "origins": [job.origin_job_id for job in jobs],
-        "plans": [job.replay_plan_id for job in jobs],
+        "job_ids": ids,
+        **_scopes("job", [job.scope for job in jobs]),
+        "job_kinds": [job.kind.value for job in jobs],
+        "job_payloads": [orjson.dumps(job.payload).decode() for job in jobs],
+        "job_keys": [job.effect_key for job in jobs],
+        "job_run_ats": [job.run_at for job in jobs],
+        "job_origins": [job.origin_job_id for job in jobs],
+        "job_plans": [job.replay_plan_id for job in jobs],
     }
 
 
-def _scopes(scopes: Sequence[Scope]) -> dict[str, list[str | None]]:
+def _scopes(of: str, scopes: Sequence[Scope]) -> dict[str, list[str | None]]:
     return {
-        "namespaces": [scope.namespace for scope in scopes],
-        "users": [scope.user_column for scope in scopes],
-        "sessions": [scope.session_id for scope in scopes],
-        "agents": [scope.agent_id for scope in scopes],
+        f"{of}_namespaces": [scope.namespace for scope in scopes],
+        f"{of}_users": [scope.user_column for scope in scopes],
+        f"{of}_sessions": [scope.session_id for scope in scopes],
+        f"{of}_agents": [scope.agent_id for scope in scopes],
     }

@@ -10,11 +10,12 @@ import pytest
 from sqlalchemy import text
 
 from aftermind import errors
-from aftermind.db.base import Transaction
+from aftermind.events.types import MemoryGap
+from aftermind.llm.hashing import HashEmbedder
 from aftermind.settings import Settings
-from aftermind.stores.at_once import Arrived, AtOnce, Written
 from aftermind.stores.base import EpisodeFilter, Tombstone
-from aftermind.types import Episode, JobId, LeaseToken, Scope, Turn
+from aftermind.storing.base import Arrived, AtOnce, Written
+from aftermind.types import Episode, LeaseToken, Scope, Turn
 from aftermind.wire.pending import ClaimedTurn
 from aftermind_tasks import store, writing
 from aftermind_tasks.perform import Tally
@@ -22,15 +23,17 @@ from aftermind_tasks.runtime import Runtime, open_runtime
 from tests.support.servers import Database, psql
 from tests.support.turns import ROOMY, offer, turn_of
 
+PUSHED = text("UPDATE aftermind.jobs SET run_at = run_at WHERE kind = 'extract'")
+TAKEN = text("UPDATE aftermind.jobs SET state = 'running', turn = NULL WHERE kind = 'extract'")
 UPDATED = text("UPDATE aftermind.users SET indexing = 1 WHERE user_id = 'alice'")
 # Every column but ids, times, and whose it is.
 ROWS = {
-    "jobs": "kind, state, session_id, agent_id, payload, raw IS NULL, effect_key ~ '-', slot, attempts, turn, weight",
+    "jobs": "kind, state, session_id, agent_id, payload - 'episodes', jsonb_array_length(payload -> 'episodes'), "
+    "raw IS NULL, effect_key ~ '-', slot, attempts, turn, weight",
     "job_follows": "kind",
     "episodes": "session_id, agent_id, role, name, content, metadata, position, mark, cardinality(terms), embedding, "
     "indexed, job_id IS NULL",
-    "events": "seq, event ->> 'event', event ->> 'message_count', (event ->> 'duration_ms') IS NULL, "
-    "published_at IS NULL",
+    "events": "seq, event ->> 'event', event ->> 'message_count', (event ->> 'duration_ms') IS NULL",
     "event_counters": "last, pruned_to",
     "webhook_deliveries": "seq, is_failed, attempts",
 }
@@ -122,8 +125,18 @@ def rows(database: Database, user: str) -> dict[str, str]:
     }
 
 
+class Remote(HashEmbedder):
+    """An embedder whose work is I/O, so that it has jobs of its own."""
+
+    inline = False
+
+
+@pytest.mark.parametrize("embedder", [HashEmbedder, Remote])
 @pytest.mark.parametrize("extractor", ["rules", "off"])
-async def test_both_ways_leave_the_same_rows(runtime: Runtime, database: Database, extractor: str) -> None:
+async def test_both_ways_leave_the_same_rows(
+    runtime: Runtime, database: Database, extractor: str, embedder: type[HashEmbedder]
+) -> None:
+    runtime.embedder = embedder()
     if extractor == "off":
         runtime.extractor = None
     psql(database.admin_url, HOOK)
@@ -141,7 +154,9 @@ async def test_both_ways_leave_the_same_rows(runtime: Runtime, database: Databas
     by_short, by_long = rows(database, "alice"), rows(database, "bob")
     assert by_short == by_long
     assert all(by_short[table] for table in ("jobs", "episodes", "events", "event_counters", "webhook_deliveries"))
-    assert bool(by_short["job_follows"]) is (extractor == "rules")
+    assert by_short["job_follows"].split() == ["embed"] * 4 * (embedder is Remote) + ["extract"] * 4 * (
+        extractor == "rules"
+    )
 
 
 async def test_events_are_told_with_the_cursors_and_the_duration_of_their_record(runtime: Runtime) -> None:
@@ -235,15 +250,41 @@ async def test_tenants_of_one_batch_keep_to_themselves(runtime: Runtime) -> None
         assert await said(runtime, Scope(namespace=name, user_id="alice")) == [f"I work at {name}."] * 2
 
 
-async def test_nothing_is_written_where_what_follows_fails(runtime: Runtime) -> None:
+async def test_a_job_that_was_taken_while_it_was_pushed_gets_a_successor(runtime: Runtime, database: Database) -> None:
     await known(runtime)
+    watched = watch(runtime)
+    batch = await claimed(runtime, [turn_of("alice", "I moved to Oslo.")])
+    async with runtime.db.transaction(namespace="default") as tx:
+        await tx.execute(TAKEN)  # type: ignore[attr-defined]
+        storing = asyncio.create_task(store.store_pending(runtime, batch))
+        await asyncio.sleep(0.5)
+        assert not storing.done()
 
-    async def fails(tx: Transaction, new: frozenset[JobId]) -> None:
-        raise errors.StoreUnavailable("debounce", "taken again and again")
+    assert (await storing)[0] == Tally(done=1)
+    assert watched.answers == [None]
+    assert await said(runtime, Scope(user_id="alice")) == ["Hello.", "I moved to Oslo."]
+    extracts = psql(database.admin_url, "SELECT state, slot FROM aftermind.jobs WHERE kind = 'extract' ORDER BY slot")
+    assert extracts.split() == ["running|0", "queued|1"]
 
-    with pytest.raises(errors.StoreUnavailable):
-        await short(runtime).store([arrived(turn_of("alice", "Lost?"))], {}, follow=fails)
-    assert await said(runtime, Scope(user_id="alice")) == ["Hello."]
+
+async def test_it_never_waits_crosswise_with_an_effect_that_pushes_the_same_job(runtime: Runtime) -> None:
+    """Everybody takes rows of the ledger before the owner's counter of events: the short way does, too."""
+    await known(runtime)
+    turn = turn_of("alice", "I moved to Oslo.")
+    alice = Scope(user_id="alice")
+    batch = await claimed(runtime, [turn])
+    watched = watch(runtime)
+    async with runtime.db.transaction(namespace="default") as tx:
+        await tx.execute(PUSHED)  # type: ignore[attr-defined]
+        storing = asyncio.create_task(store.store_pending(runtime, batch))
+        await asyncio.sleep(0.5)
+        assert not storing.done()
+        await runtime.events.append(tx, [MemoryGap(id="crosswise", scope=alice, at=datetime.now(UTC))])
+
+    assert (await storing)[0] == Tally(done=1)
+    assert [answer is not None and answer.new for answer in watched.answers] == [{turn.job_id}]
+    kept = await runtime.events.past(alice, after="0")  # type: ignore[attr-defined]
+    assert [event.id for event in kept[-3:]] == ["crosswise", f"{turn.job_id}:started", f"{turn.job_id}:completed"]
 
 
 async def test_a_text_that_postgres_cannot_keep_is_the_callers_error_and_no_outage(runtime: Runtime) -> None:

@@ -1,0 +1,1 @@
+"""Turns into the store: all that they leave there, in one trip where that can be."""
