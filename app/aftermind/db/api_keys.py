@@ -11,18 +11,21 @@ from aftermind.types.api_key import ApiKey, Right
 from aftermind.types.audit import Action
 from aftermind.types.message import Json
 
+_COLUMNS = "namespace, id, name, rights, secret_sha256, created_at, expires_at, revoked_at"
+
 _ADD = text(
-    """
+    f"""
     INSERT INTO aftermind.api_keys (namespace, id, name, rights, secret_sha256, expires_at)
-    VALUES (:namespace, :id, :name, CAST(:rights AS text[]), :secret, :expires_at) RETURNING *
+    VALUES (:namespace, :id, :name, CAST(:rights AS text[]), :secret, :expires_at)
+    RETURNING {_COLUMNS}
     """
 )
-_OF = text("SELECT * FROM aftermind.api_keys WHERE namespace = :namespace ORDER BY created_at, id")
+_OF = text(f"SELECT {_COLUMNS} FROM aftermind.api_keys WHERE namespace = :namespace ORDER BY created_at, id")
 _REVOKE = text(
     "UPDATE aftermind.api_keys SET revoked_at = clock_timestamp() "
     "WHERE namespace = :namespace AND id = :id AND revoked_at IS NULL"
 )
-_FIND = text("SELECT * FROM aftermind.api_key(:id)")
+_FIND = text(f"SELECT {_COLUMNS} FROM aftermind.api_key(:id)")
 _ANY = text("SELECT aftermind.has_api_keys() AS found")
 
 

@@ -27,7 +27,13 @@ log = logging.getLogger(__name__)
 _OPEN = text(
     "INSERT INTO aftermind.audit_heads (namespace, seq, mac) VALUES (:namespace, 0, '') ON CONFLICT DO NOTHING"
 )
-_LOCK = text("SELECT *, clock_timestamp() AS at FROM aftermind.audit_heads WHERE namespace = :namespace FOR UPDATE")
+_HEAD_COLUMNS = "seq, mac, pruned_to, pruned_mac, key_id, seal"
+_LOCK = text(
+    f"""
+    SELECT {_HEAD_COLUMNS}, clock_timestamp() AS at FROM aftermind.audit_heads
+    WHERE namespace = :namespace FOR UPDATE
+    """
+)
 _ADD = text(
     """
     INSERT INTO aftermind.audit (namespace, seq, at, actor, action, user_id, detail, key_id, mac)
@@ -41,13 +47,20 @@ _SEAL = text(
     WHERE namespace = :namespace
     """
 )
-_HEAD = text("SELECT * FROM aftermind.audit_heads WHERE namespace = :namespace")
+_HEAD = text(f"SELECT {_HEAD_COLUMNS} FROM aftermind.audit_heads WHERE namespace = :namespace")
 _NAMESPACES = text("SELECT namespace FROM aftermind.audit_heads ORDER BY 1")
-_ROWS = text("SELECT * FROM aftermind.audit WHERE namespace = :namespace AND seq > :after ORDER BY seq LIMIT :limit")
-_NEWEST = text(
+_COLUMNS = "namespace, seq, at, actor, action, user_id, detail, key_id, mac"
+_ROWS = text(
+    f"""
+    SELECT {_COLUMNS} FROM aftermind.audit WHERE namespace = :namespace AND seq > :after ORDER BY seq LIMIT :limit
     """
-    SELECT * FROM aftermind.audit WHERE namespace = :namespace AND (CAST(:user AS text) IS NULL OR user_id = :user)
-      AND (CAST(:action AS text) IS NULL OR action = :action) ORDER BY seq DESC LIMIT :limit
+)
+_NEWEST = text(
+    f"""
+    SELECT {_COLUMNS} FROM aftermind.audit
+    WHERE namespace = :namespace AND (CAST(:user AS text) IS NULL OR user_id = :user)
+      AND (CAST(:action AS text) IS NULL OR action = :action)
+    ORDER BY seq DESC LIMIT :limit
     """
 )
 _OLD = text(

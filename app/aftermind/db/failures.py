@@ -27,6 +27,7 @@ _PASSING = (
     pg.ReadOnlySQLTransactionError,  # the primary was demoted under us
     pg.InvalidTransactionStateError,  # 25P03: idle for too long, a process that was frozen in the middle
     pg.ObjectNotInPrerequisiteStateError,  # WAL functions of a node that is in recovery
+    pg.InvalidCachedStatementError,  # prepared before a migration; by now the driver has dropped it
     OSError,
     TimeoutError,
     asyncio.IncompleteReadError,

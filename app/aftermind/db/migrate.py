@@ -22,7 +22,7 @@ _PREPARE = (
     f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}",
 )
 _META = text("SELECT value FROM aftermind.meta WHERE key = :key")
-_NOTE = text("INSERT INTO aftermind.meta VALUES (:key, :value) ON CONFLICT (key) DO NOTHING")
+_NOTE = text("INSERT INTO aftermind.meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO NOTHING")
 
 
 async def apply(

@@ -1,4 +1,8 @@
-"""Every table as SQLAlchemy Core sees it. The migrations create them; a test compares the two."""
+"""Every table as SQLAlchemy Core sees it. The migrations create them; a test compares the two.
+
+Statements name the columns that they answer with. Postgres refuses a prepared `SELECT *` or `RETURNING *` once a
+migration has added a column, and every process that runs has prepared its own.
+"""
 
 from datetime import datetime
 

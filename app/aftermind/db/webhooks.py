@@ -26,7 +26,9 @@ _ADD = text(
 )
 _LIST = text(
     """
-    SELECT hooks.*, coalesce(counts.waiting, 0) AS waiting, coalesce(counts.failed, 0) AS failed
+    SELECT hooks.id, hooks.namespace, hooks.url, hooks.events, hooks.description, hooks.is_disabled, hooks.reason,
+           hooks.failing_since, hooks.delivered_at, hooks.created_at,
+           coalesce(counts.waiting, 0) AS waiting, coalesce(counts.failed, 0) AS failed
     FROM aftermind.webhooks AS hooks LEFT JOIN LATERAL (
         SELECT count(*) FILTER (WHERE NOT is_failed) AS waiting, count(*) FILTER (WHERE is_failed) AS failed
         FROM aftermind.webhook_deliveries AS each
@@ -72,7 +74,7 @@ _CLAIM = text(
     ), due AS (
         SELECT each.namespace, each.user_id, each.seq, each.webhook_id
         FROM ready CROSS JOIN LATERAL (
-            SELECT * FROM aftermind.webhook_deliveries AS inner_each
+            SELECT namespace, user_id, seq, webhook_id FROM aftermind.webhook_deliveries AS inner_each
             WHERE inner_each.namespace = ready.namespace AND inner_each.webhook_id = ready.id
               AND NOT inner_each.is_failed AND inner_each.due_at <= now()
             ORDER BY inner_each.due_at, inner_each.seq LIMIT CASE WHEN ready.failures > 0 THEN 1 ELSE :each END
@@ -83,7 +85,7 @@ _CLAIM = text(
         SET attempts = attempts + 1, token = :token, due_at = now() + CAST(:lease AS interval)
         FROM due WHERE mine.namespace = due.namespace AND mine.user_id = due.user_id AND mine.seq = due.seq
           AND mine.webhook_id = due.webhook_id
-        RETURNING mine.*
+        RETURNING mine.namespace, mine.webhook_id, mine.user_id, mine.seq, mine.attempts, mine.created_at
     ), turn AS (
         UPDATE aftermind.webhooks AS hooks
         SET due_at = CASE WHEN failures > 0 THEN now() + CAST(:lease AS interval) ELSE now() END

@@ -15,7 +15,8 @@ from aftermind.types.replay import Estimate, PlanId, ReplayPlan, Shadow
 _ESTIMATE = text(
     """
     WITH items AS (
-        SELECT j.*, i.place FROM aftermind.replay_items i LEFT JOIN aftermind.jobs j ON j.id = i.job_id
+        SELECT j.id, j.kind, j.namespace, j.user_id, j.session_id, j.effect_key, j.state, j.updated_at
+        FROM aftermind.replay_items i LEFT JOIN aftermind.jobs j ON j.id = i.job_id
         WHERE i.plan_id = :plan AND i.state = 'waiting'
     ), spent AS (
         SELECT j.kind, avg(a.tokens_in + a.tokens_out) AS tokens, avg(a.cost_usd) AS cost

@@ -22,7 +22,8 @@ SHORTEST_SECONDS = 0.05  # between two steps: at 50 jobs a second, each puts in 
 # Locks the plan: replayers of one plan take turns, and `abort` waits for the step that runs.
 _LOCK = text(
     """
-    SELECT *, greatest(coalesce(due_at, clock_timestamp()), clock_timestamp() - make_interval(secs => :burst)) AS due,
+    SELECT id, state, mode, overrides, rate, concurrency, max_failure_share, resumed_at,
+           greatest(coalesce(due_at, clock_timestamp()), clock_timestamp() - make_interval(secs => :burst)) AS due,
            clock_timestamp() AS moment
     FROM aftermind.replay_plans WHERE id = :plan FOR UPDATE
     """

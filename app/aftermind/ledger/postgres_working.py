@@ -39,6 +39,7 @@ _PROMOTE = text(
     """
 )
 
+_COLUMNS = ", ".join(f"jobs.{column.name}" for column in JOBS.c)
 _NONE_RUNNING = """
     AND NOT EXISTS (
         SELECT 1 FROM aftermind.jobs AS other
@@ -75,7 +76,7 @@ def _claim(kind_rule: str, *, ids: bool) -> str:
         SET state = 'running', attempts = attempts + 1, token = gen_random_uuid(), worker = :worker,
             lease_until = clock_timestamp() + CAST(:lasts AS interval), updated_at = clock_timestamp()
         FROM chosen WHERE jobs.id = chosen.id
-        RETURNING jobs.*
+        RETURNING {_COLUMNS}
     ), attempted AS (
         INSERT INTO aftermind.job_attempts (namespace, job_id, number, worker, started_at)
         SELECT namespace, id, attempts, :worker, clock_timestamp() FROM claimed

@@ -20,7 +20,9 @@ _OWNED = "namespace = :namespace AND user_id = :user"
 # By `claims_about`; everything of the owner by the primary key.
 _SAID = text(
     f"""
-    SELECT * FROM aftermind.claims
+    SELECT id, subject, predicate, object, operation, said_at, valid_from, valid_to, confidence, cardinality, sources,
+           place, extractor
+    FROM aftermind.claims
     WHERE {_OWNED} AND (CAST(:about AS bigint[]) IS NULL OR about = ANY(CAST(:about AS bigint[])))
     ORDER BY said_at, id
     """

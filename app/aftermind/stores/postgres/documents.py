@@ -25,7 +25,7 @@ _PUT_BLOCK = text(
     SET content = excluded.content, description = excluded.description, agent_id = excluded.agent_id,
         version = there.version + 1, updated_at = excluded.updated_at
     WHERE CAST(:expected AS int) IS NULL OR there.version = :expected
-    RETURNING *
+    RETURNING name, content, version, updated_at, description
     """
 )
 _PUT_SUMMARY = text(

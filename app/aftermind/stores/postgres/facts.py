@@ -62,12 +62,19 @@ _STRENGTHEN = text(
 )
 
 
-def _select(rule: str) -> TextClause:
-    return text(f"SELECT facts.*, {_SOURCES} AS sources FROM aftermind.facts AS facts WHERE {_OWNED} AND {rule}")
+def selected(rule: str) -> TextClause:
+    """Facts of an owner (`:namespace`, `:user`) that a rule fits, as `fact_of` reads them."""
+    return text(
+        f"""
+        SELECT id, session_id, agent_id, subject, predicate, object, confidence, cardinality, valid_from, valid_to,
+               recorded_at, superseded_at, strength, extractor, {_SOURCES} AS sources
+        FROM aftermind.facts AS facts WHERE {_OWNED} AND {rule}
+        """
+    )
 
 
 # `facts_believed` for what is believed now, else the primary key's owner.
-_QUERY = _select(
+_QUERY = selected(
     """
     (CAST(:subject AS text) IS NULL OR subject = :subject)
     AND (CAST(:predicate AS text) IS NULL OR predicate = :predicate)
@@ -79,8 +86,8 @@ _QUERY = _select(
     ORDER BY recorded_at DESC, id DESC LIMIT :limit
     """
 )
-_ONE = _select("id = :id")
-_FROM = _select(
+_ONE = selected("id = :id")
+_FROM = selected(
     """
     superseded_at IS NULL AND id IN (
         SELECT fact_id FROM aftermind.fact_sources AS sources

@@ -10,6 +10,7 @@ from aftermind.db.base import Transaction
 from aftermind.db.transaction import pg
 from aftermind.db.vault import Vault
 from aftermind.stores.keeping import Due
+from aftermind.stores.postgres.facts import selected
 from aftermind.stores.postgres.rows import fact_of
 from aftermind.stores.postgres.sealed import open_facts
 from aftermind.types import EpisodeId, Fact, Scope
@@ -17,7 +18,7 @@ from aftermind.types.retention import RetentionPolicy
 
 _POLICIES = text(
     """
-    SELECT * FROM aftermind.retention
+    SELECT namespace, max_age, max_episodes, keep_important, archive, ran_at FROM aftermind.retention
     WHERE CAST(:namespace AS text) IS NULL OR namespace = :namespace ORDER BY namespace
     """
 )
@@ -79,18 +80,13 @@ _STILL = text(
       AND NOT (:keep_important AND {_IMPORTANT})
     """
 )
-_FACTS = text(
+_FACTS = selected(
     """
-    SELECT facts.*, (SELECT array_agg(episode_id ORDER BY episode_id) FROM aftermind.fact_sources AS sources
-                     WHERE sources.namespace = :namespace AND sources.user_id = :user
-                       AND sources.fact_id = facts.id) AS sources
-    FROM aftermind.facts AS facts
-    WHERE namespace = :namespace AND user_id = :user
-      AND id IN (SELECT fact_id FROM aftermind.fact_sources
-                 WHERE namespace = :namespace AND user_id = :user AND episode_id = ANY(CAST(:ids AS uuid[])))
-      AND NOT EXISTS (SELECT FROM aftermind.fact_sources AS left_over
-                      WHERE left_over.namespace = :namespace AND left_over.user_id = :user
-                        AND left_over.fact_id = facts.id AND left_over.episode_id <> ALL(CAST(:ids AS uuid[])))
+    id IN (SELECT fact_id FROM aftermind.fact_sources
+           WHERE namespace = :namespace AND user_id = :user AND episode_id = ANY(CAST(:ids AS uuid[])))
+    AND NOT EXISTS (SELECT FROM aftermind.fact_sources AS left_over
+                    WHERE left_over.namespace = :namespace AND left_over.user_id = :user
+                      AND left_over.fact_id = facts.id AND left_over.episode_id <> ALL(CAST(:ids AS uuid[])))
     """
 )
 
