@@ -141,7 +141,9 @@ class Settings(BaseSettings):
         "spool", description="Past a pending limit: keep the turn on local disk, or raise QueueFull."
     )
     pending_recalled: int = Field(
-        200, ge=0, description="Newest pending turns that a recall looks at. 0 looks at none."
+        200,
+        ge=0,
+        description="Newest pending turns of a user that a recall looks at; `degraded` tells of more. 0 looks at none.",
     )
     spool_max_bytes: int = Field(
         268_435_456, ge=0, description="Spool on local disk while Redis is away. 0 switches it off."

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import redis.asyncio as aioredis
+from redis.asyncio.retry import Retry
+from redis.backoff import ConstantBackoff
 from redis.exceptions import RedisError
 
 from aftermind.stack import Stack
@@ -62,7 +64,8 @@ class Site:
 
     async def wipe_redis(self) -> None:
         """Empty it, and kill it so that it comes back as another life with nothing in it."""
-        async with aioredis.Redis.from_url(self.redis_url) as client:
+        patient = Retry(ConstantBackoff(0.1), retries=100)  # one that was killed before may still be loading
+        async with aioredis.Redis.from_url(self.redis_url, retry=patient) as client:
             await client.flushall()
         await self.kill_redis()
 

@@ -12,6 +12,7 @@ from aftermind.faces.parts import Parts
 from aftermind.llm import tokens
 from aftermind.stores.base import EpisodeFilter, SessionInfo, UserInfo
 from aftermind.types import Episode, Learned, LearnedState, Profile, Scope, Summary, Turn, Watermark
+from aftermind.wire.pending import Pending, PendingRead
 
 T = TypeVar("T")
 
@@ -49,11 +50,11 @@ async def search(parts: Parts, scope: Scope, wanted: EpisodeFilter, *, limit: in
     """The newest that fit, oldest first. Pending is read before the database, so that nothing falls in between."""
     _check_limit(limit)
     owner = scope.owner
-    waiting = await _on_the_way(parts, owner, limit=max(limit, parts.settings.pending_recalled))
+    waiting = await _on_the_way(parts, owner, wanted, limit=limit)
     stored = await _from_a_node(
         parts, waiting, lambda tx: parts.store.history(tx, owner, wanted, limit=limit), namespace=owner.namespace
     )
-    return _merged(stored, filter(wanted.fits, waiting.episodes))[-limit:]
+    return _merged(stored, waiting.episodes)[-limit:]
 
 
 async def context_window(parts: Parts, scope: Scope, *, max_tokens: int) -> list[Episode]:
@@ -116,7 +117,7 @@ async def profile(parts: Parts, owner: Scope) -> Profile | None:
 async def learned(parts: Parts, owner: Scope, session_id: str | None, *, limit: int) -> list[Learned]:
     """What came of each of the newest episodes; those on their way wait to be stored."""
     _check_limit(limit)
-    waiting = await _on_the_way(parts, owner, limit=limit)
+    waiting = await _on_the_way(parts, owner, EpisodeFilter(session_id=session_id), limit=limit)
     async with parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:  # jobs are on the primary
         stored = await parts.store.learned(tx, owner, session_id, limit=limit)
     known = {each.episode_id for each in stored}
@@ -129,13 +130,13 @@ async def learned(parts: Parts, owner: Scope, session_id: str | None, *, limit: 
             reason="not stored yet",
         )
         for episode in waiting.episodes
-        if episode.id not in known and session_id in (None, episode.scope.session_id)
+        if episode.id not in known
     ]
     return [*stored, *pending][-limit:]
 
 
 async def _read(parts: Parts, owner: Scope, read: Callable[[Transaction], Awaitable[T]]) -> T:
-    return await _from_a_node(parts, await _on_the_way(parts, owner, limit=0), read, namespace=owner.namespace)
+    return await _from_a_node(parts, await _on_the_way(parts, owner), read, namespace=owner.namespace)
 
 
 async def _from_a_node(
@@ -152,25 +153,41 @@ async def _from_a_node(
         return await read(first.tx)
 
 
-async def _on_the_way(parts: Parts, owner: Scope, *, limit: int) -> _OnTheWay:
+async def _on_the_way(parts: Parts, owner: Scope, wanted: EpisodeFilter | None = None, *, limit: int = 0) -> _OnTheWay:
+    """The newest that fit, at least `limit` where so many wait; without a filter none, but what a node must have."""
     turns: list[Turn] = [*await parts.ways.local_turns(owner), *await parts.ways.unstored(owner)]
     marks: tuple[Watermark, ...] = ()
     replicas = False
     if parts.pending is not None:
         try:
-            read = await parts.pending.read(owner, limit=limit)
+            read, more = await _pending(parts.pending, owner, wanted, limit=limit)
         except errors.RedisUnavailable:
             pass  # the primary knows what is stored, and this host what it has spooled
         else:
-            turns += read.turns
+            turns += more
             replicas = read.epoch is not None and read.epoch.settled
             floor = read.epoch.floor if read.epoch is not None and read.epoch.settled else None
             marks = tuple(mark for mark in (read.watermark, floor) if mark is not None)
-    return _OnTheWay(
-        episodes=tuple(episode for turn in turns for episode in turn.episodes(pending=True)),
-        marks=marks,
-        replicas=replicas,
-    )
+    episodes = (episode for turn in turns if turn.keep for episode in turn.episodes(pending=True))
+    fitting = tuple(episode for episode in episodes if wanted is not None and wanted.fits(episode))
+    return _OnTheWay(episodes=fitting, marks=marks, replicas=replicas)
+
+
+async def _pending(
+    pending: Pending, owner: Scope, wanted: EpisodeFilter | None, *, limit: int
+) -> tuple[PendingRead, list[Turn]]:
+    """Page by page from the newest, and what the last page said of the node: it knows of what was stored meanwhile."""
+    turns: list[Turn] = []
+    passed = fitting = 0
+    while True:
+        read = await pending.read(owner, limit=0 if wanted is None else PAGE, skip=passed)
+        turns += read.turns
+        seen = len(read.turns) + read.unreadable
+        passed += seen
+        if wanted is not None:
+            fitting += sum(wanted.fits(episode) for turn in read.turns for episode in turn.episodes())
+        if not seen or passed >= read.total or fitting >= limit:
+            return read, turns
 
 
 def _check_limit(limit: object) -> None:

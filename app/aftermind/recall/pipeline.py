@@ -163,6 +163,9 @@ class Recall:
                 run.degraded.append("pending unknown")
             else:
                 turns += read.turns
+                passed = read.total - len(read.turns) - read.unreadable
+                if passed > 0 and self._settings.pending_recalled:
+                    run.degraded.append(f"{passed} of {read.total} turns that wait to be stored were not looked at")
                 floor = None if read.epoch is None or not read.epoch.settled else read.epoch.floor
                 run.replicas = read.epoch is not None and read.epoch.settled
                 run.marks = tuple(mark for mark in (read.watermark, floor) if mark is not None)
