@@ -1,7 +1,7 @@
 """The search of an owner who has much: the best hits by words and by vector, with what stands around them."""
 
 from aftermind.db.tenancy import entering
-from aftermind.stores.postgres.frames import COLUMNS, FITS, OWNED, VECTOR, scored
+from aftermind.stores.postgres.frames import COLUMNS, FITS, OWNED, VECTOR, scored, words
 from aftermind.stores.postgres.positional import Positional
 from aftermind.stores.postgres.told import FOUND, told
 from aftermind.stores.searching import CONTEXT
@@ -119,8 +119,8 @@ def _find(*, filtered: bool) -> Positional:
                 {_neighbour("spot", before=True)}, {_neighbour("spot", before=False)}, '[]'))) AS places
             FROM spots AS spot WHERE position IS NOT NULL GROUP BY session_id
         ), around AS MATERIALIZED (
-            {_rows_of_spans(fits)}
-        ), {told(filtered=filtered)}
+            SELECT *, row_number() OVER () AS nth FROM ({_rows_of_spans(fits)}) AS rows
+        ), {words("around")}, {told(filtered=filtered)}
         SELECT {COLUMNS}, array_agg(id IN (SELECT id FROM hits)) AS hit,
                (SELECT episodes FROM sized) AS episodes,
                (SELECT array_agg(df ORDER BY place) FROM asked) AS frequencies, {FOUND} AS told

@@ -26,11 +26,13 @@ OWNED = "e.namespace = :namespace AND e.user_id = :user"
 VECTOR = "CAST(:vector AS halfvec)"
 
 SHARED = ("ids", "sessions", "positions", "names")  # of COLUMNS, with what is shown of an episode
-# What either search answers of its rows, column by column.
+# What either search answers of its rows, column by column, in the order of `nth`.
 COLUMNS = """
-    array_agg(id) AS ids, array_agg(session_id) AS sessions, array_agg(position) AS positions, array_agg(name) AS names,
-    array_agg(cardinality(terms)) AS lengths, string_agg(array_send(terms), '') AS terms,
-    array_agg(similarity) AS similarities, array_agg(asking) AS asking, array_agg(fits) AS fits
+    array_agg(id ORDER BY nth) AS ids, array_agg(session_id ORDER BY nth) AS sessions,
+    array_agg(position ORDER BY nth) AS positions, array_agg(name ORDER BY nth) AS names,
+    array_agg(cardinality(terms) ORDER BY nth) AS lengths, array_agg(similarity ORDER BY nth) AS similarities,
+    array_agg(asking ORDER BY nth) AS asking, array_agg(fits ORDER BY nth) AS fits,
+    (SELECT array_agg(place) FROM words) AS word_places, (SELECT array_agg(nth) FROM words) AS word_rows
 """
 
 
@@ -41,23 +43,33 @@ def scored(fits: str) -> str:
         right(rtrim(e.content), 1) IN ('?', '\uff1f', '\u061f') AS asking"""
 
 
+def words(rows: str) -> str:
+    """The step `words`: which of the rows, by number, has which term of the question, by place."""
+    return f"""words AS MATERIALIZED (
+            SELECT place, nth FROM unnest(CAST(:keys AS bigint[])) WITH ORDINALITY AS term(key, place)
+            JOIN {rows} ON key = ANY(terms)
+        )"""
+
+
 def frame_of(row: asyncpg.Record, keys: Sequence[int], ways: int) -> Frame:
     """The rows of either search. `keys` are the question's terms, each in so many `ways` one after the other.
 
     Where a row tells which of its turns were hits, the others are there for their neighbours; else all may answer.
     """
-    lengths = np.array(row["lengths"] or (), dtype=np.int64)
     similarity = np.array(row["similarities"] or (), dtype=np.float64)
     sessions: Sequence[str | None] = row["sessions"] or ()
     positions = np.array(row["positions"] or (), dtype=np.int64)
     fits = np.array(row["fits"] or (), dtype=np.bool_)
     if row["hit"] is not None:
         fits &= _within_reach(sessions, positions, np.array(row["hit"], dtype=np.bool_))
+    hits = np.zeros((len(positions), len(keys)), dtype=np.bool_)
+    if row["word_rows"] is not None:
+        hits[np.array(row["word_rows"]) - 1, np.array(row["word_places"]) - 1] = True
     return Frame(
         session=sessions,
         position=positions,
-        hits=_any_way(_hits(bytes(row["terms"] or b""), lengths, keys), ways),
-        length=lengths,
+        hits=_any_way(hits, ways),
+        length=np.array(row["lengths"] or (), dtype=np.int64),
         similarity=similarity,
         name=row["names"] or (),
         asking=np.array(row["asking"] or (), dtype=np.bool_),
@@ -71,21 +83,6 @@ def _any_way(hits: NDArray[np.bool_], ways: int) -> NDArray[np.bool_]:
     for way in range(1, ways):
         found = found | hits[:, way * size : (way + 1) * size]
     return found
-
-
-def _hits(sent: bytes, lengths: NDArray[np.int64], keys: Sequence[int]) -> NDArray[np.bool_]:
-    """Which keys each row has, out of Postgres's wire format of bigint arrays: five words, then three a value."""
-    words = np.frombuffer(sent, dtype=">u4")
-    sizes = np.where(lengths > 0, 5 + 3 * lengths, 3)
-    starts = np.cumsum(sizes) - sizes
-    rows = np.repeat(np.arange(len(lengths)), lengths)
-    nth = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    places = starts[rows] + 5 + 3 * nth + 1
-    values = (words[places].astype(np.uint64) << np.uint64(32)) | words[places + 1].astype(np.uint64)
-    hits = np.zeros((len(lengths), len(keys)), dtype=np.bool_)
-    for column, key in enumerate(keys):
-        hits[rows[values == np.uint64(key & 0xFFFF_FFFF_FFFF_FFFF)], column] = True
-    return hits
 
 
 def _within_reach(

@@ -10,7 +10,7 @@ import asyncpg
 
 from aftermind.db.tenancy import entering
 from aftermind.stores.postgres.briefing import BELIEVED, in_columns, parts, read
-from aftermind.stores.postgres.frames import COLUMNS, FITS, OWNED, SHARED, scored
+from aftermind.stores.postgres.frames import COLUMNS, FITS, OWNED, SHARED, scored, words
 from aftermind.stores.postgres.positional import Positional
 from aftermind.stores.postgres.told import FOUND, told
 from aftermind.stores.searching import Briefing, Wanted, worth_showing
@@ -22,14 +22,15 @@ MOST_BYTES, MOST_FACTS = 65_536, 100  # of an owner whose texts come along: most
 
 # mine   all of the owner's episodes, or one too many: then nothing is answered but that
 # sized  how many those are, and whether what is shown of them comes along
-# asked  each term with the number of the owner's episodes that have it
+# words    which of them has which term of the question
+# asked    each term with the number of the owner's episodes that have it
 # sharing, told   facts by words, see `told`
 def _whole(*, filtered: bool) -> Positional:
     return Positional.of(
         entering(f"""
         WITH mine AS MATERIALIZED (
             SELECT {scored(FITS if filtered else "true")}, e.agent_id, e.role, e.content, e.metadata, e.occurred_at,
-                   e.remembered_at, e.mark
+                   e.remembered_at, e.mark, row_number() OVER () AS nth
             FROM aftermind.episodes e WHERE {OWNED} LIMIT CAST(:whole AS bigint) + 1
         ), sized AS MATERIALIZED (
             SELECT count(*) AS episodes, count(*) <= CAST(:whole AS bigint) AS little,
@@ -38,8 +39,8 @@ def _whole(*, filtered: bool) -> Positional:
                    AND (SELECT count(*) FROM (SELECT FROM aftermind.facts WHERE namespace = :namespace
                         AND user_id = :user AND {BELIEVED} LIMIT {MOST_FACTS + 1}) AS f) <= {MOST_FACTS} AS held
             FROM mine
-        ), asked AS MATERIALIZED (
-            SELECT key, place, (SELECT count(*) FROM mine WHERE key = ANY(terms)) AS df
+        ), {words("(SELECT nth, terms FROM mine, sized WHERE little) AS few")}, asked AS MATERIALIZED (
+            SELECT key, place, (SELECT count(*) FROM words WHERE words.place = term.place) AS df
             FROM sized CROSS JOIN unnest(CAST(:keys AS bigint[])) WITH ORDINALITY AS term(key, place) WHERE little
         ), {told(filtered=filtered)}, scored AS (
             SELECT {COLUMNS}, {in_columns(without=SHARED, only="held")}
