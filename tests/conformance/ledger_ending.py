@@ -161,18 +161,27 @@ class EndingContract:
         assert (of_one.calls, of_one.tokens_in, of_one.cost_usd, of_one.latency_ms) == (2, 20, 1.0, 40.0)
         assert (of_two.calls, of_two.tokens_in) == (0, 5)
 
-    async def test_a_job_that_lost_a_lease_comes_alone(self, rig: Rig) -> None:
-        poison, *others = job(), job(), job()
-        await rig.put(poison)
-        await rig.claim_one()
+    async def test_jobs_that_lost_a_lease_come_few_at_once_and_the_last_time_alone(self, rig: Rig) -> None:
+        """Any of them may be what took the worker away, and the others must not be worked off one by one."""
+        lost, fresh = [job() for _ in range(4)], [job() for _ in range(3)]
+        await rig.put(*lost)
+        await rig.claim()
         await rig.pass_time(LEASE + timedelta(seconds=1))
         await rig.ledger.expire_leases()
-        await rig.put(*others)
+        await rig.put(*fresh)
 
-        batches = [ids_of(await rig.claim()) for _ in range(3)]
+        batches = [await rig.claim(limit=16) for _ in range(3)]  # an eighth of 16 is two
 
-        assert [poison.id] in batches
-        assert sorted(each for batch in batches for each in batch) == sorted([poison.id, *(each.id for each in others)])
+        assert sorted(len(batch) for batch in batches) == [2, 2, 3]
+        assert all(len({lease.job.lost_leases for lease in batch}) == 1 for batch in batches)
+        taken = [each for batch in batches for each in ids_of(batch)]
+        assert sorted(taken) == sorted(each.id for each in [*lost, *fresh])
+        for lease in (lease for batch in batches for lease in batch if not lease.job.lost_leases):
+            await rig.finish(lease)
+        await rig.pass_time(LEASE + timedelta(seconds=1))
+        await rig.ledger.expire_leases()
+        alone = [await rig.claim(limit=16) for _ in range(4)]
+        assert [[lease.job.lost_leases for lease in batch] for batch in alone] == [[2]] * 4
 
     async def test_a_job_that_took_three_workers_with_it_is_a_dead_letter(self, rig: Rig) -> None:
         poison = job()

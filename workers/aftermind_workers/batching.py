@@ -63,7 +63,7 @@ async def ledger_batch(worker: Worker, handler: Handler, *, replays: bool = Fals
         return Tally(), False
     parts = [leases] if at_once > 1 else [[lease] for lease in leases]
     tallies = await asyncio.gather(*(_held(worker, handler, part) for part in parts))
-    return sum(tallies, Tally()), len(leases) == limit or _came_alone(leases)
+    return sum(tallies, Tally()), len(leases) == limit or _are_suspects(leases)
 
 
 async def _held(worker: Worker, handler: Handler, leases: list[Lease]) -> Tally:
@@ -84,6 +84,6 @@ async def _held(worker: Worker, handler: Handler, leases: list[Lease]) -> Tally:
         return Tally(lost=len(leases))
 
 
-def _came_alone(leases: list[Lease]) -> bool:
-    """A job that has lost a lease is claimed alone, so a short batch does not mean that nothing is left."""
-    return len(leases) == 1 and leases[0].job.lost_leases > 0
+def _are_suspects(leases: list[Lease]) -> bool:
+    """Jobs that have lost a lease are claimed few at once, so a short batch does not mean that nothing is left."""
+    return leases[0].job.lost_leases > 0

@@ -117,7 +117,8 @@ class Ledger(Protocol):
         """Take up to `limit` runnable jobs of a kind (of `ids` only, if given), fairest and oldest first.
 
         Counts the attempt now, not at the end, so that a worker that dies has used one up. A job whose session has
-        another one of its kind running is passed over. Jobs with a lost lease come alone. Unknown ids give nothing.
+        another one of its kind running is passed over. Jobs that lost a lease come with others that lost as
+        many, and fewer of them (`aftermind.types.job.together`). Unknown ids give nothing.
         What a replay plan put in is claimed with `replays`, and by nobody else: live traffic never waits behind it.
         """
 

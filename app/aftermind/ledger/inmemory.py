@@ -12,7 +12,7 @@ from aftermind.ledger import inmemory_records as records
 from aftermind.ledger.base import Backlog, Failure, Spending, Spent
 from aftermind.ledger.inmemory_records import UNFINISHED, WAITING, Record
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease, LeaseToken, NewJob, Scope, Turn
-from aftermind.types.job import SERIAL_KINDS
+from aftermind.types.job import SERIAL_KINDS, together
 
 
 class InMemoryLedger:
@@ -120,10 +120,11 @@ class InMemoryLedger:
                     continue
                 if kind in SERIAL_KINDS and _session_is_taken(tx, record, chosen):
                     continue
-                if chosen and (record.job.lost_leases or chosen[0].job.lost_leases):
-                    break
+                lost = chosen[0].job.lost_leases if chosen else record.job.lost_leases
+                if record.job.lost_leases != lost:
+                    continue
                 chosen.append(record)
-                if len(chosen) == limit:
+                if len(chosen) == together(limit, lost, most=self._max_lost):
                     break
             return [_leased(tx, record, worker, now, for_) for record in chosen]
 

@@ -136,7 +136,15 @@ class PostgresLedger:
         replays: bool = False,
     ) -> list[Lease]:
         """Take up to `limit` runnable jobs of a kind, fairest and oldest first."""
-        wanted = Wanted(kind=kind, worker=worker, lasts=for_, limit=limit, ids=ids, replays=replays)
+        wanted = Wanted(
+            kind=kind,
+            worker=worker,
+            lasts=for_,
+            limit=limit,
+            most_lost=self._max_lost,
+            ids=ids,
+            replays=replays,
+        )
         async with self._database.statements() as run:
             is_time = monotonic() - self._promoted_at.get(kind, 0.0) >= self._promote_seconds
             if is_time:

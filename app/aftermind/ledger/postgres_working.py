@@ -16,6 +16,7 @@ from aftermind.ledger.base import Failure, Spent
 from aftermind.ledger.postgres_entering import PLACE
 from aftermind.ledger.postgres_rows import job_of
 from aftermind.types import JobId, JobKind, Lease, LeaseToken, Scope
+from aftermind.types.job import together
 
 PROMOTED = 500  # jobs whose time has come that get their place at once: 30 ms beside a million others
 
@@ -51,7 +52,8 @@ _NONE_RUNNING = """
 def _claim(kind_rule: str, *, ids: bool) -> str:
     """One UPDATE: locks the rows that it takes (`jobs_ready`), passes over those that another claim has locked.
 
-    A job that lost a lease comes alone: it may be what took the worker away. Of a serial kind one job a session.
+    A job that lost a lease may be what took the worker away: it comes with others that lost as many, and few of them
+    (`types.job.together`). Of a serial kind one job a session.
     What a replay plan put in is left to those who ask for it: never more rows of `jobs_ready` than plans may have
     unfinished (`concurrency`), so passing over them costs nothing.
     """
@@ -63,13 +65,13 @@ def _claim(kind_rule: str, *, ids: bool) -> str:
           AND (replay_plan_id IS NOT NULL) = CAST(:replays AS boolean)
         ORDER BY turn, run_at LIMIT :limit FOR UPDATE SKIP LOCKED
     ), numbered AS (
-        SELECT *, row_number() OVER (ORDER BY turn, run_at) AS place,
+        SELECT *, first_value(lost_leases) OVER (ORDER BY turn, run_at) AS lost,
+               row_number() OVER (PARTITION BY lost_leases ORDER BY turn, run_at) AS place,
                row_number() OVER (PARTITION BY namespace, user_id, session_id ORDER BY turn, run_at) AS in_session
         FROM picked
     ), chosen AS (
         SELECT id FROM numbered
-        WHERE (place = 1 OR place < coalesce((SELECT min(place) FROM numbered WHERE lost_leases > 0), :limit + 1))
-          AND (place = 1 OR (SELECT lost_leases FROM numbered WHERE place = 1) = 0)
+        WHERE lost_leases = lost AND place <= coalesce((CAST(:together AS int[]))[lost + 1], 1)
           AND (in_session = 1 OR NOT CAST(:serial AS boolean))
     ), claimed AS (
         UPDATE aftermind.jobs AS jobs
@@ -224,6 +226,7 @@ class Wanted:
     worker: str
     lasts: timedelta
     limit: int
+    most_lost: int
     ids: Sequence[JobId] | None
     replays: bool
 
@@ -240,6 +243,7 @@ async def claim(tx: Transaction, wanted: Wanted) -> list[Lease]:
         _CLAIMS[serial, wanted.ids is not None],
         kind=wanted.kind.value,
         limit=wanted.limit,
+        together=[together(wanted.limit, lost, most=wanted.most_lost) for lost in range(wanted.most_lost)],
         worker=wanted.worker,
         lasts=wanted.lasts,
         serial=serial,

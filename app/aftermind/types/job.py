@@ -22,6 +22,20 @@ class JobKind(StrEnum):
     SHADOW = "shadow"
 
 
+SUSPECTS = 8  # of a batch this part: jobs that lost a lease, any of which may be what took the worker away
+
+
+def together(limit: int, lost: int, *, most: int) -> int:
+    """How many jobs come together, of batches of `limit`, that lost so many leases of the `most` that bury them.
+
+    After the first a part of a batch, so that what one killed worker held is not worked off one by one. The last time
+    each comes alone: whoever is buried then was by itself.
+    """
+    if lost == 0:
+        return limit
+    return 1 if lost >= most - 1 else max(1, limit // SUSPECTS)
+
+
 SERIAL_KINDS = frozenset({JobKind.EXTRACT, JobKind.SUMMARISE, JobKind.PROFILE})  # one running job a session
 
 

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from aftermind import errors
 from aftermind.types import Episode, JobId, LeaseToken, Scope, Turn, Watermark
+from aftermind.types.job import together
 from aftermind.wire.channel import UnknownScriptError
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.epoch import Epoch
@@ -140,22 +141,24 @@ class Pending:
     ) -> list[ClaimedTurn]:
         """Take up to so many turns and bytes: namespaces in turn, owners in turn within each, an owner's oldest first.
 
-        Counts the attempt now. A turn that lost a lease comes alone. An empty list: nothing can be claimed. By
-        `SCRIPT_TURNS` in a call: one that fails behind others leaves it at those.
+        Counts the attempt now. Turns that lost a lease come with others that lost as many, and fewer of them
+        (`types.job.together`). An empty list: nothing can be claimed. By `SCRIPT_TURNS` in a call: one that fails
+        behind others leaves it at those.
         """
         claimed: list[ClaimedTurn] = []
         head = (str(token), worker, _ms(for_))
+        suspects = [together(turns, lost, most=max_lost) for lost in range(1, max_lost)]
         while len(claimed) < turns:
             some = min(turns - len(claimed), SCRIPT_TURNS)
             left = size_bytes - sum(len(turn.payload) for turn in claimed)
             try:
-                answers = await self._scripts["claim"](self._link, *head, some, left, max_lost, len(claimed))
+                answers = await self._scripts["claim"](self._link, *head, some, left, max_lost, len(claimed), *suspects)
             except errors.RedisUnavailable:
                 if not claimed:
                     raise
                 break
             claimed += [_claimed(answer, token) for answer in answers]
-            if len(answers) < some:
+            if len(answers) < some or claimed[0].lost_leases:
                 break
         return claimed
 

@@ -148,7 +148,10 @@ class LedgerMachine(RuleBasedStateMachine):
         assert set(ids) <= runnable
         assert len(ids) <= limit
         assert bool(ids) == bool(runnable)
-        assert len(ids) == 1 or not any(self.jobs[job].lost for job in ids), "a job with a lost lease comes alone"
+        lost = {self.jobs[job].lost for job in ids}
+        assert len(lost) <= 1, "jobs that lost leases come with others that lost as many"
+        assert not lost - {0} or len(ids) <= max(1, limit // 8), "and fewer of them"
+        assert MAX_LOST - 1 not in lost or len(ids) == 1, "the last time each comes alone"
         for lease in taken:
             self._claimed(lease)
         return multiple(*taken)

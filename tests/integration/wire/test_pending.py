@@ -253,16 +253,23 @@ async def test_two_workers_never_hold_the_same_turn(pending: Pending) -> None:
     assert len(claims) == len(set(claims)) == 20
 
 
-async def test_a_lease_that_runs_out_counts_as_lost_and_comes_alone(pending: Pending) -> None:
-    await accept(pending, *(turn_of(f"u{i}") for i in range(3)))
+async def test_turns_whose_lease_ran_out_come_few_at_once_and_the_last_time_alone(pending: Pending) -> None:
+    """Any of them may be what took the worker away, and the others must not be worked off one by one."""
+    await accept(pending, *(turn_of(f"u{i}") for i in range(4)))
     await claim(pending, lease=0.01)
 
     async def expired() -> bool:
-        return (await pending.backlog()).runnable == 3
+        return (await pending.backlog()).runnable == 4
 
     await wait_until(expired, description="the leases have run out")
-    [held] = await claim(pending)
-    assert (held.attempts, held.lost_leases, held.poison) == (2, 1, False)
+    await accept(pending, turn_of("u9"))
+    batches = [await claim(pending, turns=16, lease=0.5) for _ in range(3)]
+    assert sorted([turn.lost_leases for turn in batch] for batch in batches) == [[0], [1, 1], [1, 1]]
+    assert {turn.attempts for batch in batches for turn in batch if turn.lost_leases} == {2}
+    await pending.settle([turn.job_id for batch in batches for turn in batch if not turn.lost_leases], watermark=None)
+    await wait_until(expired, description="the leases have run out again")
+    alone = [await claim(pending, turns=16) for _ in range(4)]
+    assert [[(turn.lost_leases, turn.poison) for turn in batch] for batch in alone] == [[(2, False)]] * 4
 
 
 async def test_a_turn_that_took_three_workers_comes_as_poison_with_its_payload_whole(pending: Pending) -> None:

@@ -1,8 +1,8 @@
 -- Take turns to store: one of each namespace a round, of its owners in turn, oldest first within an owner.
 -- ARGV  1 token, 2 worker, 3 ms of lease, 4 most turns, 5 most bytes, 6 lost leases that make a turn poison,
---       7 turns that the caller has already, to which these are added
+--       7 turns that the caller has already, to which these are added, 8... most turns that lost 1, 2... leases
 -- Returns a list of {job, owner, payload, base, attempts (this one too), lost, ms of acceptance, poison (1 or 0)}.
--- A turn that lost a lease comes alone; one with too many of them too, flagged, to be buried.
+-- Turns that lost a lease come with others that lost as many; one with too many comes alone, flagged, to be buried.
 local token, worker, lease = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local most_turns, most_bytes, most_lost = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local already = tonumber(ARGV[7])
@@ -43,7 +43,7 @@ local function serve(turn)
   end
 end
 
-local claimed, bytes = {}, 0
+local claimed, bytes, kind = {}, 0, nil
 while #claimed < most_turns do
   local following = next_turn()
   if not following then break end
@@ -51,7 +51,8 @@ while #claimed < most_turns do
   local turn = redis.call('HMGET', TURN .. job, 'payload', 'base', 'lost', 'at')
   local lost = tonumber(turn[3] or 0)
   local size = #turn[1]
-  if already + #claimed > 0 and (lost > 0 or bytes + size > most_bytes) then break end
+  if already > 0 and lost > 0 or kind and lost ~= kind then break end
+  if already + #claimed > 0 and bytes + size > most_bytes then break end
 
   serve(following)
   redis.call('HSET', TURN .. job, 'token', token, 'worker', worker)
@@ -60,6 +61,7 @@ while #claimed < most_turns do
   bytes = bytes + size
   claimed[#claimed + 1] =
     {job, following[3], turn[1], turn[2], attempts, lost, turn[4], lost >= most_lost and 1 or 0}
-  if lost > 0 then break end
+  kind = lost
+  if lost > 0 and #claimed >= tonumber(ARGV[7 + lost] or 1) then break end
 end
 return claimed
