@@ -1,23 +1,38 @@
 """A column that a migration adds is nothing to statements that running processes have prepared."""
 
+import asyncio
 import importlib
+import json
+import os
 import pkgutil
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import asyncpg
 import pytest
+from pydantic import SecretStr
 from sqlalchemy import TextClause, TextualSelect, text
 from sqlalchemy.dialects.postgresql.asyncpg import dialect
 
 import aftermind
-from aftermind import errors
+from aftermind import Memory, Settings, errors
 from aftermind.db.postgres import PostgresDatabase
 from aftermind.stores.postgres.positional import Positional
-from tests.support.servers import Database
+from aftermind.wire import queues
+from tests.fundamentals.conftest import as_environment
+from tests.support.receiver import receiver
+from tests.support.scripted_openai import scripted_openai
+from tests.support.servers import Database, psql
+from tests.support.tour import QUICK, Tour
 from tests.support.widened import widen
+from tests.support.workers import TOUCHY, workers
 
 Told = list[tuple[str, str]]  # names and types of what a statement answers with
 
+_CONNECTIONS = """
+SELECT pid, application_name FROM pg_stat_activity
+WHERE datname = current_database() AND application_name LIKE 'aftermind%' ORDER BY pid
+"""
 _ALL = "SELECT * FROM aftermind.meta"  # what no statement of ours does
 
 
@@ -70,6 +85,54 @@ async def test_a_statement_that_was_prepared_before_is_an_outage_of_one_call(
         found = await tx.record(_ALL)
         assert found is not None
         assert found["later"] is None
+
+
+async def test_what_runs_while_every_table_gets_a_column_answers_as_before(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    """An agent and workers on the connections that they had, through the whole public face."""
+    with scripted_openai() as model:
+        key = {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": model.url}
+        settings = Settings(
+            database_url=SecretStr(database.app_url),
+            relay_url=SecretStr(database.relay_url),
+            broker_url=SecretStr(redis_url),
+            allow_owner=False,
+            state_dir=tmp_path,
+            webhook_allow_private=True,
+            embedder="openai:text-embedding-3-small",
+            embedding_dimension=384,
+            extractor="openai:scripted",
+            recall_budget_seconds=30.0,  # a busy machine is not what is tested here
+            query_embedding_budget_seconds=30.0,
+            **key,  # type: ignore[arg-type]  # by their own names
+        )
+        env = {**os.environ, **as_environment(settings), **key, **QUICK}
+        async with receiver() as hook, Memory(settings=settings) as memory:
+            tour = Tour(memory=memory, model=model, hook=hook.url, archive=tmp_path / "archive")
+            with workers(env, tmp_path, on=",".join(queues.QUEUES), app=TOUCHY):
+                lived, seen = await tour.lives("first"), await tour.reads("first")
+                connected = _connections(database)
+
+                await asyncio.to_thread(widen, database)
+
+                assert await tour.reads("first") == seen
+                assert await tour.lives("second") == lived
+                assert await tour.reads("second") == seen
+                kept = connected & _connections(database)
+    assert {"aftermind-agent", "aftermind-worker"} <= {each.split("|")[1] for each in kept}
+    assert _warnings(tmp_path / "worker-0.log") == {"job failed", "job buried", "turn not stored", "turn buried"}
+
+
+def _warnings(log: Path) -> set[str]:
+    """What our own loggers said; the tour lets a job die, and a turn."""
+    lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
+    return {line["message"] for line in lines if line["logger"].startswith("aftermind")}
+
+
+def _connections(database: Database) -> set[str]:
+    """Those of agents and workers, by process and name. A call that is cut off takes its connection with it."""
+    return set(psql(database.admin_url, _CONNECTIONS).splitlines())
 
 
 def _statements() -> Iterator[tuple[str, str]]:
