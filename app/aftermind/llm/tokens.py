@@ -1,8 +1,11 @@
 """How many tokens a text has: exact where the tokenizer is on this machine, else an estimate on the safe side."""
 
 import re
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
+from importlib.util import find_spec
 
 # Letters by fours from each capital on, digits by threes, blanks by fours, a lone one not at all but before a digit,
 # every other character by itself; what a character has beyond one byte is added to the number of matches.
@@ -27,13 +30,16 @@ _JUNK_KINDS = "".join("." if _JUNK.match(chr(code) * 5) else " " for code in ran
 
 
 def count(text: str) -> int:
-    """Tokens of a text for the models of OpenAI (o200k), at least as many as there are."""
-    return _counter()(text)
+    """Tokens of a text for the models of OpenAI (o200k), at least as many as there are.
+
+    Never waits: the tokenizer is loaded in the background from the first call on, and the estimate serves until then.
+    """
+    return _tokenizer().count(text)
 
 
 def is_exact() -> bool:
-    """Whether the tokenizer itself counts; it comes with the `tokens` extra and needs its data on this machine."""
-    return _counter() is not estimate
+    """Whether the tokenizer itself counts by now; it comes with the `tokens` extra and needs its data at hand."""
+    return _tokenizer().count is not estimate
 
 
 def estimate(text: str) -> int:
@@ -59,12 +65,24 @@ def _ascii_pieces(text: str, sent: bytes) -> int:
     return len(kinds) - uncounted
 
 
-@cache
-def _counter() -> Callable[[str], int]:
-    try:
-        import tiktoken
+class _Tokenizer(threading.Thread):
+    """Loads the tokenizer beside whoever counts: it takes a second, and a download at its very first use."""
 
-        encoding = tiktoken.get_encoding("o200k_base")  # reads its cache; offline without one it raises
-    except Exception:  # an extra, and a download at its first use: whatever fails, the estimate serves
-        return estimate
-    return lambda text: len(encoding.encode(text, disallowed_special=()))
+    def __init__(self) -> None:
+        super().__init__(name="aftermind tokenizer", daemon=True)
+        self.count: Callable[[str], int] = estimate
+
+    def run(self) -> None:
+        with suppress(Exception):  # an extra, and a download: whatever fails, the estimate serves
+            import tiktoken
+
+            encoding = tiktoken.get_encoding("o200k_base")  # reads its cache; offline without one it raises
+            self.count = lambda text: len(encoding.encode(text, disallowed_special=()))
+
+
+@cache
+def _tokenizer() -> _Tokenizer:
+    loading = _Tokenizer()
+    if find_spec("tiktoken") is not None:
+        loading.start()
+    return loading

@@ -1,5 +1,8 @@
 """The OpenAI adapter against a server that speaks the protocol: answers, and every way in which there is none."""
 
+import asyncio
+import subprocess
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
@@ -255,3 +258,36 @@ async def test_errors_never_carry_what_was_said(client: Client, provider: Script
 
     assert "4711" not in str(caught.value)
     assert caught.value.why == "context_length_exceeded"
+
+
+# the first call of a process
+
+FIRST_CALL = """
+import asyncio, sys, time
+from aftermind.llm.openai.client import Client
+from aftermind.llm.openai.embeddings import OpenAIEmbedder
+
+longest, run = 0.0, asyncio.Handle._run
+
+def timed(handle):
+    global longest
+    started = time.thread_time()
+    run(handle)
+    longest = max(longest, time.thread_time() - started)
+
+async def main():
+    assert "openai" not in sys.modules
+    await OpenAIEmbedder(Client(api_key="k", base_url=sys.argv[1]), "text-embedding-3-small", dimension=8).embed(["hi"])
+
+asyncio.Handle._run = timed
+asyncio.run(main())
+print(longest)
+"""
+
+
+async def test_the_first_call_of_a_process_does_not_hold_its_loop_up(provider: ScriptedOpenAI) -> None:
+    """Importing the SDK takes a second of computing: the longest callback of the loop is nothing like it."""
+    argv = [sys.executable, "-c", FIRST_CALL, provider.url]
+    ran = await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, check=True)
+
+    assert float(ran.stdout) < 0.25

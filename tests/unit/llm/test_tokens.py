@@ -2,6 +2,9 @@
 
 import random
 import string
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -92,3 +95,40 @@ def test_junk_is_counted_by_the_character(seed: int) -> None:
 def test_a_sign_beyond_ascii_adds_its_own_tokens_alone(text: str) -> None:
     # ASCII is counted another way than the rest: both have to agree.
     assert tokens.estimate(f"{text}\N{EURO SIGN}") == tokens.estimate(text) + 3
+
+
+# Stands for the extra: its data are a download, which is not to be had where tests run.
+TOKENIZER = """
+import threading
+
+may_load = threading.Event()
+
+class Words:
+    def encode(self, text, disallowed_special):
+        return text.split()
+
+def get_encoding(name):
+    assert name == "o200k_base"
+    may_load.wait(20)
+    return Words()
+"""
+COUNTING = """
+import threading, tiktoken
+from aftermind.llm import tokens
+
+estimated = tokens.count("I live in Oslo."), tokens.is_exact()
+tiktoken.may_load.set()
+[thread.join(20) for thread in threading.enumerate() if thread.daemon]
+print(estimated == (tokens.estimate("I live in Oslo."), False), tokens.count("I live in Oslo."), tokens.is_exact())
+"""
+
+
+def test_nobody_waits_for_the_tokenizer_to_be_loaded(tmp_path: Path) -> None:
+    (tmp_path / "tiktoken.py").write_text(TOKENIZER)
+    ran = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}){COUNTING}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout.split() == ["True", "4", "True"]

@@ -49,18 +49,24 @@ class Client:
         """What errors and budgets call it."""
         return "openai" if self.base_url is None else self.base_url.split("//")[-1].split("/")[0]
 
-    def sdk(self) -> "openai.AsyncOpenAI":
+    async def sdk(self) -> "openai.AsyncOpenAI":
         """The SDK's client of the running loop. Raises `ModelKeyRefused` where there is no key."""
-        import openai
-
         if not self.api_key:
             raise errors.ModelKeyRefused(self.provider, "no key is set (OPENAI_API_KEY)")
         loop = asyncio.get_running_loop()
         if loop not in self._by_loop:
-            self._by_loop[loop] = openai.AsyncOpenAI(
-                api_key=self.api_key, base_url=self.base_url, timeout=self.timeout, max_retries=0
-            )
+            made = await asyncio.to_thread(
+                self._made
+            )  # the import alone is a second of computing: not in an agent's loop
+            self._by_loop.setdefault(loop, made)
         return self._by_loop[loop]
+
+    def _made(self) -> "openai.AsyncOpenAI":
+        import openai
+
+        made = openai.AsyncOpenAI(api_key=self.api_key, base_url=self.base_url, timeout=self.timeout, max_retries=0)
+        _ = made.embeddings, made.chat.completions  # modules of their own, imported when they are first asked for
+        return made
 
     async def close(self) -> None:
         """Let go of the running loop's connections. It can be used again afterwards."""
@@ -87,9 +93,9 @@ class Client:
     @asynccontextmanager
     async def _called(self) -> AsyncIterator["openai.AsyncOpenAI"]:
         """The call itself. Messages carry status and kind, never request or answer: those hold what users said."""
+        client = await self.sdk()
         import openai
 
-        client = self.sdk()
         try:
             async with asyncio.timeout(self.timeout):
                 yield client
