@@ -11,6 +11,7 @@ import asyncio
 import json
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -18,7 +19,7 @@ sys.path.insert(0, str(ROOT))  # so that it runs as a file, too
 
 from benchmarks.harness import bare, leg, mutants, report, schedule, servers  # noqa: E402
 from benchmarks.harness.leg import Leg, LegResult  # noqa: E402
-from benchmarks.harness.pace import Pace  # noqa: E402
+from benchmarks.harness.pace import RATE, Pace  # noqa: E402
 from benchmarks.harness.planted import Plant  # noqa: E402
 from tests.support.servers import Servers  # noqa: E402
 
@@ -35,7 +36,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="nothing-lost-", ignore_cleanup_errors=True) as folder:
         running = servers.up(Path(folder) / "stack")
         try:
-            found = asyncio.run(_run(running, Path(folder), seconds=seconds, seed=asked.seed, plants=asked.plants))
+            pace = Pace(seconds=seconds, rate=asked.rate, seed=asked.seed)
+            found = asyncio.run(_run(running, Path(folder), pace, plants=asked.plants))
         finally:
             running.stack.destroy()
     sys.stdout.write(report.table(found))
@@ -44,8 +46,7 @@ def main() -> None:
     sys.exit(0 if report.is_kept(found) else 1)
 
 
-async def _run(running: Servers, folder: Path, *, seconds: float, seed: int, plants: bool) -> report.Found:
-    pace = Pace(seconds=seconds, seed=seed)
+async def _run(running: Servers, folder: Path, pace: Pace, *, plants: bool) -> report.Found:
     legs = [
         await _leg(running, folder / "redis", pace, wipes=0),
         await _leg(running, folder / "postgres", _second(pace), wipes=WIPES),
@@ -57,7 +58,7 @@ async def _run(running: Servers, folder: Path, *, seconds: float, seed: int, pla
     for plant in Plant if plants else ():
         _say(f"planted: {plant}")
         caught.append(await mutants.catch(running, plant, folder / plant.name.lower(), root=ROOT))
-    return report.Found(legs=tuple(legs), bare=plain, caught=tuple(caught), seconds=seconds, seed=seed)
+    return report.Found(legs=tuple(legs), bare=plain, caught=tuple(caught), pace=pace)
 
 
 async def _leg(running: Servers, folder: Path, pace: Pace, *, wipes: int) -> LegResult:
@@ -68,7 +69,7 @@ async def _leg(running: Servers, folder: Path, pace: Pace, *, wipes: int) -> Leg
 
 
 def _second(pace: Pace) -> Pace:
-    return Pace(seconds=max(15.0, pace.seconds * SECOND_LEG), seed=pace.seed + 1, accept="postgres")
+    return replace(pace, seconds=max(15.0, pace.seconds * SECOND_LEG), seed=pace.seed + 1, accept="postgres")
 
 
 def _say(text: str) -> None:
@@ -79,6 +80,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=LONG, help="length of the first leg (default: 120)")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK:g} seconds")
+    parser.add_argument(
+        "--rate", type=float, default=RATE, help=f"turns a second (default: {RATE:g}; a slow machine bears less)"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of the schedule; it is printed with the figures")
     parser.add_argument("--json", metavar="FILE", help="write the figures there as well")
     parser.add_argument("--no-plants", dest="plants", action="store_false", help="leave the planted faults out")

@@ -5,13 +5,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+RATE = 130.0  # turns a second: 3,900 in half a minute; two cores bear 200 beside the faults, half as quick ones 60
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
     """How fast a run goes. Seconds, and turns a second of all producers together."""
 
     seconds: float
-    rate: float = 130.0  # 3,900 turns in half a minute; two cores bear 200 beside the faults
+    rate: float = RATE
     producers: int = 2
     lanes: int = 6  # concurrent conversations of one producer
     recalls: float = 24.0  # a second, of all readers

@@ -129,10 +129,10 @@ def _no_reconciler() -> None:
 
 def _early_watermark() -> None:
     early: ContextVar[Watermark | None] = ContextVar("early", default=None)
-    watermark, commit = PostgresDatabase.watermark, store._commit
+    watermark, commit = PostgresDatabase.watermark_of, store._commit
 
-    async def told(self: PostgresDatabase) -> Watermark:
-        return early.get() or await watermark(self)
+    async def told(self: PostgresDatabase, run: PgTransaction) -> Watermark:
+        return early.get() or await watermark(self, run)
 
     async def committed(runtime: Runtime, claimed: Any) -> Any:  # Any: as the original
         early.set(await runtime.db.watermark())
@@ -142,7 +142,7 @@ def _early_watermark() -> None:
         finally:
             early.set(None)
 
-    _replace(PostgresDatabase, "watermark", told)
+    _replace(PostgresDatabase, "watermark_of", told)
     _replace(store, "_commit", committed)
 
 

@@ -8,6 +8,7 @@ from benchmarks.harness.bare import BareResult
 from benchmarks.harness.checker import Findings
 from benchmarks.harness.leg import LegResult
 from benchmarks.harness.mutants import Caught
+from benchmarks.harness.pace import Pace
 from benchmarks.harness.schedule import FaultKind
 
 ZEROS = (
@@ -33,8 +34,7 @@ class Found:
     legs: tuple[LegResult, ...]
     bare: BareResult
     caught: tuple[Caught, ...]
-    seconds: float
-    seed: int
+    pace: Pace
 
     @property
     def findings(self) -> tuple[Findings, ...]:
@@ -68,8 +68,9 @@ def figures(found: Found) -> dict[str, object]:
         "planted_faults": len(found.caught),
         "planted_faults_caught": sum(each.is_caught for each in found.caught),
         "planted": {each.plant.name.lower(): dict(each.broken) for each in found.caught},
-        "seconds": found.seconds,
-        "seed": found.seed,
+        "seconds": found.pace.seconds,
+        "rate": found.pace.rate,
+        "seed": found.pace.seed,
         "appendfsync": "always",
         "postgres_fsync": "off (processes are killed, no power is cut)",
     }

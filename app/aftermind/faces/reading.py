@@ -185,7 +185,7 @@ async def _pending(
         seen = len(read.turns) + read.unreadable
         passed += seen
         if wanted is not None:
-            fitting += sum(wanted.fits(episode) for turn in read.turns for episode in turn.episodes())
+            fitting += sum(wanted.fits(each) for turn in read.turns if turn.keep for each in turn.episodes())
         if not seen or passed >= read.total or fitting >= limit:
             return read, turns
 

@@ -87,6 +87,7 @@ async def test_a_statement_that_was_prepared_before_is_an_outage_of_one_call(
         assert found["later"] is None
 
 
+@pytest.mark.long
 async def test_what_runs_while_every_table_gets_a_column_answers_as_before(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
