@@ -55,10 +55,8 @@ class Client:
             raise errors.ModelKeyRefused(self.provider, "no key is set (OPENAI_API_KEY)")
         loop = asyncio.get_running_loop()
         if loop not in self._by_loop:
-            made = await asyncio.to_thread(
-                self._made
-            )  # the import alone is a second of computing: not in an agent's loop
-            self._by_loop.setdefault(loop, made)
+            # In a thread: the import alone is a second of computing, which would hold an agent's loop up.
+            self._by_loop.setdefault(loop, await asyncio.to_thread(self._made))
         return self._by_loop[loop]
 
     def _made(self) -> "openai.AsyncOpenAI":
