@@ -183,6 +183,27 @@ class EndingContract:
         alone = [await rig.claim(limit=16) for _ in range(4)]
         assert [[lease.job.lost_leases for lease in batch] for batch in alone] == [[2]] * 4
 
+    @pytest.mark.parametrize("kind", [JobKind.EMBED, JobKind.EXTRACT])
+    async def test_a_job_on_its_last_chance_comes_only_to_who_runs_nothing_beside_it(
+        self, rig: Rig, kind: JobKind
+    ) -> None:
+        suspect, later = job(kind), job(kind, user="bob")
+        await rig.put(suspect)
+        for lost in range(2):
+            assert not await rig.ledger.last_chance_is_next(kind)
+            assert [lease.job.lost_leases for lease in await rig.claim(kind, alone=False)] == [lost]
+            await rig.pass_time(LEASE + timedelta(seconds=1))
+            await rig.ledger.expire_leases()
+        assert await rig.claim(kind, alone=False) == []
+        await rig.put(later)
+
+        assert await rig.ledger.last_chance_is_next(kind)
+        assert not await rig.ledger.last_chance_is_next(kind, replays=True)
+        assert await rig.claim(kind, alone=False) == []
+        assert ids_of(await rig.claim(kind)) == [suspect.id]
+        assert not await rig.ledger.last_chance_is_next(kind)
+        assert ids_of(await rig.claim(kind, alone=False)) == [later.id]
+
     async def test_a_job_that_took_three_workers_with_it_is_a_dead_letter(self, rig: Rig) -> None:
         poison = job()
         await rig.put(poison)

@@ -37,9 +37,11 @@ class Rig:
         async with self.db.transaction() as tx:
             return await self.ledger.debounce(tx, jobs, quiet=QUIET, at_most=AT_MOST)
 
-    async def claim(self, kind: JobKind = JobKind.EMBED, *, limit: int = 100, worker: str = "w1") -> list[Lease]:
+    async def claim(
+        self, kind: JobKind = JobKind.EMBED, *, limit: int = 100, worker: str = "w1", alone: bool = True
+    ) -> list[Lease]:
         """Claim as a worker does."""
-        return await self.ledger.claim(kind, worker=worker, for_=LEASE, limit=limit)
+        return await self.ledger.claim(kind, worker=worker, for_=LEASE, limit=limit, alone=alone)
 
     async def claim_one(self, kind: JobKind = JobKind.EMBED, *, worker: str = "w1") -> Lease:
         """The only job that can be claimed."""

@@ -55,7 +55,13 @@ def texts_of(turns: tuple[Turn, ...] | list[Turn]) -> list[str]:
 
 
 async def claim(
-    pending: Pending, *, turns: int = 100, lease: float = 30.0, size_bytes: int = 2**23, max_lost: int = 3
+    pending: Pending,
+    *,
+    turns: int = 100,
+    lease: float = 30.0,
+    size_bytes: int = 2**23,
+    max_lost: int = 3,
+    alone: bool = True,
 ) -> list[ClaimedTurn]:
     """A claim as a worker makes it."""
     return await pending.claim(
@@ -65,7 +71,21 @@ async def claim(
         turns=turns,
         size_bytes=size_bytes,
         max_lost=max_lost,
+        alone=alone,
     )
+
+
+async def lose(pending: Pending, leases: int) -> None:
+    """Let what is pending lose so many leases, as where workers die."""
+
+    async def runnable() -> bool:
+        backlog = await pending.backlog()
+        return backlog.runnable == backlog.turns
+
+    for _ in range(leases):
+        while await claim(pending, lease=0.5):
+            pass
+        await wait_until(runnable, description="the leases have run out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,38 +1,83 @@
 """Many jobs, one claim, one transaction: a batch taken, held by heartbeat while it runs, and closed."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from uuid import uuid4
 
 from aftermind import errors
 from aftermind.types import Lease, LeaseToken
+from aftermind.wire.pending import Pending
 from aftermind_tasks import store
 from aftermind_tasks.perform import Handler, Tally, perform
 from aftermind_workers.lease import while_held
 from aftermind_workers.lifecycle import Worker
 
+NOTHING, NOTHING_YET = (Tally(), False), (Tally(), True)
 AT_ONCE = 4  # leases of one-job handlers that one bell runs side by side: they wait for models, not for each other
 
 
 async def pending_batch(worker: Worker) -> tuple[Tally, bool]:
     """Store what is pending: up to a batch of turns, fairest first. Whether more could be claimed."""
+    runtime = worker.runtime
+    pending = runtime.pending
+    if pending is None:
+        return NOTHING
+
+    async def left() -> bool:
+        return (await pending.backlog()).runnable > 0
+
+    return await _beside_or_alone(worker, lambda alone: _pending_batch(worker, pending, alone=alone), left)
+
+
+async def ledger_batch(worker: Worker, handler: Handler, *, replays: bool = False) -> tuple[Tally, bool]:
+    """Run a batch of one kind from the ledger: live work, or what a replay put in. Whether more could be claimed.
+
+    Handlers that take one job at a time run `AT_ONCE` side by side.
+    """
+    ledger = worker.runtime.ledger
+
+    async def left() -> bool:
+        return await ledger.last_chance_is_next(handler.kind, replays=replays)
+
+    return await _beside_or_alone(
+        worker, lambda alone: _ledger_batch(worker, handler, replays=replays, alone=alone), left
+    )
+
+
+async def _beside_or_alone(
+    worker: Worker,
+    batch: Callable[[bool], Awaitable[tuple[Tally, bool] | None]],
+    is_left: Callable[[], Awaitable[bool]],
+) -> tuple[Tally, bool]:
+    """A batch beside the others of this process; where that gives none, though work is left, one with none beside it.
+
+    What is left then is on its last chance, and waits until the others have ended (`types.job.is_last_chance`).
+    """
+    async with worker.work.reader:
+        done = await batch(False)
+    if done is None and await is_left():
+        async with worker.work.writer:
+            done = NOTHING_YET if worker.is_stopping else await batch(True)
+    return done or NOTHING
+
+
+async def _pending_batch(worker: Worker, pending: Pending, *, alone: bool) -> tuple[Tally, bool] | None:
     runtime, settings = worker.runtime, worker.runtime.settings
-    if runtime.pending is None:
-        return Tally(), False
     token = LeaseToken(uuid4())
     lasts = timedelta(seconds=settings.lease_seconds)
-    claimed = await runtime.pending.claim(
+    claimed = await pending.claim(
         worker=runtime.worker,
         token=token,
         for_=lasts,
         turns=settings.store_batch_turns,
         size_bytes=settings.store_batch_bytes,
         max_lost=settings.max_lost_leases,
+        alone=alone,
     )
     if not claimed:
-        return Tally(), False
+        return None
     ids = [turn.job_id for turn in claimed]
-    pending = runtime.pending
 
     async def renew() -> bool:
         return bool(await pending.heartbeat(ids, token=token, for_=lasts))
@@ -49,18 +94,16 @@ async def pending_batch(worker: Worker) -> tuple[Tally, bool]:
         return Tally(lost=len(claimed)), True
 
 
-async def ledger_batch(worker: Worker, handler: Handler, *, replays: bool = False) -> tuple[Tally, bool]:
-    """Run a batch of one kind from the ledger: live work, or what a replay put in. Whether more could be claimed.
-
-    Handlers that take one job at a time run `AT_ONCE` side by side.
-    """
+async def _ledger_batch(worker: Worker, handler: Handler, *, replays: bool, alone: bool) -> tuple[Tally, bool] | None:
     runtime = worker.runtime
     at_once = handler.at_once(runtime.settings)
     limit = at_once if at_once > 1 else AT_ONCE
     lasts = timedelta(seconds=runtime.settings.lease_seconds)
-    leases = await runtime.ledger.claim(handler.kind, worker=runtime.worker, for_=lasts, limit=limit, replays=replays)
+    leases = await runtime.ledger.claim(
+        handler.kind, worker=runtime.worker, for_=lasts, limit=limit, replays=replays, alone=alone
+    )
     if not leases:
-        return Tally(), False
+        return None
     parts = [leases] if at_once > 1 else [[lease] for lease in leases]
     tallies = await asyncio.gather(*(_held(worker, handler, part) for part in parts))
     return sum(tallies, Tally()), len(leases) == limit or _are_suspects(leases)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
+from aiorwlock import RWLock
 from celery import Celery, signals
 
 from aftermind import errors
@@ -41,6 +42,7 @@ class Worker:
     gates: Gates = field(default_factory=Gates)
     stopping: threading.Event = field(default_factory=threading.Event)
     begun: "dict[str, Future[int]]" = field(default_factory=dict)  # by bell, see `early`
+    work: RWLock = field(default_factory=RWLock)  # read: batches beside each other; write: one that must be alone
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property

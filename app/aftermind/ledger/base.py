@@ -113,14 +113,19 @@ class Ledger(Protocol):
         limit: int = 1,
         ids: Sequence[JobId] | None = None,
         replays: bool = False,
+        alone: bool = True,
     ) -> list[Lease]:
         """Take up to `limit` runnable jobs of a kind (of `ids` only, if given), fairest and oldest first.
 
         Counts the attempt now, not at the end, so that a worker that dies has used one up. A job whose session has
         another one of its kind running is passed over. Jobs that lost a lease come with others that lost as
-        many, and fewer of them (`aftermind.types.job.together`). Unknown ids give nothing.
+        many, and fewer of them (`aftermind.types.job.together`); those on their last chance only to who runs nothing
+        beside them and so asks `alone`: others get nothing while one is next. Unknown ids give nothing.
         What a replay plan put in is claimed with `replays`, and by nobody else: live traffic never waits behind it.
         """
+
+    async def last_chance_is_next(self, kind: JobKind, *, replays: bool = False) -> bool:
+        """Whether the next runnable job of the kind comes only to who claims `alone`."""
 
     async def heartbeat(self, leases: Sequence[Lease], *, for_: timedelta) -> frozenset[LeaseToken]:
         """Renew; the tokens that still hold."""

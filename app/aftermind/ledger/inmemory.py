@@ -12,7 +12,7 @@ from aftermind.ledger import inmemory_records as records
 from aftermind.ledger.base import Backlog, Failure, Spending, Spent
 from aftermind.ledger.inmemory_records import UNFINISHED, WAITING, Record
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease, LeaseToken, NewJob, Scope, Turn
-from aftermind.types.job import SERIAL_KINDS, together
+from aftermind.types.job import SERIAL_KINDS, is_last_chance, together
 
 
 class InMemoryLedger:
@@ -109,24 +109,35 @@ class InMemoryLedger:
         limit: int = 1,
         ids: Sequence[JobId] | None = None,
         replays: bool = False,
+        alone: bool = True,
     ) -> list[Lease]:
         """Take up to `limit` runnable jobs of a kind, fairest and oldest first."""
         async with self._database.transaction() as tx:
             now = self._database.now()
             self._place(tx, kind, now)
             chosen: list[Record] = []
-            for record in _runnable(tx, kind):
-                if (ids is not None and record.job.id not in ids) or (record.plan is not None) != replays:
+            for record in _runnable(tx, kind, replays=replays):
+                if ids is not None and record.job.id not in ids:
                     continue
                 if kind in SERIAL_KINDS and _session_is_taken(tx, record, chosen):
                     continue
                 lost = chosen[0].job.lost_leases if chosen else record.job.lost_leases
                 if record.job.lost_leases != lost:
                     continue
-                chosen.append(record)
-                if len(chosen) == together(limit, lost, most=self._max_lost):
+                most = together(limit, lost, most=self._max_lost, alone=alone)
+                if len(chosen) < most:
+                    chosen.append(record)
+                if len(chosen) == most:
                     break
             return [_leased(tx, record, worker, now, for_) for record in chosen]
+
+    async def last_chance_is_next(self, kind: JobKind, *, replays: bool = False) -> bool:
+        """Whether the next runnable job of the kind comes only to who claims `alone`."""
+        async with self._database.transaction() as tx:
+            for record in _runnable(tx, kind, replays=replays):
+                if kind not in SERIAL_KINDS or not _session_is_taken(tx, record, []):
+                    return is_last_chance(record.job.lost_leases, most=self._max_lost)
+            return False
 
     async def heartbeat(self, leases: Sequence[Lease], *, for_: timedelta) -> frozenset[LeaseToken]:
         """Renew; the tokens that still hold."""
@@ -378,11 +389,14 @@ def _unfinished(tx: Transaction, job: NewJob) -> list[Record]:
     ]
 
 
-def _runnable(tx: Transaction, kind: JobKind) -> list[Record]:
+def _runnable(tx: Transaction, kind: JobKind, *, replays: bool) -> list[Record]:
     found = [
         record
         for record in _jobs(tx).values()
-        if record.job.kind is kind and record.job.state in WAITING and record.place is not None
+        if record.job.kind is kind
+        and record.job.state in WAITING
+        and record.place is not None
+        and (record.plan is not None) == replays
     ]
     return sorted(found, key=lambda record: (record.place, record.job.run_at))
 

@@ -134,6 +134,7 @@ class PostgresLedger:
         limit: int = 1,
         ids: Sequence[JobId] | None = None,
         replays: bool = False,
+        alone: bool = True,
     ) -> list[Lease]:
         """Take up to `limit` runnable jobs of a kind, fairest and oldest first."""
         wanted = Wanted(
@@ -144,6 +145,7 @@ class PostgresLedger:
             most_lost=self._max_lost,
             ids=ids,
             replays=replays,
+            alone=alone,
         )
         async with self._database.statements() as run:
             is_time = monotonic() - self._promoted_at.get(kind, 0.0) >= self._promote_seconds
@@ -153,6 +155,11 @@ class PostgresLedger:
             if not leases and not is_time and await self._promote(run, kind):
                 leases = await self._claim(run, wanted)
         return leases
+
+    async def last_chance_is_next(self, kind: JobKind, *, replays: bool = False) -> bool:
+        """Whether the next runnable job of the kind comes only to who claims `alone`."""
+        async with self._database.statements() as run:
+            return await working.last_chance_is_next(run, kind, most=self._max_lost, replays=replays)
 
     async def _promote(self, run: Transaction, kind: JobKind) -> int:
         self._promoted_at[kind] = monotonic()

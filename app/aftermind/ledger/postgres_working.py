@@ -16,7 +16,7 @@ from aftermind.ledger.base import Failure, Spent
 from aftermind.ledger.postgres_entering import PLACE
 from aftermind.ledger.postgres_rows import job_of
 from aftermind.types import JobId, JobKind, Lease, LeaseToken, Scope
-from aftermind.types.job import together
+from aftermind.types.job import is_last_chance, together
 
 PROMOTED = 500  # jobs whose time has come that get their place at once: 30 ms beside a million others
 
@@ -49,21 +49,29 @@ _NONE_RUNNING = """
 """
 
 
+def _runnable(kind_rule: str, *, ids: bool = False) -> str:
+    """Rows that may be claimed (`jobs_ready`), next first."""
+    named = "AND id = ANY(CAST(:ids AS uuid[]))" if ids else ""
+    return f"""
+        FROM aftermind.jobs AS jobs
+        WHERE kind = :kind AND state IN ('queued', 'retrying') AND turn IS NOT NULL {named} {kind_rule}
+          AND (replay_plan_id IS NOT NULL) = CAST(:replays AS boolean)
+        ORDER BY turn, run_at
+    """
+
+
 def _claim(kind_rule: str, *, ids: bool) -> str:
     """One UPDATE: locks the rows that it takes (`jobs_ready`), passes over those that another claim has locked.
 
     A job that lost a lease may be what took the worker away: it comes with others that lost as many, and few of them
-    (`types.job.together`). Of a serial kind one job a session.
+    (`types.job.together`), where `together` is 0 none. Of a serial kind one job a session.
     What a replay plan put in is left to those who ask for it: never more rows of `jobs_ready` than plans may have
     unfinished (`concurrency`), so passing over them costs nothing.
     """
-    named = "AND id = ANY(CAST(:ids AS uuid[]))" if ids else ""
     return f"""
     WITH picked AS (
-        SELECT id, turn, run_at, lost_leases, namespace, user_id, session_id FROM aftermind.jobs AS jobs
-        WHERE kind = :kind AND state IN ('queued', 'retrying') AND turn IS NOT NULL {named} {kind_rule}
-          AND (replay_plan_id IS NOT NULL) = CAST(:replays AS boolean)
-        ORDER BY turn, run_at LIMIT :limit FOR UPDATE SKIP LOCKED
+        SELECT id, turn, run_at, lost_leases, namespace, user_id, session_id {_runnable(kind_rule, ids=ids)}
+        LIMIT :limit FOR UPDATE SKIP LOCKED
     ), numbered AS (
         SELECT *, first_value(lost_leases) OVER (ORDER BY turn, run_at) AS lost,
                row_number() OVER (PARTITION BY lost_leases ORDER BY turn, run_at) AS place,
@@ -90,6 +98,9 @@ def _claim(kind_rule: str, *, ids: bool) -> str:
     """
 
 
+_NEXT = {
+    serial: text(f"SELECT lost_leases {_runnable(_NONE_RUNNING if serial else '')} LIMIT 1") for serial in (False, True)
+}
 _CLAIMS = {
     (serial, ids): text(_claim(_NONE_RUNNING if serial else "", ids=ids)).columns(*JOBS.c)
     for serial in (False, True)
@@ -229,6 +240,7 @@ class Wanted:
     most_lost: int
     ids: Sequence[JobId] | None
     replays: bool
+    alone: bool
 
 
 async def promote(tx: Transaction, kind: JobKind) -> int:
@@ -239,11 +251,12 @@ async def promote(tx: Transaction, kind: JobKind) -> int:
 async def claim(tx: Transaction, wanted: Wanted) -> list[Lease]:
     """See `Ledger.claim`: what has a place, in one statement."""
     serial = wanted.kind.value in SERIAL_KINDS
+    most = wanted.most_lost
     rows = await pg(tx).rows(
         _CLAIMS[serial, wanted.ids is not None],
         kind=wanted.kind.value,
         limit=wanted.limit,
-        together=[together(wanted.limit, lost, most=wanted.most_lost) for lost in range(wanted.most_lost)],
+        together=[together(wanted.limit, lost, most=most, alone=wanted.alone) for lost in range(most)],
         worker=wanted.worker,
         lasts=wanted.lasts,
         serial=serial,
@@ -253,6 +266,12 @@ async def claim(tx: Transaction, wanted: Wanted) -> list[Lease]:
     return [
         Lease(job=job_of(row), token=LeaseToken(row.token), until=row.lease_until, worker=wanted.worker) for row in rows
     ]
+
+
+async def last_chance_is_next(tx: Transaction, kind: JobKind, *, most: int, replays: bool) -> bool:
+    """See `Ledger.last_chance_is_next`."""
+    rows = await pg(tx).rows(_NEXT[kind.value in SERIAL_KINDS], kind=kind.value, replays=replays)
+    return any(is_last_chance(row.lost_leases, most=most) for row in rows)
 
 
 async def heartbeat(tx: Transaction, leases: Sequence[Lease], *, for_: timedelta) -> frozenset[LeaseToken]:

@@ -25,15 +25,25 @@ class JobKind(StrEnum):
 SUSPECTS = 8  # of a batch this part: jobs that lost a lease, any of which may be what took the worker away
 
 
-def together(limit: int, lost: int, *, most: int) -> int:
+def together(limit: int, lost: int, *, most: int, alone: bool = True) -> int:
     """How many jobs come together, of batches of `limit`, that lost so many leases of the `most` that bury them.
 
     After the first a part of a batch, so that what one killed worker held is not worked off one by one. The last time
-    each comes alone: whoever is buried then was by itself.
+    one, and none for a worker that is not `alone`: see `is_last_chance`.
     """
     if lost == 0:
         return limit
-    return 1 if lost >= most - 1 else max(1, limit // SUSPECTS)
+    if is_last_chance(lost, most=most):
+        return 1 if alone else 0
+    return max(1, limit // SUSPECTS)
+
+
+def is_last_chance(lost: int, *, most: int) -> bool:
+    """Whether one more lost lease buries the job.
+
+    It must have its process to itself then: beside another job, whichever of the two killed it, both would be buried.
+    """
+    return 0 < lost == most - 1
 
 
 SERIAL_KINDS = frozenset({JobKind.EXTRACT, JobKind.SUMMARISE, JobKind.PROFILE})  # one running job a session

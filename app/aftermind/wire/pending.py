@@ -137,17 +137,26 @@ class Pending:
     # the workers' side
 
     async def claim(
-        self, *, worker: str, token: LeaseToken, for_: timedelta, turns: int, size_bytes: int, max_lost: int
+        self,
+        *,
+        worker: str,
+        token: LeaseToken,
+        for_: timedelta,
+        turns: int,
+        size_bytes: int,
+        max_lost: int,
+        alone: bool = True,
     ) -> list[ClaimedTurn]:
         """Take up to so many turns and bytes: namespaces in turn, owners in turn within each, an owner's oldest first.
 
         Counts the attempt now. Turns that lost a lease come with others that lost as many, and fewer of them
-        (`types.job.together`). An empty list: nothing can be claimed. By `SCRIPT_TURNS` in a call: one that fails
-        behind others leaves it at those.
+        (`types.job.together`); those on their last chance only to who runs nothing beside them and so asks `alone`:
+        others get nothing while one is next, though `backlog()` has it as runnable. By `SCRIPT_TURNS` in a call: one
+        that fails behind others leaves it at those.
         """
         claimed: list[ClaimedTurn] = []
         head = (str(token), worker, _ms(for_))
-        suspects = [together(turns, lost, most=max_lost) for lost in range(1, max_lost)]
+        suspects = [together(turns, lost, most=max_lost, alone=alone) for lost in range(1, max_lost)]
         while len(claimed) < turns:
             some = min(turns - len(claimed), SCRIPT_TURNS)
             left = size_bytes - sum(len(turn.payload) for turn in claimed)

@@ -12,7 +12,7 @@ from aftermind.wire.connection import RedisLink
 from aftermind.wire.keys import Keys
 from aftermind.wire.pending import SCRIPT_TURNS, Accepted, Pending, PendingLimits, Refusal
 from aftermind.wire.queues import STORE
-from tests.support.turns import ROOMY, claim, offer, texts_of, turn_of
+from tests.support.turns import ROOMY, claim, lose, offer, texts_of, turn_of
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.asyncio
@@ -270,6 +270,16 @@ async def test_turns_whose_lease_ran_out_come_few_at_once_and_the_last_time_alon
     await wait_until(expired, description="the leases have run out again")
     alone = [await claim(pending, turns=16) for _ in range(4)]
     assert [[(turn.lost_leases, turn.poison) for turn in batch] for batch in alone] == [[(2, False)]] * 4
+
+
+async def test_a_turn_on_its_last_chance_comes_only_to_who_runs_nothing_beside_it(pending: Pending) -> None:
+    turn = turn_of("alice")
+    await accept(pending, turn)
+    await lose(pending, 2)
+
+    assert await claim(pending, alone=False) == []
+    assert (await pending.backlog()).runnable == 1
+    assert [(each.job_id, each.lost_leases) for each in await claim(pending)] == [(turn.job_id, 2)]
 
 
 async def test_a_turn_that_took_three_workers_comes_as_poison_with_its_payload_whole(pending: Pending) -> None:

@@ -1,6 +1,7 @@
 -- Take turns to store: one of each namespace a round, of its owners in turn, oldest first within an owner.
 -- ARGV  1 token, 2 worker, 3 ms of lease, 4 most turns, 5 most bytes, 6 lost leases that make a turn poison,
---       7 turns that the caller has already, to which these are added, 8... most turns that lost 1, 2... leases
+--       7 turns that the caller has already, to which these are added,
+--       8... most turns that lost 1, 2... leases; 0: none, and nothing behind such a one
 -- Returns a list of {job, owner, payload, base, attempts (this one too), lost, ms of acceptance, poison (1 or 0)}.
 -- Turns that lost a lease come with others that lost as many; one with too many comes alone, flagged, to be buried.
 local token, worker, lease = ARGV[1], ARGV[2], tonumber(ARGV[3])
@@ -51,7 +52,8 @@ while #claimed < most_turns do
   local turn = redis.call('HMGET', TURN .. job, 'payload', 'base', 'lost', 'at')
   local lost = tonumber(turn[3] or 0)
   local size = #turn[1]
-  if already > 0 and lost > 0 or kind and lost ~= kind then break end
+  local most_such = lost > 0 and tonumber(ARGV[7 + lost] or 1) or most_turns
+  if already > 0 and lost > 0 or kind and lost ~= kind or most_such == 0 then break end
   if already + #claimed > 0 and bytes + size > most_bytes then break end
 
   serve(following)
@@ -62,6 +64,6 @@ while #claimed < most_turns do
   claimed[#claimed + 1] =
     {job, following[3], turn[1], turn[2], attempts, lost, turn[4], lost >= most_lost and 1 or 0}
   kind = lost
-  if lost > 0 and #claimed >= tonumber(ARGV[7 + lost] or 1) then break end
+  if #claimed >= most_such then break end
 end
 return claimed
