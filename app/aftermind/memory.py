@@ -49,8 +49,8 @@ class Memory(Operating):
     `load` follows `save`. `metrics` is a registry of `prometheus_client` that is told of recalls and turns; with None
     nobody is. Constructing connects nothing, and raises `InvalidSettings` for what cannot work.
 
-    A memory may be used from several event loops and threads, and after a fork. It is closed by `close()` or by leaving
-    `async with`.
+    A memory may be used from several event loops and threads, and after a fork. `async with` has the embedder load in
+    the background what the first recall would not wait for; leaving it, or `close()`, closes the memory.
     """
 
     def __init__(
@@ -425,6 +425,7 @@ class Memory(Operating):
         await self._parts.close()
 
     async def __aenter__(self) -> Self:
+        self._parts.recall.prepare()
         return self
 
     async def __aexit__(

@@ -218,7 +218,7 @@ class Encryption(_Face):
 
 
 class Memory(_Face):
-    """`aftermind.Memory`, without await. The same arguments; closed by `close()` or by leaving `with`."""
+    """`aftermind.Memory`, without await. The same arguments; opened by `with`, closed by leaving it or by `close()`."""
 
     @wraps(AsyncMemory.__init__)  # type: ignore[misc]  # a constructor is decorated for its signature alone
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # Any: those of the async one, which checks them
@@ -277,6 +277,7 @@ class Memory(_Face):
     close = _blocking(AsyncMemory.close)
 
     def __enter__(self) -> Self:
+        portal.call(self._behind.__aenter__)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -48,8 +48,11 @@ def with_memory(work: "Callable[[Memory], Coroutine[Any, Any, T]]") -> T:  # Any
     from aftermind.memory import Memory
 
     async def main() -> T:
-        async with Memory(settings=settings()) as memory:
+        memory = Memory(settings=settings())
+        try:  # not `async with`, which gets ready for recalls to come
             return await work(memory)
+        finally:
+            await memory.close()
 
     return run(main())
 

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 from uuid import UUID
 
 import numpy as np
@@ -128,6 +128,17 @@ class Embedder(Protocol):
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """One row a text, in order, of unit length. Raises the model errors of `aftermind.errors`."""
+
+
+@runtime_checkable
+class Prepares(Protocol):
+    """An embedder whose first call has something to load: a memory that is opened by `async with` has it loaded before.
+
+    Embedders need not have this.
+    """
+
+    async def prepare(self) -> None:
+        """Load it, without holding the loop up. What fails is told by the first call; `close()` waits for the end."""
 
 
 class Extractor(Protocol):

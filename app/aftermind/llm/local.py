@@ -40,6 +40,10 @@ class LocalEmbedder:
         """A vector of length 1 for each text."""
         return await asyncio.to_thread(self.vectors, list(texts))
 
+    async def prepare(self) -> None:
+        """Load the model."""
+        await asyncio.to_thread(self._model)
+
     def vectors(self, texts: Sequence[str]) -> Matrix:
         """The same, blocking: one call at a time, as the model takes all cores anyway."""
         model = self._model()

@@ -89,6 +89,10 @@ class Recall:
         self._turns = [*([local_turns] if local_turns else []), *unstored]
         self._reranker, self._count = reranker, count_tokens
 
+    def prepare(self) -> None:
+        """Get ready for recalls to come, in the background: the first waits for an embedder no longer than others."""
+        self._vectors.prepare()
+
     async def recall(self, query: Query) -> RecallBlock:
         """What fits the question, as a block within its budget. Never later than `settings.recall_budget_seconds`.
 

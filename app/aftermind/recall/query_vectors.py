@@ -6,13 +6,14 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from time import monotonic
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aftermind import errors
 from aftermind.llm import gate
-from aftermind.llm.base import Embedder
+from aftermind.llm.base import Embedder, Prepares
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.keys import Keys
 
@@ -23,6 +24,7 @@ Vector = NDArray[np.float32]
 KEPT = 1_024  # vectors in the process: 1.5 MB at 384 dimensions
 FAILURES = 3  # in a row, after which recalls stop waiting for the provider …
 PAUSE_SECONDS = 10.0  # … for so long; calls go on behind them, and the first that succeeds ends the pause
+PREPARE_AFTER_SECONDS = 0.5  # a program that hands a turn over and ends is gone by then, and need not load anything
 
 
 class QueryVectors:
@@ -43,7 +45,16 @@ class QueryVectors:
         self._keys, self._keep_ms = keys or Keys(), int(keep_seconds * 1000)
         self._known: OrderedDict[str, Vector] = OrderedDict()
         self._running: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Task[Vector]] = {}
+        self._preparing: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
         self._failed, self._paused_until = 0, -1.0
+
+    def prepare(self) -> None:
+        """Have the embedder load what its first call would wait for, if it has anything, in the background."""
+        loop = asyncio.get_running_loop()
+        if isinstance(self._embedder, Prepares) and loop not in self._preparing:
+            task = loop.create_task(self._prepare(self._embedder), name="aftermind embedder")
+            self._preparing[loop] = task
+            task.add_done_callback(lambda done: self._preparing.pop(loop, None))
 
     def known(self, text: str) -> Vector | None:
         """The vector, if this process has it."""
@@ -74,12 +85,25 @@ class QueryVectors:
             return None, f"no vector for the question: {exc}"
 
     async def close(self) -> None:
-        """Stop calls that nobody waits for any more."""
+        """Stop calls that nobody waits for any more. What the embedder is loading is waited for."""
         here = asyncio.get_running_loop()
-        tasks = [task for (loop, _), task in self._running.items() if loop is here]
+        tasks: list[asyncio.Task[Any]] = [task for (loop, _), task in self._running.items() if loop is here]
+        if (preparing := self._preparing.get(here)) is not None:
+            tasks.append(preparing)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _prepare(self, embedder: Prepares) -> None:
+        await asyncio.sleep(PREPARE_AFTER_SECONDS)
+        try:
+            loading = asyncio.ensure_future(embedder.prepare())
+            await asyncio.shield(loading)
+        except asyncio.CancelledError:
+            await asyncio.gather(loading, return_exceptions=True)  # it is in a thread, which nobody can stop
+            raise
+        except Exception as exc:  # it may be the caller's code; what keeps it from answering, its first call tells
+            log.debug("embedder not prepared", extra={"error_class": type(exc).__name__})
 
     def _task(self, text: str) -> asyncio.Task[Vector]:
         """The call for this text; it outlives a caller that gives up, so that the next one finds its answer."""

@@ -30,12 +30,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.pulse = pulse = Pulse(memory)
-        app.state.feeds = feeds = Feeds(memory, most=settings.web_max_listeners)
-        with before_stopping(feeds.end):
-            yield
-        await pulse.close()
-        await memory.close()
+        async with memory:
+            app.state.pulse = pulse = Pulse(memory)
+            app.state.feeds = feeds = Feeds(memory, most=settings.web_max_listeners)
+            with before_stopping(feeds.end):
+                yield
+            await pulse.close()
 
     app = FastAPI(
         title="Aftermind",

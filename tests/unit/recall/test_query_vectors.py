@@ -8,6 +8,7 @@ import pytest
 
 from aftermind import errors
 from aftermind.llm.base import Vectors
+from aftermind.recall import query_vectors
 from aftermind.recall.query_vectors import QueryVectors
 
 
@@ -88,3 +89,26 @@ async def test_a_provider_that_keeps_failing_is_not_waited_for_any_more() -> Non
 
 async def test_without_an_embedder_there_is_no_vector_and_nothing_is_wrong() -> None:
     assert await QueryVectors(None).vector("theme?") == (None, None)
+
+
+class Unprepared(Slow):
+    """An embedder that cannot load what it needs, and still answers."""
+
+    async def prepare(self) -> None:
+        self.go.set()
+        raise OSError("no room to download the model")
+
+
+async def test_an_embedder_that_cannot_be_prepared_is_asked_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query_vectors, "PREPARE_AFTER_SECONDS", 0.0)
+    failing = Unprepared()
+    vectors = QueryVectors(failing, budget_seconds=5)
+
+    vectors.prepare()
+    await failing.go.wait()
+
+    vector, why = await vectors.vector("theme?")
+
+    assert vector is not None
+    assert why is None
+    await vectors.close()

@@ -26,6 +26,10 @@ class OpenAIEmbedder:
         self.dimension = dimension or DIMENSIONS.get(model, 1536)
         self.name = f"openai:{model}" if dimension is None else f"openai:{model}:{dimension}"
 
+    async def prepare(self) -> None:
+        """Load the SDK; nothing is connected."""
+        await self._client.sdk()
+
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """One row a text, of unit length. Raises the model errors of `aftermind.errors`."""
         if not texts:
