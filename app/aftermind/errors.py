@@ -145,11 +145,13 @@ class InvalidSettings(InvalidInput):
 
 
 class StoreUnavailable(Unavailable):
-    """The database does not answer within its deadline."""
+    """The database does not answer within its deadline, or could not run a statement that it will run the next time."""
 
-    def __init__(self, what: str, why: str) -> None:
+    def __init__(
+        self, what: str, why: str, hint: str = "Is Postgres running? `aftermind doctor` looks at every component."
+    ) -> None:
         self.what, self.why = what, why
-        super().__init__(f"{what}: {why}. Is Postgres running? `aftermind doctor` looks at every component.")
+        super().__init__(f"{what}: {why}. {hint}")
 
 
 class RedisUnavailable(Unavailable):

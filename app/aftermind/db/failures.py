@@ -27,10 +27,13 @@ _PASSING = (
     pg.ReadOnlySQLTransactionError,  # the primary was demoted under us
     pg.InvalidTransactionStateError,  # 25P03: idle for too long, a process that was frozen in the middle
     pg.ObjectNotInPrerequisiteStateError,  # WAL functions of a node that is in recovery
-    pg.InvalidCachedStatementError,  # prepared before a migration; by now the driver has dropped it
     OSError,
     TimeoutError,
     asyncio.IncompleteReadError,
+)
+_CHANGED_TABLE = (
+    "Postgres runs, but a migration has changed a table since this statement was prepared. It is prepared anew: make "
+    "the call again; a job is tried again by itself."
 )
 _OLD_SCHEMA = (pg.UndefinedTableError, pg.UndefinedColumnError, pg.InvalidSchemaNameError)
 _NOT_TEXT = (pg.CharacterNotInRepertoireError, pg.UntranslatableCharacterError)
@@ -61,6 +64,8 @@ def _raise(what: str, exc: Exception) -> NoReturn:
     if isinstance(cause, _NOT_TEXT) or (isinstance(cause, pg.DataError) and "surrogates" in str(cause)):
         why = "it holds a NUL character or a lone surrogate, which Postgres cannot keep; take it out."
         raise errors.InvalidQuery("text", "(left out)", why) from exc
+    if isinstance(cause, pg.InvalidCachedStatementError):  # by now the driver has dropped it
+        raise errors.StoreUnavailable(what, short(cause), _CHANGED_TABLE) from exc
     if isinstance(cause, _PASSING) or (isinstance(exc, sa.DBAPIError) and exc.connection_invalidated):
         raise errors.StoreUnavailable(what, short(cause)) from exc
     raise exc

@@ -87,6 +87,28 @@ async def test_a_statement_that_was_prepared_before_is_an_outage_of_one_call(
         assert found["later"] is None
 
 
+async def test_who_meets_a_statement_of_before_is_told_to_call_again(database: Database, tmp_path: Path) -> None:
+    """No migration of ours changes the type of a column, but one that did would be met so."""
+    given = Settings(
+        database_url=SecretStr(database.url),
+        broker_url=SecretStr("redis://127.0.0.1:1/0"),
+        db_pool_size=1,
+        state_dir=tmp_path,
+    )
+    async with Memory(settings=given) as memory:
+        await memory.blocks.set("persona", "Dry.", user_id="alice")
+        assert [block.content for block in await memory.blocks.list(user_id="alice")] == ["Dry."]
+        psql(database.url, "ALTER TABLE aftermind.blocks ALTER COLUMN description TYPE varchar")
+
+        with pytest.raises(errors.StoreUnavailable, match="make the call again") as told:
+            await memory.blocks.list(user_id="alice")
+        again = await memory.blocks.list(user_id="alice")
+
+    assert "a migration has changed a table" in str(told.value)
+    assert "Is Postgres running" not in str(told.value)
+    assert [block.content for block in again] == ["Dry."]
+
+
 @pytest.mark.long
 async def test_what_runs_while_every_table_gets_a_column_answers_as_before(
     database: Database, redis_url: str, tmp_path: Path
