@@ -1,20 +1,26 @@
 """Migrations: apply them, check that they were applied, refuse vectors of another dimension."""
 
+import asyncio
+import time
 from pathlib import Path
 
 import asyncpg
+from asyncpg.exceptions import LockNotAvailableError
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from aftermind import errors
 from aftermind.db import tenancy
-from aftermind.db.failures import HEAD, translated
+from aftermind.db.failures import HEAD, driver_error, translated
 from aftermind.db.postgres import password_of
 from aftermind.db.tables import SCHEMA, VERSION_TABLE
 
 DEFAULT_DIMENSION = 384  # of the offline embedder and of the small sentence-transformers
 LOCK = 4_702_111_234_905_311  # any fixed number: two migrators of one database must not run at once
+LOCK_WAIT = 1.0  # seconds for a table: whoever wants it after us waits behind us, and a recall has a second
+PAUSE = 0.5  # until the next try: those who waited go first
 SCRIPTS = Path(__file__).parent / "migrations"
 
 _PREPARE = (
@@ -26,13 +32,21 @@ _NOTE = text("INSERT INTO aftermind.meta (key, value) VALUES (:key, :value) ON C
 
 
 async def apply(
-    url: str, *, dimension: int | None = None, embedder: str | None = None, language: str = "english"
+    url: str,
+    *,
+    dimension: int | None = None,
+    embedder: str | None = None,
+    language: str = "english",
+    patience: float = 60.0,
 ) -> str:
     """Bring a database to this release's schema; the revision that it has then.
 
     Safe to repeat and to run at several places at once: the second waits for the first. A new database gets vectors of
-    `dimension` (default 384); one that exists raises `DimensionMismatch` where it has another one. Raises
-    `StoreUnavailable` too.
+    `dimension` (default 384); one that exists raises `DimensionMismatch` where it has another one.
+
+    A table that somebody else's transaction keeps is tried for again, for `patience` seconds, and nobody waits behind
+    it for longer than a second. Then, and where the database does not answer, raises `StoreUnavailable`; what was
+    migrated stays so.
     """
     engine = create_async_engine(
         "postgresql+asyncpg://", async_creator=lambda: asyncpg.connect(url, timeout=10), poolclass=NullPool
@@ -40,7 +54,8 @@ async def apply(
     try:
         with translated("migrate"):
             async with engine.connect() as connection:
-                return await _migrated(connection, dimension, embedder, language)
+                await connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": LOCK})  # until it is closed
+                return await _tried(connection, dimension, embedder, language, until=time.monotonic() + patience)
     finally:
         await engine.dispose()
 
@@ -82,8 +97,25 @@ async def check(
         raise errors.DimensionMismatch(int(stored), dimension)
 
 
+async def _tried(
+    connection: AsyncConnection, dimension: int | None, embedder: str | None, language: str, *, until: float
+) -> str:
+    await connection.execute(text(f"SET lock_timeout = {round(LOCK_WAIT * 1000)}"))
+    await connection.commit()
+    while True:
+        try:
+            return await _migrated(connection, dimension, embedder, language)
+        except DBAPIError as exc:
+            if not isinstance(driver_error(exc), LockNotAvailableError):
+                raise
+            if time.monotonic() > until:
+                why = "a table is in use by a transaction that does not end (pg_stat_activity shows it); run it again"
+                raise errors.StoreUnavailable("migrate", why) from exc
+        await connection.rollback()
+        await asyncio.sleep(PAUSE)
+
+
 async def _migrated(connection: AsyncConnection, dimension: int | None, embedder: str | None, language: str) -> str:
-    await connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": LOCK})  # given back with the connection
     for statement in _PREPARE:
         await connection.execute(text(statement))
     await connection.commit()

@@ -19,6 +19,7 @@ from aftermind import errors
 from aftermind.db import migrate, tables
 from aftermind.db.failures import HEAD
 from tests.support.servers import Database, Servers, psql
+from tests.support.waiting import wait_until
 
 NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"  # port 1: refused at once
 
@@ -89,6 +90,31 @@ async def test_a_database_beside_tables_of_the_same_names_is_shared(empty: str) 
     await migrate.apply(empty)
 
     assert psql(empty, "SELECT version_num FROM public.alembic_version") == "theirs"
+
+
+async def test_while_a_table_is_in_use_nobody_waits_behind_the_migrator_for_long(empty: str) -> None:
+    await migrate.apply(empty)
+    psql(empty, "DROP POLICY tenant ON aftermind.users")  # to be made again, which needs the table alone
+    keeper, reader = await asyncpg.connect(empty), await asyncpg.connect(empty)
+    waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'aftermind.users'::regclass AND NOT granted)"
+    users = "SELECT count(*) FROM aftermind.users"
+    try:
+        transaction = keeper.transaction()
+        await transaction.start()
+        await keeper.fetchval(users)
+
+        with pytest.raises(errors.StoreUnavailable, match="pg_stat_activity"):
+            await migrate.apply(empty, patience=0.0)
+        migrating = asyncio.create_task(migrate.apply(empty))
+        await wait_until(lambda: reader.fetchval(waits), description="the migrator waits for the table")
+        assert await reader.fetchval(users, timeout=30) == 0
+        await transaction.rollback()
+
+        assert await migrating == HEAD
+    finally:
+        await keeper.close()
+        await reader.close()
+    assert psql(empty, "SELECT count(*) FROM pg_policies WHERE tablename = 'users' AND policyname = 'tenant'") == "1"
 
 
 async def test_another_dimension_is_refused_by_migrator_and_check(empty: str) -> None:
