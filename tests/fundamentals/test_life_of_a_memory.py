@@ -65,27 +65,25 @@ def test_a_memory_serves_several_loops_of_several_threads(settings: Settings, wo
 
 
 async def test_a_memory_can_be_used_again_after_it_was_closed(settings: Settings, workers: None, user: str) -> None:
-    memory = Memory(settings=settings)
-    await memory.remember("One.", user_id=user)
-    await memory.close()
+    async with Memory(settings=settings) as memory:
+        await memory.remember("One.", user_id=user)
+        await memory.close()
 
-    await memory.remember("Two.", user_id=user)
+        await memory.remember("Two.", user_id=user)
 
-    assert [each.content for each in await memory.history(user_id=user)] == ["One.", "Two."]
-    await memory.close()
+        assert [each.content for each in await memory.history(user_id=user)] == ["One.", "Two."]
 
 
 def test_a_memory_made_before_a_fork_works_on_both_sides(settings: Settings, workers: None, user: str) -> None:
-    memory = aftermind.sync.Memory(settings=settings)
-    # Once it is stored, nothing is being imported any more: there is no import lock for the fork to inherit.
-    memory.remember("Before.", user_id=user).stored(timeout=20)
-    said = _in_a_fork(lambda: memory.remember("In the child.", user_id=user))
+    with aftermind.sync.Memory(settings=settings) as memory:
+        # Once it is stored, nothing is being imported any more: there is no import lock for the fork to inherit.
+        memory.remember("Before.", user_id=user).stored(timeout=20)
+        said = _in_a_fork(lambda: memory.remember("In the child.", user_id=user))
 
-    memory.remember("After.", user_id=user)
+        memory.remember("After.", user_id=user)
 
-    assert said == 0
-    assert {each.content for each in memory.history(user_id=user)} == {"Before.", "In the child.", "After."}
-    memory.close()
+        assert said == 0
+        assert {each.content for each in memory.history(user_id=user)} == {"Before.", "In the child.", "After."}
 
 
 def test_without_await_it_is_the_same(settings: Settings, workers: None, user: str) -> None:
@@ -131,19 +129,18 @@ async def test_with_postgres_away_recall_answers_in_bounded_time_and_shows_what_
 ) -> None:
     prefix = f"{user}:"
     away = settings.model_copy(update={"redis_prefix": prefix})
-    memory = Memory("postgresql://nobody@127.0.0.1:1/none", broker=servers.redis_url, settings=away)
-    await memory.remember("I prefer dark mode.", user_id=user)
+    async with Memory("postgresql://nobody@127.0.0.1:1/none", broker=servers.redis_url, settings=away) as memory:
+        await memory.remember("I prefer dark mode.", user_id=user)
 
-    started = time.perf_counter()
-    block = await memory.recall("Which mode do I prefer?", user_id=user)
+        started = time.perf_counter()
+        block = await memory.recall("Which mode do I prefer?", user_id=user)
 
-    assert time.perf_counter() - started < settings.recall_budget_seconds + 1.0
-    assert "dark mode" in block.text
-    assert block.degraded
-    with pytest.raises(errors.StoreUnavailable):
-        await memory.history(user_id=user)
-    assert not (await memory.health()).is_ready
-    await memory.close()
+        assert time.perf_counter() - started < settings.recall_budget_seconds + 1.0
+        assert "dark mode" in block.text
+        assert block.degraded
+        with pytest.raises(errors.StoreUnavailable):
+            await memory.history(user_id=user)
+        assert not (await memory.health()).is_ready
 
 
 async def test_a_turn_that_postgres_accepted_is_stored_all_the_same(memory: Memory, user: str) -> None:

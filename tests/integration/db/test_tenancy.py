@@ -257,12 +257,11 @@ def bypassing(servers: Servers, database: Database) -> Iterator[str]:
 async def test_a_role_that_policies_do_not_bind_is_refused(database: Database, bypassing: str, redis_url: str) -> None:
     bound = Settings(allow_owner=False, embedder="off")  # type: ignore[call-arg]
     for url, why in ((database.admin_url, "bypasses"), (bypassing, "bypasses"), (database.url, "owns")):
-        memory = Memory(url, broker=redis_url, settings=bound)
-        with pytest.raises(errors.UnboundRole, match=why) as refused:
-            await memory.history(user_id="alice")
-        assert "AFTERMIND_ALLOW_OWNER" in str(refused.value)
-        assert not (await memory.health()).is_ready
-        await memory.close()
+        async with Memory(url, broker=redis_url, settings=bound) as memory:
+            with pytest.raises(errors.UnboundRole, match=why) as refused:
+                await memory.history(user_id="alice")
+            assert "AFTERMIND_ALLOW_OWNER" in str(refused.value)
+            assert not (await memory.health()).is_ready
         worker = bound.model_copy(update={"relay_url": SecretStr(url), "database_url": SecretStr(url)})
         worker = worker.model_copy(update={"broker_url": SecretStr(redis_url)})
         with pytest.raises(errors.UnboundRole):

@@ -79,19 +79,18 @@ async def test_closing_finishes_what_can_run(tmp_path: Path) -> None:
 
 
 async def test_it_works_from_one_event_loop_after_another(tmp_path: Path) -> None:
-    memory = memory_in(tmp_path)
+    async with memory_in(tmp_path) as memory:
 
-    def in_a_loop_of_its_own(text: str) -> None:
-        async def one() -> None:
-            await (await memory.remember(text, user_id="alice")).stored(timeout=10)
+        def in_a_loop_of_its_own(text: str) -> None:
+            async def one() -> None:
+                await (await memory.remember(text, user_id="alice")).stored(timeout=10)
 
-        asyncio.run(one())
+            asyncio.run(one())
 
-    for text in ("a", "b", "c"):
-        await asyncio.to_thread(in_a_loop_of_its_own, text)
+        for text in ("a", "b", "c"):
+            await asyncio.to_thread(in_a_loop_of_its_own, text)
 
-    assert [episode.content for episode in await memory.history(user_id="alice")] == ["a", "b", "c"]
-    await memory.close()
+        assert [episode.content for episode in await memory.history(user_id="alice")] == ["a", "b", "c"]
 
 
 async def test_nothing_is_written_to_disk(tmp_path: Path) -> None:

@@ -117,19 +117,17 @@ async def test_a_password_comes_from_a_file_and_a_rotated_one_is_taken(
     at = urlsplit(servers.endpoints.app_url)
     bare = f"postgresql://aftermind_app@{at.hostname}:{at.port}{at.path}"
     settings = Settings(state_dir=tmp_path, database_password_file=file, embedder="off")  # type: ignore[call-arg]
-    memory = Memory(bare, broker=redis_url, settings=settings)
-
-    for word in (secrets.token_hex(8), secrets.token_hex(8)):
-        psql(servers.endpoints.admin_url, f"ALTER ROLE aftermind_app PASSWORD '{word}'")
-        file.write_text(f"{word}\n")
-        await asyncio.to_thread(
-            psql,
-            servers.endpoints.admin_url,
-            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = 'aftermind_app'",
-        )
-        assert await memory.history(user_id="alice") == []
-        assert (await memory.health()).is_ready
-    await memory.close()
+    async with Memory(bare, broker=redis_url, settings=settings) as memory:
+        for word in (secrets.token_hex(8), secrets.token_hex(8)):
+            psql(servers.endpoints.admin_url, f"ALTER ROLE aftermind_app PASSWORD '{word}'")
+            file.write_text(f"{word}\n")
+            await asyncio.to_thread(
+                psql,
+                servers.endpoints.admin_url,
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = 'aftermind_app'",
+            )
+            assert await memory.history(user_id="alice") == []
+            assert (await memory.health()).is_ready
 
 
 def test_any_setting_may_come_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,21 +45,21 @@ async def test_a_canary_sentence_is_in_no_log_of_any_process_at_any_level(
             "OPENAI_BASE_URL": model.url,
         }
         env = environment(database.relay_url, redis_url, **told)
-        memory = Memory(database.url, broker=redis_url, settings=Settings(embedder="hash", embedding_dimension=384))  # type: ignore[call-arg]
-        with service(env, tmp_path) as url, workers(env, tmp_path, on=ALL, app=TOUCHY, loglevel="DEBUG"):
-            for number in range(4):
-                await memory.remember(f"I keep {CANARY}, {number}.", user_id="ann", session_id=f"s{number}")
-            await memory.remember(f"{LOUDLY}: {CANARY}", user_id="ann", session_id="loud")
-            with pytest.raises(errors.InvalidMessage):
-                await memory.remember({"role": CANARY, "content": CANARY}, user_id="ann")
-            await memory.recall(f"Where is {CANARY}?", user_id="ann")
-            await _get(url, f"/?q={CANARY}")
-            wanted = JobFilter(kinds=(JobKind.STORE,))
-            await wait_until(
-                lambda: memory.dead.groups(wanted), timeout=60, description="what was said aloud is a dead letter"
-            )
-            await _get(url, "/readyz")
-        await memory.close()
+        settings = Settings(embedder="hash", embedding_dimension=384)  # type: ignore[call-arg]
+        async with Memory(database.url, broker=redis_url, settings=settings) as memory:
+            with service(env, tmp_path) as url, workers(env, tmp_path, on=ALL, app=TOUCHY, loglevel="DEBUG"):
+                for number in range(4):
+                    await memory.remember(f"I keep {CANARY}, {number}.", user_id="ann", session_id=f"s{number}")
+                await memory.remember(f"{LOUDLY}: {CANARY}", user_id="ann", session_id="loud")
+                with pytest.raises(errors.InvalidMessage):
+                    await memory.remember({"role": CANARY, "content": CANARY}, user_id="ann")
+                await memory.recall(f"Where is {CANARY}?", user_id="ann")
+                await _get(url, f"/?q={CANARY}")
+                wanted = JobFilter(kinds=(JobKind.STORE,))
+                await wait_until(
+                    lambda: memory.dead.groups(wanted), timeout=60, description="what was said aloud is a dead letter"
+                )
+                await _get(url, "/readyz")
 
     written = _written(tmp_path)
     assert set(written) == {"web.log", "worker-0.log"}

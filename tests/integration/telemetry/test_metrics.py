@@ -37,18 +37,18 @@ async def test_the_service_sums_up_what_two_workers_have_counted(
             "PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "metrics"),
         }
         env = environment(database.url, redis_url, **BRISK, **asked)
-        memory = Memory(database.url, broker=redis_url)
-        with service(env, tmp_path) as url, workers(env, tmp_path, count=2, on=ALL):
-            receipts = [await memory.remember("I like fjords.", user_id=f"u{n}") for n in range(20)]
-            for receipt in receipts:
-                await receipt.extracted(timeout=60)
+        async with Memory(database.url, broker=redis_url) as memory:
+            with service(env, tmp_path) as url, workers(env, tmp_path, count=2, on=ALL):
+                receipts = [await memory.remember("I like fjords.", user_id=f"u{n}") for n in range(20)]
+                for receipt in receipts:
+                    await receipt.extracted(timeout=60)
 
-            # a worker counts after its commit, which is what the receipts have seen
-            seen = await wait_until(
-                lambda: _with(url, {'aftermind_jobs_total{kind="extract",outcome="done"}': 20.0}),
-                timeout=60,
-                description="all is counted",
-            )
+                # a worker counts after its commit, which is what the receipts have seen
+                seen = await wait_until(
+                    lambda: _with(url, {'aftermind_jobs_total{kind="extract",outcome="done"}': 20.0}),
+                    timeout=60,
+                    description="all is counted",
+                )
 
     assert seen['aftermind_jobs_total{kind="store",outcome="done"}'] == 20
     assert seen['aftermind_freshness_seconds_count{stage="stored"}'] == 20
@@ -61,31 +61,29 @@ async def test_the_service_sums_up_what_two_workers_have_counted(
     assert seen['aftermind_oldest_runnable_seconds{kind="embed"}'] == 0
     assert seen['aftermind_component_up{component="store"}'] == 1
     assert "u7" not in " ".join(seen), "no label names an owner"
-    await memory.close()
 
 
 async def test_a_scrape_tells_what_lies_about_and_since_when(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
     env = environment(database.relay_url, redis_url, AFTERMIND_REPLICA_URLS=f'["{database.replica_urls[0]}"]')
-    memory = Memory(database.url, broker=redis_url)
-    await memory.remember("one", user_id="a")
-    await memory.remember("two", user_id="b")
+    async with Memory(database.url, broker=redis_url) as memory:
+        await memory.remember("one", user_id="a")
+        await memory.remember("two", user_id="b")
 
-    with service(env, tmp_path) as url:
-        await asyncio.to_thread(scrape, url)
-        seen = await wait_until(
-            lambda: _with(url, {'aftermind_runnable_jobs{kind="store"}': 2.0}), description="two turns are seen"
-        )
+        with service(env, tmp_path) as url:
+            await asyncio.to_thread(scrape, url)
+            seen = await wait_until(
+                lambda: _with(url, {'aftermind_runnable_jobs{kind="store"}': 2.0}), description="two turns are seen"
+            )
 
-    assert seen["aftermind_pending_turns"] == 2
-    assert seen["aftermind_pending_bytes"] > 0
-    assert seen['aftermind_oldest_runnable_seconds{kind="store"}'] > 0
-    assert seen[f'aftermind_waiting_bells{{queue="{queues.STORE}"}}'] >= 1
-    assert seen['aftermind_dead_letters{kind="store"}'] == 0
-    assert [value for name, value in seen.items() if name.startswith("aftermind_replica_serving")] == [1]
-    assert [name for name in seen if name.startswith("aftermind_replica_lag_seconds")]
-    await memory.close()
+        assert seen["aftermind_pending_turns"] == 2
+        assert seen["aftermind_pending_bytes"] > 0
+        assert seen['aftermind_oldest_runnable_seconds{kind="store"}'] > 0
+        assert seen[f'aftermind_waiting_bells{{queue="{queues.STORE}"}}'] >= 1
+        assert seen['aftermind_dead_letters{kind="store"}'] == 0
+        assert [value for name, value in seen.items() if name.startswith("aftermind_replica_serving")] == [1]
+        assert [name for name in seen if name.startswith("aftermind_replica_lag_seconds")]
 
 
 async def test_a_worker_answers_a_scrape_of_its_own(database: Database, redis_url: str, tmp_path: Path) -> None:

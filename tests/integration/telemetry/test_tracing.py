@@ -57,16 +57,16 @@ async def test_a_turn_is_one_trace_up_to_the_model_calls_of_the_workers(
             "OTEL_BSP_SCHEDULE_DELAY": "200",
         }
         settings = Settings(tracing=True, accept=accept)  # type: ignore[arg-type, call-arg]
-        memory = Memory(database.url, broker=redis_url, settings=settings)
-        with workers(environment(database.url, redis_url, **told), tmp_path, on=ALL):
-            with trace.get_tracer("the application").start_as_current_span("a request") as request:
-                receipt = await memory.remember(SAID, user_id="ann", session_id="s")
-            await receipt.extracted(timeout=60)
-            await wait_until(
-                lambda: {name: len(collected.named(name)) for name in WORKER_SPANS} == WORKER_SPANS,
-                timeout=20,
-                description="every span has arrived",
-            )
+        async with Memory(database.url, broker=redis_url, settings=settings) as memory:
+            with workers(environment(database.url, redis_url, **told), tmp_path, on=ALL):
+                with trace.get_tracer("the application").start_as_current_span("a request") as request:
+                    receipt = await memory.remember(SAID, user_id="ann", session_id="s")
+                await receipt.extracted(timeout=60)
+                await wait_until(
+                    lambda: {name: len(collected.named(name)) for name in WORKER_SPANS} == WORKER_SPANS,
+                    timeout=20,
+                    description="every span has arrived",
+                )
 
     handed = next(span for span in spans.get_finished_spans() if span.name == "aftermind.remember")
     assert handed.context is not None
@@ -77,7 +77,6 @@ async def test_a_turn_is_one_trace_up_to_the_model_calls_of_the_workers(
     _models_stand_below_their_jobs(collected)
     everything = b"".join(span.raw for span in collected.spans) + handed.to_json().encode()
     assert b"fjords" not in everything, "spans hold ids, counts and names"
-    await memory.close()
 
 
 async def test_a_recall_says_who_served_it(spans: InMemorySpanExporter) -> None:
