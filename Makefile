@@ -6,6 +6,8 @@ STAMP  := $(VENV)/.installed
 # Two processes; a file's tests share what its module brings up. Slow files come first by name.
 PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Where an image sets it, each of the 200 processes that the tests start compiles all of the tree anew: 0.5 s.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: all setup run test test-long isolation schema screenshots lint docs format lock clean help
 all: lint test test-long

@@ -9,6 +9,7 @@ import pytest
 
 from tests.acceptance.conftest import ROOT, Shell, shell_of
 
+EXAMPLE = str(ROOT / "examples" / "conversation.jsonl")
 # Ids that break careless shells and statements; tests/fundamentals has more of them.
 ODD = ["o'brien; DROP TABLE x--", "*", "ålice 你好 🦊", "x" * 512]
 
@@ -24,21 +25,23 @@ def _said(user: str | None, text: str) -> dict[str, object]:
     return {**owner, "messages": [{"role": "user", "content": text}]}
 
 
-def test_what_is_ingested_twice_is_stored_once(shell: Shell) -> None:
-    example = str(ROOT / "examples" / "conversation.jsonl")
+@pytest.fixture(scope="module")
+def ingested(shell: Shell) -> str:
+    """What was said when the example was ingested; everything of it is stored, embedded and mined."""
+    return shell.must("ingest", EXAMPLE)
 
-    first, second = shell.must("ingest", example), shell.must("ingest", example)
 
-    assert "0 skipped" in first
-    assert "0 skipped" in second
+def test_what_is_ingested_twice_is_stored_once(shell: Shell, ingested: str) -> None:
+    again = shell.must("ingest", EXAMPLE)
+
+    assert "0 skipped" in ingested
+    assert "0 skipped" in again
     found = shell.must("recall", "What is my cat called?", "--user", "ben", "--xml")
     turns = re.findall("<turn .*?</turn>", found, re.DOTALL)
     assert sum("My cat is called Dot" in turn for turn in turns) == 1
 
 
-def test_recall_answers_for_a_user_only_from_that_user(shell: Shell) -> None:
-    shell.must("ingest", str(ROOT / "examples" / "conversation.jsonl"))
-
+def test_recall_answers_for_a_user_only_from_that_user(shell: Shell, ingested: str) -> None:
     assert "dark mode" in shell.must("recall", "Which mode do I prefer?", "--user", "alice")
     assert "dark mode" not in shell.must("recall", "Which mode do I prefer?", "--user", "ben")
     assert "Nothing was found" in shell.must("recall", "Which mode do I prefer?", "--user", "nobody")
@@ -55,9 +58,7 @@ def test_users_with_odd_ids_never_see_each_other(shell: Shell) -> None:
         assert set(re.findall(r"wort\d+", found)) == {f"wort{place}"}, user
 
 
-def test_facts_are_shown_with_what_learnt_them(shell: Shell) -> None:
-    shell.must("ingest", str(ROOT / "examples" / "conversation.jsonl"))
-
+def test_facts_are_shown_with_what_learnt_them(shell: Shell, ingested: str) -> None:
     assert "Oslo" in shell.must("facts", "--user", "alice")
     assert "No facts" in shell.must("facts", "--user", "nobody")
 

@@ -87,12 +87,14 @@ async def test_rules_believe_next_to_nothing(memory: Memory) -> None:
 
 @pytest.mark.parametrize("memory", [Gullible()], indirect=True)
 async def test_no_attack_breaks_out_of_the_block_whatever_it_became(memory: Memory) -> None:
-    for number, attack in enumerate(attacks()):
-        user = f"user-{number}"
+    corpus = {f"user-{number}": attack for number, attack in enumerate(attacks())}
+    for user, attack in corpus.items():
         await memory.facts.add("user", "said", attack.text, user_id=user)
         await memory.blocks.set("notes", attack.text, user_id=user)
-        await (await memory.remember([attack.message], user_id=user, session_id=attack.text)).stored(timeout=30)
+    told = [await memory.remember([each.message], user_id=user, session_id=each.text) for user, each in corpus.items()]
+    await asyncio.gather(*(receipt.stored(timeout=100) for receipt in told))
 
+    for user, attack in corpus.items():
         text = (await memory.recall(attack.text, user_id=user)).text
 
         tree = ElementTree.fromstring(text)

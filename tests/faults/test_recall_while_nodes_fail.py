@@ -5,7 +5,6 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
@@ -26,10 +25,10 @@ ALICE = Scope(user_id="alice", session_id="s1")
 LATEST = 1.6  # seconds: the budget of one, and what a starved machine adds
 
 
-@pytest.fixture
-def own_servers(tmp_path: Path) -> Iterator[Servers]:
-    """Servers of this test alone, for it kills them."""
-    running = start(tmp_path / "stack")
+@pytest.fixture(scope="module")
+def own_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """Servers of this module alone, for its tests kill and freeze them; the last one leaves no replica."""
+    running = start(tmp_path_factory.mktemp("nodes") / "stack")
     try:
         running.make_template()
         yield running
