@@ -23,6 +23,7 @@ LOCK_WAIT = 1.0  # seconds for a table: whoever wants it after us waits behind u
 PAUSE = 0.5  # until the next try: those who waited go first
 SCRIPTS = Path(__file__).parent / "migrations"
 
+_IN_USE = "`SELECT * FROM pg_stat_activity WHERE state <> 'idle'` shows it; end it, or run `aftermind migrate` later."
 _PREPARE = (
     "CREATE EXTENSION IF NOT EXISTS vector",
     f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}",
@@ -109,8 +110,8 @@ async def _tried(
             if not isinstance(driver_error(exc), LockNotAvailableError):
                 raise
             if time.monotonic() > until:
-                why = "a table is in use by a transaction that does not end (pg_stat_activity shows it); run it again"
-                raise errors.StoreUnavailable("migrate", why) from exc
+                why = "a table is in use by a transaction that does not end"
+                raise errors.StoreUnavailable("migrate", why, _IN_USE) from exc
         await connection.rollback()
         await asyncio.sleep(PAUSE)
 
