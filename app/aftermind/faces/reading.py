@@ -10,9 +10,10 @@ from aftermind import errors
 from aftermind.db.base import Transaction
 from aftermind.faces.parts import Parts
 from aftermind.llm import tokens
+from aftermind.recall.routing import to_be_passed
 from aftermind.stores.base import EpisodeFilter, SessionInfo, UserInfo
 from aftermind.types import Episode, Learned, LearnedState, Profile, Scope, Summary, Turn, Watermark
-from aftermind.wire.pending import Pending, PendingRead
+from aftermind.wire.pending import Pending
 
 T = TypeVar("T")
 
@@ -26,8 +27,7 @@ class _OnTheWay:
     """Turns that no store has committed yet, and what a replica must have seen to be read beside them."""
 
     episodes: tuple[Episode, ...]
-    marks: tuple[Watermark, ...]
-    replicas: bool
+    passed: tuple[Watermark, ...] | None  # None: no replica is read
 
 
 async def history(parts: Parts, scope: Scope, *, limit: int, before: Episode | int | None = None) -> list[Episode]:
@@ -144,9 +144,9 @@ async def _from_a_node(
 ) -> T:
     """From a replica that has seen the owner's last write, else from the primary."""
     deadline = asyncio.get_running_loop().time() + parts.settings.db_timeout_seconds
-    if waiting.replicas:
+    if waiting.passed is not None:
         with suppress(errors.StoreUnavailable):  # the replica went away: the primary has it all
-            async with parts.routing.replica(waiting.marks, deadline=deadline, namespace=namespace) as route:
+            async with parts.routing.replica(waiting.passed, deadline=deadline, namespace=namespace) as route:
                 if route is not None:
                     return await read(route.tx)
     async with parts.routing.primary(deadline=deadline, namespace=namespace) as first:
@@ -155,39 +155,35 @@ async def _from_a_node(
 
 async def _on_the_way(parts: Parts, owner: Scope, wanted: EpisodeFilter | None = None, *, limit: int = 0) -> _OnTheWay:
     """The newest that fit, at least `limit` where so many wait; without a filter none, but what a node must have."""
-    turns: list[Turn] = [*await parts.ways.local_turns(owner), *await parts.ways.unstored(owner)]
-    marks: tuple[Watermark, ...] = ()
-    replicas = False
+    here = [*await parts.ways.local_turns(owner), *await parts.ways.unstored(owner)]
+    waiting: list[Episode] = []
+    passed: tuple[Watermark, ...] | None = None
     if parts.pending is not None:
-        try:
-            read, more = await _pending(parts.pending, owner, wanted, limit=limit)
-        except errors.RedisUnavailable:
-            pass  # the primary knows what is stored, and this host what it has spooled
-        else:
-            turns += more
-            replicas = read.epoch is not None and read.epoch.settled
-            floor = read.epoch.floor if read.epoch is not None and read.epoch.settled else None
-            marks = tuple(mark for mark in (read.watermark, floor) if mark is not None)
-    episodes = (episode for turn in turns if turn.keep for episode in turn.episodes(pending=True))
-    fitting = tuple(episode for episode in episodes if wanted is not None and wanted.fits(episode))
-    return _OnTheWay(episodes=fitting, marks=marks, replicas=replicas)
+        with suppress(errors.RedisUnavailable):  # the primary knows what is stored, and this host what it has spooled
+            waiting, passed = await _pending(parts.pending, owner, wanted, limit=limit)
+    return _OnTheWay(episodes=(*_fitting(here, wanted), *waiting), passed=passed)
 
 
 async def _pending(
     pending: Pending, owner: Scope, wanted: EpisodeFilter | None, *, limit: int
-) -> tuple[PendingRead, list[Turn]]:
+) -> tuple[list[Episode], tuple[Watermark, ...] | None]:
     """Page by page from the newest, and what the last page said of the node: it knows of what was stored meanwhile."""
-    turns: list[Turn] = []
-    passed = fitting = 0
+    found: list[Episode] = []
+    passed_over = 0
     while True:
-        read = await pending.read(owner, limit=0 if wanted is None else PAGE, skip=passed)
-        turns += read.turns
+        read = await pending.read(owner, limit=0 if wanted is None else PAGE, skip=passed_over)
+        found += _fitting(read.turns, wanted)
         seen = len(read.turns) + read.unreadable
-        passed += seen
-        if wanted is not None:
-            fitting += sum(wanted.fits(each) for turn in read.turns if turn.keep for each in turn.episodes())
-        if not seen or passed >= read.total or fitting >= limit:
-            return read, turns
+        passed_over += seen
+        if not seen or passed_over >= read.total or len(found) >= limit:
+            return found, to_be_passed(read)
+
+
+def _fitting(turns: Iterable[Turn], wanted: EpisodeFilter | None) -> list[Episode]:
+    if wanted is None:
+        return []
+    episodes = (episode for turn in turns if turn.keep for episode in turn.episodes(pending=True))
+    return [episode for episode in episodes if wanted.fits(episode)]
 
 
 def _check_limit(limit: object) -> None:

@@ -21,7 +21,7 @@ from aftermind.recall.pending import PendingTurns, Vector, episodes_of
 from aftermind.recall.query import Mode, Query
 from aftermind.recall.query_vectors import QueryVectors
 from aftermind.recall.reranking import Reranker
-from aftermind.recall.routing import Route, Routing
+from aftermind.recall.routing import Route, Routing, to_be_passed
 from aftermind.recall.selection import Place
 from aftermind.settings import Settings
 from aftermind.stores.base import Store
@@ -49,8 +49,7 @@ class _Run:
     query: Query
     deadline: float
     pending: list[Episode] = field(default_factory=list)
-    marks: tuple[Watermark, ...] = ()
-    replicas: bool = True
+    passed: tuple[Watermark, ...] | None = ()  # what a replica must have passed; None: none is read
     vector: Vector | None = None
     served_by: ServedBy = ServedBy.NOBODY
     replica: str | None = None
@@ -163,16 +162,14 @@ class Recall:
             try:
                 read = await self._pending.read(query.scope.owner, limit=self._settings.pending_recalled)
             except errors.RedisUnavailable:
-                run.replicas = False
+                run.passed = None
                 run.degraded.append("pending unknown")
             else:
                 turns += read.turns
                 passed = read.total - len(read.turns) - read.unreadable
                 if passed > 0 and self._settings.pending_recalled:
                     run.degraded.append(f"{passed} of {read.total} turns that wait to be stored were not looked at")
-                floor = None if read.epoch is None or not read.epoch.settled else read.epoch.floor
-                run.replicas = read.epoch is not None and read.epoch.settled
-                run.marks = tuple(mark for mark in (read.watermark, floor) if mark is not None)
+                run.passed = to_be_passed(read)
         run.pending = episodes_of(turns, query.as_of)
 
     async def _from_a_node(self, run: _Run, limit: int) -> None:
@@ -184,19 +181,19 @@ class Recall:
             await self._from_replica_or_primary(run, limit)  # in a transaction of its own: the first has failed
 
     async def _from_replica_or_primary(self, run: _Run, limit: int) -> None:
-        if run.replicas and await self._from_a_replica(run, limit):
+        if run.passed is not None and await self._from_a_replica(run, run.passed, limit):
             return
         async with self._routing.primary(deadline=run.deadline, namespace=run.query.scope.namespace) as route:
             await self._through(run, route, limit)
 
-    async def _from_a_replica(self, run: _Run, limit: int) -> bool:
+    async def _from_a_replica(self, run: _Run, passed: tuple[Watermark, ...], limit: int) -> bool:
         """Whether a replica answered; one that fails on the way leaves enough time for the primary."""
         left = run.deadline - asyncio.get_running_loop().time()
         asked: Route | None = None
         try:
             async with (
                 asyncio.timeout(max(left * REPLICAS_SHARE, 0.0)),
-                self._routing.replica(run.marks, deadline=run.deadline, namespace=run.query.scope.namespace) as asked,
+                self._routing.replica(passed, deadline=run.deadline, namespace=run.query.scope.namespace) as asked,
             ):
                 if asked is not None:
                     await self._through(run, asked, limit)

@@ -7,6 +7,7 @@ import pytest
 
 from aftermind import Memory, Settings
 from aftermind.faces.reading import PAGE
+from aftermind.types import Episode, Turn
 from tests.support.servers import Database
 
 Opened = Callable[..., Memory]
@@ -74,3 +75,22 @@ async def test_rows_are_read_however_many_wait(opened: Opened) -> None:
     assert [episode.content for episode in [*before, *newest]] == expected[-40:]
     assert [episode.content for episode in even] == expected[::2]
     assert len(learned) == count
+
+
+async def test_what_waits_is_worked_out_once_for_a_call(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, count = opened(), 30
+    for number in range(count):
+        await memory.remember(f"Note {number}.", user_id="alice")
+    worked_out: list[Turn] = []
+    episodes = Turn.episodes
+
+    def noted(turn: Turn, *, pending: bool = False) -> tuple[Episode, ...]:
+        worked_out.append(turn)
+        return episodes(turn, pending=pending)
+
+    monkeypatch.setattr(Turn, "episodes", noted)
+    found = await memory.history(user_id="alice", limit=count)
+
+    assert [episode.content for episode in found] == [f"Note {number}." for number in range(count)]
+    assert all(episode.pending for episode in found)
+    assert len(worked_out) == count
