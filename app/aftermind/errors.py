@@ -66,12 +66,16 @@ class Bug(AftermindError):
     """A fault of Aftermind itself; please report it with the text of the error."""
 
 
-class InvalidScope(InvalidInput):
-    """A namespace, user, session or agent id that cannot be used."""
+class _InvalidField(InvalidInput):
+    """A value that cannot be used: `field` names it, `why` says what to do."""
 
     def __init__(self, field: str, value: object, why: str) -> None:
         self.field, self.value, self.why = field, value, why
         super().__init__(f"{field}={_shown(value)}: {why}")
+
+
+class InvalidScope(_InvalidField):
+    """A namespace, user, session or agent id that cannot be used."""
 
 
 class InvalidMessage(InvalidInput):
@@ -92,56 +96,32 @@ class MessageTooLarge(InvalidMessage):
         super().__init__("size_bytes", size_bytes, why, index=index)
 
 
-class InvalidQuery(InvalidInput):
+class InvalidQuery(_InvalidField):
     """A recall or search whose text, mode, filter or budget cannot be used."""
-
-    def __init__(self, field: str, value: object, why: str) -> None:
-        self.field, self.value, self.why = field, value, why
-        super().__init__(f"{field}={_shown(value)}: {why}")
 
 
 class InvalidFilter(InvalidQuery):
     """A filter of dead letters, jobs or replay plans."""
 
 
-class InvalidFact(InvalidInput):
+class InvalidFact(_InvalidField):
     """A fact without subject, predicate or object, or with times the wrong way round."""
 
-    def __init__(self, field: str, value: object, why: str) -> None:
-        self.field, self.value, self.why = field, value, why
-        super().__init__(f"{field}={_shown(value)}: {why}")
 
-
-class InvalidBlock(InvalidInput):
+class InvalidBlock(_InvalidField):
     """A block whose name or size cannot be used."""
 
-    def __init__(self, field: str, value: object, why: str) -> None:
-        self.field, self.value, self.why = field, value, why
-        super().__init__(f"{field}={_shown(value)}: {why}")
 
-
-class InvalidKey(InvalidInput):
+class InvalidKey(_InvalidField):
     """A key to the service that cannot be made: its name, its rights or its time."""
 
-    def __init__(self, field: str, value: object, why: str) -> None:
-        self.field, self.value, self.why = field, value, why
-        super().__init__(f"{field}={_shown(value)}: {why}")
 
-
-class InvalidWebhook(InvalidInput):
+class InvalidWebhook(_InvalidField):
     """A webhook whose address, kinds of events or description cannot be used."""
 
-    def __init__(self, field: str, value: object, why: str) -> None:
-        self.field, self.value, self.why = field, value, why
-        super().__init__(f"{field}={_shown(value)}: {why}")
 
-
-class InvalidSettings(InvalidInput):
+class InvalidSettings(_InvalidField):
     """A setting, or a combination of settings, that cannot work."""
-
-    def __init__(self, field: str, value: object, why: str) -> None:
-        self.field, self.value, self.why = field, value, why
-        super().__init__(f"{field}={_shown(value)}: {why}")
 
 
 class StoreUnavailable(Unavailable):
