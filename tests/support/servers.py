@@ -11,7 +11,6 @@ import subprocess
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -23,7 +22,6 @@ from aftermind.db import migrate as schema
 from aftermind.errors import StackError
 from aftermind.stack import Endpoints, Stack, binaries
 from tests.support import recycling
-from tests.support.waiting import wait_until_sync
 
 TEMPLATE = "aftermind_template"
 # What is committed need not survive a power cut of the test machine. Everything else is as users have it.
@@ -72,7 +70,7 @@ class Servers:
         create = f"CREATE DATABASE {name} TEMPLATE {TEMPLATE} OWNER aftermind"
         lsn = psql(self.endpoints.admin_url, create, "SELECT pg_current_wal_flush_lsn()")
         for url in self.endpoints.replica_urls:
-            wait_until_sync(partial(_has_replayed, url, lsn), description=f"the replica has database {name}")
+            psql(url, recycling.FOLLOW.format(lsn=lsn))
         return self._database(name)
 
     def drop_database(self, database: Database) -> None:
@@ -137,10 +135,6 @@ def psql(url: str, *statements: str) -> str:
     done = subprocess.run([*argv, *commands], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
-
-
-def _has_replayed(replica_url: str, lsn: str) -> bool:
-    return psql(replica_url, f"SELECT pg_last_wal_replay_lsn() >= '{lsn}'") == "t"
 
 
 def _as(one: str, other: str) -> str:

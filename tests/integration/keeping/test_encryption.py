@@ -11,6 +11,7 @@ from pydantic import SecretStr
 from aftermind import Memory, errors
 from aftermind.db import sealing, vault
 from aftermind.db.vault import FRESH_SECONDS
+from aftermind.faces import remains
 from tests.integration.learning.test_forgetting import places
 from tests.support.learning import Learning
 from tests.support.servers import Database, psql
@@ -257,7 +258,10 @@ async def test_nothing_is_unreadable_while_everything_is_sealed_anew(learnt: Lea
     assert psql(learnt.owner.url, prefix) == "0"
 
 
-async def test_what_is_sealed_is_opened_to_look_for_what_remains(opened: Opened, user: str, database: Database) -> None:
+async def test_what_is_sealed_is_opened_to_look_for_what_remains(
+    opened: Opened, user: str, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remains, "STORED_SECONDS", 1.0)  # nobody works here: the canary is found on its way
     whole = {"migrator_url": database.url, "replica_urls": database.app_replica_urls, "extractor": "rules"}
     async with opened(**whole) as learnt:
         memory = learnt.memory
