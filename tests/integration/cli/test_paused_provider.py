@@ -11,15 +11,15 @@ from aftermind.memory import Memory
 from aftermind.settings import Settings
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.keys import Keys
+from tests.support.closing import closing
 from tests.support.servers import Database
 
 
 async def _refuse(redis_url: str) -> None:
-    link = RedisLink(redis_url, timeout=2.0, name="test")
-    gate = Gate()
-    gate.bind(link, Keys())
-    await gate.told("openai", errors.ModelKeyRefused("openai", "the key was refused (401)"))
-    await link.close()
+    async with closing(RedisLink(redis_url, timeout=2.0, name="test")) as link:
+        gate = Gate()
+        gate.bind(link, Keys())
+        await gate.told("openai", errors.ModelKeyRefused("openai", "the key was refused (401)"))
 
 
 async def test_doctor_and_health_name_the_provider_whose_key_is_refused(

@@ -15,6 +15,7 @@ from aftermind.db.memory import MemoryDatabase
 from aftermind.db.postgres import PostgresDatabase
 from aftermind.stores.postgres import PostgresStore
 from aftermind.types import Scope
+from tests.support.closing import closing
 from tests.support.faults import frozen
 from tests.support.servers import Database, Servers, psql
 from tests.support.waiting import wait_until
@@ -67,13 +68,12 @@ async def test_what_waits_for_a_commit_that_does_not_come_never_runs(db: Postgre
 
 
 async def test_a_namespace_is_named_for_one_transaction_alone(database: Database) -> None:
-    db = PostgresDatabase(database.url, pool_size=1)
-    async with db.transaction(namespace="tenant") as tx:
-        named = await tx.row(_NAMESPACE)
+    async with closing(PostgresDatabase(database.url, pool_size=1)) as db:
+        async with db.transaction(namespace="tenant") as tx:
+            named = await tx.row(_NAMESPACE)
 
-    async with db.transaction() as tx:
-        later = await tx.row(_NAMESPACE)
-    await db.close()
+        async with db.transaction() as tx:
+            later = await tx.row(_NAMESPACE)
 
     assert named is not None
     assert named.namespace == "tenant"
@@ -137,14 +137,11 @@ async def test_a_cancelled_task_leaves_no_half_effect_and_no_broken_connection(
 
 
 async def test_a_pool_whose_connections_are_all_in_use_says_so(database: Database) -> None:
-    db = PostgresDatabase(database.url, pool_size=1, timeout_seconds=0.3)
-
-    async with db.transaction() as tx:
+    async with closing(PostgresDatabase(database.url, pool_size=1, timeout_seconds=0.3)) as db, db.transaction() as tx:
         await tx.execute(_ONE)
         with pytest.raises(errors.StoreUnavailable, match="in use"):
             async with db.transaction():
                 pass
-    await db.close()
 
 
 @pytest.mark.parametrize(
@@ -155,15 +152,13 @@ async def test_a_pool_whose_connections_are_all_in_use_says_so(database: Databas
     ],
 )
 async def test_a_server_that_is_not_there_is_unavailable_at_once(url: str, why: str) -> None:
-    db = PostgresDatabase(url)
+    async with closing(PostgresDatabase(url)) as db:
+        began = time.monotonic()
+        with pytest.raises(errors.StoreUnavailable, match=why):
+            async with db.transaction():
+                pass
 
-    began = time.monotonic()
-    with pytest.raises(errors.StoreUnavailable, match=why):
-        async with db.transaction():
-            pass
-
-    assert time.monotonic() - began < 3
-    await db.close()
+        assert time.monotonic() - began < 3
 
 
 async def test_a_wrong_password_and_an_unknown_database_are_named(database: Database, servers: Servers) -> None:
@@ -171,11 +166,10 @@ async def test_a_wrong_password_and_an_unknown_database_are_named(database: Data
         (servers.endpoints.postgres_url.replace("aftermind:", "aftermind:x"), "password"),
         (database.url + "_not", "does not exist"),
     ):
-        db = PostgresDatabase(url)
-        with pytest.raises(errors.StoreUnavailable, match=why) as refused:
-            await db.watermark()
-        assert "secret" not in str(refused.value)
-        await db.close()
+        async with closing(PostgresDatabase(url)) as db:
+            with pytest.raises(errors.StoreUnavailable, match=why) as refused:
+                await db.watermark()
+            assert "secret" not in str(refused.value)
 
 
 @pytest.mark.parametrize("url", ["mysql://x/y", "nothing", ""])
@@ -195,23 +189,24 @@ async def test_a_frozen_server_costs_a_deadline_and_a_thawed_one_serves(
     own_servers: Callable[..., Servers],
 ) -> None:
     servers = own_servers(replica=False)
-    db = PostgresDatabase(servers.endpoints.postgres_url, timeout_seconds=0.5, connect_timeout_seconds=0.5)
-    async with db.transaction(read_only=True) as tx:
-        await tx.execute(_ONE)
-
-    async def ask() -> None:
+    async with closing(
+        PostgresDatabase(servers.endpoints.postgres_url, timeout_seconds=0.5, connect_timeout_seconds=0.5)
+    ) as db:
         async with db.transaction(read_only=True) as tx:
             await tx.execute(_ONE)
 
-    with frozen(servers.pid("postgres")):
-        began = time.monotonic()
-        for _ in range(3):
-            with pytest.raises(errors.StoreUnavailable):
-                await ask()
-        assert time.monotonic() - began < 6
+        async def ask() -> None:
+            async with db.transaction(read_only=True) as tx:
+                await tx.execute(_ONE)
 
-    await ask()
-    await db.close()
+        with frozen(servers.pid("postgres")):
+            began = time.monotonic()
+            for _ in range(3):
+                with pytest.raises(errors.StoreUnavailable):
+                    await ask()
+            assert time.monotonic() - began < 6
+
+        await ask()
 
 
 async def test_connections_that_the_server_closed_fail_nothing_that_begins_after_it(
@@ -245,14 +240,12 @@ async def test_a_watermark_grows_with_commits_and_the_replica_reaches_it(
 
 
 async def test_a_replica_has_no_watermark_and_takes_no_writes(database: Database) -> None:
-    replica = PostgresDatabase(database.replica_urls[0])
-
-    with pytest.raises(errors.StoreUnavailable, match="recovery"):
-        await replica.watermark()
-    with pytest.raises(errors.StoreUnavailable, match="read-only"):
-        async with replica.transaction() as tx:
-            await tx.execute(_ADD, {"user": "alice"})
-    await replica.close()
+    async with closing(PostgresDatabase(database.replica_urls[0])) as replica:
+        with pytest.raises(errors.StoreUnavailable, match="recovery"):
+            await replica.watermark()
+        with pytest.raises(errors.StoreUnavailable, match="read-only"):
+            async with replica.transaction() as tx:
+                await tx.execute(_ADD, {"user": "alice"})
 
 
 async def test_a_store_given_a_transaction_of_another_database_says_so() -> None:

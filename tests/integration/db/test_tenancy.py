@@ -15,6 +15,7 @@ from aftermind.db import migrate, tenancy
 from aftermind.db.postgres import PostgresDatabase
 from aftermind.db.tenancy import entering
 from aftermind_tasks.runtime import open_runtime
+from tests.support.closing import closing
 from tests.support.servers import Database, Servers, psql
 
 ADD = text("INSERT INTO aftermind.users (namespace, user_id) VALUES (:namespace, 'alice')")
@@ -201,13 +202,12 @@ async def test_a_tenant_may_have_any_name(database: Database, app: PostgresDatab
 
 
 async def test_the_relay_sees_every_tenants_work_and_nobodys_memory(two_tenants: Database) -> None:
-    relay = PostgresDatabase(two_tenants.relay_url, allow_owner=False)
-    async with relay.statements() as run:
-        jobs = await run.rows(text("SELECT namespace FROM aftermind.jobs ORDER BY 1"))
-        blocks = await run.rows(text("SELECT namespace FROM aftermind.blocks"))
-    async with relay.transaction(namespace="acme") as tx:
-        mine = await tx.rows(text("SELECT content FROM aftermind.blocks"))
-    await relay.close()
+    async with closing(PostgresDatabase(two_tenants.relay_url, allow_owner=False)) as relay:
+        async with relay.statements() as run:
+            jobs = await run.rows(text("SELECT namespace FROM aftermind.jobs ORDER BY 1"))
+            blocks = await run.rows(text("SELECT namespace FROM aftermind.blocks"))
+        async with relay.transaction(namespace="acme") as tx:
+            mine = await tx.rows(text("SELECT content FROM aftermind.blocks"))
 
     assert [row.namespace for row in jobs] == ["acme", "globex"]
     assert list(blocks) == []

@@ -9,6 +9,7 @@ from aftermind import errors
 from aftermind.llm.gate import FAILURES, Gate, early
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.keys import Keys
+from tests.support.closing import closing
 from tests.support.waiting import wait_until
 
 DEAD = errors.ModelUnavailable("p", "no answer within 60 s")
@@ -147,14 +148,12 @@ async def test_what_is_wrong_with_a_request_is_not_held_against_the_provider(
 
 
 async def test_without_redis_every_call_is_let_through(links: list[RedisLink]) -> None:
-    away = RedisLink("redis://127.0.0.1:1/0", timeout=0.2, name="away")
-    [gate] = gates([away], requests_per_minute=1)
+    async with closing(RedisLink("redis://127.0.0.1:1/0", timeout=0.2, name="away")) as away:
+        [gate] = gates([away], requests_per_minute=1)
 
-    for _ in range(3):
-        await gate.admit("p")
-        await gate.told("p", DEAD)
-
-    await away.close()
+        for _ in range(3):
+            await gate.admit("p")
+            await gate.told("p", DEAD)
 
 
 async def test_calls_that_were_on_their_way_when_the_breaker_opened_do_not_keep_it_open_for_longer(

@@ -26,6 +26,7 @@ from aftermind.stores.postgres.terms import term_keys
 from aftermind.stores.searching import Found, Search, Wanted
 from aftermind.types import Episode, EpisodeId, Fact, FactId, RecallBlock, Scope
 from aftermind.types.message import new_ids
+from tests.support.closing import closing
 from tests.support.remembered import START, keep, said
 from tests.support.servers import Database, Servers, psql
 
@@ -56,11 +57,9 @@ def fact(predicate: str, value: str, *, minutes: int = 0, sources: tuple[Episode
 
 
 async def add(database: Database, *facts: Fact) -> None:
-    primary = PostgresDatabase(database.url)
-    async with primary.transaction() as tx:
+    async with closing(PostgresDatabase(database.url)) as primary, primary.transaction() as tx:
         await PostgresStore().tombstones(tx, [ALICE])
         await PostgresStore().add_facts(tx, facts)
-    await primary.close()
 
 
 def shown(block: RecallBlock) -> list[str]:
@@ -135,22 +134,20 @@ async def test_both_stores_find_the_same_facts(database: Database) -> None:
     async with memory.transaction() as tx:
         await memory_store.add_episodes(tx, [turn])
         await memory_store.add_facts(tx, told)
-    reading = PostgresDatabase(database.url, session_settings=READ_SETTINGS)
-
-    for moment in (None, START + timedelta(hours=1)):
-        search = Search(question=Question.of("Where do I live?"), known_at=moment)
-        async with reading.transaction(namespace="default", read_only=True) as tx:
-            ours = await PostgresSearch().find(tx, ALICE, search)
-            brief = await PostgresSearch().brief(tx, ALICE, _wanted(ours))
-        async with memory.transaction(read_only=True) as tx:
-            theirs = await memory_store.find(tx, ALICE, search)
-            expected = await memory_store.brief(tx, ALICE, _wanted(theirs))
-        assert {hit.id: hit for hit in ours.facts} == {
-            hit.id: replace(hit, sources=list(hit.sources)) for hit in theirs.facts
-        }
-        assert {each.id for each in brief.facts} == {each.id for each in expected.facts}
-        assert len(ours.facts) == (2 if moment is None else 4)
-    await reading.close()
+    async with closing(PostgresDatabase(database.url, session_settings=READ_SETTINGS)) as reading:
+        for moment in (None, START + timedelta(hours=1)):
+            search = Search(question=Question.of("Where do I live?"), known_at=moment)
+            async with reading.transaction(namespace="default", read_only=True) as tx:
+                ours = await PostgresSearch().find(tx, ALICE, search)
+                brief = await PostgresSearch().brief(tx, ALICE, _wanted(ours))
+            async with memory.transaction(read_only=True) as tx:
+                theirs = await memory_store.find(tx, ALICE, search)
+                expected = await memory_store.brief(tx, ALICE, _wanted(theirs))
+            assert {hit.id: hit for hit in ours.facts} == {
+                hit.id: replace(hit, sources=list(hit.sources)) for hit in theirs.facts
+            }
+            assert {each.id for each in brief.facts} == {each.id for each in expected.facts}
+            assert len(ours.facts) == (2 if moment is None else 4)
 
 
 def _wanted(found: Found) -> Wanted:

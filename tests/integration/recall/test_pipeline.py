@@ -22,6 +22,7 @@ from aftermind.stores.postgres import PostgresStore
 from aftermind.stores.postgres.search import READ_SETTINGS, PostgresSearch
 from aftermind.types import Block, Episode, Fact, FactId, Match, Scope, ServedBy
 from aftermind.types.message import new_ids
+from tests.support.closing import closing
 from tests.support.remembered import START, keep, said
 from tests.support.servers import Database
 
@@ -65,11 +66,9 @@ def contents(matches: Sequence[Match]) -> list[str]:
 
 
 async def add_facts(database: Database, *facts: Fact) -> None:
-    primary = PostgresDatabase(database.url)
-    async with primary.transaction() as tx:
+    async with closing(PostgresDatabase(database.url)) as primary, primary.transaction() as tx:
         await PostgresStore().tombstones(tx, [ALICE.owner])
         await PostgresStore().add_facts(tx, facts)
-    await primary.close()
 
 
 def fact(value: str, **options: Any) -> Fact:  # Any: fields of a fact
@@ -139,11 +138,10 @@ async def test_what_was_remembered_later_was_not_known_then(database: Database, 
 async def test_facts_blocks_and_episodes_share_one_budget(database: Database, recall: Recall) -> None:
     await keep(database.url, [said(f"I told you about Oslo, part {n}, at some length") for n in range(40)])
     await add_facts(database, fact("Oslo", valid_from=datetime(2024, 3, 1, tzinfo=START.tzinfo)))
-    primary = PostgresDatabase(database.url)
-    block = Block(scope=ALICE.owner, name="human", content="Prefers short answers.", version=1, updated_at=START)
-    async with primary.transaction() as tx:
-        await PostgresStore().put_block(tx, block, expected_version=0)
-    await primary.close()
+    async with closing(PostgresDatabase(database.url)) as primary:
+        block = Block(scope=ALICE.owner, name="human", content="Prefers short answers.", version=1, updated_at=START)
+        async with primary.transaction() as tx:
+            await PostgresStore().put_block(tx, block, expected_version=0)
 
     shown = await recall.recall(asked("Where in Oslo does alice live?", token_budget=300))
 

@@ -17,6 +17,7 @@ from aftermind.stores.postgres.search import READ_SETTINGS, STATE_SECONDS, Postg
 from aftermind.stores.postgres.whole import MOST_WHOLE
 from aftermind.types import RecallBlock, Scope, ServedBy, Turn, Watermark
 from aftermind.types.message import Message, new_ids
+from tests.support.closing import closing
 from tests.support.remembered import START, keep, said
 from tests.support.servers import Database, psql
 from tests.support.waiting import wait_until
@@ -192,69 +193,66 @@ async def test_a_mark_of_another_system_or_a_later_timeline_asks_the_primary(
 
 
 async def test_a_node_that_is_no_replica_any_more_is_left(database: Database) -> None:
-    reading = Reading(database, replicas=(database.url,))  # as after a promotion: the name leads to a primary
-    await keep(database.url, [said("I like tea")])
+    promoted = (database.url,)  # the name leads to a primary
+    async with closing(Reading(database, replicas=promoted)) as reading:
+        await keep(database.url, [said("I like tea")])
 
-    block = await reading.recall("tea")
+        block = await reading.recall("tea")
 
-    assert block.served_by is ServedBy.PRIMARY
-    assert "promoted" in reading.routing.states()["replica 0"]
-    await reading.close()
+        assert block.served_by is ServedBy.PRIMARY
+        assert "promoted" in reading.routing.states()["replica 0"]
 
 
 async def test_a_replica_that_is_down_costs_one_recall_a_little_and_comes_back_by_itself(
     database: Database, unused_tcp_port_factory: Callable[[], int]
 ) -> None:
     dead = f"postgresql://nobody@127.0.0.1:{unused_tcp_port_factory()}/gone"
-    reading = Reading(database, replicas=(dead, *database.replica_urls))
-    await keep(database.url, [said("I like tea")])
-    await caught_up(reading)
+    async with closing(Reading(database, replicas=(dead, *database.replica_urls))) as reading:
+        await keep(database.url, [said("I like tea")])
+        await caught_up(reading)
 
-    block = await reading.recall("tea")
+        block = await reading.recall("tea")
 
-    assert block.served_by is ServedBy.REPLICA
-    assert block.replica == "replica 1"
-    assert reading.routing.states()["replica 0"] != "serving"
-    reading.nodes[0].database = reading.nodes[1].database  # the address answers again
+        assert block.served_by is ServedBy.REPLICA
+        assert block.replica == "replica 1"
+        assert reading.routing.states()["replica 0"] != "serving"
+        reading.nodes[0].database = reading.nodes[1].database  # the address answers again
 
-    async def serves() -> bool:
-        await reading.recall("tea")
-        return reading.routing.states()["replica 0"] == "serving"
+        async def serves() -> bool:
+            await reading.recall("tea")
+            return reading.routing.states()["replica 0"] == "serving"
 
-    await wait_until(serves, description="the replica is taken back")
-    await reading.close()
+        await wait_until(serves, description="the replica is taken back")
 
 
 async def test_with_the_primary_down_a_replica_goes_on_serving(
     database: Database, unused_tcp_port_factory: Callable[[], int]
 ) -> None:
     down = f"postgresql://nobody@127.0.0.1:{unused_tcp_port_factory()}/gone"
-    reading = Reading(database, primary=down)
-    await keep(database.url, [said("I like tea")])
-    await caught_up(reading)
+    async with closing(Reading(database, primary=down)) as reading:
+        await keep(database.url, [said("I like tea")])
+        await caught_up(reading)
 
-    block = await reading.recall("tea")
+        block = await reading.recall("tea")
 
-    assert block.served_by is ServedBy.REPLICA
-    assert "tea" in block.text
-    await reading.close()
+        assert block.served_by is ServedBy.REPLICA
+        assert "tea" in block.text
 
 
 async def test_with_nothing_to_read_from_what_is_pending_is_shown_in_bounded_time(
     database: Database, unused_tcp_port_factory: Callable[[], int]
 ) -> None:
     down = f"postgresql://nobody@127.0.0.1:{unused_tcp_port_factory()}/gone"
-    reading = Reading(database, primary=down, replicas=())
-    reading.waiting = [_turn("I moved to Oslo yesterday"), _turn("The weather is fine")]
+    async with closing(Reading(database, primary=down, replicas=())) as reading:
+        reading.waiting = [_turn("I moved to Oslo yesterday"), _turn("The weather is fine")]
 
-    began = asyncio.get_running_loop().time()
-    block = await reading.recall("Where did I move?")
+        began = asyncio.get_running_loop().time()
+        block = await reading.recall("Where did I move?")
 
-    assert asyncio.get_running_loop().time() - began < 1.5
-    assert block.served_by is ServedBy.NOBODY
-    assert block.degraded is not None
-    assert "Oslo" in block.text
-    await reading.close()
+        assert asyncio.get_running_loop().time() - began < 1.5
+        assert block.served_by is ServedBy.NOBODY
+        assert block.degraded is not None
+        assert "Oslo" in block.text
 
 
 async def test_a_turn_that_is_pending_and_stored_is_shown_once(database: Database, reading: Reading) -> None:
