@@ -127,9 +127,7 @@ class InvalidSettings(_InvalidField):
 class StoreUnavailable(Unavailable):
     """The database does not answer within its deadline, or could not run a statement that it will run the next time."""
 
-    def __init__(
-        self, what: str, why: str, hint: str = "Is Postgres running? `aftermind doctor` looks at every component."
-    ) -> None:
+    def __init__(self, what: str, why: str, hint: str = "Is Postgres running? Ask `aftermind doctor`.") -> None:
         self.what, self.why = what, why
         super().__init__(f"{what}: {why}. {hint}")
 
