@@ -33,6 +33,8 @@ AT_ONCE = {
     "backoff_base_seconds": 0.001,
     "backoff_cap_seconds": 0.002,
 }
+# What is recalled is compared as a whole: a starved machine may not make it degraded.
+UNHURRIED = {"recall_budget_seconds": 10.0, "query_embedding_budget_seconds": 10.0}
 
 
 _DUE = text("UPDATE aftermind.jobs SET run_at = now() WHERE id = :id")
@@ -88,6 +90,7 @@ async def learning(
             "extractor": "rules" if provider is None else "openai:scripted",
             **({} if provider is None else {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": provider.url}),
             **AT_ONCE,
+            **UNHURRIED,
             **changed,
         }
     )
