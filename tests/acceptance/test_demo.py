@@ -8,8 +8,9 @@ import pytest
 from tests.acceptance.conftest import Shell, shell_of
 from tests.support.waiting import wait_until_sync
 
+pytestmark = [pytest.mark.timeout(300), pytest.mark.long]  # a whole stack of its own each: ten processes
 
-@pytest.mark.timeout(300)
+
 def test_the_demo_plays_a_conversation_and_leaves_nothing_behind(tmp_path: Path) -> None:
     shell = shell_of(tmp_path)
 
@@ -22,8 +23,6 @@ def test_the_demo_plays_a_conversation_and_leaves_nothing_behind(tmp_path: Path)
     _nothing_runs(shell)
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.long
 def test_the_demo_a_second_time_reuses_what_stands(tmp_path: Path) -> None:
     shell = shell_of(tmp_path)
     shell.must("demo", "--once", timeout=280)
