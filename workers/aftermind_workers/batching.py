@@ -6,7 +6,7 @@ from datetime import timedelta
 from uuid import uuid4
 
 from aftermind import errors
-from aftermind.types import Lease, LeaseToken
+from aftermind.types import JobState, Lease, LeaseToken
 from aftermind.wire.pending import Pending
 from aftermind_tasks import store
 from aftermind_tasks.perform import Handler, Tally, perform
@@ -113,7 +113,10 @@ async def _held(worker: Worker, handler: Handler, leases: list[Lease]) -> Tally:
     runtime, settings = worker.runtime, worker.runtime.settings
 
     async def renew() -> bool:
-        return bool(await runtime.ledger.heartbeat(leases, for_=timedelta(seconds=settings.lease_seconds)))
+        if await runtime.ledger.heartbeat(leases, for_=timedelta(seconds=settings.lease_seconds)):
+            return True
+        job = await runtime.ledger.job(leases[0].job.id)  # closed by the work itself, which tells of it now
+        return job is not None and job.state is JobState.DONE
 
     try:
         return await while_held(

@@ -10,7 +10,7 @@ from aftermind.types import JobId
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-Renew = Callable[[], Awaitable[bool]]  # True while at least one lease of the batch still holds
+Renew = Callable[[], Awaitable[bool]]  # True while a lease of the batch holds, and once its effect is committed
 
 
 async def while_held(

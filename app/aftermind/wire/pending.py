@@ -172,7 +172,7 @@ class Pending:
         return claimed
 
     async def heartbeat(self, ids: Sequence[JobId], *, token: LeaseToken, for_: timedelta) -> frozenset[JobId]:
-        """Renew the leases; the jobs that the token still holds."""
+        """Renew the leases; the jobs that the token still holds, and those that are settled by now."""
         held = await self._scripts["heartbeat"](self._link, str(token), _ms(for_), *map(str, ids))
         return frozenset(JobId(UUID(job.decode())) for job in held)
 
