@@ -80,7 +80,8 @@ async def _pending_batch(worker: Worker, pending: Pending, *, alone: bool) -> tu
     ids = [turn.job_id for turn in claimed]
 
     async def renew() -> bool:
-        return bool(await pending.heartbeat(ids, token=token, for_=lasts))
+        # What the work itself has settled is no lost lease: it tells of it now.
+        return bool(await pending.heartbeat(ids, token=token, for_=lasts)) or await pending.is_settled(ids[0])
 
     try:
         return await while_held(
@@ -115,7 +116,7 @@ async def _held(worker: Worker, handler: Handler, leases: list[Lease]) -> Tally:
     async def renew() -> bool:
         if await runtime.ledger.heartbeat(leases, for_=timedelta(seconds=settings.lease_seconds)):
             return True
-        job = await runtime.ledger.job(leases[0].job.id)  # closed by the work itself, which tells of it now
+        job = await runtime.ledger.job(leases[0].job.id)
         return job is not None and job.state is JobState.DONE
 
     try:
