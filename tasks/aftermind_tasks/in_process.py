@@ -59,6 +59,7 @@ async def _once(runtime: Runtime, handler: Handler) -> bool:
         worker=runtime.worker,
         for_=timedelta(seconds=handler.deadline(settings) + SPARE_SECONDS),
         limit=handler.at_once(settings),
+        alone=True,  # nothing competes with the answer: one job after the other
     )
     if leases:
         await perform(runtime, handler, leases)

@@ -1,7 +1,6 @@
 """Many jobs, one claim, one transaction: a batch taken, held by heartbeat while it runs, and closed."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from uuid import uuid4
 
@@ -13,21 +12,20 @@ from aftermind_tasks.perform import Handler, Tally, perform
 from aftermind_workers.lease import while_held
 from aftermind_workers.lifecycle import Worker
 
-NOTHING, NOTHING_YET = (Tally(), False), (Tally(), True)
 AT_ONCE = 4  # leases of one-job handlers that one bell runs side by side: they wait for models, not for each other
 
 
 async def pending_batch(worker: Worker) -> tuple[Tally, bool]:
     """Store what is pending: up to a batch of turns, fairest first. Whether more could be claimed."""
-    runtime = worker.runtime
-    pending = runtime.pending
+    pending, most = worker.runtime.pending, worker.runtime.settings.max_lost_leases
     if pending is None:
-        return NOTHING
-
-    async def left() -> bool:
-        return (await pending.backlog()).runnable > 0
-
-    return await _beside_or_alone(worker, lambda alone: _pending_batch(worker, pending, alone=alone), left)
+        return Tally(), False
+    done = await worker.solitude.run(
+        "pending",
+        lambda alone: _pending_batch(worker, pending, alone=alone),
+        lambda: pending.last_chance_is_next(max_lost=most),
+    )
+    return done or (Tally(), worker.is_stopping)
 
 
 async def ledger_batch(worker: Worker, handler: Handler, *, replays: bool = False) -> tuple[Tally, bool]:
@@ -36,34 +34,18 @@ async def ledger_batch(worker: Worker, handler: Handler, *, replays: bool = Fals
     Handlers that take one job at a time run `AT_ONCE` side by side.
     """
     ledger = worker.runtime.ledger
-
-    async def left() -> bool:
-        return await ledger.last_chance_is_next(handler.kind, replays=replays)
-
-    return await _beside_or_alone(
-        worker, lambda alone: _ledger_batch(worker, handler, replays=replays, alone=alone), left
+    done = await worker.solitude.run(
+        f"{handler.kind} {replays}",
+        lambda alone: _ledger_batch(worker, handler, replays=replays, alone=alone),
+        lambda: ledger.last_chance_is_next(handler.kind, replays=replays),
     )
-
-
-async def _beside_or_alone(
-    worker: Worker,
-    batch: Callable[[bool], Awaitable[tuple[Tally, bool] | None]],
-    is_left: Callable[[], Awaitable[bool]],
-) -> tuple[Tally, bool]:
-    """A batch beside the others of this process; where that gives none, though work is left, one with none beside it.
-
-    What is left then is on its last chance, and waits until the others have ended (`types.job.is_last_chance`).
-    """
-    async with worker.work.reader:
-        done = await batch(False)
-    if done is None and await is_left():
-        async with worker.work.writer:
-            done = NOTHING_YET if worker.is_stopping else await batch(True)
-    return done or NOTHING
+    return done or (Tally(), worker.is_stopping)
 
 
 async def _pending_batch(worker: Worker, pending: Pending, *, alone: bool) -> tuple[Tally, bool] | None:
     runtime, settings = worker.runtime, worker.runtime.settings
+    if worker.is_stopping:
+        return None
     token = LeaseToken(uuid4())
     lasts = timedelta(seconds=settings.lease_seconds)
     claimed = await pending.claim(
@@ -80,7 +62,7 @@ async def _pending_batch(worker: Worker, pending: Pending, *, alone: bool) -> tu
     ids = [turn.job_id for turn in claimed]
 
     async def renew() -> bool:
-        # What the work itself has settled is no lost lease: it tells of it now.
+        # What is settled needs no lease: by the work itself, which tells of it now, or by another, whose store it was.
         return bool(await pending.heartbeat(ids, token=token, for_=lasts)) or await pending.is_settled(ids[0])
 
     try:
@@ -97,6 +79,8 @@ async def _pending_batch(worker: Worker, pending: Pending, *, alone: bool) -> tu
 
 async def _ledger_batch(worker: Worker, handler: Handler, *, replays: bool, alone: bool) -> tuple[Tally, bool] | None:
     runtime = worker.runtime
+    if worker.is_stopping:
+        return None
     at_once = handler.at_once(runtime.settings)
     limit = at_once if at_once > 1 else AT_ONCE
     lasts = timedelta(seconds=runtime.settings.lease_seconds)
@@ -116,8 +100,9 @@ async def _held(worker: Worker, handler: Handler, leases: list[Lease]) -> Tally:
     async def renew() -> bool:
         if await runtime.ledger.heartbeat(leases, for_=timedelta(seconds=settings.lease_seconds)):
             return True
-        job = await runtime.ledger.job(leases[0].job.id)
-        return job is not None and job.state is JobState.DONE
+        mine = leases[0].job
+        job = await runtime.ledger.job(mine.id)  # the work itself may have closed it, and tells of it now
+        return job is not None and job.state is JobState.DONE and job.attempts == mine.attempts
 
     try:
         return await while_held(

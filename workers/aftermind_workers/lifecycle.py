@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
-from aiorwlock import RWLock
 from celery import Celery, signals
 
 from aftermind import errors
@@ -26,6 +25,7 @@ from aftermind_workers.limits import Gates
 from aftermind_workers.loop import LoopThread
 from aftermind_workers.observer import Counting
 from aftermind_workers.showing import Showing
+from aftermind_workers.solitude import Solitude
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class Worker:
     gates: Gates = field(default_factory=Gates)
     stopping: threading.Event = field(default_factory=threading.Event)
     begun: "dict[str, Future[int]]" = field(default_factory=dict)  # by bell, see `early`
-    work: RWLock = field(default_factory=RWLock)  # read: batches beside each other; write: one that must be alone
+    solitude: Solitude = field(default_factory=Solitude)
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # it loads SQLAlchemy and NumPy, which not every command need
     from aftermind.memory import Memory
 
 T = TypeVar("T")
+BUDGETS = ("recall_budget_seconds", "query_embedding_budget_seconds")
 FAILED = 2  # exit code of a command that could not do what was asked; 1 is "did it, with something to report"
 
 out = Console(highlight=False, soft_wrap=True)
@@ -43,12 +44,22 @@ def settings() -> Settings:
     return Settings()  # type: ignore[call-arg]  # every field has a default; pydantic's plugin is not loaded
 
 
-def with_memory(work: "Callable[[Memory], Coroutine[Any, Any, T]]") -> T:  # Any: a coroutine's send and yield types
-    """Run `work` with the memory that settings or the embedded stack name, and close it."""
+def with_memory(
+    work: "Callable[[Memory], Coroutine[Any, Any, T]]",  # Any: a coroutine's send and yield types
+    *,
+    patience: float = 0.0,
+) -> T:
+    """Run `work` with the memory that settings or the embedded stack name, and close it.
+
+    A recall, and within it the question's vector, may take `patience` seconds at least: a person waits, not an agent.
+    """
     from aftermind.memory import Memory
 
+    given = settings()
+    budgets = {name: max(getattr(given, name), patience) for name in BUDGETS}
+
     async def main() -> T:
-        memory = Memory(settings=settings())
+        memory = Memory(settings=given.model_copy(update=budgets))
         try:  # not `async with`, which gets ready for recalls to come
             return await work(memory)
         finally:

@@ -19,11 +19,21 @@ from aftermind.db.tables import SCHEMA, VERSION_TABLE
 
 DEFAULT_DIMENSION = 384  # of the offline embedder and of the small sentence-transformers
 LOCK = 4_702_111_234_905_311  # any fixed number: two migrators of one database must not run at once
-LOCK_WAIT = 1.0  # seconds for a table: whoever wants it after us waits behind us, and a recall has a second
 PAUSE = 0.5  # until the next try: those who waited go first
 SCRIPTS = Path(__file__).parent / "migrations"
 
-_IN_USE = "`SELECT * FROM pg_stat_activity WHERE state <> 'idle'` shows it; end it, or run `aftermind migrate` later."
+_IN_USE = (
+    "`SELECT pid, xact_start, state, query FROM pg_stat_activity ORDER BY xact_start` shows it first; end it, or run "
+    "`aftermind migrate` later."
+)
+# Whoever wants a table after us waits behind us, and a recall has a second. But only after `deadlock_timeout` (1 s)
+# does Postgres send an autovacuum away that is in our way.
+_LOCK_WAIT = text(
+    """
+    SELECT set_config('lock_timeout', CAST(CAST(setting AS int) + 200 AS text), false)
+    FROM pg_settings WHERE name = 'deadlock_timeout'
+    """
+)
 _PREPARE = (
     "CREATE EXTENSION IF NOT EXISTS vector",
     f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}",
@@ -45,9 +55,9 @@ async def apply(
     Safe to repeat and to run at several places at once: the second waits for the first. A new database gets vectors of
     `dimension` (default 384); one that exists raises `DimensionMismatch` where it has another one.
 
-    A table that somebody else's transaction keeps is tried for again, for `patience` seconds, and nobody waits behind
-    it for longer than a second. Then, and where the database does not answer, raises `StoreUnavailable`; what was
-    migrated stays so.
+    A table that somebody else's transaction keeps is waited for little more than a second at a time, since others wait
+    behind us, and for `patience` seconds in all. Then, and where the database does not answer, raises
+    `StoreUnavailable`; what was migrated stays so.
     """
     engine = create_async_engine(
         "postgresql+asyncpg://", async_creator=lambda: asyncpg.connect(url, timeout=10), poolclass=NullPool
@@ -56,7 +66,7 @@ async def apply(
         with translated("migrate"):
             async with engine.connect() as connection:
                 await connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": LOCK})  # until it is closed
-                return await _tried(connection, dimension, embedder, language, until=time.monotonic() + patience)
+                return await _tried(connection, dimension, embedder, language, patience)
     finally:
         await engine.dispose()
 
@@ -99,17 +109,19 @@ async def check(
 
 
 async def _tried(
-    connection: AsyncConnection, dimension: int | None, embedder: str | None, language: str, *, until: float
+    connection: AsyncConnection, dimension: int | None, embedder: str | None, language: str, patience: float
 ) -> str:
-    await connection.execute(text(f"SET lock_timeout = {round(LOCK_WAIT * 1000)}"))
+    await connection.execute(_LOCK_WAIT)
     await connection.commit()
+    refused_at: float | None = None
     while True:
         try:
             return await _migrated(connection, dimension, embedder, language)
         except DBAPIError as exc:
             if not isinstance(driver_error(exc), LockNotAvailableError):
                 raise
-            if time.monotonic() > until:
+            refused_at = refused_at or time.monotonic()
+            if time.monotonic() - refused_at >= patience:
                 why = "a table is in use by a transaction that does not end"
                 raise errors.StoreUnavailable("migrate", why, _IN_USE) from exc
         await connection.rollback()

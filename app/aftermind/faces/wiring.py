@@ -1,5 +1,6 @@
 """How a `Memory` is put together from addresses and settings. Nothing here connects."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
@@ -173,6 +174,12 @@ def _of_postgres(
     trail = Trail(audit_keys(settings.audit_key, settings.state_dir), witnesses(settings.state_dir, link, keys))
     ways = Ways(settings, _publishers(settings, where, link, db, ledger), _accepted_by(db, ledger))
     vectors = _vectors(settings, embedder, link, keys)
+
+    async def check_schema() -> None:
+        # In a thread: a model of this machine is loaded to know it.
+        dimension = None if embedder is None else await asyncio.to_thread(lambda: embedder.dimension)
+        await migrate.check(db.url, dimension=dimension, allow_owner=settings.allow_owner, password_file=secret)
+
     events = EventBus(db, link, keys)
     recall = _recall(settings, embedder, reranker, store, search, routing, vectors, ways, pending)
     return Parts(
@@ -185,13 +192,7 @@ def _of_postgres(
         recall=recall,
         routing=routing,
         ways=ways,
-        check_schema=partial(
-            migrate.check,
-            db.url,
-            dimension=None if embedder is None else embedder.dimension,
-            allow_owner=settings.allow_owner,
-            password_file=secret,
-        ),
+        check_schema=check_schema,
         redis=link,
         pending=pending,
         watermarks=Watermarks(link, keys),

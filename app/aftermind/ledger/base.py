@@ -113,7 +113,7 @@ class Ledger(Protocol):
         limit: int = 1,
         ids: Sequence[JobId] | None = None,
         replays: bool = False,
-        alone: bool = True,
+        alone: bool = False,
     ) -> list[Lease]:
         """Take up to `limit` runnable jobs of a kind (of `ids` only, if given), fairest and oldest first.
 

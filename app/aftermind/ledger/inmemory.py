@@ -109,7 +109,7 @@ class InMemoryLedger:
         limit: int = 1,
         ids: Sequence[JobId] | None = None,
         replays: bool = False,
-        alone: bool = True,
+        alone: bool = False,
     ) -> list[Lease]:
         """Take up to `limit` runnable jobs of a kind, fairest and oldest first."""
         async with self._database.transaction() as tx:
@@ -133,7 +133,7 @@ class InMemoryLedger:
 
     async def last_chance_is_next(self, kind: JobKind, *, replays: bool = False) -> bool:
         """Whether the next runnable job of the kind comes only to who claims `alone`."""
-        async with self._database.transaction() as tx:
+        async with self._database.transaction(read_only=True) as tx:
             for record in _runnable(tx, kind, replays=replays):
                 if kind not in SERIAL_KINDS or not _session_is_taken(tx, record, []):
                     return is_last_chance(record.job.lost_leases, most=self._max_lost)

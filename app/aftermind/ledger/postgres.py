@@ -134,7 +134,7 @@ class PostgresLedger:
         limit: int = 1,
         ids: Sequence[JobId] | None = None,
         replays: bool = False,
-        alone: bool = True,
+        alone: bool = False,
     ) -> list[Lease]:
         """Take up to `limit` runnable jobs of a kind, fairest and oldest first."""
         wanted = Wanted(

@@ -79,7 +79,7 @@ def _claim(kind_rule: str, *, ids: bool) -> str:
         FROM picked
     ), chosen AS (
         SELECT id FROM numbered
-        WHERE lost_leases = lost AND place <= coalesce((CAST(:together AS int[]))[lost + 1], 1)
+        WHERE lost_leases = lost AND place <= (CAST(:together AS int[]))[least(lost, CAST(:most AS int) - 1) + 1]
           AND (in_session = 1 OR NOT CAST(:serial AS boolean))
     ), claimed AS (
         UPDATE aftermind.jobs AS jobs
@@ -257,6 +257,7 @@ async def claim(tx: Transaction, wanted: Wanted) -> list[Lease]:
         kind=wanted.kind.value,
         limit=wanted.limit,
         together=[together(wanted.limit, lost, most=most, alone=wanted.alone) for lost in range(most)],
+        most=most,
         worker=wanted.worker,
         lasts=wanted.lasts,
         serial=serial,

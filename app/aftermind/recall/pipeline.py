@@ -132,7 +132,7 @@ class Recall:
         run = _Run(query=query, deadline=loop.time() + self._settings.recall_budget_seconds)
         try:
             async with asyncio.timeout_at(run.deadline):
-                await self._prepare(run)
+                await self._look_first(run)
                 await self._from_a_node(run, limit)
             await self._finish(run, limit)
         except TimeoutError:
@@ -141,7 +141,7 @@ class Recall:
             await self._from_pending(run, limit, str(exc))
         return run
 
-    async def _prepare(self, run: _Run) -> None:
+    async def _look_first(self, run: _Run) -> None:
         if run.query.mode in (Mode.HYBRID, Mode.VECTOR):
             run.vector = self._vectors.known(run.query.searched)
             if run.vector is None:  # Redis first: an embedder in this process computes while it answers

@@ -130,13 +130,15 @@ class QueryVectors:
             self._paused_until = self._clock() + PAUSE_SECONDS
 
     async def _fetch(self, text: str) -> Vector:
-        assert self._embedder is not None
-        key = self._keys.question(self._embedder.name, hashlib.blake2b(text.encode(), digest_size=16).hexdigest())
+        embedder = self._embedder
+        assert embedder is not None
+        key = self._keys.question(embedder.name, hashlib.blake2b(text.encode(), digest_size=16).hexdigest())
         stored = await self._stored(key)
-        if stored is not None and len(stored) == self._embedder.dimension:
+        # In a thread: a model of this machine is loaded to know it.
+        if stored is not None and len(stored) == await asyncio.to_thread(lambda: embedder.dimension):
             return self._keep(text, stored)
         with gate.early():
-            vector = self._keep(text, (await self._embedder.embed([text]))[0])
+            vector = self._keep(text, (await embedder.embed([text]))[0])
         await self._store(key, vector)
         return vector
 

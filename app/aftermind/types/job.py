@@ -25,7 +25,7 @@ class JobKind(StrEnum):
 SUSPECTS = 8  # of a batch this part: jobs that lost a lease, any of which may be what took the worker away
 
 
-def together(limit: int, lost: int, *, most: int, alone: bool = True) -> int:
+def together(limit: int, lost: int, *, most: int, alone: bool) -> int:
     """How many jobs come together, of batches of `limit`, that lost so many leases of the `most` that bury them.
 
     After the first a part of a batch, so that what one killed worker held is not worked off one by one. The last time
@@ -43,7 +43,7 @@ def is_last_chance(lost: int, *, most: int) -> bool:
 
     It must have its process to itself then: beside another job, whichever of the two killed it, both would be buried.
     """
-    return 0 < lost == most - 1
+    return 0 < lost >= most - 1
 
 
 SERIAL_KINDS = frozenset({JobKind.EXTRACT, JobKind.SUMMARISE, JobKind.PROFILE})  # one running job a session

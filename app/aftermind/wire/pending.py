@@ -6,7 +6,7 @@ from uuid import UUID
 
 from aftermind import errors
 from aftermind.types import Episode, JobId, LeaseToken, Scope, Turn, Watermark
-from aftermind.types.job import together
+from aftermind.types.job import is_last_chance, together
 from aftermind.wire.channel import UnknownScriptError
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.epoch import Epoch
@@ -53,7 +53,7 @@ class Pending:
 
     def __init__(self, link: RedisLink, keys: Keys) -> None:
         self._link, self._keys = link, keys
-        names = ("accept", "claim", "heartbeat", "release", "settle", "read", "forget", "backlog")
+        names = ("accept", "claim", "heartbeat", "release", "settle", "read", "forget", "backlog", "next")
         self._scripts = {name: Script(name, keys) for name in names}
         self._packed_head: tuple[tuple[PendingLimits, int], bytes] | None = None
 
@@ -145,14 +145,14 @@ class Pending:
         turns: int,
         size_bytes: int,
         max_lost: int,
-        alone: bool = True,
+        alone: bool = False,
     ) -> list[ClaimedTurn]:
         """Take up to so many turns and bytes: namespaces in turn, owners in turn within each, an owner's oldest first.
 
         Counts the attempt now. Turns that lost a lease come with others that lost as many, and fewer of them
         (`types.job.together`); those on their last chance only to who runs nothing beside them and so asks `alone`:
-        others get nothing while one is next, though `backlog()` has it as runnable. By `SCRIPT_TURNS` in a call: one
-        that fails behind others leaves it at those.
+        others get nothing while one is next (`last_chance_is_next`). By `SCRIPT_TURNS` in a call: one that fails
+        behind others leaves it at those.
         """
         claimed: list[ClaimedTurn] = []
         head = (str(token), worker, _ms(for_))
@@ -170,6 +170,10 @@ class Pending:
             if len(answers) < some or claimed[0].lost_leases:
                 break
         return claimed
+
+    async def last_chance_is_next(self, *, max_lost: int) -> bool:
+        """Whether the next turn comes only to who claims `alone`."""
+        return is_last_chance(int(await self._scripts["next"](self._link)), most=max_lost)
 
     async def heartbeat(self, ids: Sequence[JobId], *, token: LeaseToken, for_: timedelta) -> frozenset[JobId]:
         """Renew the leases; the jobs that the token still holds."""

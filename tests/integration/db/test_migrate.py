@@ -96,6 +96,7 @@ async def test_while_a_table_is_in_use_nobody_waits_behind_the_migrator_for_long
     await migrate.apply(empty)
     psql(empty, "DROP POLICY tenant ON aftermind.users")  # to be made again, which needs the table alone
     keeper, reader = await asyncpg.connect(empty), await asyncpg.connect(empty)
+    migrating: asyncio.Task[str] | None = None
     waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'aftermind.users'::regclass AND NOT granted)"
     users = "SELECT count(*) FROM aftermind.users"
     try:
@@ -112,6 +113,8 @@ async def test_while_a_table_is_in_use_nobody_waits_behind_the_migrator_for_long
 
         assert await migrating == HEAD
     finally:
+        if migrating is not None:
+            migrating.cancel()
         await keeper.close()
         await reader.close()
     assert psql(empty, "SELECT count(*) FROM pg_policies WHERE tablename = 'users' AND policyname = 'tenant'") == "1"

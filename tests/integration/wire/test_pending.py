@@ -274,12 +274,15 @@ async def test_turns_whose_lease_ran_out_come_few_at_once_and_the_last_time_alon
 
 async def test_a_turn_on_its_last_chance_comes_only_to_who_runs_nothing_beside_it(pending: Pending) -> None:
     turn = turn_of("alice")
+    assert not await pending.last_chance_is_next(max_lost=3)
     await accept(pending, turn)
+    assert not await pending.last_chance_is_next(max_lost=3)
     await lose(pending, 2)
 
     assert await claim(pending, alone=False) == []
-    assert (await pending.backlog()).runnable == 1
+    assert await pending.last_chance_is_next(max_lost=3)
     assert [(each.job_id, each.lost_leases) for each in await claim(pending)] == [(turn.job_id, 2)]
+    assert not await pending.last_chance_is_next(max_lost=3)
 
 
 async def test_a_turn_that_took_three_workers_comes_as_poison_with_its_payload_whole(pending: Pending) -> None:

@@ -53,7 +53,7 @@ while #claimed < most_turns do
   local lost = tonumber(turn[3] or 0)
   local size = #turn[1]
   local most_such = lost > 0 and tonumber(ARGV[7 + lost] or 1) or most_turns
-  if already > 0 and lost > 0 or kind and lost ~= kind or most_such == 0 then break end
+  if (already > 0 and lost > 0) or (kind and lost ~= kind) or most_such == 0 then break end
   if already + #claimed > 0 and bytes + size > most_bytes then break end
 
   serve(following)
