@@ -1,0 +1,35 @@
+"""`aftermind recall`, where a person waits for the answer."""
+
+import asyncio
+import subprocess
+import sys
+
+from aftermind import Memory
+from tests.support.scripted_openai import scripted_openai
+from tests.support.servers import Database
+from tests.support.workers import environment
+
+
+async def test_a_command_waits_for_the_vector_of_its_question(database: Database, redis_url: str) -> None:
+    async with Memory(database.url, broker=redis_url) as memory:
+        await memory.remember("I moved to Oslo.", user_id="ann")
+    with scripted_openai() as model:
+        asked = {
+            "AFTERMIND_EMBEDDER": "openai:text-embedding-3-small",
+            "AFTERMIND_EMBEDDING_DIMENSION": "384",
+            "OPENAI_API_KEY": "k",
+            "OPENAI_BASE_URL": model.url,
+        }
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-m", "aftermind.cli", "recall", "When did I move to Oslo?", "--user", "ann"],
+            env=environment(database.url, redis_url, **asked),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    assert done.returncode == 0, done.stderr
+    assert "I moved to Oslo." in done.stdout
+    assert "degraded" not in done.stderr
