@@ -62,8 +62,10 @@ async def _pending_batch(worker: Worker, pending: Pending, *, alone: bool) -> tu
     ids = [turn.job_id for turn in claimed]
 
     async def renew() -> bool:
-        # What is settled needs no lease: by the work itself, which tells of it now, or by another, whose store it was.
-        return bool(await pending.heartbeat(ids, token=token, for_=lasts)) or await pending.is_settled(ids[0])
+        if await pending.heartbeat(ids, token=token, for_=lasts):
+            return True
+        job = await runtime.ledger.job(ids[0])  # the work itself may have stored it, and tells of it now
+        return job is not None and job.state is JobState.DONE
 
     try:
         return await while_held(

@@ -180,10 +180,6 @@ class Pending:
         held = await self._scripts["heartbeat"](self._link, str(token), _ms(for_), *map(str, ids))
         return frozenset(JobId(UUID(job.decode())) for job in held)
 
-    async def is_settled(self, job_id: JobId) -> bool:
-        """Whether the turn is pending no more: stored, buried or forgotten, by whomever."""
-        return int(await self._link.call("EXISTS", self._keys.turn(job_id))) == 0
-
     async def release(
         self, ids: Sequence[JobId], *, token: LeaseToken, after: timedelta = timedelta(0), counts: bool = False
     ) -> int:
