@@ -39,11 +39,12 @@ isolation: setup ## 10,000 random calls of two tenants over the whole public fac
 schema: setup    ## Schemathesis over the HTTP API, 200 requests an operation (10 minutes)
 	@SCHEMA_EXAMPLES=200 $(BIN)/python -m pytest --timeout 900 --numprocesses 2 tests/integration/web/test_schema.py
 
-lint: setup      ## ruff, mypy strict, import contracts
+lint: setup      ## ruff, mypy strict, import contracts; reports long files
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@git ls-files '*.py' | xargs wc -l | awk '$$2 != "total" && $$1 > 300 {print "long file:", $$1, $$2}' | sort -k3nr
 
 docs: setup      ## the documentation as a site in site/, strictly: a dead link fails
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
