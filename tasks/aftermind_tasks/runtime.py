@@ -57,6 +57,8 @@ class SystemClock:
 class Bus(Protocol):
     """Where events are kept and told; see `aftermind.events.bus.EventBus`."""
 
+    unreadable: int  # rows and messages that were no event, so far
+
     async def append(self, tx: Transaction, events: Sequence[MemoryEvent]) -> list[MemoryEvent]:
         """Keep events in the effect's transaction; the same with their cursors."""
 

@@ -15,7 +15,7 @@ from aftermind.events.local import LocalBus
 from aftermind.events.types import MemoryGap
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.keys import Keys
-from tests.conformance.bus_contract import ALICE, BusContract, Heard, Rig, completed, ids
+from tests.conformance.bus_contract import ALICE, BOB, BusContract, Heard, Rig, completed, ids
 from tests.support.servers import Database, psql
 from tests.support.waiting import wait_until
 
@@ -99,6 +99,57 @@ class TestRedisBus(BusContract):
             assert await late.bus.relay() == 0
             kept = await late.tell(completed(job_id="second"))
             assert await heard.next() == ids(kept)
+
+    async def test_a_row_of_an_unknown_kind_or_of_no_event_holds_up_no_other(
+        self, rig: Rig, database: Database, redis_url: str
+    ) -> None:
+        assert isinstance(rig.bus, EventBus)
+        odd = ['{"event": "MemoryDreamt", "at": "2030-01-01T00:00:00Z"}', "5", '{"event": ["x"]}', "null", "{}"]
+        mine = [await rig.keep(completed(), completed(BOB)) for _ in range(2)]
+        for number, event in enumerate(odd, start=100):
+            await _execute(
+                database,
+                f"INSERT INTO aftermind.events (namespace, user_id, seq, id, event) "
+                f"VALUES ('default', 'carol', {number}, 'odd-{number}', '{event}'), "
+                f"('default', repeat('x', 600), {number}, 'odd-{number}', '{event}')",
+            )
+        await _execute(database, "UPDATE aftermind.events SET created_at = created_at - interval '2 seconds'")
+
+        async with Heard(rig, after="0") as heard, Heard(rig, BOB, after="0") as other:
+            assert await rig.bus.relay() == 4 + len(odd)
+            assert await heard.next(2) == [events[0].id for events in mine]
+            assert await other.next(2) == [events[1].id for events in mine]
+
+        assert rig.bus.unreadable == 2  # those that are no object; the others are for listeners of another release
+        assert await rig.bus.relay() == 0
+
+    async def test_a_message_that_is_no_event_of_the_owner_is_dropped_and_counted(
+        self, rig: Rig, redis_url: str
+    ) -> None:
+        assert isinstance(rig.bus, EventBus)
+        forged = [
+            b"5",
+            b"\xff",
+            b"[]",
+            b'{"event": "MemoryDreamt"}',
+            b'{"event": "MemoryUpdateCompleted"}',
+            b'{"event": {}}',
+            b'{"event": "MemoryUpdateCompleted", "at": "2030-01-01T00:00:00Z", "user_id": "alice", "cursor": "x"}',
+            b'{"event": "MemoryUpdateCompleted", "at": "2030-01-01T00:00:00Z", "user_id": "bob", "cursor": "2"}',
+            b'{"event": "MemoryUpdateCompleted", "at": "2030-01-01T00:00:00Z", "user_id": 7}',
+        ]
+        link = RedisLink(redis_url, timeout=2.0, name="test")
+
+        async with Heard(rig, after="0") as heard:
+            first = await rig.tell(completed())
+            assert await heard.next() == ids(first)
+            for message in forged:
+                await link.call("PUBLISH", Keys("test:").events(ALICE), message)
+            second = await rig.tell(completed())
+            assert await heard.next() == ids(second)
+
+        assert rig.bus.unreadable == len(forged)
+        await link.close()
 
     async def test_while_redis_is_away_events_come_from_the_record(
         self, rig: Rig, open_bus: Callable[[str], EventBus]

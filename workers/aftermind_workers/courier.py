@@ -7,7 +7,7 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -111,6 +111,10 @@ class Courier:
         except Refusal as exc:
             metrics.WEBHOOK_POSTS.labels(outcome="refused").inc()
             self._ended.append((delivery, exc))
+        except errors.UnknownPayload as exc:  # no event: no endpoint is the worse for it, and nobody waits behind it
+            metrics.WEBHOOK_POSTS.labels(outcome="unreadable").inc()
+            log.error("event not understood", extra={"webhook": str(delivery.webhook_id), "error": str(exc)})
+            self._ended.append((delivery, None))
         except errors.InvalidSettings as exc:  # our key, not the tenant's endpoint: nobody is disabled for it
             log.error("webhook cannot be signed", extra={"webhook": str(delivery.webhook_id), "error": str(exc)})
         except Exception:  # the edge: one delivery must not end the courier; its claim runs out
@@ -148,7 +152,9 @@ class Courier:
 
 
 def message(delivery: Delivery) -> bytes:
-    """What is posted: the kind, when it happened, and the event with its cursor."""
+    """What is posted: the kind, when it happened, and the event with its cursor. Raises `UnknownPayload`."""
+    if not isinstance(delivery.event, Mapping):
+        raise errors.UnknownPayload("event", type(delivery.event).__name__)
     event = {**delivery.event, "cursor": str(delivery.seq)}
     return orjson.dumps({"type": event.get("event"), "timestamp": event.get("at"), "data": event})
 

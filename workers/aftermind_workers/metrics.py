@@ -42,7 +42,12 @@ MODEL_COST = Counter(
 )
 RSS = Gauge("aftermind_worker_rss_bytes", "Resident memory of the worker.", multiprocess_mode="liveall")
 RUNG_AGAIN = Counter("aftermind_rung_again", "Bells that the reconciler rang for what nobody held.", ["queue"])
-WEBHOOK_POSTS = Counter("aftermind_webhook_posts", "Events posted to webhooks: taken, or refused.", ["outcome"])
+WEBHOOK_POSTS = Counter(
+    "aftermind_webhook_posts", "Events posted to webhooks: taken, refused, or unreadable.", ["outcome"]
+)
+EVENTS_UNREADABLE = Counter(
+    "aftermind_events_unreadable", "Rows of the record that were no event, and were passed over."
+)
 LEASES_EXPIRED = Counter("aftermind_leases_expired", "Leases that ran out without a word from their worker.")
 
 

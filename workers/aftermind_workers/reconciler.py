@@ -124,7 +124,11 @@ class Reconciler:
         return 0 if is_fresh else pending.runnable
 
     async def _relay(self) -> None:
-        await self.runtime.events.relay()
+        before = self.runtime.events.unreadable
+        try:
+            await self.runtime.events.relay()
+        finally:
+            metrics.EVENTS_UNREADABLE.inc(self.runtime.events.unreadable - before)
 
 
 async def run(

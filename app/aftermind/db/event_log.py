@@ -52,11 +52,13 @@ _APPEND = text(
       AND (hooks.events = '{}' OR kept.event ->> 'event' = ANY(hooks.events))
     """
 )
-# `events_unpublished`; one relay at a time, and not what its own worker is publishing at this moment.
+# `events_unpublished`; one relay at a time, and not what its own worker is publishing at this moment. Nor a row whose
+# owner is no scope, which no listener can ask for: reading it would fail for all that are read with it.
 _UNPUBLISHED = text(
     """
     SELECT namespace, user_id, seq, id, event::text AS event FROM aftermind.events
     WHERE published_at IS NULL AND created_at < now() - CAST(:age AS interval)
+      AND octet_length(namespace) BETWEEN 1 AND 512 AND octet_length(user_id) <= 512
     ORDER BY created_at, seq LIMIT :limit
     """
 )

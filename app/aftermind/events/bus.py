@@ -6,8 +6,8 @@ record from there, and a number that it has seen already is dropped.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -41,6 +41,7 @@ class EventBus:
         self._database, self._link, self._keys = database, link, keys
         self._listeners = Listeners(link)
         self._marking = Marking(database, after=mark_after)
+        self.unreadable = 0  # rows and messages that were no event
 
     async def append(self, tx: Transaction, events: Sequence[MemoryEvent]) -> list[MemoryEvent]:
         """Keep events in the effect's transaction; the same with their cursors, to be told after the commit."""
@@ -56,12 +57,18 @@ class EventBus:
         await self._marking.note(await self._told(events, watermark))
 
     async def relay(self, *, limit: int = PAGE) -> int:
-        """Tell what nobody told; how many. Called by the reconciler."""
+        """Publish what its worker did not; how many rows were handled. Called by the reconciler.
+
+        A row is passed on as it is: an event of a kind that only a later release has reaches that release's listeners.
+        One that is no event at all is marked and counted in `unreadable`, and holds up no other.
+        """
         async with self._database.transaction(read_only=True) as tx:
             rows = await event_log.unpublished(tx, older_than=RELAY_AGE, limit=limit)
         if rows:
             watermark = await self._database.watermark()  # after the read, so that it covers what was read
-            await self._marking.mark(await self._told([_event(row) for row in rows], watermark))
+            mark = None if watermark is None else watermark.encode()
+            await asyncio.gather(*(self._pass_on(row, mark) for row in rows))
+            await self._marking.mark(rows)
         return len(rows)
 
     async def prune(self, *, older_than: timedelta, limit: int) -> int:
@@ -87,7 +94,7 @@ class EventBus:
                     async for event in self._record(owner, seen):
                         seen = int(event.cursor or seen)
                         yield event
-                told, is_behind = await self._next(listener, seen)
+                told, is_behind = await self._next(listener, owner, seen)
                 if told is not None:
                     seen = seen if told.cursor is None else int(told.cursor)
                     yield told
@@ -135,21 +142,25 @@ class EventBus:
                 rows = await event_log.after(tx, owner, seen, limit=PAGE)
             mark = (await self._database.watermark()) if rows else None
             for row in rows:
-                with suppress(errors.UnknownPayload):  # of a later release: passed over
-                    yield replace(_event(row), watermark=None if mark is None else mark.encode())
+                try:
+                    event = _event(row)
+                except errors.UnknownPayload as exc:  # of a later release, or no event: passed over
+                    self._skipped(owner, exc)
+                else:
+                    yield replace(event, watermark=None if mark is None else mark.encode())
                 seen = row.cursor or seen
             if len(rows) < PAGE:
                 return
 
-    async def _next(self, listener: Listener, seen: int) -> tuple[MemoryEvent | None, bool]:
+    async def _next(self, listener: Listener, owner: Scope, seen: int) -> tuple[MemoryEvent | None, bool]:
         """The next event that was told; or that the record has to be read, because something was missed."""
         told = await listener.next(LOOK_SECONDS)
         if told is None:
             return None, listener.is_deaf
         try:
-            event = from_json(orjson.loads(told))
-        except (errors.UnknownPayload, orjson.JSONDecodeError, KeyError, ValueError):
-            log.warning("event not understood")
+            event = _heard(told, owner)
+        except errors.UnknownPayload as exc:
+            self._skipped(owner, exc)
             return None, False
         number = None if event.cursor is None else int(event.cursor)
         if number is not None and number <= seen:
@@ -165,6 +176,17 @@ class EventBus:
         await asyncio.gather(*(self._tell(event) for event in told))
         return [_row(event) for event in told if event.cursor is not None]
 
+    async def _pass_on(self, row: EventRow, watermark: str | None) -> None:
+        if not isinstance(row.event, Mapping):
+            self._skipped(row.owner, errors.UnknownPayload("event", type(row.event).__name__))
+            return
+        event = {**row.event, "cursor": str(row.cursor), "watermark": watermark}
+        await self._link.call("PUBLISH", self._keys.events(row.owner), orjson.dumps(event))
+
+    def _skipped(self, owner: Scope, exc: errors.UnknownPayload) -> None:
+        self.unreadable += 1
+        log.warning("event not understood", extra={"namespace": owner.namespace, "error": str(exc)})
+
     async def _tell(self, event: MemoryEvent) -> None:
         await self._link.call("PUBLISH", self._keys.events(event.scope.owner), orjson.dumps(event.to_json()))
 
@@ -174,4 +196,15 @@ def _row(event: MemoryEvent) -> EventRow:
 
 
 def _event(row: EventRow) -> MemoryEvent:
-    return replace(from_json(dict(row.event)), cursor=str(row.cursor))
+    return replace(from_json(row.event), cursor=str(row.cursor))
+
+
+def _heard(message: bytes, owner: Scope) -> MemoryEvent:
+    """A message of the owner's channel as an event. Raises `UnknownPayload` for anything else than one of theirs."""
+    try:
+        event = from_json(orjson.loads(message))
+    except orjson.JSONDecodeError as exc:
+        raise errors.UnknownPayload("event", "none: it is not JSON") from exc
+    if event.scope.owner != owner:
+        raise errors.UnknownPayload("event", f"{event.event} of another owner")
+    return event

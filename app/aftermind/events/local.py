@@ -19,6 +19,8 @@ MOST_WAITING = 1_000
 class LocalBus:
     """Events of a `MemoryDatabase`, as `EventBus` has them of Postgres and Redis."""
 
+    unreadable = 0  # events never leave this process, so none can be
+
     def __init__(self, database: MemoryDatabase) -> None:
         self._database = database
         self._listeners: dict[Scope, set[tuple[asyncio.AbstractEventLoop, asyncio.Queue[MemoryEvent]]]] = {}

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from uuid6 import uuid7
 
 from aftermind import errors
-from aftermind.types.scope import Scope
+from aftermind.types.scope import FIELDS, Scope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,12 +131,22 @@ KEPT = tuple(
 )
 
 
-def from_json(data: dict[str, Any]) -> MemoryEvent:  # Any: JSON as it arrives
-    """The event that `to_json` wrote. A later release's fields are dropped; an unknown event raises UnknownPayload."""
-    kind = KINDS.get(data.get("event", ""))
+def from_json(data: Any) -> MemoryEvent:  # Any: JSON as it arrives, whoever wrote it
+    """The event that `to_json` wrote. A later release's fields are dropped.
+
+    Raises `UnknownPayload` for a kind that this release does not have, and for anything that is no event.
+    """
+    name = data.get("event") if isinstance(data, dict) else None
+    kind = KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
-        raise errors.UnknownPayload("event", data.get("event"))
-    scope = Scope(**{k: data[k] for k in ("namespace", "user_id", "session_id", "agent_id") if data.get(k) is not None})
+        raise errors.UnknownPayload("event", name if isinstance(name, str) else type(data).__name__)
     known = {f.name for f in fields(kind)} - {"scope", "at"}
     values = {name: value for name, value in data.items() if name in known}
-    return kind(scope=scope, at=datetime.fromisoformat(data["at"]), **values)
+    try:
+        labels = {name: data[name] for name in FIELDS if data.get(name) is not None}
+        event = kind(scope=Scope(**labels), at=datetime.fromisoformat(data["at"]), **values)
+        if event.cursor is not None:
+            int(event.cursor)
+    except (KeyError, TypeError, ValueError, errors.InvalidInput) as exc:
+        raise errors.UnknownPayload("event", f"{name} ({type(exc).__name__})") from exc
+    return event

@@ -160,6 +160,26 @@ async def test_a_secret_is_told_once_and_lies_sealed(
     assert made.secret[6:].encode().hex() not in dump
 
 
+async def test_a_row_that_is_no_event_is_dropped_and_holds_up_no_delivery(
+    open_posting: Callable[..., Posting], endpoint: Receiver, database: Database
+) -> None:
+    posting = open_posting()
+    made = await posting.add(endpoint)
+    psql(
+        database.url,
+        "INSERT INTO aftermind.events (namespace, user_id, seq, id, event) VALUES ('default', 'carol', 9, 'odd', '5')",
+        "INSERT INTO aftermind.webhook_deliveries (namespace, user_id, seq, webhook_id) "
+        f"VALUES ('default', 'carol', 9, '{made.webhook.id}')",
+    )
+    (kept,) = await posting.happens(completed())
+    await posting.courier()
+
+    await wait_until(lambda: endpoint.taken, description="the event is posted")
+    await wait_until(lambda: posting.undelivered() == 0, description="nothing is left")
+
+    assert [post.headers["webhook-id"] for post in endpoint.posts] == [kept.id]
+
+
 async def test_what_is_not_taken_is_posted_again_with_the_same_id(
     open_posting: Callable[..., Posting], endpoint: Receiver
 ) -> None:
