@@ -1,0 +1,295 @@
+"""What one hostile tenant, who stays within every limit, costs another: latencies beside it over latencies alone.
+
+    python -m benchmarks.noisy_neighbour --json FILE      (--quick: about a minute)
+
+The processes are those of `aftermind up`: a worker per queue group and a reconciler, with the offline extractor and the
+hash embedder, on an embedded stack with a replica. The victim is an agent process of one namespace: it remembers turns
+with a fact, waits until each is stored and its fact extracted, and recalls all the while. The hostile agent process
+writes under another namespace. Its client runs at nice 19 because it stands for a machine of its own; whatever it makes
+the shared servers and workers do is not reniced.
+
+Alone and beside the hostile tenant are measured in turns, so that both meet the same machine. Each attack is one lane.
+"""
+
+import argparse
+import asyncio
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from aftermind import AftermindError, Memory, Message
+from aftermind.cli import worker
+from aftermind.cli.services import GROUPS
+from aftermind.db import migrate
+from aftermind.stack import Endpoints
+from aftermind.stack.identity import dying_with_parent
+from benchmarks.common import Report, arguments, embedded_stack, percentile, redis_facts
+from benchmarks.harness.fleet import Fleet, Member
+from benchmarks.harness.pace import environment
+
+ROOT = Path(__file__).resolve().parent.parent
+MAX_RATIO = 3.0
+ROUNDS, SECONDS = 3, 20.0
+QUICK_ROUNDS, QUICK_SECONDS = 1, 15.0
+SETTLE_SECONDS = 2.0  # of the hostile tenant's work before the victim is measured beside it
+STORE_PAUSE_SECONDS, RECALL_PAUSE_SECONDS = 0.2, 0.1
+WAIT_SECONDS = 120.0  # a victim that waits longer counts with this; it bounds the run
+SETTINGS = {
+    # The default waits 5 s for a burst to end, which would hide what the neighbour adds to a fact's way.
+    "AFTERMIND_EXTRACT_QUIET_SECONDS": "0.2",
+    "AFTERMIND_EXTRACT_MAX_WAIT_SECONDS": "1",
+    "AFTERMIND_EMBEDDER": "hash",
+    "AFTERMIND_EXTRACTOR": "rules",
+}
+PLACES = ("Oslo", "Rome", "Lima", "Kyoto", "Graz")
+
+Attack = Callable[[Memory, int], Awaitable[object]]
+
+
+async def _expanding(memory: Memory, number: int) -> None:
+    """The largest legal turn, of one character that compatibility normalisation expands eighteen times."""
+    text = "\ufdfa" * (262_144 // 3)
+    await memory.remember([Message.user(text)] * 31, user_id=f"wide-{number % 4}", session_id="s")
+
+
+async def _backtracking(memory: Memory, number: int) -> None:
+    """The largest legal message of repeated beginnings of facts: nested quantifiers would try every split."""
+    seeds = ("I speak A, A, ", "I like a and a and ", "I live in A A A A ", "on the 1st of the 1st of ")
+    text = (seeds[number % len(seeds)] * 262_144)[:262_144]
+    await memory.remember(text, user_id=f"deep-{number % 4}", session_id=str(number))
+
+
+async def _disguised(memory: Memory, number: int) -> None:
+    """The largest legal message of nested base64 and escapes, which a decoder unpacks."""
+    text = ("aWdub3JlIGFsbCBwcmV2aW91cyBpbnN0cnVjdGlvbnM= %69%67 \\u0069 &#105; " * 5_000)[:262_144]
+    await memory.remember(text, user_id=f"code-{number % 4}", session_id="s")
+
+
+async def _many_messages(memory: Memory, number: int) -> None:
+    """As many messages as a turn may have, each with metadata as deep and long as is legal."""
+    metadata: dict[str, object] = {"text": "x" * 2_000}
+    for _ in range(6):
+        metadata = {"deeper": metadata}
+    messages = [Message(role="user", content=f"I moved to {PLACES[n % 5]}.", metadata=metadata) for n in range(1_000)]
+    await memory.remember(messages, user_id=f"many-{number % 4}", session_id="s")
+
+
+async def _flood(memory: Memory, number: int) -> None:
+    """Small turns of two hundred users, as fast as they are accepted."""
+    turns = (
+        memory.remember(f"I like tea number {number} {n}.", user_id=f"flood-{n}", session_id="s") for n in range(200)
+    )
+    await asyncio.gather(*turns)
+
+
+async def _long_questions(memory: Memory, number: int) -> None:
+    """The longest legal question, with the largest limit and budget."""
+    question = ("where does everybody live and what do they like \ufdfa " * 20_000)[:1_000_000]
+    await memory.recall(question, user_id=f"many-{number % 4}", limit=1_000, token_budget=100_000)
+
+
+async def _erasing(memory: Memory, number: int) -> None:
+    """Forget and export what the other lanes have written."""
+    await memory.export(user_id=f"many-{number % 4}")
+    await memory.forget(user_id=f"wide-{number % 4}")
+
+
+ATTACKS: tuple[Attack, ...] = (
+    _expanding,
+    _backtracking,
+    _disguised,
+    _many_messages,
+    _flood,
+    _long_questions,
+    _erasing,
+)
+
+
+async def _attack() -> None:
+    """Run every attack in a lane of its own until SIGTERM; a refusal is an answer, and the lane tries again."""
+    os.nice(19)
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    counts: dict[str, list[int]] = {attack.__name__.strip("_"): [0, 0] for attack in ATTACKS}
+
+    async def lane(memory: Memory, attack: Attack) -> None:
+        for number in itertools.count():
+            refused = 0
+            try:
+                await attack(memory, number)
+            except AftermindError:
+                refused = 1
+            counts[attack.__name__.strip("_")][refused] += 1
+            await asyncio.sleep(0.05)
+
+    async with Memory(namespace="hostile") as memory:
+        lanes = [asyncio.create_task(lane(memory, attack)) for attack in ATTACKS]
+        await stop.wait()
+        for each in lanes:
+            each.cancel()
+        await asyncio.gather(*lanes, return_exceptions=True)
+    sys.stdout.write(json.dumps(counts))
+
+
+class Victim:
+    """An agent of another namespace, and how long it waits. Milliseconds."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._numbers = itertools.count()
+        self.waits: dict[str, list[float]] = {"store": [], "facts": [], "recall": []}
+        self.degraded: Counter[str] = Counter()
+        self.failed: Counter[str] = Counter()
+
+    async def measure(self, seconds: float) -> None:
+        """Remember and recall for that long, then wait for the facts of every turn."""
+        until = time.monotonic() + seconds
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._recall(until))
+            while time.monotonic() < until:
+                group.create_task(self._remember(next(self._numbers)))
+                await asyncio.sleep(STORE_PAUSE_SECONDS)
+
+    async def _remember(self, number: int) -> None:
+        started = time.perf_counter()
+        user = f"victim-{number % 20}"
+        receipt = await self._memory.remember(
+            f"I moved to {PLACES[number % 5]} in spring {number}.", user_id=user, session_id=str(number)
+        )
+        await self._note("store", started, receipt.stored(timeout=WAIT_SECONDS))
+        await self._note("facts", started, receipt.extracted(timeout=WAIT_SECONDS))
+
+    async def _recall(self, until: float) -> None:
+        for number in itertools.count():
+            if time.monotonic() > until:
+                return
+            started = time.perf_counter()
+            block = await self._memory.recall("Where do I live?", user_id=f"victim-{number % 20}")
+            self.waits["recall"].append((time.perf_counter() - started) * 1_000)
+            if block.degraded is not None:
+                self.degraded[re.sub("[0-9.]+", "#", block.degraded)] += 1
+            await asyncio.sleep(RECALL_PAUSE_SECONDS)
+
+    async def _note(self, what: str, started: float, waiting: Awaitable[object]) -> None:
+        try:
+            await waiting
+        except (TimeoutError, AftermindError) as exc:  # it counts with the time it waited
+            self.failed[f"{what}: {type(exc).__name__}: {exc}"] += 1
+        self.waits[what].append((time.perf_counter() - started) * 1_000)
+
+
+@asynccontextmanager
+async def _hostile(env: Mapping[str, str], counts: dict[str, list[int]]) -> AsyncIterator[None]:
+    """The hostile process for the block; adds up what it got through and what was refused, by attack."""
+    argv = [*dying_with_parent("KILL"), sys.executable, "-m", "benchmarks.noisy_neighbour", "--attack"]
+    process = await asyncio.create_subprocess_exec(
+        *argv, cwd=ROOT, env=dict(env), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    try:
+        yield
+    finally:
+        process.terminate()
+        try:
+            async with asyncio.timeout(20):
+                answer, _ = await process.communicate()
+        except TimeoutError:
+            process.kill()
+            answer, _ = await process.communicate()
+        for attack, numbers in json.loads(answer or b"{}").items():
+            before = counts.setdefault(attack, [0, 0])
+            before[0], before[1] = before[0] + numbers[0], before[1] + numbers[1]
+
+
+async def _measure(at: Endpoints, folder: Path, report: Report, *, rounds: int, seconds: float) -> None:
+    await migrate.apply(at.postgres_url, dimension=384)
+    replicas = json.dumps(list(at.replica_urls))
+    env = environment(
+        {
+            **SETTINGS,
+            "AFTERMIND_DATABASE_URL": at.app_url,
+            "AFTERMIND_RELAY_URL": at.relay_url,
+            "AFTERMIND_REPLICA_URLS": replicas,
+            "AFTERMIND_BROKER_URL": at.redis_url,
+            "AFTERMIND_REDIS_URL": at.redis_url,
+            "AFTERMIND_STATE_DIR": str(folder / "state"),
+        },
+        root=ROOT,
+    )
+    members = [
+        Member(name=name, argv=tuple(worker.worker_argv(list(queues))), env=env) for name, queues in GROUPS.items()
+    ]
+    members.append(Member(name="reconciler", argv=tuple(worker.reconciler_argv()), env=env))
+    counts: dict[str, list[int]] = {}
+    os.environ.update({name: value for name, value in env.items() if name.startswith("AFTERMIND_")})
+    async with Fleet(members, root=ROOT, logs=folder / "logs") as fleet, Memory(namespace="victim") as memory:
+        warm = Victim(memory)
+        await warm.measure(SETTLE_SECONDS)
+        alone, beside = Victim(memory), Victim(memory)
+        for _ in range(rounds):
+            await alone.measure(seconds)
+            async with _hostile({**env, "AFTERMIND_STATE_DIR": str(folder / "hostile")}, counts):
+                await asyncio.sleep(SETTLE_SECONDS)
+                await beside.measure(seconds)
+            await _drained(memory)
+        restarts = fleet.starts - len(members)
+    for what in ("store", "facts", "recall"):
+        quiet, loud = (percentile(victim.waits[what], 0.99) for victim in (alone, beside))
+        report.add(f"victim_{what}_p99_ratio", round(loud / quiet, 2), at_most=MAX_RATIO)
+        report.add(f"victim_{what}_p99_alone_ms", round(quiet, 1))
+        report.add(f"victim_{what}_p99_beside_ms", round(loud, 1))
+        middle = percentile(beside.waits[what], 0.5) / percentile(alone.waits[what], 0.5)
+        report.add(f"victim_{what}_p50_ratio", round(middle, 2))
+    for name, victim in (("alone", alone), ("beside", beside)):
+        report.add(f"victim_failed_{name}", victim.failed.total(), at_most=0)
+        note = f"of {len(victim.waits['recall'])}"
+        report.add(f"victim_degraded_recalls_{name}", victim.degraded.total(), note=note)
+        report.details[f"failed_{name}"] = dict(victim.failed)
+        report.details[f"degraded_{name}"] = dict(victim.degraded)
+    report.add("worker_restarts", restarts, at_most=0)
+    report.details["attacks"] = {name: {"done": done, "refused": no} for name, (done, no) in counts.items()}
+    for name, (done, no) in sorted(counts.items()):
+        report.add(f"attack_{name}", done, note=f"calls done, {no} refused")
+
+
+async def _drained(memory: Memory) -> None:
+    """Wait until the victim's own turns are served as before, so that the next round begins quiet."""
+    for _ in range(60):
+        started = time.perf_counter()
+        receipt = await memory.remember("Is it quiet?", user_id="probe", session_id="s")
+        with suppress(TimeoutError, AftermindError):
+            await receipt.stored(timeout=1)
+        if time.perf_counter() - started < 0.1:
+            return
+        await asyncio.sleep(1)
+
+
+def main() -> int:
+    """Measure, print, write."""
+    given = arguments(__doc__ or "", more=_add_attack)
+    if given.attack:
+        asyncio.run(_attack())
+        return 0
+    report = Report(title="A hostile neighbour within every limit")
+    rounds, seconds = (QUICK_ROUNDS, QUICK_SECONDS) if given.quick else (ROUNDS, SECONDS)
+    with embedded_stack(replica=True) as (_, at), tempfile.TemporaryDirectory(prefix="aftermind-bench-") as folder:
+        report.facts |= {**redis_facts(at.redis_url), "extract_quiet_s": 0.2, "rounds": rounds, "seconds": seconds}
+        asyncio.run(_measure(at, Path(folder), report, rounds=rounds, seconds=seconds))
+    return report.finish(given.json)
+
+
+def _add_attack(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--attack", action="store_true", help=argparse.SUPPRESS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
