@@ -17,7 +17,7 @@ from aftermind_tasks import mining, verdicts
 from aftermind_tasks.outcomes import Done, Outcome
 from aftermind_tasks.runtime import Runtime
 
-CHARACTERS_PER_TOKEN = 3  # of the longest call; fewer than any text has on average
+MAX_TEXT_TOKENS = 8_192  # of one text: embedders cut longer ones, and none takes more
 
 
 async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outcome]:
@@ -25,6 +25,8 @@ async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outco
     if runtime.embedder is None:
         raise errors.InvalidSettings("embedder", "off", "jobs wait for vectors; set AFTERMIND_EMBEDDER again.")
     leases, waiting = await _within_budget(runtime, leases)
+    if not leases:
+        return waiting
     episodes = await _episodes(runtime, leases)
     flat = [episode for group in episodes.values() for episode in group]
     vectors: dict[EpisodeId, Vector] = {}
@@ -144,7 +146,7 @@ def _parts(episodes: Sequence[Episode], embedder: Embedder) -> Iterator[list[Epi
     part: list[Episode] = []
     size = 0
     for episode in episodes:
-        length = len(episode.content) // CHARACTERS_PER_TOKEN + 1
+        length = min(tokens.estimate(episode.content[: MAX_TEXT_TOKENS * tokens.CHARACTERS]), MAX_TEXT_TOKENS)
         if part and (len(part) >= embedder.max_batch or size + length > embedder.max_batch_tokens):
             yield part
             part, size = [], 0

@@ -29,6 +29,13 @@ from starlette.routing import Route
 TURN = re.compile(
     r'<turn n="(?P<n>\d+)" role="(?P<role>\w+)"(?: name="(?P<name>[^"]*)")?[^>]*>(?P<text>.*?)</turn>', re.S
 )
+# What strict structured outputs take of JSON schema, for every model: fine-tuned ones refuse bounds of any kind.
+STRICT_KEYWORDS = frozenset(
+    {"type", "properties", "required", "additionalProperties", "enum", "const", "items", "anyOf", "$ref", "$defs"}
+    | {"description", "title"}
+)
+MAX_EMBEDDED_TOKENS = 8_192  # of one text
+MAX_REQUEST_TOKENS = 300_000  # of all texts of one call
 FAULTS = ("429", "500", "garbage", "truncated", "schema", "silence", "refusal", "huge")
 
 
@@ -100,6 +107,9 @@ class Server:
         if (refused := await self._fault(request, draws=self.script.embedding_faults)) is not None:
             return refused
         texts = body["input"] if isinstance(body["input"], list) else [body["input"]]
+        sizes = [token_count(text) for text in texts]
+        if max(sizes) > MAX_EMBEDDED_TOKENS or sum(sizes) > MAX_REQUEST_TOKENS:
+            return refusal(400, "context_length_exceeded")
         size = body.get("dimensions") or 1536
         rows = [
             {
@@ -116,7 +126,10 @@ class Server:
 
     async def chat(self, request: Request) -> Response:
         body = await request.json()
-        schema = (body.get("response_format") or {}).get("json_schema", {}).get("name")
+        wanted = (body.get("response_format") or {}).get("json_schema", {})
+        schema = wanted.get("name")
+        if schema and not is_strict(wanted["schema"]):
+            return refusal(400, "invalid_json_schema")
         self.calls.count(self.calls.by_kind, schema or "chat")
         if (refused := await self._fault(request, draws=True)) is not None:
             return refused
@@ -180,6 +193,26 @@ class Server:
             if drawn < edge:
                 return kind
         return "ok"
+
+
+def is_strict(schema: Any) -> bool:
+    """Whether a schema is of the subset that strict structured outputs take."""
+    if not isinstance(schema, dict):
+        return True
+    if not schema.keys() <= STRICT_KEYWORDS:
+        return False
+    if schema.get("type") == "object":
+        names = schema.get("properties", {}).keys()
+        if schema.get("additionalProperties") is not False or set(schema.get("required", ())) != set(names):
+            return False
+    named = [*schema.get("properties", {}).values(), *schema.get("$defs", {}).values()]
+    return all(is_strict(each) for each in (*named, *schema.get("anyOf", ()), schema.get("items")))
+
+
+def token_count(text: str) -> int:
+    """Tokens as a byte-pair tokenizer of 100,000 entries counts them: two for a CJK character, four letters else."""
+    wide = sum(ord(each) > 0x2E80 for each in text)
+    return 2 * wide + (len(text) - wide) // 4 + 1
 
 
 def bad_answer(kind: str) -> Response:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -10,6 +10,35 @@ from aftermind.llm.base import TurnText
 from aftermind.llm.trust import suspicion
 from aftermind.types import Cardinality, EpisodeId
 from aftermind.types.claim import Claim, Operation
+
+# What strict structured outputs take, for every model; fine-tuned models refuse bounds such as maxLength or minimum.
+STRICT_KEYWORDS = frozenset(
+    {"type", "properties", "required", "additionalProperties", "enum", "const", "items", "anyOf", "$ref", "$defs"}
+    | {"description"}
+)
+
+
+def strict_schema(model: type[BaseModel]) -> dict[str, Any]:  # Any: JSON
+    """The model's JSON schema without the keywords that strict structured outputs refuse.
+
+    The bounds that are left out here are checked when the answer is parsed.
+    """
+    return _strict(model.model_json_schema())
+
+
+def _strict(schema: Any) -> Any:  # Any: JSON of any shape
+    if isinstance(schema, list):
+        return [_strict(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found: dict[str, Any] = {}
+    for keyword in STRICT_KEYWORDS & schema.keys():
+        value = schema[keyword]
+        if keyword in ("properties", "$defs"):
+            found[keyword] = {name: _strict(each) for name, each in value.items()}
+        else:
+            found[keyword] = value if keyword in ("enum", "const", "required") else _strict(value)
+    return {keyword: found[keyword] for keyword in schema if keyword in found}
 
 
 class Answer(BaseModel):

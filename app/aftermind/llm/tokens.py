@@ -27,6 +27,7 @@ _RUNS = (b"Aaaa", b"Aaa", b"Aa", b"aaaa", b"aaa", b"aa", b"000", b"00")
 # No word of a vocabulary: keys, hashes, base64. Their characters are counted once more, each by itself.
 _JUNK = re.compile(r"[b-df-hj-np-tv-xzB-DF-HJ-NP-TV-XZ0-9]{5,}")
 _JUNK_KINDS = "".join("." if _JUNK.match(chr(code) * 5) else " " for code in range(128)).encode().ljust(256)
+CHARACTERS = 4  # of a token in running text
 
 
 def count(text: str) -> int:
@@ -53,6 +54,18 @@ def estimate(text: str) -> int:
     junk = sum(map(len, _JUNK.findall(text))) if b"....." in sent.translate(_JUNK_KINDS) else 0
     pieces = _ascii_pieces(text, sent) if text.isascii() else len(_PIECES.findall(text))
     return pieces + len(sent) - len(text) + junk + bool(text)
+
+
+def cut(text: str, most: int) -> str:
+    """The longest beginning of a text with at most `most` tokens by the estimate, so certainly by a tokenizer."""
+    head = text[: most * CHARACTERS]
+    if len(head) * 4 <= most or estimate(head) <= most:  # a character has at most four bytes, a byte is one token
+        return head
+    low, high = 0, len(head)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if estimate(head[:middle]) <= most else (low, middle - 1)
+    return head[:low]
 
 
 def _ascii_pieces(text: str, sent: bytes) -> int:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from aftermind import errors
-from aftermind.types import Cardinality, JobKind, LearnedState
+from aftermind.types import Cardinality, JobKind, JobState, LearnedState
 from tests.support.learning import Learning
 from tests.support.scripted_openai import ScriptedOpenAI
 
@@ -71,6 +71,22 @@ async def test_a_namespace_over_its_budget_waits_and_says_so_and_nobody_waits_wi
     assert first.state is other.state is LearnedState.FACTS
     assert {each.state for each in rest} == {LearnedState.WAITING}
     assert all(each.reason and "budget" in each.reason for each in rest)
+
+
+async def test_vectors_wait_for_a_budget_of_dollars_and_use_no_attempt(
+    opened: Opened, provider: ScriptedOpenAI, user: str
+) -> None:
+    embedder = {"embedder": "openai:text-embedding-3-small", "embedding_dimension": 384}
+    async with opened(**embedder, namespace_usd_per_day=1e-12) as learnt:
+        await learnt.learn(user, ["I like tea."])
+
+        await learnt.learn(user, ["I like coffee."])
+        waiting = [job for job in await learnt.ledger.jobs(kinds=[JobKind.EMBED]) if job.state is not JobState.DONE]
+        attempts = [await learnt.ledger.attempts(job.id) for job in waiting]
+
+    assert [job.state for job in waiting] == [JobState.QUEUED]
+    assert waiting[0].attempts == 0
+    assert [each.outcome for each in attempts[0]] == ["snoozed"]
 
 
 async def test_each_turn_says_what_came_of_it(opened: Opened, provider: ScriptedOpenAI, user: str) -> None:

@@ -1,6 +1,7 @@
 """The OpenAI adapter against a server that speaks the protocol: answers, and every way in which there is none."""
 
 import asyncio
+import json
 import subprocess
 import sys
 import time
@@ -11,13 +12,14 @@ from uuid import uuid4
 import pytest
 
 from aftermind import errors
+from aftermind.llm import schemas
 from aftermind.llm.base import ChatReply, ExtractionRequest, ToolCall, TurnText
 from aftermind.llm.openai.chat import OpenAIChat
 from aftermind.llm.openai.client import Client
 from aftermind.llm.openai.embeddings import OpenAIEmbedder
 from aftermind.llm.openai.mining import OpenAIExtractor, OpenAIProfiler, OpenAISummariser
 from aftermind.types import EpisodeId, Role
-from tests.support.scripted_openai import ScriptedOpenAI
+from tests.support.scripted_openai import ScriptedOpenAI, is_strict
 
 MODEL = "gpt-5-mini"
 SAID_AT = datetime(2024, 6, 12, 15, tzinfo=UTC)
@@ -291,3 +293,30 @@ async def test_the_first_call_of_a_process_does_not_hold_its_loop_up(provider: S
     ran = await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, check=True)
 
     assert float(ran.stdout) < 0.25
+
+
+# What the provider's limits are
+
+
+@pytest.mark.parametrize("letters", ["\u6f22\u5b57", "\u3053\u3093\u306b", "word ", "\U0001f600", "x9Z"])
+async def test_a_text_of_any_script_is_cut_to_what_the_endpoint_takes(client: Client, letters: str) -> None:
+    text = letters * (24_000 // len(letters) + 1)
+
+    rows = await OpenAIEmbedder(client, "text-embedding-3-small", dimension=8).embed([text, "short"])
+
+    assert rows.shape == (2, 8)
+
+
+@pytest.mark.parametrize("answer", [schemas.AnsweredExtraction, schemas.AnsweredSummary, schemas.AnsweredProfile])
+def test_every_schema_is_of_the_strict_subset(answer: type[schemas.Answer]) -> None:
+    assert is_strict(schemas.strict_schema(answer))
+    assert "maxLength" in json.dumps(answer.model_json_schema())
+
+
+async def test_an_answer_beyond_its_bounds_is_refused_after_it_was_parsed(
+    client: Client, provider: ScriptedOpenAI
+) -> None:
+    provider.script.summary = "long " * 2_000
+
+    with pytest.raises(errors.BadModelAnswer, match="string_too_long"):
+        await OpenAISummariser(client, MODEL).summarise(None, [turn("Hello.")])

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from aftermind import errors
+from aftermind.llm import tokens
 from aftermind.llm.base import Vectors
 from aftermind.llm.openai.client import PRICES, Client
 
 DIMENSIONS = {"text-embedding-3-small": 1536, "text-embedding-3-large": 3072, "text-embedding-ada-002": 1536}
 MAX_TOKENS = 8_000  # of one text; the endpoint refuses more than 8,192, so the end of a longer one is left out
-_CHARACTERS = MAX_TOKENS * 3  # a text of so many characters has fewer tokens than that in any but the rarest scripts
 
 
 class OpenAIEmbedder:
@@ -34,8 +34,8 @@ class OpenAIEmbedder:
         """One row a text, of unit length. Raises the model errors of `aftermind.errors`."""
         if not texts:
             return np.zeros((0, self.dimension), dtype=np.float32)
-        given = [text[:_CHARACTERS] or " " for text in texts]  # the endpoint refuses an empty text
-        async with self._client.call(self._model, tokens=sum(map(len, given)) // 4) as sdk:
+        given = [tokens.cut(text, MAX_TOKENS) or " " for text in texts]  # the endpoint refuses an empty text
+        async with self._client.call(self._model, tokens=sum(map(tokens.estimate, given))) as sdk:
             if self._asked is None:
                 answer = await sdk.embeddings.create(model=self._model, input=given)
             else:

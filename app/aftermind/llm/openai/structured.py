@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from aftermind import errors
 from aftermind.llm.base import Usage
 from aftermind.llm.openai.client import Client, usage
+from aftermind.llm.schemas import strict_schema
 
 A = TypeVar("A", bound=BaseModel)
 MAX_ANSWER_TOKENS = 16_000
@@ -56,7 +57,7 @@ async def ask(client: Client, model: str, system: str, prompt: str, schema: type
 async def _complete(client: Client, model: str, messages: Sequence[dict[str, str]], schema: type[BaseModel]) -> _Said:
     wanted: Any = {  # Any: the SDK's own typed dicts, which plain dicts fit
         "type": "json_schema",
-        "json_schema": {"name": schema.__name__, "strict": True, "schema": schema.model_json_schema()},
+        "json_schema": {"name": schema.__name__, "strict": True, "schema": strict_schema(schema)},
     }
     given: Any = list(messages)
     async with client.call(model, tokens=sum(len(each["content"]) for each in messages) // 4) as sdk:
