@@ -23,7 +23,8 @@ def strict_schema(model: type[BaseModel]) -> dict[str, Any]:  # Any: JSON
 
     The bounds that are left out here are checked when the answer is parsed.
     """
-    return _strict(model.model_json_schema())
+    strict: dict[str, Any] = _strict(model.model_json_schema())
+    return strict
 
 
 def _strict(schema: Any) -> Any:  # Any: JSON of any shape
