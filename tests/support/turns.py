@@ -62,6 +62,7 @@ async def claim(
     size_bytes: int = 2**23,
     max_lost: int = 3,
     alone: bool = True,
+    large: bool = True,
 ) -> list[ClaimedTurn]:
     """A claim as a worker makes it."""
     return await pending.claim(
@@ -72,6 +73,7 @@ async def claim(
         size_bytes=size_bytes,
         max_lost=max_lost,
         alone=alone,
+        large=large,
     )
 
 

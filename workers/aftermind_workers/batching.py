@@ -6,7 +6,8 @@ from uuid import uuid4
 
 from aftermind import errors
 from aftermind.types import JobState, Lease, LeaseToken
-from aftermind.wire.pending import Pending
+from aftermind.wire.keys import LARGE_TURN_BYTES
+from aftermind.wire.pending import ClaimedTurn, Pending
 from aftermind_tasks import store
 from aftermind_tasks.perform import Handler, Tally, perform
 from aftermind_workers.lease import while_held
@@ -46,19 +47,35 @@ async def _pending_batch(worker: Worker, pending: Pending, *, alone: bool) -> tu
     runtime, settings = worker.runtime, worker.runtime.settings
     if worker.is_stopping:
         return None
-    token = LeaseToken(uuid4())
+    may_take_large = not worker.large_turn.locked()
+    if may_take_large:
+        await worker.large_turn.acquire()
+    try:
+        token = LeaseToken(uuid4())
+        claimed = await pending.claim(
+            worker=runtime.worker,
+            token=token,
+            for_=timedelta(seconds=settings.lease_seconds),
+            turns=settings.store_batch_turns,
+            size_bytes=settings.store_batch_bytes,
+            max_lost=settings.max_lost_leases,
+            alone=alone,
+            large=may_take_large,
+        )
+        if may_take_large and not (claimed and len(claimed[0].payload) > LARGE_TURN_BYTES):
+            worker.large_turn.release()
+            may_take_large = False
+        return await _store_claimed(worker, pending, claimed, token) if claimed else None
+    finally:
+        if may_take_large:
+            worker.large_turn.release()
+
+
+async def _store_claimed(
+    worker: Worker, pending: Pending, claimed: list[ClaimedTurn], token: LeaseToken
+) -> tuple[Tally, bool]:
+    runtime, settings = worker.runtime, worker.runtime.settings
     lasts = timedelta(seconds=settings.lease_seconds)
-    claimed = await pending.claim(
-        worker=runtime.worker,
-        token=token,
-        for_=lasts,
-        turns=settings.store_batch_turns,
-        size_bytes=settings.store_batch_bytes,
-        max_lost=settings.max_lost_leases,
-        alone=alone,
-    )
-    if not claimed:
-        return None
     ids = [turn.job_id for turn in claimed]
 
     async def renew() -> bool:

@@ -43,6 +43,8 @@ class Worker:
     stopping: threading.Event = field(default_factory=threading.Event)
     begun: "dict[str, Future[int]]" = field(default_factory=dict)  # by bell, see `early`
     solitude: Solitude = field(default_factory=Solitude)
+    # Held while a large turn is stored: one at a time, so that small turns always find a free slot.
+    large_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property

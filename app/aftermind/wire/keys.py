@@ -15,6 +15,10 @@ ANONYMOUS = "@"  # cannot come out of quote(), so no user id meets it
 
 HIGH_SECONDS = 7 * 86_400  # a session's high mark only corrects clocks that are apart; none is a week behind
 PROVIDER_SECONDS = 3_600  # longer than a breaker is ever open; an idle hour makes every bucket full and every doubt old
+# A larger turn is stored alone, and only one at a time in a worker process, so that a small one never waits behind it:
+# terms and vectors of 64 KiB take some 10 ms, as long as an ordinary batch.
+LARGE_TURN_BYTES = 65_536
+TURN_COST_BYTES = 16_384  # of a turn count as one turn in the fair order; an ordinary one has 1 to 4 KiB
 PROBE_MS = 30_000  # after which a call that was to find out how a provider is, and never came back, is given up
 WATERMARK_SECONDS = 86_400  # a replica that lags a day is long out of use (settings.replica_max_lag_seconds)
 
@@ -70,6 +74,10 @@ class Keys:
     def served(self) -> str:
         """HASH namespace → round of the owner that was served last there; "" → that of the namespaces. As `ready`."""
         return f"{self.prefix}served"
+
+    def finished(self) -> str:
+        """ZSET namespace → round up to which it has used its share, where that is ahead of the others. As `ready`."""
+        return f"{self.prefix}finished"
 
     def leased(self) -> str:
         """ZSET job → ms at which its lease (or its snooze) ends. Written by the workers' scripts."""
@@ -145,6 +153,7 @@ class Keys:
             "ROUNDS": self.rounds(),
             "ROUNDS_OF": self.rounds_of(""),
             "SERVED": self.served(),
+            "FINISHED": self.finished(),
             "LEASED": self.leased(),
             "INDEX": self.index(),
             "COUNT": self.count(),
@@ -152,6 +161,8 @@ class Keys:
             "AUDIT": self.audit(),
             "PROVIDER": self.provider(""),
             "PROVIDERS": self.providers(),
+            "LARGE_TURN_BYTES": LARGE_TURN_BYTES,
+            "TURN_COST_BYTES": TURN_COST_BYTES,
             "PROBE_MS": PROBE_MS,
             "PROVIDER_SECONDS": PROVIDER_SECONDS,
             "HIGH_SECONDS": HIGH_SECONDS,

@@ -146,8 +146,12 @@ class Pending:
         size_bytes: int,
         max_lost: int,
         alone: bool = False,
+        large: bool = True,
     ) -> list[ClaimedTurn]:
         """Take up to so many turns and bytes: namespaces in turn, owners in turn within each, an owner's oldest first.
+
+        A turn counts by its size, so that a namespace with large ones gets no larger share. One that is larger than
+        `LARGE_TURN_BYTES` comes alone; with `large` false such turns are passed over.
 
         Counts the attempt now. Turns that lost a lease come with others that lost as many, and fewer of them
         (`types.job.together`); those on their last chance only to who runs nothing beside them and so asks `alone`:
@@ -161,7 +165,9 @@ class Pending:
             some = min(turns - len(claimed), SCRIPT_TURNS)
             left = size_bytes - sum(len(turn.payload) for turn in claimed)
             try:
-                answers = await self._scripts["claim"](self._link, *head, some, left, max_lost, len(claimed), *suspects)
+                answers = await self._scripts["claim"](
+                    self._link, *head, some, left, max_lost, len(claimed), int(large), *suspects
+                )
             except errors.RedisUnavailable:
                 if not claimed:
                     raise

@@ -189,6 +189,52 @@ async def test_a_namespace_with_a_thousand_users_delays_another_by_one_turn_too(
     assert namespaces.index("small") <= 1
 
 
+LARGE = "x" * 200_000
+
+
+async def test_a_namespace_with_large_turns_pays_for_their_size(pending: Pending) -> None:
+    await accept(pending, *(turn_of(f"u{i}", LARGE, namespace="large") for i in range(3)))
+    await claim(pending)
+    await accept(pending, *(turn_of("alice", f"m{i}", namespace="small") for i in range(12)))
+
+    namespaces = [held.owner.namespace for held in await claim(pending)]
+
+    assert namespaces == ["small"] * 12
+
+
+async def test_a_namespace_owes_its_share_also_after_it_had_nothing_pending(pending: Pending) -> None:
+    await accept(pending, turn_of("u0", LARGE, namespace="large"))
+    await claim(pending)
+    await accept(pending, turn_of("u1", LARGE, namespace="large"))
+    await accept(pending, *(turn_of("alice", f"m{i}", namespace="small") for i in range(5)))
+
+    first, second = await claim(pending), await claim(pending)
+
+    assert {held.owner.namespace for held in first} == {"small"}
+    assert len(first) == 5
+    assert [held.owner.namespace for held in second] == ["large"]
+
+
+async def test_a_large_turn_is_claimed_alone(pending: Pending) -> None:
+    await accept(pending, turn_of("bob", LARGE), *(turn_of("alice", f"m{i}") for i in range(3)))
+
+    claims = [[held.owner.user_id for held in await claim(pending)] for _ in range(3)]
+
+    assert [users for users in claims if "bob" in users] == [["bob"]]
+    assert sum(users.count("alice") for users in claims) == 3
+
+
+async def test_a_claim_without_large_turns_gets_the_small_ones_behind_them(pending: Pending) -> None:
+    await accept(pending, *(turn_of(f"u{i}", LARGE, namespace="large") for i in range(3)))
+    await accept(pending, turn_of("carol", LARGE), turn_of("alice", "hello"))
+
+    users = [held.owner.user_id for held in await claim(pending, large=False)]
+
+    assert users == ["alice"]
+    assert await claim(pending, large=False) == []
+    assert [len(await claim(pending)) for _ in range(5)] == [1, 1, 1, 1, 0]
+
+
 async def test_every_user_of_a_namespace_has_its_turn_before_anybody_has_two(pending: Pending) -> None:
     await accept(pending, *(turn_of(f"u{i}", namespace=f"n{i % 2}") for i in range(10) for _ in range(3)))
 

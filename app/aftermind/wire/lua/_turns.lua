@@ -22,7 +22,8 @@ local function make_ready(job, owner, base)
   local namespace = namespace_of(owner)
   local served = redis.call('HMGET', SERVED, '', namespace)
   redis.call('ZADD', ROUNDS_OF .. namespace, 'NX', whole((served[2] or 0) + 1), owner)
-  redis.call('ZADD', ROUNDS, 'NX', whole((served[1] or 0) + 1), namespace)
+  local owed = redis.call('ZSCORE', FINISHED, namespace) or 0
+  redis.call('ZADD', ROUNDS, 'NX', whole(math.max((served[1] or 0) + 1, owed)), namespace)
 end
 
 -- The owner has nothing waiting any more.
