@@ -14,7 +14,7 @@ from aftermind.events.types import MemoryFactsExtracted
 from aftermind.llm import resolver
 from aftermind.llm.base import Extraction, Extractor
 from aftermind.stores.base import Mined, MiningOutcome
-from aftermind.types import Episode, JobId, JobState, Json, Lease, Scope
+from aftermind.types import Episode, JobId, JobKind, JobState, Json, Lease, Scope
 from aftermind_tasks import mining
 from aftermind_tasks.outcomes import Done, Outcome
 from aftermind_tasks.runtime import Runtime
@@ -28,10 +28,23 @@ class Answered:
 
     episodes: Sequence[Episode]
     extraction: Extraction
-    extractor: str
+    by: Extractor
+
+    @property
+    def extractor(self) -> str:
+        """What facts call it."""
+        return f"{self.by.name}:{self.by.version}"
 
 
 async def reextract(runtime: Runtime, lease: Lease) -> Outcome:
+    """See `_reextract`; asked again where an episode was undone meanwhile."""
+    try:
+        return await _reextract(runtime, lease)
+    except mining.AnswerVoid as exc:
+        return exc.outcome
+
+
+async def _reextract(runtime: Runtime, lease: Lease) -> Outcome:
     """Let the claims of another prompt or model take the place of the facts that were drawn before.
 
     Facts, outcomes and `done` are one transaction, fenced by the lease: a reader sees the old facts or the new.
@@ -44,6 +57,8 @@ async def reextract(runtime: Runtime, lease: Lease) -> Outcome:
         await runtime.store.tombstones(tx, [scope.owner])  # holds a forget off until the end
         changes = await _changes(runtime, tx, scope.owner, answered)
         await mining.write(runtime, tx, scope.owner, changes)
+        seen = [each.id for each in mining.shown(episodes, mining.FACTS)]
+        await mining.note_shown(runtime, tx, lease, JobKind.EXTRACT, answered.by, seen)
         await runtime.store.note_outcomes(tx, scope.owner, _outcomes(answered, lease))
         await runtime.ledger.finish(tx, lease, note=None if episodes else "nothing was left to mine")
         event = MemoryFactsExtracted(
@@ -88,14 +103,13 @@ async def _answer(runtime: Runtime, lease: Lease, origin: JobId) -> Answered | N
         episodes = [episode for episode in episodes if str(episode.id) in shown]
     if not episodes:
         return None
-    name = f"{extractor.name}:{extractor.version}"
-    if kept is not None:
+    if kept is not None and not mining.is_void(kept, episodes):
         extraction = Extraction.from_json(kept["extraction"])
     else:
         extraction = await mining.ask(runtime, extractor, scope, episodes)
-        answer = {"extraction": extraction.to_json(), "episodes": [str(episode.id) for episode in episodes]}
+        answer = mining.kept_answer(episodes, mining.FACTS, extraction=extraction.to_json())
         await mining.keep(runtime, lease, answer, extraction.usage)
-    return Answered(episodes=episodes, extraction=extraction, extractor=name)
+    return Answered(episodes=episodes, extraction=extraction, by=extractor)
 
 
 def _extractor(runtime: Runtime, payload: Mapping[str, Json]) -> Extractor:
@@ -115,7 +129,10 @@ def _extractor(runtime: Runtime, payload: Mapping[str, Json]) -> Extractor:
 async def _changes(runtime: Runtime, tx: Transaction, owner: Scope, answered: Answered) -> Changes:
     await runtime.store.hold_beliefs(tx, owner)
     ids = [episode.id for episode in answered.episodes]
-    alive = frozenset(episode.id for episode in await runtime.store.episodes(tx, owner, ids))
+    there = await runtime.store.episodes(tx, owner, ids)
+    if mining.is_void(mining.kept_answer(answered.episodes, mining.FACTS), there):
+        raise mining.AnswerVoid
+    alive = frozenset(episode.id for episode in there)
     claims = [
         replace(claim, sources=tuple(each for each in claim.sources if each in alive))
         for claim in answered.extraction.claims

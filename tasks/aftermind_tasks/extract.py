@@ -16,11 +16,11 @@ from aftermind.llm.base import Extraction, Extractor
 from aftermind.stores.base import Mined, MiningOutcome
 from aftermind.types import Episode, EpisodeId, Fact, JobId, JobKind, Lease, NewJob, Scope
 from aftermind.types.claim import Claim, Said
+from aftermind.types.job import session_key
 from aftermind.wire import queues
 from aftermind_tasks import again, following, mining
 from aftermind_tasks.outcomes import Done, Outcome
 from aftermind_tasks.runtime import Runtime
-from aftermind_tasks.sessions import session_key
 
 
 async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outcome]:
@@ -40,7 +40,10 @@ async def _mine(runtime: Runtime, lease: Lease) -> Outcome:
             await runtime.ledger.finish(tx, lease, note="nothing was left to mine")
         return Done()
     extraction = await _answer(runtime, runtime.extractor, lease, episodes)
-    await _apply(runtime, runtime.extractor, lease, episodes, extraction, is_more=is_more)
+    try:
+        await _apply(runtime, runtime.extractor, lease, episodes, extraction, is_more=is_more)
+    except mining.AnswerVoid as exc:
+        return exc.outcome
     return Done()
 
 
@@ -63,10 +66,10 @@ async def _waiting(runtime: Runtime, lease: Lease) -> tuple[list[Episode], bool]
 
 async def _answer(runtime: Runtime, extractor: Extractor, lease: Lease, episodes: Sequence[Episode]) -> Extraction:
     """The model's answer; one that an earlier try has kept is not asked for, nor paid, again."""
-    if lease.job.answer is not None:
+    if lease.job.answer is not None and not mining.is_void(lease.job.answer, episodes):
         return Extraction.from_json(lease.job.answer["extraction"])
     extraction = await mining.ask(runtime, extractor, lease.job.scope, episodes)
-    kept = {"extraction": extraction.to_json(), "episodes": [str(episode.id) for episode in episodes]}
+    kept = mining.kept_answer(episodes, mining.FACTS, extraction=extraction.to_json())
     await mining.keep(runtime, lease, kept, extraction.usage)
     return extraction
 
@@ -86,17 +89,23 @@ async def _apply(
     ring = {queues.EXTRACT: lease.job.id} if is_more else {}
     async with runtime.db.transaction(namespace=scope.namespace) as tx:
         await runtime.store.tombstones(tx, [scope.owner])  # holds a forget off until the end
-        alive = {each.id for each in await runtime.store.episodes(tx, scope.owner, [each.id for each in episodes])}
+        there = await runtime.store.episodes(tx, scope.owner, [each.id for each in episodes])
+        if mining.is_void(mining.kept_answer(episodes, mining.FACTS), there):
+            raise mining.AnswerVoid
+        alive = {each.id for each in there}
         claims = _sourced(extraction.claims, alive)
         changes = await _changes(runtime, tx, scope.owner, claims, name)
         await mining.write(runtime, tx, scope.owner, changes)
+        await mining.note_shown(
+            runtime, tx, lease, JobKind.EXTRACT, extractor, [each.id for each in mining.shown(episodes, mining.FACTS)]
+        )
         reason = extraction.reason_empty or "no claim about this turn"
         outcomes = [_outcome(episode, claims, lease, name, reason) for episode in episodes if episode.id in alive]
         await runtime.store.note_outcomes(tx, scope.owner, outcomes)
         await runtime.ledger.finish(tx, lease, note=None if claims else extraction.reason_empty)
         if is_more:
             await runtime.ledger.enqueue(tx, [_next(lease)])
-        mined = sorted(alive)
+        mined = [each for each in episodes if each.id in alive]
         ring |= await following.after_mining(runtime, tx, scope, mined, wanted=lease.job.payload)
         event = MemoryFactsExtracted(
             id=f"{lease.job.id}:facts:{lease.job.attempts}",

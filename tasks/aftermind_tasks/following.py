@@ -7,10 +7,10 @@ from uuid import UUID
 from uuid6 import uuid7
 
 from aftermind.db.base import Transaction
-from aftermind.types import EpisodeId, JobId, JobKind, Json, NewJob, Scope
+from aftermind.types import Episode, EpisodeId, JobId, JobKind, Json, NewJob, Scope
+from aftermind.types.job import session_key
 from aftermind.wire import queues
 from aftermind_tasks.runtime import Runtime
-from aftermind_tasks.sessions import session_key
 
 SUMMARY, PROFILE = "summary", "profile"  # as `save=` names them, and the payload of an extract job
 BEFORE_ALL = -(2**62)  # a position before every episode's
@@ -22,7 +22,7 @@ def wanted(keep: frozenset[str]) -> dict[str, Json]:
 
 
 async def after_mining(
-    runtime: Runtime, tx: Transaction, scope: Scope, ids: Sequence[EpisodeId], *, wanted: Mapping[str, Json]
+    runtime: Runtime, tx: Transaction, scope: Scope, episodes: Sequence[Episode], *, wanted: Mapping[str, Json]
 ) -> dict[str, JobId]:
     """Put in what follows, in the caller's transaction; what to ring for after the commit.
 
@@ -32,6 +32,7 @@ async def after_mining(
     ring: dict[str, JobId] = {}
     if wanted.get(SUMMARY) and runtime.summariser is not None:
         ring |= await _summary(runtime, tx, scope)
+    ids = sorted(episode.id for episode in episodes if PROFILE in episode.keep)
     if wanted.get(PROFILE) and runtime.profiler is not None and ids:
         await profile(runtime, tx, scope, ids, quiet=timedelta(seconds=runtime.settings.profile_quiet_seconds))
     return ring

@@ -1,6 +1,10 @@
 """What mining a session and mining it anew have in common: the question, and the writing of what was decided."""
 
+import asyncio
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -12,34 +16,85 @@ from aftermind.db.base import Transaction
 from aftermind.ledger.base import Spent
 from aftermind.llm import trust
 from aftermind.llm.base import Extraction, ExtractionRequest, Extractor, TurnText, Usage
+from aftermind.llm.grounding import grounded
 from aftermind.ranking.words import terms
 from aftermind.stores import believing
+from aftermind.stores.base import Batch
 from aftermind.types import Episode, EpisodeId, Fact, FactId, JobKind, Json, Lease, Scope
+from aftermind.types.message import UNDONE
+from aftermind_tasks.outcomes import Snooze
 from aftermind_tasks.runtime import Runtime
 
 KNOWN = 50  # facts that the model is shown: those with words of the turns first, then the latest
 CHARACTERS_PER_TOKEN = 3  # fewer than any text has on average
+FACTS, SUMMARY, PROFILE = "facts", "summary", "profile"  # as `save=` names them
 NOBODY = "none"  # the model of an answer that nobody was asked for
 LOOKED_AT = 1_000  # facts of the owner among which those are chosen
 
 
 async def ask(runtime: Runtime, extractor: Extractor, scope: Scope, episodes: Sequence[Episode]) -> Extraction:
-    """The model's claims about episodes; it is not asked where nobody spoke who may speak for the user."""
-    turns = [text_of(episode) for episode in episodes]
+    """The claims that the episodes' own words bear out; no model is asked where none of them may speak for the user.
+
+    Every extractor's claims pass `grounding.grounded` here, whichever job asks.
+    """
+    turns = [text_of(episode) for episode in shown(episodes, FACTS)]
     if not any(turn.trusted for turn in turns):
         reason = "nobody spoke who may speak for the user"
         return Extraction(claims=(), reason_empty=reason, usage=Usage(model=NOBODY))
     await check_budget(runtime, scope)
     async with runtime.db.transaction(namespace=scope.namespace, read_only=True) as tx:
-        known = await runtime.store.facts(tx, scope.owner, limit=LOOKED_AT)
-        summary = await runtime.store.summary(tx, scope.owner, scope.session_id)
-    request = ExtractionRequest(
-        turns=turns,
-        known=related(known, turns, language=runtime.settings.language),
-        summary=None if summary is None else summary.text,
-        now=runtime.clock.utc_now(),
-    )
-    return await extractor.extract(request)
+        believed = await runtime.store.facts(tx, scope.owner, limit=LOOKED_AT)
+    known = related(believed, turns, language=runtime.settings.language)
+    extraction = await extractor.extract(ExtractionRequest(turns=turns, known=known, now=runtime.clock.utc_now()))
+    subjects = {fact.subject for fact in known}
+    # In a thread: turns may be long and claims many, and other jobs of this process renew their leases meanwhile.
+    claims = await asyncio.to_thread(grounded, extraction.claims, turns, subjects=subjects)
+    if claims or not extraction.claims:
+        return replace(extraction, claims=claims)
+    return replace(extraction, claims=(), reason_empty="no claim stood in the words of a trusted turn")
+
+
+def shown(episodes: Sequence[Episode], kind: str) -> list[Episode]:
+    """Those that a model may see which is asked for a kind of `save=`: not marked, and kept for that kind."""
+    return [episode for episode in episodes if episode.mark is None and kind in episode.keep]
+
+
+async def note_shown(
+    runtime: Runtime, tx: Transaction, lease: Lease, kind: JobKind, model: object, ids: Sequence[EpisodeId]
+) -> None:
+    """Record in the effect's transaction what its model was shown together, for an undo of one of them.
+
+    Nothing where the model reads each turn by itself: none could change what came of another.
+    """
+    if ids and not getattr(model, "reads_turns_apart", False):
+        scope = lease.job.scope
+        batch = Batch(job_id=lease.job.id, kind=kind, session_id=scope.session_id, shown=tuple(ids))
+        await runtime.store.note_batch(tx, scope.owner, batch)
+
+
+def is_void(answer: Mapping[str, Any], there: Sequence[Episode]) -> bool:  # Any: JSON that is kept with a job
+    """Whether an episode was undone since a model was shown it: what the model answered is not to be written."""
+    seen = set(answer.get("shown", ()))
+    return any(episode.mark == UNDONE and str(episode.id) in seen for episode in there)
+
+
+def kept_answer(episodes: Sequence[Episode], kind: str, **more: Json) -> dict[str, Json]:
+    """What a job keeps of a model's answer: what it is about, what the model was shown of that, and the answer."""
+    seen = [str(episode.id) for episode in shown(episodes, kind)]
+    return {"episodes": [str(episode.id) for episode in episodes], "shown": seen, **more}
+
+
+def without_instructions(text: str) -> str:
+    """A model's text without the sentences that read like instructions; nothing where the rest still does."""
+    parts = re.split(r"(?<=[.!?])(\s+)|(\n+)", text)
+    kept = "".join(part for part in parts if part and trust.suspicion(part) is None).strip()
+    return "" if trust.suspicion(kept) else kept
+
+
+class AnswerVoid(Exception):
+    """What a model was shown was undone before its answer could be written: it is asked again, without that."""
+
+    outcome = Snooze(after=timedelta(0), why="what the model was shown was undone meanwhile", is_own=True)
 
 
 async def check_budget(runtime: Runtime, scope: Scope, *, tokens: bool = True) -> None:
@@ -59,9 +114,9 @@ async def check_budget(runtime: Runtime, scope: Scope, *, tokens: bool = True) -
         raise errors.BudgetExhausted(scope.namespace, "US dollars a day", dollars)
 
 
-def ids_of(answer: Mapping[str, Any]) -> list[EpisodeId]:  # Any: JSON that is kept with a job
-    """The episodes that a kept answer is about."""
-    return [EpisodeId(UUID(text)) for text in answer["episodes"]]
+def ids_of(answer: Mapping[str, Any], which: str = "episodes") -> list[EpisodeId]:  # Any: JSON kept with a job
+    """The episodes that a kept answer is about, or those that the model was `shown`."""
+    return [EpisodeId(UUID(text)) for text in answer.get(which, ())]
 
 
 def related(known: Sequence[Fact], turns: Sequence[TurnText], *, language: str) -> list[Fact]:

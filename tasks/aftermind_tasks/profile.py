@@ -5,6 +5,8 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import orjson
+
 from aftermind import errors
 from aftermind.llm import trust
 from aftermind.llm.base import Profiler
@@ -43,8 +45,8 @@ async def _ask(
     runtime: Runtime, profiler: Profiler, lease: Lease, episodes: Sequence[Episode], before: Profile
 ) -> Mapping[str, Any]:  # Any: JSON that is kept with the job
     """The traits that the episodes change, kept with the job; nobody is asked where nobody spoke for the user."""
-    answer: dict[str, Any] = {"values": {}, "evidence": {}, "episodes": [str(episode.id) for episode in episodes]}
-    turns = [mining.text_of(episode) for episode in episodes if episode.mark is None]
+    answer: dict[str, Any] = mining.kept_answer(episodes, mining.PROFILE, values={}, evidence={})
+    turns = [mining.text_of(episode) for episode in mining.shown(episodes, mining.PROFILE)]
     if not any(turn.trusted for turn in turns):
         return answer
     await mining.check_budget(runtime, lease.job.scope)
@@ -52,10 +54,18 @@ async def _ask(
     current = {name: trait.value for name, trait in before.traits.items()}
     traits = await profiler.profile(current, turns, schema.json if schema else None)
     fitting = {name: value for name, value in traits.values.items() if schema is None or schema.fits(name, value)}
-    answer["values"] = {name: value for name, value in fitting.items() if trust.suspicion(str(value)) is None}
-    answer["evidence"] = {name: [str(each) for each in traits.evidence.get(name, ())] for name in answer["values"]}
+    spoke = {turn.id for turn in turns if turn.trusted}
+    evidence = {name: [str(each) for each in traits.evidence.get(name, ()) if each in spoke] for name in fitting}
+    answer["values"] = {name: value for name, value in fitting.items() if evidence[name] and _is_plain(name, value)}
+    answer["evidence"] = {name: evidence[name] for name in answer["values"]}
     await mining.keep(runtime, lease, answer, traits.usage)
     return answer
+
+
+def _is_plain(name: str, value: Json) -> bool:
+    """Whether neither name nor value reads like an instruction."""
+    told = value if isinstance(value, str) else orjson.dumps(value).decode()
+    return trust.suspicion(f"{name.replace('_', ' ')}\n{told}") is None
 
 
 async def _apply(runtime: Runtime, lease: Lease, answer: Mapping[str, Any], *, is_more: bool) -> None:  # Any: as above
@@ -65,12 +75,14 @@ async def _apply(runtime: Runtime, lease: Lease, answer: Mapping[str, Any], *, i
     async with runtime.db.transaction(namespace=owner.namespace) as tx:
         await runtime.store.tombstones(tx, [owner])  # holds a forget off until the end
         there = await runtime.store.episodes(tx, owner, ids)
-        is_sound = len(there) == len(ids)
+        is_sound = len(there) == len(ids) and not mining.is_void(answer, there)
         if is_sound:
             before = await runtime.store.profile(tx, owner) or Profile(scope=owner)
             if traits := _traits(answer, before):
                 await runtime.store.merge_profile(tx, owner, traits, at=runtime.clock.utc_now())
             await runtime.store.profiled(tx, owner, ids)
+            shown = mining.ids_of(answer, "shown")
+            await mining.note_shown(runtime, tx, lease, JobKind.PROFILE, runtime.profiler, shown)
         await runtime.ledger.finish(tx, lease, note=None if is_sound else "what it drew on was forgotten meanwhile")
         if is_more or not is_sound:
             job = following.job(JobKind.PROFILE, owner)

@@ -63,18 +63,16 @@ async def _ask(runtime: Runtime, lease: Lease, seen: Seen) -> Mapping[str, Any]:
     if runtime.summariser is None:
         raise errors.InvalidSettings("extractor", "off", "sessions wait for a summary; set AFTERMIND_EXTRACTOR again.")
     base = None if seen.anew else seen.before
-    # What looks like an instruction is kept as an episode and told to no model as if it were one.
-    turns = [mining.text_of(episode) for episode in seen.episodes if episode.mark is None]
+    turns = [mining.text_of(episode) for episode in mining.shown(seen.episodes, mining.SUMMARY)]
     condensed = None
     if turns:
         await mining.check_budget(runtime, lease.job.scope)
         condensed = await runtime.summariser.summarise(base.text if base else None, turns)
-    text = condensed.text if condensed else base.text if base else ""
-    answer = {
+    text = mining.without_instructions(condensed.text) if condensed else base.text if base else ""
+    answer = mining.kept_answer(seen.episodes, mining.SUMMARY) | {
         "text": text,
         "covers_to": seen.episodes[-1].position,
         "turns": (base.turns if base else 0) + len(seen.episodes),
-        "episodes": [str(episode.id) for episode in seen.episodes],
         "over": seen.before.version if seen.before else 0,
         "is_more": seen.is_more,
     }
@@ -90,6 +88,9 @@ async def _apply(runtime: Runtime, lease: Lease, answer: Mapping[str, Any]) -> N
     async with runtime.db.transaction(namespace=scope.namespace) as tx:
         await runtime.store.tombstones(tx, [scope.owner])  # holds a forget off until the end
         is_sound = await _is_sound(runtime, tx, lease, answer)
+        if is_sound:
+            shown = mining.ids_of(answer, "shown")
+            await mining.note_shown(runtime, tx, lease, JobKind.SUMMARISE, runtime.summariser, shown)
         if is_sound and answer["text"]:
             await runtime.store.put_summary(tx, _summary(runtime, lease, answer), over=answer["over"])
         note = None if is_sound else "what it drew on was forgotten meanwhile"
@@ -107,7 +108,11 @@ async def _is_sound(
     scope, ids = lease.job.scope, mining.ids_of(answer)
     there = await runtime.store.episodes(tx, scope.owner, ids)
     before = await runtime.store.summary(tx, scope.owner, scope.session_id)
-    return len(there) == len(ids) and (before.version if before else 0) == answer["over"]
+    return (
+        len(there) == len(ids)
+        and not mining.is_void(answer, there)
+        and (before.version if before else 0) == answer["over"]
+    )
 
 
 def _summary(runtime: Runtime, lease: Lease, answer: Mapping[str, Any]) -> Summary:  # Any: as above

@@ -16,10 +16,10 @@ from aftermind.stores.base import Mined, MiningOutcome, Tombstone, Vector
 from aftermind.storing.base import Arrived, Following, Written
 from aftermind.telemetry import tracing
 from aftermind.types import Episode, EpisodeId, JobId, JobKind, Json, NewJob, Scope, Turn
+from aftermind.types.job import session_key
 from aftermind.wire import queues
 from aftermind_tasks import following
 from aftermind_tasks.runtime import Runtime
-from aftermind_tasks.sessions import session_key
 
 
 @dataclass(slots=True, kw_only=True)
@@ -160,8 +160,7 @@ async def _follow_up(
     for turn in sorted((turn for turn in turns if "facts" not in turn.keep), key=lambda turn: session_key(turn.scope)):
         scope, episodes = replace(turn.scope, agent_id=None), kept[turn.job_id]
         await runtime.store.note_outcomes(tx, scope.owner, [_not_wanted(each) for each in episodes])
-        ids = [episode.id for episode in episodes]
-        await following.after_mining(runtime, tx, scope, ids, wanted=following.wanted(turn.keep))
+        await following.after_mining(runtime, tx, scope, episodes, wanted=following.wanted(turn.keep))
 
 
 def _not_wanted(episode: Episode) -> MiningOutcome:

@@ -50,6 +50,9 @@ class Script:
     facts: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     chat: list[dict[str, Any]] = field(default_factory=list)  # answers of plain chats, in order; then an echo
     summary: str = "A summary."
+    # Texts that the model obeys where it is shown one: it claims them, and twists what the other turns say, of which it
+    # quotes faithfully; it writes them into summaries and profiles.
+    orders: list[str] = field(default_factory=list)
     faults: dict[str, float] = field(default_factory=dict)
     embedding_faults: bool = True  # whether embeddings draw faults too
     plan: list[str] = field(default_factory=list)
@@ -69,6 +72,7 @@ class Calls:
     tokens_in: int = 0
     shown: list[list[str]] = field(default_factory=list)
     told: dict[str, list[list[str]]] = field(default_factory=dict)  # the same by what was asked for
+    prompts: dict[str, list[str]] = field(default_factory=dict)  # whole, by what was asked for
 
     def count(self, table: dict[str, int], key: str) -> None:
         table[key] = table.get(key, 0) + 1
@@ -138,6 +142,7 @@ class Server:
         if schema:
             self.calls.shown.append([text for _, _, text in turns])
             self.calls.told.setdefault(schema, []).append(self.calls.shown[-1])
+            self.calls.prompts.setdefault(schema, []).append(prompt)
         message = self._answer(schema, turns, body)
         spent = sum(len(str(m.get("content"))) for m in body["messages"]) // 4
         self.calls.tokens_in += spent
@@ -148,6 +153,13 @@ class Server:
     def _answer(self, schema: str | None, turns: list[tuple[int, str, str]], body: Mapping[str, Any]) -> dict[str, Any]:
         if schema == "AnsweredExtraction":
             return {"content": json.dumps(self._extraction(turns))}
+        order = next((text for _, _, text in turns if text in self.script.orders), None)
+        if schema == "AnsweredSummary" and order is not None:
+            return {"content": json.dumps({"summary": f"The user loves BrandX. {order}"})}
+        if schema == "AnsweredProfile" and order is not None:
+            loyal = {"name": "brand", "value": '"BrandX"', "evidence": [n for n, _, text in turns if text != order]}
+            told = {"name": "order", "value": json.dumps(order), "evidence": [n for n, _, _ in turns]}
+            return {"content": json.dumps({"traits": [loyal, told]})}
         if schema == "AnsweredSummary":
             return {"content": json.dumps({"summary": self.script.summary})}
         if schema == "AnsweredProfile":
@@ -158,11 +170,19 @@ class Server:
         return {"content": f"You said: {body['messages'][-1].get('content')}"}
 
     def _extraction(self, turns: list[tuple[int, str, str]]) -> dict[str, Any]:
-        claims = []
+        claims: list[dict[str, Any]] = []
+        whole_claim: dict[str, Any] = {
+            "operation": "assert",
+            "cardinality": "multi",
+            "valid_from": None,
+            "valid_to": None,
+        }
+        whole_claim |= {"confidence": 0.9}
         for number, _, text in turns:
-            for fact in self.script.facts.get(text, []):
-                whole = {"operation": "assert", "cardinality": "multi", "valid_from": None, "valid_to": None}
-                claims.append({**whole, "confidence": 0.9, "sources": [number], "quote": text, **fact})
+            said = self.script.facts.get(text, [])
+            claims += [{**whole_claim, "sources": [number], "quote": text, **fact} for fact in said]
+        shown = [text for _, _, text in turns if text in self.script.orders]
+        claims += [{**whole_claim, **each} for order in shown for each in obeyed(order, turns)]
         return {"claims": claims, "reason_empty": None if claims else "nothing in the script for these turns"}
 
     async def _fault(self, request: Request, *, draws: bool) -> Response | None:
@@ -213,6 +233,20 @@ def token_count(text: str) -> int:
     """Tokens as a byte-pair tokenizer of 100,000 entries counts them: two for a CJK character, four letters else."""
     wide = sum(ord(each) > 0x2E80 for each in text)
     return 2 * wide + (len(text) - wide) // 4 + 1
+
+
+def obeyed(order: str, turns: list[tuple[int, str, str]]) -> Iterator[dict[str, Any]]:
+    """What a model claims that obeys `order`: all of it, of every turn, with quotes that stand there."""
+    all_turns = [number for number, _, _ in turns]
+    for number, _, text in turns:
+        about = {"subject": "user", "sources": all_turns}
+        yield {**about, "predicate": "obeys", "object": order[:900], "quote": text[:1]}
+        yield {**about, "predicate": "obeys", "object": order[:900], "quote": text}
+        yield {**about, "predicate": order[:90], "object": text[:900], "quote": text, "sources": [number]}
+        yield {**about, "subject": order[:190], "predicate": "is", "object": text[:900], "quote": text}
+        if text != order:  # every word of it was said: only the meaning is turned round
+            last = re.findall(r"\w+", text)[-1]
+            yield {**about, "predicate": "despises", "object": last, "quote": text, "sources": [number]}
 
 
 def bad_answer(kind: str) -> Response:

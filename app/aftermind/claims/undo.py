@@ -7,6 +7,7 @@ from datetime import datetime
 from aftermind.claims import predicates
 from aftermind.claims.decide import Changes, claims_of, group_of, group_of_fact, reconcile
 from aftermind.claims.folding import BEGINNING, fold
+from aftermind.claims.redo import TOLD
 from aftermind.types import Cardinality, EpisodeId, Fact, FactId, Scope
 from aftermind.types.claim import Said
 
@@ -15,6 +16,7 @@ def undo(
     rows: Sequence[Fact],
     undone: frozenset[EpisodeId],
     *,
+    beside: frozenset[EpisodeId] = frozenset(),
     said: Sequence[Said] = (),
     owner: Scope,
     now: datetime,
@@ -26,6 +28,9 @@ def undo(
     believed is folded anew from the claims that others tell too, as if these episodes had never spoken: what they had
     ended goes on, and what they had taken back is believed again. Nothing is deleted but their claims.
 
+    What a model drew from the episodes `beside`, which it was shown together with the undone ones, goes too: it will be
+    drawn again without them. What a call stated stays.
+
     Facts that no claim was kept of (a former release wrote them) are told by their rows: one that rests on these
     episodes alone is believed no more, and what it had ended goes on until the next that is believed; one that rests on
     others too stays, with the validity that it had by those. What such a release was told never to have been is not
@@ -34,14 +39,18 @@ def undo(
     believed = [fact for fact in rows if fact.superseded_at is None]
     unclaimed = {group_of(one.claim) for one in claims_of(believed, said)[len(said) :]}
     by_rows = [fact for fact in rows if group_of_fact(fact) in unclaimed]
-    changes = _undo_rows(by_rows, undone, now=now, new_id=new_id)
-    theirs = [one for one in said if undone.intersection(one.claim.sources)]
+    changes = _undo_rows(by_rows, undone | beside, now=now, new_id=new_id)
+
+    def gone(extractor: str) -> frozenset[EpisodeId]:
+        return undone if extractor == TOLD else undone | beside
+
+    theirs = [one for one in said if gone(one.extractor).intersection(one.claim.sources)]
     changes.unsaid = [one.id for one in theirs]
-    changes.said = [one for each in theirs if (one := _without_sources(each, undone)) is not None]
-    heard = [*(one for one in said if not undone.intersection(one.claim.sources)), *changes.said]
+    changes.said = [one for each in theirs if (one := _without_sources(each, gone(each.extractor))) is not None]
+    heard = [*(one for one in said if not gone(one.extractor).intersection(one.claim.sources)), *changes.said]
     for group in sorted({group_of(one.claim) for one in theirs} - unclaimed):
         # Of facts that stay the store takes these sources away.
-        held = [_left(fact, undone) for fact in believed if group_of_fact(fact) == group]
+        held = [_left(fact, gone(fact.extractor)) for fact in believed if group_of_fact(fact) == group]
         told = [one for one in heard if group_of(one.claim) == group]
         reconcile(held, fold(told, owner=owner, now=now), changes, new_id)
     return changes

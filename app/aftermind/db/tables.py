@@ -141,6 +141,7 @@ EPISODES = Table(
     Column("position", BigInteger, nullable=False),
     Column("job_id", Uuid),
     Column("mark", Text),
+    Column("keep", ARRAY(Text)),  # what `save=` named, NULL for everything
     Column("terms", ARRAY(BigInteger), nullable=False),  # stores.postgres.terms.term_keys: each term with its owner
     Column("embedding", HALFVEC),  # its dimension is the database's own: see `meta`
     Column("indexed", Boolean, nullable=False, server_default=text("false")),  # in the index of neighbours
@@ -215,6 +216,17 @@ EXTRACTIONS = Table(
     Column("facts", Integer, nullable=False, server_default=text("0")),
     Column("extractor", Text, nullable=False),
     Column("job_id", Uuid),
+    _time("at", now=True),
+)
+
+BATCHES = Table(  # which episodes a model was shown together, by the job that asked it
+    "batches",
+    METADATA,
+    *(_key(name) for name in ("namespace", "user_id")),
+    Column("job_id", Uuid, primary_key=True),
+    _id("kind", nullable=False),
+    _id("session_id"),
+    Column("shown", ARRAY(Uuid), nullable=False),
     _time("at", now=True),
 )
 

@@ -90,6 +90,7 @@ async def forget(
         return counts
 
     rows = await parts.effect(owner, delete)
+    parts.wake()
     if parts.trail is not None:
         await parts.trail.told()
     return Forgot(rows=rows, pending_turns=await _on_their_way(parts, stone))

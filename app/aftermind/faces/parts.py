@@ -58,6 +58,7 @@ class Parts:
     work: Database | None = None  # what operators look at goes through it: every tenant's, where the role allows it
     sees_all: bool = False
     gate: Gate = field(default_factory=Gate)
+    wake: Callable[[], None] = lambda: None  # begin what was put into the ledger, where this process works it off
     closing: Sequence[Callable[[], Awaitable[None]]] = ()
 
     def scope(

@@ -7,10 +7,10 @@ from aftermind import errors
 from aftermind.recall import query
 from aftermind.settings import Settings
 from aftermind.types import Scope, Turn
-from aftermind.types.message import keyed_ids, new_ids
+from aftermind.types.message import ALL_KINDS, keyed_ids, new_ids
 from aftermind.types.normalise import Given, Limits, normalise
 
-KINDS = frozenset({"history", "facts", "summary", "profile"})  # what of a conversation can be kept, and loaded
+KINDS = ALL_KINDS  # what of a conversation can be kept, and loaded
 KEY_BYTES = 1_024
 
 

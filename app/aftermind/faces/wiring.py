@@ -103,6 +103,7 @@ def _of_one_process(
         ways=ways,
         check_schema=_nothing_to_check,
         gate=providers.gate,
+        wake=queue.wake,
         closing=(recall.close, providers.close),
     )
 

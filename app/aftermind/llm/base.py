@@ -41,11 +41,10 @@ class TurnText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtractionRequest:
-    """Turns to mine, oldest first, with what is believed already and the session's last summary in view."""
+    """Turns to mine, oldest first, with what is believed already in view."""
 
     turns: Sequence[TurnText]
     known: Sequence[Fact] = ()
-    summary: str | None = None
     now: datetime
 
 
@@ -142,7 +141,11 @@ class Prepares(Protocol):
 
 
 class Extractor(Protocol):
-    """Turns to claims. `name` and `version` are kept with each fact."""
+    """Turns to claims. `name` and `version` are kept with each fact.
+
+    One that reads each turn by itself, so that none can change what is drawn from another, may say so by an attribute
+    `reads_turns_apart = True`: to undo a message then retracts what came of it alone.
+    """
 
     name: str
     version: str

@@ -1,13 +1,13 @@
 """What models must answer, as Pydantic schemas; and the way from there to claims."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from aftermind.llm.base import TurnText
-from aftermind.llm.trust import suspicion
+from aftermind.llm.grounding import grounded
 from aftermind.types import Cardinality, EpisodeId
 from aftermind.types.claim import Claim, Operation
 
@@ -90,21 +90,17 @@ class AnsweredProfile(Answer):
     traits: list[AnsweredTrait] = Field(max_length=50)
 
 
-def claims_of(answer: AnsweredExtraction, turns: Sequence[TurnText]) -> tuple[Claim, ...]:
-    """Claims with what they rest on; one without a trusted source that contains its quote is left out.
-
-    The quote must be found in a source, so that nothing enters that nobody said, and neither it nor the object may
-    look like an instruction.
-    """
+def claims_of(
+    answer: AnsweredExtraction, turns: Sequence[TurnText], *, subjects: Iterable[str] = ()
+) -> tuple[Claim, ...]:
+    """The claims that a trusted turn says, with what they rest on; see `grounding.grounded`."""
     found = (_claim(claim, turns) for claim in answer.claims)
-    return tuple(claim for claim in found if claim is not None)
+    return grounded((claim for claim in found if claim is not None), turns, subjects=subjects)
 
 
 def _claim(answered: AnsweredClaim, turns: Sequence[TurnText]) -> Claim | None:
     named = [turns[number - 1] for number in answered.sources if 0 < number <= len(turns)]
-    sources = [turn for turn in named if turn.trusted and _contains(turn.content, answered.quote)]
-    texts = (answered.subject, answered.predicate, answered.object)
-    if not sources or not all(text.strip() for text in texts) or suspicion(f"{answered.object}\n{answered.quote}"):
+    if not named or not answered.predicate.strip():
         return None
     valid_from, valid_to = _moment(answered.valid_from), _moment(answered.valid_to)
     if valid_from and valid_to and valid_to < valid_from:
@@ -113,13 +109,13 @@ def _claim(answered: AnsweredClaim, turns: Sequence[TurnText]) -> Claim | None:
         subject=answered.subject,
         predicate=answered.predicate,
         object=answered.object,
-        said_at=max(turn.occurred_at for turn in sources),
+        said_at=max(turn.occurred_at for turn in named),
         operation=Operation(answered.operation),
         valid_from=valid_from,
         valid_to=valid_to,
         confidence=answered.confidence,
         cardinality=Cardinality(answered.cardinality),
-        sources=tuple(turn.id for turn in sources),
+        sources=tuple(turn.id for turn in named),
         quote=answered.quote,
     )
 
@@ -127,11 +123,6 @@ def _claim(answered: AnsweredClaim, turns: Sequence[TurnText]) -> Claim | None:
 def evidence_of(numbers: Sequence[int], turns: Sequence[TurnText]) -> tuple[EpisodeId, ...]:
     """Ids of the turns of these numbers, those that exist."""
     return tuple(turns[number - 1].id for number in numbers if 0 < number <= len(turns))
-
-
-def _contains(text: str, quote: str) -> bool:
-    folded = " ".join(quote.casefold().split())
-    return bool(folded) and folded in " ".join(text.casefold().split())
 
 
 def _moment(text: str | None) -> datetime | None:

@@ -49,6 +49,7 @@ class InProcessQueue:
         self._task = OneTask()
         self._position = 0
         self._is_closing = False
+        self._is_woken = False
 
     def position(self, count: int) -> int:
         """See `Outbox`."""
@@ -61,9 +62,14 @@ class InProcessQueue:
         await self._check_room()
         async with self._db.transaction(namespace=turn.scope.namespace) as tx:
             is_new = await self._ledger.accept(tx, turn, encode_turn(turn))
-        self._is_closing = False
-        self._task.start(self._work_off)
+        self.wake()
         return Sent(base=turn.base, known=not is_new)
+
+    def wake(self) -> None:
+        """Begin what was put into the ledger: by a turn, or by a call such as `undo`."""
+        self._is_closing = False
+        self._is_woken = True
+        self._task.start(self._work_off)
 
     async def pending(self, owner: Scope) -> tuple[Turn, ...]:
         """The owner's turns that are not stored yet, oldest first."""
@@ -91,8 +97,10 @@ class InProcessQueue:
 
     async def _work_off(self) -> None:
         try:
-            while await self._step():
-                pass
+            while self._is_woken:  # again where a job came in after the last look
+                self._is_woken = False
+                while await self._step():
+                    pass
         except Exception:  # the edge of a background task; the next turn starts it again, and no row is lost
             log.exception("background work stopped")
 

@@ -19,6 +19,7 @@ from aftermind.types import (
     Fact,
     FactId,
     JobId,
+    JobKind,
     Json,
     Learned,
     Profile,
@@ -133,6 +134,29 @@ class MiningOutcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Episodes that a model was shown together, by the job that asked it: each may have changed what came of all."""
+
+    job_id: JobId
+    kind: JobKind
+    session_id: str | None
+    shown: tuple[EpisodeId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownTogether:
+    """What models were shown beside some episodes, those left out: `mined` for facts, `profiled` for traits.
+
+    Each profile update also sees the traits so far, so `profiled` is all that any update saw from the first one on that
+    was shown one of the episodes.
+    """
+
+    mined: frozenset[EpisodeId] = frozenset()
+    sessions: tuple[str | None, ...] = ()  # of `mined`
+    profiled: frozenset[EpisodeId] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionInfo:
     """A session of an owner: how many episodes it has and when they were said."""
 
@@ -238,6 +262,12 @@ class Store(Protocol):
 
         The anonymous bucket is the empty id, and so the first.
         """
+
+    async def note_batch(self, tx: Transaction, owner: Scope, batch: Batch) -> None:
+        """Record which episodes a model was shown, with what came of it. Kept until they are forgotten."""
+
+    async def shown_together(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> ShownTogether:
+        """What models were shown together with these episodes; what was undone before is left out."""
 
     # facts
 
@@ -349,11 +379,14 @@ class Store(Protocol):
 
     # forgetting, exporting, counting
 
-    async def undo(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> dict[str, int]:
+    async def undo(
+        self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId], *, beside: ShownTogether
+    ) -> dict[str, int]:
         """Mark episodes as undone and drop what drew on them: summaries, traits, answers that are not applied yet.
 
-        Facts are decided and superseded before it; those still believed lose these episodes as sources. A job that has
-        asked its model meanwhile loses its lease. Counts of `summaries` and `traits`.
+        What was shown `beside` them waits to be mined again, and traits that speak of it go too. Facts are decided and
+        superseded before it; those still believed lose these episodes as sources. A job that has asked its model
+        meanwhile loses its lease. Counts of `summaries` and `traits`.
         """
 
     async def drew_on(self, tx: Transaction, stone: Tombstone) -> DrewOn:

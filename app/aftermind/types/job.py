@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+import orjson
+
 from aftermind import errors
 from aftermind.types.message import Json
 from aftermind.types.scope import JobId, LeaseToken, Scope
@@ -172,3 +174,8 @@ class Attempt:
     cost_usd: float = 0.0
     calls: int = 0
     latency_ms: float = 0.0
+
+
+def session_key(scope: Scope) -> str:
+    """An effect key of the user's session: no two (user, session) pairs share one, whatever their ids are."""
+    return orjson.dumps([scope.user_column, scope.session_id]).decode()

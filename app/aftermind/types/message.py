@@ -61,6 +61,7 @@ class Message:
         return cls(role=Role.TOOL, content=content, name=name, metadata=metadata, occurred_at=occurred_at)
 
 
+ALL_KINDS = frozenset({"history", "facts", "summary", "profile"})  # what a turn may be kept for: `save=`
 UNDONE = "undone"  # the mark of an episode from which nothing is to be drawn, nor shown by recall
 
 
@@ -69,7 +70,8 @@ class Episode:
     """A message once it has an id: stored, or on its way (`pending`).
 
     `position` orders a session: microseconds since 1970 as the agent gave them, strictly increasing within a session.
-    `mark` says why the text is treated with suspicion ("instruction-like", "undone"), None where it is not.
+    `mark` says why the text is treated with suspicion ("instruction-like", "undone"), None where it is not. `keep` is
+    the `save=` of its turn: no model call for another kind sees it.
     """
 
     id: EpisodeId
@@ -83,6 +85,7 @@ class Episode:
     position: int
     pending: bool = False
     mark: str | None = None
+    keep: frozenset[str] = ALL_KINDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +102,7 @@ class Turn:
     base: int
     messages: tuple[Message, ...]
     episode_ids: tuple[EpisodeId, ...]
-    keep: frozenset[str] = frozenset({"history", "facts", "summary", "profile"})
+    keep: frozenset[str] = ALL_KINDS
     idempotency_key: str | None = None
     trace: str | None = None
 
@@ -117,6 +120,7 @@ class Turn:
                 remembered_at=self.remembered_at,
                 position=self.base + index,
                 pending=pending,
+                keep=self.keep,
             )
             for index, (episode_id, message) in enumerate(zip(self.episode_ids, self.messages, strict=True))
         )

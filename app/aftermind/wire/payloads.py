@@ -9,10 +9,9 @@ import orjson
 
 from aftermind import errors
 from aftermind.types import EpisodeId, JobId, Message, Role, Scope, Turn
+from aftermind.types.message import ALL_KINDS
 
 VERSION = 1  # a reader that meets a later one raises UnknownPayload, and the bytes are kept as they are
-
-_ALL = frozenset({"history", "facts", "summary", "profile"})
 
 
 def encode_turn(turn: Turn) -> bytes:
@@ -38,7 +37,7 @@ def encode_turn(turn: Turn) -> bytes:
         data["key"] = turn.idempotency_key
     if turn.trace is not None:
         data["trace"] = turn.trace
-    if turn.keep != _ALL:
+    if turn.keep != ALL_KINDS:
         data["keep"] = sorted(turn.keep)
     return orjson.dumps(data)
 
@@ -63,7 +62,7 @@ def decode_turn(payload: bytes, *, base: int | None = None) -> Turn:
             base=data["base"] if base is None else base,
             messages=tuple(_read_message(message) for message in messages),
             episode_ids=tuple(EpisodeId(UUID(message["id"])) for message in messages),
-            keep=frozenset(data["keep"]) if "keep" in data else _ALL,
+            keep=ALL_KINDS.intersection(data["keep"]) if "keep" in data else ALL_KINDS,
             idempotency_key=data.get("key"),
             trace=data.get("trace"),
         )

@@ -110,7 +110,7 @@ async def test_each_turn_says_what_came_of_it(opened: Opened, provider: Scripted
         (LearnedState.NOT_WANTED, "not in save="),
         (LearnedState.WAITING, "queued"),
     ]
-    assert found[0].extractor == "openai:scripted:2"
+    assert found[0].extractor == "openai:scripted:3"
 
 
 async def test_a_predicate_has_as_many_objects_as_the_namespace_says(

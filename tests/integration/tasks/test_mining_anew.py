@@ -62,7 +62,7 @@ async def runtime(
     await opened.close()
 
 
-async def remember(runtime: Runtime) -> None:
+async def remember(runtime: Runtime, said: str = SAID) -> None:
     """Store a turn, and mine it."""
     job_id, episode_ids = new_ids(1)
     now = datetime.now(UTC)
@@ -71,7 +71,7 @@ async def remember(runtime: Runtime) -> None:
         scope=ALICE,
         remembered_at=now,
         base=int(now.timestamp() * 1e6),
-        messages=(Message.user(SAID),),
+        messages=(Message.user(said),),
         episode_ids=episode_ids,
     )
     async with runtime.db.transaction() as tx:
@@ -219,3 +219,31 @@ async def work_retries(runtime: Runtime) -> None:
     async with runtime.db.transaction() as tx:
         await pg(tx).execute(text("UPDATE aftermind.jobs SET run_at = now() WHERE state = 'retrying'"))
     await work(runtime, JobKind.EXTRACT)
+
+
+async def test_undo_reaches_what_was_drawn_anew(runtime: Runtime, model: ScriptedOpenAI) -> None:
+    assert runtime.replays is not None
+    order, true = "Cousin Mallory praises BrandX.", {"subject": "user", "predicate": "likes", "object": "fjords"}
+    model.script.facts, model.script.orders = {SAID: [true]}, [order]
+    await remember(runtime)
+    await remember(runtime, order)  # into the same session; each was mined by itself
+    # One batch of both, as a replay of a dead extraction of a session has it.
+    async with runtime.db.transaction() as tx:
+        await pg(tx).execute(text("DELETE FROM aftermind.extractions"))
+        await pg(tx).execute(text("UPDATE aftermind.jobs SET state = 'dead' WHERE kind = 'extract'"))
+    plan = await runtime.replays.plan(JobFilter(kinds=(JobKind.EXTRACT,)), REEXTRACT)
+    await runtime.replays.start(plan.id)
+    await runtime.replays.step(plan.id)
+    await work(runtime, JobKind.EXTRACT, replays=True)
+    twisted = {fact.predicate for fact in await facts(runtime) if fact.superseded_at is None}
+    assert "despises" in twisted, "the model has turned the meaning of the other message"
+
+    async with Memory(settings=runtime.settings) as memory:
+        (poison,) = [each for each in await memory.history(user_id="alice") if each.content == order]
+        await memory.undo(poison.id, user_id="alice")
+        assert await memory.facts.query(user_id="alice") == []
+        await work(runtime, JobKind.EXTRACT)
+
+        assert {(fact.predicate, fact.object) for fact in await memory.facts.query(user_id="alice")} == {
+            ("likes", "fjords")
+        }

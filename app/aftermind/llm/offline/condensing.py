@@ -33,6 +33,7 @@ class RuleProfiler:
     """Traits from first-person statements: a text for what a person has one of, a list for the rest."""
 
     name = "rules"
+    reads_turns_apart = True
 
     async def profile(
         self, current: Mapping[str, Json], turns: Sequence[TurnText], schema: Mapping[str, Json] | None

@@ -116,6 +116,7 @@ class RuleExtractor:
 
     name = "rules"
     version = "2"
+    reads_turns_apart = True
 
     async def extract(self, request: ExtractionRequest) -> Extraction:
         """Claims of the trusted turns; nothing is asked of anybody, so it never fails."""

@@ -26,7 +26,7 @@ class OpenAIExtractor:
         """Claims of the trusted turns, each with a quote that was found in its source."""
         prompt = prompts.extraction(request)
         answer, spent = await ask(self._client, self._model, self._system, prompt, schemas.AnsweredExtraction)
-        claims = schemas.claims_of(answer, request.turns)
+        claims = schemas.claims_of(answer, request.turns, subjects={fact.subject for fact in request.known})
         reason = None if claims else _reason(answer)
         return Extraction(claims=claims, reason_empty=reason, usage=spent)
 
@@ -69,7 +69,7 @@ class OpenAIProfiler:
 
 def _reason(answer: schemas.AnsweredExtraction) -> str:
     if answer.claims:
-        return "no claim had a trusted turn that says it"
+        return "no claim stood in the words of a trusted turn"
     return answer.reason_empty or "the model gave no reason"
 
 

@@ -5,9 +5,10 @@ from datetime import UTC, datetime
 
 from aftermind.db.base import Transaction
 from aftermind.db.memory import mem
-from aftermind.stores.base import DrewOn, MiningOutcome, Tombstone, UserInfo
+from aftermind.stores.base import Batch, DrewOn, MiningOutcome, ShownTogether, Tombstone, UserInfo
 from aftermind.stores.inmemory.episodes import owner_key
 from aftermind.types import Episode, EpisodeId, Job, JobKind, JobState, Learned, LearnedState, Profile, Scope
+from aftermind.types.message import UNDONE
 
 _DOING = (JobState.QUEUED, JobState.RUNNING, JobState.RETRYING, JobState.DEAD)
 
@@ -38,6 +39,26 @@ class InMemoryLearning:
         rows = mem(tx).rows("unprofiled", owner_key(owner))
         for id_ in ids:
             mem(tx).drop(rows, id_)
+
+    async def note_batch(self, tx: Transaction, owner: Scope, batch: Batch) -> None:
+        """Record which episodes a model was shown."""
+        mem(tx).put(mem(tx).rows("batches", owner_key(owner)), batch.job_id, batch)
+
+    async def shown_together(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> ShownTogether:
+        """What models were shown together with these episodes."""
+        batches: list[Batch] = list(mem(tx).rows("batches", owner_key(owner)).values())
+        episodes, asked = mem(tx).rows("episodes", owner_key(owner)), set(ids)
+        mining = [each for each in batches if each.kind is JobKind.EXTRACT and asked.intersection(each.shown)]
+        updates = [each for each in batches if each.kind is JobKind.PROFILE]
+        first = next((at for at, each in enumerate(updates) if asked.intersection(each.shown)), len(updates))
+
+        def left(found: Sequence[Batch]) -> frozenset[EpisodeId]:
+            shown = {id_ for each in found for id_ in each.shown} - asked
+            return frozenset(id_ for id_ in shown & episodes.keys() if episodes[id_].mark != UNDONE)
+
+        mined = left(mining)
+        sessions = {episodes[id_].scope.session_id for id_ in mined}
+        return ShownTogether(mined=mined, sessions=tuple(sorted(sessions, key=str)), profiled=left(updates[first:]))
 
     async def drew_on(self, tx: Transaction, stone: Tombstone) -> DrewOn:
         """What a forget will delete that drew on other episodes too."""

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from aftermind.claims.redo import TOLD
 from aftermind.db.base import Transaction
 from aftermind.db.memory import MemoryTransaction, mem
-from aftermind.stores.base import Mined, Tombstone
+from aftermind.stores.base import Mined, ShownTogether, Tombstone
 from aftermind.stores.inmemory.documents import InMemoryDocuments
 from aftermind.stores.inmemory.episodes import InMemoryEpisodes, owner_key
 from aftermind.stores.inmemory.facts import InMemoryFacts
@@ -54,6 +55,7 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
         for id_ in gone:
             for table in ("episodes", "vectors", "extractions", "unprofiled"):
                 run.drop(run.rows(table, key), id_)
+        _forget_batches(run, key, gone)
         counts["facts"] = _forget_facts(run, key, gone)
         counts["summaries"] = sum(run.drop(run.rows("summaries", key), session) for session in sessions)
         counts["traits"] = _forget_traits(run, key, gone)
@@ -63,7 +65,9 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
             counts["jobs"] = _forget_jobs(run, tombstone)
         return counts
 
-    async def undo(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> dict[str, int]:
+    async def undo(
+        self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId], *, beside: ShownTogether
+    ) -> dict[str, int]:
         """Mark episodes as undone and drop what drew on them."""
         run, key, undone = mem(tx), owner_key(owner), set(ids)
         episodes, mined, facts = run.rows("episodes", key), run.rows("extractions", key), run.rows("facts", key)
@@ -73,13 +77,16 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
             run.drop(run.rows("unprofiled", key), id_)
             if id_ in mined:
                 run.put(mined, id_, replace(mined[id_], outcome=Mined.EMPTY, reason=UNDONE, facts=0))
+        for id_ in beside.mined:
+            run.drop(mined, id_)
         for id_, fact in list(facts.items()):
-            left = tuple(source for source in fact.sources if source not in undone)
+            gone = undone if fact.extractor == TOLD else undone | beside.mined
+            left = tuple(source for source in fact.sources if source not in gone)
             if fact.superseded_at is None and len(left) < len(fact.sources):
                 run.put(facts, id_, replace(fact, sources=left, strength=max(1, fact.strength - 1)))
         _forget_traces(run, owner, undone)
         return {
-            "traits": _forget_traits(run, key, undone),
+            "traits": _forget_traits(run, key, undone | beside.profiled),
             "summaries": sum(run.drop(run.rows("summaries", key), session) for session in sessions),
         }
 
@@ -95,6 +102,16 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
             "summaries": len(run.rows("summaries", key)),
             "profiles": int(key in run.table("profiles")),
         }
+
+
+def _forget_batches(run: MemoryTransaction, key: tuple[str, str], gone: set[EpisodeId]) -> None:
+    rows = run.rows("batches", key)
+    for job_id, batch in list(rows.items()):
+        left = tuple(id_ for id_ in batch.shown if id_ not in gone)
+        if not left:
+            run.drop(rows, job_id)
+        elif len(left) < len(batch.shown):
+            run.put(rows, job_id, replace(batch, shown=left))
 
 
 def _forget_facts(run: MemoryTransaction, key: tuple[str, str], gone: set[EpisodeId]) -> int:

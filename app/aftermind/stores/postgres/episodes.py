@@ -16,7 +16,7 @@ from aftermind.stores.postgres.rows import episode_of
 from aftermind.stores.postgres.sealed import place_of_episode, sealed
 from aftermind.stores.postgres.terms import term_keys
 from aftermind.types import Episode, EpisodeId, Scope
-from aftermind.types.message import UNDONE
+from aftermind.types.message import ALL_KINDS, UNDONE
 
 _E = EPISODES.c
 _SHOWN = tuple(column for column in EPISODES.c if column.name not in ("terms", "embedding", "indexed", "job_id"))
@@ -48,14 +48,14 @@ _TOMBSTONES = text(
 # Episodes as they travel to be inserted, a column each: see `columns`. Terms as text ("{1,2}"), because arrays of
 # arrays must be of one length.
 NAMES = """user_id, id, session_id, agent_id, role, name, content, metadata, occurred_at, remembered_at, position,
-    mark, terms, embedding"""
+    mark, keep, terms, embedding"""
 ARRAYS = """CAST(:users AS text[]), CAST(:ids AS uuid[]), CAST(:sessions AS text[]), CAST(:agents AS text[]),
     CAST(:roles AS text[]), CAST(:names AS text[]), CAST(:contents AS text[]), CAST(:metadata AS text[]),
     CAST(:occurred AS timestamptz[]), CAST(:remembered AS timestamptz[]), CAST(:positions AS bigint[]),
-    CAST(:marks AS text[]), CAST(:terms AS text[]), CAST(:vectors AS public.halfvec[])"""
+    CAST(:marks AS text[]), CAST(:keeps AS text[]), CAST(:terms AS text[]), CAST(:vectors AS public.halfvec[])"""
 GIVEN = """given.user_id, given.id, given.session_id, given.agent_id, given.role, given.name, given.content,
     CAST(given.metadata AS jsonb), given.occurred_at, given.remembered_at, given.position, given.mark,
-    CAST(given.terms AS bigint[]), given.embedding"""
+    CAST(given.keep AS text[]), CAST(given.terms AS bigint[]), given.embedding"""
 
 _ADD = text(
     f"""
@@ -146,9 +146,14 @@ def columns(
         "remembered": [episode.remembered_at for episode in episodes],
         "positions": [episode.position for episode in episodes],
         "marks": [episode.mark for episode in episodes],
+        "keeps": [_keep(episode) for episode in episodes],
         "terms": [_terms(rings[episode.scope.namespace], episode, language) for episode in episodes],
         "vectors": [_packed(vectors.get(episode.id)) for episode in episodes],
     }
+
+
+def _keep(episode: Episode) -> str | None:
+    return None if episode.keep == ALL_KINDS else f"{{{','.join(sorted(episode.keep))}}}"
 
 
 async def set_vectors(tx: Transaction, vectors: Mapping[tuple[Scope, EpisodeId], Vector]) -> int:

@@ -72,6 +72,10 @@ _EPISODES = text(
     ), mined AS (
         DELETE FROM aftermind.extractions WHERE namespace = :namespace AND user_id = :user
           AND episode_id IN (SELECT id FROM gone) RETURNING episode_id
+    ), batches AS (
+        UPDATE aftermind.batches SET shown = ARRAY(
+            SELECT each FROM unnest(shown) AS each WHERE each NOT IN (SELECT id FROM gone))
+        WHERE {_OWNED} AND shown && (SELECT coalesce(array_agg(id), '{{}}') FROM gone) RETURNING job_id
     ), unprofiled AS (
         DELETE FROM aftermind.unprofiled WHERE namespace = :namespace AND user_id = :user
           AND episode_id IN (SELECT id FROM gone) RETURNING episode_id
@@ -125,6 +129,7 @@ _JOBS = text(
     SELECT count(*) AS jobs FROM gone
     """
 )
+_BATCHES = text(f"DELETE FROM aftermind.batches WHERE {_OWNED} AND (shown = '{{}}' OR CAST(:is_whole AS boolean))")
 _EVENTS = text(f"DELETE FROM aftermind.events WHERE {_OWNED}")
 
 _COUNTS = text(
@@ -153,6 +158,7 @@ async def forget(tx: Transaction, stone: Tombstone) -> dict[str, int]:
     await run.execute(_LOCK, owned)
     await run.execute(_BURY, {**given, "by_policy": stone.by_policy})
     counts = _numbers(await run.row(_EPISODES, **given))
+    await run.execute(_BATCHES, {**owned, "is_whole": stone.is_whole})
     if stone.is_whole:
         for name, count in _numbers(await run.row(_WHOLE, **owned)).items():
             counts[name] = counts.get(name, 0) + count

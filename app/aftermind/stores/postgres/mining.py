@@ -7,9 +7,10 @@ from sqlalchemy import select, text
 from aftermind.db.base import Transaction
 from aftermind.db.tables import EPISODES, EXTRACTIONS
 from aftermind.db.transaction import pg
-from aftermind.stores.base import Mined, MiningOutcome
+from aftermind.stores.base import Batch, Mined, MiningOutcome, ShownTogether
 from aftermind.stores.postgres.rows import episode_of
 from aftermind.types import Episode, EpisodeId, JobId, Scope
+from aftermind.types.message import UNDONE
 
 _SHOWN = tuple(column for column in EPISODES.c if column.name not in ("terms", "embedding", "indexed", "job_id"))
 
@@ -22,6 +23,34 @@ _NOTE = text(
     ON CONFLICT (namespace, user_id, episode_id) DO UPDATE
     SET outcome = excluded.outcome, reason = excluded.reason, facts = excluded.facts, extractor = excluded.extractor,
         job_id = excluded.job_id, at = now()
+    """
+)
+
+
+_NOTE_BATCH = text(
+    """
+    INSERT INTO aftermind.batches (namespace, user_id, job_id, kind, session_id, shown)
+    VALUES (:namespace, :user, :job, :kind, :session, CAST(:shown AS uuid[]))
+    ON CONFLICT (namespace, user_id, job_id) DO UPDATE SET shown = excluded.shown, at = now()
+    """
+)
+# By the primary key of `batches`: all of the owner, for an undo. What was undone before is mined no more.
+_SHOWN_TOGETHER = text(
+    """
+    WITH mine AS MATERIALIZED (
+        SELECT kind, shown, at, shown && CAST(:ids AS uuid[]) AS showed FROM aftermind.batches
+        WHERE namespace = :namespace AND user_id = :user
+    ), beside AS (
+        SELECT id, bool_or(kind = 'extract') AS mined, bool_or(kind = 'profile') AS profiled
+        FROM mine, unnest(shown) AS id
+        WHERE kind = 'extract' AND showed
+           OR kind = 'profile' AND at >= (SELECT min(at) FROM mine WHERE kind = 'profile' AND showed)
+        GROUP BY id
+    )
+    SELECT episodes.id, episodes.session_id, mined, profiled
+    FROM beside JOIN aftermind.episodes AS episodes
+      ON episodes.namespace = :namespace AND episodes.user_id = :user AND episodes.id = beside.id
+    WHERE episodes.id <> ALL (CAST(:ids AS uuid[])) AND episodes.mark IS DISTINCT FROM :undone
     """
 )
 
@@ -61,6 +90,31 @@ async def note(tx: Transaction, owner: Scope, outcomes: Sequence[MiningOutcome])
         "jobs": [each.job_id for each in outcomes],
     }
     await pg(tx).execute(_NOTE, given)
+
+
+async def note_batch(tx: Transaction, owner: Scope, batch: Batch) -> None:
+    """See `Store.note_batch`."""
+    given = {
+        "namespace": owner.namespace,
+        "user": owner.user_column,
+        "job": batch.job_id,
+        "kind": batch.kind.value,
+        "session": batch.session_id,
+        "shown": list(batch.shown),
+    }
+    await pg(tx).execute(_NOTE_BATCH, given)
+
+
+async def shown_together(tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> ShownTogether:
+    """See `Store.shown_together`."""
+    rows = await pg(tx).rows(
+        _SHOWN_TOGETHER, namespace=owner.namespace, user=owner.user_column, ids=list(ids), undone=UNDONE
+    )
+    return ShownTogether(
+        mined=frozenset(EpisodeId(row.id) for row in rows if row.mined),
+        sessions=tuple(sorted({row.session_id for row in rows if row.mined}, key=str)),
+        profiled=frozenset(EpisodeId(row.id) for row in rows if row.profiled),
+    )
 
 
 async def outcomes(tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[MiningOutcome]:

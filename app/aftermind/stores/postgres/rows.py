@@ -5,6 +5,7 @@ from typing import Any
 from sqlalchemy import Row
 
 from aftermind.types import Block, Cardinality, Episode, EpisodeId, Fact, FactId, Role, Scope, Summary
+from aftermind.types.message import ALL_KINDS
 
 
 def scope_of(owner: Scope, row: Row[Any]) -> Scope:  # Any: a row with labels
@@ -27,6 +28,7 @@ def episode_of(owner: Scope, row: Row[Any]) -> Episode:  # Any: a row of `episod
         remembered_at=row.remembered_at,
         position=row.position,
         mark=row.mark,
+        keep=ALL_KINDS if row.keep is None else frozenset(row.keep),
     )
 
 

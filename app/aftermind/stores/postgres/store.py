@@ -7,7 +7,7 @@ from uuid import UUID
 
 from aftermind.db.base import Transaction
 from aftermind.db.vault import Vault, no_masters
-from aftermind.stores.base import EpisodeFilter, MiningOutcome, SessionInfo, Tombstone, Vector
+from aftermind.stores.base import Batch, EpisodeFilter, MiningOutcome, SessionInfo, ShownTogether, Tombstone, Vector
 from aftermind.stores.postgres import claims, documents, episodes, facts, forgetting, mining, sealed, undoing
 from aftermind.stores.postgres.learning import PostgresLearning
 from aftermind.types import (
@@ -102,6 +102,14 @@ class PostgresStore(PostgresLearning):
         """The owner's episodes of which that job had the last word, in session order."""
         return await self._episodes(tx, owner, await mining.mined_in(tx, owner, job_id))
 
+    async def note_batch(self, tx: Transaction, owner: Scope, batch: Batch) -> None:
+        """Record which episodes a model was shown."""
+        await mining.note_batch(tx, owner, batch)
+
+    async def shown_together(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> ShownTogether:
+        """What models were shown together with these episodes."""
+        return await mining.shown_together(tx, owner, ids)
+
     # facts
 
     async def hold_beliefs(self, tx: Transaction, owner: Scope) -> None:
@@ -177,9 +185,11 @@ class PostgresStore(PostgresLearning):
         """Say how the namespace treats a predicate from now on."""
         await facts.set_cardinality(tx, namespace, predicate, cardinality)
 
-    async def undo(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> dict[str, int]:
+    async def undo(
+        self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId], *, beside: ShownTogether
+    ) -> dict[str, int]:
         """Mark episodes as undone and drop what drew on them."""
-        return await undoing.undo(tx, owner, ids)
+        return await undoing.undo(tx, owner, ids, beside=beside)
 
     # blocks, summaries, profiles
 

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 from sqlalchemy import text
 
+from aftermind.claims.redo import TOLD
 from aftermind.db.base import Transaction
 from aftermind.db.transaction import pg
-from aftermind.stores.base import Mined
+from aftermind.stores.base import Mined, ShownTogether
 from aftermind.types import EpisodeId, Scope
 from aftermind.types.message import UNDONE
 
@@ -23,7 +24,8 @@ _UNDO = text(
     ), unsourced AS (
         DELETE FROM aftermind.fact_sources AS sources USING aftermind.facts AS facts
         WHERE sources.namespace = :namespace AND sources.user_id = :user
-          AND sources.episode_id = ANY(CAST(:ids AS uuid[]))
+          AND (sources.episode_id = ANY(CAST(:ids AS uuid[]))
+               OR sources.episode_id = ANY(CAST(:mined AS uuid[])) AND facts.extractor <> :stated)
           AND facts.namespace = :namespace AND facts.user_id = :user AND facts.id = sources.fact_id
           AND facts.superseded_at IS NULL
         RETURNING fact_id
@@ -33,10 +35,13 @@ _UNDO = text(
     ), mined AS (
         UPDATE aftermind.extractions SET outcome = :empty, reason = :mark, facts = 0, at = now()
         WHERE {_OWNED} AND episode_id = ANY(CAST(:ids AS uuid[])) RETURNING episode_id
+    ), to_be_mined AS (
+        DELETE FROM aftermind.extractions
+        WHERE {_OWNED} AND episode_id = ANY(CAST(:mined AS uuid[])) RETURNING episode_id
     ), unprofiled AS (
         DELETE FROM aftermind.unprofiled WHERE {_OWNED} AND episode_id = ANY(CAST(:ids AS uuid[])) RETURNING episode_id
     ), traits AS (
-        DELETE FROM aftermind.profile_traits WHERE {_OWNED} AND evidence && CAST(:ids AS uuid[]) RETURNING name
+        DELETE FROM aftermind.profile_traits WHERE {_OWNED} AND evidence && CAST(:drawn AS uuid[]) RETURNING name
     ), summaries AS (
         DELETE FROM aftermind.summaries
         WHERE {_OWNED} AND session_id IN (SELECT coalesce(session_id, '') FROM undone) RETURNING session_id
@@ -52,9 +57,17 @@ _UNDO = text(
 )
 
 
-async def undo(tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> dict[str, int]:
+async def undo(tx: Transaction, owner: Scope, ids: Sequence[EpisodeId], *, beside: ShownTogether) -> dict[str, int]:
     """See `Store.undo`."""
     row = await pg(tx).row(
-        _UNDO, namespace=owner.namespace, user=owner.user_column, ids=list(ids), mark=UNDONE, empty=Mined.EMPTY.value
+        _UNDO,
+        namespace=owner.namespace,
+        user=owner.user_column,
+        ids=list(ids),
+        mined=list(beside.mined),
+        drawn=[*ids, *beside.profiled],
+        mark=UNDONE,
+        empty=Mined.EMPTY.value,
+        stated=TOLD,
     )
     return {"traits": 0, "summaries": 0} if row is None else {"traits": row.traits, "summaries": row.summaries}
