@@ -65,6 +65,26 @@ class TestPostgresLedger(LedgerContract):
         yield Rig(db=opened, ledger=PostgresLedger(opened), pass_time=pass_time)
         await opened.close()
 
+    async def test_a_namespace_with_many_users_does_not_hold_another_up(self, rig: Rig) -> None:
+        await rig.put(*(job(user=f"u{i}", namespace="crowd") for i in range(60)))
+        late = job(user="late", namespace="small")
+        await rig.put(late)
+
+        assert late.id in ids_of(await rig.claim(limit=4))
+
+    async def test_namespaces_are_served_in_turn_where_they_are_more_than_a_claim_takes(self, rig: Rig) -> None:
+        await rig.put(*(job(user=f"u{i}", namespace="crowd") for i in range(100)))
+        await rig.put(*(job(user=f"u{i}", namespace=f"small-{i}") for i in range(10)))
+
+        served = [lease.job.scope.namespace for _ in range(6) for lease in await rig.claim(limit=4)]
+
+        assert {space for space in served if space != "crowd"} == {f"small-{i}" for i in range(10)}
+
+    async def test_a_claim_is_full_while_there_is_work_however_it_is_spread(self, rig: Rig) -> None:
+        await rig.put(*(job(user=f"u{i}", namespace="crowd") for i in range(9)), job(namespace="small"))
+
+        assert [len(await rig.claim(limit=5)) for _ in range(3)] == [5, 5, 0]
+
     async def test_claims_at_one_moment_never_take_the_same_job(self, rig: Rig) -> None:
         await rig.put(*(job(user=f"u{i % 5}") for i in range(60)))
 

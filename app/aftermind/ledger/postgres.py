@@ -89,6 +89,7 @@ class PostgresLedger:
     ) -> None:
         self._database, self._namespace, self._max_lost = database, namespace, max_lost_leases
         self._promote_seconds = promote_every.total_seconds()
+        self._served_last: dict[JobKind, str] = {}  # namespaces, see `Wanted.after`
         self._promoted_at: dict[JobKind, float] = {}
 
     # entering
@@ -146,6 +147,7 @@ class PostgresLedger:
             ids=ids,
             replays=replays,
             alone=alone,
+            after=self._served_last.get(kind, ""),
         )
         async with self._database.statements() as run:
             is_time = monotonic() - self._promoted_at.get(kind, 0.0) >= self._promote_seconds
@@ -154,6 +156,8 @@ class PostgresLedger:
             leases = await self._claim(run, wanted)
             if not leases and not is_time and await self._promote(run, kind):
                 leases = await self._claim(run, wanted)
+        if ids is None:
+            self._served_last[kind] = wanted.served_last(leases)
         return leases
 
     async def last_chance_is_next(self, kind: JobKind, *, replays: bool = False) -> bool:

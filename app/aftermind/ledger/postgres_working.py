@@ -49,19 +49,75 @@ _NONE_RUNNING = """
 """
 
 
-def _runnable(kind_rule: str, *, ids: bool = False) -> str:
-    """Rows that may be claimed (`jobs_ready`), next first."""
-    named = "AND id = ANY(CAST(:ids AS uuid[]))" if ids else ""
+def _runnable(kind_rule: str, also: str = "") -> str:
+    """Rows that may be claimed, next first: by `jobs_ready`, within a namespace by `jobs_namespace_turn`."""
     return f"""
         FROM aftermind.jobs AS jobs
-        WHERE kind = :kind AND state IN ('queued', 'retrying') AND turn IS NOT NULL {named} {kind_rule}
+        WHERE kind = :kind AND state IN ('queued', 'retrying') AND turn IS NOT NULL {also} {kind_rule}
           AND (replay_plan_id IS NOT NULL) = CAST(:replays AS boolean)
         ORDER BY turn, run_at
     """
 
 
+def _ready_namespace(condition: str) -> str:
+    """The first namespace with a job in the fair order; one probe of `jobs_namespace_turn`."""
+    return f"""
+        SELECT namespace FROM aftermind.jobs WHERE kind = :kind AND state IN ('queued', 'retrying')
+        AND turn IS NOT NULL AND {condition} ORDER BY namespace LIMIT 1
+    """
+
+
+_AFTER, _UP_TO = "namespace > CAST(:after AS text)", "namespace <= CAST(:after AS text)"
+_PICKED_COLUMNS = "id, turn, run_at, lost_leases, namespace, user_id, session_id"
+
+
+def _picked_by_id(kind_rule: str) -> str:
+    named = "AND id = ANY(CAST(:ids AS uuid[]))"
+    return f"""
+    WITH picked AS (
+        SELECT {_PICKED_COLUMNS} {_runnable(kind_rule, named)} LIMIT CAST(:limit AS int) FOR UPDATE SKIP LOCKED
+    )
+    """
+
+
+def _picked(kind_rule: str) -> str:
+    """Half of the claim by namespaces in turn, after the one that was served last; the rest in the fair order.
+
+    The fair order counts users: by it alone a namespace with many users would take many shares.
+    """
+    return f"""
+    WITH RECURSIVE following AS (
+        ({_ready_namespace(_AFTER)})
+        UNION ALL
+        SELECT ({_ready_namespace("namespace > following.namespace")}) FROM following
+        WHERE following.namespace IS NOT NULL
+    ), first AS (
+        ({_ready_namespace(_UP_TO)})
+        UNION ALL
+        SELECT ({_ready_namespace(f"namespace > first.namespace AND {_UP_TO}")}) FROM first
+        WHERE first.namespace IS NOT NULL
+    ), served AS (
+        SELECT namespace FROM (
+            (SELECT namespace FROM following WHERE namespace IS NOT NULL LIMIT CAST(:limit AS int) / 2)
+            UNION ALL
+            (SELECT namespace FROM first WHERE namespace IS NOT NULL LIMIT CAST(:limit AS int) / 2)
+        ) AS both_parts LIMIT CAST(:limit AS int) / 2
+    ), fair AS (
+        SELECT one.* FROM served CROSS JOIN LATERAL (
+            SELECT {_PICKED_COLUMNS} {_runnable(kind_rule, "AND namespace = served.namespace")}
+            LIMIT (SELECT greatest(1, CAST(:limit AS int) / 2 / count(*)) FROM served) FOR UPDATE SKIP LOCKED
+        ) AS one
+    ), others AS (
+        SELECT {_PICKED_COLUMNS} {_runnable(kind_rule, "AND id NOT IN (SELECT id FROM fair)")}
+        LIMIT CAST(:limit AS int) - (SELECT count(*) FROM fair) FOR UPDATE SKIP LOCKED
+    ), picked AS (
+        SELECT * FROM fair UNION ALL SELECT * FROM others
+    )
+    """
+
+
 def _claim(kind_rule: str, *, ids: bool) -> str:
-    """One UPDATE: locks the rows that it takes (`jobs_ready`), passes over those that another claim has locked.
+    """One UPDATE: locks the rows that it takes, passes over those that another claim has locked.
 
     A job that lost a lease may be what took the worker away: it comes with others that lost as many, and few of them
     (`types.job.together`), where `together` is 0 none. Of a serial kind one job a session.
@@ -69,10 +125,7 @@ def _claim(kind_rule: str, *, ids: bool) -> str:
     unfinished (`concurrency`), so passing over them costs nothing.
     """
     return f"""
-    WITH picked AS (
-        SELECT id, turn, run_at, lost_leases, namespace, user_id, session_id {_runnable(kind_rule, ids=ids)}
-        LIMIT :limit FOR UPDATE SKIP LOCKED
-    ), numbered AS (
+    {_picked_by_id(kind_rule) if ids else _picked(kind_rule)}, numbered AS (
         SELECT *, first_value(lost_leases) OVER (ORDER BY turn, run_at) AS lost,
                row_number() OVER (PARTITION BY lost_leases ORDER BY turn, run_at) AS place,
                row_number() OVER (PARTITION BY namespace, user_id, session_id ORDER BY turn, run_at) AS in_session
@@ -241,6 +294,13 @@ class Wanted:
     ids: Sequence[JobId] | None
     replays: bool
     alone: bool
+    after: str = ""  # the namespace that was served last: those that follow it in alphabetical order are next
+
+    def served_last(self, leases: Sequence[Lease]) -> str:
+        """The namespace to begin after next time, by what this claim took."""
+        spaces = {lease.job.scope.namespace for lease in leases}
+        in_turn = sorted(spaces, key=lambda space: (space <= self.after, space))[: max(1, self.limit // 2)]
+        return in_turn[-1] if in_turn else ""
 
 
 async def promote(tx: Transaction, kind: JobKind) -> int:
@@ -262,7 +322,7 @@ async def claim(tx: Transaction, wanted: Wanted) -> list[Lease]:
         lasts=wanted.lasts,
         serial=serial,
         replays=wanted.replays,
-        **({} if wanted.ids is None else {"ids": list(wanted.ids)}),
+        **({"after": wanted.after} if wanted.ids is None else {"ids": list(wanted.ids)}),
     )
     return [
         Lease(job=job_of(row), token=LeaseToken(row.token), until=row.lease_until, worker=wanted.worker) for row in rows
