@@ -1,7 +1,7 @@
 """`Receipt`: what became of a turn that was handed over. Nobody has to wait for it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -64,15 +64,24 @@ class News(Protocol):
 class Receipt:
     """Of one turn. `spooled`: it lies on this host's disk until Redis is back, and is safe as that disk is.
 
-    The second receipt of one idempotency key follows the first turn.
+    The second receipt of one idempotency key follows the first turn. `confirm` makes what the primary has shown of an
+    owner visible to recalls.
     """
 
-    def __init__(self, turn: Turn, *, spooled: bool, ledger: Ledger, news: News) -> None:
+    def __init__(
+        self,
+        turn: Turn,
+        *,
+        spooled: bool,
+        ledger: Ledger,
+        news: News,
+        confirm: Callable[[Scope], Awaitable[None]] | None = None,
+    ) -> None:
         self.job_id: JobId = turn.job_id
         self.episode_ids: tuple[EpisodeId, ...] = turn.episode_ids
         self.spooled = spooled
         self._scope, self._keep = turn.scope, turn.keep
-        self._ledger, self._news = ledger, news
+        self._ledger, self._news, self._confirm = ledger, news, confirm
 
     @property
     def _owner(self) -> Scope:
@@ -142,7 +151,11 @@ class Receipt:
             raise errors.JobDead(self.job_id, status.why or "unknown")
         if state is StepState.FORGOTTEN:
             raise errors.Forgotten(self.job_id)
-        return state is not StepState.WAITING
+        if state is StepState.WAITING:
+            return False
+        if self._confirm is not None:  # the worker commits first and raises the watermark then
+            await self._confirm(self._owner)
+        return True
 
     async def _listen(self, step: Step, heard: asyncio.Event) -> None:
         with suppress(errors.Unavailable):  # the looks at the ledger go on without events

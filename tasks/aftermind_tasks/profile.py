@@ -88,7 +88,8 @@ async def _apply(runtime: Runtime, lease: Lease, answer: Mapping[str, Any], *, i
             job = following.job(JobKind.PROFILE, owner)
             await runtime.ledger.debounce(tx, [job], quiet=timedelta(0), at_most=timedelta(0))
             ring[queues.QUEUE_OF[JobKind.PROFILE]] = lease.job.id
-    await runtime.after_commit({owner}, [], ring)
+        undelivered = await runtime.note_undelivered(tx, [owner])
+    await runtime.after_commit({owner}, [], ring, undelivered=undelivered)
 
 
 def _traits(answer: Mapping[str, Any], before: Profile) -> dict[str, Trait]:  # Any: as above

@@ -13,6 +13,7 @@ from aftermind import errors
 from aftermind.db.base import Database, Transaction, Watermark
 from aftermind.db.keyfiles import master_keys
 from aftermind.events.types import MemoryEvent
+from aftermind.freshness import WatermarkDelivery
 from aftermind.ledger.base import Ledger
 from aftermind.ledger.replays import Replays
 from aftermind.llm import resolver
@@ -94,7 +95,7 @@ class Silence:
 class Runtime:
     """What a handler may use.
 
-    `pending`, `redis`, `watermarks` and `at_once` are None where one process does everything.
+    `pending`, `redis`, `delivery` and `at_once` are None where one process does everything.
     """
 
     settings: Settings
@@ -118,7 +119,7 @@ class Runtime:
     pending: Pending | None = None
     redis: RedisLink | None = None
     keys: Keys = field(default_factory=Keys)
-    watermarks: Watermarks | None = None
+    delivery: WatermarkDelivery | None = None
     closing: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     async def after_commit(
@@ -128,29 +129,28 @@ class Runtime:
         ring: Mapping[str, JobId],
         *,
         settle: Sequence[JobId] = (),
+        undelivered: Sequence[int] = (),
         watermark: Watermark | None = None,
     ) -> int:
         """What follows a commit: watermark, pending cleared, events told, bells rung; how many turns are runnable.
 
         The watermark is taken here, after the commit and not before, unless the caller has taken one since. Each step
-        that fails is made good later: a turn that stays pending is stored again without effect, the relay tells events,
-        the reconciler rings.
+        that fails is made good later: a turn that stays pending is stored again without effect, the relay raises the
+        watermark and publishes the events, the reconciler rings. `undelivered` are rows of `note_undelivered`.
         """
         watermark = watermark or await self.db.watermark()
         telling = partial(self._try, "tell events")
         runnable = 0
         if settle and self.pending is not None:
             *first, last = [settle[start : start + SCRIPT_TURNS] for start in range(0, len(settle), SCRIPT_TURNS)]
-            removed = sum([(await self.pending.settle(some, watermark=watermark)).removed for some in first])
+            for some in first:
+                await self.pending.settle(some, watermark=watermark, owners=owners)
             # Both on their way at once, in this order, over one connection: who hears of a turn finds it settled, and
             # Redis syncs its file once for the two. Where the first has to be sent again, the turn is still pending.
-            settling = self.pending.settle(last, watermark=watermark)
+            settling = self.pending.settle(last, watermark=watermark, owners=owners)
             settled = await _both(settling, telling(self.events.publish(events, watermark)))
             runnable = settled.runnable
-            if removed + settled.removed < len(settle):  # it raised the watermarks of those alone that were still there
-                await self._raised(watermark, owners)
-        else:
-            await self._raised(watermark, owners)
+        elif await self._raise(watermark, owners, undelivered):
             await telling(self.events.publish(events, watermark))
         for queue, job_id in ring.items():
             await self._try("ring", self.bells.ring(queue, [job_id]))
@@ -160,18 +160,26 @@ class Runtime:
         """Let go of everything."""
         await self.closing.aclose()
 
-    async def _raised(self, watermark: Watermark | None, owners: Iterable[Scope]) -> None:
-        if self.watermarks is not None:
-            await self._try("raise the watermark", self.watermarks.raise_to(watermark, owners))
+    async def note_undelivered(self, tx: Transaction, owners: Iterable[Scope]) -> Sequence[int]:
+        """In the transaction of an effect that writes no event: rows by which its watermark is raised at last."""
+        return () if self.delivery is None else await self.delivery.add(tx, owners)
 
-    async def _try(self, what: str, work: Awaitable[object]) -> None:
+    async def _raise(self, watermark: Watermark | None, owners: Iterable[Scope], undelivered: Sequence[int]) -> bool:
+        """Whether it was raised. If not, events must not be published yet: a recall that follows one could miss it."""
+        if self.delivery is None:
+            return True
+        return await self._try("raise the watermark", self.delivery.deliver(owners, undelivered, watermark))
+
+    async def _try(self, what: str, work: Awaitable[object]) -> bool:
         try:
             await work
         except errors.Unavailable as exc:
             log.warning("left for later", extra={"what": what, "error": str(exc)})
+            return False
+        return True
 
 
-async def _both(first: Awaitable[T], second: Awaitable[None]) -> T:
+async def _both(first: Awaitable[T], second: Awaitable[object]) -> T:
     """What the first returns, begun before the second. Both end, then it raises what either raised."""
     told, other = await asyncio.gather(first, second, return_exceptions=True)
     for outcome in (told, other):
@@ -244,7 +252,7 @@ async def open_runtime(settings: Settings, *, worker: str) -> Runtime:
         pending=Pending(link, keys),
         redis=link,
         keys=keys,
-        watermarks=Watermarks(link, keys),
+        delivery=WatermarkDelivery(database, Watermarks(link, keys)),
     )
     for close in (database.close, link.close, events.close, providers.close):
         runtime.closing.push_async_callback(close)

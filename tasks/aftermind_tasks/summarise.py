@@ -98,7 +98,8 @@ async def _apply(runtime: Runtime, lease: Lease, answer: Mapping[str, Any]) -> N
         if answer["is_more"] or not is_sound:
             await runtime.ledger.enqueue(tx, [following.job(JobKind.SUMMARISE, scope)])
             ring[queues.QUEUE_OF[JobKind.SUMMARISE]] = lease.job.id
-    await runtime.after_commit({scope.owner}, [], ring)
+        undelivered = await runtime.note_undelivered(tx, [scope.owner])
+    await runtime.after_commit({scope.owner}, [], ring, undelivered=undelivered)
 
 
 async def _is_sound(

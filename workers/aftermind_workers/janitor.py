@@ -159,7 +159,8 @@ class Janitor:
     async def _effect(self, owner: Scope, work: Callable[[Transaction], Awaitable[object]]) -> object:
         async with self.runtime.db.transaction(namespace=owner.namespace) as tx:
             result = await work(tx)
-        await self.runtime.after_commit([owner], [], {})
+            undelivered = await self.runtime.note_undelivered(tx, [owner])
+        await self.runtime.after_commit([owner], [], {}, undelivered=undelivered)
         return result
 
     async def _own(self, work: Callable[[Transaction], Awaitable[int]], namespace: str | None = None) -> int:

@@ -78,7 +78,7 @@ class Reconciler:
 
     async def _round(self) -> None:
         """Each step alone: what does not answer for one of them does not stop the others."""
-        for step in (self._epoch, self._expire, self._ring, self._relay):
+        for step in (self._epoch, self._deliver, self._expire, self._ring, self._relay):
             try:
                 await step()
             except errors.Unavailable as exc:
@@ -87,6 +87,10 @@ class Reconciler:
     async def _epoch(self) -> None:
         if self.runtime.redis is not None:
             await ensure_epoch(self.runtime.redis, self.runtime.keys, self.runtime.db.watermark)
+
+    async def _deliver(self) -> None:
+        if self.runtime.delivery is not None:
+            await self.runtime.delivery.deliver_late()
 
     async def _expire(self) -> None:
         expired = await self.runtime.ledger.expire_leases()

@@ -19,12 +19,16 @@ from aftermind.types import Scope
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRow:
-    """An event as it is kept: `event` is its JSON, `cursor` its number among the owner's, None before it is kept."""
+    """An event as it is kept: `event` is its JSON, `cursor` its number among the owner's, None before it is kept.
+
+    `is_published` False, of one that was read: its owner's watermark may not be raised yet.
+    """
 
     owner: Scope
     id: str
     event: Mapping[str, Any]  # Any: JSON
     cursor: int | None = None
+    is_published: bool = True
 
 
 # Owners in order, so that two transactions never wait crosswise.
@@ -72,8 +76,8 @@ _PUBLISHED = text(
 )
 _AFTER = text(
     """
-    SELECT namespace, user_id, seq, id, event::text AS event FROM aftermind.events
-    WHERE namespace = :namespace AND user_id = :user AND seq > :cursor ORDER BY seq LIMIT :limit
+    SELECT namespace, user_id, seq, id, event::text AS event, published_at IS NOT NULL AS is_published
+    FROM aftermind.events WHERE namespace = :namespace AND user_id = :user AND seq > :cursor ORDER BY seq LIMIT :limit
     """
 )
 _STATE = text("SELECT last, pruned_to FROM aftermind.event_counters WHERE namespace = :namespace AND user_id = :user")
@@ -134,7 +138,8 @@ async def mark_published(tx: Transaction, rows: Sequence[EventRow]) -> None:
 async def after(tx: Transaction, owner: Scope, cursor: int, *, limit: int) -> list[EventRow]:
     """The owner's events after a cursor, in order."""
     given = {"namespace": owner.namespace, "user": owner.user_column, "cursor": cursor, "limit": limit}
-    return [_row(row) for row in await pg(tx).rows(_AFTER, **given)]
+    rows = await pg(tx).rows(_AFTER, **given)
+    return [replace(_row(row), is_published=row.is_published) for row in rows]
 
 
 async def state(tx: Transaction, owner: Scope) -> tuple[int, int]:

@@ -25,7 +25,7 @@ from aftermind.db.transaction import PgTransaction
 SCHEMES = ("postgresql", "postgres")
 
 # The timeline out of the file name, not the control file: that one changes only with the checkpoint after a promotion.
-_WATERMARK = (
+WATERMARK = (
     "SELECT (SELECT system_identifier FROM pg_control_system()) AS system, "
     "('x' || left(pg_walfile_name(lsn), 8))::bit(32)::int AS timeline, (lsn - '0/0'::pg_lsn)::bigint AS lsn "
     "FROM pg_current_wal_insert_lsn() AS lsn"
@@ -150,13 +150,10 @@ class PostgresDatabase:
 
     async def watermark_of(self, run: PgTransaction) -> Watermark:
         """The same over a connection that is at hand, on which nothing is under way any more."""
-        row = await run.record(_WATERMARK)
+        row = await run.record(WATERMARK)
         if row is None:
             raise errors.Bug("Postgres did not tell where its log stands.")
-        # No record ends inside a page's header: an idle replica has replayed all when it stands at the page's start.
-        lsn = row["lsn"]
-        lsn -= PAGE_HEADER if lsn % WAL_PAGE == PAGE_HEADER else 0
-        return Watermark(system=row["system"], timeline=row["timeline"], lsn=lsn)
+        return place_of(row)
 
     async def close(self) -> None:
         """Give back the connections of the running loop, and drop those of loops that have ended.
@@ -246,6 +243,14 @@ class PostgresDatabase:
         if not self._is_bound and not self._allow_owner:
             await refuse_unbound(connection, self.name)
             self._is_bound = True  # of this URL: asked once, not at each connection
+
+
+def place_of(row: "asyncpg.Record") -> Watermark:
+    """The watermark that a row of the query `WATERMARK` gives."""
+    # No record ends inside a page's header: an idle replica has replayed all when it stands at the page's start.
+    lsn = row["lsn"]
+    lsn -= PAGE_HEADER if lsn % WAL_PAGE == PAGE_HEADER else 0
+    return Watermark(system=row["system"], timeline=row["timeline"], lsn=lsn)
 
 
 def password_of(file: Path | None) -> Callable[[], str] | None:

@@ -27,6 +27,7 @@ KEPT = {
     "tombstones": "they keep out what arrives late",
     "spending": "what models have cost",
     "audit": "who looked at, changed and deleted what, by ids alone",
+    "undelivered": "ids alone, until Redis has been informed",
     "event_counters": "numbers of events are not given twice",
 }
 

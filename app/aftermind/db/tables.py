@@ -412,6 +412,16 @@ EVENTS = Table(
     _time("published_at"),
 )
 
+UNDELIVERED = Table(  # see db.undelivered
+    "undelivered",
+    METADATA,
+    _id("namespace", nullable=False),
+    _id("user_id", nullable=False),
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("kind", Text, nullable=False),
+    _time("created_at", now=True),
+)
+
 API_KEYS = Table(
     "api_keys",
     METADATA,

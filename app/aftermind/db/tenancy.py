@@ -28,6 +28,7 @@ LEDGER = (
     "spending",
     "events",
     "event_counters",
+    "undelivered",
     "webhooks",
     "webhook_deliveries",
 )

@@ -20,9 +20,11 @@ from aftermind.db.event_log import EventRow
 from aftermind.events.listening import Listener, Listeners
 from aftermind.events.marking import Marking
 from aftermind.events.types import MemoryEvent, MemoryGap, from_json
+from aftermind.freshness import WatermarkDelivery
 from aftermind.types import Scope
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.keys import Keys
+from aftermind.wire.watermark import Watermarks
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +44,7 @@ class EventBus:
         self._listeners = Listeners(link)
         self._marking = Marking(database, after=mark_after)
         self.unreadable = 0  # rows and messages that were no event
+        self._delivery = WatermarkDelivery(database, Watermarks(link, keys))
 
     async def append(self, tx: Transaction, events: Sequence[MemoryEvent]) -> list[MemoryEvent]:
         """Keep events in the effect's transaction; the same with their cursors, to be told after the commit."""
@@ -61,11 +64,13 @@ class EventBus:
 
         A row is passed on as it is: an event of a kind that only a later release has reaches that release's listeners.
         One that is no event at all is marked and counted in `unreadable`, and holds up no other.
+        The watermarks are raised first: the worker that wrote the events may have ended before it did.
         """
         async with self._database.transaction(read_only=True) as tx:
             rows = await event_log.unpublished(tx, older_than=RELAY_AGE, limit=limit)
         if rows:
             watermark = await self._database.watermark()  # after the read, so that it covers what was read
+            await self._delivery.deliver({row.owner for row in rows}, (), watermark)
             mark = None if watermark is None else watermark.encode()
             await asyncio.gather(*(self._pass_on(row, mark) for row in rows))
             await self._marking.mark(rows)
@@ -141,6 +146,8 @@ class EventBus:
             async with self._database.transaction(namespace=owner.namespace, read_only=True) as tx:
                 rows = await event_log.after(tx, owner, seen, limit=PAGE)
             mark = (await self._database.watermark()) if rows else None
+            if not all(row.is_published for row in rows):
+                await self._delivery.deliver_or_outlast([owner], ())
             for row in rows:
                 try:
                     event = _event(row)

@@ -1,7 +1,6 @@
 """What a `Memory` is made of, and what its faces do with several parts at once."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
@@ -9,6 +8,7 @@ from aftermind import errors
 from aftermind.db.base import Database, Transaction
 from aftermind.faces.looking import Looking
 from aftermind.faces.ways import Ways
+from aftermind.freshness import ReplicaLease, WatermarkDelivery
 from aftermind.ledger.base import Ledger
 from aftermind.ledger.replays import DeadLetters, Replays
 from aftermind.llm.gate import Gate
@@ -22,7 +22,6 @@ from aftermind.types import Scope, Turn
 from aftermind.types.api_key import StoredKeys
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.pending import Pending
-from aftermind.wire.watermark import Watermarks
 
 if TYPE_CHECKING:  # it loads SQLAlchemy, which a store of one process does without
     from aftermind.db.audit import Trail
@@ -47,7 +46,8 @@ class Parts:
     check_schema: Callable[[], Awaitable[None]]
     redis: RedisLink | None = None
     pending: Pending | None = None
-    watermarks: Watermarks | None = None
+    delivery: WatermarkDelivery | None = None
+    lease: ReplicaLease | None = None
     dead: DeadLetters | None = None
     replays: Replays | None = None
     keeping: Keeping | None = None
@@ -82,17 +82,21 @@ class Parts:
 
     def receipt(self, turn: Turn, sent: Sent) -> Receipt:
         """What the caller gets for a turn that was handed over."""
-        return Receipt(turn, spooled=sent.spooled, ledger=self.ledger, news=self.events)
+        confirm = None if self.delivery is None else self.delivery.confirm
+        return Receipt(turn, spooled=sent.spooled, ledger=self.ledger, news=self.events, confirm=confirm)
 
     async def effect(self, owner: Scope, work: Callable[[Transaction], Awaitable[T]]) -> T:
-        """Commit `work` for an owner; a recall that follows sees it, whichever replica serves."""
+        """Commit `work` for an owner; a recall that follows sees it, whichever replica serves.
+
+        Takes up to `LONGEST_WAIT_SECONDS` longer while Redis does not answer.
+        """
+        rows: list[int] = []
         async with self.db.transaction(namespace=owner.namespace) as tx:
             result = await work(tx)
-        if self.watermarks is not None:
-            mark = await self.db.watermark()  # after COMMIT: one that is read before it is older than the row
-            # Without it recall asks the primary while Redis is away, and until replicas have passed a floor afterwards.
-            with suppress(errors.RedisUnavailable):
-                await self.watermarks.raise_to(mark, [owner])
+            if self.delivery is not None:
+                rows = await self.delivery.add(tx, [owner])
+        if self.delivery is not None:
+            await self.delivery.deliver_or_outlast([owner], rows)
         return result
 
     async def close(self) -> None:

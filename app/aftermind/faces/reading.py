@@ -10,7 +10,6 @@ from aftermind import errors
 from aftermind.db.base import Transaction
 from aftermind.faces.parts import Parts
 from aftermind.llm import tokens
-from aftermind.recall.routing import to_be_passed
 from aftermind.stores.base import EpisodeFilter, SessionInfo, UserInfo
 from aftermind.types import Episode, Learned, LearnedState, Profile, Scope, Summary, Turn, Watermark
 from aftermind.wire.pending import Pending
@@ -160,12 +159,12 @@ async def _on_the_way(parts: Parts, owner: Scope, wanted: EpisodeFilter | None =
     passed: tuple[Watermark, ...] | None = None
     if parts.pending is not None:
         with suppress(errors.RedisUnavailable):  # the primary knows what is stored, and this host what it has spooled
-            waiting, passed = await _pending(parts.pending, owner, wanted, limit=limit)
+            waiting, passed = await _pending(parts, parts.pending, owner, wanted, limit=limit)
     return _OnTheWay(episodes=(*_fitting(here, wanted), *waiting), passed=passed)
 
 
 async def _pending(
-    pending: Pending, owner: Scope, wanted: EpisodeFilter | None, *, limit: int
+    parts: Parts, pending: Pending, owner: Scope, wanted: EpisodeFilter | None, *, limit: int
 ) -> tuple[list[Episode], tuple[Watermark, ...] | None]:
     """Page by page from the newest, and what the last page said of the node: it knows of what was stored meanwhile."""
     found: list[Episode] = []
@@ -176,7 +175,9 @@ async def _pending(
         seen = len(read.turns) + read.unreadable
         passed_over += seen
         if not seen or passed_over >= read.total or len(found) >= limit:
-            return found, to_be_passed(read)
+            deadline = asyncio.get_running_loop().time() + parts.settings.db_timeout_seconds
+            passed = None if parts.lease is None else await parts.lease.passed(owner, read, deadline=deadline)
+            return found, None if passed is None else passed.marks
 
 
 def _fitting(turns: Iterable[Turn], wanted: EpisodeFilter | None) -> list[Episode]:

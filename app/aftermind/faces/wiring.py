@@ -13,6 +13,7 @@ from aftermind.faces.looking import Looking
 from aftermind.faces.parts import Parts
 from aftermind.faces.ways import Accept, Ways
 from aftermind.faces.witnesses import witnesses
+from aftermind.freshness import ReplicaLease, WatermarkDelivery
 from aftermind.ledger.base import Ledger
 from aftermind.llm import resolver
 from aftermind.llm.base import Embedder, Extractor
@@ -171,7 +172,9 @@ def _of_postgres(
         max_lag=timedelta(seconds=settings.replica_max_lag_seconds),
         check=timedelta(seconds=settings.replica_check_seconds),
     )
-    pending = Pending(link, keys)
+    pending, watermarks = Pending(link, keys), Watermarks(link, keys)
+    delivery = WatermarkDelivery(db, watermarks)
+    lease = ReplicaLease(primary, watermarks, delivery, has_replicas=bool(replicas))
     trail = Trail(audit_keys(settings.audit_key, settings.state_dir), witnesses(settings.state_dir, link, keys))
     ways = Ways(settings, _publishers(settings, where, link, db, ledger), _accepted_by(db, ledger))
     vectors = _vectors(settings, embedder, link, keys)
@@ -182,7 +185,7 @@ def _of_postgres(
         await migrate.check(db.url, dimension=dimension, allow_owner=settings.allow_owner, password_file=secret)
 
     events = EventBus(db, link, keys)
-    recall = _recall(settings, embedder, reranker, store, search, routing, vectors, ways, pending)
+    recall = _recall(settings, embedder, reranker, store, search, routing, vectors, ways, pending, lease)
     return Parts(
         settings=settings,
         namespace=namespace,
@@ -196,7 +199,8 @@ def _of_postgres(
         check_schema=check_schema,
         redis=link,
         pending=pending,
-        watermarks=Watermarks(link, keys),
+        delivery=delivery,
+        lease=lease,
         dead=PostgresDeadLetters(work, namespace=seen, trail=trail),
         replays=PostgresReplays(work, trail=trail),
         trail=trail,
@@ -262,6 +266,7 @@ def _recall(
     vectors: QueryVectors,
     ways: Ways,
     pending: Pending | None,
+    lease: ReplicaLease | None = None,
 ) -> Recall:
     return Recall(
         store,
@@ -270,6 +275,7 @@ def _recall(
         vectors,
         settings=settings,
         pending=pending,
+        lease=lease,
         pending_turns=PendingTurns(embedder, language=settings.language),
         local_turns=ways.local_turns,
         unstored=[ways.unstored],

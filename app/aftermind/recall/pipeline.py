@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from aftermind import errors
+from aftermind.freshness import ReplicaLease
 from aftermind.llm import tokens
 from aftermind.ranking import WEIGHTS, Frame, Frequencies, Question, Told, Weights, score_frame, shares
 from aftermind.recall import selection
@@ -21,7 +22,7 @@ from aftermind.recall.pending import PendingTurns, Vector, episodes_of
 from aftermind.recall.query import Mode, Query
 from aftermind.recall.query_vectors import QueryVectors
 from aftermind.recall.reranking import Reranker
-from aftermind.recall.routing import Route, Routing, to_be_passed
+from aftermind.recall.routing import Route, Routing
 from aftermind.recall.selection import Place
 from aftermind.settings import Settings
 from aftermind.stores.base import Store
@@ -64,7 +65,8 @@ class Recall:
     """Recalls for every scope of a process. Constructing it connects nothing; usable from any number of tasks.
 
     `pending` None: jobs run in this process and nothing waits in Redis. `local_turns` gives what only this host has;
-    each of `unstored` gives turns that another place has accepted, read before the database too.
+    `lease` is given with `pending`; each of `unstored` gives turns that another place has accepted, read before the
+    database too.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Recall:
         *,
         settings: Settings,
         pending: Pending | None = None,
+        lease: ReplicaLease | None = None,
         pending_turns: PendingTurns | None = None,
         local_turns: LocalTurns | None = None,
         unstored: Sequence[LocalTurns] = (),
@@ -83,7 +86,7 @@ class Recall:
         count_tokens: Callable[[str], int] = tokens.count,
     ) -> None:
         self._store, self._search, self._routing, self._vectors = store, search, routing, vectors
-        self._settings, self._pending = settings, pending
+        self._settings, self._pending, self._lease = settings, pending, lease
         self._pending_turns = pending_turns or PendingTurns(None, language=settings.language)
         self._turns = [*([local_turns] if local_turns else []), *unstored]
         self._reranker, self._count = reranker, count_tokens
@@ -126,6 +129,8 @@ class Recall:
         """Stop what runs in the background. Connections belong to who opened them."""
         await self._vectors.close()
         await self._routing.close()
+        if self._lease is not None:
+            await self._lease.close()
 
     async def _run(self, query: Query, *, limit: int) -> _Run:
         loop = asyncio.get_running_loop()
@@ -166,10 +171,14 @@ class Recall:
                 run.degraded.append("pending unknown")
             else:
                 turns += read.turns
-                passed = read.total - len(read.turns) - read.unreadable
-                if passed > 0 and self._settings.pending_recalled:
-                    run.degraded.append(f"{passed} of {read.total} turns that wait to be stored were not looked at")
-                run.passed = to_be_passed(read)
+                left_out = read.total - len(read.turns) - read.unreadable
+                if left_out > 0 and self._settings.pending_recalled:
+                    run.degraded.append(f"{left_out} of {read.total} turns that wait to be stored were not looked at")
+                run.passed = None
+                if self._lease is not None:
+                    passed = await self._lease.passed(query.scope.owner, read, deadline=run.deadline)
+                    run.passed, doubt = passed.marks, passed.doubt
+                    run.degraded += [doubt] if doubt else []
         run.pending = episodes_of(turns, query.as_of)
 
     async def _from_a_node(self, run: _Run, limit: int) -> None:

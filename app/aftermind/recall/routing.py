@@ -18,7 +18,6 @@ from aftermind import errors
 from aftermind.db.base import Database, Transaction
 from aftermind.stores.searching import EpisodeSearch, NodeState
 from aftermind.types import ServedBy, Watermark
-from aftermind.wire.pending import PendingRead
 
 log = logging.getLogger(__name__)
 
@@ -43,16 +42,6 @@ class Route:
     tx: Transaction
     served_by: ServedBy
     node: str
-
-
-def to_be_passed(read: PendingRead) -> tuple[Watermark, ...] | None:
-    """What a replica must have passed to be read after `read`; None where none may be, whatever it has passed.
-
-    That is the owner's last write, and the floor of this life of Redis: the last life's watermarks are gone with it.
-    """
-    if read.epoch is None or not read.epoch.settled:
-        return None
-    return tuple(mark for mark in (read.watermark, read.epoch.floor) if mark is not None)
 
 
 class Routing:

@@ -15,7 +15,7 @@ _CONNECTION = ("ping", "select", "client|setname", "client|setinfo")
 _SCRIPTS = ("eval", "evalsha", "time")
 _PENDING = (
     *("zadd", "zcard", "zrem", "zrange", "zrevrange", "zrangebyscore", "exists", "expire", "del", "llen", "lpush"),
-    *("hget", "hmget", "hset", "hdel", "hincrby", "hlen", "hgetall", "sadd", "smembers", "get", "set"),
+    *("hget", "hmget", "hset", "hdel", "hincrby", "hlen", "hgetall", "sadd", "smembers", "get", "mget", "set"),
 )
 # kombu's Redis transport: the pop, what is not acknowledged yet, bindings, and its pidbox over pub/sub.
 _KOMBU = (
@@ -79,7 +79,11 @@ def users(prefix: str, *, database: int = 0) -> Mapping[str, RedisUser]:
     events = f"{keys.events('')}*"
     celery = [f"{prefix}{each}" for each in _CELERY_KEYS]
     channels = [f"{prefix}/{database}.{each}" for each in _CELERY_CHANNELS]
-    marks = [f"{keys.watermark('')}*", f"%R~{keys.epoch()}"]  # an agent's own edits raise the watermark too
+    marks = [
+        f"{keys.watermark('')}*",
+        f"{keys.trusted('')}*",
+        f"%R~{keys.epoch()}",
+    ]  # an agent's own edits raise the watermark too
     return {
         "agent": RedisUser(
             name="aftermind-agent",
@@ -90,7 +94,7 @@ def users(prefix: str, *, database: int = 0) -> Mapping[str, RedisUser]:
         "worker": RedisUser(
             name="aftermind-worker",
             commands=(*_CONNECTION, *_SCRIPTS, *_PENDING, *_KOMBU, "info"),
-            keys=(*pending, *stems, f"{keys.watermark('')}*", keys.epoch(), *celery),
+            keys=(*pending, *stems, f"{keys.watermark('')}*", f"{keys.trusted('')}*", keys.epoch(), *celery),
             channels=(events, *channels),
         ),
         # It looks: no push to a queue, so it can send no task, whatever its screens offer.

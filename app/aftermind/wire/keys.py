@@ -20,6 +20,7 @@ PROVIDER_SECONDS = 3_600  # longer than a breaker is ever open; an idle hour mak
 LARGE_TURN_BYTES = 65_536
 TURN_COST_BYTES = 16_384  # of a turn count as one turn in the fair order; an ordinary one has 1 to 4 KiB
 PROBE_MS = 30_000  # after which a call that was to find out how a provider is, and never came back, is given up
+TRUST_MS = 2_000  # see `Keys.trusted`: how long an effect waits at most for a Redis that does not answer
 WATERMARK_SECONDS = 86_400  # a replica that lags a day is long out of use (settings.replica_max_lag_seconds)
 
 
@@ -32,6 +33,11 @@ def owner_part(scope: Scope) -> str:
 def _quoted(namespace: str, user_id: str | None) -> str:
     user = ANONYMOUS if user_id is None else quote(user_id, safe="")
     return f"{quote(namespace, safe='')}/{user}"
+
+
+def namespace_part(namespace: str) -> str:
+    """The namespace as part of a key: quoted, as `owner_part` has it."""
+    return quote(namespace, safe="")
 
 
 def owner_of(part: str) -> Scope:
@@ -105,6 +111,13 @@ class Keys:
         """STRING, see wire.epoch: which life of this Redis it is. Set by whoever finds none. Stays."""
         return f"{self.prefix}epoch"
 
+    def trusted(self, namespace: str) -> str:
+        """STRING `from until` (ms of Redis's clock): replicas of the (quoted) namespace may be read under watermarks.
+
+        See freshness.lease. Whoever recalls writes and reads it. `TRUST_MS`.
+        """
+        return f"{self.prefix}trusted:{namespace}"
+
     # what need not be computed twice
 
     def question(self, embedder: str, digest: str) -> str:
@@ -150,6 +163,7 @@ class Keys:
             "READY": self.ready(""),
             "HIGH": self.high(""),
             "WATERMARK": self.watermark(""),
+            "TRUSTED": self.trusted(""),
             "ROUNDS": self.rounds(),
             "ROUNDS_OF": self.rounds_of(""),
             "SERVED": self.served(),
@@ -167,6 +181,7 @@ class Keys:
             "PROVIDER_SECONDS": PROVIDER_SECONDS,
             "HIGH_SECONDS": HIGH_SECONDS,
             "WATERMARK_SECONDS": WATERMARK_SECONDS,
+            "TRUST_MS": TRUST_MS,
         }
 
 

@@ -1,6 +1,6 @@
 """Turns that were handed over and that no store job has committed yet: accepted, claimed, settled in Redis."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -107,7 +107,7 @@ class Pending:
         `skip` passes over that many of the newest, for reading all of them page by page.
         """
         answer = await self._scripts["read"](self._link, owner_part(owner), limit, skip)
-        epoch, watermark, total, flat = answer
+        epoch, watermark, total, flat, redis_ms, trusted_ms = answer
         turns, unreadable = _decoded(flat)
         return PendingRead(
             turns=turns,
@@ -115,6 +115,8 @@ class Pending:
             watermark=None if watermark is None else Watermark.decode(watermark.decode()),
             epoch=None if epoch is None else Epoch.decode(epoch.decode()),
             unreadable=unreadable,
+            redis_ms=int(redis_ms),
+            trusted_ms=int(trusted_ms),
         )
 
     async def forget(self, owner: Scope, covers: Callable[[Episode], bool], *, whole_owner: bool = False) -> int:
@@ -196,13 +198,17 @@ class Pending:
         flag = "1" if counts else "0"
         return int(await self._scripts["release"](self._link, str(token), _ms(after), flag, *map(str, ids)))
 
-    async def settle(self, ids: Sequence[JobId], *, watermark: Watermark | None) -> Settled:
+    async def settle(
+        self, ids: Sequence[JobId], *, watermark: Watermark | None, owners: Iterable[Scope] = ()
+    ) -> Settled:
         """After COMMIT (of the store, or of the dead letter): raise the owners' watermarks, remove the turns.
 
-        One call: give it `SCRIPT_TURNS` at most where others wait for Redis.
+        `owners` are raised also where their turns have been removed already. One call: give it `SCRIPT_TURNS` at most
+        where others wait for Redis.
         """
         parts = ("", "", "") if watermark is None else (watermark.system, watermark.timeline, watermark.lsn)
-        removed, runnable = await self._scripts["settle"](self._link, *parts, *map(str, ids))
+        also = sorted({owner_part(owner) for owner in owners})
+        removed, runnable = await self._scripts["settle"](self._link, *parts, len(also), *also, *map(str, ids))
         return Settled(removed=removed, runnable=runnable)
 
     async def backlog(self, *, name: int = 0) -> PendingBacklog:

@@ -99,6 +99,7 @@ class PendingRead:
 
     `turns` are the newest, oldest first; `total` is how many the owner has. A turn that cannot be decoded is left out
     (a later release's), and counted in `unreadable`. `epoch` None: this Redis came back empty, serve from the primary.
+    `redis_ms` is Redis's clock, `trusted_ms` for how long replicas may be read under watermarks (freshness.lease).
     """
 
     turns: tuple[Turn, ...]
@@ -106,6 +107,8 @@ class PendingRead:
     watermark: Watermark | None
     epoch: Epoch | None
     unreadable: int = 0
+    redis_ms: int = 0
+    trusted_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,3 +18,10 @@ local function raise_watermark(owner, system, timeline, lsn)
   end
   redis.call('SET', key, system .. '/' .. timeline .. '/' .. lsn, 'EX', WATERMARK_SECONDS)
 end
+
+-- For how many ms more replicas may be read under watermarks. 0: not now, also where the clock was set back.
+local function trust_left(trusted, now)
+  local from, to = string.match(trusted or '', '^(%d+) (%d+)$')
+  if not from or now < tonumber(from) then return 0 end
+  return math.max(tonumber(to) - now, 0)
+end

@@ -1,6 +1,7 @@
 -- What a recall needs before it reads the database, in one moment.
 -- ARGV  1 owner, 2 most turns, 3 how many of the newest to pass over
--- Returns {epoch, watermark, turns of the owner in all, {base, payload, base, payload, ...} newest first}.
+-- Returns {epoch, watermark, turns of the owner in all, {base, payload, base, payload, ...} newest first,
+--          ms of Redis's clock, ms for which replicas may be read under watermarks}.
 local turns = {}
 local most, first = tonumber(ARGV[2]), tonumber(ARGV[3])
 if most > 0 then
@@ -10,4 +11,6 @@ if most > 0 then
     turns[#turns + 1] = turn[2]
   end
 end
-return {redis.call('GET', EPOCH), redis.call('GET', WATERMARK .. ARGV[1]), redis.call('ZCARD', PENDING .. ARGV[1]), turns}
+local marks = redis.call('MGET', EPOCH, WATERMARK .. ARGV[1], TRUSTED .. namespace_of(ARGV[1]))
+local now = now_ms()
+return {marks[1], marks[2], redis.call('ZCARD', PENDING .. ARGV[1]), turns, now, trust_left(marks[3], now)}
