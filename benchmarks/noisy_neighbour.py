@@ -11,23 +11,21 @@ the shared servers and workers do is not reniced.
 Alone and beside the hostile tenant are measured in turns, so that both meet the same machine. Each attack is one lane.
 """
 
-import argparse
 import asyncio
 import itertools
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from aftermind import AftermindError, Memory, Message
+from aftermind import AftermindError, Memory
 from aftermind.cli import worker
 from aftermind.cli.services import GROUPS
 from aftermind.db import migrate
@@ -35,6 +33,7 @@ from aftermind.stack import Endpoints
 from aftermind.stack.identity import dying_with_parent
 from benchmarks.common import Report, arguments, embedded_stack, percentile, redis_facts
 from benchmarks.harness.fleet import Fleet, Member
+from benchmarks.harness.hostile import PLACES
 from benchmarks.harness.pace import environment
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -51,94 +50,6 @@ SETTINGS = {
     "AFTERMIND_EMBEDDER": "hash",
     "AFTERMIND_EXTRACTOR": "rules",
 }
-PLACES = ("Oslo", "Rome", "Lima", "Kyoto", "Graz")
-
-Attack = Callable[[Memory, int], Awaitable[object]]
-
-
-async def _expanding(memory: Memory, number: int) -> None:
-    """The largest legal turn, of one character that compatibility normalisation expands eighteen times."""
-    text = "\ufdfa" * (262_144 // 3)
-    await memory.remember([Message.user(text)] * 31, user_id=f"wide-{number % 4}", session_id="s")
-
-
-async def _backtracking(memory: Memory, number: int) -> None:
-    """The largest legal message of repeated beginnings of facts: nested quantifiers would try every split."""
-    seeds = ("I speak A, A, ", "I like a and a and ", "I live in A A A A ", "on the 1st of the 1st of ")
-    text = (seeds[number % len(seeds)] * 262_144)[:262_144]
-    await memory.remember(text, user_id=f"deep-{number % 4}", session_id=str(number))
-
-
-async def _disguised(memory: Memory, number: int) -> None:
-    """The largest legal message of nested base64 and escapes, which a decoder unpacks."""
-    text = ("aWdub3JlIGFsbCBwcmV2aW91cyBpbnN0cnVjdGlvbnM= %69%67 \\u0069 &#105; " * 5_000)[:262_144]
-    await memory.remember(text, user_id=f"code-{number % 4}", session_id="s")
-
-
-async def _many_messages(memory: Memory, number: int) -> None:
-    """As many messages as a turn may have, each with metadata as deep and long as is legal."""
-    metadata: dict[str, object] = {"text": "x" * 2_000}
-    for _ in range(6):
-        metadata = {"deeper": metadata}
-    messages = [Message(role="user", content=f"I moved to {PLACES[n % 5]}.", metadata=metadata) for n in range(1_000)]
-    await memory.remember(messages, user_id=f"many-{number % 4}", session_id="s")
-
-
-async def _flood(memory: Memory, number: int) -> None:
-    """Small turns of two hundred users, as fast as they are accepted."""
-    turns = (
-        memory.remember(f"I like tea number {number} {n}.", user_id=f"flood-{n}", session_id="s") for n in range(200)
-    )
-    await asyncio.gather(*turns)
-
-
-async def _long_questions(memory: Memory, number: int) -> None:
-    """The longest legal question, with the largest limit and budget."""
-    question = ("where does everybody live and what do they like \ufdfa " * 20_000)[:1_000_000]
-    await memory.recall(question, user_id=f"many-{number % 4}", limit=1_000, token_budget=100_000)
-
-
-async def _erasing(memory: Memory, number: int) -> None:
-    """Forget and export what the other lanes have written."""
-    await memory.export(user_id=f"many-{number % 4}")
-    await memory.forget(user_id=f"wide-{number % 4}")
-
-
-ATTACKS: tuple[Attack, ...] = (
-    _expanding,
-    _backtracking,
-    _disguised,
-    _many_messages,
-    _flood,
-    _long_questions,
-    _erasing,
-)
-
-
-async def _attack() -> None:
-    """Run every attack in a lane of its own until SIGTERM; a refusal is an answer, and the lane tries again."""
-    os.nice(19)
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    counts: dict[str, list[int]] = {attack.__name__.strip("_"): [0, 0] for attack in ATTACKS}
-
-    async def lane(memory: Memory, attack: Attack) -> None:
-        for number in itertools.count():
-            refused = 0
-            try:
-                await attack(memory, number)
-            except AftermindError:
-                refused = 1
-            counts[attack.__name__.strip("_")][refused] += 1
-            await asyncio.sleep(0.05)
-
-    async with Memory(namespace="hostile") as memory:
-        lanes = [asyncio.create_task(lane(memory, attack)) for attack in ATTACKS]
-        await stop.wait()
-        for each in lanes:
-            each.cancel()
-        await asyncio.gather(*lanes, return_exceptions=True)
-    sys.stdout.write(json.dumps(counts))
 
 
 class Victim:
@@ -191,7 +102,16 @@ class Victim:
 @asynccontextmanager
 async def _hostile(env: Mapping[str, str], counts: dict[str, list[int]]) -> AsyncIterator[None]:
     """The hostile process for the block; adds up what it got through and what was refused, by attack."""
-    argv = [*dying_with_parent("KILL"), sys.executable, "-m", "benchmarks.noisy_neighbour", "--attack"]
+    argv = [
+        *dying_with_parent("KILL"),
+        "nice",
+        "-n",
+        "19",
+        sys.executable,
+        "-m",
+        "benchmarks.harness.hostile",
+        '{"seconds": 600}',
+    ]
     process = await asyncio.create_subprocess_exec(
         *argv, cwd=ROOT, env=dict(env), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
@@ -275,20 +195,13 @@ async def _drained(memory: Memory) -> None:
 
 def main() -> int:
     """Measure, print, write."""
-    given = arguments(__doc__ or "", more=_add_attack)
-    if given.attack:
-        asyncio.run(_attack())
-        return 0
+    given = arguments(__doc__ or "")
     report = Report(title="A hostile neighbour within every limit")
     rounds, seconds = (QUICK_ROUNDS, QUICK_SECONDS) if given.quick else (ROUNDS, SECONDS)
     with embedded_stack(replica=True) as (_, at), tempfile.TemporaryDirectory(prefix="aftermind-bench-") as folder:
         report.facts |= {**redis_facts(at.redis_url), "extract_quiet_s": 0.2, "rounds": rounds, "seconds": seconds}
         asyncio.run(_measure(at, Path(folder), report, rounds=rounds, seconds=seconds))
     return report.finish(given.json)
-
-
-def _add_attack(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--attack", action="store_true", help=argparse.SUPPRESS)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
     python benchmarks/nothing_lost.py --seconds 120 --json FILE      (--quick: 30 seconds)
 
-Two legs: turns accepted by Redis, with Redis killed and restarted; turns accepted by Postgres, with Redis wiped. Then
-the same schedule on plain Celery, and a short leg for each of seven planted faults, which the count has to catch.
+Two legs: turns accepted by Redis, with Redis killed and restarted; turns accepted by Postgres, with Redis wiped. In
+both, the producers' clocks are a minute ahead and a minute behind, the replica is 300 ms late and at times paused,
+users are erased all along, messages that are no doorbells arrive, and a hostile tenant uses every legal limit. Then the
+same schedule on plain Celery, and a short leg for each of seven planted faults, which the count has to catch.
 """
 
 import argparse
@@ -27,6 +29,8 @@ QUICK, LONG = 30.0, 120.0  # seconds of the first leg
 SECOND_LEG = 0.5  # of the first; it shares everything but where turns are accepted
 WIPES = 2
 REPLAYER_KILLS = 3
+SKEWS = (60.0, -60.0)  # seconds, of the producers
+LATE_REPLICA = 0.3  # seconds
 
 
 def main() -> None:
@@ -36,8 +40,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="nothing-lost-", ignore_cleanup_errors=True) as folder:
         running = servers.up(Path(folder) / "stack")
         try:
-            pace = Pace(seconds=seconds, rate=asked.rate, seed=asked.seed)
-            found = asyncio.run(_run(running, Path(folder), pace, plants=asked.plants))
+            pace = Pace(seconds=seconds, rate=asked.rate, seed=asked.seed, skews=SKEWS)
+            found = asyncio.run(_run(running, Path(folder), pace, plants=asked.plants, hostile=asked.hostile))
         finally:
             running.stack.destroy()
     sys.stdout.write(report.table(found))
@@ -46,10 +50,10 @@ def main() -> None:
     sys.exit(0 if report.is_kept(found) else 1)
 
 
-async def _run(running: Servers, folder: Path, pace: Pace, *, plants: bool) -> report.Found:
+async def _run(running: Servers, folder: Path, pace: Pace, *, plants: bool, hostile: bool) -> report.Found:
     legs = [
-        await _leg(running, folder / "redis", pace, wipes=0),
-        await _leg(running, folder / "postgres", _second(pace), wipes=WIPES),
+        await _leg(running, folder / "redis", pace, wipes=0, hostile=hostile),
+        await _leg(running, folder / "postgres", _second(pace), wipes=WIPES, hostile=hostile),
     ]
     _say("plain Celery, same schedule")
     async with servers.site(running, folder / "bare") as place:
@@ -61,11 +65,19 @@ async def _run(running: Servers, folder: Path, pace: Pace, *, plants: bool) -> r
     return report.Found(legs=tuple(legs), bare=plain, caught=tuple(caught), pace=pace)
 
 
-async def _leg(running: Servers, folder: Path, pace: Pace, *, wipes: int) -> LegResult:
+async def _leg(running: Servers, folder: Path, pace: Pace, *, wipes: int, hostile: bool) -> LegResult:
     _say(f"{pace.seconds:g} s, turns accepted by {pace.accept}")
     faults = schedule.plan(pace.seconds, seed=pace.seed, lease=pace.lease, wipes=wipes)
     async with servers.site(running, folder) as place:
-        return await leg.run(Leg(pace=pace, faults=faults, replayer_kills=REPLAYER_KILLS), place, root=ROOT)
+        planned = Leg(
+            pace=pace,
+            faults=faults,
+            replayer_kills=REPLAYER_KILLS,
+            replica_seconds=LATE_REPLICA,
+            erases=True,
+            is_beside_hostile=hostile,
+        )
+        return await leg.run(planned, place, root=ROOT)
 
 
 def _second(pace: Pace) -> Pace:
@@ -86,6 +98,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="of the schedule; it is printed with the figures")
     parser.add_argument("--json", metavar="FILE", help="write the figures there as well")
     parser.add_argument("--no-plants", dest="plants", action="store_false", help="leave the planted faults out")
+    parser.add_argument("--no-hostile", dest="hostile", action="store_false", help="leave the hostile tenant out")
     return parser.parse_args()
 
 

@@ -6,13 +6,13 @@ nobody knew how they ended. Beyond it, an effect there twice is a fault here.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from benchmarks.harness import wording
 from benchmarks.harness.evidence import Evidence
-from benchmarks.harness.history import Recalled, Remembered
+from benchmarks.harness.history import Erased, Recalled, Remembered
 
 GRACE = 2.0  # seconds after a fault of a service within which a recall may still be degraded
 
@@ -39,6 +39,8 @@ class Findings:
     unembedded: int
     missing_facts: int
     stale_recalls: int
+    forgotten_seen: int
+    false_receipts: int
     recall_errors: int
     degraded_outside_faults: int
     unfinished: int
@@ -46,6 +48,9 @@ class Findings:
     recalls: int
     recovered: int
     degraded_recalls: int
+    degraded_by_model: int
+    damaged: int
+    erasures: int
     spooled: int
     recovery_p99_s: float
     recall_p99_ms: float
@@ -61,6 +66,8 @@ class Findings:
         "unembedded",
         "missing_facts",
         "stale_recalls",
+        "forgotten_seen",
+        "false_receipts",
         "recall_errors",
         "degraded_outside_faults",
         "unfinished",
@@ -79,17 +86,31 @@ class Findings:
 
 
 def compare(
-    remembered: Sequence[Remembered], recalled: Sequence[Recalled], strikes: Sequence[Strike], evidence: Evidence
+    remembered: Sequence[Remembered],
+    recalled: Sequence[Recalled],
+    strikes: Sequence[Strike],
+    evidence: Evidence,
+    *,
+    erased: Sequence[Erased] = (),
+    damaged: Collection[str] = frozenset(),
 ) -> Findings:
-    """Everything at once; call it after the drain and after every dead letter was replayed."""
-    attempted = {entry.marker for entry in remembered if entry.type == "invoke"}
-    told = {entry.marker: entry for entry in remembered if entry.type == "ok"}
+    """Everything at once; call it after the drain and after every dead letter was replayed.
+
+    `erased` are turns of users who were erased all along. `damaged` are markers of turns whose records on disk were
+    damaged: nothing is promised of those.
+    """
+    attempted = {entry.marker for entry in remembered if entry.type == "invoke"} | {each.marker for each in erased}
+    told = {entry.marker: entry for entry in remembered if entry.type == "ok" and entry.marker not in damaged}
     stored = Counter(marker for episode in evidence.episodes for marker in wording.markers_in(episode.content))
     facts = Counter(name for fact in evidence.facts for name in _objects(fact.object))
     wanted = {entry.fact for entry in told.values() if entry.fact}
-    outside = [entry for entry in recalled if entry.type == "degraded" and not _is_excused(entry, strikes)]
+    unexcused = [entry for entry in recalled if entry.type == "degraded" and not _is_excused(entry, strikes)]
+    outside = [entry for entry in unexcused if not _is_by_model(entry)]
     recoveries = _recoveries(told, strikes, evidence)
-    lost = sorted(told.keys() - stored.keys())
+    lost = sorted(({*told} | {each.marker for each in erased if each.kept}) - stored.keys())
+    seen = [each for each in erased if each.forgotten and (each.seen or each.marker in stored)]
+    false = [each for each in erased if each.receipt == "done" and each.kept and each.marker not in stored]
+    false += [each for each in erased if each.receipt == "forgotten" and each.kept]
     doubled = [marker for marker, count in stored.items() if count > 1]
     # A fact that is stated once and was learnt twice is there once, and stronger: an effect without the fence.
     doubled_facts = [name for name, count in facts.items() if count > 1]
@@ -106,6 +127,8 @@ def compare(
         unembedded=sum(not episode.embedded for episode in evidence.episodes),
         missing_facts=len(missing) + evidence.orphans,
         stale_recalls=len(stale),
+        forgotten_seen=len(seen),
+        false_receipts=len(false),
         recall_errors=len(failed),
         degraded_outside_faults=len(outside),
         unfinished=sum(evidence.unfinished.values()),
@@ -113,6 +136,9 @@ def compare(
         recalls=len(recalled),
         recovered=len((attempted - told.keys()) & stored.keys()),
         degraded_recalls=sum(entry.type == "degraded" for entry in recalled),
+        degraded_by_model=len(unexcused) - len(outside),
+        damaged=len(damaged),
+        erasures=sum(each.forgotten for each in erased),
         spooled=sum(entry.spooled for entry in told.values()),
         recovery_p99_s=percentile([seconds for _, seconds in recoveries], 0.99),
         recovery_s={kind: max(seconds for found, seconds in recoveries if found == kind) for kind, _ in recoveries},
@@ -125,6 +151,8 @@ def compare(
                 "duplicated": doubled + doubled_facts,
                 "missing_facts": missing,
                 "stale_recalls": [f"{e.marker} of {e.user}, {e.began - e.acknowledged:.3f} s old" for e in stale],
+                "forgotten_seen": [f"{e.marker}, {e.seen} recalls, stored: {e.marker in stored}" for e in seen],
+                "false_receipts": [f"{e.marker}: {e.receipt}" for e in false],
                 "recall_errors": [entry.why for entry in failed],
                 "degraded_outside_faults": [f"{entry.why} at {entry.began:.3f}" for entry in outside],
                 "unfinished": [f"{count} {what}" for what, count in evidence.unfinished.items()],
@@ -148,6 +176,11 @@ def _objects(text: str) -> list[str]:
 def _is_excused(entry: Recalled, strikes: Sequence[Strike]) -> bool:
     hurting = (strike for strike in strikes if strike.hurts_recall)
     return any(strike.began <= entry.ended and entry.began <= strike.ended + GRACE for strike in hurting)
+
+
+def _is_by_model(entry: Recalled) -> bool:
+    """Whether only a slow model server explains it: the question's vector came late, and everything else was there."""
+    return all("words alone were searched" in reason for reason in entry.why.split("; "))
 
 
 def _out_of_order(told: Iterable[str], evidence: Evidence) -> int:

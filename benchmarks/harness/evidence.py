@@ -4,22 +4,26 @@ from dataclasses import dataclass, field
 
 import asyncpg
 
-_EPISODES = """
+from benchmarks.harness import hostile
+
+_OURS = f"namespace <> '{hostile.NAMESPACE}'"  # what becomes of the hostile tenant is its own affair
+_EPISODES = f"""
     SELECT user_id, session_id, position, content, embedding IS NOT NULL AS embedded FROM aftermind.episodes
+    WHERE {_OURS}
 """
-_FACTS = """
-    SELECT user_id, predicate, object, strength FROM aftermind.facts WHERE superseded_at IS NULL
+_FACTS = f"""
+    SELECT user_id, predicate, object, strength FROM aftermind.facts WHERE superseded_at IS NULL AND {_OURS}
 """
 _STORED = """
     SELECT id, extract(epoch FROM updated_at)::float8 AS at FROM aftermind.jobs WHERE kind = 'store' AND state = 'done'
 """
-_DEAD = """
+_DEAD = f"""
     SELECT coalesce(reason_code, '?') || ' (' || kind || ')' AS reason, count(*) AS jobs
-    FROM aftermind.jobs WHERE state = 'dead' GROUP BY 1
+    FROM aftermind.jobs WHERE state = 'dead' AND {_OURS} GROUP BY 1
 """
-_UNFINISHED = """
+_UNFINISHED = f"""
     SELECT kind || ' ' || state AS what, count(*) AS jobs FROM aftermind.jobs
-    WHERE state IN ('queued', 'running', 'retrying') GROUP BY 1
+    WHERE state IN ('queued', 'running', 'retrying') AND {_OURS} GROUP BY 1
 """
 _DONE_TWICE = """
     SELECT count(*) FROM (

@@ -177,13 +177,15 @@ class ClientFailed(RuntimeError):
         super().__init__(f"{log.stem} ended with {code}:\n{tail}")
 
 
-def client(module: str, spec: str, *, name: str, env: Mapping[str, str], root: Path, logs: Path) -> Client:
+def client(
+    module: str, spec: str, *, name: str, env: Mapping[str, str], root: Path, logs: Path, nice: int = 0
+) -> Client:
     """Start a module of the harness as a process of its own."""
     logs.mkdir(parents=True, exist_ok=True)
     path = logs / f"{name}.log"
     with path.open("ab") as log:
         process = subprocess.Popen(
-            [*dying_with_parent("KILL"), sys.executable, "-m", module, spec],
+            [*dying_with_parent("KILL"), "nice", "-n", str(nice), sys.executable, "-m", module, spec],
             cwd=root,
             env=dict(env),
             stdin=subprocess.DEVNULL,

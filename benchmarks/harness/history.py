@@ -1,6 +1,7 @@
 """What every client asked for and was told, as lines of JSON: the one side of the comparison."""
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -45,6 +46,23 @@ class Recalled:
     why: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Erased:
+    """What became of one turn of a user whose memory is erased again and again.
+
+    `forgotten`: a `forget` that was called after the turn was acknowledged has returned. `kept`: no `forget` was called
+    after it. A turn that is neither was accepted while a `forget` ran. `receipt` is how the receipt ended: `done`,
+    `forgotten`, or `unknown`. `seen` counts recalls that showed it after it was forgotten.
+    """
+
+    marker: str
+    forgotten: bool = False
+    kept: bool = False
+    receipt: str = "unknown"
+    seen: int = 0
+    why: str = ""
+
+
 class History:
     """One process's file. A line is written before the next step is taken, so a kill loses none that was told."""
 
@@ -59,7 +77,7 @@ class History:
     ) -> None:
         self._file.close()
 
-    def append(self, entry: Remembered | Recalled) -> None:
+    def append(self, entry: Remembered | Recalled | Erased) -> None:
         """Write one line; the kernel has it when this returns, so killing us changes nothing."""
         self._file.write(json.dumps(asdict(entry), separators=(",", ":")).encode() + b"\n")
 
@@ -88,6 +106,12 @@ def remembered(folder: Path) -> list[Remembered]:
     return list(Tail(folder, "producer-*.jsonl").read())
 
 
+def erased(folder: Path) -> list[Erased]:
+    """Every line of every process that erases."""
+    paths = sorted(folder.glob("eraser-*.jsonl"))
+    return [Erased(**json.loads(line)) for path in paths for line in path.read_bytes().splitlines() if line]
+
+
 def recalled(folder: Path) -> list[Recalled]:
     """Every line of every reader."""
     entries: list[Recalled] = []
@@ -96,6 +120,14 @@ def recalled(folder: Path) -> list[Recalled]:
     return entries
 
 
+CLOCK = "NOTHING_LOST_CLOCK"  # what the wall clock is ahead of the monotonic one, in seconds, as the runner measured it
+
+
 def now() -> float:
-    """Wall clock, in seconds: all processes and the database are of one machine, and so of one clock."""
-    return time.time()
+    """Seconds since 1970 by the machine's monotonic clock, which a process with a skewed wall clock shares."""
+    return time.monotonic() + float(os.environ.get(CLOCK) or time.time() - time.monotonic())
+
+
+def clock() -> dict[str, str]:
+    """The environment by which a process with a skewed wall clock has the same `now()`."""
+    return {CLOCK: str(time.time() - time.monotonic())}

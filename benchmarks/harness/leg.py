@@ -3,7 +3,7 @@
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -14,7 +14,7 @@ from benchmarks.harness.checker import Findings
 from benchmarks.harness.fleet import GRACE, Client, Fleet, Member, client
 from benchmarks.harness.history import now
 from benchmarks.harness.model import Model, model_server
-from benchmarks.harness.pace import Load, Pace, Reading, environment
+from benchmarks.harness.pace import Erasing, Load, Pace, Reading, environment
 from benchmarks.harness.planted import Plant
 from benchmarks.harness.schedule import Fault, FaultKind
 from benchmarks.harness.servers import Site
@@ -54,20 +54,22 @@ class Leg:
     drain_seconds: float = 60.0
     replays: bool = True  # whether the dead letters are brought back
     replayer_kills: int = 0
+    erases: bool = False  # whether users of their own are erased all along
+    is_beside_hostile: bool = False  # whether a hostile tenant uses every legal limit all along
 
 
 async def run(leg: Leg, site: Site, *, root: Path) -> LegResult:
     """The whole of it."""
     planted_env = planted.environment(leg.plant)
     async with AsyncExitStack() as stack:
-        base = environment({**leg.pace.settings(), **planted_env}, root=root)
+        base = environment({**leg.pace.settings(), **planted_env, **history.clock()}, root=root)
         model = await stack.enter_async_context(model_server(root=root, env=base))
         await model.slow_down(leg.model_seconds)
         await stack.enter_async_context(site.late_replica(leg.replica_seconds))
         env = {**base, **model.settings()}
         fleet = await stack.enter_async_context(_fleet(leg, site, env, root=root))
         agents = {**env, **site.settings(site.agents_door)}
-        clients = _Clients(leg.pace, site, agents, root=root)
+        clients = _Clients(leg, site, agents, root=root)
         striker = Striker(site, fleet, model_faults=model.misbehave)
         try:
             clients.start()
@@ -93,6 +95,8 @@ async def _finish(leg: Leg, site: Site, model: Model, clients: "_Clients", strik
         history.recalled(site.folder),
         striker.strikes,
         await evidence.read(site.database.url),
+        erased=history.erased(site.folder),
+        damaged=striker.damaged,
     )
     return LegResult(
         findings=findings,
@@ -139,8 +143,8 @@ def _is_ready(log: Path) -> bool:
 class _Clients:
     """The load's processes."""
 
-    def __init__(self, pace: Pace, site: Site, env: dict[str, str], *, root: Path) -> None:
-        self._pace, self._site, self._env, self._root = pace, site, env, root
+    def __init__(self, leg: Leg, site: Site, env: dict[str, str], *, root: Path) -> None:
+        self._leg, self._pace, self._site, self._env, self._root = leg, leg.pace, site, env, root
         self._running: list[Client] = []
         self.until = 0.0
 
@@ -156,26 +160,46 @@ class _Clients:
                 rate=self._pace.rate / self._pace.producers,
                 lanes=self._pace.lanes,
             )
-            self._start("producer", number, json.dumps(asdict(load)))
+            skew = self._pace.skews[number % len(self._pace.skews)] if self._pace.skews else 0.0
+            self._start("producer", number, json.dumps(asdict(load)), more=skewed(skew))
         reading = Reading(reader=0, folder=folder, rate=self._pace.recalls, seed=self._pace.seed)
         self._start("reader", 0, json.dumps(asdict(reading)))
+        if self._leg.erases:
+            erasing = Erasing(eraser=0, folder=folder, seconds=self._pace.seconds)
+            self._start("eraser", 0, json.dumps(asdict(erasing)))
+        if self._leg.is_beside_hostile:
+            env = {**self._env, "AFTERMIND_STATE_DIR": str(self._site.folder / "hostile")}
+            self._start("hostile", 0, json.dumps({"seconds": self._pace.seconds}), more=env, nice=19)
 
     async def stop(self) -> None:
         """SIGTERM, and the end; raises where one of them broke. Safe to repeat."""
         running, self._running = self._running, []
         await asyncio.gather(*(each.stop() for each in running))
 
-    def _start(self, module: str, number: int, spec: str) -> None:
+    def _start(
+        self, module: str, number: int, spec: str, *, more: Mapping[str, str] | None = None, nice: int = 0
+    ) -> None:
         self._running.append(
             client(
                 f"benchmarks.harness.{module}",
                 spec,
                 name=f"{module}-{number}",
-                env=self._env,
+                env={**self._env, **(more or {})},
                 root=self._root,
                 logs=self._site.folder / "logs",
+                nice=nice,
             )
         )
+
+
+def skewed(seconds: float) -> dict[str, str]:
+    """The environment of a process whose wall clock is wrong by so much, by libfaketime. Its other clocks are right."""
+    if not seconds:
+        return {}
+    library = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))), None)
+    if library is None:
+        raise FileNotFoundError("clock skew needs libfaketime: apt-get install faketime")
+    return {"LD_PRELOAD": str(library), "FAKETIME": f"{seconds:+g}", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
 
 
 def count(results: Sequence[LegResult], *kinds: FaultKind) -> int:

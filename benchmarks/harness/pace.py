@@ -20,6 +20,7 @@ class Pace:
     lease: float = 5.0
     accept: str = "redis"
     seed: int = 1
+    skews: tuple[float, ...] = ()  # seconds by which the wall clock of each producer, in turn, is wrong
 
     def settings(self) -> Mapping[str, str]:
         """As environment of every process of the run."""
@@ -65,6 +66,17 @@ class Reading:
     folder: str
     rate: float
     seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Erasing:
+    """What one process that erases does. `pause` in seconds after each round of a lane."""
+
+    eraser: int
+    folder: str
+    seconds: float
+    lanes: int = 4
+    pause: float = 0.1
 
 
 def environment(settings: Mapping[str, str], *, root: Path) -> dict[str, str]:

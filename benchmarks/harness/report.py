@@ -19,12 +19,14 @@ ZEROS = (
     "unembedded",
     "missing_facts",
     "stale_recalls",
+    "forgotten_seen",
+    "false_receipts",
     "recall_errors",
     "degraded_outside_faults",
     "unfinished",
     "dead_after_replay",
 )
-SUMS = ("turns", "recalls", "degraded_recalls", "recovered", "spooled")
+SUMS = ("turns", "recalls", "degraded_recalls", "degraded_by_model", "recovered", "spooled", "erasures", "damaged")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

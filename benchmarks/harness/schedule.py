@@ -24,6 +24,8 @@ class FaultKind(StrEnum):
     CUT_AGENTS = "the agents cut off from Redis"
     CUT_WORKERS = "the workers cut off from Redis"
     CUT_ALL = "everybody's connections to Redis reset"
+    GARBAGE_BELLS = "messages that are no doorbells, in the queues of the workers"
+    DAMAGE_SPOOL = "the agents cut off from Redis, and a record of their spool damaged"
     MODEL_FAULTS = "the model server answers 429, 500, garbage, a wrong schema, or nothing"
 
 
@@ -36,6 +38,7 @@ WORKER_FAULTS = (
     FaultKind.STOP_WORKER,
     FaultKind.KILL_WORKER,
     FaultKind.KILL_RECONCILER,
+    FaultKind.GARBAGE_BELLS,
 )
 SERVICE_FAULTS = (
     FaultKind.KILL_REDIS,
@@ -47,12 +50,14 @@ SERVICE_FAULTS = (
     FaultKind.RESTART_REPLICA,
     FaultKind.FREEZE_REDIS,
     FaultKind.CUT_ALL,
+    FaultKind.DAMAGE_SPOOL,
 )
 LASTS = {  # seconds, where the fault has a length of its own
     FaultKind.FREEZE_IN_POP: 1.5,
     FaultKind.FREEZE_REDIS: 1.5,
     FaultKind.PAUSE_REPLICA: 2.0,
     FaultKind.CUT_AGENTS: 1.5,
+    FaultKind.DAMAGE_SPOOL: 2.0,
     FaultKind.CUT_WORKERS: 2.0,
     FaultKind.MODEL_FAULTS: 2.5,
 }

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,9 @@ from redis.backoff import ConstantBackoff
 from redis.exceptions import RedisError
 
 from aftermind.stack import Stack
+from aftermind.wire import queues
+from aftermind.wire.keys import Keys
+from benchmarks.harness import wording
 from benchmarks.harness.history import now
 from tests.support import faults
 from tests.support.proxy import Proxy, proxy_to
@@ -57,6 +60,29 @@ class Site:
             async with aioredis.Redis.from_url(self.redis_url, socket_timeout=2) as client:
                 return sum("b" in each["flags"] and each["cmd"] == "brpop" for each in await client.client_list())
         return 0
+
+    async def push_garbage(self, messages: Sequence[bytes]) -> None:
+        """Push these to every queue of the workers, as an agent's own Redis user could."""
+        with suppress(RedisError, OSError):
+            async with aioredis.Redis.from_url(self.redis_url, socket_timeout=2) as client:
+                for name in queues.QUEUES:
+                    await client.lpush(Keys().queue(name), *messages)
+
+    def damage_spool(self) -> set[str]:
+        """Flip one bit in the oldest record of a spool file that has several; the marker of the turn that it held."""
+        for path in sorted((self.folder / "state" / "spool").rglob("*.spool")):
+            with suppress(FileNotFoundError):
+                data = path.read_bytes()
+                markers = wording.markers_in(data.decode("utf-8", "replace"))
+                if len(set(markers)) < 3:
+                    continue
+                with path.open("r+b") as file:
+                    file.seek(data.index(markers[0].encode()))
+                    first = file.read(1)
+                    file.seek(-1, os.SEEK_CUR)
+                    file.write(bytes([first[0] ^ 1]))
+                return {markers[0]}
+        return set()
 
     async def kill_redis(self) -> None:
         """kill -9; the supervisor starts it again from its append-only file."""

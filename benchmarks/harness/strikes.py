@@ -11,9 +11,19 @@ from benchmarks.harness.schedule import Fault, FaultKind
 from benchmarks.harness.servers import Site, shut
 
 KILLS = (FaultKind.KILL_WORKER, FaultKind.FREEZE_IN_POP, FaultKind.KILL_RECONCILER)
-OF_WORKERS = (*KILLS, FaultKind.FREEZE_WORKER, FaultKind.STOP_WORKER, FaultKind.ROLLING_RESTART)
+OF_WORKERS = (
+    *KILLS,
+    FaultKind.GARBAGE_BELLS,
+    FaultKind.FREEZE_WORKER,
+    FaultKind.STOP_WORKER,
+    FaultKind.ROLLING_RESTART,
+)
 RECONCILER = "reconciler"
 POP_TRIES = 20  # for finding a worker in its pop
+GARBAGE = (
+    *(b"5", b"", b"{}", b"[]", b"null", b"\xff\xfe", b'{"body": 1}'),
+    b'{"headers": {"task": "os.system"}, "body": "W10="}',
+)
 
 Act = Callable[[Fault], Awaitable[None]]
 
@@ -26,6 +36,7 @@ class Striker:
         self.strikes: list[Strike] = []
         self.counts: Counter[FaultKind] = Counter()
         self.stop_seconds: list[float] = []
+        self.damaged: set[str] = set()  # markers of the turns whose records were damaged
 
     @property
     def kills(self) -> int:
@@ -65,6 +76,8 @@ class Striker:
             FaultKind.CUT_AGENTS: self._cut_agents,
             FaultKind.CUT_WORKERS: self._cut_workers,
             FaultKind.CUT_ALL: self._cut_all,
+            FaultKind.GARBAGE_BELLS: lambda _: self._site.push_garbage(GARBAGE),
+            FaultKind.DAMAGE_SPOOL: self._damage_spool,
             FaultKind.MODEL_FAULTS: lambda fault: self._model_faults(fault.lasts),
         }
 
@@ -106,6 +119,11 @@ class Striker:
     async def _cut_agents(self, fault: Fault) -> None:
         async with shut(self._site.agents_door, fault.lasts):
             pass
+
+    async def _damage_spool(self, fault: Fault) -> None:
+        async with shut(self._site.agents_door, fault.lasts):
+            damaged = await asyncio.to_thread(self._site.damage_spool)
+            self.damaged |= damaged
 
     async def _cut_workers(self, fault: Fault) -> None:
         async with shut(self._site.workers_door, fault.lasts):

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.harness import wording
 from benchmarks.harness.checker import Findings, Strike, compare
 from benchmarks.harness.evidence import Evidence, StoredEpisode, StoredFact
-from benchmarks.harness.history import Recalled, Remembered
+from benchmarks.harness.history import Erased, Recalled, Remembered
 
 TURNS = 9  # numbers 0, 4 and 8 state a fact
 
@@ -65,6 +65,47 @@ def check(
 ) -> Findings:
     """The comparison over the standard history."""
     return compare(HISTORY if history is None else history, recalls, strikes, evidence)
+
+
+MARKER = wording.marker_of(9, 1)
+THEIRS = StoredEpisode(
+    user="eraser-0", session="erased", position=1, content=f"This is note {MARKER} of my diary.", embedded=True
+)
+
+
+@pytest.mark.parametrize(
+    ("turn", "is_stored", "broken"),
+    [
+        (Erased(marker=MARKER, forgotten=True, receipt="forgotten"), False, {}),
+        (Erased(marker=MARKER, forgotten=True, receipt="done"), False, {}),
+        (Erased(marker=MARKER, forgotten=True), True, {"forgotten_seen": 1}),
+        (Erased(marker=MARKER, forgotten=True, seen=2), False, {"forgotten_seen": 1}),
+        (Erased(marker=MARKER, kept=True, receipt="done"), True, {}),
+        (Erased(marker=MARKER, kept=True, receipt="done"), False, {"lost": 1, "false_receipts": 1}),
+        (Erased(marker=MARKER, kept=True, receipt="forgotten"), True, {"false_receipts": 1}),
+    ],
+)
+def test_what_was_forgotten_is_gone_and_what_came_later_is_kept(
+    turn: Erased, is_stored: bool, broken: dict[str, int]
+) -> None:
+    evidence = replace(WHOLE, episodes=(*WHOLE.episodes, THEIRS)) if is_stored else WHOLE
+
+    assert compare(HISTORY, (), (), evidence, erased=(turn,)).broken == broken
+
+
+def test_a_turn_whose_record_was_damaged_is_not_counted_as_lost() -> None:
+    evidence = replace(WHOLE, episodes=WHOLE.episodes[1:], facts=FACTS[1:])
+
+    assert compare(HISTORY, (), (), evidence, damaged={wording.marker_of(0, 0)}).is_clean
+
+
+def test_a_recall_that_only_a_slow_model_degraded_is_counted_apart() -> None:
+    slow = replace(recalled("degraded"), why="openai took more than 0.3 s: words alone were searched")
+    away = replace(slow, why=f"{slow.why}; pending unknown")
+
+    found = check(recalls=(slow, away))
+
+    assert (found.degraded_by_model, found.degraded_outside_faults) == (1, 1)
 
 
 def test_a_whole_run_is_clean() -> None:
