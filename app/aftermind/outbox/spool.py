@@ -6,6 +6,7 @@ free. So no turn waits for a process that will not come back, and no two process
 
 import asyncio
 import os
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,12 +17,17 @@ from pathlib import Path
 from typing import TypeVar
 from weakref import WeakSet
 
+import orjson
+
 from aftermind import errors
-from aftermind.outbox.segment import Entry, Segment
+from aftermind.outbox.segment import DAMAGED, Entry, Segment
 from aftermind.types import Episode, JobId, Scope, Turn
 from aftermind.wire.keys import owner_part
 from aftermind.wire.payloads import decode_turn
 
+FIRST_WRITE_SECONDS = 0.05  # until a write was measured; the first one also makes folder and file, each synced
+WRITE_MARGIN = 1.5  # the next write may take longer than the last ones
+WRITE_DECAY = 0.95  # of the slowest write, at each one since: a slow minute is forgotten after some 50
 SEGMENT_BYTES = 4 * 2**20  # small enough that space comes back while a long spool drains
 
 T = TypeVar("T")
@@ -41,8 +47,9 @@ class Spool:
     `max_bytes` bounds the folder, of all processes together; 0 refuses every turn.
     """
 
-    def __init__(self, folder: Path, *, max_bytes: int) -> None:
-        self.folder, self._max_bytes = folder, max_bytes
+    def __init__(self, folder: Path, *, max_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.folder, self._max_bytes, self._clock = folder, max_bytes, clock
+        self._write_seconds = FIRST_WRITE_SECONDS / WRITE_MARGIN
         self._reset()
         _SPOOLS.add(self)
 
@@ -53,9 +60,17 @@ class Spool:
         middle leaves its turn in the spool: it is whole, and will be sent.
         """
         future: Future[None] = Future()
+        started = self._clock()
         self._queued.append((turn, payload, future))
         self._thread.submit(self._write_queued)
         await asyncio.wrap_future(future)
+        took = self._clock() - started
+        self._write_seconds = max(took, WRITE_DECAY * self._write_seconds)
+
+    @property
+    def write_allowance_seconds(self) -> float:
+        """What the next `append` is expected to take at most, its sync included; measured."""
+        return WRITE_MARGIN * self._write_seconds
 
     def holds(self, owner: str, session: str) -> bool:
         """Whether this process has unsent turns of the session; the owner as in keys. Answers from memory."""
@@ -90,8 +105,11 @@ class Spool:
         await self._run(lambda: self._drop(listed))
 
     async def forget(self, owner: Scope, covers: Callable[[Episode], bool]) -> int:
-        """Drop the owner's turns of which `covers` is true for every episode, in every process's files; how many."""
-        if not self._paths():
+        """Drop the owner's turns of which `covers` is true for every episode, in every process's files; how many.
+
+        Damaged bytes are deleted if they name the owner, or if they name no user at all.
+        """
+        if not self._paths() and not damaged_files(self.folder):
             return 0
         return await self._run(lambda: self._forget(owner, covers))
 
@@ -174,8 +192,16 @@ class Spool:
         self._look_around()
         for job_id in self._gone() & self._unsent.keys():  # forgotten by another process meanwhile
             self._let_off(job_id)
-        waiting = (held for held in self._unsent.values() if held[0].owner not in passing)
-        return [_read(*held) for held in nsmallest(limit, waiting, key=lambda held: held[0].base)]
+        waiting = [held for held in self._unsent.values() if held[0].owner not in passing]
+        found = []
+        for entry, segment in nsmallest(limit, waiting, key=lambda held: held[0].base):
+            spooled = _read(entry, segment)
+            if spooled is None:  # damaged since it was written: a copy is kept, and the others are sent
+                self._let_off(entry.job_id)
+                self._tidy(segment)
+            else:
+                found.append(spooled)
+        return found
 
     def _drop(self, ids: list[JobId]) -> None:
         held = [job_id for job_id in ids if job_id in self._unsent]
@@ -202,15 +228,18 @@ class Spool:
     def _pending(self, owner: str) -> tuple[Turn, ...]:
         self._look_around()
         gone = self._gone()
-        turns = [
-            _read(entry, segment).turn
+        found = [
+            _read(entry, segment)
             for segment in (*self._ours.values(), *self._others.values())
-            for entry in segment.turns.values()
+            for entry in list(segment.turns.values())
             if entry.owner == owner and entry.job_id not in gone
         ]
-        return tuple(sorted(turns, key=lambda turn: turn.base))
+        return tuple(sorted((each.turn for each in found if each is not None), key=lambda turn: turn.base))
 
     def _forget(self, owner: Scope, covers: Callable[[Episode], bool]) -> int:
+        for path in damaged_files(self.folder):
+            if _may_hold(path, owner):
+                path.unlink(missing_ok=True)
         turns = self._pending(owner_part(owner))
         gone = [turn.job_id for turn in turns if all(covers(episode) for episode in turn.episodes())]
         if not gone:
@@ -247,9 +276,27 @@ class Spool:
             return []
 
 
-def _read(entry: Entry, segment: Segment) -> Spooled:
+def damaged_files(folder: Path) -> list[Path]:
+    """Copies of damaged bytes, one for each damaged place; [] where the folder does not exist or cannot be read."""
+    try:
+        return sorted(Path(entry.path) for entry in os.scandir(folder) if entry.name.endswith(DAMAGED))
+    except OSError:
+        return []
+
+
+def _may_hold(path: Path, owner: Scope) -> bool:
+    try:
+        data = path.read_bytes() if path.stat().st_size <= SEGMENT_BYTES else b""
+    except FileNotFoundError:
+        return False
+    is_named = b'"user":' in data
+    return not is_named or (owner.user_id is not None and orjson.dumps(owner.user_id) in data)
+
+
+def _read(entry: Entry, segment: Segment) -> Spooled | None:
+    """The turn; None if it was damaged since it was written."""
     payload = segment.payload(entry)
-    return Spooled(turn=decode_turn(payload), payload=payload)
+    return None if payload is None else Spooled(turn=decode_turn(payload), payload=payload)
 
 
 def _fail(queued: Iterable[tuple[Turn, bytes, Future[None]]], exc: Exception) -> None:
