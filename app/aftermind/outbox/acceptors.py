@@ -31,7 +31,13 @@ class RedisAcceptor:
     ) -> None:
         self._link, self._pending, self._ringing = link, pending, ringing
         self._limits, self._most_bells = limits, most_bells
+        self._answer_seconds = link.timeout
         self._flights = Flights(budget_seconds, errors.RedisUnavailable)
+
+    def set_budget(self, seconds: float) -> None:
+        """See `Acceptor`."""
+        self._flights.budget_seconds = seconds
+        self._link.set_timeout(min(self._answer_seconds, seconds))
 
     def start(self, offers: Sequence[Offer], landing: Landing) -> None:
         """See `Acceptor`. Where the connection stands, no task is made: the answer is read as it arrives."""
@@ -73,6 +79,10 @@ class LedgerAcceptor:
     def __init__(self, database: Database, ledger: Ledger, ringing: Ringing, *, budget_seconds: float) -> None:
         self._database, self._ledger, self._ringing = database, ledger, ringing
         self._flights = Flights(budget_seconds, partial(errors.StoreUnavailable, "primary"))
+
+    def set_budget(self, seconds: float) -> None:
+        """See `Acceptor`."""
+        self._flights.budget_seconds = seconds
 
     def start(self, offers: Sequence[Offer], landing: Landing) -> None:
         """See `Acceptor`."""

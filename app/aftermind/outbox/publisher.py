@@ -30,6 +30,8 @@ class Publisher:
         self._groups: WeakKeyDictionary[asyncio.AbstractEventLoop, Group] = WeakKeyDictionary()
         self._position = 0
         self._orphans_at = 0.0
+        self._acceptor_seconds = 0.0
+        self._divide_budget()
 
     def position(self, count: int) -> int:
         """A place in the order for `count` messages: microseconds since 1970, never the same twice in a process."""
@@ -39,7 +41,7 @@ class Publisher:
         return first
 
     async def send(self, turn: Turn) -> Sent:
-        """Hand the turn over; it is safe when this returns. Never waits longer than the budget for Redis.
+        """Hand the turn over; it is safe when this returns. Within the budget, the spool's write and sync included.
 
         Raises `QueueFull` (by `when_full="refuse"`), `SpoolFull`, `SpoolUnavailable`, and what keeps Redis away where
         the spool is switched off. Whatever it raises, the turn was not taken, or the same turn can be sent again.
@@ -86,15 +88,25 @@ class Publisher:
         if group is None:
             for closed in [known for known in self._groups if known.is_closed()]:
                 del self._groups[closed]
-            group = Group(self._acceptor, budget_seconds=self._settings.remember_budget_seconds)
+            group = Group(self._acceptor, budget_seconds=self._acceptor_seconds)
             self._groups[loop] = group
         return group
+
+    def _divide_budget(self) -> None:
+        """Keep back of the budget what the spool's write takes; the acceptor gets the rest, at least half."""
+        budget = self._settings.remember_budget_seconds
+        kept = self.spool.write_allowance_seconds if self._settings.spool_max_bytes else 0.0
+        self._acceptor_seconds = budget - min(kept, budget / 2)
+        self._acceptor.set_budget(self._acceptor_seconds)
+        for group in list(self._groups.values()):
+            group.budget_seconds = self._acceptor_seconds
 
     async def _spooled(self, turn: Turn, payload: bytes, why: errors.AftermindError) -> Sent:
         if self._settings.spool_max_bytes == 0:
             self._drain.begin()
             raise why
         await self.spool.append(turn, payload)
+        self._divide_budget()
         self._drain.begin()
         return Sent(base=turn.base, spooled=True)
 
