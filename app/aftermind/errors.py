@@ -425,6 +425,14 @@ class UnknownPayload(Conflict):
         super().__init__(f"{what} of version {version!r} is not known to this release. Upgrade the reader first.")
 
 
+class ForeignPayload(Conflict):
+    """A turn whose own job or owner is not that of the entry that carries it; nothing of it is stored."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        super().__init__(f"the {what} in the payload is not that of its entry. A process other than an agent wrote it.")
+
+
 def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

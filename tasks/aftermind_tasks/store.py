@@ -18,7 +18,7 @@ from aftermind.ranking import spoken
 from aftermind.stores.base import Vector
 from aftermind.telemetry import tracing
 from aftermind.types import EpisodeId, JobId, JobKind, Lease, Turn
-from aftermind.wire.payloads import decode_turn, encode_turn
+from aftermind.wire.payloads import decode_turn_of, encode_turn
 from aftermind.wire.pending import ClaimedTurn
 from aftermind_tasks import verdicts, writing
 from aftermind_tasks.outcomes import Dead, Done, Outcome, Retry, Snooze
@@ -40,7 +40,7 @@ class Hopeless:
 async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outcome]:
     """Store turns that the ledger accepted (`accept="postgres"`): their jobs close in the same transaction."""
     started = time.monotonic()
-    turns = {lease.job.id: decode_turn(lease.job.raw or b"") for lease in leases}
+    turns = {lease.job.id: _turn_of(lease) for lease in leases}
     with _traced(list(turns.values())):
         vectors = await _vectors(runtime, list(turns.values()))
         async with runtime.db.transaction(namespace=leases[0].job.scope.namespace) as tx:
@@ -50,6 +50,11 @@ async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outco
         await runtime.after_commit(effects.owners, effects.events, effects.ring)
     _observe(runtime, fresh)
     return {job_id: Done() for job_id in held}
+
+
+def _turn_of(lease: Lease) -> Turn:
+    job = lease.job
+    return decode_turn_of(job.raw or b"", owner=job.scope, jobs=(job.id, job.origin_job_id))
 
 
 async def store_pending(runtime: Runtime, claimed: Sequence[ClaimedTurn]) -> tuple[Tally, bool]:
@@ -77,7 +82,7 @@ def _sorted(claimed: Sequence[ClaimedTurn]) -> tuple[list[tuple[ClaimedTurn, Tur
     for one in claimed:
         try:
             turn = one.turn()
-        except errors.UnknownPayload as exc:
+        except (errors.UnknownPayload, errors.ForeignPayload) as exc:
             hopeless.append(Hopeless(claimed=one, turn=None, failure=verdicts.failure_of(exc)))
             continue
         if one.poison:

@@ -51,6 +51,7 @@ RULES: tuple[Rule, ...] = (
     Rule(error=errors.ModelRefused, reason_code="policy_blocked", sentence=Sentence.DEAD),
     Rule(error=errors.BadModelRequest, reason_code="llm_bad_request", sentence=Sentence.DEAD),
     Rule(error=errors.MessageTooLarge, reason_code="payload_too_large", sentence=Sentence.DEAD),
+    Rule(error=errors.ForeignPayload, reason_code="foreign_payload", sentence=Sentence.DEAD),
     Rule(error=errors.UnknownPayload, reason_code="unknown_version", sentence=Sentence.DEAD),
     Rule(error=errors.InvalidInput, reason_code="invalid_payload", sentence=Sentence.DEAD),
     Rule(error=errors.Conflict, reason_code="db_conflict", sentence=Sentence.RETRY),

@@ -1,6 +1,6 @@
 """Turns as bytes: what lies in Redis, in the spool and in dead letters. Versioned; old versions stay readable."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -68,6 +68,20 @@ def decode_turn(payload: bytes, *, base: int | None = None) -> Turn:
         )
     except (KeyError, TypeError, ValueError, AttributeError, errors.InvalidInput) as exc:
         raise errors.UnknownPayload("turn", f"{VERSION} ({type(exc).__name__}: {exc})") from exc
+
+
+def decode_turn_of(payload: bytes, *, owner: Scope, jobs: Collection[UUID | None], base: int | None = None) -> Turn:
+    """The turn of an entry: a queue, a row or a letter that belongs to `owner` and bears one of the ids in `jobs`.
+
+    Raises `ForeignPayload` if the payload names another owner or job: what is inside an entry decides nothing about
+    other owners. Raises `UnknownPayload` as `decode_turn` does.
+    """
+    turn = decode_turn(payload, base=base)
+    if turn.scope.owner != owner.owner:
+        raise errors.ForeignPayload("owner")
+    if turn.job_id not in jobs:
+        raise errors.ForeignPayload("job")
+    return turn
 
 
 def _loaded(payload: bytes) -> Mapping[str, Any]:  # Any: JSON

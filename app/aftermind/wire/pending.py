@@ -1,5 +1,6 @@
 """Turns that were handed over and that no store job has committed yet: accepted, claimed, settled in Redis."""
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -38,6 +39,8 @@ __all__ = [
     "Refusal",
     "Settled",
 ]
+
+log = logging.getLogger(__name__)
 
 BELLS = 16  # that wait at most in a list: more than a machine has idle workers, and each finds up to a batch of turns
 SCRIPT_TURNS = 25  # turns that one script takes or settles: Redis serves nobody else meanwhile, for some 40 us a turn
@@ -108,7 +111,7 @@ class Pending:
         """
         answer = await self._scripts["read"](self._link, owner_part(owner), limit, skip)
         epoch, watermark, total, flat, redis_ms, trusted_ms = answer
-        turns, unreadable = _decoded(flat)
+        turns, unreadable = _decoded(flat, owner.owner)
         return PendingRead(
             turns=turns,
             total=total,
@@ -174,9 +177,22 @@ class Pending:
                 if not claimed:
                     raise
                 break
-            claimed += [_claimed(answer, token) for answer in answers]
-            if len(answers) < some or claimed[0].lost_leases:
+            claimed += await self._whole(answers, token)
+            if len(answers) < some or (claimed and claimed[0].lost_leases):
                 break
+        return claimed
+
+    async def _whole(self, answers: Sequence[list[bytes]], token: LeaseToken) -> list[ClaimedTurn]:
+        """Those that an agent can have written. Any others are removed: an entry by hand must not stop the rest."""
+        claimed, malformed = [], []
+        for answer in answers:
+            try:
+                claimed.append(_claimed(answer, token))
+            except (ValueError, TypeError, OverflowError, OSError, errors.InvalidInput):
+                malformed.append(answer[0])
+        if malformed:
+            log.error("malformed pending entries removed", extra={"turns": len(malformed)})
+            await self._scripts["settle"](self._link, "", "", "", *malformed)
         return claimed
 
     async def last_chance_is_next(self, *, max_lost: int) -> bool:
@@ -264,12 +280,17 @@ def _claimed(answer: list[bytes], token: LeaseToken) -> ClaimedTurn:
     )
 
 
-def _decoded(flat: list[bytes]) -> tuple[tuple[Turn, ...], int]:
+def _decoded(flat: list[bytes], owner: Scope) -> tuple[tuple[Turn, ...], int]:
     turns, unreadable = [], 0
     for base, payload in zip(flat[-2::-2], flat[-1::-2], strict=True):
         try:
-            turns.append(decode_turn(payload, base=int(base)))
-        except errors.UnknownPayload:
+            turn = decode_turn(payload, base=int(base))
+        except (errors.UnknownPayload, TypeError, ValueError):  # of a later release, or written by hand
+            unreadable += 1
+            continue
+        if turn.scope.owner == owner:
+            turns.append(turn)
+        else:
             unreadable += 1
     return tuple(turns), unreadable
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 from aftermind.settings import Settings
 from aftermind.types import JobId, LeaseToken, Scope, Turn, Watermark
 from aftermind.wire.epoch import Epoch
-from aftermind.wire.payloads import decode_turn
+from aftermind.wire.payloads import decode_turn_of
 
 
 class Refusal(StrEnum):
@@ -89,8 +89,8 @@ class ClaimedTurn:
     poison: bool
 
     def turn(self) -> Turn:
-        """Decoded, with the position that Redis gave. Raises `UnknownPayload`."""
-        return decode_turn(self.payload, base=self.base)
+        """Decoded, with the position that Redis gave. Raises `UnknownPayload` and `ForeignPayload`."""
+        return decode_turn_of(self.payload, owner=self.owner, jobs=(self.job_id,), base=self.base)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,7 @@ local function remove(job)
   redis.call('ZREM', PENDING .. owner, job)
   redis.call('ZREM', INDEX, job)
   redis.call('ZREM', LEASED, job)
-  redis.call('HINCRBY', COUNT, 'bytes', '-' .. turn[2])
+  if tonumber(turn[2] or '') then redis.call('HINCRBY', COUNT, 'bytes', '-' .. turn[2]) end
   if redis.call('ZREM', READY .. owner, job) == 1 and redis.call('EXISTS', READY .. owner) == 0 then
     leave_rounds(owner)
   end
@@ -58,7 +58,7 @@ local function expire_leases(now, limit)
   for _, job in ipairs(redis.call('ZRANGEBYSCORE', LEASED, '-inf', whole(now), 'LIMIT', 0, limit)) do
     redis.call('ZREM', LEASED, job)
     local turn = redis.call('HMGET', TURN .. job, 'owner', 'base', 'token')
-    if turn[1] then
+    if turn[1] and tonumber(turn[2] or '') then
       if turn[3] then
         redis.call('HINCRBY', TURN .. job, 'lost', 1)
         redis.call('HDEL', TURN .. job, 'token')

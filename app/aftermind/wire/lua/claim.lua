@@ -16,8 +16,19 @@ local now = now_ms()
 expire_leases(now, 1000)
 redis.call('ZREMRANGEBYSCORE', FINISHED, '-inf', redis.call('HGET', SERVED, '') or 0)
 
+-- The size of an entry that has what accept writes, else nil. A key that was written by hand must not stop the turns
+-- of others.
+local function size_of(job, owner)
+  local turn = redis.pcall('HMGET', TURN .. job, 'payload', 'owner', 'base', 'at', 'size', 'lost', 'attempts')
+  if turn.err or not turn[1] or turn[2] ~= owner then return nil end
+  for i = 3, 5 do
+    if not tonumber(turn[i] or '') then return nil end
+  end
+  return tonumber(turn[6] or 0) and tonumber(turn[7] or 0) and turn[5]
+end
+
 -- The next turn, or nil: {namespace, its round, owner, its round, job}. Passes over large turns that may not be taken,
--- MAX_PASSED_OVER of them at most. Rows without a turn (a key that was deleted by hand) are removed.
+-- MAX_PASSED_OVER of them at most. Rows without a whole entry are removed.
 local MAX_PASSED_OVER = 64
 
 local function next_turn()
@@ -27,13 +38,15 @@ local function next_turn()
     if not namespace[1] then return nil end
     local owner = redis.call('ZRANGE', ROUNDS_OF .. namespace[1], at_owner, at_owner, 'WITHSCORES')
     local job = owner[1] and redis.call('ZRANGE', READY .. owner[1], 0, 0)[1]
-    local size = job and redis.call('HGET', TURN .. job, 'size')
+    local size = job and size_of(job, owner[1])
     if not owner[1] then
       if at_owner == 0 then redis.call('ZREM', ROUNDS, namespace[1]) else at_namespace = at_namespace + 1 end
       at_owner = 0
     elseif not job then
       leave_rounds(owner[1])
     elseif not size then
+      redis.call('DEL', TURN .. job)
+      redis.call('ZREM', LEASED, job)
       redis.call('ZREM', READY .. owner[1], job)
       redis.call('ZREM', PENDING .. owner[1], job)
       redis.call('ZREM', INDEX, job)

@@ -6,9 +6,9 @@ local turns = {}
 local most, first = tonumber(ARGV[2]), tonumber(ARGV[3])
 if most > 0 then
   for _, job in ipairs(redis.call('ZREVRANGE', PENDING .. ARGV[1], first, first + most - 1)) do
-    local turn = redis.call('HMGET', TURN .. job, 'base', 'payload')
-    turns[#turns + 1] = turn[1]
-    turns[#turns + 1] = turn[2]
+    local turn = redis.pcall('HMGET', TURN .. job, 'base', 'payload')  -- a key by hand may be of another type
+    turns[#turns + 1] = turn[1] or false
+    turns[#turns + 1] = turn[2] or false
   end
 end
 local marks = redis.call('MGET', EPOCH, WATERMARK .. ARGV[1], TRUSTED .. namespace_of(ARGV[1]))
