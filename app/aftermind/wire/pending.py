@@ -192,7 +192,7 @@ class Pending:
                 malformed.append(answer[0])
         if malformed:
             log.error("malformed pending entries removed", extra={"turns": len(malformed)})
-            await self._scripts["settle"](self._link, "", "", "", *malformed)
+            await self._scripts["settle"](self._link, "", "", "", 0, *malformed)
         return claimed
 
     async def last_chance_is_next(self, *, max_lost: int) -> bool:

@@ -17,14 +17,14 @@ expire_leases(now, 1000)
 redis.call('ZREMRANGEBYSCORE', FINISHED, '-inf', redis.call('HGET', SERVED, '') or 0)
 
 -- The size of an entry that has what accept writes, else nil. A key that was written by hand must not stop the turns
--- of others.
+-- of others. Without the payload, which may be large: one that is missing becomes a dead letter.
 local function size_of(job, owner)
-  local turn = redis.pcall('HMGET', TURN .. job, 'payload', 'owner', 'base', 'at', 'size', 'lost', 'attempts')
-  if turn.err or not turn[1] or turn[2] ~= owner then return nil end
-  for i = 3, 5 do
+  local turn = redis.pcall('HMGET', TURN .. job, 'owner', 'base', 'at', 'size', 'lost', 'attempts')
+  if turn.err or turn[1] ~= owner then return nil end
+  for i = 2, 4 do
     if not tonumber(turn[i] or '') then return nil end
   end
-  return tonumber(turn[6] or 0) and tonumber(turn[7] or 0) and turn[5]
+  return tonumber(turn[5] or 0) and tonumber(turn[6] or 0) and turn[4]
 end
 
 -- The next turn, or nil: {namespace, its round, owner, its round, job}. Passes over large turns that may not be taken,
@@ -81,6 +81,7 @@ while #claimed < most_turns do
   local job = following[5]
   local turn = redis.call('HMGET', TURN .. job, 'payload', 'base', 'lost', 'at')
   local lost = tonumber(turn[3] or 0)
+  turn[1] = turn[1] or ''
   local size = #turn[1]
   local most_such = lost > 0 and tonumber(ARGV[8 + lost] or 1) or most_turns
   if (already > 0 and lost > 0) or (kind and lost ~= kind) or most_such == 0 then break end
