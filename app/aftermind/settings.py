@@ -190,6 +190,10 @@ class Settings(BaseSettings):
     extractor: str = Field(
         "auto", description="`auto` (OpenAI with a key, else rules), `rules`, `openai:MODEL`, `off`."
     )
+    replay_models: tuple[str, ...] = Field(
+        (),
+        description="Models that a replay may name beside the one that is set, as a JSON list. Empty: that one alone.",
+    )
     chat_model: str = Field("gpt-5-mini", description="Model of an Agent that names none, and of `openai` extraction.")
     embedding_dimension: int | None = Field(None, gt=0, le=4000, description="Vector length. None: the embedder's own.")
     openai_api_key: SecretStr | None = Field(

@@ -13,7 +13,7 @@ from aftermind import errors
 from aftermind.db.base import Transaction
 from aftermind.events.types import MemoryUpdateFailed
 from aftermind.ledger.backoff import backoff
-from aftermind.ledger.base import Failure
+from aftermind.ledger.base import Failure, Tried
 from aftermind.ranking import spoken
 from aftermind.stores.base import Vector
 from aftermind.telemetry import tracing
@@ -183,7 +183,7 @@ async def _bury(runtime: Runtime, hopeless: Hopeless) -> Tally:
             if payload is None and hopeless.turn is not None:
                 await runtime.ledger.record_stored(tx, [hopeless.turn])
             is_buried = payload is not None and await runtime.ledger.bury_turn(
-                tx, one.job_id, one.owner, payload, failure, attempts=one.attempts
+                tx, one.job_id, one.owner, payload, failure, tried=_tried(runtime, one)
             )
             events = await runtime.events.append(tx, [event]) if is_buried else []
         await runtime.after_commit({one.owner}, events, {}, settle=[one.job_id])
@@ -197,6 +197,11 @@ async def _bury(runtime: Runtime, hopeless: Hopeless) -> Tally:
     ids = {"job_id": str(one.job_id), "namespace": one.owner.namespace}
     log.error("turn buried", extra={**ids, "reason": failure.reason_code})
     return Tally(dead=1)
+
+
+def _tried(runtime: Runtime, one: ClaimedTurn) -> Tried:
+    lost = min(one.lost_leases, one.attempts)
+    return Tried(attempts=one.attempts, lost_leases=lost, worker=runtime.worker, since=one.accepted_at)
 
 
 async def _not_forgotten(runtime: Runtime, tx: Transaction, hopeless: Hopeless) -> bytes | None:

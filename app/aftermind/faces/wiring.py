@@ -11,10 +11,12 @@ from aftermind.db.keyfiles import audit_keys, master_keys
 from aftermind.faces.addresses import Addresses
 from aftermind.faces.looking import Looking
 from aftermind.faces.parts import Parts
+from aftermind.faces.turns import limits
 from aftermind.faces.ways import Accept, Ways
 from aftermind.faces.witnesses import witnesses
 from aftermind.freshness import ReplicaLease, WatermarkDelivery
 from aftermind.ledger.base import Ledger
+from aftermind.ledger.overrides import OverrideRules
 from aftermind.llm import resolver
 from aftermind.llm.base import Embedder, Extractor
 from aftermind.llm.providers import Providers, gate_of
@@ -185,6 +187,7 @@ def _of_postgres(
         await migrate.check(db.url, dimension=dimension, allow_owner=settings.allow_owner, password_file=secret)
 
     events = EventBus(db, link, keys)
+    rules = OverrideRules(extractors=resolver.replayable(settings), limits=limits(settings))
     recall = _recall(settings, embedder, reranker, store, search, routing, vectors, ways, pending, lease)
     return Parts(
         settings=settings,
@@ -202,7 +205,7 @@ def _of_postgres(
         delivery=delivery,
         lease=lease,
         dead=PostgresDeadLetters(work, namespace=seen, trail=trail),
-        replays=PostgresReplays(work, trail=trail),
+        replays=PostgresReplays(work, trail=trail, rules=rules),
         trail=trail,
         work=work,
         sees_all=seen is None,

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Protocol
 
 from aftermind.db.base import Transaction
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease, LeaseToken, NewJob, Scope, Turn
+
+BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,16 @@ class Failure:
     error: str
     fingerprint: str
     model: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """How often a pending turn was tried before it was given up: it counts that in Redis, where it has no rows."""
+
+    attempts: int = 0
+    lost_leases: int = 0  # of these, workers that went away without a word
+    worker: str = ""  # the last one
+    since: datetime = BEGINNING  # when the turn was accepted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,9 +166,19 @@ class Ledger(Protocol):
         """Make a dead letter of it, payload whole."""
 
     async def bury_turn(
-        self, tx: Transaction, job_id: JobId, owner: Scope, payload: bytes, failure: Failure, *, attempts: int = 0
+        self,
+        tx: Transaction,
+        job_id: JobId,
+        owner: Scope,
+        payload: bytes,
+        failure: Failure,
+        *,
+        tried: Tried | None = None,
     ) -> bool:
-        """Park a pending turn, or bytes that cannot be read, as a dead letter; False where it was stored after all."""
+        """Park a pending turn, or bytes that cannot be read, as a dead letter; False where it was stored after all.
+
+        Its tries become rows of `attempts`, the last one with the failure.
+        """
 
     async def expire_leases(self) -> int:
         """Make jobs runnable whose lease has run out, counting a lost lease; bury those with too many. How many."""

@@ -9,7 +9,7 @@ from aftermind import errors
 from aftermind.db.base import Transaction
 from aftermind.db.memory import MemoryDatabase, MemoryTransaction, mem
 from aftermind.ledger import inmemory_records as records
-from aftermind.ledger.base import Backlog, Failure, Spending, Spent
+from aftermind.ledger.base import Backlog, Failure, Spending, Spent, Tried
 from aftermind.ledger.inmemory_records import UNFINISHED, WAITING, Record
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease, LeaseToken, NewJob, Scope, Turn
 from aftermind.types.job import SERIAL_KINDS, is_last_chance, together
@@ -197,17 +197,24 @@ class InMemoryLedger:
             self._close(own, lease, JobState.DEAD, "dead", failure=failure, spent=spent)
 
     async def bury_turn(
-        self, tx: Transaction, job_id: JobId, owner: Scope, payload: bytes, failure: Failure, *, attempts: int = 0
+        self,
+        tx: Transaction,
+        job_id: JobId,
+        owner: Scope,
+        payload: bytes,
+        failure: Failure,
+        *,
+        tried: Tried | None = None,
     ) -> bool:
         """Park a pending turn as a dead letter; False where it was stored after all."""
         known = _jobs(tx).get(job_id)
         if known is not None and known.job.state not in (*WAITING, JobState.DEAD):
             return False
-        now = self._database.now()
+        now, tried = self._database.now(), tried or Tried()
         job = records.job_of(
-            job_id, JobKind.STORE, owner, JobState.DEAD, str(job_id), now, raw=payload, attempts=attempts
+            job_id, JobKind.STORE, owner, JobState.DEAD, str(job_id), now, raw=payload, attempts=tried.attempts
         )
-        _keep(tx, Record(job=records.failed(job, failure)))
+        _keep(tx, Record(job=records.failed(job, failure), attempts=records.tries_of(job_id, tried, failure, now)))
         return True
 
     async def expire_leases(self) -> int:

@@ -15,7 +15,7 @@ from aftermind.db.tables import JOB_ATTEMPTS, JOBS, SPENDING
 from aftermind.db.transaction import PgTransaction, pg
 from aftermind.ledger import postgres_entering as entering
 from aftermind.ledger import postgres_working as working
-from aftermind.ledger.base import Backlog, Failure, Spending, Spent
+from aftermind.ledger.base import Backlog, Failure, Spending, Spent, Tried
 from aftermind.ledger.postgres_rows import attempt_of, job_of, spending_of
 from aftermind.ledger.postgres_working import Wanted
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease, LeaseToken, NewJob, Scope, Turn
@@ -222,10 +222,17 @@ class PostgresLedger:
             await working.close_one(own, lease, "dead", "dead", failure=failure, spent=spent)
 
     async def bury_turn(
-        self, tx: Transaction, job_id: JobId, owner: Scope, payload: bytes, failure: Failure, *, attempts: int = 0
+        self,
+        tx: Transaction,
+        job_id: JobId,
+        owner: Scope,
+        payload: bytes,
+        failure: Failure,
+        *,
+        tried: Tried | None = None,
     ) -> bool:
         """Park a pending turn as a dead letter."""
-        return await working.bury_turn(tx, job_id, owner, payload, failure, attempts=attempts)
+        return await working.bury_turn(tx, job_id, owner, payload, failure, tried or Tried())
 
     async def expire_leases(self) -> int:
         """Make jobs runnable whose lease has run out; bury those that lost too many."""

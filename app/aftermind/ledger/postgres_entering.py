@@ -145,7 +145,8 @@ _KEPT = text(
 _REWRITE = text(
     """
     UPDATE aftermind.jobs
-    SET raw = CAST(:raw AS bytea), token = CASE WHEN CAST(:raw AS bytea) IS NULL THEN NULL ELSE token END,
+    SET raw = CAST(:raw AS bytea), edited = NULL,
+        token = CASE WHEN CAST(:raw AS bytea) IS NULL THEN NULL ELSE token END,
         state = CASE WHEN CAST(:raw AS bytea) IS NULL THEN 'forgotten' ELSE state END,
         turn = CASE WHEN CAST(:raw AS bytea) IS NULL THEN NULL ELSE turn END, updated_at = clock_timestamp()
     WHERE id = :id

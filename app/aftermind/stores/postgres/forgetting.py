@@ -116,7 +116,8 @@ _JOBS = text(
     f"""
     WITH gone AS (
         UPDATE aftermind.jobs
-        SET state = 'forgotten', raw = NULL, payload = '{{}}', answer = NULL, error = NULL, note = NULL, token = NULL,
+        SET state = 'forgotten', raw = NULL, edited = NULL,
+            payload = '{{}}', answer = NULL, error = NULL, note = NULL, token = NULL,
             lease_until = NULL, turn = NULL, updated_at = clock_timestamp()
         WHERE {_OWNED} AND state <> 'forgotten' AND (CAST(:session AS text) IS NULL OR session_id = :session)
           AND (created_at <= :at OR kind <> 'store' AND NOT EXISTS (
