@@ -12,6 +12,7 @@ from aftermind.faces.parts import Parts
 from aftermind.llm import tokens
 from aftermind.stores.base import EpisodeFilter, SessionInfo, UserInfo
 from aftermind.types import Episode, Learned, LearnedState, Profile, Scope, Summary, Turn, Watermark
+from aftermind.wire.payloads import decode_readable
 from aftermind.wire.pending import Pending
 
 T = TypeVar("T")
@@ -50,10 +51,13 @@ async def search(parts: Parts, scope: Scope, wanted: EpisodeFilter, *, limit: in
     _check_limit(limit)
     owner = scope.owner
     waiting = await _on_the_way(parts, owner, wanted, limit=limit)
-    stored = await _from_a_node(
-        parts, waiting, lambda tx: parts.store.history(tx, owner, wanted, limit=limit), namespace=owner.namespace
-    )
-    return _merged(stored, waiting.episodes)[-limit:]
+
+    async def read(tx: Transaction) -> tuple[list[Episode], list[Episode]]:
+        accepted = await _accepted(parts, tx, owner, wanted)  # first: what is stored in between is then in both
+        return accepted, await parts.store.history(tx, owner, wanted, limit=limit)
+
+    accepted, stored = await _from_a_node(parts, waiting, read, namespace=owner.namespace)
+    return _merged(stored, (*accepted, *waiting.episodes))[-limit:]
 
 
 async def context_window(parts: Parts, scope: Scope, *, max_tokens: int) -> list[Episode]:
@@ -118,6 +122,7 @@ async def learned(parts: Parts, owner: Scope, session_id: str | None, *, limit: 
     _check_limit(limit)
     waiting = await _on_the_way(parts, owner, EpisodeFilter(session_id=session_id), limit=limit)
     async with parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:  # jobs are on the primary
+        accepted = await _accepted(parts, tx, owner, EpisodeFilter(session_id=session_id))
         stored = await parts.store.learned(tx, owner, session_id, limit=limit)
     known = {each.episode_id for each in stored}
     pending = [
@@ -128,7 +133,7 @@ async def learned(parts: Parts, owner: Scope, session_id: str | None, *, limit: 
             state=LearnedState.WAITING,
             reason="not stored yet",
         )
-        for episode in waiting.episodes
+        for episode in {each.id: each for each in (*accepted, *waiting.episodes)}.values()
         if episode.id not in known
     ]
     return [*stored, *pending][-limit:]
@@ -154,7 +159,7 @@ async def _from_a_node(
 
 async def _on_the_way(parts: Parts, owner: Scope, wanted: EpisodeFilter | None = None, *, limit: int = 0) -> _OnTheWay:
     """The newest that fit, at least `limit` where so many wait; without a filter none, but what a node must have."""
-    here = [*await parts.ways.local_turns(owner), *await parts.ways.unstored(owner)]
+    here = await parts.ways.local_turns(owner)
     waiting: list[Episode] = []
     passed: tuple[Watermark, ...] | None = None
     if parts.pending is not None:
@@ -178,6 +183,11 @@ async def _pending(
             deadline = asyncio.get_running_loop().time() + parts.settings.db_timeout_seconds
             passed = None if parts.lease is None else await parts.lease.passed(owner, read, deadline=deadline)
             return found, None if passed is None else passed.marks
+
+
+async def _accepted(parts: Parts, tx: Transaction, owner: Scope, wanted: EpisodeFilter) -> list[Episode]:
+    """What the ledger has accepted and no store job has committed, as the node shows it that is read."""
+    return _fitting(decode_readable(await parts.ledger.unstored(tx, owner), owner=owner), wanted)
 
 
 def _fitting(turns: Iterable[Turn], wanted: EpisodeFilter | None) -> list[Episode]:

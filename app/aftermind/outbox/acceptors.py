@@ -1,19 +1,24 @@
 """The two places that a turn can be handed over to: Redis, or the ledger on the primary."""
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
 
 from aftermind import errors
 from aftermind.db.base import Database
+from aftermind.freshness import WatermarkDelivery
 from aftermind.ledger.base import Ledger
 from aftermind.outbox.flights import Flights, named
 from aftermind.outbox.group import Landing
 from aftermind.outbox.ringing import Ringing
-from aftermind.types import JobId
+from aftermind.types import JobId, Scope
 from aftermind.wire.channel import UnknownScriptError
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.pending import BELLS, Accepted, Offer, Pending, PendingLimits
 from aftermind.wire.resp import Answer
+
+RAISE_SHARE = 0.4  # of the budget of remember(), for raising watermarks once the turn is committed
+PAUSE_SECONDS = 1.0  # after Redis took longer than that, before a turn waits for it again
 
 
 class RedisAcceptor:
@@ -74,10 +79,23 @@ class RedisAcceptor:
 
 
 class LedgerAcceptor:
-    """A row of the ledger, committed on the primary, then a bell: survives the loss of Redis altogether."""
+    """A row of the ledger, committed on the primary, then a bell: survives the loss of Redis altogether.
 
-    def __init__(self, database: Database, ledger: Ledger, ringing: Ringing, *, budget_seconds: float) -> None:
+    `delivery` raises the owners' watermarks, so that a recall of any process reads a node that has the row.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        ledger: Ledger,
+        ringing: Ringing,
+        *,
+        delivery: WatermarkDelivery | None = None,
+        budget_seconds: float,
+    ) -> None:
         self._database, self._ledger, self._ringing = database, ledger, ringing
+        self._delivery, self._raise_seconds, self._wait_again_at = delivery, budget_seconds * RAISE_SHARE, 0.0
+        self._raising: set[asyncio.Task[None]] = set()
         self._flights = Flights(budget_seconds, partial(errors.StoreUnavailable, "primary"))
 
     def set_budget(self, seconds: float) -> None:
@@ -100,7 +118,21 @@ class LedgerAcceptor:
                 new.append(await self._ledger.accept(tx, offer.turn, offer.payload))
         accepted = [Accepted(base=offer.turn.base, known=not is_new) for offer, is_new in zip(offers, new, strict=True)]
         self._ringing.ring_soon(_new(offers, accepted))
+        await self._raise([offer.turn.scope.owner for offer in offers])
         return accepted
+
+    async def _raise(self, owners: Sequence[Scope]) -> None:
+        """Raise the owners' watermarks; while Redis does not answer in the background, and not waited for."""
+        if self._delivery is None:
+            return
+        loop = asyncio.get_running_loop()
+        # The row itself is what is left to be delivered: see db.undelivered.
+        task = loop.create_task(self._delivery.deliver_or_outlast(owners, ()), name="aftermind raise")
+        self._raising.add(task)
+        task.add_done_callback(self._raising.discard)
+        if loop.time() >= self._wait_again_at:
+            _, late = await asyncio.wait([task], timeout=self._raise_seconds)
+            self._wait_again_at = loop.time() + PAUSE_SECONDS if late else 0.0
 
 
 def _new(offers: Sequence[Offer], accepted: list[Accepted]) -> list[JobId]:

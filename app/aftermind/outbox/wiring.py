@@ -4,6 +4,7 @@ from functools import partial
 
 from aftermind import errors
 from aftermind.db.base import Database
+from aftermind.freshness import WatermarkDelivery
 from aftermind.ledger.base import Ledger
 from aftermind.llm.base import Embedder, Extractor, Profiler, Summariser
 from aftermind.outbox.acceptors import LedgerAcceptor, RedisAcceptor
@@ -36,6 +37,7 @@ def make_publisher(
     link: RedisLink,
     database: Database | None = None,
     ledger: Ledger | None = None,
+    delivery: WatermarkDelivery | None = None,
 ) -> Publisher:
     """The publisher of a process. `accept="postgres"` needs the database and its ledger.
 
@@ -49,7 +51,13 @@ def make_publisher(
     if settings.accept == "postgres":
         if database is None or ledger is None:
             raise errors.InvalidSettings("accept", "postgres", "it needs a Postgres store.")
-        acceptor = LedgerAcceptor(database, ledger, ringing, budget_seconds=settings.remember_budget_seconds)
+        acceptor = LedgerAcceptor(
+            database,
+            ledger,
+            ringing,
+            delivery=delivery,
+            budget_seconds=settings.remember_budget_seconds,
+        )
     else:
         acceptor = RedisAcceptor(
             link,

@@ -1,6 +1,7 @@
 """Turns as bytes: what lies in Redis, in the spool and in dead letters. Versioned; old versions stay readable."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -82,6 +83,15 @@ def decode_turn_of(payload: bytes, *, owner: Scope, jobs: Collection[UUID | None
     if turn.job_id not in jobs:
         raise errors.ForeignPayload("job")
     return turn
+
+
+def decode_readable(payloads: Iterable[bytes], *, owner: Scope) -> list[Turn]:
+    """The turns of these rows of an owner, without those that only a later release can read, or that name another."""
+    found = []
+    for payload in payloads:
+        with suppress(errors.UnknownPayload):
+            found.append(decode_turn(payload))
+    return [turn for turn in found if turn.scope.owner == owner.owner]
 
 
 def _loaded(payload: bytes) -> Mapping[str, Any]:  # Any: JSON
