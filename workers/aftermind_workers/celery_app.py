@@ -4,7 +4,7 @@ from celery import Celery
 
 from aftermind import errors
 from aftermind.settings import Settings
-from aftermind_workers import config, consumer, lifecycle, redis_transport, ring
+from aftermind_workers import config, consumer, lifecycle, redis_transport, remote_control, ring
 
 
 def make_app(settings: Settings) -> Celery:
@@ -18,6 +18,7 @@ def make_app(settings: Settings) -> Celery:
     app = Celery("aftermind", set_as_current=False)
     app.conf.update(config.celery_config(settings, broker=broker_of(settings)))
     ring.add_task(app, settings)
+    remote_control.allow_reports_only()
     lifecycle.connect(settings)
     return app
 

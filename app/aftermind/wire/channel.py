@@ -115,7 +115,7 @@ class Channel(asyncio.Protocol):
 
 
 def _error(answer: Refused) -> Exception:
-    if answer.startswith("NOSCRIPT"):
+    if answer.startswith("ERR Function not found"):
         return UnknownScriptError()
     if answer.split(" ", 1)[0] in _REFUSALS or answer.startswith("ERR max number of clients"):
         return errors.RedisUnavailable(str(answer))
@@ -132,4 +132,4 @@ def _settle(future: asyncio.Future[Answer], answer: Answer, error: Exception | N
 
 
 class UnknownScriptError(Exception):
-    """Redis does not know the script of that hash: send it whole."""
+    """Redis does not have the library of that function: load it."""

@@ -32,7 +32,7 @@ def owner_part(scope: Scope) -> str:
 @lru_cache(maxsize=1_000)  # each turn asks twice, and quoting takes 3 µs
 def _quoted(namespace: str, user_id: str | None) -> str:
     user = ANONYMOUS if user_id is None else quote(user_id, safe="")
-    return f"{quote(namespace, safe='')}/{user}"
+    return f"{namespace_part(namespace)}/{user}"
 
 
 def namespace_part(namespace: str) -> str:
@@ -146,7 +146,7 @@ class Keys:
     # what must not be cut off unseen
 
     def audit(self) -> str:
-        """HASH namespace → number and code of the last entry of its audit trail. Whoever acts writes. Stays."""
+        """HASH namespace/number → code: ends of audit trails. Processes that act add; the janitor removes old ones."""
         return f"{self.prefix}audit"
 
     # Celery's
@@ -172,7 +172,6 @@ class Keys:
             "INDEX": self.index(),
             "COUNT": self.count(),
             "EPOCH": self.epoch(),
-            "AUDIT": self.audit(),
             "PROVIDER": self.provider(""),
             "PROVIDERS": self.providers(),
             "LARGE_TURN_BYTES": LARGE_TURN_BYTES,

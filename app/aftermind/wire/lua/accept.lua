@@ -17,13 +17,13 @@ local stamp = whole(now)
 
 local turns = redis.call('ZCARD', INDEX)
 local bytes = tonumber(redis.call('HGET', COUNT, 'bytes') or 0)
-local oldest = redis.call('ZRANGE', INDEX, 0, 0, 'WITHSCORES')[2]
-local age = oldest and now - tonumber(oldest) or 0
+-- A count, not the oldest turn itself: an agent's Redis user cannot list job ids (wire/acl.py).
+local is_late = redis.call('ZCOUNT', INDEX, '-inf', '(' .. whole(now - most_age)) > 0
 
 local function refusal(owner, size)
   if turns >= most_turns then return 2, turns end
   if bytes + size > most_bytes then return 3, bytes end
-  if age > most_age then return 4, age end
+  if is_late then return 4, most_age end
   local owned = redis.call('ZCARD', PENDING .. owner)
   if owned >= most_owned then return 5, owned end
   return 0, 0
