@@ -28,7 +28,6 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "webhooks": ("webhooks",),
     "migrate": ("migrate",),
     "redis_acl": ("redis-acl",),
-    "secrets": ("secrets",),
     "doctor": ("doctor",),
     "health": ("health",),
     "demo": ("demo",),

@@ -20,7 +20,6 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from aftermind import errors
 from aftermind.db.postgres import PostgresDatabase
 from aftermind.ledger.base import Failure
-from aftermind.ledger.overrides import OverrideRules
 from aftermind.ledger.postgres import PostgresLedger
 from aftermind.ledger.postgres_dead import PostgresDeadLetters
 from aftermind.ledger.postgres_replays import PostgresReplays
@@ -33,7 +32,6 @@ T = TypeVar("T")
 LEASE = 90  # seconds
 MAX_LOST = 3
 FAILURE = Failure(reason_code="llm_bad_answer", error_class="BadModelAnswer", error="no", fingerprint="f")
-RULES = OverrideRules(extractors=frozenset({"openai:gpt-5"}))
 KINDS = st.sampled_from([JobKind.EMBED, JobKind.EXTRACT])
 UNFINISHED = (JobState.QUEUED, JobState.RUNNING, JobState.RETRYING)
 
@@ -80,7 +78,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.database = PostgresDatabase(self.url)
         self.ledger = PostgresLedger(self.database, max_lost_leases=MAX_LOST, promote_every=timedelta(0))
         self.dead = PostgresDeadLetters(self.database)
-        self.replays = PostgresReplays(self.database, rules=RULES)
+        self.replays = PostgresReplays(self.database)
         self.link = self.run(asyncpg.connect(self.url))
         self.run(self.link.execute(_EMPTY))
         self.jobs: dict[JobId, Modelled] = {}
@@ -267,14 +265,13 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(target=plans, kind=KINDS, edited=st.booleans())
     def plan(self, kind: JobKind, edited: bool) -> Any:
         fits = sum(job.kind is kind and job.state is JobState.DEAD for job in self.jobs.values())
-        is_edited = edited and kind is JobKind.EXTRACT
-        mode = ReplayMode.EDITED if is_edited else ReplayMode.RETRY
+        mode = ReplayMode.EDITED if edited else ReplayMode.RETRY
         new = NewPlan(
             name="p",
             reason="r",
             actor="a",
             mode=mode,
-            overrides={"model": "gpt-5"} if is_edited else {},
+            overrides={"k": 1},
             rate=1_000.0,
             concurrency=3,
             max_failure_share=1.0,
