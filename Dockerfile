@@ -1,5 +1,5 @@
 # One image for every process of ours: the web service, workers, reconciler, Flower and the `aftermind` command.
-FROM python:3.12-slim AS build
+FROM python:3.12.12-slim-trixie AS build
 WORKDIR /src
 RUN pip install --no-cache-dir build
 COPY pyproject.toml README.md CHANGELOG.md LICENSE ./
@@ -8,11 +8,11 @@ COPY tasks tasks
 COPY workers workers
 RUN python -m build --wheel --outdir /wheels
 
-FROM python:3.12-slim
+FROM python:3.12.12-slim-trixie
 COPY requirements.lock /tmp/
 COPY --from=build /wheels /tmp/wheels
 # The lock as constraints: the versions that were tested, of what the wheel asks for and of nothing else.
-RUN pip install --no-cache-dir --constraint /tmp/requirements.lock /tmp/wheels/*.whl && rm -rf /tmp/wheels
+RUN pip install --no-cache-dir --constraint /tmp/requirements.lock "$(echo /tmp/wheels/*.whl)[otel,s3,tokens]" && rm -rf /tmp/wheels
 RUN useradd --create-home --uid 10001 aftermind && install -d -o aftermind /var/lib/aftermind
 USER aftermind
 WORKDIR /var/lib/aftermind

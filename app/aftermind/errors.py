@@ -29,7 +29,6 @@ AftermindError
 │   └── Forgotten           what was awaited was forgotten meanwhile
 ├── Conflict                the state is not the one the caller believed
 │   ├── LeaseLost, BlockConflict, DimensionMismatch, SchemaOutdated
-│   ├── IdempotencyConflict an idempotency key that was used for another turn
 │   ├── ReplayConflict      a replay plan that cannot go where it was sent
 │   ├── Unreadable          encrypted content that was changed, or moved to another row
 │   └── UnknownPayload      bytes of a version this release does not know
@@ -380,17 +379,6 @@ class BlockConflict(Conflict):
         super().__init__(f"block {name!r} is at version {found}, not {expected}. Read it again and repeat the edit.")
 
 
-class IdempotencyConflict(Conflict):
-    """An idempotency key that this user has used for another turn: other content, or another session."""
-
-    def __init__(self, key: str | None) -> None:
-        self.field, self.key = "idempotency_key", key
-        super().__init__(
-            f"idempotency_key={_shown(key)}: it was used for a turn with other content, or of another session. A key "
-            "belongs to one turn: repeat that turn as it was, or use a new key."
-        )
-
-
 class DimensionMismatch(Conflict):
     """The embedder's vectors do not fit the stored ones."""
 
@@ -435,6 +423,14 @@ class UnknownPayload(Conflict):
     def __init__(self, what: str, version: object) -> None:
         self.what, self.version = what, version
         super().__init__(f"{what} of version {version!r} is not known to this release. Upgrade the reader first.")
+
+
+class ForeignPayload(Conflict):
+    """A turn whose own job or owner is not that of the entry that carries it; nothing of it is stored."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        super().__init__(f"the {what} in the payload is not that of its entry. A process other than an agent wrote it.")
 
 
 def _shown(value: object) -> str:

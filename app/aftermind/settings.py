@@ -22,9 +22,13 @@ class _Files(PydanticBaseSettingsSource):
         if path is None:
             return None, field_name, False
         try:
-            return Path(path).read_text().strip(), field_name, False
+            text = Path(path).read_text().strip()
+            is_list = self.field_is_complex(field)
+            return self.decode_complex_value(field_name, field, text) if is_list else text, field_name, False
         except OSError as exc:
             raise errors.InvalidSettings(name, path, f"it cannot be read: {exc.strerror}.") from exc
+        except ValueError as exc:
+            raise errors.InvalidSettings(name, path, f"it holds no JSON: {exc}.") from exc
 
     def __call__(self) -> dict[str, Any]:  # Any: as above
         found = {name: self.get_field_value(field, name)[0] for name, field in self.settings_cls.model_fields.items()}
@@ -38,7 +42,13 @@ class Settings(BaseSettings):
     a fault of ours to look into.
     """
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, env_file=".env", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        env_file=".env",
+        env_ignore_empty=True,  # Compose sets a variable that it was not given to ""
+        extra="ignore",
+        frozen=True,
+    )
 
     @classmethod
     def settings_customise_sources(
@@ -189,6 +199,10 @@ class Settings(BaseSettings):
     )
     extractor: str = Field(
         "auto", description="`auto` (OpenAI with a key, else rules), `rules`, `openai:MODEL`, `off`."
+    )
+    replay_models: tuple[str, ...] = Field(
+        (),
+        description="Models that a replay may name beside the one that is set, as a JSON list. Empty: that one alone.",
     )
     chat_model: str = Field("gpt-5-mini", description="Model of an Agent that names none, and of `openai` extraction.")
     embedding_dimension: int | None = Field(None, gt=0, le=4000, description="Vector length. None: the embedder's own.")

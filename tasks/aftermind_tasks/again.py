@@ -1,6 +1,7 @@
 """Facts drawn anew from episodes that were mined before, by another prompt or model; or what that would change."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -11,8 +12,10 @@ from aftermind.claims.decide import Changes
 from aftermind.claims.redo import redo
 from aftermind.db.base import Transaction
 from aftermind.events.types import MemoryFactsExtracted
+from aftermind.ledger.overrides import check_options, has_options
 from aftermind.llm import resolver
 from aftermind.llm.base import Extraction, Extractor
+from aftermind.llm.gate import unreported
 from aftermind.stores.base import Mined, MiningOutcome
 from aftermind.types import Episode, JobId, JobKind, JobState, Json, Lease, Scope
 from aftermind_tasks import mining
@@ -106,14 +109,16 @@ async def _answer(runtime: Runtime, lease: Lease, origin: JobId) -> Answered | N
     if kept is not None and not mining.is_void(kept, episodes):
         extraction = Extraction.from_json(kept["extraction"])
     else:
-        extraction = await mining.ask(runtime, extractor, scope, episodes)
+        with unreported() if has_options(lease.job.payload) else nullcontext():
+            extraction = await mining.ask(runtime, extractor, scope, episodes)
         answer = mining.kept_answer(episodes, mining.FACTS, extraction=extraction.to_json())
         await mining.keep(runtime, lease, answer, extraction.usage)
     return Answered(episodes=episodes, extraction=extraction, by=extractor)
 
 
 def _extractor(runtime: Runtime, payload: Mapping[str, Json]) -> Extractor:
-    """The one that the plan names, else the usual one."""
+    """The one that the plan names, else the usual one. Raises `InvalidFilter` where the operator allows it no more."""
+    check_options(payload, resolver.replayable(runtime.settings))
     model, instructions = payload.get("model"), payload.get("instructions", "")
     named = {"extractor": payload["extractor"]} if payload.get("extractor") else {}
     named |= {"extractor": f"openai:{model}"} if model else {}

@@ -10,6 +10,7 @@ from datetime import timedelta
 
 from aftermind import errors
 from aftermind.ledger.backoff import backoff
+from aftermind.ledger.overrides import has_options
 from aftermind.settings import Settings
 from aftermind.telemetry import logs, tracing
 from aftermind.types import JobId, JobKind, Lease
@@ -106,7 +107,10 @@ async def _outcomes(runtime: Runtime, handler: Handler, leases: Sequence[Lease])
             return {}
         return await _halved(runtime, handler, leases)
     except Exception as exc:  # the edge of a job: whatever it is, it is judged and recorded
-        outcomes = {lease.job.id: verdicts.judge(exc, attempts=lease.job.attempts) for lease in leases}
+        outcomes = {
+            lease.job.id: verdicts.judge(exc, attempts=lease.job.attempts, is_own=has_options(lease.job.payload))
+            for lease in leases
+        }
         await _count(runtime, leases, exc)
         if len(leases) > 1 and not all(isinstance(outcome, Snooze) for outcome in outcomes.values()):
             return await _halved(runtime, handler, leases)

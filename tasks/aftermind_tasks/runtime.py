@@ -15,6 +15,7 @@ from aftermind.db.keyfiles import master_keys
 from aftermind.events.types import MemoryEvent
 from aftermind.freshness import WatermarkDelivery
 from aftermind.ledger.base import Ledger
+from aftermind.ledger.overrides import OverrideRules
 from aftermind.ledger.replays import Replays
 from aftermind.llm import resolver
 from aftermind.llm.base import Embedder, Extractor, Profiler, Summariser
@@ -241,7 +242,7 @@ async def open_runtime(settings: Settings, *, worker: str) -> Runtime:
         at_once=PostgresAtOnce(database, vault, language=settings.language),
         ledger=PostgresLedger(database, max_lost_leases=settings.max_lost_leases),
         events=events,
-        replays=PostgresReplays(database),
+        replays=PostgresReplays(database, rules=OverrideRules(extractors=resolver.replayable(settings))),
         bells=_bells(settings, link, keys),
         providers=providers,
         embedder=embedder,

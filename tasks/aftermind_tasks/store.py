@@ -6,20 +6,19 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 
 from aftermind import errors
 from aftermind.db.base import Transaction
 from aftermind.events.types import MemoryUpdateFailed
 from aftermind.ledger.backoff import backoff
-from aftermind.ledger.base import Failure
+from aftermind.ledger.base import Failure, Tried
 from aftermind.ranking import spoken
 from aftermind.stores.base import Vector
 from aftermind.telemetry import tracing
 from aftermind.types import EpisodeId, JobId, JobKind, Lease, Turn
-from aftermind.types.erasure import rest_of
-from aftermind.wire.payloads import decode_turn, encode_turn
+from aftermind.wire.payloads import decode_turn_of, encode_turn
 from aftermind.wire.pending import ClaimedTurn
 from aftermind_tasks import verdicts, writing
 from aftermind_tasks.outcomes import Dead, Done, Outcome, Retry, Snooze
@@ -41,17 +40,21 @@ class Hopeless:
 async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outcome]:
     """Store turns that the ledger accepted (`accept="postgres"`): their jobs close in the same transaction."""
     started = time.monotonic()
-    turns = {lease.job.id: decode_turn(lease.job.raw or b"") for lease in leases}
+    turns = {lease.job.id: _turn_of(lease) for lease in leases}
     with _traced(list(turns.values())):
         vectors = await _vectors(runtime, list(turns.values()))
         async with runtime.db.transaction(namespace=leases[0].job.scope.namespace) as tx:
             held = await runtime.ledger.finish_all(tx, leases)
-            fresh = {turn.job_id: job_id for job_id, turn in turns.items() if job_id in held}
-            rest = [turns[job_id] for job_id in fresh.values()]
-            effects = await writing.write(runtime, tx, rest, vectors, started, closed=fresh)
+            fresh = [turn for job_id, turn in turns.items() if job_id in held]
+            effects = await writing.write(runtime, tx, fresh, vectors, started)
         await runtime.after_commit(effects.owners, effects.events, effects.ring)
-    _observe(runtime, effects.turns)
+    _observe(runtime, fresh)
     return {job_id: Done() for job_id in held}
+
+
+def _turn_of(lease: Lease) -> Turn:
+    job = lease.job
+    return decode_turn_of(job.raw or b"", owner=job.scope, jobs=(job.id, job.origin_job_id))
 
 
 async def store_pending(runtime: Runtime, claimed: Sequence[ClaimedTurn]) -> tuple[Tally, bool]:
@@ -60,10 +63,7 @@ async def store_pending(runtime: Runtime, claimed: Sequence[ClaimedTurn]) -> tup
     Never raises but for cancellation, which hands back what is not stored yet.
     """
     try:
-        numbered = await _numbered(runtime, claimed)
-        if numbered is None:
-            return Tally(snoozed=len(claimed), pause=verdicts.OUTAGE_PAUSE), True
-        readable, hopeless = _sorted(numbered)
+        readable, hopeless = _sorted(claimed)
         tally = Tally()
         for each in hopeless:
             tally += await _bury(runtime, each)
@@ -76,26 +76,13 @@ async def store_pending(runtime: Runtime, claimed: Sequence[ClaimedTurn]) -> tup
         raise
 
 
-async def _numbered(runtime: Runtime, claimed: Sequence[ClaimedTurn]) -> Sequence[ClaimedTurn] | None:
-    """The turns with the generation of those that came before this Redis heard of any; None: they were handed back."""
-    if runtime.pending is None or not any(one.is_early for one in claimed):
-        return claimed
-    try:
-        _, begun = await runtime.pending.raise_generation(await runtime.db.generation())
-    except errors.Unavailable as exc:
-        log.warning("turns wait for their generation", extra={"turns": len(claimed), "error": str(exc)})
-        await _release(runtime, claimed, after=verdicts.OUTAGE_PAUSE, counts=False)
-        return None
-    return [replace(one, generation=begun) if one.is_early else one for one in claimed]
-
-
 def _sorted(claimed: Sequence[ClaimedTurn]) -> tuple[list[tuple[ClaimedTurn, Turn]], list[Hopeless]]:
     readable: list[tuple[ClaimedTurn, Turn]] = []
     hopeless: list[Hopeless] = []
     for one in claimed:
         try:
             turn = one.turn()
-        except errors.UnknownPayload as exc:
+        except (errors.UnknownPayload, errors.ForeignPayload) as exc:
             hopeless.append(Hopeless(claimed=one, turn=None, failure=verdicts.failure_of(exc)))
             continue
         if one.poison:
@@ -130,11 +117,9 @@ async def _commit(runtime: Runtime, claimed: Sequence[tuple[ClaimedTurn, Turn]])
         effects = await writing.at_once(runtime, turns, vectors, started)
         if effects is None:
             async with runtime.db.transaction(namespace=turns[0].scope.namespace) as tx:
-                effects = await writing.write(runtime, tx, turns, vectors, started)
-        elif effects.twice:
-            async with runtime.db.transaction(namespace=turns[0].scope.namespace) as tx:
-                more = await writing.write(runtime, tx, effects.twice, vectors, started)
-            effects = effects.joined(more)
+                new = await runtime.ledger.record_stored(tx, turns)
+                fresh = [turn for turn in turns if turn.job_id in new]
+                effects = await writing.write(runtime, tx, fresh, vectors, started)
         ids = [turn.job_id for turn in turns]
         runnable = await runtime.after_commit(
             effects.owners, effects.events, effects.ring, settle=ids, watermark=effects.watermark
@@ -195,10 +180,10 @@ async def _bury(runtime: Runtime, hopeless: Hopeless) -> Tally:
     try:
         async with runtime.db.transaction(namespace=one.owner.namespace) as tx:
             payload = await _not_forgotten(runtime, tx, hopeless)
-            if payload is None:
-                await runtime.ledger.record_forgotten(tx, one.owner, [one.job_id])
+            if payload is None and hopeless.turn is not None:
+                await runtime.ledger.record_stored(tx, [hopeless.turn])
             is_buried = payload is not None and await runtime.ledger.bury_turn(
-                tx, one.job_id, one.owner, payload, failure, attempts=one.attempts
+                tx, one.job_id, one.owner, payload, failure, tried=_tried(runtime, one)
             )
             events = await runtime.events.append(tx, [event]) if is_buried else []
         await runtime.after_commit({one.owner}, events, {}, settle=[one.job_id])
@@ -214,13 +199,18 @@ async def _bury(runtime: Runtime, hopeless: Hopeless) -> Tally:
     return Tally(dead=1)
 
 
+def _tried(runtime: Runtime, one: ClaimedTurn) -> Tried:
+    lost = min(one.lost_leases, one.attempts)
+    return Tried(attempts=one.attempts, lost_leases=lost, worker=runtime.worker, since=one.accepted_at)
+
+
 async def _not_forgotten(runtime: Runtime, tx: Transaction, hopeless: Hopeless) -> bytes | None:
     """The payload without what was forgotten; None where that is all of it. One that nobody can read stays whole."""
     stones = await runtime.store.tombstones(tx, [hopeless.claimed.owner])
     turn = hopeless.turn
     if turn is None:
         return hopeless.claimed.payload
-    rest = rest_of(turn, stones)
+    rest = turn.without(lambda episode: any(stone.covers(episode) for stone in stones))
     return hopeless.claimed.payload if rest is turn else None if rest is None else encode_turn(rest)
 
 

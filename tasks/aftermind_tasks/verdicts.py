@@ -51,6 +51,7 @@ RULES: tuple[Rule, ...] = (
     Rule(error=errors.ModelRefused, reason_code="policy_blocked", sentence=Sentence.DEAD),
     Rule(error=errors.BadModelRequest, reason_code="llm_bad_request", sentence=Sentence.DEAD),
     Rule(error=errors.MessageTooLarge, reason_code="payload_too_large", sentence=Sentence.DEAD),
+    Rule(error=errors.ForeignPayload, reason_code="foreign_payload", sentence=Sentence.DEAD),
     Rule(error=errors.UnknownPayload, reason_code="unknown_version", sentence=Sentence.DEAD),
     Rule(error=errors.InvalidInput, reason_code="invalid_payload", sentence=Sentence.DEAD),
     Rule(error=errors.Conflict, reason_code="db_conflict", sentence=Sentence.RETRY),
@@ -58,8 +59,11 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def judge(error: Exception, *, attempts: int) -> Outcome:
+def judge(error: Exception, *, attempts: int, is_own: bool = False) -> Outcome:
     """What becomes of a job whose handler raised `error` in its `attempts`-th try. Never answers Done.
+
+    `is_own`: the job chose its model itself, so what keeps it from being done keeps no other: nothing pauses with it,
+    and where somebody would have to act, it is a dead letter.
 
     A lost lease has no outcome, because the job is somebody else's by now: it raises `Bug` here.
     """
@@ -68,7 +72,9 @@ def judge(error: Exception, *, attempts: int) -> Outcome:
     rule = _rule(error)
     if rule.sentence is Sentence.SNOOZE:
         wait = error.wait if isinstance(error, errors.ProviderPaused) else OUTAGE_PAUSE
-        return Snooze(after=wait, why=_shown(error))
+        return Snooze(after=wait, why=_shown(error), is_own=is_own)
+    if rule.sentence is Sentence.WAIT and is_own and not isinstance(error, errors.BudgetExhausted):
+        return Dead(failure=failure_of(error))
     if rule.sentence is Sentence.WAIT:
         # One namespace without a budget does not stop the others; a refused key is everybody's.
         return Snooze(after=OPERATOR_PAUSE, why=_shown(error), is_own=isinstance(error, errors.BudgetExhausted))

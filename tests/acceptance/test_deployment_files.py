@@ -16,7 +16,6 @@ from aftermind.wire import queues
 ROOT = Path(__file__).parents[2]
 SCHEMA = ROOT / "tests" / "support" / "compose-spec.json"
 OURS = ("worker-store", "worker-embed", "worker-extract", "reconciler", "web", "flower")
-SECRETS = ("POSTGRES_PASSWORD", "REPLICATION_PASSWORD", "REDIS_PASSWORD", "FLOWER_PASSWORD")
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +44,7 @@ def test_a_compose_file_that_is_wrong_does_not_fit_the_schema(compose: dict[str,
 def test_every_process_of_the_procfile_is_a_service_and_the_other_way_round(
     compose: dict[str, Any], procfile: dict[str, str]
 ) -> None:
-    others = {"postgres", "postgres-replica", "redis", "migrate", "prometheus", "grafana"}
+    others = {"postgres", "postgres-replica", "redis", "migrate", "secrets", "operator", "prometheus", "grafana"}
     assert set(procfile) == set(OURS) == set(compose["services"]) - others
 
 
@@ -80,22 +79,37 @@ def test_what_keeps_data_has_a_volume_and_everything_else_waits_for_the_schema(c
 def test_every_service_that_stays_up_tells_whether_it_is_well(compose: dict[str, Any]) -> None:
     silent = {name for name, service in compose["services"].items() if "healthcheck" not in service}
 
-    assert silent == {"migrate"}
+    assert silent == {"migrate", "secrets", "operator"}
 
 
-def test_no_password_has_a_default_and_nothing_but_loopback_is_open(compose: dict[str, Any]) -> None:
-    text = (ROOT / "docker-compose.yml").read_text()
-
-    for secret in SECRETS:
-        assert f"${{{secret}:?" in text
-        assert f"${{{secret}:-" not in text
+def test_passwords_are_files_and_nothing_but_loopback_is_open(compose: dict[str, Any]) -> None:
+    variables = {
+        name: str(value)
+        for service in compose["services"].values()
+        for name, value in service.get("environment", {}).items()
+    }
+    for name, value in variables.items():
+        if re.search("PASSWORD|KEY|URL|AUTH", name) and not name.startswith(("OPENAI_", "AFTERMIND_FLOWER_URL")):
+            assert value.startswith("/run/secrets/"), name
     ports = [port for service in compose["services"].values() for port in service.get("ports", ())]
     assert ports
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
 def test_flower_asks_for_a_password(compose: dict[str, Any]) -> None:
-    assert "FLOWER_PASSWORD:?" in compose["services"]["flower"]["environment"]["FLOWER_BASIC_AUTH"]
+    assert compose["services"]["flower"]["environment"]["FLOWER_BASIC_AUTH_FILE"] == "/run/secrets/flower_login"
+
+
+def test_images_are_of_one_version(compose: dict[str, Any]) -> None:
+    images = [service["image"] for service in compose["services"].values()]
+    images += re.findall(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)
+
+    for image in images:
+        assert re.search(r":v?\d+\.\d+", image), f"{image} is another one tomorrow"
+
+
+def test_the_image_has_the_extras_that_settings_turn_on() -> None:
+    assert "[otel,s3,tokens]" in (ROOT / "Dockerfile").read_text()
 
 
 def test_every_command_exists(compose: dict[str, Any], procfile: dict[str, str], aftermind: list[str]) -> None:

@@ -1,11 +1,11 @@
 """What every ledger promises of jobs that end, well or not, and of those that take workers with them."""
 
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
 from aftermind import errors
-from aftermind.ledger.base import Spent
+from aftermind.ledger.base import Spent, Tried
 from aftermind.types import JobKind, JobState, Scope
 from tests.conformance.ledger_rig import FAILURE, LEASE, Rig, ids_of, job
 from tests.support.turns import turn_of
@@ -229,8 +229,9 @@ class EndingContract:
         async with rig.db.transaction() as tx:
             await rig.ledger.record_stored(tx, [stored])
 
+        tried = Tried(attempts=3, lost_leases=1, worker="w", since=datetime.now(UTC))
         async with rig.db.transaction() as tx:
-            assert await rig.ledger.bury_turn(tx, parked.job_id, owner, b"\x00\xffbytes", FAILURE, attempts=3)
+            assert await rig.ledger.bury_turn(tx, parked.job_id, owner, b"\x00\xffbytes", FAILURE, tried=tried)
             assert not await rig.ledger.bury_turn(tx, stored.job_id, owner, b"bytes", FAILURE)
 
         letter = await rig.ledger.job(parked.job_id)
@@ -241,4 +242,6 @@ class EndingContract:
             b"\x00\xffbytes",
             3,
         )
+        tries = [(each.number, each.outcome, each.error) for each in await rig.ledger.attempts(parked.job_id)]
+        assert tries == [(1, "lost", None), (2, "failed", None), (3, "dead", FAILURE.error)]
         assert await rig.state(stored.job_id) is JobState.DONE

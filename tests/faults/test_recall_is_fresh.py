@@ -10,6 +10,7 @@ import pytest
 
 from aftermind import Memory, Settings
 from aftermind.db.postgres import PostgresDatabase
+from aftermind.receipt import StepState
 from aftermind.types import ServedBy
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.epoch import ensure_epoch
@@ -19,6 +20,7 @@ from tests.support.remembered import keep, said
 from tests.support.servers import Database, psql
 from tests.support.valkey import Valkey
 from tests.support.waiting import wait_until
+from tests.support.workers import environment, workers
 
 QUESTION = "Which instrument do I play?"
 LOOKS = 15  # recalls after the call: the first meets the lease of before, the last one that was renewed
@@ -160,3 +162,27 @@ async def test_a_recall_follows_a_call_that_returned_while_redis_was_away(
         await world.serves_from_replica()
 
     assert all(map(EFFECTS[effect].is_shown, blocks))
+
+
+async def test_a_turn_accepted_by_postgres_is_recalled_from_any_process_at_every_moment(
+    world: World, tmp_path: Path
+) -> None:
+    """Accepted by one process, asked for by another whose turns Redis accepts, stored meanwhile by a worker."""
+    await keep(world.database.url, [said("I live in Oslo")])
+    await world.serves_from_replica()
+    env = environment(world.database.url, world.valkey.url)
+    async with paused_replica(world.database):
+        receipt = await world.acting.remember("I play the cello", user_id="alice", session_id="s2", accept="postgres")
+        blocks = [await world.block()]
+        rows = await world.reading.history(user_id="alice")
+        with workers(env, tmp_path):
+
+            async def is_stored() -> bool:
+                blocks.append(await world.block())
+                return (await receipt.status()).stored is StepState.DONE
+
+            await wait_until(is_stored, timeout=60, description="the worker has stored the turn")
+            blocks += [await world.block() for _ in range(LOOKS)]
+
+    assert [row.content for row in rows] == ["I live in Oslo", "I play the cello"]
+    assert all("cello" in text for text in blocks)

@@ -71,7 +71,7 @@ def test_what_is_scraped_runs_in_the_compose_file() -> None:
         for name in target["names"]
     }
 
-    port = int(compose["x-aftermind"]["environment"]["AFTERMIND_METRICS_PORT"])
+    port = int(compose["services"]["worker-store"]["environment"]["AFTERMIND_METRICS_PORT"])
     workers = {"worker-store", "worker-embed", "worker-extract", "reconciler"}
     assert found == {("web", 8377), *((name, port) for name in workers)}
     assert {name for name, _ in found} <= set(compose["services"])

@@ -53,7 +53,11 @@ class Valkey:
             [*argv, *self._options, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         if wait:
-            wait_until_sync(self._answers, description="Valkey answers")
+            self.wait_until_answers()
+
+    def wait_until_answers(self) -> None:
+        """Until it answers: its append-only file is loaded then."""
+        wait_until_sync(self._answers, timeout=60, description="Valkey answers")
 
     def stop(self) -> None:
         """End it in order; nothing listens on the port any more."""

@@ -4,7 +4,7 @@ from celery import Celery
 
 from aftermind import errors
 from aftermind.settings import Settings
-from aftermind_workers import config, lifecycle, ring
+from aftermind_workers import config, consumer, lifecycle, redis_transport, remote_control, ring
 
 
 def make_app(settings: Settings) -> Celery:
@@ -13,9 +13,12 @@ def make_app(settings: Settings) -> Celery:
     Raises `InvalidSettings` where no broker is named, or Celery is too old for the promises.
     """
     config.check_versions()
+    redis_transport.install()
+    consumer.refuse_compression()
     app = Celery("aftermind", set_as_current=False)
     app.conf.update(config.celery_config(settings, broker=broker_of(settings)))
     ring.add_task(app, settings)
+    remote_control.allow_reports_only()
     lifecycle.connect(settings)
     return app
 

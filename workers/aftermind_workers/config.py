@@ -80,6 +80,7 @@ def _process(settings: Settings) -> dict[str, Any]:
         # Threads: one loop a process serves them all, so batches are larger and connections fewer; with prefork each
         # child has its own loop, pool and batch (see benchmarks/README.md).
         "worker_pool": "threads",
+        "worker_consumer": "aftermind_workers.consumer:DoorbellConsumer",  # refuses what is no doorbell
         "worker_max_tasks_per_child": 500,  # prefork only, as are the next three; threads have the memory watchdog
         "worker_max_memory_per_child": 400_000,  # KB
         "task_time_limit": TASK_SECONDS + 30,
@@ -96,6 +97,8 @@ def _broker(settings: Settings, broker: str) -> dict[str, Any]:
         "broker_url": broker,
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,  # the default gives up after 100, and the worker exits
+        # A Redis that answers READONLY, OOM, LOADING, MASTERDOWN or NOPERM is away; by default the worker exits.
+        "broker_channel_error_retry": True,
         "broker_pool_limit": 10,
         "broker_pool_acquire_timeout": 0.5,  # new in 5.7; the default waits for ever
         "broker_transport_options": _redis_options(settings) if broker.startswith(("redis", "unix")) else {},

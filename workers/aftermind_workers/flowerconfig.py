@@ -7,6 +7,8 @@ FLOWER_PORT and FLOWER_BASIC_AUTH (`user:password`).
 import os
 from pathlib import Path
 
+from aftermind_workers import flower_guard
+
 natural_time = False  # a clock time can be compared with a log
 max_tasks = 20_000  # bells and jobs that it remembers; the ledger has all jobs for good
 inspect_timeout = 2_000.0  # ms
@@ -21,4 +23,9 @@ read_only = True
 # What it has seen survives a restart. Its file holds ids, names and reasons, as its pages do.
 persistent = True
 db = str(Path(os.environ.get("AFTERMIND_STATE_DIR", ".aftermind")) / "flower")
+os.umask(0o077)
+flower_guard.require_login()
+Path(db).parent.mkdir(parents=True, exist_ok=True)
+flower_guard.check_state(Path(db))
+enable_events = False  # workers send events by themselves, and take no orders
 state_save_interval = 10_000  # ms; what a kill -9 may cost it

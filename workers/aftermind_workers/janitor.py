@@ -97,14 +97,16 @@ class Janitor:
     async def _audit(self) -> bool:
         trail, age = self._trail(), timedelta(days=self.runtime.settings.audit_retention_days)
         async with self.runtime.db.transaction(read_only=True) as tx:
-            names = await trail.namespaces(tx)
+            heads = await trail.heads(tx)
         is_more = False
-        for name in names:
+        for name in heads:
             is_more |= await self._batches(
                 lambda name=name: self._own(  # type: ignore[misc]  # as above
                     lambda tx: trail.prune(tx, name, older_than=age, limit=BATCH_ROWS), name
                 )
             )
+        for witness in trail.witnesses:
+            await witness.prune(heads)
         return is_more
 
     async def _vectors(self) -> bool:

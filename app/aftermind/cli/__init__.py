@@ -28,6 +28,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "webhooks": ("webhooks",),
     "migrate": ("migrate",),
     "redis_acl": ("redis-acl",),
+    "secrets": ("secrets",),
     "doctor": ("doctor",),
     "health": ("health",),
     "demo": ("demo",),

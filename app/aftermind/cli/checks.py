@@ -13,7 +13,7 @@ from aftermind import errors
 from aftermind.cli import canary
 from aftermind.db import migrate, probe
 from aftermind.faces.addresses import Addresses
-from aftermind.faces.health import spooled_bytes
+from aftermind.faces.health import damaged_spool, spooled_bytes
 from aftermind.faces.wiring import open_parts
 from aftermind.llm import resolver
 from aftermind.llm.gate import ProviderState
@@ -186,7 +186,14 @@ async def disk(settings: Settings) -> list[Finding]:
 
 
 async def spool(settings: Settings) -> list[Finding]:
-    """What lies on this host's disk because Redis was away."""
+    """Turns on this host's disk because Redis was away, and what is kept of damaged ones."""
+    said = await asyncio.to_thread(damaged_spool, settings)
+    remedy = "Check the disk. The log names file and offset; each file holds one damaged place. Delete them afterwards."
+    damaged = [Finding(what="spool", seen=said, verdict=Verdict.BAD, remedy=remedy)] if said else []
+    return [*damaged, *_unsent(settings)]
+
+
+def _unsent(settings: Settings) -> list[Finding]:
     if settings.spool_max_bytes == 0:
         remedy = "While Redis is away remember() raises. Set AFTERMIND_SPOOL_MAX_BYTES to keep turns on disk instead."
         return [Finding(what="spool", seen="switched off", verdict=Verdict.WARNING, remedy=remedy)]

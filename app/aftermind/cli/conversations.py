@@ -1,5 +1,6 @@
 """Files of conversations, read into turns: OpenAI chat JSONL, and LoCoMo JSON."""
 
+import codecs
 import hashlib
 import json
 from collections import Counter
@@ -59,13 +60,12 @@ def read(path: Path, *, user: str | None = None, session: str | None = None) -> 
     `session` stand in where the file names none.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as exc:
-        reason = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
-        yield BadLine(place=Place(file=path), reason=f"it cannot be read: {reason}")
+        data = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+    except OSError as exc:
+        yield BadLine(place=Place(file=path), reason=f"it cannot be read: {exc.strerror or exc}")
         return
     seen: Counter[str] = Counter()
-    for found in _locomo(path, text, user) if _is_locomo(text) else _jsonl(path, text, user, session):
+    for found in _locomo(path, data, user) if _is_locomo(data) else _jsonl(path, data, user, session):
         if isinstance(found, FileTurn):
             seen[found.key] += 1
             if seen[found.key] > 1:  # said twice in one file is said twice
@@ -76,8 +76,9 @@ def read(path: Path, *, user: str | None = None, session: str | None = None) -> 
 # OpenAI chat JSONL
 
 
-def _jsonl(path: Path, text: str, user: str | None, session: str | None) -> Iterator[FileTurn | BadLine]:
-    for number, line in enumerate(text.split("\n"), start=1):
+def _jsonl(path: Path, data: bytes, user: str | None, session: str | None) -> Iterator[FileTurn | BadLine]:
+    # Each line is decoded alone: a damaged byte costs its line, and not the file.
+    for number, line in enumerate(data.split(b"\n"), start=1):
         if not line.strip():
             continue
         place = Place(file=path, line=number)
@@ -87,9 +88,9 @@ def _jsonl(path: Path, text: str, user: str | None, session: str | None) -> Iter
             yield BadLine(place=place, reason=str(exc))
 
 
-def _object(line: str) -> Mapping[str, Any]:  # Any: JSON of a stranger's file, checked key by key
+def _object(line: bytes) -> Mapping[str, Any]:  # Any: JSON of a stranger's file, checked key by key
     try:
-        found = json.loads(line)
+        found = json.loads(line.decode())
     except (ValueError, RecursionError) as exc:
         raise Unreadable(f"it is not JSON: {exc}") from exc
     if not isinstance(found, dict):
@@ -170,47 +171,66 @@ def _label(found: Mapping[str, Any], name: str, otherwise: str | None) -> str | 
 # LoCoMo
 
 
-def _is_locomo(text: str) -> bool:
-    head = text.lstrip()[:1]
-    return head == "[" or (head == "{" and '"sessions"' in text[:2_000] and '"messages"' not in text[:2_000])
+def _is_locomo(data: bytes) -> bool:
+    head, beginning = data.lstrip()[:1], data[:2_000]
+    return head == b"[" or (head == b"{" and b'"sessions"' in beginning and b'"messages"' not in beginning)
 
 
-def _locomo(path: Path, text: str, user: str | None) -> Iterator[FileTurn | BadLine]:
+def _locomo(path: Path, data: bytes, user: str | None) -> Iterator[FileTurn | BadLine]:
     try:
-        found = json.loads(text)
+        found = json.loads(data.decode())
     except (ValueError, RecursionError) as exc:
         yield BadLine(place=Place(file=path, line=getattr(exc, "lineno", None)), reason=f"it is not JSON: {exc}")
         return
     for index, conversation in enumerate(found if isinstance(found, list) else [found]):
         place = Place(file=path, what=f"conversation {index + 1}")
         try:
-            yield from _people(conversation, path, user)
-        except (Unreadable, KeyError, TypeError, AttributeError) as exc:
-            reason = f"{exc.args[0]!r} is missing" if isinstance(exc, KeyError) else str(exc)
-            yield BadLine(place=place, reason=f"not a LoCoMo conversation: {reason}")
+            name, sessions = str(conversation["id"]), list(conversation["sessions"])
+        except _MALFORMED as exc:
+            yield _not_locomo(place, "conversation", exc)
+            continue
+        for number, session in enumerate(sessions, start=1):
+            yield from _locomo_session(session, Place(file=path, what=f"{name}, session {number}"), name, user)
 
 
-def _people(conversation: Mapping[str, Any], path: Path, user: str | None) -> list[FileTurn]:  # Any: JSON
+_MALFORMED = (Unreadable, KeyError, TypeError, AttributeError)
+
+
+def _not_locomo(place: Place, what: str, exc: Exception) -> BadLine:
+    reason = f"{exc.args[0]!r} is missing" if isinstance(exc, KeyError) else str(exc)
+    return BadLine(place=place, reason=f"not a LoCoMo {what}: {reason}")
+
+
+def _locomo_session(
+    session: Mapping[str, Any], place: Place, name: str, user: str | None
+) -> Iterator[FileTurn | BadLine]:  # Any: JSON
     """Two people talk, and neither is an assistant: both are `user`, each by name, so that facts of both are kept."""
-    name = str(conversation["id"])
-    owner = user or name
-    turns = []
-    for session in conversation["sessions"]:
-        at = _locomo_date(session["at"])
-        label = f"session-{session['n']}"
-        for turn in session["turns"]:
-            caption = f" [shared image: {turn['caption']}]" if turn.get("caption") else ""
-            message = Message(
-                role=Role.USER,
-                content=f"{turn['text']}{caption}",
-                name=turn["speaker"],
-                metadata={"turn": turn["id"]},
-                occurred_at=at,
-            )
-            key = "|".join((name, label, turn["id"], _digest([{"content": message.content}])[:16]))
-            place = Place(file=path, what=f"{name} {turn['id']}")
-            turns.append(FileTurn(key=key, user_id=owner, session_id=label, messages=(message,), place=place))
-    return turns
+    try:
+        at, label, turns = _locomo_date(session["at"]), f"session-{session['n']}", list(session["turns"])
+    except _MALFORMED as exc:
+        yield _not_locomo(place, "session", exc)
+        return
+    for number, turn in enumerate(turns, start=1):
+        try:
+            yield _locomo_turn(turn, at, place.file, name, label, user)
+        except _MALFORMED as exc:
+            yield _not_locomo(Place(file=place.file, what=f"{place.what}, turn {number}"), "turn", exc)
+
+
+def _locomo_turn(
+    turn: Mapping[str, Any], at: datetime, path: Path, name: str, label: str, user: str | None
+) -> FileTurn:  # Any: JSON
+    caption = f" [shared image: {turn['caption']}]" if turn.get("caption") else ""
+    message = Message(
+        role=Role.USER,
+        content=f"{turn['text']}{caption}",
+        name=turn["speaker"],
+        metadata={"turn": turn["id"]},
+        occurred_at=at,
+    )
+    key = "|".join((name, label, turn["id"], _digest([{"content": message.content}])[:16]))
+    place = Place(file=path, what=f"{name} {turn['id']}")
+    return FileTurn(key=key, user_id=user or name, session_id=label, messages=(message,), place=place)
 
 
 def _locomo_date(text: str) -> datetime:

@@ -8,6 +8,7 @@ from aftermind.cli.console import out
 from aftermind.faces import addresses
 from aftermind.settings import Settings
 
+REDIS_SECONDS = 5.0
 FILL_SECONDS = 600.0  # for one statement: the first reads every fact of every user
 
 
@@ -23,7 +24,21 @@ def migrate() -> None:
     if found.is_in_process:
         raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", found.store, "only Postgres has a schema to migrate.")
     revision = console.run(apply(settings, found.owner or found.store))
-    out.print(f"The schema is at {revision}.")
+    console.run(load_functions(settings, found.required_redis))
+    out.print(f"The schema is at {revision}, and Redis has the functions of this release.")
+
+
+async def load_functions(settings: Settings, url: str) -> None:
+    """Give Redis this release's functions: agents may call them and not load them. Raises `RedisUnavailable`."""
+    from aftermind.wire import script  # with Redis's client, which `aftermind status` does without
+    from aftermind.wire.connection import RedisLink
+    from aftermind.wire.keys import Keys
+
+    link = RedisLink(url, timeout=REDIS_SECONDS, name="aftermind-migrate")
+    try:
+        await script.load(link, Keys(settings.redis_prefix))
+    finally:
+        await link.close()
 
 
 async def apply(settings: Settings, url: str) -> str:

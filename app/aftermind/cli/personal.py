@@ -12,7 +12,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from aftermind import errors
+from aftermind import errors, private_files
 from aftermind.cli import console
 from aftermind.cli.console import Namespace, out
 from aftermind.cli.dead import moment
@@ -57,7 +57,10 @@ def export(
     if to is None:
         sys.stdout.buffer.write(data + b"\n")
         return
-    to.write_bytes(data + b"\n")
+    if to.exists() and not to.is_file():  # a pipe, a terminal
+        to.write_bytes(data + b"\n")
+    else:
+        private_files.write(to, data + b"\n")  # 0600: it is all that a user ever said
     out.print(f"{len(taken.episodes):,} messages and {len(taken.facts):,} facts are in {to}.")
 
 

@@ -1,25 +1,34 @@
-"""`aftermind redis-acl`: Redis users for agents, workers and Flower, printed or made."""
+"""`aftermind redis-acl`: a Redis user per kind of process, printed or made."""
 
 import secrets
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from redis.asyncio.connection import parse_url
 
+from aftermind import errors, private_files
 from aftermind.cli import console
 from aftermind.cli.console import err, out
 from aftermind.faces import addresses
-from aftermind.wire import acl
+from aftermind.settings import Settings
+from aftermind.wire import acl, script
 from aftermind.wire.connection import RedisLink
+from aftermind.wire.keys import Keys
 
 Passwords = Annotated[
     Path | None,
     typer.Option(
-        help="Folder with the files agent, worker and flower, a password each; those that are missing are written.",
+        help="Folder with a password file per user, named like its role; those that are missing are written.",
         show_default=False,
     ),
 ]
 Apply = Annotated[bool, typer.Option("--apply", help="Make them in the Redis that the settings name, as its admin.")]
+Tenant = Annotated[
+    str | None,
+    typer.Option("--namespace", "-n", help="One user alone: an agent's that reaches the users of this tenant."),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -27,32 +36,44 @@ def register(app: typer.Typer) -> None:
     app.command("redis-acl")(redis_acl)
 
 
-def redis_acl(*, passwords: Passwords = None, apply: Apply = False) -> None:
-    """Print Redis users as lines of an ACL file, as narrow as what each process does; or make them.
+def redis_acl(*, passwords: Passwords = None, namespace: Tenant = None, apply: Apply = False) -> None:
+    """Print a Redis user per kind of process as lines of an ACL file, each with the rights that it uses; or make them.
 
-    Passwords are printed as their SHA-256. Without a folder for them they are drawn, and told once on stderr.
+    Passwords are printed as their SHA-256. Without a folder for them they are drawn, and printed once on stderr.
     """
     settings = console.settings()
-    made = acl.users(settings.redis_prefix)
+    made = acl.users(settings.redis_prefix, database=database_number(settings), namespace=namespace)
     words = {name: _password(passwords, name) for name in made}
     for name, user in made.items():
-        out.print(user.line(words[name]))
+        out.print(user.line(words[name]), markup=False)
         if passwords is None:
             err.print(f"{user.name}: {words[name]}")
     if apply:
         url = addresses.resolve(settings).required_redis
-        console.run(apply_to(url, {user: words[name] for name, user in made.items()}))
-        err.print("They are made. Keep them over a restart by an aclfile, or ACL SAVE.")
+        console.run(apply_to(url, [(user, words[name]) for name, user in made.items()], Keys(settings.redis_prefix)))
+        err.print("The users exist now. Keep them over a restart by an aclfile, or ACL SAVE.")
 
 
-async def apply_to(url: str, made: "dict[acl.RedisUser, str]") -> None:
-    """Make the users over a connection that may. Raises `RedisUnavailable`."""
+async def apply_to(url: str, made: Iterable[tuple[acl.RedisUser, str]], keys: Keys) -> None:
+    """Make the users over a connection that may, and load the functions that they call. Raises `RedisUnavailable`."""
     link = RedisLink(url, timeout=5.0)
     try:
-        for user, password in made.items():
+        await script.load(link, keys)
+        for user, password in made:
             await link.call("ACL", "SETUSER", user.name, *user.rules(password))
     finally:
         await link.close()
+
+
+def database_number(settings: Settings) -> int:
+    """The broker's database, whose number is part of its channels' names. Raises `InvalidSettings`."""
+    url = settings.broker_url or settings.redis_url
+    if url is None:
+        return 0
+    try:
+        return int(parse_url(url.get_secret_value()).get("db") or 0)
+    except ValueError as exc:
+        raise errors.InvalidSettings("AFTERMIND_BROKER_URL", "(hidden)", f"it is no Redis URL: {exc}.") from exc
 
 
 def _password(folder: Path | None, name: str) -> str:
@@ -60,7 +81,6 @@ def _password(folder: Path | None, name: str) -> str:
         return secrets.token_urlsafe(24)
     file = folder / name
     if not file.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        file.touch(mode=0o600)
-        file.write_text(secrets.token_urlsafe(24))
-    return file.read_text().strip()
+        private_files.make_folder(folder)
+        private_files.create(file, secrets.token_urlsafe(24).encode())
+    return private_files.read(file).decode().strip()

@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from pydantic.fields import FieldInfo
+
 from aftermind.cli import worker
 from aftermind.cli.console import out
 from aftermind.faces.addresses import Addresses
-from aftermind.settings import Settings
+from aftermind.settings import PREFIX, Settings
 from aftermind.stack import Command, ComponentState, ComponentStatus, Endpoints, HealthCheck, StopOrder, ports
 from aftermind.stack.folder import read_json, write_json
 from aftermind.telemetry import exposition
@@ -142,5 +144,10 @@ def _port(known: object, wanted: int, *, is_ours: bool) -> int:
 
 
 def _ours() -> dict[str, str]:
-    """Settings of the caller's environment. A model key is inherited and not written down."""
-    return {name: value for name, value in os.environ.items() if name.startswith("AFTERMIND_")}
+    """Settings of the caller's environment without keys and passwords: processes inherit those, no file holds them."""
+    secret = {f"{PREFIX}{name.upper()}" for name, field in Settings.model_fields.items() if _is_secret(field)}
+    return {name: value for name, value in os.environ.items() if name.startswith(PREFIX) and name not in secret}
+
+
+def _is_secret(field: FieldInfo) -> bool:
+    return "SecretStr" in str(field.annotation)

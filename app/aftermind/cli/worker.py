@@ -4,11 +4,12 @@ import os
 import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, NoReturn
 
 import typer
 
-from aftermind import errors
+from aftermind import errors, private_files
 from aftermind.cli import console
 from aftermind.faces import addresses
 from aftermind.wire import queues
@@ -41,15 +42,34 @@ def reconciler() -> None:
 
 
 def flower(*, address: str = "127.0.0.1", port: int | None = None) -> None:
-    """Run Flower until SIGTERM. FLOWER_BASIC_AUTH=user:password guards it, and has to be set."""
-    for pair in os.environ.get("FLOWER_BASIC_AUTH", "").split(","):
+    """Run Flower until SIGTERM. FLOWER_BASIC_AUTH=user:password (or …_FILE) guards it, and has to be set.
+
+    It needs the broker alone, as the Redis user `aftermind-flower`: no database, no key.
+    """
+    login = _flower_login()
+    for pair in login.split(","):
         user, _, password = pair.partition(":")
         if not user or not password:
             why = "whoever reaches Flower sees every worker and job. Set it to user:password."
             raise errors.InvalidSettings("FLOWER_BASIC_AUTH", None, why)
-    console.settings().state_dir.mkdir(parents=True, exist_ok=True)
-    wanted = {"FLOWER_ADDRESS": address, "FLOWER_PORT": str(port or console.settings().flower_port)}
-    _become(flower_argv(), {name: os.environ.get(name, value) for name, value in wanted.items()})
+    settings = console.settings()
+    private_files.make_folder(settings.state_dir)
+    wanted = {"FLOWER_ADDRESS": address, "FLOWER_PORT": str(port or settings.flower_port)}
+    more = {name: os.environ.get(name, value) for name, value in wanted.items()} | {"FLOWER_BASIC_AUTH": login}
+    broker = settings.broker_url or settings.redis_url
+    if broker is None:  # the embedded stack's
+        _become(flower_argv(), more)
+    _execute(flower_argv(), {**more, "AFTERMIND_BROKER_URL": broker.get_secret_value()})
+
+
+def _flower_login() -> str:
+    path = os.environ.get("FLOWER_BASIC_AUTH_FILE")
+    if path is None:
+        return os.environ.get("FLOWER_BASIC_AUTH", "")
+    try:
+        return Path(path).read_text().strip()
+    except OSError as exc:
+        raise errors.InvalidSettings("FLOWER_BASIC_AUTH_FILE", path, f"it cannot be read: {exc.strerror}.") from exc
 
 
 def worker_argv(names: list[str], *, loglevel: str = "INFO") -> list[str]:
@@ -77,11 +97,15 @@ def celery_argv() -> list[str]:
     return [sys.executable, "-m", "celery", "--quiet", "-A", "aftermind_workers.celery_app"]
 
 
-def _become(argv: list[str], more: Mapping[str, str] | None = None) -> None:
+def _become(argv: list[str], more: Mapping[str, str] | None = None) -> NoReturn:
     """Go on as that program: signals and exit code are its own."""
     found = addresses.resolve(console.settings())
     if found.is_in_process:
         why = "a store of one process runs its jobs in that process; workers need Postgres and Redis."
         raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", found.store, why)
+    _execute(argv, {**found.environment(), **(more or {})})
+
+
+def _execute(argv: list[str], more: Mapping[str, str]) -> NoReturn:
     sys.stdout.flush()
-    os.execve(argv[0], argv, {**os.environ, **found.environment(), **(more or {})})
+    os.execve(argv[0], argv, {**os.environ, **more})

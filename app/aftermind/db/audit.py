@@ -48,7 +48,7 @@ _SEAL = text(
     """
 )
 _HEAD = text(f"SELECT {_HEAD_COLUMNS} FROM aftermind.audit_heads WHERE namespace = :namespace")
-_NAMESPACES = text("SELECT namespace FROM aftermind.audit_heads ORDER BY 1")
+_NAMESPACES = text("SELECT namespace, seq FROM aftermind.audit_heads ORDER BY 1")
 _COLUMNS = "namespace, seq, at, actor, action, user_id, detail, key_id, mac"
 _ROWS = text(
     f"""
@@ -73,16 +73,22 @@ _OLD = text(
 _DELETE = text("DELETE FROM aftermind.audit WHERE namespace = :namespace AND seq <= :upto")
 
 
+Ends = Mapping[str, Mapping[int, bytes]]  # namespace → number of an entry that was the last once → its code
+
+
 class Witness(Protocol):
-    """A place beside the database that knows how long a trail is."""
+    """A place outside the database that keeps how long each trail is."""
 
     name: str
 
     async def tell(self, namespace: str, seq: int, mac: bytes) -> None:
         """Keep it, where it is further than what is kept. Raises nothing: it is told again with the next entry."""
 
-    async def known(self, namespace: str) -> tuple[int, bytes] | None:
-        """The furthest that was told; None where nothing is known. Raises nothing."""
+    async def known(self) -> Ends:
+        """The ends that it keeps, of every namespace. Raises nothing: one that cannot be read keeps none."""
+
+    async def prune(self, heads: Mapping[str, int]) -> None:
+        """Remove ends that a later one has replaced, given the last entry of each trail. Raises `Unavailable`."""
 
 
 class Trail:
@@ -178,9 +184,9 @@ class Trail:
 
     # reading
 
-    async def namespaces(self, tx: Transaction) -> list[str]:
-        """Namespaces that have a trail: of all for the relay, else the transaction's own."""
-        return [row.namespace for row in await pg(tx).rows(_NAMESPACES)]
+    async def heads(self, tx: Transaction) -> Mapping[str, int]:
+        """The last entry of each namespace that has a trail: of all for the relay, else the transaction's own."""
+        return {row.namespace: row.seq for row in await pg(tx).rows(_NAMESPACES)}
 
     async def head(self, tx: Transaction, namespace: str) -> Head | None:
         """The head of a trail; None where there is none."""

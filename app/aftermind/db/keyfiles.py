@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from aftermind import errors
+from aftermind import errors, private_files
 from aftermind.db.audit_chain import AuditKeys
 
 SHORTEST = 16  # characters of a key that is set
@@ -53,20 +53,10 @@ def _audit(keys: Callable[[], tuple[bytes, ...]]) -> AuditKeys:
 def of_file(what: str, path: Path, made: Callable[[], str]) -> str:
     """The key of a file; of several processes that find none one makes it. Raises `InvalidSettings`."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        if not path.exists():
-            with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                file.write(made())
-                file.flush()
-                os.fsync(file.fileno())
-            try:
-                os.link(beside, path)  # whole or not at all, and only the first of several
-            except FileExistsError:
-                pass
-            finally:
-                beside.unlink()
-        return path.read_text().strip()
+        private_files.make_folder(path.parent)
+        if not os.path.lexists(path):
+            private_files.create(path, made().encode())
+        return private_files.read(path).decode().strip()
     except OSError as exc:
         why = f"it cannot be read or made: {exc.strerror}. Set AFTERMIND_{what.upper()} or _FILE instead."
         raise errors.InvalidSettings(what, str(path), why) from exc

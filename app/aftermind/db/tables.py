@@ -74,8 +74,6 @@ TOMBSTONES = Table(
     _time("before"),
     Column("ids", ARRAY(Uuid), nullable=False, server_default=text("'{}'")),
     Column("by_policy", Boolean, nullable=False, server_default=text("false")),  # stores.postgres.keeping
-    Column("generation", BigInteger, nullable=False, server_default=text("aftermind.next_generation(0)")),
-    Column("delivered", Boolean, nullable=False, server_default=text("false")),  # Redis has it
 )
 
 AUDIT = Table(  # see db.audit; inserted, never changed
@@ -147,8 +145,6 @@ EPISODES = Table(
     Column("terms", ARRAY(BigInteger), nullable=False),  # stores.postgres.terms.term_keys: each term with its owner
     Column("embedding", HALFVEC),  # its dimension is the database's own: see `meta`
     Column("indexed", Boolean, nullable=False, server_default=text("false")),  # in the index of neighbours
-    Column("counted_from", BigInteger),  # types.counting: the base that its place began to count the session from
-    Column("shift", BigInteger),  # its position, less the one that it was accepted with
 )
 
 PREDICATES = Table(
@@ -294,6 +290,7 @@ JOBS = Table(
     _id("state", nullable=False),
     Column("payload", JSONB, nullable=False, server_default=text("'{}'")),
     Column("raw", LargeBinary),  # a turn accepted by Postgres, or bytes that could not be read
+    Column("edited", LargeBinary),  # a dead turn with other messages, for the replay that is to store those
     _id("effect_key", nullable=False),
     Column("slot", SmallInteger, nullable=False, server_default=text("0")),  # 1: the successor of one that runs
     Column("turn", BigInteger),  # place in the fair order; NULL until run_at has passed

@@ -33,9 +33,8 @@ LEDGER = (
     "webhook_deliveries",
 )
 OPERATORS = ("replay_plans", "replay_items")  # of no tenant: they name jobs of many
-# Ids, how far their index is, what is kept how long, how long trails are, erasures that Redis lacks: the reconciler
-# and operators look.
-READ_BY_RELAY = ("users", "retention", "audit_heads", "tombstones")
+# Ids, how far their index is, what is kept how long, how long trails are: the reconciler and operators look.
+READ_BY_RELAY = ("users", "retention", "audit_heads")
 ALL = "SELECT, INSERT, UPDATE, DELETE"
 # Other rights than all four. What is in the trail stays as it is; the relay alone may take away its old end.
 RIGHTS = {
@@ -97,7 +96,6 @@ async def secure(connection: AsyncConnection) -> None:
         for policy, statement in _policies(table.name, has_tenant=table.has_tenant).items():
             if policy not in table.policies:
                 await connection.execute(text(f"CREATE POLICY {policy} ON {name} {statement}"))
-    await connection.execute(text(f"GRANT SELECT ON SEQUENCE {SCHEMA}.generation TO {APP}, {RELAY}"))
     for view in ("searched", "searched_facts"):
         await connection.execute(text(f"GRANT SELECT ON {SCHEMA}.{view} TO {APP}, {RELAY}"))
 

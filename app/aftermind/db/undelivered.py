@@ -1,7 +1,8 @@
 """Committed effects that Redis has not been informed of yet: a row each, deleted once it has.
 
 A row is written in the effect's own transaction, so that a process that ends between the commit and Redis leaves it
-behind. An event that is not published yet counts as such a row: it is published after its watermark was raised.
+behind. An event that is not published yet counts as such a row, since it is published after its watermark was raised;
+so does a turn that the ledger has accepted, as long as it is not stored.
 """
 
 from collections.abc import Sequence
@@ -52,14 +53,17 @@ _OLDER = text(
     WHERE kind = :kind AND created_at < now() - CAST(:age AS interval) ORDER BY id LIMIT :limit
     """
 )
-# By `undelivered_owner` and `events_undelivered`, in one round trip. The place in the log is read after the snapshot
-# was taken, so it covers every effect that the rows stand for. It fails on a node in recovery, which cannot know.
+# By `undelivered_owner`, `events_undelivered` and `jobs_unstored`, in one round trip. The place in the log is read
+# after the snapshot was taken, so it covers every effect that the rows stand for. It fails on a node in recovery, which
+# cannot know.
 _OWED = entering(
     f"""
     SELECT place.system, place.timeline, place.lsn,
            ARRAY(SELECT user_id FROM (
                SELECT user_id FROM aftermind.undelivered WHERE namespace = $2 AND kind = '{RAISE_WATERMARK}'
                UNION SELECT user_id FROM aftermind.events WHERE namespace = $2 AND published_at IS NULL
+               UNION SELECT user_id FROM aftermind.jobs WHERE namespace = $2 AND raw IS NOT NULL AND kind = 'store'
+                     AND state IN ('queued', 'running', 'retrying')
            ) AS owed LIMIT $3) AS users
     FROM ({WATERMARK}) AS place
     """

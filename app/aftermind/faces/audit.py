@@ -10,7 +10,7 @@ from aftermind.types import Json, Scope
 from aftermind.types.audit import Action, AuditEntry, AuditFault, AuditReport
 
 if TYPE_CHECKING:  # it loads SQLAlchemy, which a store of one process does without
-    from aftermind.db.audit import Trail
+    from aftermind.db.audit import Ends, Trail
 
 PAGE = 5_000
 TRIES = 5  # looks at a trail whose old end is pruned meanwhile
@@ -62,21 +62,22 @@ class Audit:
             return await self._trail.newest(tx, name, user_id=user_id, action=kind, limit=limit)
 
     async def verify(self, *, namespace: str | None = None) -> list[AuditReport]:
-        """Look at every entry of a namespace; without one, of every namespace that this process may see.
+        """Check every entry of a namespace; without one, of every namespace that this process may see.
 
-        Finds entries that were changed, removed, inserted or cut off at the end. What only the database knew of, and
-        lost with its head, is found where a witness is left: the state folder of a host that acted, or Redis.
+        Namespaces are those of the database and of the witnesses, so a trail that was deleted as a whole is reported
+        too. Finds entries that were changed, removed, inserted or cut off at the end. An end that was cut off together
+        with its head is found if a witness is left: the state folder of a host that acted, or Redis.
         """
+        known = {each.name: await each.known() for each in self._trail.witnesses}
         if namespace is not None or not self._of_all:
-            names = [self._namespace if namespace is None else namespace]
+            names = {self._namespace if namespace is None else namespace}
         else:
             async with self._work.transaction(read_only=True) as tx:
-                names = await self._trail.namespaces(tx)
-            names = names or [self._namespace]
-        return [await self._verified(name) for name in names]
+                names = {*await self._trail.heads(tx), *(name for ends in known.values() for name in ends)}
+            names = names or {self._namespace}
+        return [await self._verified(name, known) for name in sorted(names)]
 
-    async def _verified(self, namespace: str) -> AuditReport:
-        known = [(each.name, await each.known(namespace)) for each in self._trail.witnesses]
+    async def _verified(self, namespace: str, known: "Mapping[str, Ends]") -> AuditReport:
         for _ in range(TRIES):
             async with self._db.transaction(namespace=namespace, read_only=True) as tx:
                 head = await self._trail.head(tx, namespace)
@@ -89,22 +90,23 @@ class Audit:
         rows = [row for row in rows if not last < row[0].seq <= appended]
         faults = faults_of(self._trail.keys, namespace, head, rows)
         codes = {entry.seq: entry.mac for entry, _ in rows}
-        pruned_to = 0 if head is None else head.pruned_to
-        for name, told in known:
-            if told is None or told[0] <= pruned_to:
-                continue
-            seq, mac = told
-            if seq > max(last, appended):
-                what = f"the newest entries were cut off: {name} knows of {seq}, the database of {last}"
+        ends = {name: found[namespace] for name, found in known.items() if found.get(namespace)}
+        for name, reported in ends.items():
+            furthest = max(reported)
+            if furthest > max(last, appended):
+                what = f"the newest entries were cut off: {name} has {furthest}, the database has {last}"
                 faults.append(AuditFault(namespace=namespace, seq=None, what=what))
-            elif seq in codes and codes[seq] != mac:
-                faults.append(AuditFault(namespace=namespace, seq=seq, what=f"it is not the one that {name} knows"))
+            faults += [
+                AuditFault(namespace=namespace, seq=seq, what=f"it is not the one that {name} has")
+                for seq, mac in sorted(reported.items())
+                if seq in codes and codes[seq] != mac
+            ]
         return AuditReport(
             namespace=namespace,
             entries=len(rows),
             first=rows[0][0].seq if rows else 0,
             last=last,
-            witnesses=tuple(name for name, told in known if told is not None),
+            witnesses=tuple(ends),
             faults=tuple(faults),
         )
 

@@ -11,6 +11,8 @@ from aftermind import errors
 from aftermind.faces.parts import Parts
 from aftermind.ledger.base import Backlog
 from aftermind.llm.gate import ProviderState
+from aftermind.outbox.segment import DAMAGED
+from aftermind.outbox.spool import damaged_files
 from aftermind.settings import Settings
 from aftermind.types import JobKind, JobState, Scope
 from aftermind.wire import queues
@@ -58,12 +60,16 @@ class Replica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """What lies outside the ledger: turns and bytes pending in Redis, bells by queue, bytes spooled on this host."""
+    """Work outside the ledger: turns and bytes pending in Redis, bells by queue, bytes spooled on this host.
+
+    `spool_damaged` counts the damaged places of the spool whose bytes are kept as `.damaged` files.
+    """
 
     turns: int = 0
     size_bytes: int = 0
     bells: Mapping[str, int] = field(default_factory=dict)
     spooled_bytes: int = 0
+    spool_damaged: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,12 +115,23 @@ class Progress:
 
 
 def spooled_bytes(settings: Settings) -> int:
-    """What lies in this host's spool. A file that is drained while it is looked at holds nothing any more."""
+    """Bytes of unsent turns in this host's spool, without what is kept of damaged ones.
+
+    A file that is drained during the call counts as empty.
+    """
     total = 0
     for path in (settings.state_dir / "spool").glob("*"):
         with suppress(FileNotFoundError):
-            total += path.stat().st_size if path.is_file() else 0
+            total += path.stat().st_size if path.is_file() and path.suffix != DAMAGED else 0
     return total
+
+
+def damaged_spool(settings: Settings) -> str:
+    """What to say about damaged bytes in this host's spool; "" if there are none."""
+    count = len(damaged_files(settings.state_dir / "spool"))
+    if not count:
+        return ""
+    return f"{count} damaged {'place' if count == 1 else 'places'}, kept as {settings.state_dir / 'spool'}/*{DAMAGED}"
 
 
 async def health(parts: Parts) -> Health:
@@ -126,7 +143,7 @@ async def health(parts: Parts) -> Health:
         looks = [_look("store", lambda: _store(parts))]
         if parts.redis is not None:
             looks.append(_look("redis", lambda: _redis(parts)))
-            looks.append(_look("spool", lambda: _spool(spooled), needed=False))
+            looks.append(_look("spool", lambda: _spool(parts.settings, spooled), needed=False))
             looks.append(_look("models", lambda: _models(gate), needed=False))
             looks.append(_look("webhooks", lambda: _webhooks(parts), needed=False))
         seen, work, waiting, _ = await asyncio.gather(
@@ -200,11 +217,13 @@ async def _pending(parts: Parts) -> PendingBacklog | None:
     return None if parts.pending is None else await parts.pending.backlog()
 
 
-async def _spool(spooled: asyncio.Task[int | None]) -> str:
+async def _spool(settings: Settings, spooled: asyncio.Task[int | None]) -> str:
     waiting = await asyncio.shield(spooled)
     if waiting is None:
         raise TimeoutError
-    return f"!{waiting:,} bytes of turns wait for Redis" if waiting else "empty"
+    found = [f"{waiting:,} bytes of turns wait for Redis"] if waiting else []
+    found += [said] if (said := await asyncio.to_thread(damaged_spool, settings)) else []
+    return f"!{'; '.join(found)}" if found else "empty"
 
 
 async def _models(gate: asyncio.Task[list[ProviderState] | None]) -> str:
@@ -249,7 +268,14 @@ async def _waiting(
     backlog, size = await pending, await spooled
     if backlog is None:
         return None
-    return Waiting(turns=backlog.turns, size_bytes=backlog.size_bytes, bells=bells, spooled_bytes=size or 0)
+    damaged = await asyncio.to_thread(damaged_files, parts.settings.state_dir / "spool")
+    return Waiting(
+        turns=backlog.turns,
+        size_bytes=backlog.size_bytes,
+        bells=bells,
+        spooled_bytes=size or 0,
+        spool_damaged=len(damaged),
+    )
 
 
 async def _work(parts: Parts, pending: asyncio.Task[PendingBacklog | None]) -> list[Work]:

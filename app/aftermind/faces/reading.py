@@ -10,9 +10,9 @@ from aftermind import errors
 from aftermind.db.base import Transaction
 from aftermind.faces.parts import Parts
 from aftermind.llm import tokens
-from aftermind.recall.pending import standing_turns
 from aftermind.stores.base import EpisodeFilter, SessionInfo, UserInfo
 from aftermind.types import Episode, Learned, LearnedState, Profile, Scope, Summary, Turn, Watermark
+from aftermind.wire.payloads import decode_readable
 from aftermind.wire.pending import Pending
 
 T = TypeVar("T")
@@ -26,8 +26,7 @@ MESSAGE_TOKENS = 4  # role and separators of a chat message, as OpenAI's formats
 class _OnTheWay:
     """Turns that no store has committed yet, and what a replica must have seen to be read beside them."""
 
-    accepted: tuple[Turn, ...]
-    local: tuple[Turn, ...]  # those that only this host has
+    episodes: tuple[Episode, ...]
     passed: tuple[Watermark, ...] | None  # None: no replica is read
 
 
@@ -53,11 +52,12 @@ async def search(parts: Parts, scope: Scope, wanted: EpisodeFilter, *, limit: in
     owner = scope.owner
     waiting = await _on_the_way(parts, owner, wanted, limit=limit)
 
-    async def read(tx: Transaction) -> list[Episode]:
-        stored = await parts.store.history(tx, owner, wanted, limit=limit)
-        return _merged(stored, await _shown(parts, tx, owner, waiting, wanted))
+    async def read(tx: Transaction) -> tuple[list[Episode], list[Episode]]:
+        accepted = await _accepted(parts, tx, owner, wanted)  # first: what is stored in between is then in both
+        return accepted, await parts.store.history(tx, owner, wanted, limit=limit)
 
-    return (await _from_a_node(parts, waiting, read, namespace=owner.namespace))[-limit:]
+    accepted, stored = await _from_a_node(parts, waiting, read, namespace=owner.namespace)
+    return _merged(stored, (*accepted, *waiting.episodes))[-limit:]
 
 
 async def context_window(parts: Parts, scope: Scope, *, max_tokens: int) -> list[Episode]:
@@ -120,11 +120,10 @@ async def profile(parts: Parts, owner: Scope) -> Profile | None:
 async def learned(parts: Parts, owner: Scope, session_id: str | None, *, limit: int) -> list[Learned]:
     """What came of each of the newest episodes; those on their way wait to be stored."""
     _check_limit(limit)
-    wanted = EpisodeFilter(session_id=session_id)
-    waiting = await _on_the_way(parts, owner, wanted, limit=limit)
+    waiting = await _on_the_way(parts, owner, EpisodeFilter(session_id=session_id), limit=limit)
     async with parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:  # jobs are on the primary
+        accepted = await _accepted(parts, tx, owner, EpisodeFilter(session_id=session_id))
         stored = await parts.store.learned(tx, owner, session_id, limit=limit)
-        shown = await _shown(parts, tx, owner, waiting, wanted)
     known = {each.episode_id for each in stored}
     pending = [
         Learned(
@@ -134,7 +133,7 @@ async def learned(parts: Parts, owner: Scope, session_id: str | None, *, limit: 
             state=LearnedState.WAITING,
             reason="not stored yet",
         )
-        for episode in shown
+        for episode in {each.id: each for each in (*accepted, *waiting.episodes)}.values()
         if episode.id not in known
     ]
     return [*stored, *pending][-limit:]
@@ -160,41 +159,35 @@ async def _from_a_node(
 
 async def _on_the_way(parts: Parts, owner: Scope, wanted: EpisodeFilter | None = None, *, limit: int = 0) -> _OnTheWay:
     """The newest that fit, at least `limit` where so many wait; without a filter none, but what a node must have."""
-    local = await parts.ways.local_turns(owner)
-    waiting = [*await parts.ways.unstored(owner)]
+    here = await parts.ways.local_turns(owner)
+    waiting: list[Episode] = []
     passed: tuple[Watermark, ...] | None = None
     if parts.pending is not None:
         with suppress(errors.RedisUnavailable):  # the primary knows what is stored, and this host what it has spooled
-            turns, passed = await _pending(parts, parts.pending, owner, wanted, limit=limit)
-            waiting += turns
-    if wanted is None:
-        return _OnTheWay(accepted=(), local=(), passed=passed)
-    return _OnTheWay(accepted=tuple(waiting), local=tuple(local), passed=passed)
+            waiting, passed = await _pending(parts, parts.pending, owner, wanted, limit=limit)
+    return _OnTheWay(episodes=(*_fitting(here, wanted), *waiting), passed=passed)
 
 
 async def _pending(
     parts: Parts, pending: Pending, owner: Scope, wanted: EpisodeFilter | None, *, limit: int
-) -> tuple[list[Turn], tuple[Watermark, ...] | None]:
+) -> tuple[list[Episode], tuple[Watermark, ...] | None]:
     """Page by page from the newest, and what the last page said of the node: it knows of what was stored meanwhile."""
-    found: list[Turn] = []
-    passed_over = fitting = 0
+    found: list[Episode] = []
+    passed_over = 0
     while True:
         read = await pending.read(owner, limit=0 if wanted is None else PAGE, skip=passed_over)
-        found += read.turns
-        fitting += len(_fitting(read.turns, wanted))
+        found += _fitting(read.turns, wanted)
         seen = len(read.turns) + read.unreadable
         passed_over += seen
-        if not seen or passed_over >= read.total or fitting >= limit:
+        if not seen or passed_over >= read.total or len(found) >= limit:
             deadline = asyncio.get_running_loop().time() + parts.settings.db_timeout_seconds
             passed = None if parts.lease is None else await parts.lease.passed(owner, read, deadline=deadline)
             return found, None if passed is None else passed.marks
 
 
-async def _shown(
-    parts: Parts, tx: Transaction, owner: Scope, waiting: _OnTheWay, wanted: EpisodeFilter
-) -> list[Episode]:
-    """What fits of turns that wait, as the node that is read stands to them."""
-    return _fitting(await standing_turns(parts.store, tx, owner, waiting.accepted, waiting.local), wanted)
+async def _accepted(parts: Parts, tx: Transaction, owner: Scope, wanted: EpisodeFilter) -> list[Episode]:
+    """What the ledger has accepted and no store job has committed, as the node shows it that is read."""
+    return _fitting(decode_readable(await parts.ledger.unstored(tx, owner), owner=owner), wanted)
 
 
 def _fitting(turns: Iterable[Turn], wanted: EpisodeFilter | None) -> list[Episode]:

@@ -1,6 +1,6 @@
 """The ways out of a process, by how a turn is accepted: each is made when it is first used."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
 from aftermind import errors
@@ -12,19 +12,11 @@ Accept = Literal["redis", "postgres"]
 
 
 class Ways:
-    """Where turns go out, and what of them nobody else has yet.
+    """Where turns go out, and what of them only this host has."""
 
-    `unstored` gives turns that Postgres accepted and no store job has committed.
-    """
-
-    def __init__(
-        self,
-        settings: Settings,
-        make: Callable[[Accept], Outbox],
-        unstored: Callable[[Scope], Awaitable[Sequence[Turn]]],
-    ) -> None:
+    def __init__(self, settings: Settings, make: Callable[[Accept], Outbox]) -> None:
         self._usual: Accept = settings.accept
-        self._make, self._unstored = make, unstored
+        self._make = make
         self._made: dict[Accept, Outbox] = {}
 
     def way(self, accept: Accept | None = None) -> Outbox:
@@ -46,12 +38,6 @@ class Ways:
     async def local_turns(self, owner: Scope) -> list[Turn]:
         """The owner's turns that only this host has: spooled, or queued in this process."""
         return [turn for outbox in self.all() for turn in await outbox.pending(owner)]
-
-    async def unstored(self, owner: Scope) -> Sequence[Turn]:
-        """Turns that Postgres accepted and no store job has committed, where turns are accepted so at all."""
-        if self._usual != "postgres" and "postgres" not in self._made:
-            return ()
-        return await self._unstored(owner)
 
     async def close(self) -> None:
         """Let go of every way; what is unsent stays on disk."""

@@ -1,7 +1,7 @@
 """How a `Memory` is put together from addresses and settings. Nothing here connects."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 
@@ -9,31 +9,30 @@ from aftermind import errors
 from aftermind.db.base import Database
 from aftermind.db.keyfiles import audit_keys, master_keys
 from aftermind.faces.addresses import Addresses
-from aftermind.faces.erasure import Deliveries
 from aftermind.faces.looking import Looking
 from aftermind.faces.parts import Parts
+from aftermind.faces.turns import limits
 from aftermind.faces.ways import Accept, Ways
 from aftermind.faces.witnesses import witnesses
 from aftermind.freshness import ReplicaLease, WatermarkDelivery
 from aftermind.ledger.base import Ledger
+from aftermind.ledger.overrides import OverrideRules
 from aftermind.llm import resolver
 from aftermind.llm.base import Embedder, Extractor
 from aftermind.llm.providers import Providers, gate_of
 from aftermind.outbox import wiring as outbox_wiring
 from aftermind.outbox.base import Outbox
-from aftermind.outbox.positions import Positions
 from aftermind.recall import Node, Recall, Routing
 from aftermind.recall.pending import PendingTurns
+from aftermind.recall.pipeline import UnstoredTurns
 from aftermind.recall.query_vectors import QueryVectors
 from aftermind.recall.reranking import Reranker
 from aftermind.settings import Settings
 from aftermind.stores.base import Store
 from aftermind.stores.searching import EpisodeSearch
-from aftermind.types import Scope, ServedBy, Turn
-from aftermind.types.erasure import Generation
+from aftermind.types import ServedBy
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.keys import Keys
-from aftermind.wire.payloads import decode_turn
 from aftermind.wire.pending import Pending
 from aftermind.wire.watermark import Watermarks
 
@@ -92,7 +91,7 @@ def _of_one_process(
         summariser=resolver.summariser(settings, providers=providers),
         profiler=resolver.profiler(settings, providers=providers),
     )
-    ways = Ways(settings, lambda accept: queue, _nothing)
+    ways = Ways(settings, lambda accept: queue)
     routing = Routing(db, [], store, served_by=ServedBy.PROCESS)
     recall = _recall(settings, embedder, reranker, store, store, routing, _vectors(settings, embedder), ways, None)
     return Parts(
@@ -110,11 +109,6 @@ def _of_one_process(
         wake=queue.wake,
         closing=(recall.close, providers.close),
     )
-
-
-async def _nothing(owner: Scope) -> list[Turn]:
-    """What this process has accepted lies in its own queue, which is asked already."""
-    return []
 
 
 async def _nothing_to_check() -> None:
@@ -175,12 +169,11 @@ def _of_postgres(
         max_lag=timedelta(seconds=settings.replica_max_lag_seconds),
         check=timedelta(seconds=settings.replica_check_seconds),
     )
-    generation = Generation()
-    pending, watermarks = Pending(link, keys, generation), Watermarks(link, keys)
+    pending, watermarks = Pending(link, keys), Watermarks(link, keys)
     delivery = WatermarkDelivery(db, watermarks)
     lease = ReplicaLease(primary, watermarks, delivery, has_replicas=bool(replicas))
     trail = Trail(audit_keys(settings.audit_key, settings.state_dir), witnesses(settings.state_dir, link, keys))
-    ways = Ways(settings, _publishers(settings, where, link, pending, db, ledger), _accepted_by(db, ledger))
+    ways = Ways(settings, _publishers(settings, where, link, db, ledger, delivery))
     vectors = _vectors(settings, embedder, link, keys)
 
     async def check_schema() -> None:
@@ -189,7 +182,10 @@ def _of_postgres(
         await migrate.check(db.url, dimension=dimension, allow_owner=settings.allow_owner, password_file=secret)
 
     events = EventBus(db, link, keys)
-    recall = _recall(settings, embedder, reranker, store, search, routing, vectors, ways, pending, lease)
+    rules = OverrideRules(extractors=resolver.replayable(settings), limits=limits(settings))
+    recall = _recall(
+        settings, embedder, reranker, store, search, routing, vectors, ways, pending, lease, ledger.unstored
+    )
     return Parts(
         settings=settings,
         namespace=namespace,
@@ -205,10 +201,8 @@ def _of_postgres(
         pending=pending,
         delivery=delivery,
         lease=lease,
-        deliveries=Deliveries(db, store, ledger, pending),
-        generation=generation,
         dead=PostgresDeadLetters(work, namespace=seen, trail=trail),
-        replays=PostgresReplays(work, trail=trail),
+        replays=PostgresReplays(work, trail=trail, rules=rules),
         trail=trail,
         work=work,
         sees_all=seen is None,
@@ -231,33 +225,15 @@ def _of_postgres(
 
 
 def _publishers(
-    settings: Settings, where: Addresses, link: RedisLink, pending: Pending, db: Database, ledger: Ledger
+    settings: Settings, where: Addresses, link: RedisLink, db: Database, ledger: Ledger, delivery: WatermarkDelivery
 ) -> Callable[[Accept], Outbox]:
-    positions = Positions()  # of this process: turns of one caller stay in order, whichever way each of them goes
-
     def make(accept: Accept) -> Outbox:
         chosen = settings.model_copy(update={"accept": accept})
         return outbox_wiring.make_publisher(
-            chosen,
-            broker=where.required_broker,
-            link=link,
-            database=db,
-            ledger=ledger,
-            pending=pending,
-            positions=positions,
+            chosen, broker=where.required_broker, link=link, database=db, ledger=ledger, delivery=delivery
         )
 
     return make
-
-
-def _accepted_by(db: Database, ledger: Ledger) -> Callable[[Scope], Awaitable[list[Turn]]]:
-    """Turns that Postgres accepted and no store job has committed yet."""
-
-    async def unstored(owner: Scope) -> list[Turn]:
-        async with db.transaction(namespace=owner.namespace, read_only=True) as tx:
-            return [decode_turn(payload) for payload in await ledger.unstored(tx, owner)]
-
-    return unstored
 
 
 def _vectors(
@@ -283,6 +259,7 @@ def _recall(
     ways: Ways,
     pending: Pending | None,
     lease: ReplicaLease | None = None,
+    unstored: UnstoredTurns | None = None,
 ) -> Recall:
     return Recall(
         store,
@@ -294,6 +271,6 @@ def _recall(
         lease=lease,
         pending_turns=PendingTurns(embedder, language=settings.language),
         local_turns=ways.local_turns,
-        unstored=[ways.unstored],
+        unstored=unstored,
         reranker=reranker,
     )

@@ -4,16 +4,20 @@ import asyncio
 import fcntl
 import hashlib
 import logging
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from urllib.parse import unquote
 
 import orjson
 
-from aftermind import errors
+from aftermind import errors, private_files
+from aftermind.db.audit import Ends
 from aftermind.wire.connection import RedisLink
-from aftermind.wire.keys import Keys
-from aftermind.wire.script import Script
+from aftermind.wire.keys import Keys, namespace_part
 
 log = logging.getLogger(__name__)
+
+FIELDS_PER_CALL = 500
 
 
 class FolderWitness:
@@ -30,26 +34,31 @@ class FolderWitness:
         except OSError as exc:
             log.warning("end of the audit trail not written", extra={"namespace": namespace, "error": exc.strerror})
 
-    async def known(self, namespace: str) -> tuple[int, bytes] | None:
-        """The furthest that was told here."""
-        return await asyncio.to_thread(self._read, namespace)
+    async def known(self) -> Ends:
+        """The furthest end of each namespace that was kept here."""
+        return await asyncio.to_thread(self._read_all)
+
+    async def prune(self, heads: Mapping[str, int]) -> None:
+        """Nothing to remove: a file keeps one end."""
 
     def _tell(self, namespace: str, seq: int, mac: bytes) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        private_files.make_folder(self._folder)
         path = self._path(namespace)
-        with (self._folder / ".lock").open("a") as lock:
+        with private_files.open_for_append(self._folder / ".lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            there = self._read(namespace)
-            if there is not None and there[0] >= seq:
+            there = self._read(path)
+            if there is not None and there[1] >= seq:
                 return
-            beside = path.with_suffix(".part")
-            beside.write_bytes(orjson.dumps({"namespace": namespace, "seq": seq, "mac": mac.hex()}))
-            beside.replace(path)
+            private_files.write(path, orjson.dumps({"namespace": namespace, "seq": seq, "mac": mac.hex()}))
 
-    def _read(self, namespace: str) -> tuple[int, bytes] | None:
+    def _read_all(self) -> Ends:
+        found = (self._read(path) for path in self._folder.glob("*.json"))
+        return {namespace: {seq: mac} for namespace, seq, mac in filter(None, found)}
+
+    def _read(self, path: Path) -> tuple[str, int, bytes] | None:
         try:
-            told = orjson.loads(self._path(namespace).read_bytes())
-            return int(told["seq"]), bytes.fromhex(told["mac"])
+            kept = orjson.loads(private_files.read(path))
+            return str(kept["namespace"]), int(kept["seq"]), bytes.fromhex(kept["mac"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -58,33 +67,61 @@ class FolderWitness:
 
 
 class RedisWitness:
-    """A field for each namespace in one hash of Redis."""
+    """One hash of Redis with a field for each end that was reported, `namespace/seq` → code.
+
+    Fields are only ever added by the processes that act (HSETNX): their Redis user cannot change or remove one, see
+    `wire.acl`. The janitor removes those that a later end of the same trail has replaced.
+    """
 
     name = "Redis"
 
     def __init__(self, link: RedisLink, keys: Keys) -> None:
-        self._link, self._key, self._further = link, keys.audit(), Script("further", keys)
+        self._link, self._key = link, keys.audit()
 
     async def tell(self, namespace: str, seq: int, mac: bytes) -> None:
-        """Keep it, where it is further."""
+        """Keep it."""
         try:
-            await self._further(self._link, namespace.encode(), seq, mac.hex())
+            await self._link.call("HSETNX", self._key, f"{namespace_part(namespace)}/{seq}", mac.hex())
         except errors.RedisUnavailable as exc:
             log.warning("end of the audit trail not told", extra={"namespace": namespace, "error": str(exc)})
 
-    async def known(self, namespace: str) -> tuple[int, bytes] | None:
-        """The furthest that was told to this Redis."""
+    async def known(self) -> Ends:
+        """The ends of each namespace that were reported to this Redis."""
+        found: dict[str, dict[int, bytes]] = {}
         try:
-            told = await self._link.call("HGET", self._key, namespace.encode())
+            async for field, value in self._fields():
+                end = _end_of(field, value)
+                if end is not None:
+                    namespace, seq, mac = end
+                    found.setdefault(namespace, {})[seq] = mac
         except errors.RedisUnavailable:
-            return None
-        if not isinstance(told, bytes):
-            return None
-        try:
-            seq, _, mac = told.decode().partition(" ")
-            return int(seq), bytes.fromhex(mac)
-        except ValueError:
-            return None
+            return {}
+        return found
+
+    async def prune(self, heads: Mapping[str, int]) -> None:
+        """Remove the ends before the last that the database has too. Raises `RedisUnavailable`."""
+        known = await self.known()
+        for namespace, ends in known.items():
+            kept = max((seq for seq in ends if seq <= heads.get(namespace, 0)), default=0)
+            old = [f"{namespace_part(namespace)}/{seq}" for seq in ends if seq < kept]
+            for start in range(0, len(old), FIELDS_PER_CALL):
+                await self._link.call("HDEL", self._key, *old[start : start + FIELDS_PER_CALL])
+
+    async def _fields(self) -> AsyncIterator[tuple[bytes, bytes]]:
+        cursor: bytes | None = None
+        while cursor != b"0":
+            cursor, flat = await self._link.call("HSCAN", self._key, cursor or b"0", "COUNT", FIELDS_PER_CALL)
+            for field, value in zip(flat[::2], flat[1::2], strict=True):
+                yield field, value
+
+
+def _end_of(field: bytes, value: bytes) -> tuple[str, int, bytes] | None:
+    """Namespace, number and code of a field; None for what is malformed."""
+    try:
+        part, _, seq = field.decode().rpartition("/")
+        return unquote(part), int(seq), bytes.fromhex(value.decode())
+    except ValueError:
+        return None
 
 
 def witnesses(state_dir: Path, link: RedisLink, keys: Keys) -> tuple[FolderWitness, RedisWitness]:

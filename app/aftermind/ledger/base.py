@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Protocol
 
 from aftermind.db.base import Transaction
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease, LeaseToken, NewJob, Scope, Turn
+
+BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,16 @@ class Failure:
     error: str
     fingerprint: str
     model: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """How often a pending turn was tried before it was given up: it counts that in Redis, where it has no rows."""
+
+    attempts: int = 0
+    lost_leases: int = 0  # of these, workers that went away without a word
+    worker: str = ""  # the last one
+    since: datetime = BEGINNING  # when the turn was accepted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,17 +98,6 @@ class Ledger(Protocol):
 
         A turn that is missing in the answer was stored before: write nothing for it.
         """
-
-    async def record_forgotten(
-        self, tx: Transaction, owner: Scope, ids: Sequence[JobId], *, closed: bool = False
-    ) -> None:
-        """Say of turns of an owner that they were forgotten before they were stored, so that receipts say it too.
-
-        One that is stored, or was buried, is left as it is. `closed`: this transaction has just closed them as done.
-        """
-
-    async def content_hash(self, tx: Transaction, owner: Scope, job_id: JobId) -> str | None:
-        """The hash of the content that an idempotency key was used for, while its turn is known and not forgotten."""
 
     async def accept(self, tx: Transaction, turn: Turn, payload: bytes) -> bool:
         """Take a turn as a queued store job (`accept="postgres"`); False where the job id is known."""
@@ -165,9 +166,19 @@ class Ledger(Protocol):
         """Make a dead letter of it, payload whole."""
 
     async def bury_turn(
-        self, tx: Transaction, job_id: JobId, owner: Scope, payload: bytes, failure: Failure, *, attempts: int = 0
+        self,
+        tx: Transaction,
+        job_id: JobId,
+        owner: Scope,
+        payload: bytes,
+        failure: Failure,
+        *,
+        tried: Tried | None = None,
     ) -> bool:
-        """Park a pending turn, or bytes that cannot be read, as a dead letter; False where it was stored after all."""
+        """Park a pending turn, or bytes that cannot be read, as a dead letter; False where it was stored after all.
+
+        Its tries become rows of `attempts`, the last one with the failure.
+        """
 
     async def expire_leases(self) -> int:
         """Make jobs runnable whose lease has run out, counting a lost lease; bury those with too many. How many."""

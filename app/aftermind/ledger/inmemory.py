@@ -9,7 +9,7 @@ from aftermind import errors
 from aftermind.db.base import Transaction
 from aftermind.db.memory import MemoryDatabase, MemoryTransaction, mem
 from aftermind.ledger import inmemory_records as records
-from aftermind.ledger.base import Backlog, Failure, Spending, Spent
+from aftermind.ledger.base import Backlog, Failure, Spending, Spent, Tried
 from aftermind.ledger.inmemory_records import UNFINISHED, WAITING, Record
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease, LeaseToken, NewJob, Scope, Turn
 from aftermind.types.job import SERIAL_KINDS, is_last_chance, together
@@ -66,25 +66,6 @@ class InMemoryLedger:
                 _keep(tx, Record(job=records.of_turn(turn, self._database.now(), JobState.DONE, None)))
                 new.add(turn.job_id)
         return frozenset(new)
-
-    async def record_forgotten(
-        self, tx: Transaction, owner: Scope, ids: Sequence[JobId], *, closed: bool = False
-    ) -> None:
-        """Say of turns of an owner that they were forgotten before they were stored."""
-        for id_ in ids:
-            known = _jobs(tx).get(id_)
-            if known is None or closed:
-                now = self._database.now()
-                shell = records.job_of(id_, JobKind.STORE, owner.owner, JobState.FORGOTTEN, str(id_), now)
-                _keep(tx, Record(job=shell))
-
-    async def content_hash(self, tx: Transaction, owner: Scope, job_id: JobId) -> str | None:
-        """The hash of the content that an idempotency key was used for."""
-        known = _jobs(tx).get(job_id)
-        if known is None or known.job.state is JobState.FORGOTTEN or known.job.scope.owner != owner.owner:
-            return None
-        found: str | None = known.job.payload.get("hash")
-        return found
 
     async def accept(self, tx: Transaction, turn: Turn, payload: bytes) -> bool:
         """Take a turn as a queued store job; False where the job id is known."""
@@ -216,17 +197,24 @@ class InMemoryLedger:
             self._close(own, lease, JobState.DEAD, "dead", failure=failure, spent=spent)
 
     async def bury_turn(
-        self, tx: Transaction, job_id: JobId, owner: Scope, payload: bytes, failure: Failure, *, attempts: int = 0
+        self,
+        tx: Transaction,
+        job_id: JobId,
+        owner: Scope,
+        payload: bytes,
+        failure: Failure,
+        *,
+        tried: Tried | None = None,
     ) -> bool:
         """Park a pending turn as a dead letter; False where it was stored after all."""
         known = _jobs(tx).get(job_id)
         if known is not None and known.job.state not in (*WAITING, JobState.DEAD):
             return False
-        now = self._database.now()
+        now, tried = self._database.now(), tried or Tried()
         job = records.job_of(
-            job_id, JobKind.STORE, owner, JobState.DEAD, str(job_id), now, raw=payload, attempts=attempts
+            job_id, JobKind.STORE, owner, JobState.DEAD, str(job_id), now, raw=payload, attempts=tried.attempts
         )
-        _keep(tx, Record(job=records.failed(job, failure)))
+        _keep(tx, Record(job=records.failed(job, failure), attempts=records.tries_of(job_id, tried, failure, now)))
         return True
 
     async def expire_leases(self) -> int:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from uuid import UUID
 
-from aftermind.ledger.base import Backlog, Failure, Spent
+from aftermind.ledger.base import Backlog, Failure, Spent, Tried
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, LeaseToken, NewJob, Scope, Turn
 
 UNFINISHED = (JobState.QUEUED, JobState.RUNNING, JobState.RETRYING)
@@ -23,6 +23,23 @@ class Record:
     due_by: datetime | None = None
     plan: str | None = None
     attempts: tuple[Attempt, ...] = field(default=())
+
+
+def tries_of(job_id: JobId, tried: Tried, failure: Failure, now: datetime) -> tuple[Attempt, ...]:
+    """The tries of a pending turn as rows; of the last one alone it is known when it ended, and why."""
+
+    def one(number: int) -> Attempt:
+        begun = Attempt(
+            job_id=job_id, number=number, worker="", started_at=tried.since, ended_at=None, outcome="failed"
+        )
+        if number <= tried.lost_leases:
+            return replace(begun, outcome="lost")
+        if number < tried.attempts:
+            return begun
+        ended = replace(begun, worker=tried.worker, ended_at=now, outcome="dead")
+        return replace(ended, error_class=failure.error_class, error=failure.error)
+
+    return tuple(one(number) for number in range(1, tried.attempts + 1))
 
 
 def counted(record: Record, spent: Spent) -> Record:
@@ -87,8 +104,7 @@ def made(job: NewJob, now: datetime, *, run_at: datetime) -> Job:
 
 def of_turn(turn: Turn, now: datetime, state: JobState, payload: bytes | None) -> Job:
     """The store job of a turn."""
-    job = job_of(turn.job_id, JobKind.STORE, turn.scope, state, str(turn.job_id), now, raw=payload)
-    return job if turn.content_hash is None else replace(job, payload={"hash": turn.content_hash})
+    return job_of(turn.job_id, JobKind.STORE, turn.scope, state, str(turn.job_id), now, raw=payload)
 
 
 def job_of(

@@ -15,7 +15,7 @@ from aftermind.db.tables import JOB_ATTEMPTS, JOBS, SPENDING
 from aftermind.db.transaction import PgTransaction, pg
 from aftermind.ledger import postgres_entering as entering
 from aftermind.ledger import postgres_working as working
-from aftermind.ledger.base import Backlog, Failure, Spending, Spent
+from aftermind.ledger.base import Backlog, Failure, Spending, Spent, Tried
 from aftermind.ledger.postgres_rows import attempt_of, job_of, spending_of
 from aftermind.ledger.postgres_working import Wanted
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease, LeaseToken, NewJob, Scope, Turn
@@ -107,16 +107,6 @@ class PostgresLedger:
     async def record_stored(self, tx: Transaction, turns: Sequence[Turn]) -> frozenset[JobId]:
         """Note turns as stored; those that were not before."""
         return await entering.record_stored(tx, turns)
-
-    async def record_forgotten(
-        self, tx: Transaction, owner: Scope, ids: Sequence[JobId], *, closed: bool = False
-    ) -> None:
-        """Say of turns of an owner that they were forgotten before they were stored."""
-        await entering.record_forgotten(tx, owner, ids, closed=closed)
-
-    async def content_hash(self, tx: Transaction, owner: Scope, job_id: JobId) -> str | None:
-        """The hash of the content that an idempotency key was used for."""
-        return await entering.content_hash(tx, owner, job_id)
 
     async def accept(self, tx: Transaction, turn: Turn, payload: bytes) -> bool:
         """Take a turn as a queued store job; False where the job id is known."""
@@ -232,10 +222,17 @@ class PostgresLedger:
             await working.close_one(own, lease, "dead", "dead", failure=failure, spent=spent)
 
     async def bury_turn(
-        self, tx: Transaction, job_id: JobId, owner: Scope, payload: bytes, failure: Failure, *, attempts: int = 0
+        self,
+        tx: Transaction,
+        job_id: JobId,
+        owner: Scope,
+        payload: bytes,
+        failure: Failure,
+        *,
+        tried: Tried | None = None,
     ) -> bool:
         """Park a pending turn as a dead letter."""
-        return await working.bury_turn(tx, job_id, owner, payload, failure, attempts=attempts)
+        return await working.bury_turn(tx, job_id, owner, payload, failure, tried or Tried())
 
     async def expire_leases(self) -> int:
         """Make jobs runnable whose lease has run out; bury those that lost too many."""

@@ -1,9 +1,9 @@
 """Replay plans in Postgres: frozen when they are made, estimated, started, paused, aborted."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Row, Select, and_, func, insert, literal, literal_column, or_, select, text
+from sqlalchemy import Row, Select, and_, func, insert, literal, literal_column, or_, select, text, update
 from sqlalchemy.dialects.postgresql import JSONB
 from uuid6 import uuid7
 
@@ -13,7 +13,9 @@ from aftermind.db.base import Database, Transaction
 from aftermind.db.tables import EXTRACTIONS, JOBS, REPLAY_ITEMS, REPLAY_PLANS
 from aftermind.db.transaction import pg
 from aftermind.ledger import postgres_foresight as foresight
+from aftermind.ledger.overrides import Original, OverrideRules, check_edit, edited_turn
 from aftermind.ledger.postgres_dead import conditions, states_of
+from aftermind.ledger.postgres_rows import job_of
 from aftermind.ledger.postgres_stepping import step
 from aftermind.ledger.replays import SHADOWS, NewPlan, Step, check_plan
 from aftermind.types import JobId, JobKind, JobState, Json
@@ -88,13 +90,12 @@ _OPEN = text(
 class PostgresReplays:
     """The replay plans of one ledger."""
 
-    def __init__(self, database: Database, *, trail: Trail | None = None) -> None:
-        self._trail = trail
-        self._database = database
+    def __init__(self, database: Database, *, trail: Trail | None = None, rules: OverrideRules | None = None) -> None:
+        self._database, self._trail, self._rules = database, trail, rules or OverrideRules()
 
     async def plan(self, wanted: JobFilter, new: NewPlan) -> ReplayPlan:
         """Freeze what fits now into the items of a draft."""
-        check_plan(new)
+        check_plan(new, self._rules)
         plan_id = PlanId(uuid7().hex)
         async with self._database.transaction(namespace=wanted.namespace) as tx:
             await pg(tx).execute(insert(REPLAY_PLANS).values(_columns(plan_id, wanted, new)))
@@ -103,6 +104,8 @@ class PostgresReplays:
             frozen = await pg(tx).execute(_freeze(plan_id, wanted, new.mode))
             if not frozen.rowcount:
                 raise errors.InvalidFilter("filter", wanted.to_json(), "no dead letter fits it: there is no plan.")
+            if new.mode is ReplayMode.EDITED:
+                await _edit(tx, plan_id, new.overrides or {}, self._rules)
             return await self._required(tx, plan_id)
 
     async def estimate(self, plan_id: PlanId) -> Estimate:
@@ -221,6 +224,18 @@ class PostgresReplays:
         return None if row is None else _plan(row)
 
 
+async def _edit(tx: Transaction, plan_id: PlanId, given: Mapping[str, Json], rules: OverrideRules) -> None:
+    """Check the edit against each job that it is for; other messages of a turn are kept beside the turn's own."""
+    joined = JOBS.join(REPLAY_ITEMS, REPLAY_ITEMS.c.job_id == JOBS.c.id)
+    wanted = select(*JOBS.c).select_from(joined).where(REPLAY_ITEMS.c.plan_id == plan_id)
+    jobs = [job_of(row) for row in (await pg(tx).execute(wanted)).all()]
+    originals = [Original(id=job.id, kind=job.kind, scope=job.scope, payload=job.payload, raw=job.raw) for job in jobs]
+    check_edit(given, originals)
+    if "messages" in given:
+        raw = edited_turn(given["messages"], originals[0], rules.limits)
+        await pg(tx).execute(update(JOBS).where(JOBS.c.id == originals[0].id).values(edited=raw))
+
+
 async def _restore(tx: Transaction, wanted: JobFilter) -> None:
     named = {"namespace": wanted.namespace, "user": wanted.user_id, "session": wanted.session_id}
     await pg(tx).execute(_RESTORE, {**named, "since": wanted.since, "until": wanted.until})
@@ -234,7 +249,7 @@ def _columns(plan_id: PlanId, wanted: JobFilter, new: NewPlan) -> dict[str, Any]
         "actor": new.actor.strip(),
         "mode": new.mode.value,
         "filter": wanted.to_json(),
-        "overrides": dict(new.overrides or {}),
+        "overrides": {name: value for name, value in (new.overrides or {}).items() if name != "messages"},
         "rate": new.rate,
         "concurrency": new.concurrency,
         "max_failure_share": new.max_failure_share,

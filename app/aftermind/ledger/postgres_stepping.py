@@ -11,6 +11,7 @@ from uuid6 import uuid7
 
 from aftermind.db.base import Transaction
 from aftermind.db.transaction import pg
+from aftermind.ledger.overrides import has_options
 from aftermind.ledger.replays import BREAKER_FROM, BREAKER_WINDOW, BURST_SECONDS, Step
 from aftermind.types import JobKind, JobState
 from aftermind.types.replay import PlanId, PlanState, ReplayMode
@@ -68,7 +69,7 @@ _UNFINISHED = text(
 # A running job of the same effect may have read its input already, so what it does not cover waits until it has ended.
 _CHOOSE = text(
     """
-    SELECT j.id, j.state, j.kind, (
+    SELECT j.id, j.state, j.kind, j.edited IS NOT NULL AS is_edited, (
         SELECT live.id FROM aftermind.jobs live
         WHERE CAST(:joins AS boolean)
           AND live.namespace = j.namespace AND live.kind = j.kind AND live.effect_key = j.effect_key
@@ -104,7 +105,9 @@ _INSERT = text(
     INSERT INTO aftermind.jobs (id, namespace, user_id, session_id, agent_id, kind, state, payload, raw, effect_key,
                                 weight, origin_job_id, replay_plan_id)
     SELECT pair.becomes, j.namespace, j.user_id, j.session_id, j.agent_id, j.kind, 'queued',
-           j.payload || CAST(:patch AS jsonb), j.raw, j.effect_key || CAST(:suffix AS text), j.weight, j.id, :plan
+           j.payload || CAST(:patch AS jsonb),
+           CASE WHEN CAST(:edits AS boolean) THEN coalesce(j.edited, j.raw) ELSE j.raw END,
+           j.effect_key || CAST(:suffix AS text), j.weight, j.id, :plan
     FROM {_PAIRS} JOIN aftermind.jobs j ON j.id = pair.was
     ON CONFLICT (namespace, kind, effect_key, slot) WHERE state IN ('queued', 'running', 'retrying') DO NOTHING
     RETURNING origin_job_id
@@ -201,19 +204,22 @@ async def _put_in(tx: Transaction, plan: Row[Any], left: Left, limit: int) -> St
     if not rows:
         await pg(tx).execute(_GONE, {"plan": plan.id})
         return Step(replayed=0, skipped=0, kinds=(), wait_seconds=LOOK_SECONDS)
-    replayed = await _replay(tx, plan, [row for row in rows if _may_come_back(plan, row)])
-    skipped = [row for row in rows if not _may_come_back(plan, row)]
+    replayed = await _replay(tx, plan, [row for row in rows if _obstacle(plan, row) is None])
+    skipped = [row for row in rows if _obstacle(plan, row) is not None]
     for row in skipped:
-        await pg(tx).execute(_SKIP, {"plan": plan.id, "job": row.id, "why": row.state})
+        await pg(tx).execute(_SKIP, {"plan": plan.id, "job": row.id, "why": _obstacle(plan, row)})
     await pg(tx).execute(_ADVANCE, {"plan": plan.id, "due": plan.due, "count": replayed})
     kinds = tuple(dict.fromkeys(JobKind(row.kind) for row in rows))
     return Step(replayed=replayed, skipped=len(skipped), kinds=kinds, wait_seconds=max(1 / plan.rate, SHORTEST_SECONDS))
 
 
-def _may_come_back(plan: Row[Any], row: Row[Any]) -> bool:
+def _obstacle(plan: Row[Any], row: Row[Any]) -> str | None:
+    """What the job is that keeps it from coming back; None where it may."""
+    if plan.mode == ReplayMode.EDITED and row.kind == JobKind.STORE and not row.is_edited:
+        return "no longer edited: something of it was forgotten since"
     if row.state in (JobState.DEAD, JobState.DISCARDED):
-        return True
-    return bool(row.state == JobState.DONE and plan.mode == ReplayMode.REEXTRACT)
+        return None
+    return None if row.state == JobState.DONE and plan.mode == ReplayMode.REEXTRACT else str(row.state)
 
 
 async def _replay(tx: Transaction, plan: Row[Any], rows: Sequence[Row[Any]]) -> int:
@@ -232,7 +238,7 @@ async def _insert(tx: Transaction, plan: Row[Any], fresh: Mapping[UUID, UUID]) -
         return set()
     # A job of its own beside the live ones, where it is to do something else than they do.
     suffix = "" if plan.mode == ReplayMode.RETRY else f"#{plan.id}"
-    named = {"plan": plan.id, "patch": _patch(plan), "suffix": suffix}
+    named = {"plan": plan.id, "patch": _patch(plan), "suffix": suffix, "edits": plan.mode == ReplayMode.EDITED}
     rows = await pg(tx).rows(_INSERT, old=list(fresh), new=list(fresh.values()), **named)
     return {row.origin_job_id for row in rows}
 
@@ -248,5 +254,6 @@ async def _move(tx: Transaction, plan: Row[Any], pairs: Mapping[UUID, UUID], *, 
 
 def _patch(plan: Row[Any]) -> str:
     """What is laid over the payload of an item, as JSON."""
-    mode = {"reextract": True} if plan.mode == ReplayMode.REEXTRACT else {}
+    anew = plan.mode == ReplayMode.REEXTRACT or has_options(plan.overrides)  # a model of its own has no other way in
+    mode = {"reextract": True} if anew else {}
     return orjson.dumps({**plan.overrides, **mode}).decode()

@@ -12,7 +12,7 @@ from aftermind import errors
 from aftermind.db.base import Transaction
 from aftermind.db.tables import JOBS, SERIAL_KINDS
 from aftermind.db.transaction import pg
-from aftermind.ledger.base import Failure, Spent
+from aftermind.ledger.base import Failure, Spent, Tried
 from aftermind.ledger.postgres_entering import PLACE
 from aftermind.ledger.postgres_rows import job_of
 from aftermind.types import JobId, JobKind, Lease, LeaseToken, Scope
@@ -254,6 +254,20 @@ _BURY_TURN = text(
     RETURNING id
     """
 )
+# A pending turn counts its tries in Redis, so they become rows with the dead letter: the workers that went away first.
+_TURN_ATTEMPTS = text(
+    """
+    INSERT INTO aftermind.job_attempts (namespace, job_id, number, worker, started_at, ended_at, outcome, error_class,
+                                        error)
+    SELECT :namespace, CAST(:id AS uuid), number, CASE WHEN number = :attempts THEN CAST(:worker AS text) ELSE '' END,
+           CAST(:since AS timestamptz), CASE WHEN number = :attempts THEN clock_timestamp() END,
+           CASE WHEN number <= :lost THEN 'lost' WHEN number = :attempts THEN 'dead' ELSE 'failed' END,
+           CASE WHEN number = :attempts THEN CAST(:error_class AS text) END,
+           CASE WHEN number = :attempts THEN CAST(:error AS text) END
+    FROM generate_series(1, CAST(:attempts AS int)) AS number
+    ON CONFLICT (job_id, number) DO NOTHING
+    """
+)
 
 # `jobs_leases`. A lost lease is not a failure of the job, until there were too many of them.
 _EXPIRE = text(
@@ -396,7 +410,7 @@ async def spend(tx: Transaction, costs: Sequence[tuple[Lease, Spent]]) -> None:
 
 
 async def bury_turn(
-    tx: Transaction, job_id: JobId, owner: Scope, payload: bytes, failure: Failure, *, attempts: int
+    tx: Transaction, job_id: JobId, owner: Scope, payload: bytes, failure: Failure, tried: Tried
 ) -> bool:
     """See `Ledger.bury_turn`."""
     rows = await pg(tx).rows(
@@ -405,9 +419,13 @@ async def bury_turn(
         namespace=owner.namespace,
         user=owner.user_column,
         raw=payload,
-        attempts=attempts,
+        attempts=tried.attempts,
         **_why(failure),
     )
+    if rows and tried.attempts:
+        named = {"namespace": owner.namespace, "id": job_id, "worker": tried.worker, "since": tried.since}
+        named |= {"error_class": failure.error_class, "error": failure.error}
+        await pg(tx).execute(_TURN_ATTEMPTS, {**named, "attempts": tried.attempts, "lost": tried.lost_leases})
     return bool(rows)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from aftermind import errors
+from aftermind.ledger.overrides import OverrideRules, check_overrides
 from aftermind.types import Job, JobId, JobKind, Json
 from aftermind.types.replay import (
     MAX_REASON,
@@ -54,8 +55,8 @@ class Step:
     wait_seconds: float | None
 
 
-def check_plan(new: NewPlan) -> None:
-    """Raise `InvalidFilter` where a value of a plan cannot be meant."""
+def check_plan(new: NewPlan, rules: OverrideRules) -> None:
+    """Raise `InvalidFilter` where a value of a plan cannot be meant, or an override is not the operator's to use."""
     for name in ("name", "reason", "actor"):
         if not getattr(new, name).strip():
             why = "a plan keeps a name, who started it and why; none may be empty."
@@ -70,6 +71,7 @@ def check_plan(new: NewPlan) -> None:
         raise errors.InvalidFilter("max_failure_share", new.max_failure_share, "a share: more than 0, at most 1.")
     if new.mode is ReplayMode.EDITED and not new.overrides:
         raise errors.InvalidFilter("overrides", new.overrides, "an edited replay needs what to replace.")
+    check_overrides(new.mode, new.overrides or {}, rules)
 
 
 class DeadLetters(Protocol):
@@ -97,7 +99,10 @@ class Replays(Protocol):
     async def plan(self, wanted: JobFilter, new: NewPlan) -> ReplayPlan:
         """Freeze what fits now into the items of a draft. Nothing is put in before `start`.
 
-        Raises `InvalidFilter` where nothing fits, or a value of `new` cannot be meant.
+        `new.overrides` are options of extractions (`model`, `extractor`, `instructions`); with mode `edited` also the
+        `messages` of one store job, which are checked as `remember` checks them, or fewer `episodes` of one embed job.
+        Raises `InvalidFilter` where nothing fits, or a value of `new` cannot be meant or is not allowed, and
+        `InvalidMessage`.
         """
 
     async def estimate(self, plan_id: PlanId) -> Estimate:

@@ -44,6 +44,19 @@ def early() -> Iterator[None]:
         _early.reset(token)
 
 
+_unreported: ContextVar[bool] = ContextVar("aftermind_unreported", default=False)
+
+
+@contextmanager
+def unreported() -> Iterator[None]:
+    """Calls of the block shut no gate, however they end: one job chose their model, so they tell nothing of others."""
+    token = _unreported.set(True)
+    try:
+        yield
+    finally:
+        _unreported.reset(token)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderState:
     """How a provider is, as all processes know it. `why` is None where it may be asked."""
@@ -82,7 +95,7 @@ class Gate:
 
     async def told(self, provider: str, error: errors.AftermindError | None) -> None:
         """How a call ended. What the provider refuses for the request's own sake says nothing about the provider."""
-        if self._link is None:
+        if self._link is None or _unreported.get():
             return
         outcome, wait = _outcome(error)
         if outcome is None:

@@ -91,6 +91,13 @@ def chat_model(settings: Settings, name: str | None = None, *, providers: Provid
     )
 
 
+def replayable(settings: Settings) -> frozenset[str]:
+    """Extractors that a replay may name: the one that is set, rules, and what `settings.replay_models` allows."""
+    kind, _, name = _mining(settings).partition(":")
+    usual = f"openai:{name or settings.chat_model}" if kind == "openai" else kind
+    return frozenset({usual, "rules", *(f"openai:{model}" for model in settings.replay_models)}) - {"off"}
+
+
 def _mining(settings: Settings) -> str:
     return _chosen(settings.extractor, settings, auto=f"openai:{settings.chat_model}", offline="rules")
 

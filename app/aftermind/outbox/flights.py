@@ -14,7 +14,7 @@ class Flights:
     """The tasks under way. `late` makes the error of one that is out of time, from the reason."""
 
     def __init__(self, budget_seconds: float, late: Callable[[str], errors.Unavailable]) -> None:
-        self._budget, self._late = budget_seconds, late
+        self.budget_seconds, self._late = budget_seconds, late
         self._tasks: set[asyncio.Task[list[Accepted]]] = set()  # a loop holds its tasks by weak references only
 
     def start(self, work: Work, landing: Landing) -> None:
@@ -33,13 +33,13 @@ class Flights:
 
         def expired() -> None:
             task.cancel()  # rolling back over a connection that is cut off takes seconds; nobody waits for it
-            land(self._late(f"no answer within {self._budget:g} s"))
+            land(self._late(f"no answer within {self.budget_seconds:g} s"))
 
         def ended(task: asyncio.Task[list[Accepted]]) -> None:
             self._tasks.discard(task)
             land(self._outcome(task))
 
-        timer = loop.call_later(self._budget, expired)
+        timer = loop.call_later(self.budget_seconds, expired)
         task.add_done_callback(ended)
 
     def _outcome(self, task: asyncio.Task[list[Accepted]]) -> list[Accepted] | errors.AftermindError:

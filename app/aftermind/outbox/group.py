@@ -25,6 +25,9 @@ Landing = Callable[[list[Accepted] | errors.AftermindError], None]
 class Acceptor(Protocol):
     """Where turns are handed over: Redis, or the ledger on the primary."""
 
+    def set_budget(self, seconds: float) -> None:
+        """Answer hand-overs that start from now on within so many seconds."""
+
     def start(self, offers: Sequence[Offer], landing: Landing) -> None:
         """Hand over without waiting, and call `landing` once: an answer for each in order, or the error of all."""
 
@@ -47,7 +50,7 @@ class Group:
     """
 
     def __init__(self, acceptor: Acceptor, *, budget_seconds: float) -> None:
-        self._acceptor, self._budget = acceptor, budget_seconds
+        self._acceptor, self.budget_seconds = acceptor, budget_seconds
         self._waiting: deque[_Waiter] = deque()
         self._in_flight = 0
 
@@ -59,7 +62,7 @@ class Group:
         if self._in_flight < MOST_IN_FLIGHT:
             self._flush()
         else:
-            waiter.timer = loop.call_later(self._budget, _expire, waiter.future, self._budget)
+            waiter.timer = loop.call_later(self.budget_seconds, _expire, waiter.future, self.budget_seconds)
         return await waiter.future
 
     def _flush(self) -> None:

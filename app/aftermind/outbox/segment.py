@@ -1,7 +1,8 @@
-"""One file of the spool: appended by the process that holds its lock, readable by all, cut where it was torn.
+"""One file of the spool: appended by the process that holds its lock, readable by all processes of the host.
 
-A record is kind (1 byte), length and CRC-32 of what follows (4 bytes each, big-endian), then that: a turn's payload for
-`T`, 16-byte job ids for `S` (sent) and `F` (forgotten).
+A record is a marker, kind (1 byte), length and CRC-32 (4 bytes each, big-endian), then the body: a turn's payload for
+`T`, 16-byte job ids for `S` (sent) and `F` (forgotten). The CRC covers kind, length and body. Bytes that do not check
+are damage: reading continues at the next record that checks, and a copy of the damaged bytes is kept in the folder.
 """
 
 import fcntl
@@ -10,7 +11,7 @@ import os
 import struct
 import time
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -23,25 +24,41 @@ from aftermind.wire.payloads import decode_turn
 
 log = logging.getLogger(__name__)
 
-_HEADER = struct.Struct(">cII")
+_MARKER = b"\xff\xfeAM"  # 0xff and 0xfe never occur in UTF-8, so no text that a user sends can imitate a record
+_HEADER = struct.Struct(">4scII")
+_CHECKED = struct.Struct(">cI")  # the part of the header that the CRC covers
 _TURN, _SENT, _FORGOTTEN = b"T", b"S", b"F"
+_KINDS = frozenset({_TURN, _SENT, _FORGOTTEN})
+_ID_BYTES = 16
+
+DAMAGED = ".damaged"  # suffix of a file that keeps damaged bytes
+_CHUNK_BYTES = 2**20  # one read while searching or copying: a file of garbage may be of any size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """Where a spooled turn lies; its text stays on disk until it is wanted."""
+    """The place of a spooled turn in its file: `offset` and `length` of the whole record. The text stays on disk."""
 
     job_id: JobId
     owner: str
     session: str
     base: int
-    content_hash: str | None
     offset: int
     length: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Record:
+    kind: bytes
+    body: bytes
+
+
 class Segment:
-    """An open file of the spool. `turns` are those that it holds, sent or not; `gone` the ids it says are done with."""
+    """An open file of the spool. `turns` are those that it holds, sent or not; `gone` the ids that are done with.
+
+    `damaged` counts the damaged places found so far. `unreadable` counts records that check and that this release
+    cannot decode, or damage that could not be copied: the file stays.
+    """
 
     def __init__(self, path: Path, fd: int, *, is_ours: bool) -> None:
         self.path, self.is_ours = path, is_ours
@@ -49,7 +66,7 @@ class Segment:
         self._end = 0
         self.turns: dict[JobId, Entry] = {}
         self.gone: set[JobId] = set()
-        self.unreadable = 0
+        self.unreadable = self.damaged = 0
 
     @classmethod
     def create(cls, folder: Path) -> Self:
@@ -74,6 +91,7 @@ class Segment:
             return None
         segment = cls(path, fd, is_ours=True)
         segment.refresh()
+        segment._keep_tail()
         return segment
 
     @classmethod
@@ -89,30 +107,32 @@ class Segment:
 
     @property
     def size_bytes(self) -> int:
-        """Of what is whole."""
+        """Of what has been read or written."""
         return self._end
 
     def refresh(self) -> None:
-        """Read what was appended since. A record that is not whole (yet) ends it."""
+        """Read what was appended since. Damage is skipped; a last record that is not whole (yet) is left."""
         size = os.fstat(self._fd).st_size
-        while self._end + _HEADER.size <= size:
-            kind, length, crc = _HEADER.unpack(os.pread(self._fd, _HEADER.size, self._end))
-            start = self._end + _HEADER.size
-            if start + length > size:
-                return
-            body = os.pread(self._fd, length, start)
-            if len(body) != length or zlib.crc32(body) != crc:
-                return
-            self._note(kind, body, start)
-            self._end = start + length
+        while self._end < size:
+            record = self._record_at(self._end, size)
+            if record is None:
+                found = self._next_record(self._end + 1, size)
+                if found is None:
+                    return
+                self._keep_damaged(self._end, found)
+                self._end = found
+                continue
+            length = _HEADER.size + len(record.body)
+            self._note(record, self._end, length)
+            self._end += length
 
     def append(self, turns: Sequence[tuple[Turn, bytes]]) -> list[Entry]:
         """Write the turns and wait until the disk has them. All or none; raises `OSError`."""
         data, entries = bytearray(), []
         for turn, payload in turns:
-            start = self._end + len(data) + _HEADER.size
-            entries.append(_entry(turn, start, len(payload)))
-            data += _record(_TURN, payload)
+            record = _packed(_TURN, payload)
+            entries.append(_entry(turn, self._end + len(data), len(record)))
+            data += record
         self._write(bytes(data), is_synced=True)
         self.turns.update((entry.job_id, entry) for entry in entries)
         return entries
@@ -122,11 +142,16 @@ class Segment:
         listed = list(ids)
         self.gone.update(listed)
         body = b"".join(job_id.bytes for job_id in listed)
-        self._write(_record(_FORGOTTEN if forgotten else _SENT, body), is_synced=forgotten)
+        self._write(_packed(_FORGOTTEN if forgotten else _SENT, body), is_synced=forgotten)
 
-    def payload(self, entry: Entry) -> bytes:
-        """The turn's bytes."""
-        return os.pread(self._fd, entry.length, entry.offset)
+    def payload(self, entry: Entry) -> bytes | None:
+        """The turn's bytes; None if they were damaged since. Then a copy is kept, and the turn is not listed again."""
+        record = self._record_at(entry.offset, entry.offset + entry.length)
+        if record is not None:
+            return record.body
+        if self.turns.pop(entry.job_id, None) is not None:
+            self._keep_damaged(entry.offset, entry.offset + entry.length)
+        return None
 
     def remove(self) -> None:
         """Delete the file; only for one of ours."""
@@ -151,12 +176,75 @@ class Segment:
             raise
         self._end += len(data)
 
-    def _note(self, kind: bytes, body: bytes, start: int) -> None:
-        if kind in (_SENT, _FORGOTTEN):
-            self.gone.update(JobId(UUID(bytes=body[i : i + 16])) for i in range(0, len(body), 16))
+    def _record_at(self, offset: int, size: int) -> _Record | None:
+        """The record that begins at `offset`, if it is whole before `size` and checks."""
+        header = os.pread(self._fd, _HEADER.size, offset)
+        if len(header) < _HEADER.size:
+            return None
+        marker, kind, length, crc = _HEADER.unpack(header)
+        if marker != _MARKER or kind not in _KINDS or offset + _HEADER.size + length > size:
+            return None
+        body = os.pread(self._fd, length, offset + _HEADER.size)
+        if len(body) != length or _check(kind, body) != crc or (kind != _TURN and length % _ID_BYTES):
+            return None
+        return _Record(kind, body)
+
+    def _next_record(self, start: int, size: int) -> int | None:
+        """The offset of the first record from `start` that checks."""
+        return next((offset for offset in self._markers(start, size) if self._record_at(offset, size)), None)
+
+    def _markers(self, start: int, size: int) -> Iterator[int]:
+        while start < size:
+            chunk = os.pread(self._fd, _CHUNK_BYTES, start)
+            at = chunk.find(_MARKER)
+            while at >= 0:
+                yield start + at
+                at = chunk.find(_MARKER, at + 1)
+            if len(chunk) < len(_MARKER):
+                return
+            start += len(chunk) - len(_MARKER) + 1  # a marker may lie across two reads
+
+    def _keep_tail(self) -> None:
+        """The writer is gone, so what is not a whole record at the end will not become one."""
+        size = os.fstat(self._fd).st_size
+        if self._end < size:
+            self._keep_damaged(self._end, size)
+            self._end = size
+
+    def _keep_damaged(self, start: int, end: int) -> None:
+        """Copy the bytes to a file that no process deletes but `forget`; only for a file of ours."""
+        self.damaged += 1
+        if not self.is_ours:  # its own process reports it, or the one that takes it over
+            return
+        kept = self.path.with_name(f"{self.path.stem}-{start}{DAMAGED}")  # by offset: a second copy replaces the first
+        evidence = {"path": str(self.path), "offset": start, "bytes": end - start, "kept": str(kept)}
+        try:
+            self._copy(start, end, kept)
+        except OSError as exc:
+            self.unreadable += 1
+            log.error("spool is damaged; the bytes could not be copied", extra={**evidence, "error": str(exc)})
+        else:
+            log.error("spool is damaged; the bytes are kept", extra=evidence)
+
+    def _copy(self, start: int, end: int, target: Path) -> None:
+        fd = os.open(target, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_NOFOLLOW, 0o600)
+        try:
+            while start < end and (chunk := os.pread(self._fd, min(_CHUNK_BYTES, end - start), start)):
+                start += len(chunk)
+                while chunk:
+                    chunk = chunk[os.write(fd, chunk) :]
+            _sync(fd)
+        finally:
+            os.close(fd)
+        _sync_folder(target.parent)
+
+    def _note(self, record: _Record, offset: int, length: int) -> None:
+        body = record.body
+        if record.kind in (_SENT, _FORGOTTEN):
+            self.gone.update(JobId(UUID(bytes=body[i : i + _ID_BYTES])) for i in range(0, len(body), _ID_BYTES))
             return
         try:
-            entry = _entry(decode_turn(body), start, len(body))
+            entry = _entry(decode_turn(body), offset, length)
         except errors.UnknownPayload as exc:
             self.unreadable += 1  # a later release wrote it: the file stays until one reads it
             log.warning("spooled turn of an unknown version", extra={"path": str(self.path), "version": exc.version})
@@ -170,14 +258,17 @@ def _entry(turn: Turn, offset: int, length: int) -> Entry:
         owner=owner_part(turn.scope),
         session=turn.scope.session_id or "",
         base=turn.base,
-        content_hash=turn.content_hash,
         offset=offset,
         length=length,
     )
 
 
-def _record(kind: bytes, body: bytes) -> bytes:
-    return _HEADER.pack(kind, len(body), zlib.crc32(body)) + body
+def _packed(kind: bytes, body: bytes) -> bytes:
+    return _HEADER.pack(_MARKER, kind, len(body), _check(kind, body)) + body
+
+
+def _check(kind: bytes, body: bytes) -> int:
+    return zlib.crc32(body, zlib.crc32(_CHECKED.pack(kind, len(body))))
 
 
 def _lock(fd: int, path: Path) -> bool:

@@ -6,23 +6,28 @@ free. So no turn waits for a process that will not come back, and no two process
 
 import asyncio
 import os
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
+from heapq import nsmallest
 from pathlib import Path
 from typing import TypeVar
 from weakref import WeakSet
 
+import orjson
+
 from aftermind import errors
-from aftermind.outbox.segment import Entry, Segment
-from aftermind.types import JobId, Scope, Turn
-from aftermind.types.erasure import Tombstone
+from aftermind.outbox.segment import DAMAGED, Entry, Segment
+from aftermind.types import Episode, JobId, Scope, Turn
 from aftermind.wire.keys import owner_part
 from aftermind.wire.payloads import decode_turn
 
+FIRST_WRITE_SECONDS = 0.05  # until a write was measured; the first one also makes folder and file, each synced
+WRITE_MARGIN = 1.5  # the next write may take longer than the last ones
+WRITE_DECAY = 0.95  # of the slowest write, at each one since: a slow minute is forgotten after some 50
 SEGMENT_BYTES = 4 * 2**20  # small enough that space comes back while a long spool drains
 
 T = TypeVar("T")
@@ -42,8 +47,9 @@ class Spool:
     `max_bytes` bounds the folder, of all processes together; 0 refuses every turn.
     """
 
-    def __init__(self, folder: Path, *, max_bytes: int) -> None:
-        self.folder, self._max_bytes = folder, max_bytes
+    def __init__(self, folder: Path, *, max_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.folder, self._max_bytes, self._clock = folder, max_bytes, clock
+        self._write_seconds = FIRST_WRITE_SECONDS / WRITE_MARGIN
         self._reset()
         _SPOOLS.add(self)
 
@@ -54,18 +60,21 @@ class Spool:
         middle leaves its turn in the spool: it is whole, and will be sent.
         """
         future: Future[None] = Future()
+        started = self._clock()
         self._queued.append((turn, payload, future))
         self._thread.submit(self._write_queued)
         await asyncio.wrap_future(future)
+        took = self._clock() - started
+        self._write_seconds = max(took, WRITE_DECAY * self._write_seconds)
+
+    @property
+    def write_allowance_seconds(self) -> float:
+        """What the next `append` is expected to take at most, its sync included; measured."""
+        return WRITE_MARGIN * self._write_seconds
 
     def holds(self, owner: str, session: str) -> bool:
         """Whether this process has unsent turns of the session; the owner as in keys. Answers from memory."""
         return bool(self._sessions) and self._sessions[owner, session] > 0
-
-    def content_hash(self, job_id: JobId) -> str | None:
-        """The hash of an unsent turn of this process that has an idempotency key. Answers from memory."""
-        held = self._unsent.get(job_id)
-        return None if held is None else held[0].content_hash
 
     def has_orphans(self) -> bool:
         """Whether files lie in the folder that this process has not taken; a look at the folder."""
@@ -87,7 +96,7 @@ class Spool:
         return await self._run(self._adopt)
 
     async def next(self, limit: int, *, passing: frozenset[str] = frozenset()) -> list[Spooled]:
-        """Unsent turns of this process in the order in which they came, but for those of the owners in `passing`."""
+        """The oldest unsent turns of this process, but for those of the owners in `passing`."""
         return await self._run(lambda: self._oldest(limit, passing))
 
     async def sent(self, ids: Iterable[JobId]) -> None:
@@ -95,11 +104,14 @@ class Spool:
         listed = list(ids)
         await self._run(lambda: self._drop(listed))
 
-    async def forget(self, stone: Tombstone) -> list[JobId]:
-        """Drop the turns that the tombstone covers whole, in every process's files; which."""
-        if not self._paths():
-            return []
-        return await self._run(lambda: self._forget(stone))
+    async def forget(self, owner: Scope, covers: Callable[[Episode], bool]) -> int:
+        """Drop the owner's turns of which `covers` is true for every episode, in every process's files; how many.
+
+        Damaged bytes are deleted if they name the owner, or if they name no user at all.
+        """
+        if not self._paths() and not damaged_files(self.folder):
+            return 0
+        return await self._run(lambda: self._forget(owner, covers))
 
     def close(self) -> None:
         """Finish what is being written and let go of the files; what is unsent waits for the next process."""
@@ -167,27 +179,29 @@ class Spool:
             del self._sessions[entry.owner, entry.session]
 
     def _adopt(self) -> int:
-        adopted: dict[JobId, tuple[Entry, Segment]] = {}
         for path in self._paths():
             segment = None if path in self._ours else Segment.adopt(path)
             if segment is not None:
                 self._ours[path] = segment
-                gone, ours = self._gone(), self._unsent
-                self._unsent = {}
+                gone = self._gone()
                 self._hold(segment, [entry for entry in segment.turns.values() if entry.job_id not in gone])
-                adopted.update(self._unsent)
-                self._unsent = ours
                 self._tidy(segment)
-        # What a process has left that is gone was there before what this one appends.
-        self._unsent = adopted | {job_id: held for job_id, held in self._unsent.items() if job_id not in adopted}
         return self.unsent
 
     def _oldest(self, limit: int, passing: frozenset[str]) -> list[Spooled]:
         self._look_around()
         for job_id in self._gone() & self._unsent.keys():  # forgotten by another process meanwhile
             self._let_off(job_id)
-        waiting = (held for held in self._unsent.values() if held[0].owner not in passing)
-        return [_read(*held) for held in islice(waiting, limit)]
+        waiting = [held for held in self._unsent.values() if held[0].owner not in passing]
+        found = []
+        for entry, segment in nsmallest(limit, waiting, key=lambda held: held[0].base):
+            spooled = _read(entry, segment)
+            if spooled is None:  # damaged since it was written: a copy is kept, and the others are sent
+                self._let_off(entry.job_id)
+                self._tidy(segment)
+            else:
+                found.append(spooled)
+        return found
 
     def _drop(self, ids: list[JobId]) -> None:
         held = [job_id for job_id in ids if job_id in self._unsent]
@@ -214,18 +228,22 @@ class Spool:
     def _pending(self, owner: str) -> tuple[Turn, ...]:
         self._look_around()
         gone = self._gone()
-        turns = [
-            _read(entry, segment).turn
+        found = [
+            _read(entry, segment)
             for segment in (*self._ours.values(), *self._others.values())
-            for entry in segment.turns.values()
+            for entry in list(segment.turns.values())
             if entry.owner == owner and entry.job_id not in gone
         ]
-        return tuple(sorted(turns, key=lambda turn: turn.base))
+        return tuple(sorted((each.turn for each in found if each is not None), key=lambda turn: turn.base))
 
-    def _forget(self, stone: Tombstone) -> list[JobId]:
-        gone = [turn.job_id for turn in self._pending(owner_part(stone.owner)) if stone.covers_all(turn)]
+    def _forget(self, owner: Scope, covers: Callable[[Episode], bool]) -> int:
+        for path in damaged_files(self.folder):
+            if _may_hold(path, owner):
+                path.unlink(missing_ok=True)
+        turns = self._pending(owner_part(owner))
+        gone = [turn.job_id for turn in turns if all(covers(episode) for episode in turn.episodes())]
         if not gone:
-            return []
+            return 0
         try:
             self._open().mark(gone, forgotten=True)
         except OSError as exc:
@@ -235,7 +253,7 @@ class Spool:
             self._let_off(job_id)
         for segment in list(self._ours.values()):
             self._tidy(segment)
-        return gone
+        return len(gone)
 
     def _look_around(self) -> None:
         paths = set(self._paths())
@@ -258,9 +276,27 @@ class Spool:
             return []
 
 
-def _read(entry: Entry, segment: Segment) -> Spooled:
+def damaged_files(folder: Path) -> list[Path]:
+    """Copies of damaged bytes, one for each damaged place; [] where the folder does not exist or cannot be read."""
+    try:
+        return sorted(Path(entry.path) for entry in os.scandir(folder) if entry.name.endswith(DAMAGED))
+    except OSError:
+        return []
+
+
+def _may_hold(path: Path, owner: Scope) -> bool:
+    try:
+        data = path.read_bytes() if path.stat().st_size <= SEGMENT_BYTES else b""
+    except FileNotFoundError:
+        return False
+    is_named = b'"user":' in data
+    return not is_named or (owner.user_id is not None and orjson.dumps(owner.user_id) in data)
+
+
+def _read(entry: Entry, segment: Segment) -> Spooled | None:
+    """The turn; None if it was damaged since it was written."""
     payload = segment.payload(entry)
-    return Spooled(turn=decode_turn(payload), payload=payload)
+    return None if payload is None else Spooled(turn=decode_turn(payload), payload=payload)
 
 
 def _fail(queued: Iterable[tuple[Turn, bytes, Future[None]]], exc: Exception) -> None:

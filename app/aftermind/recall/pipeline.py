@@ -13,12 +13,13 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from aftermind import errors
+from aftermind.db.base import Transaction
 from aftermind.freshness import ReplicaLease
 from aftermind.llm import tokens
 from aftermind.ranking import WEIGHTS, Frame, Frequencies, Question, Told, Weights, score_frame, shares
 from aftermind.recall import selection
 from aftermind.recall.block import build
-from aftermind.recall.pending import PendingTurns, Vector, episodes_of, standing_turns
+from aftermind.recall.pending import PendingTurns, Vector, episodes_of
 from aftermind.recall.query import Mode, Query
 from aftermind.recall.query_vectors import QueryVectors
 from aftermind.recall.reranking import Reranker
@@ -28,9 +29,11 @@ from aftermind.settings import Settings
 from aftermind.stores.base import Store
 from aftermind.stores.searching import HITS, Briefing, EpisodeSearch, Found, Search, Wanted
 from aftermind.types import Episode, EpisodeId, FactId, Match, RecallBlock, Scope, ServedBy, Turn, Watermark
+from aftermind.wire.payloads import decode_readable
 from aftermind.wire.pending import Pending
 
 LocalTurns = Callable[[Scope], Awaitable[Sequence[Turn]]]
+UnstoredTurns = Callable[[Transaction, Scope], Awaitable[Sequence[bytes]]]
 
 REPLICAS_SHARE = 0.6  # of the time left, for all replicas together; what remains is the primary's
 RERANKED = 50  # candidates that a reranker reads: a cross-encoder takes some 10 ms each
@@ -49,9 +52,7 @@ class _Run:
 
     query: Query
     deadline: float
-    accepted: list[Turn] = field(default_factory=list)  # turns on their way into the store
-    local: list[Turn] = field(default_factory=list)  # those that only this host has
-    pending: list[Episode] = field(default_factory=list)  # what is shown of both
+    pending: list[Episode] = field(default_factory=list)
     passed: tuple[Watermark, ...] | None = ()  # what a replica must have passed; None: none is read
     vector: Vector | None = None
     served_by: ServedBy = ServedBy.NOBODY
@@ -67,8 +68,8 @@ class Recall:
     """Recalls for every scope of a process. Constructing it connects nothing; usable from any number of tasks.
 
     `pending` None: jobs run in this process and nothing waits in Redis. `local_turns` gives what only this host has;
-    `lease` is given with `pending`; each of `unstored` gives turns that another place has accepted, read before the
-    database too.
+    `lease` is given with `pending`. `unstored` reads, on the node that serves, turns that the ledger has accepted and
+    no store job has committed; a search brings them along itself.
     """
 
     def __init__(
@@ -83,14 +84,14 @@ class Recall:
         lease: ReplicaLease | None = None,
         pending_turns: PendingTurns | None = None,
         local_turns: LocalTurns | None = None,
-        unstored: Sequence[LocalTurns] = (),
+        unstored: UnstoredTurns | None = None,
         reranker: Reranker | None = None,
         count_tokens: Callable[[str], int] = tokens.count,
     ) -> None:
         self._store, self._search, self._routing, self._vectors = store, search, routing, vectors
         self._settings, self._pending, self._lease = settings, pending, lease
         self._pending_turns = pending_turns or PendingTurns(None, language=settings.language)
-        self._local, self._unstored = local_turns, list(unstored)
+        self._local_turns, self._unstored = local_turns, unstored
         self._reranker, self._count = reranker, count_tokens
 
     def prepare(self) -> None:
@@ -162,10 +163,7 @@ class Recall:
     async def _read_pending(self, run: _Run) -> None:
         """Watermark, epoch and pending turns of one moment; without Redis the primary alone knows what is newest."""
         query = run.query
-        run.local = [] if self._local is None else list(await self._local(query.scope.owner))
-        turns: list[Turn] = []
-        for source in self._unstored:
-            turns += await source(query.scope.owner)
+        turns = [] if self._local_turns is None else list(await self._local_turns(query.scope.owner))
         if self._pending is not None:
             try:
                 read = await self._pending.read(query.scope.owner, limit=self._settings.pending_recalled)
@@ -182,8 +180,7 @@ class Recall:
                     passed = await self._lease.passed(query.scope.owner, read, deadline=run.deadline)
                     run.passed, doubt = passed.marks, passed.doubt
                     run.degraded += [doubt] if doubt else []
-        run.accepted = turns
-        run.pending = episodes_of([*turns, *run.local], query.as_of)
+        run.pending = episodes_of(turns, query.as_of)
 
     async def _from_a_node(self, run: _Run, limit: int) -> None:
         try:
@@ -219,9 +216,6 @@ class Recall:
             return False
 
     async def _through(self, run: _Run, route: Route, limit: int) -> None:
-        if run.accepted or run.local:
-            turns = await standing_turns(self._store, route.tx, run.query.scope.owner, run.accepted, run.local)
-            run.pending = episodes_of(turns, run.query.as_of)
         if run.query.mode is Mode.RECENCY:
             await self._newest(run, route, limit)
         else:
@@ -239,11 +233,25 @@ class Recall:
         await self._read(run, route, places, found)
 
     async def _found(self, run: _Run, route: Route, question: Question) -> Found:
-        return await self._search.find(route.tx, run.query.scope.owner, self._searching(run, question))
+        found = await self._search.find(route.tx, run.query.scope.owner, self._searching(run, question))
+        self._add_unstored(run, found.unstored)
+        return found
+
+    def _add_unstored(self, run: _Run, payloads: Sequence[bytes]) -> None:
+        """Turns of the ledger, as far as they were not known to be pending already."""
+        most = self._settings.pending_recalled
+        if len(payloads) > most > 0:
+            run.degraded.append(f"more than {most} turns that wait to be stored: the older ones were not looked at")
+        known = {episode.id for episode in run.pending}
+        waiting = episodes_of(decode_readable(payloads[:most], owner=run.query.scope), run.query.as_of)
+        run.pending += [each for each in waiting if each.id not in known]
 
     async def _newest(self, run: _Run, route: Route, limit: int) -> None:
         query = run.query
         wanted = replace(query.wanted, undone=False)
+        if self._unstored is not None:  # first: a turn that is stored in between is then in both
+            payloads = await self._unstored(route.tx, query.scope.owner)
+            self._add_unstored(run, payloads[::-1][: self._settings.pending_recalled + 1])
         newest = await self._store.history(route.tx, query.scope.owner, wanted, limit=limit)
         stored = frozenset(episode.id for episode in newest)
         waiting = [each for each in run.pending if each.id not in stored and query.wanted.fits(each)]
@@ -357,6 +365,7 @@ class Recall:
             exact_rows=self._settings.exact_search_max_rows,
             facts="facts" in run.query.load,
             along=self._wanted(run.query, ()),
+            unstored=self._settings.pending_recalled + 1 if self._settings.pending_recalled else 0,
         )
 
     def _wanted(self, query: Query, ids: Sequence[EpisodeId]) -> Wanted:

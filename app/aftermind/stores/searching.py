@@ -28,7 +28,8 @@ class Search:
     remembered later. `tails` are sessions whose last turns come along, for pending turns to stand behind. `exact_rows`
     is the size of an owner up to which every vector is compared, before an index of neighbours is trusted. `facts`
     False leaves facts alone. `along` is what a block will want beside its episodes and what they and the question lead
-    to: a backend may read it in the same trip.
+    to: a backend may read it in the same trip. `unstored` is how many turns that the ledger accepted and no store job
+    has committed come along.
     """
 
     question: Question
@@ -40,6 +41,7 @@ class Search:
     exact_rows: int = 8_000
     facts: bool = True
     along: "Wanted | None" = None
+    unstored: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +63,8 @@ class Found:
     """Turns around the best hits, in `frame`, with their ids in the same order.
 
     `frequencies` count over all of the owner's episodes. `facts` are those that share words with the question, the
-    rarest first. `held` is what the backend keeps of it for its own `brief`.
+    rarest first. `held` is what the backend keeps of it for its own `brief`. `unstored` are payloads of turns that the
+    ledger has accepted, the newest first, as of the same moment: each turn is among them or among the episodes.
     """
 
     ids: Sequence[EpisodeId]
@@ -69,6 +72,7 @@ class Found:
     frequencies: Frequencies
     facts: Sequence[FactHit] = ()
     held: object = None
+    unstored: Sequence[bytes] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

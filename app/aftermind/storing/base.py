@@ -54,7 +54,7 @@ class AtOnce(Protocol):
     ) -> Written | None:
         """Ledger rows, episodes, jobs that follow and events of turns of one tenant, committed or not there at all.
 
-        None: nothing was written, for an owner is new or may have forgotten something, a session was counted from
-        elsewhere before (types.counting), or a job that was to be pushed has just been taken; the long way looks into
-        that. Raises `StoreUnavailable`; whether it was committed is unknown then.
+        None: nothing was written, for an owner is new or may have forgotten something, or a job that was to be pushed
+        has just been taken; the long way looks into that. Raises `StoreUnavailable`; whether it was committed is
+        unknown then.
         """

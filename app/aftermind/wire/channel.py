@@ -30,7 +30,7 @@ class Channel(asyncio.Protocol):
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, timeout: float) -> None:
-        self._loop, self._timeout = loop, timeout
+        self._loop, self.timeout = loop, timeout
         self._reader = Reader()
         self._waiting: deque[tuple[Landing, float]] = deque()
         self._watch: asyncio.TimerHandle | None = None
@@ -56,7 +56,7 @@ class Channel(asyncio.Protocol):
         if self._transport is None:
             landing(None, errors.RedisUnavailable("the connection is closed"))
             return
-        deadline = self._loop.time() + self._timeout
+        deadline = self._loop.time() + self.timeout
         self._waiting.append((landing, deadline))
         self._transport.write(packed)
         if self._watch is None:
@@ -91,7 +91,7 @@ class Channel(asyncio.Protocol):
             else:
                 landing(answer, None)
         if self._waiting and self._reader.is_midway:  # a long answer is on its way: it may take as long as it moves
-            self._waiting[0] = self._waiting[0][0], self._loop.time() + self._timeout
+            self._waiting[0] = self._waiting[0][0], self._loop.time() + self.timeout
 
     def connection_lost(self, exc: Exception | None) -> None:
         """For asyncio."""
@@ -109,13 +109,13 @@ class Channel(asyncio.Protocol):
         if not self._waiting:
             return
         if self._waiting[0][1] <= self._loop.time():
-            self.close(f"no answer within {self._timeout:g} s")
+            self.close(f"no answer within {self.timeout:g} s")
         else:
             self._watch = self._loop.call_at(self._waiting[0][1], self._look)
 
 
 def _error(answer: Refused) -> Exception:
-    if answer.startswith("NOSCRIPT"):
+    if answer.startswith("ERR Function not found"):
         return UnknownScriptError()
     if answer.split(" ", 1)[0] in _REFUSALS or answer.startswith("ERR max number of clients"):
         return errors.RedisUnavailable(str(answer))
@@ -132,4 +132,4 @@ def _settle(future: asyncio.Future[Answer], answer: Answer, error: Exception | N
 
 
 class UnknownScriptError(Exception):
-    """Redis does not know the script of that hash: send it whole."""
+    """Redis does not have the library of that function: load it."""

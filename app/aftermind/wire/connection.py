@@ -33,12 +33,18 @@ class RedisLink:
     def __init__(self, url: str, *, timeout: float, connections: int = 8, name: str = "aftermind") -> None:
         self.given_url = url
         self.url = url.replace("redis+socket://", "unix://", 1)  # as Celery spells a socket
-        self._timeout, self._connections, self._name = timeout, connections, name
+        self.timeout, self._connections, self._name = timeout, connections, name
         try:
             self._address: dict[str, Any] = dict(parse_url(self.url))  # Any: redis-py's keyword arguments
         except ValueError as exc:
             raise errors.InvalidSettings("redis_url", url.split("@")[-1], str(exc)) from exc
         self._forget_all()
+
+    def set_timeout(self, seconds: float) -> None:
+        """Another bound, for connections to come and for commands that are sent from now on."""
+        self.timeout = seconds
+        for channel in list(self._channels.values()):
+            channel.timeout = seconds
 
     async def call(self, *command: Argument) -> Answer:
         """One command, one answer (bytes are not decoded). Raises `RedisUnavailable`; `Bug` for a wrong command."""
@@ -94,7 +100,7 @@ class RedisLink:
 
     async def _connect(self, loop: Loop) -> Channel:
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(self.timeout):
                 channel = await self._dial(loop)
                 try:
                     await asyncio.gather(*(channel.send(pack(command)) for command in self._greeting()))
@@ -102,7 +108,7 @@ class RedisLink:
                     channel.close()
                     raise
         except TimeoutError as exc:
-            raise errors.RedisUnavailable(f"no connection within {self._timeout:g} s") from exc
+            raise errors.RedisUnavailable(f"no connection within {self.timeout:g} s") from exc
         except OSError as exc:
             raise errors.RedisUnavailable(str(exc)) from exc
         for closed in [known for known in self._channels if known.is_closed()]:
@@ -114,7 +120,7 @@ class RedisLink:
         address = self._address
 
         def made() -> Channel:
-            return Channel(loop, timeout=self._timeout)
+            return Channel(loop, timeout=self.timeout)
 
         if "path" in address:
             return (await loop.create_unix_connection(made, address["path"]))[1]
@@ -144,9 +150,9 @@ class RedisLink:
         return BlockingConnectionPool.from_url(
             self.url,
             max_connections=self._connections,
-            timeout=self._timeout,
-            socket_timeout=self._timeout,
-            socket_connect_timeout=self._timeout,
+            timeout=self.timeout,
+            socket_timeout=self.timeout,
+            socket_connect_timeout=self.timeout,
             retry=Retry(NoBackoff(), 0),
             client_name=self._name,
             **network,

@@ -32,7 +32,7 @@ def owner_part(scope: Scope) -> str:
 @lru_cache(maxsize=1_000)  # each turn asks twice, and quoting takes 3 µs
 def _quoted(namespace: str, user_id: str | None) -> str:
     user = ANONYMOUS if user_id is None else quote(user_id, safe="")
-    return f"{quote(namespace, safe='')}/{user}"
+    return f"{namespace_part(namespace)}/{user}"
 
 
 def namespace_part(namespace: str) -> str:
@@ -55,7 +55,7 @@ class Keys:
     # a turn that no store job has committed yet
 
     def turn(self, job_id: JobId | str) -> str:
-        """HASH: payload, owner, base, at, size, generation, from, hash; attempts, lost, token, worker once claimed.
+        """HASH: payload, owner, base, at, size; attempts, lost, token, worker once claimed.
 
         Written by accept and the workers' scripts, read by recall and workers. Until stored, buried or forgotten.
         """
@@ -100,17 +100,6 @@ class Keys:
     def high(self, owner: Scope | str) -> str:
         """HASH session → its highest position so far. Accept writes and reads. `HIGH_SECONDS` after the last turn."""
         return f"{self.prefix}high:{_part(owner)}"
-
-    def counted_from(self, owner: Scope | str) -> str:
-        """HASH session → the position that `high` began with (types.counting). As `high`."""
-        return f"{self.prefix}from:{_part(owner)}"
-
-    def generation(self) -> str:
-        """HASH: last (the highest generation delivered here), begun (the one that this life of Redis began with).
-
-        Accept, forget and whoever settles the epoch raise it; turns are stamped with it. Stays.
-        """
-        return f"{self.prefix}generation"
 
     # what a reader must have seen
 
@@ -157,7 +146,7 @@ class Keys:
     # what must not be cut off unseen
 
     def audit(self) -> str:
-        """HASH namespace → number and code of the last entry of its audit trail. Whoever acts writes. Stays."""
+        """HASH namespace/number → code: ends of audit trails. Processes that act add; the janitor removes old ones."""
         return f"{self.prefix}audit"
 
     # Celery's
@@ -173,8 +162,6 @@ class Keys:
             "PENDING": self.pending(""),
             "READY": self.ready(""),
             "HIGH": self.high(""),
-            "FROM": self.counted_from(""),
-            "GENERATION": self.generation(),
             "WATERMARK": self.watermark(""),
             "TRUSTED": self.trusted(""),
             "ROUNDS": self.rounds(),
@@ -185,7 +172,6 @@ class Keys:
             "INDEX": self.index(),
             "COUNT": self.count(),
             "EPOCH": self.epoch(),
-            "AUDIT": self.audit(),
             "PROVIDER": self.provider(""),
             "PROVIDERS": self.providers(),
             "LARGE_TURN_BYTES": LARGE_TURN_BYTES,

@@ -1,6 +1,7 @@
 """Turns as bytes: what lies in Redis, in the spool and in dead letters. Versioned; old versions stay readable."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -37,21 +38,13 @@ def encode_turn(turn: Turn) -> bytes:
         data["key"] = turn.idempotency_key
     if turn.trace is not None:
         data["trace"] = turn.trace
-    if turn.content_hash is not None:
-        data["hash"] = turn.content_hash
-    if turn.generation is not None:
-        data["generation"] = turn.generation
-    if turn.counted_from is not None:
-        data["counted_from"] = turn.counted_from
     if turn.keep != ALL_KINDS:
         data["keep"] = sorted(turn.keep)
     return orjson.dumps(data)
 
 
-def decode_turn(
-    payload: bytes, *, base: int | None = None, generation: int | None = None, counted_from: int | None = None
-) -> Turn:
-    """The reverse; `base`, `generation` and `counted_from` are what Redis gave, in place of the payload's own.
+def decode_turn(payload: bytes, *, base: int | None = None) -> Turn:
+    """The reverse; `base` is the position that Redis gave, where it may differ from the agent's own.
 
     Raises `UnknownPayload` for a version or a shape that this release does not know.
     """
@@ -73,17 +66,32 @@ def decode_turn(
             keep=ALL_KINDS.intersection(data["keep"]) if "keep" in data else ALL_KINDS,
             idempotency_key=data.get("key"),
             trace=data.get("trace"),
-            content_hash=data.get("hash"),
-            generation=_number(data, "generation") if generation is None else generation,
-            counted_from=_number(data, "counted_from") if counted_from is None else counted_from,
         )
     except (KeyError, TypeError, ValueError, AttributeError, errors.InvalidInput) as exc:
         raise errors.UnknownPayload("turn", f"{VERSION} ({type(exc).__name__}: {exc})") from exc
 
 
-def _number(data: Mapping[str, Any], name: str) -> int | None:  # Any: JSON
-    found = data.get(name)
-    return None if found is None else int(found)
+def decode_turn_of(payload: bytes, *, owner: Scope, jobs: Collection[UUID | None], base: int | None = None) -> Turn:
+    """The turn of an entry: a queue, a row or a letter that belongs to `owner` and bears one of the ids in `jobs`.
+
+    Raises `ForeignPayload` if the payload names another owner or job: what is inside an entry decides nothing about
+    other owners. Raises `UnknownPayload` as `decode_turn` does.
+    """
+    turn = decode_turn(payload, base=base)
+    if turn.scope.owner != owner.owner:
+        raise errors.ForeignPayload("owner")
+    if turn.job_id not in jobs:
+        raise errors.ForeignPayload("job")
+    return turn
+
+
+def decode_readable(payloads: Iterable[bytes], *, owner: Scope) -> list[Turn]:
+    """The turns of these rows of an owner, without those that only a later release can read, or that name another."""
+    found = []
+    for payload in payloads:
+        with suppress(errors.UnknownPayload):
+            found.append(decode_turn(payload))
+    return [turn for turn in found if turn.scope.owner == owner.owner]
 
 
 def _loaded(payload: bytes) -> Mapping[str, Any]:  # Any: JSON

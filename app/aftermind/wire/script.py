@@ -1,48 +1,115 @@
-"""Lua files as calls: names of keys put in once, sent as a hash, as a whole only where Redis does not know it yet."""
+"""Lua files as functions of Redis: one library per prefix and release, loaded once and called by name.
+
+Functions, not `EVAL`: they outlive a restart of Redis, and a user without `EVAL` and `FUNCTION LOAD` (an agent's, see
+`wire.acl`) can run these functions and no Lua of its own.
+"""
 
 import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
+from aftermind import errors
 from aftermind.wire.channel import UnknownScriptError
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.keys import Keys
 from aftermind.wire.resp import Answer, Argument, joined, packed
 
-_FIRST = ("_turns", "_watermark")  # local functions that the other files use
+SHARED = ("_turns", "_watermark")  # local functions that the other files use
+# Redis runs no function while it is out of memory, except those that write nothing or free what they can. Others must
+# not: a turn that is refused then is spooled.
+_FLAGS: Mapping[str, str] = {
+    **dict.fromkeys(("next", "read"), "no-writes"),
+    **dict.fromkeys(("backlog", "claim", "forget", "heartbeat", "raise", "release", "settle", "trust"), "allow-oom"),
+}
 
 
 class Script:
     """One Lua file of `wire/lua`, bound to a prefix. Its header says arguments and returns.
 
-    Names of keys are text of the script, not `KEYS`: they follow from each other (a job's hash names its owner), and
+    Names of keys are text of the library, not `KEYS`: they follow from each other (a job's hash names its owner), and
     leaving them out of each call made it a tenth cheaper. So it needs a Redis that is no cluster; we use one.
     """
 
     def __init__(self, name: str, keys: Keys) -> None:
-        names = "\n".join(f"local {name} = {_literal(value)}" for name, value in keys.in_lua().items())
-        self._text = "\n".join([names, *(_source(part) for part in _FIRST), _source(name)]).encode()
-        sha = hashlib.sha1(self._text, usedforsecurity=False).hexdigest()
-        self._sha, self._head = sha, packed((b"EVALSHA", sha, b"0"))
+        self._keys, self._name = keys, library(keys).function(name)
+        self._head = packed((b"FCALL", self._name, b"0"))
 
     def packed(self, count: int, *parts: bytes) -> bytes:
         """The call as bytes for `Channel.send`, of so many arguments in packed parts.
 
-        Raises `UnknownScriptError` there if Redis does not know the file.
+        Raises `UnknownScriptError` there if Redis does not have the library.
         """
         return joined(count + 3, self._head, *parts)
 
     async def __call__(self, link: RedisLink, *arguments: Argument) -> Answer:
-        """Run it. Raises `RedisUnavailable`."""
+        """Run it; load the library first where Redis does not have it. Raises `RedisUnavailable`."""
+        call = (b"FCALL", self._name, b"0", *arguments)
         try:
-            return await link.call(b"EVALSHA", self._sha, b"0", *arguments)
+            return await link.call(*call)
         except UnknownScriptError:
-            return await link.call(b"EVAL", self._text, b"0", *arguments)
+            await load(link, self._keys)
+            return await link.call(*call)
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """The functions of one release under one prefix. Releases have different names, so two can run side by side."""
+
+    name: str
+    code: str
+
+    def function(self, script: str) -> str:
+        """The name of a Lua file's function, unique over all libraries."""
+        return f"{self.name}_{script}"
+
+
+async def load(link: RedisLink, keys: Keys) -> None:
+    """Load the library, as a user who may. Raises `RedisUnavailable`."""
+    try:
+        await link.call("FUNCTION", "LOAD", "REPLACE", library(keys).code)
+    except errors.RedisUnavailable as exc:
+        if not exc.why.startswith("NOPERM"):
+            raise
+        why = "this Redis does not have the functions of this release, and this user may not load them"
+        raise errors.RedisUnavailable(f"{why}: run `aftermind migrate`, or start a worker") from exc
 
 
 @cache
-def _source(name: str) -> str:
+def library(keys: Keys) -> Library:
+    """Every Lua file as a function, behind the names of the keys and the local functions that they share."""
+    head = "\n".join(
+        [
+            *(f"local {name} = {_literal(value)}" for name, value in keys.in_lua().items()),
+            *(source(part) for part in SHARED),
+        ]
+    )
+    scripts = {name: source(name) for name in script_names()}
+    digest = hashlib.sha256(repr((head, scripts, sorted(_FLAGS.items()))).encode()).hexdigest()[:12]
+    made = Library(f"aftermind_{digest}", "")
+    functions = [_registered(made.function(name), _FLAGS.get(name), body) for name, body in scripts.items()]
+    return Library(made.name, "\n".join([f"#!lua name={made.name}", head, *functions]))
+
+
+@cache
+def script_names() -> tuple[str, ...]:
+    """The Lua files that are called."""
+    found = (path.name for path in resources.files("aftermind.wire").joinpath("lua").iterdir())
+    return tuple(sorted(name[:-4] for name in found if name.endswith(".lua") and not name.startswith("_")))
+
+
+@cache
+def source(name: str) -> str:
+    """The text of a Lua file."""
     return resources.files("aftermind.wire").joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
+
+
+def _registered(function: str, flag: str | None, body: str) -> str:
+    flags = f"flags = {{'{flag}'}}, " if flag else ""
+    return (
+        f"redis.register_function{{function_name = '{function}', {flags}callback = function(KEYS, ARGV)\n{body}\nend}}"
+    )
 
 
 def _literal(value: str | int) -> str:

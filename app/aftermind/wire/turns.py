@@ -7,7 +7,7 @@ from enum import StrEnum
 from aftermind.settings import Settings
 from aftermind.types import JobId, LeaseToken, Scope, Turn, Watermark
 from aftermind.wire.epoch import Epoch
-from aftermind.wire.payloads import decode_turn
+from aftermind.wire.payloads import decode_turn_of
 
 
 class Refusal(StrEnum):
@@ -50,24 +50,22 @@ class PendingLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """A turn on its way in. It gets the last generation, unless it was spooled: then it keeps its own."""
+    """A turn on its way in. `keep_base`: it was spooled, and its own time is the truth of the order."""
 
     turn: Turn
     payload: bytes
-    is_spooled: bool = False
+    keep_base: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
     """What became of an offer: `base` is its position now; `known`: it was there already, nothing changed.
 
-    `conflict`: its idempotency key was, with other content. Where `refusal` is set it was not taken, and `value` is
-    what stood against the limit.
+    Where `refusal` is set it was not taken, and `value` is what stood against the limit.
     """
 
     base: int
     known: bool = False
-    conflict: bool = False
     refusal: Refusal | None = None
     value: float = 0.0
 
@@ -77,8 +75,7 @@ class ClaimedTurn:
     """A turn that a worker holds until its lease ends.
 
     `attempts` counts this claim, `lost_leases` the workers that went away with it. `poison`: too many did, bury it.
-    `payload` is not decoded: bytes of an unknown version must reach a dead letter whole. See `turn()`. `is_early`: it
-    came before this Redis heard of any generation.
+    `payload` is not decoded: bytes of an unknown version must reach a dead letter whole. See `turn()`.
     """
 
     job_id: JobId
@@ -90,13 +87,10 @@ class ClaimedTurn:
     accepted_at: datetime
     token: LeaseToken
     poison: bool
-    generation: int | None = None
-    counted_from: int | None = None
-    is_early: bool = False
 
     def turn(self) -> Turn:
-        """Decoded, with position and generation that Redis gave. Raises `UnknownPayload`."""
-        return decode_turn(self.payload, base=self.base, generation=self.generation, counted_from=self.counted_from)
+        """Decoded, with the position that Redis gave. Raises `UnknownPayload` and `ForeignPayload`."""
+        return decode_turn_of(self.payload, owner=self.owner, jobs=(self.job_id,), base=self.base)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -168,8 +168,38 @@ async def test_an_end_cut_off_with_an_older_head_put_back_is_found_by_either_wit
         report = await verified(memory)
 
         assert "cut off" in faults(report)
-        assert "knows of 6, the database of 4" in faults(report)
+        assert "has 6, the database has 4" in faults(report)
         assert len(report.witnesses) == 1
+
+
+async def test_a_tenant_whose_trail_was_deleted_is_reported_by_a_look_at_all_tenants(
+    memory: Memory, database: Database
+) -> None:
+    await memory.audit.record("read", user_id="alice", namespace="acme/emea")
+    psql(
+        database.admin_url,
+        "DELETE FROM aftermind.audit WHERE namespace = 'acme/emea'",
+        "DELETE FROM aftermind.audit_heads WHERE namespace = 'acme/emea'",
+    )
+
+    of_acme, of_others = await memory.audit.verify()
+
+    assert (of_acme.namespace, of_acme.is_whole) == ("acme/emea", False)
+    assert "the newest entries were cut off" in faults(of_acme)
+    assert of_others.is_whole
+
+
+async def test_the_janitor_keeps_the_last_end_of_each_trail_in_redis(
+    memory: Memory, settings: Settings, redis_url: str
+) -> None:
+    runtime = await open_runtime(settings, worker="w")
+
+    await Janitor(runtime=runtime).round()
+    await runtime.close()
+
+    with redis.Redis.from_url(redis_url) as client:
+        assert client.hkeys(f"{PREFIX}audit") == [b"default/6"]
+    assert (await verified(memory)).is_whole
 
 
 async def test_an_entry_of_somebody_without_the_key_is_found(

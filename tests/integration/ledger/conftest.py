@@ -6,6 +6,7 @@ import asyncpg
 import pytest
 
 from aftermind.db.postgres import PostgresDatabase
+from aftermind.ledger.overrides import OverrideRules
 from aftermind.ledger.postgres_dead import PostgresDeadLetters
 from aftermind.ledger.postgres_replays import PostgresReplays
 from tests.support.dead import Letters
@@ -37,4 +38,4 @@ def dead(postgres: PostgresDatabase) -> PostgresDeadLetters:
 @pytest.fixture
 def replays(postgres: PostgresDatabase) -> PostgresReplays:
     """The plans."""
-    return PostgresReplays(postgres)
+    return PostgresReplays(postgres, rules=OverrideRules(extractors=frozenset({"openai:gpt-5"})))

@@ -20,6 +20,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from aftermind import errors
 from aftermind.db.postgres import PostgresDatabase
 from aftermind.ledger.base import Failure
+from aftermind.ledger.overrides import OverrideRules
 from aftermind.ledger.postgres import PostgresLedger
 from aftermind.ledger.postgres_dead import PostgresDeadLetters
 from aftermind.ledger.postgres_replays import PostgresReplays
@@ -32,6 +33,7 @@ T = TypeVar("T")
 LEASE = 90  # seconds
 MAX_LOST = 3
 FAILURE = Failure(reason_code="llm_bad_answer", error_class="BadModelAnswer", error="no", fingerprint="f")
+RULES = OverrideRules(extractors=frozenset({"openai:gpt-5"}))
 KINDS = st.sampled_from([JobKind.EMBED, JobKind.EXTRACT])
 UNFINISHED = (JobState.QUEUED, JobState.RUNNING, JobState.RETRYING)
 
@@ -78,7 +80,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.database = PostgresDatabase(self.url)
         self.ledger = PostgresLedger(self.database, max_lost_leases=MAX_LOST, promote_every=timedelta(0))
         self.dead = PostgresDeadLetters(self.database)
-        self.replays = PostgresReplays(self.database)
+        self.replays = PostgresReplays(self.database, rules=RULES)
         self.link = self.run(asyncpg.connect(self.url))
         self.run(self.link.execute(_EMPTY))
         self.jobs: dict[JobId, Modelled] = {}
@@ -265,13 +267,14 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(target=plans, kind=KINDS, edited=st.booleans())
     def plan(self, kind: JobKind, edited: bool) -> Any:
         fits = sum(job.kind is kind and job.state is JobState.DEAD for job in self.jobs.values())
-        mode = ReplayMode.EDITED if edited else ReplayMode.RETRY
+        is_edited = edited and kind is JobKind.EXTRACT
+        mode = ReplayMode.EDITED if is_edited else ReplayMode.RETRY
         new = NewPlan(
             name="p",
             reason="r",
             actor="a",
             mode=mode,
-            overrides={"k": 1},
+            overrides={"model": "gpt-5"} if is_edited else {},
             rate=1_000.0,
             concurrency=3,
             max_failure_share=1.0,

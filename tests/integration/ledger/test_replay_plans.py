@@ -175,15 +175,15 @@ async def test_the_pace_is_kept(replays: PostgresReplays, letters: Letters) -> N
 
 
 async def test_a_payload_is_edited_in_the_successor_only(replays: PostgresReplays, letters: Letters) -> None:
-    [old] = await letters.bury()
-    plan = await running(replays, mode=ReplayMode.EDITED, overrides={"episodes": ["f"], "why": "typo"})
+    [old] = await letters.bury(kind="extract")
+    plan = await running(replays, mode=ReplayMode.EDITED, overrides={"model": "gpt-5"})
 
     await step_until(replays, plan, 1)
 
     rows = await letters.connection.fetch("SELECT id, payload::text FROM aftermind.jobs")
     payloads = {row["id"]: row["payload"] for row in rows}
     assert payloads.pop(old) == '{"episodes": ["e"]}'
-    assert list(payloads.values()) == ['{"why": "typo", "episodes": ["f"]}']
+    assert list(payloads.values()) == ['{"model": "gpt-5", "episodes": ["e"], "reextract": true}']
 
 
 async def test_extractions_that_succeeded_can_be_repeated_too(replays: PostgresReplays, letters: Letters) -> None:

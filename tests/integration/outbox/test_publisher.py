@@ -5,13 +5,13 @@ import base64
 import json
 import os
 import signal
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from aftermind import errors
-from aftermind.outbox import group
+from aftermind.outbox import group, segment
+from aftermind.outbox.spool import FIRST_WRITE_SECONDS, WRITE_MARGIN
 from aftermind.types import Scope
 from aftermind.wire.keys import Keys
 from aftermind.wire.queues import STORE, TASK
@@ -34,9 +34,7 @@ async def test_a_turn_is_seen_by_the_next_read_with_every_worker_down(valkey: Va
     async with agent_on(valkey.url, tmp_path) as agent:
         turn = await agent.remember("alice", "I moved to Oslo.", "Noted.")
 
-        assert (await agent.pending.read(Scope(user_id="alice"), limit=1)).turns == (
-            replace(turn, counted_from=turn.base),
-        )
+        assert (await agent.pending.read(Scope(user_id="alice"), limit=1)).turns == (turn,)
 
 
 async def test_the_first_turn_does_not_wait_for_celery_and_is_rung_for_soon_after(
@@ -201,3 +199,33 @@ async def test_a_forked_process_uses_no_connection_of_its_parent(valkey: Valkey,
         assert os.waitstatus_to_exitcode(status[1]) == 0
         assert await agent.seen("parent") == ["before", "after"]
         assert await agent.seen("child") == ["hello"]
+
+
+async def test_redis_gets_what_the_spools_last_writes_leave_of_the_budget(
+    valkey: Valkey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with agent_on(valkey.url, tmp_path, remember_budget_seconds=2.0, redis_timeout_seconds=9.0) as agent:
+        assert agent.link.timeout < 2.0 - FIRST_WRITE_SECONDS / 2  # also before a write was measured
+        now = [0.0]
+        synced = segment._sync
+
+        def slow_disk(fd: int) -> None:
+            now[0] += 0.4
+            synced(fd)
+
+        monkeypatch.setattr(segment, "_sync", slow_disk)
+        monkeypatch.setattr(agent.publisher.spool, "_clock", lambda: now[0])
+        valkey.stop()
+        await agent.remember("alice", "m0")
+
+        assert agent.link.timeout == pytest.approx(2.0 - 0.4 * WRITE_MARGIN)
+
+        monkeypatch.setattr(segment, "_sync", synced)
+        for number in range(1, 60):
+            await agent.remember("alice", f"m{number}")
+        assert agent.link.timeout > 1.9  # a slow minute is forgotten
+
+        now[0] = 0.0
+        monkeypatch.setattr(agent.publisher.spool, "_write_seconds", 60.0)
+        await agent.remember("alice", "m60")
+        assert agent.link.timeout == 1.0  # at least half

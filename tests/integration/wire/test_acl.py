@@ -1,29 +1,37 @@
-"""The Redis users: an agent remembers and recalls, a worker works, Flower looks, and Redis has denied nothing of it."""
+"""The Redis users: each process does its work under its own, Redis denies nothing of it, and all else is refused."""
 
 import asyncio
+import os
+import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 import redis
 
-from aftermind import Memory, Settings
+from aftermind import Memory, Settings, errors
 from aftermind.cli.redis_acl import apply_to
-from aftermind.wire import acl, queues
+from aftermind.wire import acl, queues, script
+from aftermind.wire.keys import Keys
 from tests.support.servers import Database
 from tests.support.valkey import Valkey, running_valkey
 from tests.support.waiting import wait_until
 from tests.support.workers import environment, workers
 
 PREFIX = "ours:"
-PASSWORDS = {name: f"secret of {name}".replace(" ", "-") for name in ("agent", "worker", "flower")}
+ROLES = ("agent", "web", "worker", "reconciler", "flower", "operator")
+PASSWORDS = {name: f"secret of {name}".replace(" ", "-") for name in (*ROLES, "agent-acme")}
 
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[Valkey]:
-    """A server of its own, with the three users and nobody else but its admin."""
+    """A server of its own, with our users and nobody else but its admin."""
     with running_valkey() as server:
-        asyncio.run(apply_to(server.url, {user: PASSWORDS[name] for name, user in acl.users(PREFIX).items()}))
+        made = [(user, PASSWORDS[name]) for name, user in acl.users(PREFIX).items()]
+        made.append((acl.users(PREFIX, namespace="acme")["agent"], PASSWORDS["agent-acme"]))
+        asyncio.run(apply_to(server.url, made, Keys(PREFIX)))
         yield server
 
 
@@ -40,60 +48,94 @@ def denied(server: Valkey) -> list[str]:
         return [f"{each['username']}: {each['reason']} {each['object']}" for each in admin.acl_log()]
 
 
+@pytest.mark.parametrize("name", ["agent", "agent-acme", "web"])
 async def test_each_does_its_work_and_nothing_of_it_is_denied(
-    guarded: Valkey, database: Database, tmp_path: Path
+    guarded: Valkey, database: Database, tmp_path: Path, name: str
 ) -> None:
-    settings = Settings(redis_prefix=PREFIX, state_dir=tmp_path, allow_owner=False, embedder="hash")  # type: ignore[call-arg]
-    env = environment(
-        database.relay_url,
-        url_of(guarded, "worker"),
-        AFTERMIND_REDIS_PREFIX=PREFIX,
-        AFTERMIND_ALLOW_OWNER="false",
-        AFTERMIND_EXTRACT_QUIET_SECONDS="0.2",
-        AFTERMIND_RECONCILE_SECONDS="0.5",
-    )
+    settings = Settings(
+        redis_prefix=PREFIX, namespace="acme", state_dir=tmp_path / "agent", allow_owner=False, embedder="hash"
+    )  # type: ignore[call-arg]
+    more = {
+        "AFTERMIND_REDIS_PREFIX": PREFIX,
+        "AFTERMIND_ALLOW_OWNER": "false",
+        "AFTERMIND_EXTRACT_QUIET_SECONDS": "0.2",
+        "AFTERMIND_RECONCILE_SECONDS": "0.5",
+        "AFTERMIND_HOUSEKEEPING_SECONDS": "0.5",
+        "AFTERMIND_STATE_DIR": str(tmp_path),
+    }
+    env = environment(database.relay_url, url_of(guarded, "worker"), **more)
+    rings = environment(database.relay_url, url_of(guarded, "reconciler"), **more)
     heard: list[object] = []
-    async with Memory(database.app_url, broker=url_of(guarded, "agent"), settings=settings) as memory:
-        with workers(env, tmp_path, on=",".join(queues.QUEUES)) as (worker,):
+    async with Memory(database.app_url, broker=url_of(guarded, name), settings=settings) as memory:
+        with workers(env, tmp_path, on=",".join(queues.QUEUES)) as (worker,), _reconciler(rings, tmp_path) as helper:
             following = asyncio.create_task(_follow(memory, heard))
             receipt = await memory.remember("I live in Oslo.", user_id="alice", session_id="s")
-            await receipt.stored(timeout=30)
+            try:
+                await receipt.stored(timeout=60)
+            except errors.ReceiptTimeout:
+                assert denied(guarded) == []
+                raise
             await receipt.extracted(timeout=30)
+            late = await memory.remember("I like tea.", user_id="alice", session_id="s", accept="postgres")
+            await late.stored(timeout=30)
             block = await memory.recall("Where do I live?", user_id="alice")
+            await memory.blocks.set("human", "Alice.", user_id="alice")
             await wait_until(lambda: bool(heard), description="the agent has heard of it")
-            flower = client_of(guarded, "flower")
-            length = flower.llen(f"{PREFIX}{queues.STORE}")
+            with client_of(guarded, "flower") as flower:
+                length = flower.llen(f"{PREFIX}{queues.STORE}")
             await memory.forget(user_id="alice")
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
-            flower.close()
             assert worker.is_running()
+            assert helper.is_running()
 
     assert "Oslo" in block.text
     assert length == 0
     assert denied(guarded) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "command"),
-    [
-        ("agent", ("KEYS", "*")),
-        ("agent", ("FLUSHALL",)),
-        ("agent", ("CONFIG", "GET", "*")),
-        ("agent", ("BRPOP", f"{PREFIX}{queues.STORE}", "0.01")),
-        ("agent", ("LRANGE", f"{PREFIX}{queues.STORE}", "0", "-1")),
-        ("agent", ("PUBLISH", f"{PREFIX}/0.celery.pidbox", "shutdown")),
-        ("agent", ("SET", f"{PREFIX}epoch", "mine")),
-        ("agent", ("GET", "somebody:elses")),
-        ("worker", ("FLUSHALL",)),
-        ("worker", ("KEYS", "*")),
-        ("worker", ("SHUTDOWN",)),
-        ("worker", ("GET", "somebody:elses")),
-        ("flower", ("LPUSH", f"{PREFIX}{queues.STORE}", "a task")),
-        ("flower", ("HGETALL", f"{PREFIX}turn:1")),
-        ("flower", ("GET", f"{PREFIX}question:1")),
-    ],
-)
+REFUSED = [
+    *(
+        (name, command)
+        for name in ("agent", "agent-acme", "web", "flower", "reconciler", "worker", "operator")
+        for command in (("FLUSHALL",), ("SHUTDOWN",), ("CONFIG", "SET", "appendonly", "no"), ("KEYS", "*"))
+    ),
+    ("agent", ("EVAL", "while true do end", "0")),
+    ("agent", ("SCRIPT", "LOAD", "return 1")),
+    ("agent", ("FUNCTION", "LOAD", "#!lua name=mine\nredis.register_function('mine', function() end)")),
+    ("agent", ("SCAN", "0")),
+    ("agent", ("ZRANGE", f"{PREFIX}index", "0", "-1")),
+    ("agent", ("ZRANGE", f"{PREFIX}rounds", "0", "-1")),
+    ("agent", ("ZRANGE", f"{PREFIX}rounds:acme", "0", "-1")),
+    ("agent", ("DEL", f"{PREFIX}index")),
+    ("agent", ("DEL", f"{PREFIX}audit")),
+    ("agent", ("HDEL", f"{PREFIX}audit", "default/1")),
+    ("agent", ("HSET", f"{PREFIX}audit", "default/1", "00")),
+    ("agent", ("BRPOP", f"{PREFIX}{queues.STORE}", "0.01")),
+    ("agent", ("LRANGE", f"{PREFIX}{queues.STORE}", "0", "-1")),
+    ("agent", ("PUBLISH", f"{PREFIX}events:acme/alice", "{}")),
+    ("agent", ("PUBLISH", f"{PREFIX}/0.celery.pidbox", "shutdown")),
+    ("agent", ("SET", f"{PREFIX}epoch", "mine")),
+    ("agent", ("GET", "somebody:elses")),
+    ("agent-acme", ("ZREVRANGE", f"{PREFIX}pending:other/alice", "0", "-1")),
+    ("agent-acme", ("SET", f"{PREFIX}watermark:other/alice", "1/1/1")),
+    ("agent-acme", ("SUBSCRIBE", f"{PREFIX}events:other/alice")),
+    ("web", ("EVAL", "return 1", "0")),
+    ("web", ("HDEL", f"{PREFIX}audit", "default/1")),
+    ("worker", ("EVAL", "while true do end", "0")),
+    ("worker", ("GET", "somebody:elses")),
+    ("reconciler", ("BRPOP", f"{PREFIX}{queues.STORE}", "0.01")),
+    ("reconciler", ("EVAL", "return 1", "0")),
+    ("flower", ("LPUSH", f"{PREFIX}{queues.STORE}", "a task")),
+    ("flower", ("HGETALL", f"{PREFIX}turn:1")),
+    ("flower", ("GET", f"{PREFIX}question:1")),
+    ("flower", ("EVAL", "while true do end", "0")),
+    ("operator", ("ACL", "SETUSER", "mallory", "on")),
+    ("operator", ("GET", "somebody:elses")),
+]
+
+
+@pytest.mark.parametrize(("name", "command"), REFUSED)
 def test_what_is_not_its_work_is_refused(guarded: Valkey, name: str, command: tuple[str, ...]) -> None:
     with client_of(guarded, name) as client, pytest.raises(redis.exceptions.NoPermissionError):
         client.execute_command(*command)  # type: ignore[no-untyped-call]
@@ -101,6 +143,34 @@ def test_what_is_not_its_work_is_refused(guarded: Valkey, name: str, command: tu
         admin.acl_log_reset()
 
 
+def test_a_function_grants_nothing_that_its_caller_may_not_do(guarded: Valkey) -> None:
+    """Were it otherwise, an agent could take turns from workers by the function that claims them."""
+    claim = script.library(Keys(PREFIX)).function("claim")
+    with client_of(guarded, "agent") as client, pytest.raises(redis.exceptions.ResponseError, match=r"(?i)acl|perm"):
+        client.execute_command("FCALL", claim, 0, "t", "w", 1, 1, 1, 1, 0)  # type: ignore[no-untyped-call]
+    with guarded.client() as admin:
+        admin.acl_log_reset()
+
+
 async def _follow(memory: Memory, heard: list[object]) -> None:
     async for event in memory.events(user_id="alice"):
         heard.append(event)  # noqa: PERF401  # one by one: there is no end
+
+
+class _reconciler:  # used as a function
+    """A reconciler process for the block."""
+
+    def __init__(self, env: dict[str, str], folder: Path) -> None:
+        self._env, self._log = {**os.environ, **env}, folder / "reconciler.log"
+
+    def __enter__(self) -> psutil.Process:
+        with self._log.open("wb") as out:
+            argv = [sys.executable, "-m", "aftermind_workers.reconciler"]
+            self._process = psutil.Popen(argv, env=self._env, stdout=out, stderr=out)
+        return self._process
+
+    def __exit__(self, *_: object) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        _, alive = psutil.wait_procs([self._process], timeout=30)
+        for each in alive:
+            each.kill()

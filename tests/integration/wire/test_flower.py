@@ -41,8 +41,12 @@ async def test_flower_shows_the_workers_under_its_own_user(
     port = ports.choose(1)[0]
     env = environment(database.relay_url, url_of(guarded, "worker"), AFTERMIND_REDIS_PREFIX=PREFIX)
     looking = environment(database.relay_url, url_of(guarded, "flower"), AFTERMIND_REDIS_PREFIX=PREFIX)
+    looking |= {"AFTERMIND_STATE_DIR": str(tmp_path)}
     looking |= {"FLOWER_ADDRESS": "127.0.0.1", "FLOWER_PORT": str(port), "FLOWER_BASIC_AUTH": "me:secret"}
     with workers(env, tmp_path), (tmp_path / "flower.log").open("wb") as log:
+        with guarded.client() as admin:  # workers load the scripts that Flower may only run
+            bound = f"{PREFIX}_kombu.binding.celery.pidbox"
+            await wait_until(lambda: bool(admin.exists(bound)), timeout=60, description="the worker is connected")
         flower = await asyncio.create_subprocess_exec(*worker.flower_argv(), env=looking, stdout=log, stderr=log)
         try:
 

@@ -73,12 +73,14 @@ def test_nothing_is_told_and_nothing_done_without_the_password_nor_done_with_it(
 ) -> None:
     env = environment(database.url, redis_url, AFTERMIND_STATE_DIR=str(tmp_path), **BRISK)
     with flower(env, tmp_path) as client, httpx.Client(base_url=client.base_url, trust_env=False) as stranger:
-        reading = ("/", "/workers", "/tasks", "/broker", "/api/workers", "/api/tasks", "/api/queues/length")
+        reading = ("/", "/workers", "/tasks", "/broker", "/api/workers", "/api/tasks", "/metrics", "/healthcheck")
         acting = ("/api/task/send-task/aftermind.run", "/api/worker/shutdown/x", "/api/task/revoke/x")
         assert {path: stranger.get(path).status_code for path in reading} == dict.fromkeys(reading, 401)
         assert {path: stranger.post(path).status_code for path in acting} == dict.fromkeys(acting, 401)
         assert {path: client.post(path).status_code for path in acting} == dict.fromkeys(acting, 403)
         assert {path: client.get(path).status_code for path in reading} == dict.fromkeys(reading, 200)
+    for path in _files(tmp_path):
+        assert path.name.endswith(".log") or path.stat().st_mode & 0o077 == 0, f"others may read {path}"
 
 
 @pytest.mark.parametrize("login", ["", "operator", "operator:", ":password", "a:b,c"])

@@ -137,6 +137,33 @@ def test_a_file_that_cannot_be_read_is_one_bad_line(tmp_path: Path) -> None:
     assert [type(each) for each in read(tmp_path / "nothing.jsonl")] == [BadLine]
 
 
+def test_a_damaged_byte_costs_its_line_and_not_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "chat.jsonl"
+    line = json.dumps(CHAT).encode()
+    path.write_bytes(b"\n".join([line, line.replace(b"Hello", b"H\xffllo"), line]))
+
+    found = list(read(path))
+
+    (bad,) = [each for each in found if isinstance(each, BadLine)]
+    assert (bad.place.line, len(found)) == (2, 5)
+
+
+def test_a_malformed_turn_of_a_locomo_file_costs_that_turn_alone(tmp_path: Path) -> None:
+    turns = [{"id": f"t{i}", "speaker": "Ann", "text": f"I have {i} cats."} for i in range(3)]
+    session = {"n": 1, "at": "1:56 pm on 8 May, 2023", "turns": [turns[0], {"id": "t1"}, turns[2]]}
+    undated = {"n": 2, "at": "some day", "turns": turns}
+    path = _file(tmp_path, {"id": "c1", "sessions": [session, undated, {**session, "n": 3}]}, name="locomo.json")
+
+    found = list(read(path))
+
+    assert [each.session_id for each in found if isinstance(each, FileTurn)] == ["session-1"] * 2 + ["session-3"] * 2
+    assert [str(each.place).removeprefix(f"{path} ") for each in found if isinstance(each, BadLine)] == [
+        "c1, session 1, turn 2",
+        "c1, session 2",
+        "c1, session 3, turn 2",
+    ]
+
+
 def test_empty_lines_and_a_byte_order_mark_are_no_lines(tmp_path: Path) -> None:
     path = tmp_path / "chat.jsonl"
     path.write_text("\ufeff" + json.dumps(CHAT) + "\n\n\n", encoding="utf-8")

@@ -1,7 +1,7 @@
 """The search of an owner who has much: the best hits by words and by vector, with what stands around them."""
 
 from aftermind.db.tenancy import entering
-from aftermind.stores.postgres.frames import COLUMNS, FITS, OWNED, VECTOR, scored, words
+from aftermind.stores.postgres.frames import COLUMNS, FITS, OWNED, UNSTORED, VECTOR, scored, words
 from aftermind.stores.postgres.positional import Positional
 from aftermind.stores.postgres.told import FOUND, told
 from aftermind.stores.searching import CONTEXT
@@ -113,7 +113,8 @@ def _find(*, filtered: bool) -> Positional:
             SELECT session_id, position FROM hits
             UNION SELECT tail, (SELECT max(e.position) FROM aftermind.episodes e
                                 WHERE {OWNED} AND e.session_id IS NOT DISTINCT FROM tail)
-            FROM unnest(CAST(:tails AS text[])) AS tail
+            FROM (SELECT unnest(CAST(:tails AS text[])) AS tail
+                  UNION SELECT session_id FROM (SELECT waiting.session_id {UNSTORED}) AS of_waiting) AS tails
         ), spans AS MATERIALIZED (
             SELECT session_id, unnest(range_agg(int8range(
                 {_neighbour("spot", before=True)}, {_neighbour("spot", before=False)}, '[]'))) AS places
@@ -123,7 +124,8 @@ def _find(*, filtered: bool) -> Positional:
         ), {words("around")}, {told(filtered=filtered)}
         SELECT {COLUMNS}, array_agg(id IN (SELECT id FROM hits)) AS hit,
                (SELECT episodes FROM sized) AS episodes,
-               (SELECT array_agg(df ORDER BY place) FROM asked) AS frequencies, {FOUND} AS told
+               (SELECT array_agg(df ORDER BY place) FROM asked) AS frequencies, {FOUND} AS told,
+               ARRAY(SELECT waiting.raw {UNSTORED}) AS unstored
         FROM around
         """)
     )

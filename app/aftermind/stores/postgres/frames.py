@@ -23,6 +23,14 @@ FITS = """
         AND (CAST(:known_at AS timestamptz) IS NULL OR e.remembered_at <= :known_at)
     )"""
 OWNED = "e.namespace = :namespace AND e.user_id = :user"
+# Turns that the ledger has accepted and no store job has committed, the newest first; index `jobs_unstored`. Of the
+# statement's own snapshot, so that a turn that is stored meanwhile is in neither place twice, and never in none.
+UNSTORED = """
+    FROM aftermind.jobs AS waiting
+    WHERE waiting.namespace = :namespace AND waiting.user_id = :user AND waiting.raw IS NOT NULL
+      AND waiting.kind = 'store' AND waiting.state IN ('queued', 'running', 'retrying')
+    ORDER BY waiting.created_at DESC LIMIT CAST(:unstored AS bigint)
+"""
 VECTOR = "CAST(:vector AS halfvec)"
 
 SHARED = ("ids", "sessions", "positions", "names")  # of COLUMNS, with what is shown of an episode

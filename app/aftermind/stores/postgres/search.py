@@ -127,6 +127,7 @@ class PostgresSearch:
             frame=frame_of(row, keys, ways),
             frequencies=frequencies,
             facts=hits_of(row["told"], terms=len(keys) // ways),
+            unstored=row["unstored"] or (),
             held=Held(row, search.along) if search.along is not None and row.get("held") else None,
         )
 
@@ -180,6 +181,7 @@ def _parameters(owner: Scope, search: Search, keys: Sequence[int]) -> dict[str, 
         "tails": list(search.tails),
         "facts": search.facts,
         "along": search.along is not None,
+        "unstored": search.unstored,
     }
     wanted = search.wanted
     if wanted.is_open and search.known_at is None:

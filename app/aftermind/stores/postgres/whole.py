@@ -10,7 +10,7 @@ import asyncpg
 
 from aftermind.db.tenancy import entering
 from aftermind.stores.postgres.briefing import BELIEVED, in_columns, parts, read
-from aftermind.stores.postgres.frames import COLUMNS, FITS, OWNED, SHARED, scored, words
+from aftermind.stores.postgres.frames import COLUMNS, FITS, OWNED, SHARED, UNSTORED, scored, words
 from aftermind.stores.postgres.positional import Positional
 from aftermind.stores.postgres.told import FOUND, told
 from aftermind.stores.searching import Briefing, Wanted, worth_showing
@@ -48,6 +48,7 @@ def _whole(*, filtered: bool) -> Positional:
         )
         SELECT scored.*, sized.held, sized.episodes, CAST(NULL AS boolean[]) AS hit,
                (SELECT array_agg(df ORDER BY place) FROM asked) AS frequencies, {FOUND} AS told,
+               ARRAY(SELECT waiting.raw {UNSTORED}) AS unstored,
                {parts("true", only="held")}
         FROM sized, scored
         """)

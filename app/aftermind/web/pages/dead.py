@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, Form, HTTPException, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from aftermind import errors
+from aftermind.ledger.overrides import editable
 from aftermind.types import JobId, JobKind
 from aftermind.types.audit import Action
 from aftermind.types.replay import JobFilter, ReplayMode
@@ -114,6 +115,7 @@ async def letter(request: Request, viewer: Seen, id: UUID) -> HTMLResponse:
         raw=raw and raw[:RAW],
         raw_is_cut=raw is not None and len(raw) > RAW,
         modes=list(ReplayMode),
+        editable=editable(found.job),
     )
 
 

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Form, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from aftermind import errors
+from aftermind.ledger.overrides import refuse_instructions
 from aftermind.ledger.replays import CONCURRENCY, RATE, NewPlan
 from aftermind.types import JobKind, Json
 from aftermind.types.replay import ItemState, PlanId, ReplayMode, ReplayPlan
@@ -36,7 +37,7 @@ async def plan(
         reason=reason,
         actor=viewer.actor,
         mode=mode,
-        overrides=_overrides(payload) if mode is ReplayMode.EDITED else {},
+        overrides=_edits(payload) if mode is ReplayMode.EDITED else {},
         rate=rate,
         concurrency=concurrency,
     )
@@ -121,6 +122,12 @@ async def _plan(viewer: Viewer, plan_id: str) -> ReplayPlan:
     if found is None:
         raise HTTPException(404, f"There is no replay plan {plan_id}.")
     return found
+
+
+def _edits(told: str) -> dict[str, Json]:
+    values = _overrides(told)
+    refuse_instructions(values)
+    return values
 
 
 def _overrides(told: str) -> dict[str, Json]:

@@ -74,6 +74,9 @@ class Now:
         yield GaugeMetricFamily(
             "aftermind_spool_bytes", "Turns on the disk of the service's host.", waiting.spooled_bytes
         )
+        yield GaugeMetricFamily(
+            "aftermind_spool_damaged", "Damaged places of that spool, kept as .damaged files.", waiting.spool_damaged
+        )
         bells = GaugeMetricFamily("aftermind_waiting_bells", "Bells that no worker has taken.", labels=["queue"])
         for queue, count in waiting.bells.items():
             bells.add_metric([queue], count)

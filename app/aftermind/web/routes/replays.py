@@ -5,10 +5,11 @@ from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import APIRouter, Path, Query
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from aftermind import errors
-from aftermind.ledger.replays import CONCURRENCY, MAX_FAILURE_SHARE, MAX_RATE, RATE, NewPlan
+from aftermind.ledger.overrides import refuse_instructions
+from aftermind.ledger.replays import CONCURRENCY, MAX_FAILURE_SHARE, MAX_RATE, RATE, SHADOWS, NewPlan
 from aftermind.memory import Memory
 from aftermind.types.replay import MAX_REASON, ItemState, PlanId, PlanState, ReplayMode, ReplayPlan
 from aftermind.web import shapes
@@ -22,7 +23,11 @@ PlanPath = Annotated[str, Path(min_length=1, max_length=200)]
 
 
 class PlanIn(shapes.Shape):
-    """What to bring back, how fast, by whom and why. `overrides` replace parts of the payload, with mode `edited`."""
+    """What to bring back, how fast, by whom and why.
+
+    `overrides`: `model` or `extractor` of extractions, among those that the operator allows. With mode `edited` also
+    `messages` of one store job, or fewer `episodes` of one embed job. A turn's messages are checked as new ones are.
+    """
 
     filter: FilterIn
     name: str = Field(min_length=1, max_length=200)
@@ -75,6 +80,22 @@ class ItemOut(shapes.Shape):
     updated_at: datetime
 
 
+class ShadowOut(shapes.Shape):
+    """What one item would change, found by running it without writing."""
+
+    job_id: UUID
+    state: str
+    added: list[str]
+    superseded: list[str]
+    error: str | None
+
+
+class ShadowsOut(BaseModel):
+    """How many items run without writing."""
+
+    running: int
+
+
 class EstimateOut(shapes.Shape):
     """What a plan would do, before it does anything."""
 
@@ -94,6 +115,7 @@ class EstimateOut(shapes.Shape):
 @router.post("", status_code=201, summary="Freeze what fits into a plan")
 async def make(new: PlanIn, memory: Remembering, who: Operator) -> PlanOut:
     """A draft: nothing is put in before it is started. 422 where nothing fits."""
+    refuse_instructions(new.overrides or {})
     plan = await memory.replays.plan(
         new.filter.of(who),
         NewPlan(
@@ -128,6 +150,23 @@ async def estimate(plan_id: PlanPath, memory: Remembering, who: Operator) -> Est
     """Counts, times, cost and conflicts. Changes nothing."""
     plan = await _own(memory, plan_id, who)
     return EstimateOut.model_validate(await memory.replays.estimate(plan.id))
+
+
+@router.post("/{plan_id}/shadows", status_code=202, summary="Run a sample without writing")
+async def shadow(
+    plan_id: PlanPath, memory: Remembering, who: Operator, sample: Annotated[int, Query(ge=1, le=1_000)] = SHADOWS
+) -> ShadowsOut:
+    """A dry run of extractions by workers, which costs their model calls. Other kinds have nothing to show."""
+    plan = await _own(memory, plan_id, who)
+    return ShadowsOut(running=len(await memory.replays.shadow(plan.id, sample=sample)))
+
+
+@router.get("/{plan_id}/shadows", summary="What the sample would change")
+async def shadows(plan_id: PlanPath, memory: Remembering, who: Operator) -> list[ShadowOut]:
+    """Facts that would be added and superseded, as far as it has come. It shows what users said."""
+    plan = await _own(memory, plan_id, who)
+    await memory.replays.looked(plan.id)
+    return [ShadowOut.model_validate(each) for each in await memory.replays.shadows(plan.id)]
 
 
 @router.get("/{plan_id}/items", summary="Items of a plan, in their order")

@@ -3,8 +3,7 @@
 --       7 turns that the caller has already, to which these are added,
 --       8 '1': turns larger than LARGE_TURN_BYTES may be taken, each alone; '0': they are passed over,
 --       9... most turns that lost 1, 2... leases; 0: none, and nothing behind such a one
--- Returns a list of {job, owner, payload, base, attempts (this one too), lost, ms of acceptance, poison (1 or 0),
--- generation ('': accepted before anybody told; nil: by a former release), where the counting of its session began}.
+-- Returns a list of {job, owner, payload, base, attempts (this one too), lost, ms of acceptance, poison (1 or 0)}.
 -- Turns that lost a lease come with others that lost as many; one with too many comes alone, flagged, to be buried.
 --
 -- A round is virtual time: a turn costs its namespace and its owner one round for every TURN_COST_BYTES begun. What a
@@ -17,8 +16,19 @@ local now = now_ms()
 expire_leases(now, 1000)
 redis.call('ZREMRANGEBYSCORE', FINISHED, '-inf', redis.call('HGET', SERVED, '') or 0)
 
+-- The size of an entry that has what accept writes, else nil. A key that was written by hand must not stop the turns
+-- of others. Without the payload, which may be large: one that is missing becomes a dead letter.
+local function size_of(job, owner)
+  local turn = redis.pcall('HMGET', TURN .. job, 'owner', 'base', 'at', 'size', 'lost', 'attempts')
+  if turn.err or turn[1] ~= owner then return nil end
+  for i = 2, 4 do
+    if not tonumber(turn[i] or '') then return nil end
+  end
+  return tonumber(turn[5] or 0) and tonumber(turn[6] or 0) and turn[4]
+end
+
 -- The next turn, or nil: {namespace, its round, owner, its round, job}. Passes over large turns that may not be taken,
--- MAX_PASSED_OVER of them at most. Rows without a turn (a key that was deleted by hand) are removed.
+-- MAX_PASSED_OVER of them at most. Rows without a whole entry are removed.
 local MAX_PASSED_OVER = 64
 
 local function next_turn()
@@ -28,13 +38,15 @@ local function next_turn()
     if not namespace[1] then return nil end
     local owner = redis.call('ZRANGE', ROUNDS_OF .. namespace[1], at_owner, at_owner, 'WITHSCORES')
     local job = owner[1] and redis.call('ZRANGE', READY .. owner[1], 0, 0)[1]
-    local size = job and redis.call('HGET', TURN .. job, 'size')
+    local size = job and size_of(job, owner[1])
     if not owner[1] then
       if at_owner == 0 then redis.call('ZREM', ROUNDS, namespace[1]) else at_namespace = at_namespace + 1 end
       at_owner = 0
     elseif not job then
       leave_rounds(owner[1])
     elseif not size then
+      redis.call('DEL', TURN .. job)
+      redis.call('ZREM', LEASED, job)
       redis.call('ZREM', READY .. owner[1], job)
       redis.call('ZREM', PENDING .. owner[1], job)
       redis.call('ZREM', INDEX, job)
@@ -67,8 +79,9 @@ while #claimed < most_turns do
   local following = next_turn()
   if not following then break end
   local job = following[5]
-  local turn = redis.call('HMGET', TURN .. job, 'payload', 'base', 'lost', 'at', 'generation', 'from')
+  local turn = redis.call('HMGET', TURN .. job, 'payload', 'base', 'lost', 'at')
   local lost = tonumber(turn[3] or 0)
+  turn[1] = turn[1] or ''
   local size = #turn[1]
   local most_such = lost > 0 and tonumber(ARGV[8 + lost] or 1) or most_turns
   if (already > 0 and lost > 0) or (kind and lost ~= kind) or most_such == 0 then break end
@@ -80,7 +93,7 @@ while #claimed < most_turns do
   redis.call('ZADD', LEASED, whole(now + lease), job)
   bytes = bytes + size
   claimed[#claimed + 1] =
-    {job, following[3], turn[1], turn[2], attempts, lost, turn[4], lost >= most_lost and 1 or 0, resolved(turn[5]), turn[6]}
+    {job, following[3], turn[1], turn[2], attempts, lost, turn[4], lost >= most_lost and 1 or 0}
   kind = lost
   if #claimed >= most_such or size > LARGE_TURN_BYTES then break end
 end

@@ -1,4 +1,7 @@
-"""What a model was shown is recorded by batch, and an episode says what its turn was kept for."""
+"""What a model was shown is recorded by batch, and an episode says what its turn was kept for.
+
+A dead turn can be replayed with other messages, which lie beside its own until then.
+"""
 
 from alembic import op
 
@@ -9,6 +12,7 @@ depends_on = None
 
 STATEMENTS = (
     "ALTER TABLE aftermind.episodes ADD COLUMN keep text[]",
+    "ALTER TABLE aftermind.jobs ADD COLUMN edited bytea",
     """
     CREATE TABLE aftermind.batches (
         namespace text COLLATE "C" NOT NULL,

@@ -1,0 +1,105 @@
+"""`aftermind secrets`: every password, key, URL and Redis user of a deployment, as files for Compose or Kubernetes.
+
+A process gets only the files of its role. Those that are there stay, so running it again adds what a release needs
+newly and writes the Redis users of this release.
+"""
+
+import base64
+import json
+import os
+import secrets as random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from aftermind import errors, private_files
+from aftermind.cli import console
+from aftermind.cli.console import out
+from aftermind.wire import acl
+
+DATABASE = "aftermind"
+ROLES = ("superuser", "migrator", "agent", "worker", "replicator")  # of Postgres
+READABLE = 0o444  # containers read them as other users; the folder keeps this host's other users out
+REDIS_USERS = "redis_users.acl"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(secrets)
+
+
+def secrets(
+    folder: Annotated[Path, typer.Argument(help="Folder to write; made with mode 0700.")] = Path("secrets"),
+    *,
+    postgres: Annotated[str, typer.Option(help="Host and port of the primary.")] = "postgres:5432",
+    replica: Annotated[list[str] | None, typer.Option(help="Host and port of a replica; repeat for more.")] = None,
+    redis: Annotated[str, typer.Option(help="Host and port of Redis.")] = "redis:6379",
+) -> None:
+    """Write the passwords, keys, URLs and Redis users of a deployment. Files that exist stay as they are."""
+    replicas = ["postgres-replica:5432"] if replica is None else replica
+    prefix = console.settings().redis_prefix
+    try:
+        private_files.make_folder(folder)
+        made = _write(folder, postgres, replicas, redis, prefix)
+    except OSError as exc:
+        raise errors.InvalidSettings("folder", str(folder), f"it cannot be written: {exc.strerror}.") from exc
+    out.print(f"{made} files are new in {folder}. Keep a copy of audit_key, encryption_key and webhook_key elsewhere.")
+
+
+def _write(folder: Path, postgres: str, replicas: list[str], redis: str, prefix: str) -> int:
+    files = _Files(folder)
+    passwords = {role: files.add(f"postgres_{role}_password", _password) for role in ROLES}
+    for role in ("migrator", "agent", "worker"):
+        url = f"postgresql://aftermind_{role}_login:{passwords[role]}@{{}}/{DATABASE}"
+        files.add(f"{role}_database_url", lambda url=url: url.format(postgres))  # type: ignore[misc]
+        every = json.dumps([url.format(host) for host in replicas])
+        files.add(f"{role}_replica_urls", lambda every=every: every)  # type: ignore[misc]
+    users = acl.users(prefix)
+    words = {role: files.add(f"redis_{role}_password", _password) for role in users}
+    for role, user in users.items():
+        url = f"redis://{user.name}:{words[role]}@{redis}/0"
+        files.add(f"{role}_redis_url", lambda url=url: url)  # type: ignore[misc]
+    files.replace(REDIS_USERS, _acl_file(users, words))
+    files.add("audit_key", lambda: random.token_hex(32))
+    files.add("encryption_key", lambda: random.token_hex(32))
+    files.add("webhook_key", lambda: base64.urlsafe_b64encode(random.token_bytes(32)).decode())
+    files.add("flower_login", lambda: f"aftermind:{_password()}")
+    files.add("grafana_password", _password)
+    return files.made
+
+
+def _acl_file(users: Mapping[str, acl.RedisUser], words: Mapping[str, str]) -> str:
+    # Without a login a connection may ask whether Redis lives: for health checks.
+    lines = ["user default on nopass resetchannels -@all +ping"]
+    return "\n".join([*lines, *(user.line(words[role]) for role, user in users.items())]) + "\n"
+
+
+class _Files:
+    """Files of one folder, owned as it is: in a container root writes for the user of the host."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self.made = folder, 0
+        self._owner = folder.stat()
+
+    def add(self, name: str, make: Callable[[], str]) -> str:
+        """The text of a file, which is written where it is missing."""
+        path = self._folder / name
+        if private_files.create(path, make().encode(), mode=READABLE):
+            self._give(path)
+            self.made += 1
+        return private_files.read(path).decode().strip()
+
+    def replace(self, name: str, text: str) -> None:
+        """Write a file, whatever it held."""
+        private_files.write(self._folder / name, text.encode(), mode=READABLE)
+        self._give(self._folder / name)
+
+    def _give(self, path: Path) -> None:
+        if os.geteuid() == 0:
+            os.chown(path, self._owner.st_uid, self._owner.st_gid, follow_symlinks=False)
+
+
+def _password() -> str:
+    return random.token_hex(24)  # no URL and no SQL has to quote it

@@ -1,0 +1,105 @@
+"""Redis answers READONLY, OOM, LOADING, MASTERDOWN or NOPERM for a while: workers wait, go on, and lose nothing."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+import redis
+
+from aftermind import Memory, Settings
+from aftermind.wire import queues
+from tests.support.servers import Database
+from tests.support.valkey import Valkey
+from tests.support.waiting import wait_until
+from tests.support.workers import environment, workers
+
+pytestmark = pytest.mark.asyncio
+TURNS = 20  # in each outage
+FILLER_BYTES = 200_000_000  # of the append-only file that a restart loads
+
+
+def readonly(server: Valkey, admin: redis.Redis) -> Callable[[], None]:
+    admin.execute_command("REPLICAOF", "127.0.0.1", "1")
+    return lambda: admin.execute_command("REPLICAOF", "NO", "ONE")
+
+
+def master_down(server: Valkey, admin: redis.Redis) -> Callable[[], None]:
+    admin.config_set("replica-serve-stale-data", "no")
+    admin.execute_command("REPLICAOF", "127.0.0.1", "1")
+    return lambda: admin.execute_command("REPLICAOF", "NO", "ONE")
+
+
+def full(server: Valkey, admin: redis.Redis) -> Callable[[], None]:
+    admin.config_set("maxmemory-policy", "noeviction")
+    admin.config_set("maxmemory", 1)
+    return lambda: admin.config_set("maxmemory", 0)
+
+
+def no_rights(server: Valkey, admin: redis.Redis) -> Callable[[], None]:
+    commands = ("brpop", "lpush", "publish", "evalsha", "eval", "subscribe", "psubscribe", "sadd", "llen")
+    admin.execute_command("ACL", "SETUSER", "default", *(f"-{each}" for each in commands))
+    return lambda: admin.execute_command("ACL", "SETUSER", "default", "+@all")
+
+
+def loading(server: Valkey, admin: redis.Redis) -> Callable[[], None]:
+    pipe = admin.pipeline(transaction=False)
+    for i in range(FILLER_BYTES // 1_000):
+        pipe.set(f"filler:{i}", "x" * 1_000)
+        if i % 5_000 == 4_999:
+            pipe.execute()
+    pipe.execute()
+    server.kill()
+    server.start(wait=False)  # LOADING until the file is read
+
+    return server.wait_until_answers
+
+
+def no_login(server: Valkey, admin: redis.Redis) -> Callable[[], None]:
+    admin.execute_command("ACL", "SETUSER", "default", "resetpass", ">another")
+    admin.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    return lambda: admin.execute_command("ACL", "SETUSER", "default", "resetpass", f">{server.password}")
+
+
+OUTAGES = {each.__name__: each for each in (readonly, master_down, full, no_rights, no_login, loading)}
+
+
+@pytest.mark.parametrize("how", OUTAGES)
+async def test_workers_outlive_what_redis_refuses_and_lose_nothing(
+    valkey: Valkey, database: Database, tmp_path: Path, how: str
+) -> None:
+    env = environment(
+        database.url,
+        valkey.url,
+        AFTERMIND_RECONCILE_SECONDS="0.5",
+        AFTERMIND_EXTRACT_QUIET_SECONDS="0.2",
+        AFTERMIND_METRICS_PORT="0",
+    )
+    settings = Settings(state_dir=tmp_path, embedder="hash")  # type: ignore[call-arg]
+    async with Memory(database.url, broker=valkey.url, settings=settings) as memory:
+        with workers(env, tmp_path, count=2, on=",".join(queues.QUEUES)) as processes, valkey.client() as admin:
+            await (await memory.remember("I live in Oslo.", user_id="ann", session_id="s")).stored(timeout=60)
+            end = OUTAGES[how](valkey, admin)
+            texts = [f"turn {number}" for number in range(TURNS)]
+            receipts = [await memory.remember(text, user_id="ann", session_id="s") for text in texts]
+            await _refused_for_a_while(processes, tmp_path)
+            end()
+
+            for receipt in receipts:
+                await receipt.stored(timeout=90)
+            assert [each.is_running() and each.status() != "zombie" for each in processes] == [True, True]
+        stored = [each.content for each in await memory.history(user_id="ann", session_id="s", limit=100)]
+    assert stored == ["I live in Oslo.", *texts]
+
+
+async def _refused_for_a_while(processes: Sequence[psutil.Process], folder: Path) -> None:
+    """Until a worker has met the refusal several times, or has ended (which the test then finds)."""
+
+    def met() -> bool:
+        logs = "".join(path.read_text(errors="replace") for path in folder.glob("worker-*.log"))
+        ended = any(not each.is_running() or each.status() == "zombie" for each in processes)
+        return ended or logs.count("\n") >= 6
+
+    with suppress(AssertionError):  # some refusals are met by the agent alone
+        await wait_until(met, timeout=8, description="the workers have met the refusal")

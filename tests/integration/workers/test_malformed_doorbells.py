@@ -1,0 +1,264 @@
+"""Messages that are no doorbells: dropped and counted before Celery parses them; no worker ends or puts them back."""
+
+import json
+import re
+import urllib.request
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any  # JSON
+from uuid import uuid4
+
+import pytest
+import redis
+from kombu.connection import Connection
+
+from aftermind import Memory, Settings
+from aftermind.outbox.doorbell import Doorbell
+from aftermind.stack.ports import choose
+from aftermind.types import JobId
+from aftermind.wire import queues
+from aftermind.wire.keys import Keys
+from tests.integration.wire.test_acl import PREFIX, client_of, guarded, url_of
+from tests.support.rabbitmq import running_rabbitmq
+from tests.support.servers import Database
+from tests.support.valkey import Valkey
+from tests.support.waiting import wait_until
+from tests.support.workers import environment, workers
+
+__all__ = ["guarded"]  # the fixture: a server with the three least-privileged users
+QUEUE = Keys(PREFIX).queue(queues.STORE)
+
+
+def doorbell() -> dict[str, Any]:
+    rendered: dict[str, Any] = json.loads(Doorbell("redis://").message(JobId(uuid4()), queues.STORE))
+    return rendered
+
+
+def with_headers(**changed: object) -> bytes:
+    bell = doorbell()
+    return json.dumps({**bell, "headers": {**bell["headers"], **changed}}).encode()
+
+
+def without_header(name: str) -> bytes:
+    bell = doorbell()
+    del bell["headers"][name]
+    return json.dumps(bell).encode()
+
+
+def with_properties(**changed: object) -> bytes:
+    bell = doorbell()
+    return json.dumps({**bell, "properties": {**bell["properties"], **changed}}).encode()
+
+
+def with_part(name: str, value: object) -> bytes:
+    return json.dumps({**doorbell(), name: value}).encode()
+
+
+def with_body(body: object) -> bytes:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return with_part("body", b64encode(data).decode())
+
+
+def with_options(**changed: object) -> bytes:
+    args, kwargs, options = json.loads(b64decode(doorbell()["body"]))
+    return with_body([args, kwargs, {**options, **changed}])
+
+
+SIGNATURE = {"task": "aftermind.run", "args": [str(uuid4())], "kwargs": {}, "options": {}, "subtask_type": None}
+MALFORMED: Mapping[str, bytes] = {
+    "a number": b"5",
+    "nothing": b"",
+    "no JSON": b"\x80\x04\x95garbage",
+    "not UTF-8": b'{"body": "\xff\xfe"}',
+    "null": b"null",
+    "a list": b"[1, 2]",
+    "an empty object": b"{}",
+    "deep nesting": b"[" * 100_000,
+    "deep nesting in an object": b'{"properties":' * 400 + b"1" + b"}" * 400,
+    "a huge text": json.dumps({"body": "x" * 8_000_000}).encode(),
+    "headers that are a list": with_part("headers", []),
+    "no headers": json.dumps({k: v for k, v in doorbell().items() if k != "headers"}).encode(),
+    "properties that are null": with_part("properties", None),
+    "no delivery tag": with_properties(delivery_tag=None),
+    "an unknown encoding of the body": with_properties(body_encoding="rot13"),
+    "another queue": with_properties(delivery_info={"exchange": "", "routing_key": queues.EXTRACT}),
+    "a queue that does not exist": with_properties(delivery_info={"exchange": "", "routing_key": "x"}),
+    "no delivery info": with_properties(delivery_info=7),
+    "reply_to": with_properties(reply_to="victim"),
+    "a number as body": with_body(5),
+    "a body that is a number, not encoded": with_part("body", 5),
+    "a body of the first protocol": with_body({"task": "aftermind.run", "id": "x", "args": [], "kwargs": {}}),
+    "a body without an id": with_body([[], {}, {}]),
+    "a body with two ids": with_body([[str(uuid4()), str(uuid4())], {}, {}]),
+    "keyword arguments": with_body([[str(uuid4())], {"job": "x"}, {}]),
+    "a huge body": with_body([["x" * 2_000], {}, {}]),
+    "deep nesting in the body": with_body(b"[" * 400 + b"]" * 400),
+    "another content type": with_part("content-type", "application/x-python-serialize"),
+    "yaml": with_part("content-type", "application/x-yaml"),
+    "an unknown content encoding": with_part("content-encoding", "utf-99"),
+    "another task": with_headers(task="aftermind.bad"),
+    "Celery's own task": with_headers(task="celery.chord_unlock"),
+    "a task that is a list": with_headers(task=["aftermind.run"]),
+    "no task": without_header("task"),
+    "no id": without_header("id"),
+    "an id that is a number": with_headers(id=5),
+    "an id that is no id": with_headers(id="x" * 100),
+    "eta": with_headers(eta="2099-01-01T00:00:00+00:00"),
+    "eta that is no time": with_headers(eta="tomorrow"),
+    "expires": with_headers(expires="2001-01-01T00:00:00+00:00"),
+    "expires that is no time": with_headers(expires={"a": 1}),
+    "time limits": with_headers(timelimit=[1, 1]),
+    "time limits that are a number": with_headers(timelimit=5),
+    "retries": with_headers(retries="many"),
+    "group": with_headers(group=str(uuid4())),
+    "stamps": with_headers(stamped_headers=["x"], stamps={"x": 1}),
+    "a shadow": with_headers(shadow="memory.store"),
+    "an unknown header": with_headers(compression="application/x-bz2"),
+    "shown arguments that are a list": with_headers(argsrepr=["x"]),
+    "chain": with_options(chain=[SIGNATURE]),
+    "callbacks": with_options(callbacks=[SIGNATURE]),
+    "errbacks": with_options(errbacks=[SIGNATURE]),
+    "chord": with_options(chord=SIGNATURE),
+}
+
+
+def garbage_counted(port: int) -> float:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    found = re.findall(r'^aftermind_bells_total\{outcome="garbage",queue="[^"]*"\} (\S+)$', text, re.MULTILINE)
+    return sum(map(float, found))
+
+
+async def test_what_is_no_doorbell_is_dropped_and_counted_and_the_worker_goes_on(
+    guarded: Valkey, database: Database, tmp_path: Path
+) -> None:
+    settings = Settings(redis_prefix=PREFIX, state_dir=tmp_path, allow_owner=False)
+    [port] = choose(1)
+    env = environment(
+        database.relay_url,
+        url_of(guarded, "worker"),
+        AFTERMIND_REDIS_PREFIX=PREFIX,
+        AFTERMIND_ALLOW_OWNER="false",
+        AFTERMIND_METRICS_PORT=str(port),
+        AFTERMIND_RECONCILE_SECONDS="60",  # whatever is stored here, a doorbell woke the worker for it
+    )
+    async with Memory(database.app_url, broker=url_of(guarded, "agent"), settings=settings) as memory:
+        with workers(env, tmp_path) as (worker,), client_of(guarded, "agent") as attacker:
+            await (await memory.remember("before", user_id="ann")).stored(timeout=60)
+
+            for number, message in enumerate(MALFORMED.values(), start=1):
+                attacker.lpush(QUEUE, message)
+                if number % 10 == 0:  # doorbells in between are answered
+                    await (await memory.remember(f"turn {number}", user_id="ann")).stored(timeout=30)
+            await wait_until(lambda: attacker.llen(QUEUE) == 0, timeout=30, description="all are taken")
+            await (await memory.remember("after", user_id="ann")).stored(timeout=30)
+
+            assert worker.is_running()
+            assert garbage_counted(port) == len(MALFORMED)
+        stored = [episode.content for episode in await memory.history(user_id="ann")]
+        with client_of(guarded, "agent") as attacker:
+            assert attacker.llen(QUEUE) == 0  # the worker that ended put nothing back
+    assert (stored[0], stored[-1]) == ("before", "after")
+    log = (tmp_path / "worker-0.log").read_text()
+    assert "message refused" in log
+    assert "Traceback" not in log
+
+
+async def test_a_queue_whose_key_is_no_list_is_repaired(guarded: Valkey, database: Database, tmp_path: Path) -> None:
+    settings = Settings(redis_prefix=PREFIX, state_dir=tmp_path, allow_owner=False)
+    env = environment(
+        database.relay_url,
+        url_of(guarded, "worker"),
+        AFTERMIND_REDIS_PREFIX=PREFIX,
+        AFTERMIND_ALLOW_OWNER="false",
+        AFTERMIND_RECONCILE_SECONDS="0.5",
+    )
+    async with Memory(database.app_url, broker=url_of(guarded, "agent"), settings=settings) as memory:
+        with workers(env, tmp_path) as (worker,), client_of(guarded, "agent") as attacker:
+            await (await memory.remember("before", user_id="ann")).stored(timeout=60)
+            attacker.delete(QUEUE)
+            attacker.sadd(QUEUE, "x")
+
+            receipt = await memory.remember("after", user_id="ann")
+
+            await receipt.stored(timeout=60)
+            assert worker.is_running()
+
+
+async def test_malformed_broadcasts_of_remote_control_end_no_worker(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    memory = Memory(database.url, broker=redis_url)
+    env = environment(database.url, redis_url, AFTERMIND_RECONCILE_SECONDS="60")
+    with workers(env, tmp_path) as (worker,), redis.Redis.from_url(redis_url) as client:
+        await (await memory.remember("before", user_id="ann")).stored(timeout=60)
+        channel = f"{Keys().prefix}/0.celery.pidbox"
+        for message in MALFORMED.values():
+            assert client.publish(channel, message) == 1  # the worker listens
+        await (await memory.remember("after", user_id="ann")).stored(timeout=30)
+        assert worker.is_running()
+        assert client.publish(channel, b"5") == 1
+    await memory.close()
+
+
+@pytest.fixture(scope="module")
+def rabbitmq() -> Iterator[str]:
+    with running_rabbitmq() as url:
+        yield url
+
+
+AMQP: Mapping[str, dict[str, Any]] = {
+    "a number": {"body": b"5"},
+    "nothing": {"body": b""},
+    "no JSON": {"body": b"\x80\x04\x95garbage"},
+    "deep nesting": {"body": b"[" * 100_000},
+    "a huge body": {"body": b"x" * 8_000_000},
+    "a body of the first protocol": {"body": json.dumps({"task": "aftermind.run", "id": "x"}).encode(), "headers": {}},
+    "a chain": {"body": json.dumps([[str(uuid4())], {}, {"chain": [SIGNATURE]}]).encode()},
+    "no headers": {"headers": {}},
+    "another task": {"headers": {**doorbell()["headers"], "task": "aftermind.bad"}},
+    "a task that is a table": {"headers": {**doorbell()["headers"], "task": {"a": "b"}}},
+    "no id": {"headers": {"task": "aftermind.run"}},
+    "eta": {"headers": {**doorbell()["headers"], "eta": "2099-01-01T00:00:00+00:00"}},
+    "time limits": {"headers": {**doorbell()["headers"], "timelimit": 5}},
+    "compression": {"headers": {**doorbell()["headers"], "compression": "application/x-bz2"}},
+    "a compressed body": {
+        "headers": {**doorbell()["headers"], "compression": "application/x-gzip"},
+        "body": zlib.compress(b"0" * 50_000_000),
+    },
+    "reply_to": {"reply_to": "victim"},
+    "pickle": {"content_type": "application/x-python-serialize"},
+    "an unknown encoding": {"content_encoding": "utf-99"},
+}
+
+
+async def test_rabbitmq_delivers_no_malformed_doorbell_to_celery_either(
+    database: Database, redis_url: str, rabbitmq: str, tmp_path: Path
+) -> None:
+    [port] = choose(1)
+    env = environment(
+        database.url,
+        redis_url,
+        AFTERMIND_BROKER_URL=rabbitmq,
+        AFTERMIND_METRICS_PORT=str(port),
+        AFTERMIND_RECONCILE_SECONDS="60",
+    )
+    whole = {
+        "body": b64decode(doorbell()["body"]),
+        "headers": doorbell()["headers"],
+        "content_type": "application/json",
+        "content_encoding": "utf-8",
+    }
+    memory = Memory(database.url, broker=rabbitmq, redis=redis_url)
+    with workers(env, tmp_path) as (worker,), Connection(rabbitmq) as connection:  # type: ignore[no-untyped-call]
+        await (await memory.remember("before", user_id="ann")).stored(timeout=60)
+        producer = connection.Producer(auto_declare=False)
+        for changed in AMQP.values():
+            producer.publish(routing_key=queues.STORE, **{**whole, **changed})
+        await (await memory.remember("after", user_id="ann")).stored(timeout=30)
+        await wait_until(lambda: garbage_counted(port) == len(AMQP), timeout=30, description="all are counted")
+        assert worker.is_running()
+    assert "Traceback" not in (tmp_path / "worker-0.log").read_text()
+    await memory.close()

@@ -1,0 +1,18 @@
+"""What other processes may ask of a worker over the broker: to report, and nothing that changes it.
+
+Celery lets everybody who may publish on its control channel shut workers down, revoke tasks and change pools; Flower's
+Redis user may publish there, because its pages show what workers report.
+"""
+
+from celery.worker.control import Panel
+
+REPORTS = frozenset(
+    {"active", "active_queues", "conf", "hello", "ping", "registered", "reserved", "revoked", "scheduled", "stats"}
+)
+
+
+def allow_reports_only() -> None:
+    """Remove every remote command of this process except the reports."""
+    for name in [name for name in Panel.data if name not in REPORTS]:
+        del Panel.data[name]
+        Panel.meta.pop(name, None)
