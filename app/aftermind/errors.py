@@ -18,6 +18,7 @@ AftermindError
 ├── Refused                 understood, and declined
 │   ├── QueueFull, SpoolFull
 │   ├── TooManyListeners    of one web process
+│   ├── TooManyRequests     of one key, to one web process
 │   ├── BudgetExhausted     a namespace spent what it may spend on models
 │   ├── WrongRole           a Postgres role with too many rights, or too few
 │   │   └── UnboundRole, RoleMissing, NotAllowed
@@ -244,6 +245,16 @@ class TooManyListeners(Refused):
         )
 
 
+class TooManyRequests(Refused):
+    """A key uses as much of a web process as it may; `retry_after` is in seconds."""
+
+    def __init__(self, what: str, limit: float, *, retry_after: float) -> None:
+        self.what, self.limit, self.retry_after = what, limit, retry_after
+        super().__init__(
+            f"this key may have {limit:,g} {what} in this process. Retry later, or raise the AFTERMIND_WEB_* limit."
+        )
+
+
 class BudgetExhausted(Refused):
     """A namespace has spent what it may spend on models in this period; its jobs wait."""
 
@@ -328,7 +339,7 @@ class KeyRefused(Refused):
 
     def __init__(self, why: str) -> None:
         self.why = why
-        super().__init__(f"{why} Send `Authorization: Bearer am_…`; `aftermind keys create` makes one.")
+        super().__init__(f"{why} Send `Authorization: Bearer am_…`; `aftermind keys create NAME` makes one.")
 
 
 class RightMissing(Refused):

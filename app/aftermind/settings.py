@@ -337,6 +337,28 @@ class Settings(BaseSettings):
     web_max_listeners: int = Field(
         10_000, gt=0, description="Listeners to events of one web process; some 30 KB each. One more is told 503."
     )
+    web_requests_per_key: int = Field(
+        128, gt=0, description="Requests of one key that one web process answers at the same time; beyond it 429."
+    )
+    web_streams_per_key: int = Field(
+        2_000, gt=0, description="Listeners to events of one key and web process; beyond it 429."
+    )
+    web_rate_per_key: float = Field(
+        1_000.0,
+        ge=0,
+        description="Requests a second of one key and web process, two seconds' worth in a burst; beyond it 429. 0: no limit.",
+    )
+    web_header_timeout_seconds: float = Field(
+        10.0, gt=0, description="Longest time for a client to send a request's headers; then it is disconnected."
+    )
+    web_body_timeout_seconds: float = Field(
+        60.0, gt=0, description="Longest time for a client to send a request's body, from the headers on."
+    )
+    metrics_token: SecretStr | None = Field(
+        None,
+        min_length=16,
+        description="Bearer token that `/metrics` of the service asks for: counts of all tenants. None: it answers the local token alone.",
+    )
     flower_port: int = Field(5577, ge=0, le=65535, description="Port of Flower. 0: any free one.")
     flower_url: str | None = Field(
         None,

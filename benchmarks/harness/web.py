@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from aftermind.faces.local_token import read_token
 from tests.support.service import free_port
 from tests.support.waiting import wait_until_sync
 
@@ -24,7 +25,7 @@ _LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 
 @contextmanager
 def service(env: dict[str, str], log: Path) -> Iterator[tuple[str, int]]:
-    """`aftermind web` for the block, as users start it: its address and its process."""
+    """`aftermind web` for the block, as users start it: its address, the local token in it as user, and its process id."""
     port = free_port()
     with log.open("wb") as out:
         argv = [sys.executable, "-m", "aftermind.cli", "web", "--port", str(port)]
@@ -32,7 +33,7 @@ def service(env: dict[str, str], log: Path) -> Iterator[tuple[str, int]]:
     url = f"http://127.0.0.1:{port}"
     try:
         wait_until_sync(lambda: _is_ready(url), timeout=60, description=f"the service answers; see {log}")
-        yield url, process.pid
+        yield f"http://{read_token(Path(env['AFTERMIND_STATE_DIR']))}@127.0.0.1:{port}", process.pid
     finally:
         process.terminate()
         process.wait(timeout=60)
@@ -65,7 +66,8 @@ class Client:
             self._streams = await asyncio.open_connection(self._at.hostname, self._at.port)
         reader, writer = self._streams
         data = json.dumps(body).encode()
-        head = f"POST {path} HTTP/1.1\r\nHost: {self._at.netloc}\r\nContent-Type: application/json\r\n"
+        head = f"POST {path} HTTP/1.1\r\nHost: {self._at.hostname}\r\nContent-Type: application/json\r\n"
+        head += f"Authorization: Bearer {self._at.username}\r\n"
         writer.write(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
         answer = await reader.readuntil(b"\r\n\r\n")
         length = _LENGTH.search(answer)
@@ -125,7 +127,8 @@ class Ear(asyncio.Protocol):
 async def listen(url: str, user: str) -> Ear:
     """A listener whose stream has begun."""
     at = urlsplit(url)
-    request = f"GET /v1/users/{user}/events HTTP/1.1\r\nHost: {at.netloc}\r\nAccept: text/event-stream\r\n\r\n".encode()
+    head = f"GET /v1/users/{user}/events HTTP/1.1\r\nHost: {at.hostname}\r\nAuthorization: Bearer {at.username}\r\n"
+    request = f"{head}Accept: text/event-stream\r\n\r\n".encode()
     _, ear = await asyncio.get_running_loop().create_connection(lambda: Ear(request), at.hostname, at.port)
     await asyncio.wait_for(ear.opened, 60)
     return ear

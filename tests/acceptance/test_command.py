@@ -198,7 +198,9 @@ def test_the_service_answers_and_flower_asks_for_its_password(shell: Shell) -> N
 
     with urllib.request.urlopen(f"http://127.0.0.1:{known['web_port']}/readyz", timeout=10) as answer:
         assert json.load(answer)["ready"] is True
-    with urllib.request.urlopen(f"http://127.0.0.1:{known['web_port']}/", timeout=10) as answer:
+    signed_in = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    token = (shell.folder / "state" / "web.token").read_text()
+    with signed_in.open(f"http://127.0.0.1:{known['web_port']}/login?token={token}", timeout=10) as answer:
         page = answer.read().decode()
     assert f'href="http://127.0.0.1:{known["flower_port"]}"' in page
     refused = _status(f"http://127.0.0.1:{known['flower_port']}/workers")

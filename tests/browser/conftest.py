@@ -8,16 +8,19 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import psutil
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, ConsoleMessage, Page, Response, async_playwright, expect
+from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, Response, async_playwright, expect
 
 from aftermind import Memory, Settings
+from aftermind.web.auth import COOKIE
 from tests.support.scripted_openai import ScriptedOpenAI, scripted_openai
 from tests.support.servers import Database, Servers
+from tests.support.service import local_token
 from tests.support.waiting import wait_until
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
@@ -42,6 +45,19 @@ class Deployment:
     memory: Memory
     provider: ScriptedOpenAI
     database: Database
+
+    @property
+    def cookies(self) -> dict[str, str]:
+        """What a browser holds that has signed in."""
+        return {COOKIE: local_token(self.memory.settings.state_dir)}
+
+    async def open_context(self, browser: Browser, **options: Any) -> BrowserContext:  # Any: as Playwright has them
+        """A browser's context that has signed in."""
+        context = await browser.new_context(base_url=self.url, **options)
+        await context.add_cookies(
+            [{"name": name, "value": text, "url": self.url} for name, text in self.cookies.items()]
+        )
+        return context
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +128,7 @@ def complaints() -> list[str]:
 @pytest_asyncio.fixture(loop_scope="module")
 async def page(browser: Browser, deployment: Deployment, complaints: list[str]) -> AsyncIterator[Page]:
     """A page of its own, on which nothing may go wrong unseen: no console error, no script error, no 5xx."""
-    context = await browser.new_context(base_url=deployment.url)
+    context = await deployment.open_context(browser)
     opened = await context.new_page()
     opened.set_default_timeout(PATIENCE_MS)
 

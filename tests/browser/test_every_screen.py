@@ -76,7 +76,7 @@ async def lived(deployment: Deployment) -> None:
 async def test_no_screen_has_a_serious_fault_or_complains_or_is_wider_than_a_phone(
     deployment: Deployment, browser: Browser, theme: str
 ) -> None:
-    context = await browser.new_context(base_url=deployment.url, color_scheme=theme, viewport=DESK)  # type: ignore[arg-type]
+    context = await deployment.open_context(browser, color_scheme=theme, viewport=DESK)
     page = await context.new_page()
     said: list[str] = []
     page.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)

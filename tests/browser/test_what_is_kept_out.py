@@ -66,7 +66,9 @@ async def test_no_screen_shows_a_row_of_another_namespace(deployment: Deployment
         *(f"/dead/replay?plan={plan.id}", f"/dead/replay/progress?plan={plan.id}", f"/events?user={user}"),
     ]
     refused = {}
-    async with httpx.AsyncClient(base_url=deployment.url, trust_env=False, timeout=20) as client:
+    async with httpx.AsyncClient(
+        base_url=deployment.url, cookies=deployment.cookies, trust_env=False, timeout=20
+    ) as client:
         for each in pages:
             answer = await client.get(each)
             asked = {secret} & {word for word in (secret,) if word not in each}
@@ -93,7 +95,7 @@ async def test_no_screen_shows_a_row_of_another_namespace(deployment: Deployment
 async def test_a_form_of_another_site_does_nothing(deployment: Deployment, user: str, told: dict[str, str]) -> None:
     await deployment.memory.blocks.set("human", "as it was", user_id=user)
 
-    async with httpx.AsyncClient(base_url=deployment.url, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=deployment.url, cookies=deployment.cookies, trust_env=False) as client:
         for path, data in (
             (f"/memory/blocks?user={user}", {"name": "human", "content": "changed", "version": "1"}),
             (f"/memory/blocks/delete?user={user}", {"name": "human"}),
@@ -123,7 +125,7 @@ async def test_what_somebody_said_is_text_and_never_a_script(deployment: Deploym
 
 
 async def test_every_page_forbids_what_it_does_not_need(deployment: Deployment) -> None:
-    async with httpx.AsyncClient(base_url=deployment.url, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=deployment.url, cookies=deployment.cookies, trust_env=False) as client:
         for path in ("/", "/memory", "/dead", "/chat", "/events", "/memory/user"):
             headers = (await client.get(path)).headers
             policy = headers["content-security-policy"]

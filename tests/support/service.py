@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import psutil
 
+from aftermind.faces.local_token import read_token
 from tests.support.waiting import wait_until_sync
 
 
@@ -35,6 +36,11 @@ def service(env: Mapping[str, str], folder: Path) -> Iterator[str]:
         _, alive = psutil.wait_procs([process], timeout=15)
         for each in alive:
             each.kill()
+
+
+def local_token(state_dir: Path) -> str:
+    """What signs in at a service without keys, as a bearer token or as the cookie `aftermind_key`."""
+    return read_token(state_dir)
 
 
 def _answers(url: str) -> bool:

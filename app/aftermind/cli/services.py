@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 
 from aftermind.cli import worker
 from aftermind.cli.console import out
+from aftermind.faces import local_token
 from aftermind.faces.addresses import Addresses
 from aftermind.settings import PREFIX, Settings
 from aftermind.stack import Command, ComponentState, ComponentStatus, Endpoints, HealthCheck, StopOrder, ports
@@ -56,7 +57,7 @@ class Plan:
 
     def print_addresses(self) -> None:
         """Where to look, with Flower's password."""
-        _print_addresses(self.web_port, self.flower_port, self.flower_password)
+        _print_addresses(self.state_dir, self.web_port, self.flower_port, self.flower_password)
 
     def _worker(self, name: str, argv: list[str]) -> Command:
         """Well once it says that it takes work: one that dies on its way there is not reported as running."""
@@ -128,11 +129,13 @@ def print_addresses(settings: Settings) -> None:
     """Where the processes that run beside the data servers answer, if any were started here."""
     known = read_json(settings.state_dir / REMEMBERED)
     if known is not None:
-        _print_addresses(known["web_port"], known["flower_port"], known["flower_password"])
+        _print_addresses(settings.state_dir, known["web_port"], known["flower_port"], known["flower_password"])
 
 
-def _print_addresses(web_port: object, flower_port: object, password: object) -> None:
+def _print_addresses(state_dir: Path, web_port: object, flower_port: object, password: object) -> None:
     out.print(f"\n[bold]Service[/]  http://127.0.0.1:{web_port}")
+    token = local_token.read_token(state_dir)
+    out.print(f"[bold]Sign in[/]  http://127.0.0.1:{web_port}/login?token={token}   until the first key is made")
     out.print(f"[bold]Flower[/]   http://127.0.0.1:{flower_port}   user {FLOWER_USER}, password {password}")
 
 

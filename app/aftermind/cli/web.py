@@ -8,6 +8,7 @@ import typer
 from aftermind import errors
 from aftermind.cli import console
 from aftermind.memory import Memory
+from aftermind.settings import Settings
 from aftermind.telemetry import logs, tracing
 from aftermind.types.hosts import is_loopback
 
@@ -26,9 +27,12 @@ def register(app: typer.Typer) -> None:
 def web(*, host: Host = None, port: Port = None) -> None:
     """Run the web service until SIGTERM: the JSON API, the screens, health.
 
-    Without any key (`aftermind keys create`) it listens on this machine alone, whatever --host says.
+    Without any key (`aftermind keys create`) it listens on this machine alone, whatever --host says, and asks for the
+    token in `web.token` of the state folder.
     """
     import uvicorn
+
+    from aftermind.cli.http_deadlines import protocol_class
 
     settings = console.settings()
     _allow_sockets(settings.web_max_listeners)
@@ -37,10 +41,15 @@ def web(*, host: Host = None, port: Port = None) -> None:
     uvicorn.run(
         "aftermind.web:create_app",
         factory=True,
-        host=_host(host or settings.web_host),
+        host=_host(host or settings.web_host, settings),
         port=settings.web_port if port is None else port,
         log_config=None,
-        proxy_headers=False,  # who is near is judged by the connection itself
+        access_log=False,  # the application writes it, by route: a path holds names that users gave
+        proxy_headers=False,  # a peer is judged by its connection
+        http=protocol_class(
+            header_seconds=settings.web_header_timeout_seconds, body_seconds=settings.web_body_timeout_seconds
+        ),
+        limit_concurrency=settings.web_max_listeners + OTHER_FILES,
     )
 
 
@@ -53,14 +62,18 @@ def _allow_sockets(listeners: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def _host(wanted: str) -> str:
-    """Where to listen: as wanted, but near where no key was ever made."""
-    if is_loopback(wanted) or console.with_memory(_has_keys):
+def _host(wanted: str, settings: Settings) -> str:
+    """The address to listen on: without any API key this machine's own, and requests need the local token."""
+    if console.with_memory(_has_keys):
         return wanted
-    console.warn(
-        f"no key to the service was ever made: it listens on {LOOPBACK}, not on {wanted}. "
-        "Make one by `aftermind keys create NAME`, and start again."
-    )
+    from aftermind.faces import local_token
+
+    local_token.read_token(settings.state_dir)
+    path = local_token.token_path(settings.state_dir)
+    console.warn(f"no API key exists: requests need the token in {path}. Create a key by `aftermind keys create NAME`.")
+    if is_loopback(wanted):
+        return wanted
+    console.warn(f"no API key exists: the service listens on {LOOPBACK}, not on {wanted}. Create one, and restart.")
     return LOOPBACK
 
 

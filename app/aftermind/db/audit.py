@@ -19,7 +19,7 @@ from aftermind import errors
 from aftermind.db.audit_chain import START, AuditKeys, Head, mac_of, seal_of
 from aftermind.db.base import Transaction
 from aftermind.db.transaction import pg
-from aftermind.types.audit import Action, AuditEntry
+from aftermind.types.audit import Action, AuditEntry, authenticated_actor
 from aftermind.types.message import Json
 
 log = logging.getLogger(__name__)
@@ -115,6 +115,8 @@ class Trail:
     ) -> AuditEntry:
         """Add an entry, committed with the rest of the transaction. Call it last, and `told()` after the commit.
 
+        It is signed by the authenticated identity (`acting_as`), else by the claim of the operating system's user;
+        `actor` is a label of the caller's choice and is kept apart from it, in the detail.
         The transaction is in that namespace from here on. Raises `StoreUnavailable`, `NotAllowed`.
         """
         await tx.enter(namespace)
@@ -125,15 +127,18 @@ class Trail:
             row = await run.row(_LOCK, namespace=namespace)
         if row is None:
             raise errors.Bug(f"the head of the trail of {namespace!r} is gone while it is locked.")
-        said = orjson.dumps(dict(detail or {}), option=orjson.OPT_SORT_KEYS).decode()
+        identity = authenticated_actor() or self._actor or whoami()
+        label = {} if actor is None or actor == identity else {"label": actor}
+        detail = {**(detail or {}), **label}
+        said = orjson.dumps(detail, option=orjson.OPT_SORT_KEYS).decode()
         entry = AuditEntry(
             namespace=namespace,
             seq=row.seq + 1,
             at=row.at.astimezone(UTC),
-            actor=actor or self._actor or whoami(),
+            actor=identity,
             action=action,
             user_id=user_id,
-            detail=dict(detail or {}),
+            detail=detail,
             key_id=key_id,
         )
         entry = replace(entry, mac=mac_of(key, entry, said, bytes(row.mac)))
@@ -213,12 +218,12 @@ class Trail:
 
 
 def whoami() -> str:
-    """Who runs this process, and where."""
+    """The operating system's user and host: a claim that nothing has authenticated, and marked as one."""
     try:
         name = getpass.getuser()
     except (OSError, KeyError, ImportError):  # a container without a name for its user
         name = "unknown"
-    return f"{name}@{socket.gethostname()}"
+    return f"os:{name}@{socket.gethostname()} (claimed)"
 
 
 def _head(row: Row[Any]) -> Head:  # Any: a row of `audit_heads`

@@ -1,6 +1,8 @@
 """The trail of what operators did: entries, and what is found wrong with them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -68,3 +70,21 @@ class AuditReport:
     def is_whole(self) -> bool:
         """Whether nothing is wrong."""
         return not self.faults
+
+
+_actor: ContextVar[str | None] = ContextVar("aftermind_actor", default=None)
+
+
+@contextmanager
+def acting_as(actor: str) -> Iterator[None]:
+    """Sign every entry that is added inside the block with an authenticated identity."""
+    token = _actor.set(actor)
+    try:
+        yield
+    finally:
+        _actor.reset(token)
+
+
+def authenticated_actor() -> str | None:
+    """The identity of the block that runs; None where nothing was authenticated."""
+    return _actor.get()

@@ -1,35 +1,55 @@
-"""Who asks: an API key of one namespace, from a header or a browser's session; without any key, this machine alone."""
+"""Authentication: an API key of one namespace, by header or cookie; before the first key, the local token."""
 
 import asyncio
 import hashlib
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.requests import HTTPConnection
 
 from aftermind import errors
+from aftermind.faces import local_token
 from aftermind.memory import Memory
+from aftermind.types import Json
 from aftermind.types.api_key import ApiKey, Right
+from aftermind.types.audit import Action
 from aftermind.types.hosts import is_loopback
+from aftermind.web.problems import route_of
 
 COOKIE = "aftermind_key"  # of a browser that has signed in
 KEPT_SECONDS = 5.0  # how long a checked key is not asked for again: a revoked one is noticed after that
 MOST_KEPT = 10_000
-FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip")
+TRUE = frozenset({"true", "1", "on", "t", "yes", "y"})  # as the framework reads them in a query
+SESSION_SECONDS = 60.0  # between two audit entries about the same page of a browser session
+KEY_SECONDS = 3_600.0  # between two audit entries about the same key, user and action
 
 bearer = HTTPBearer(auto_error=False, description="A key made by `aftermind keys create`.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Whose rows a request may touch, and what it may do with them. `key` is None where no key was ever made."""
+    """Whose rows a request may touch, and what it may do with them. `key` is None for the local token."""
 
     namespace: str
     rights: frozenset[Right]
     key: ApiKey | None = None
+    is_session: bool = False
+
+    @property
+    def id(self) -> str:
+        """What limits are counted by."""
+        return self.key.id if self.key else "local"
+
+    @property
+    def actor(self) -> str:
+        """The authenticated identity, for the audit trail."""
+        named = f"key {self.key.id} ({self.key.name})" if self.key else "local token"
+        return f"session of {named}" if self.is_session else named
 
     def need(self, right: Right) -> None:
         """Raise `RightMissing` where the key does not allow it."""
@@ -54,13 +74,13 @@ class Door:
         if kept is not None and kept[0] > now:
             return kept[1]
         found = await self.memory.keys.check(text)
-        if len(self._kept) >= MOST_KEPT:  # somebody tries keys; the good ones are back at their next request
+        if len(self._kept) >= MOST_KEPT:  # keys are being guessed; good ones are cached again at their next request
             self._kept.clear()
         self._kept[shown] = (now + KEPT_SECONDS, found)
         return found
 
     async def is_open(self) -> bool:
-        """Whether no key was ever made. Raises `StoreUnavailable`: nobody is let in on a guess."""
+        """Whether no key was ever made. Raises `StoreUnavailable`: no request is admitted on a guess."""
         if self._closed_at is not None:
             return False
         async with self._lock:
@@ -71,49 +91,108 @@ class Door:
                 self._asked_at = now
         return self._closed_at is None
 
+    def is_local_token(self, connection: HTTPConnection, text: str) -> bool:
+        """Whether the local token is shown, by a peer on this machine that asked for a name of this machine.
 
-def memory_of(request: Request) -> Memory:
+        The name keeps out pages of other sites whose name resolves to 127.0.0.1 (DNS rebinding).
+        """
+        peer = connection.client.host if connection.client else ""
+        if not is_loopback(peer) or not is_loopback(connection.url.hostname or ""):
+            return False
+        return local_token.is_token(text, self.memory.settings.state_dir)
+
+
+def memory_of(request: HTTPConnection) -> Memory:
     """The memory of this process."""
     memory: Memory = request.app.state.memory
     return memory
 
 
+def shown_text(connection: HTTPConnection, *, is_api: bool) -> tuple[str | None, bool]:
+    """What a request authenticates with, and whether that is a browser's cookie. Headers count for the API alone."""
+    scheme, _, text = connection.headers.get("authorization", "").partition(" ")
+    if is_api and scheme.lower() == "bearer" and text.strip():
+        return text.strip(), False
+    return connection.cookies.get(COOKIE), True
+
+
 async def caller(
     request: Request, shown: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)] = None
 ) -> Caller:
-    """Who asks. Raises `KeyRefused`, and `StoreUnavailable` where a key cannot be checked."""
-    text = shown.credentials if shown is not None else request.cookies.get(COOKIE)
-    return await admit(request, text)
+    """The caller that the middleware admitted before it read the body. `shown` is there for the schema."""
+    found: Caller = request.state.caller
+    return found
 
 
-async def admit(request: Request, text: str | None) -> Caller:
-    """Who a key lets in; without a key, whoever sits at this machine while no key was ever made."""
-    door: Door = request.app.state.door
-    if text:
-        key = await door.check(text)
-        if key is None:
-            raise errors.KeyRefused("this key opens nothing: it is unknown, revoked or expired.")
-        return Caller(namespace=key.namespace, rights=key.rights, key=key)
-    if not await door.is_open():
+async def admit(connection: HTTPConnection, text: str | None, *, is_session: bool = False) -> Caller:
+    """The caller that a key or the local token identifies. Raises `KeyRefused`, and `StoreUnavailable`."""
+    door: Door = connection.app.state.door
+    if not text:
         raise errors.KeyRefused("a key is needed.")
-    if not is_of_this_machine(request):
-        raise errors.KeyRefused("without any key this service answers the machine that it runs on, and nobody else.")
-    return Caller(namespace=door.memory.namespace, rights=frozenset(Right))
+    if text.startswith(local_token.PREFIX):
+        if door.is_local_token(connection, text) and await door.is_open():
+            return Caller(namespace=door.memory.namespace, rights=frozenset(Right), is_session=is_session)
+        raise errors.KeyRefused(
+            "this local token is wrong, or not valid here: it serves this machine until a key exists."
+        )
+    key = await door.check(text)
+    if key is None:
+        raise errors.KeyRefused("API key is unknown, revoked or expired.")
+    return Caller(namespace=key.namespace, rights=key.rights, key=key, is_session=is_session)
 
 
-def is_of_this_machine(request: Request) -> bool:
-    """Whether a request comes from this machine, past no proxy, and to a name of this machine's own.
+async def record_access(request: Request, who: Caller, action: Action, *, user_id: str | None, **detail: Json) -> None:
+    """Add to the audit trail that a caller accesses a user's memory. Raises `StoreUnavailable`.
 
-    The last is against pages of others whose name was bound to 127.0.0.1 (DNS rebinding).
+    A browser session's reads are one entry a minute and page, its edits one each. A program with a key is one entry an
+    hour, user and action: agents call many times a second, and the trail is kept for a year. An agent's access does not
+    fail with the database: recall and remember work without it.
     """
-    if any(name in request.headers for name in FORWARDED):
-        return False
-    return is_loopback(request.client.host if request.client else "") and is_loopback(request.url.hostname or "")
+    memory = memory_of(request)
+    if not memory.keeps_audit:
+        return
+    route = route_of(request.scope)
+
+    async def add() -> None:
+        await memory.audit.record(action, user_id=user_id, namespace=who.namespace, detail={"by": route, **detail})
+
+    if who.is_session and action is not Action.READ:
+        await add()
+    elif who.is_session or detail:
+        await once(request, (who.actor, who.namespace, user_id, route, *detail.values()), add, SESSION_SECONDS)
+    else:
+        with suppress(errors.Unavailable):
+            await once(request, (who.actor, who.namespace, user_id, action), add, KEY_SECONDS)
 
 
-def _needing(right: Right) -> Callable[[Caller], Awaitable[Caller]]:
-    async def allowed(who: Annotated[Caller, Depends(caller)]) -> Caller:
+async def once(request: Request, what: object, work: Callable[[], Awaitable[None]], seconds: float) -> None:
+    """Do it, unless the same was done within this time. What raised was not done."""
+    if not hasattr(request.app.state, "recorded"):
+        request.app.state.recorded = {}
+    seen: dict[object, float] = request.app.state.recorded
+    if time.monotonic() - seen.get(what, float("-inf")) < seconds:
+        return
+    await work()
+    if len(seen) > MOST_KEPT:
+        seen.clear()
+    seen[what] = time.monotonic()
+
+
+def _action(request: Request, right: Right) -> Action:
+    if request.url.path.endswith("/export"):
+        return Action.EXPORT
+    return Action.EDIT if right is Right.WRITE else Action.READ
+
+
+def _needing(right: Right) -> Callable[[Request, Caller], Awaitable[Caller]]:
+    """A dependency that checks the right, then records whose memory is accessed."""
+
+    async def allowed(request: Request, who: Annotated[Caller, Depends(caller)]) -> Caller:
         who.need(right)
+        if "user_id" in request.path_params:
+            is_anonymous = request.query_params.get("anonymous", "").lower() in TRUE
+            user = None if is_anonymous else request.path_params["user_id"]
+            await record_access(request, who, _action(request, right), user_id=user)
         return who
 
     return allowed

@@ -1,6 +1,7 @@
 """Errors as problem documents (RFC 9457): one shape for whatever goes wrong, with what to do about it."""
 
 import logging
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
+from starlette.types import Scope
 
 from aftermind import errors
 
@@ -33,6 +35,7 @@ STATUS: tuple[tuple[type[errors.AftermindError], int, bool], ...] = (
     (errors.QueueFull, 429, True),
     (errors.SpoolFull, 503, True),
     (errors.TooManyListeners, 503, True),
+    (errors.TooManyRequests, 429, True),
     (errors.BudgetExhausted, 429, True),
     (errors.NotAllowed, 403, False),
     (errors.WrongRole, 503, False),
@@ -103,7 +106,8 @@ def of(error: errors.AftermindError) -> JSONResponse:
     """The document of an error of ours."""
     status, may_retry = status_of(error)
     words = re.findall(r"[A-Z][a-z]*", type(error).__name__)
-    headers = {"Retry-After": str(RETRY_SECONDS)} if may_retry else {}
+    wait = max(RETRY_SECONDS, math.ceil(getattr(error, "retry_after", None) or 0))
+    headers = {"Retry-After": str(wait)} if may_retry else {}
     if status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="aftermind"'
     field = getattr(error, "field", None)
@@ -135,8 +139,18 @@ async def _of_http(request: Request, error: Exception) -> JSONResponse:
     return problem(name, error.status_code, str(error.detail), told, headers=error.headers)
 
 
+def route_of(scope: Scope) -> str:
+    """The template of a request's route: a path itself holds names that users gave, and is never logged."""
+    route = scope.get("route")
+    path = getattr(route, "path_format", None) or getattr(route, "path", None)
+    if not isinstance(path, str):
+        return "unmatched"
+    is_api = str(scope["path"]).startswith("/v1/") and not path.startswith("/v1/")  # a router leaves its prefix out
+    return f"/v1{path}" if is_api else path
+
+
 async def _of_a_fault(request: Request, error: Exception) -> JSONResponse:
-    log.exception("%s %s", request.method, request.url.path, exc_info=error)
+    log.exception("%s %s", request.method, route_of(request.scope), exc_info=error)
     return problem("fault", 500, "A fault of ours", "Please report it with the time; the log of the service says more.")
 
 

@@ -120,6 +120,13 @@ class ForgetIn(Shape):
     everything: bool = Field(False, description="Has to be true where nothing else is named.")
 
 
+class UndoIn(Shape):
+    """The messages whose derived facts, summaries and traits to undo."""
+
+    ids: list[UUID] = Field(min_length=1, max_length=10_000, description="Ids of episodes.")
+    dry_run: bool = False
+
+
 # what comes back
 
 
@@ -277,6 +284,36 @@ class ForgotOut(Shape):
 
     rows: dict[str, int]
     pending_turns: int
+
+
+class UndoneOut(Shape):
+    """What was undone, or with `dry_run` would be."""
+
+    episodes: int
+    retracted: list[FactOut]
+    restored: list[FactOut]
+    summaries: int
+    traits: int
+    dry_run: bool
+
+
+class PlaceOut(Shape):
+    """A place that was searched. `kept` says why rows with the user's label may stay there."""
+
+    name: str
+    looked: str
+    found: int
+    owned: int
+    kept: str
+    missing: str
+    is_clean: bool
+
+
+class ErasureOut(Shape):
+    """Whether nothing of the user is left anywhere and every place could be searched."""
+
+    is_erased: bool
+    places: list[PlaceOut]
 
 
 class JobOut(Shape):

@@ -16,6 +16,7 @@ import redis
 from pydantic import SecretStr
 
 from aftermind import Memory, Settings, errors
+from aftermind.db.audit import whoami
 from aftermind.db.audit_chain import Head, mac_of, seal_of
 from aftermind.db.keyfiles import audit_keys
 from aftermind.ledger.base import Failure
@@ -29,7 +30,7 @@ from tests.fundamentals.conftest import as_environment
 from tests.integration.keeping.test_retention import DAY, grow_old
 from tests.support.learning import Learning
 from tests.support.servers import Database, psql
-from tests.support.service import service
+from tests.support.service import local_token, service
 
 Opened = Callable[..., AbstractAsyncContextManager[Learning]]
 PREFIX = "audited:"
@@ -326,7 +327,9 @@ async def test_erasures_discards_and_replays_leave_an_entry_each(opened: Opened,
         [report] = await learnt.memory.audit.verify()
 
     assert [str(each.action) for each in listed] == ["discard", "replay", "erase", "policy", "erase"]
-    assert (listed[0].actor, listed[0].detail) == ("ada", {"jobs": 1, "note": "a test"})
+    assert {each.actor for each in listed} == {whoami()}, "a name that a caller gives is a label, and proves nothing"
+    assert whoami().endswith("(claimed)")
+    assert listed[0].detail == {"jobs": 1, "note": "a test", "label": "ada"}
     assert listed[1].detail["by"] == "bob"
     assert listed[1].detail["reason"] == "mended"
     assert (listed[2].user_id, listed[2].detail) == (user, {"session_id": "s1"})
@@ -340,13 +343,18 @@ async def test_a_screen_is_shown_after_an_entry_says_who_looks(
 ) -> None:
     env = {**os.environ, **as_environment(settings)}
     with service(env, tmp_path) as url:
-        async with httpx.AsyncClient(base_url=url, params={"user": "alice"}, trust_env=False) as browser:
+        cookies = {"aftermind_key": local_token(settings.state_dir)}
+        async with httpx.AsyncClient(
+            base_url=url, params={"user": "alice"}, cookies=cookies, trust_env=False
+        ) as browser:
             for _ in range(3):
                 assert (await browser.get("/memory/blocks")).status_code == 200
 
     of_alice = [(each.actor, str(each.action), each.detail) for each in await memory.audit.listed(user_id="alice")]
 
-    assert of_alice == [("web", "read", {"by": "/memory/blocks"})], "looked at again within a minute: one entry"
+    assert of_alice == [("session of local token", "read", {"by": "/memory/blocks"})], (
+        "looked at again within a minute: one entry"
+    )
 
 
 async def test_changes_of_a_policy_and_of_service_keys_leave_an_entry_each(memory: Memory) -> None:

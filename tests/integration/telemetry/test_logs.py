@@ -13,10 +13,11 @@ from aftermind.settings import Settings
 from aftermind.telemetry import logs
 from aftermind.types import JobKind
 from aftermind.types.replay import JobFilter
+from aftermind.web.auth import COOKIE
 from aftermind.wire import queues
 from tests.support.scripted_openai import scripted_openai
 from tests.support.servers import Database
-from tests.support.service import service
+from tests.support.service import local_token, service
 from tests.support.waiting import wait_until
 from tests.support.workers import LOUDLY, TOUCHY, environment, workers
 
@@ -54,7 +55,9 @@ async def test_a_canary_sentence_is_in_no_log_of_any_process_at_any_level(
                 with pytest.raises(errors.InvalidMessage):
                     await memory.remember({"role": CANARY, "content": CANARY}, user_id="ann")
                 await memory.recall(f"Where is {CANARY}?", user_id="ann")
-                await _get(url, f"/?q={CANARY}")
+                cookies = {COOKIE: local_token(tmp_path / ".aftermind")}
+                await _get(url, f"/?q={CANARY}", cookies)
+                await _get(url, f"/v1/users/{CANARY}/blocks", cookies)
                 wanted = JobFilter(kinds=(JobKind.STORE,))
                 await wait_until(
                     lambda: memory.dead.groups(wanted), timeout=60, description="what was said aloud is a dead letter"
@@ -137,6 +140,6 @@ def _written(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in folder.glob("*.log")}
 
 
-async def _get(url: str, path: str) -> None:
-    async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=10) as client:
+async def _get(url: str, path: str, cookies: dict[str, str] | None = None) -> None:
+    async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=10, cookies=cookies) as client:
         assert (await client.get(path)).status_code in (200, 503)

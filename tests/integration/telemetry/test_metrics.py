@@ -18,7 +18,12 @@ from tests.support.waiting import wait_until
 from tests.support.workers import environment, workers
 
 ALL = ",".join((queues.STORE, queues.EMBED, queues.EXTRACT))
-BRISK = {"AFTERMIND_EXTRACT_QUIET_SECONDS": "0.2", "AFTERMIND_RECONCILE_SECONDS": "0.5"}
+TOKEN = "scrape-scrape-scrape"
+BRISK = {
+    "AFTERMIND_METRICS_TOKEN": TOKEN,
+    "AFTERMIND_EXTRACT_QUIET_SECONDS": "0.2",
+    "AFTERMIND_RECONCILE_SECONDS": "0.5",
+}
 
 
 @pytest.mark.long
@@ -66,13 +71,14 @@ async def test_the_service_sums_up_what_two_workers_have_counted(
 async def test_a_scrape_tells_what_lies_about_and_since_when(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
-    env = environment(database.relay_url, redis_url, AFTERMIND_REPLICA_URLS=f'["{database.replica_urls[0]}"]')
+    told = {"AFTERMIND_REPLICA_URLS": f'["{database.replica_urls[0]}"]', "AFTERMIND_METRICS_TOKEN": TOKEN}
+    env = environment(database.relay_url, redis_url, **told)
     async with Memory(database.url, broker=redis_url) as memory:
         await memory.remember("one", user_id="a")
         await memory.remember("two", user_id="b")
 
         with service(env, tmp_path) as url:
-            await asyncio.to_thread(scrape, url)
+            await asyncio.to_thread(scrape, url, TOKEN)
             seen = await wait_until(
                 lambda: _with(url, {'aftermind_runnable_jobs{kind="store"}': 2.0}), description="two turns are seen"
             )
@@ -133,7 +139,7 @@ async def test_a_turn_that_was_refused_is_counted_by_its_error() -> None:
 def _with(url: str, wanted: dict[str, float]) -> dict[str, float]:
     """The scrape, once it says what is wanted; else nothing."""
     try:
-        seen = dict(scrape(url))
+        seen = dict(scrape(url, TOKEN))
     except httpx.TransportError:  # a worker answers once it has come up
         return {}
     print({name: seen.get(name) for name in wanted})  # noqa: T201  # shown where the test fails

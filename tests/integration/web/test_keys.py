@@ -15,6 +15,7 @@ from aftermind import Settings
 from aftermind.sync import Memory
 from tests.support.dead import Letters
 from tests.support.deployed_service import Service, serving
+from tests.support.service import local_token
 
 CANARY = "canary-7f3a"
 USER = "alice"  # there is one in each namespace
@@ -97,6 +98,16 @@ OPERATIONS = {
     ("POST", "/v1/replays/{plan_id}/pause"): Operation("operate", {"note": "wait"}),
     ("POST", "/v1/replays/{plan_id}/abort"): Operation("operate", {"note": "stop"}),
     ("POST", "/v1/webhooks"): Operation("operate", HOOK),
+    ("POST", "/v1/users/{user_id}/undo"): Operation("write", {"ids": [NOBODY]}),
+    ("GET", "/v1/users/{user_id}/erasure"): Operation("operate"),
+    ("POST", "/v1/reextract"): Operation("operate", {"reason": "a test", "user_id": USER, "dry_run": True}),
+    ("GET", "/v1/reextract/{plan_id}/changes"): Operation("operate"),
+    ("GET", "/v1/retention"): Operation("operate"),
+    ("PUT", "/v1/retention"): Operation("operate", {"max_episodes": 1_000_000}),
+    ("DELETE", "/v1/retention"): Operation("operate"),
+    ("POST", "/v1/retention/run"): Operation("operate", params={"dry_run": True}),
+    ("GET", "/v1/audit"): Operation("operate"),
+    ("GET", "/v1/audit/verify"): Operation("operate"),
     ("GET", "/v1/webhooks"): Operation("operate"),
     ("GET", "/v1/webhooks/{webhook_id}"): Operation("operate"),
     ("POST", "/v1/webhooks/{webhook_id}/enable"): Operation("operate"),
@@ -237,20 +248,39 @@ def open_service(fresh_settings: Settings, tmp_path_factory: pytest.TempPathFact
 def test_without_any_key_it_listens_near_and_says_so(open_service: tuple[str, Path]) -> None:
     _, log = open_service
 
-    assert "no key to the service was ever made: it listens on 127.0.0.1, not on 0.0.0.0" in log.read_text()
+    assert "no API key exists: the service listens on 127.0.0.1, not on 0.0.0.0" in log.read_text()
     assert "http://127.0.0.1:" in log.read_text()
 
 
-def test_without_any_key_it_answers_this_machine(open_service: tuple[str, Path]) -> None:
-    assert httpx.get(f"{open_service[0]}/v1/whoami").json()["key"] is None
-
-
-@pytest.mark.parametrize(
-    "headers", [{"Host": "evil.example"}, {"X-Forwarded-For": "203.0.113.9"}, {"Forwarded": "for=203.0.113.9"}]
-)
-def test_without_any_key_it_answers_nobody_who_came_by_another_way(
-    open_service: tuple[str, Path], headers: dict[str, str]
+def test_without_any_key_the_local_token_admits_and_nothing_else_does(
+    open_service: tuple[str, Path], fresh_settings: Settings
 ) -> None:
+    """A request of this machine is no proof: a proxy may have sent it, and need not say so in any header."""
+    url, log = open_service
+    file = fresh_settings.state_dir / "web.token"
+    token = local_token(fresh_settings.state_dir)
+
+    assert httpx.get(f"{url}/v1/whoami").status_code == 401
+    assert httpx.get(f"{url}/v1/whoami", headers=_shown(token[:-1] + "x")).status_code == 401
+    assert httpx.get(f"{url}/v1/whoami", headers=_shown(token)).json()["key"] is None
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert token not in log.read_text()
+
+
+def test_a_link_with_the_local_token_signs_a_browser_in(
+    open_service: tuple[str, Path], fresh_settings: Settings
+) -> None:
+    with httpx.Client(base_url=open_service[0], follow_redirects=True) as browser:
+        assert browser.get("/").url.path == "/login"
+        assert browser.get("/login", params={"token": local_token(fresh_settings.state_dir)}).url.path == "/"
+        assert browser.get("/memory").status_code == 200
+
+
+def test_the_local_token_is_refused_to_a_name_that_is_not_of_this_machine(
+    open_service: tuple[str, Path], fresh_settings: Settings
+) -> None:
+    headers = {**_shown(local_token(fresh_settings.state_dir)), "Host": "evil.example"}
+
     assert httpx.get(f"{open_service[0]}/v1/whoami", headers=headers).status_code == 401
 
 
@@ -260,6 +290,12 @@ def test_from_the_first_key_on_one_is_needed(open_service: tuple[str, Path], fre
         assert memory.keys.any()
     with serving(fresh_settings, Path(fresh_settings.state_dir) / "closed.log") as url:
         assert httpx.get(f"{url}/v1/whoami").status_code == 401
+        headers = _shown(local_token(fresh_settings.state_dir))
+        assert httpx.get(f"{url}/v1/whoami", headers=headers).status_code == 401
+
+
+def _shown(text: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {text}"}
 
 
 def _ask(

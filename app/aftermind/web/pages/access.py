@@ -1,12 +1,12 @@
 """Who looks at a screen, whose memory they may see there, and what they may do."""
 
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, TypedDict
 
 from fastapi import Depends, HTTPException, Request
 
+from aftermind import errors
 from aftermind.memory import Memory
 from aftermind.types import Json
 from aftermind.types.api_key import Right
@@ -31,20 +31,21 @@ class Viewer:
 
 async def memory_of(request: Request) -> Viewer:
     """Whose screens these are: of the key that this browser signed in with. Raises `KeyRefused`, `RightMissing`."""
-    who = await auth.admit(request, request.cookies.get(auth.COOKIE))
+    refused: errors.AftermindError | None = getattr(request.state, "refused", None)
+    if refused is not None:
+        raise refused
+    who: auth.Caller = request.state.caller
     who.need(Right.READ)
     viewer = Viewer(
         memory=auth.memory_of(request),
         namespace=who.namespace,
-        actor=who.key.name if who.key else "web",
+        actor=who.actor,
         rights=who.rights,
         has_key=who.key is not None,
     )
     request.state.viewer = viewer  # the frame around every screen says whose they are
     return viewer
 
-
-AGAIN_SECONDS, MOST_KNOWN = 60.0, 10_000
 
 Seen = Annotated[Viewer, Depends(memory_of)]
 
@@ -107,39 +108,14 @@ def whose(viewer: Seen, user: str | None = None, *, anonymous: bool = False) -> 
 async def recorded(request: Request, named: Annotated[Whose, Depends(whose)]) -> Whose:
     """The same, shown after it is recorded who looks, or not at all."""
     action = Action.READ if request.method == "GET" else Action.EDIT
-    await record(request, named.viewer, action, namespace=named.viewer.namespace, user_id=named.user_id)
+    await record(request, named.viewer, action, user_id=named.user_id)
     return named
 
 
-async def record(
-    request: Request, viewer: Viewer, action: Action, *, namespace: str, user_id: str | None, **detail: Json
-) -> None:
-    """Add to the audit trail who looks at or edits whose memory. A look that is repeated is one a minute."""
-    if not viewer.memory.keeps_audit:
-        return
-    said: dict[str, Json] = {"by": request.url.path, **detail}
-
-    async def add() -> None:
-        audit = viewer.memory.audit
-        await audit.record(action, user_id=user_id, namespace=namespace, actor=viewer.actor, detail=said)
-
-    if action is Action.READ:
-        await once(request, (viewer.actor, namespace, user_id, request.url.path, *detail.values()), add)
-    else:
-        await add()
-
-
-async def once(request: Request, what: object, work: Callable[[], Awaitable[None]]) -> None:
-    """Do it, unless the same was done within a minute. What raised was not done."""
-    if not hasattr(request.app.state, "looked"):
-        request.app.state.looked = {}
-    seen: dict[object, float] = request.app.state.looked
-    if time.monotonic() - seen.get(what, float("-inf")) < AGAIN_SECONDS:
-        return
-    await work()
-    if len(seen) > MOST_KNOWN:
-        seen.clear()
-    seen[what] = time.monotonic()
+async def record(request: Request, viewer: Viewer, action: Action, *, user_id: str | None, **detail: Json) -> None:
+    """Add to the audit trail that a page reads or edits a user's memory. A repeated read is one entry a minute."""
+    who: auth.Caller = request.state.caller
+    await auth.record_access(request, who, action, user_id=user_id, **detail)
 
 
 Owner = Annotated[Whose, Depends(recorded)]

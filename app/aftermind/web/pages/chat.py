@@ -14,7 +14,7 @@ from aftermind.types import Learned, LearnedState, Message
 from aftermind.types.api_key import Right
 from aftermind.web.auth import memory_of
 from aftermind.web.pages import frame
-from aftermind.web.pages.access import WRITES, Owner, Seen, whose
+from aftermind.web.pages.access import WRITES, Owner, Seen, recorded, whose
 from aftermind.web.pages.happening import list_of_kinds, stream
 
 EARLIER = 20  # messages of the session that are shown above the new ones
@@ -32,7 +32,7 @@ async def chat(
     """The session so far, and a place to say something."""
     shown: dict[str, object] = {"whose": None}
     if user or anonymous:
-        chosen = whose(viewer, user.strip(), anonymous=anonymous)
+        chosen = await recorded(request, whose(viewer, user.strip(), anonymous=anonymous))
         cursor = int(await viewer.memory.event_cursor(**chosen.scope))
         shown = {
             "whose": chosen,

@@ -104,7 +104,7 @@ async def letter(request: Request, viewer: Seen, id: UUID) -> HTMLResponse:
     if found is None or found.job.scope.namespace != viewer.namespace:
         raise HTTPException(404, f"There is no job {id}.")
     scope = found.job.scope
-    await record(request, viewer, Action.READ, namespace=scope.namespace, user_id=scope.user_id, job=str(id))
+    await record(request, viewer, Action.READ, user_id=scope.user_id, job=str(id))
     raw = None if found.raw is None else found.raw.decode("utf-8", "replace")
     return frame.page(
         request,

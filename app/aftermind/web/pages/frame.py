@@ -155,9 +155,9 @@ class PageRoute(APIRoute):
             except errors.AftermindError as exc:
                 status, _ = problems.status_of(exc)
                 if status == 500:
-                    log.exception("a page failed")
+                    log.exception("a page failed", extra={"route": problems.route_of(request.scope)})
                 if status == 401:
-                    return _signed_out(request)
+                    return signed_out(request)
                 return problem(request, status, str(exc))
             except RequestValidationError as exc:
                 why = "; ".join(f"{each['loc'][-1]}: {each['msg']}" for each in exc.errors())
@@ -178,7 +178,7 @@ def problem(request: Request, status: int, why: str) -> HTMLResponse:
     return page(request, template, status=status, title=title, why=why, here="")
 
 
-def _signed_out(request: Request) -> Response:
+def signed_out(request: Request) -> Response:
     """To the page that asks for a key, and from there back to what was wanted."""
     wanted = request.url.path if request.method == "GET" else "/"
     if wanted != "/" and request.url.query:

@@ -6,7 +6,7 @@ from fastapi.responses import HTMLResponse
 from aftermind.events.types import KINDS
 from aftermind.types import Scope
 from aftermind.web.pages import frame
-from aftermind.web.pages.access import Owner, Seen, Whose, whose
+from aftermind.web.pages.access import Owner, Seen, Whose, recorded, whose
 from aftermind.web.routes import events as routed
 from aftermind.web.sse import EventStream
 
@@ -22,7 +22,7 @@ async def events(request: Request, viewer: Seen, user: str = "", *, anonymous: b
     if not user and not anonymous:
         people = await viewer.memory.users(namespace=viewer.namespace, limit=OFFERED)
         return frame.page(request, "events.html", here="events", whose=None, people=people)
-    chosen = whose(viewer, user, anonymous=anonymous)
+    chosen = await recorded(request, whose(viewer, user, anonymous=anonymous))
     after = max(0, int(await viewer.memory.event_cursor(**chosen.scope)) - BEFORE)
     return frame.page(
         request, "events.html", here="events", whose=chosen, stream=stream(chosen, after), kinds=list_of_kinds()

@@ -12,8 +12,9 @@ from aftermind.ledger.overrides import refuse_instructions
 from aftermind.ledger.replays import CONCURRENCY, RATE, NewPlan
 from aftermind.types import JobKind, Json
 from aftermind.types.replay import ItemState, PlanId, ReplayMode, ReplayPlan
+from aftermind.web import auth
 from aftermind.web.pages import frame
-from aftermind.web.pages.access import OPERATES, Seen, Viewer, once
+from aftermind.web.pages.access import OPERATES, Seen, Viewer
 from aftermind.web.pages.dead import Asked
 
 ITEMS = 50
@@ -105,7 +106,8 @@ async def _progress(request: Request, viewer: Viewer, found: ReplayPlan) -> dict
     replays = viewer.memory.replays
     shadows = await replays.shadows(found.id)
     if any(each.added or each.superseded or each.error for each in shadows):
-        await once(request, (viewer.actor, found.id), partial(replays.looked, found.id, actor=viewer.actor))
+        work = partial(replays.looked, found.id, actor=viewer.actor)
+        await auth.once(request, (viewer.actor, found.id), work, auth.SESSION_SECONDS)
     ended = sum(found.counts.get(state, 0) for state in (ItemState.DONE, ItemState.FAILED, ItemState.SKIPPED))
     return {
         "plan": found,

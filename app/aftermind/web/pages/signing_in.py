@@ -8,6 +8,7 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from aftermind import errors
+from aftermind.faces import local_token
 from aftermind.web import auth
 from aftermind.web.pages import frame
 
@@ -16,9 +17,11 @@ KEPT = timedelta(days=30)  # a key that is revoked or expires before closes the 
 router = APIRouter(route_class=frame.PageRoute)
 
 
-@router.get("/login", response_class=HTMLResponse)
-async def ask(request: Request, next: str = "/") -> HTMLResponse:
-    """The form."""
+@router.get("/login", response_model=None)
+async def ask(request: Request, next: str = "/", token: str = "") -> HTMLResponse | RedirectResponse:
+    """The form; with the local token, as `aftermind up` prints it in a link, straight to the screens."""
+    if token.startswith(local_token.PREFIX):
+        return await sign_in(request, token, next)
     return frame.page(request, "login.html", here="", next=_own(next), refused=None)
 
 
@@ -30,7 +33,7 @@ async def sign_in(
     try:
         await auth.admit(request, key.strip() or "none")
     except errors.KeyRefused:
-        told = "This key opens nothing: it is unknown, revoked or expired."
+        told = "API key is unknown, revoked or expired."
         return frame.page(request, "login.html", status=401, here="", next=_own(next), refused=told)
     answer = RedirectResponse(_own(next), status_code=303, headers=dict(frame.HEADERS))
     answer.set_cookie(

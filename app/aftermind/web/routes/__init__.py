@@ -3,7 +3,21 @@
 from fastapi import APIRouter
 
 from aftermind.web import problems
-from aftermind.web.routes import blocks, events, facts, jobs, letters, memory, replays, rows, webhooks, whole
+from aftermind.web.routes import (
+    audit,
+    blocks,
+    events,
+    facts,
+    jobs,
+    letters,
+    memory,
+    reextract,
+    replays,
+    retention,
+    rows,
+    webhooks,
+    whole,
+)
 
 VERSION = "/v1"
 
@@ -11,6 +25,20 @@ VERSION = "/v1"
 def router() -> APIRouter:
     """All of them."""
     made = APIRouter(prefix=VERSION, responses=problems.RESPONSES)
-    for each in (memory, rows, facts, blocks, events, whole, jobs, letters, replays, webhooks):
+    for each in (
+        memory,
+        rows,
+        facts,
+        blocks,
+        events,
+        whole,
+        jobs,
+        letters,
+        replays,
+        reextract,
+        retention,
+        audit,
+        webhooks,
+    ):
         made.include_router(each.router)
     return made

@@ -19,13 +19,13 @@ IfMatch = Annotated[
 ]
 
 
-@router.get("/users/{user_id}/blocks", summary="Every block, by name")
+@router.get("/users/{user_id:id}/blocks", summary="Every block, by name")
 async def list_(user_id: User, memory: Remembering, who: Reader) -> list[shapes.BlockOut]:
     """All of them: a user has few."""
     return [shapes.block(each) for each in await memory.blocks.list(user_id=user_id, namespace=who.namespace)]
 
 
-@router.get("/users/{user_id}/blocks/{name}", summary="One block")
+@router.get("/users/{user_id:id}/blocks/{name:id}", summary="One block")
 async def get(user_id: User, name: Name, response: Response, memory: Remembering, who: Reader) -> shapes.BlockOut:
     """Its version is in `ETag` too."""
     found = await memory.blocks.get(name, user_id=user_id, namespace=who.namespace)
@@ -34,7 +34,7 @@ async def get(user_id: User, name: Name, response: Response, memory: Remembering
     return _shown(response, found)
 
 
-@router.put("/users/{user_id}/blocks/{name}", summary="Create a block, or replace its text")
+@router.put("/users/{user_id:id}/blocks/{name:id}", summary="Create a block, or replace its text")
 async def put(
     user_id: User,
     name: Name,
@@ -56,7 +56,7 @@ async def put(
     return _shown(response, stored)
 
 
-@router.post("/users/{user_id}/blocks/{name}/append", summary="Add a line at a block's end")
+@router.post("/users/{user_id:id}/blocks/{name:id}/append", summary="Add a line at a block's end")
 async def append(
     user_id: User,
     name: Name,
@@ -73,7 +73,7 @@ async def append(
     return _shown(response, stored)
 
 
-@router.post("/users/{user_id}/blocks/{name}/replace", summary="Replace what stands in a block once")
+@router.post("/users/{user_id:id}/blocks/{name:id}/replace", summary="Replace what stands in a block once")
 async def replace(
     user_id: User,
     name: Name,
@@ -90,7 +90,7 @@ async def replace(
     return _shown(response, stored)
 
 
-@router.delete("/users/{user_id}/blocks/{name}", status_code=204, summary="Remove a block")
+@router.delete("/users/{user_id:id}/blocks/{name:id}", status_code=204, summary="Remove a block")
 async def delete(user_id: User, name: Name, memory: Remembering, who: Writer) -> None:
     """404 where there is none."""
     if not await memory.blocks.delete(name, user_id=user_id, namespace=who.namespace):

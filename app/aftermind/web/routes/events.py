@@ -31,7 +31,7 @@ where the process stops: a client that comes again misses nothing.
 
 
 @router.get(
-    "/users/{user_id}/events",
+    "/users/{user_id:id}/events",
     summary="Listen to events",
     description=DESCRIPTION,
     response_class=Response,

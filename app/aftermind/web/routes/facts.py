@@ -16,7 +16,7 @@ from aftermind.web.routes.memory import User
 router = APIRouter(tags=["facts"])
 
 
-@router.get("/users/{user_id}/facts", summary="Facts, newest belief first")
+@router.get("/users/{user_id:id}/facts", summary="Facts, newest belief first")
 async def query(
     user_id: User,
     memory: Remembering,
@@ -48,7 +48,7 @@ async def query(
     return paging.page(found, cursor=cursor, limit=limit, key=lambda each: each.id, shown=shapes.fact)
 
 
-@router.post("/users/{user_id}/facts", status_code=201, summary="Tell a fact")
+@router.post("/users/{user_id:id}/facts", status_code=201, summary="Tell a fact")
 async def add(user_id: User, told: shapes.FactIn, memory: Remembering, who: Writer) -> shapes.FactOut:
     """The one that is believed then: a new object of a single-valued predicate ends the old one's validity."""
     found = await memory.facts.add(
@@ -65,14 +65,14 @@ async def add(user_id: User, told: shapes.FactIn, memory: Remembering, who: Writ
     return shapes.fact(found)
 
 
-@router.delete("/users/{user_id}/facts/{fact_id}", status_code=204, summary="Take a fact back")
+@router.delete("/users/{user_id:id}/facts/{fact_id}", status_code=204, summary="Take a fact back")
 async def retract(user_id: User, fact_id: UUID, memory: Remembering, who: Writer) -> None:
     """It never was so; what it had ended goes on. 404 where it is not believed any more."""
     if not await memory.facts.retract(str(fact_id), user_id=user_id, namespace=who.namespace):
         raise errors.NotThere("fact that is believed", str(fact_id))
 
 
-@router.get("/users/{user_id}/facts/{fact_id}/why", summary="Where a fact came from")
+@router.get("/users/{user_id:id}/facts/{fact_id}/why", summary="Where a fact came from")
 async def why(user_id: User, fact_id: UUID, memory: Remembering, who: Reader) -> shapes.WhyOut:
     """The episodes that it was drawn from, and what drew it."""
     found = await memory.facts.why(str(fact_id), user_id=user_id, namespace=who.namespace)

@@ -15,7 +15,7 @@ from aftermind.web.routes.memory import User
 router = APIRouter(tags=["jobs"])
 
 
-@router.get("/users/{user_id}/jobs", summary="Jobs of a user, the latest first")
+@router.get("/users/{user_id:id}/jobs", summary="Jobs of a user, the latest first")
 async def list_(
     user_id: User,
     memory: Remembering,
@@ -36,7 +36,7 @@ async def list_(
     return paging.page(found, cursor=cursor, limit=limit, key=lambda each: each.id, shown=shapes.job)
 
 
-@router.get("/users/{user_id}/jobs/{job_id}", summary="One job")
+@router.get("/users/{user_id:id}/jobs/{job_id}", summary="One job")
 async def get(user_id: User, job_id: UUID, memory: Remembering, who: Reader) -> shapes.JobOut:
     """404 where the user has none of that id, or it waits in Redis still."""
     found = await memory.jobs.get(str(job_id), user_id=user_id, namespace=who.namespace)

@@ -4,17 +4,17 @@ from typing import Annotated
 from urllib.parse import quote
 from uuid import UUID
 
-from fastapi import APIRouter, Header, Path, Request
+from fastapi import APIRouter, Depends, Header, Request
 
 from aftermind import errors
 from aftermind.faces.turns import KEY_BYTES
-from aftermind.types.scope import MAX_ID_BYTES
 from aftermind.web import shapes
 from aftermind.web.auth import Reader, Remembering, Writer
+from aftermind.web.path_ids import ANONYMOUS, named_user
 
 router = APIRouter(tags=["memory"])
 
-User = Annotated[str, Path(min_length=1, max_length=MAX_ID_BYTES, description="Whose memory.")]
+User = Annotated[str | None, Depends(named_user)]
 IdempotencyKey = Annotated[
     str | None,
     Header(
@@ -26,7 +26,7 @@ IdempotencyKey = Annotated[
 ]
 
 
-@router.post("/users/{user_id}/turns", status_code=202, summary="Remember a turn")
+@router.post("/users/{user_id:id}/turns", status_code=202, summary="Remember a turn")
 async def remember(
     request: Request,
     user_id: User,
@@ -56,11 +56,11 @@ async def remember(
         job_id=receipt.job_id,
         episode_ids=list(receipt.episode_ids),
         spooled=receipt.spooled,
-        status_url=f"{request.scope.get('root_path', '')}/v1/users/{quote(user_id, safe='')}/turns/{receipt.job_id}",
+        status_url=_status_url(request, user_id, receipt.job_id),
     )
 
 
-@router.get("/users/{user_id}/turns/{job_id}", summary="How far a turn has come")
+@router.get("/users/{user_id:id}/turns/{job_id}", summary="How far a turn has come")
 async def turn_status(user_id: User, job_id: UUID, memory: Remembering, who: Reader) -> shapes.StatusOut:
     """Where the turn of a receipt stands. It waits for nothing: events tell when something changes."""
     status = await memory.jobs.status(str(job_id), user_id=user_id, namespace=who.namespace)
@@ -69,7 +69,7 @@ async def turn_status(user_id: User, job_id: UUID, memory: Remembering, who: Rea
     return shapes.StatusOut(stored=status.stored, embedded=status.embedded, extracted=status.extracted, why=status.why)
 
 
-@router.post("/users/{user_id}/recall", summary="Recall what fits a question")
+@router.post("/users/{user_id:id}/recall", summary="Recall what fits a question")
 async def recall(user_id: User, asked: shapes.RecallIn, memory: Remembering, who: Reader) -> shapes.RecallOut:
     """A block for a system prompt, within a token budget, and what is in it.
 
@@ -79,7 +79,7 @@ async def recall(user_id: User, asked: shapes.RecallIn, memory: Remembering, who
     return shapes.recalled(block)
 
 
-@router.post("/users/{user_id}/recall/scored", summary="Every match of a question, with its scores")
+@router.post("/users/{user_id:id}/recall/scored", summary="Every match of a question, with its scores")
 async def recall_scored(
     user_id: User, asked: shapes.RecallIn, memory: Remembering, who: Reader
 ) -> list[shapes.MatchOut]:
@@ -88,3 +88,10 @@ async def recall_scored(
         user_id=user_id, namespace=who.namespace, **asked.model_dump(exclude={"token_budget"})
     )
     return [shapes.match(each) for each in found]
+
+
+def _status_url(request: Request, user_id: str | None, job_id: UUID) -> str:
+    root = request.scope.get("root_path", "")
+    if user_id is None:
+        return f"{root}/v1/users/{ANONYMOUS}/turns/{job_id}?anonymous=true"
+    return f"{root}/v1/users/{quote(user_id, safe='')}/turns/{job_id}"

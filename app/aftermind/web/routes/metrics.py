@@ -1,15 +1,19 @@
 """`/metrics`: how everything is at the moment of the scrape, and what processes have counted."""
 
+import hmac
 from collections.abc import Iterator
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from aftermind import errors
+from aftermind.faces import local_token
 from aftermind.faces.health import Health
-from aftermind.memory import Memory
 from aftermind.telemetry import exposition
 from aftermind.types import JobKind
+from aftermind.web.auth import Door, admit, shown_text
+from aftermind.web.shared_health import SharedHealth
 
 router = APIRouter()
 
@@ -24,12 +28,29 @@ WORK = {
 
 @router.get("/metrics", include_in_schema=False)
 async def metrics(request: Request) -> Response:
-    """For Prometheus. Holds counts and ages of all tenants together, and nothing of anybody."""
-    memory: Memory = request.app.state.memory
+    """For Prometheus: counts and ages of all tenants together, no content. Raises `KeyRefused`.
+
+    It takes AFTERMIND_METRICS_TOKEN, and before the first API key the local token. A key of one namespace does not do:
+    the counts are of all of them.
+    """
+    await _check_token(request)
+    health: SharedHealth = request.app.state.health
     now = CollectorRegistry()
-    now.register(Now(await memory.health()))
+    now.register(Now(await health.get()))
     body = generate_latest(now) + generate_latest(exposition.registry())
     return Response(body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+async def _check_token(request: Request) -> None:
+    door: Door = request.app.state.door
+    text, _ = shown_text(request, is_api=True)
+    wanted = door.memory.settings.metrics_token
+    if wanted is not None and text and hmac.compare_digest(text.encode(), wanted.get_secret_value().encode()):
+        return
+    if text and text.startswith(local_token.PREFIX):
+        await admit(request, text)
+        return
+    raise errors.KeyRefused("metrics need the token that AFTERMIND_METRICS_TOKEN holds.")
 
 
 class Now:

@@ -139,20 +139,20 @@ async def list_(memory: Remembering, who: Operator, limit: Limit = 50) -> list[P
     return [PlanOut.model_validate(plan) for plan in found]
 
 
-@router.get("/{plan_id}", summary="One plan")
+@router.get("/{plan_id:id}", summary="One plan")
 async def get(plan_id: PlanPath, memory: Remembering, who: Operator) -> PlanOut:
     """With how many of its items have come how far."""
     return PlanOut.model_validate(await _own(memory, plan_id, who))
 
 
-@router.get("/{plan_id}/estimate", summary="A dry run")
+@router.get("/{plan_id:id}/estimate", summary="A dry run")
 async def estimate(plan_id: PlanPath, memory: Remembering, who: Operator) -> EstimateOut:
     """Counts, times, cost and conflicts. Changes nothing."""
     plan = await _own(memory, plan_id, who)
     return EstimateOut.model_validate(await memory.replays.estimate(plan.id))
 
 
-@router.post("/{plan_id}/shadows", status_code=202, summary="Run a sample without writing")
+@router.post("/{plan_id:id}/shadows", status_code=202, summary="Run a sample without writing")
 async def shadow(
     plan_id: PlanPath, memory: Remembering, who: Operator, sample: Annotated[int, Query(ge=1, le=1_000)] = SHADOWS
 ) -> ShadowsOut:
@@ -161,7 +161,7 @@ async def shadow(
     return ShadowsOut(running=len(await memory.replays.shadow(plan.id, sample=sample)))
 
 
-@router.get("/{plan_id}/shadows", summary="What the sample would change")
+@router.get("/{plan_id:id}/shadows", summary="What the sample would change")
 async def shadows(plan_id: PlanPath, memory: Remembering, who: Operator) -> list[ShadowOut]:
     """Facts that would be added and superseded, as far as it has come. It shows what users said."""
     plan = await _own(memory, plan_id, who)
@@ -169,7 +169,7 @@ async def shadows(plan_id: PlanPath, memory: Remembering, who: Operator) -> list
     return [ShadowOut.model_validate(each) for each in await memory.replays.shadows(plan.id)]
 
 
-@router.get("/{plan_id}/items", summary="Items of a plan, in their order")
+@router.get("/{plan_id:id}/items", summary="Items of a plan, in their order")
 async def items(
     plan_id: PlanPath,
     memory: Remembering,
@@ -183,7 +183,7 @@ async def items(
     return [ItemOut.model_validate(each) for each in found]
 
 
-@router.post("/{plan_id}/start", summary="Let a plan run")
+@router.post("/{plan_id:id}/start", summary="Let a plan run")
 async def start(
     plan_id: PlanPath,
     memory: Remembering,
@@ -195,14 +195,14 @@ async def start(
     return PlanOut.model_validate(await memory.replays.start(plan.id, rate=rate))
 
 
-@router.post("/{plan_id}/pause", summary="Put nothing more in until it is started again")
+@router.post("/{plan_id:id}/pause", summary="Put nothing more in until it is started again")
 async def pause(plan_id: PlanPath, why: NoteIn, memory: Remembering, who: Operator) -> PlanOut:
     """What was put in goes on."""
     plan = await _own(memory, plan_id, who)
     return PlanOut.model_validate(await memory.replays.pause(plan.id, note=why.note))
 
 
-@router.post("/{plan_id}/abort", summary="Put nothing more in, for good")
+@router.post("/{plan_id:id}/abort", summary="Put nothing more in, for good")
 async def abort(plan_id: PlanPath, why: NoteIn, memory: Remembering, who: Operator) -> PlanOut:
     """What waited stays a dead letter."""
     plan = await _own(memory, plan_id, who)

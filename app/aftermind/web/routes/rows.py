@@ -17,7 +17,7 @@ router = APIRouter(tags=["rows"])
 Session = Annotated[str | None, Query(min_length=1, description="Of this session only.")]
 
 
-@router.get("/users/{user_id}/episodes", summary="Episodes, a page at a time")
+@router.get("/users/{user_id:id}/episodes", summary="Episodes, a page at a time")
 async def episodes(
     user_id: User,
     memory: Remembering,
@@ -49,7 +49,7 @@ async def episodes(
     return Page(items=[shapes.episode(each) for each in shown], next=more)
 
 
-@router.get("/users/{user_id}/context", summary="The newest episodes that fit into so many tokens")
+@router.get("/users/{user_id:id}/context", summary="The newest episodes that fit into so many tokens")
 async def context(
     user_id: User,
     memory: Remembering,
@@ -62,7 +62,7 @@ async def context(
     return [shapes.episode(each) for each in found]
 
 
-@router.get("/users/{user_id}/learned", summary="What came of each episode as a source of facts")
+@router.get("/users/{user_id:id}/learned", summary="What came of each episode as a source of facts")
 async def learned(
     user_id: User, memory: Remembering, who: Reader, session_id: Session = None, limit: Limit = 100
 ) -> list[shapes.LearnedOut]:
@@ -71,7 +71,7 @@ async def learned(
     return [shapes.LearnedOut.model_validate(each) for each in found]
 
 
-@router.get("/users/{user_id}/sessions", summary="Sessions, the latest first")
+@router.get("/users/{user_id:id}/sessions", summary="Sessions, the latest first")
 async def sessions(
     user_id: User, memory: Remembering, who: Reader, limit: Limit = 100, cursor: Cursor = None
 ) -> Page[shapes.SessionOut]:
@@ -86,7 +86,7 @@ async def sessions(
     )
 
 
-@router.get("/users/{user_id}/summary", summary="A session's summary")
+@router.get("/users/{user_id:id}/summary", summary="A session's summary")
 async def summary(
     user_id: User, memory: Remembering, who: Reader, session_id: Session = None
 ) -> shapes.SummaryOut | None:
@@ -95,14 +95,14 @@ async def summary(
     return None if found is None else shapes.summary(found)
 
 
-@router.get("/users/{user_id}/profile", summary="What was learned about the user")
+@router.get("/users/{user_id:id}/profile", summary="What was learned about the user")
 async def profile(user_id: User, memory: Remembering, who: Reader) -> shapes.ProfileOut | None:
     """Traits, each with the episodes that speak for it; null where there are none yet."""
     found = await memory.profile(user_id=user_id, namespace=who.namespace)
     return None if found is None else shapes.profile(found)
 
 
-@router.get("/users/{user_id}/progress", summary="How far the user's turns have come")
+@router.get("/users/{user_id:id}/progress", summary="How far the user's turns have come")
 async def progress(user_id: User, memory: Remembering, who: Reader) -> shapes.ProgressOut:
     """Counts of what is pending, stored, embedded, mined and dead."""
     return shapes.ProgressOut.model_validate(await memory.progress(user_id=user_id, namespace=who.namespace))

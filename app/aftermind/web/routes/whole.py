@@ -1,9 +1,10 @@
 """All of a user at once: forget and export. And whose key this is, what models have cost, how everything is."""
 
+import asyncio
 from datetime import date
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel
 
 from aftermind import errors
@@ -32,7 +33,7 @@ async def whoami(who: Reader) -> WhoOut:
     return WhoOut(namespace=who.namespace, rights=sorted(who.rights), key=who.key.id if who.key else None)
 
 
-@router.post("/users/{user_id}/forget", summary="Forget a user, a session, what is older, or single episodes")
+@router.post("/users/{user_id:id}/forget", summary="Forget a user, a session, what is older, or single episodes")
 async def forget(user_id: User, what: shapes.ForgetIn, memory: Remembering, who: Writer) -> shapes.ForgotOut:
     """It is gone when this answers: stored, derived, pending and on its way. `503`: nothing is gone."""
     is_all = what.session_id is None and what.before is None and what.ids is None
@@ -49,7 +50,40 @@ async def forget(user_id: User, what: shapes.ForgetIn, memory: Remembering, who:
     return shapes.ForgotOut(rows=dict(done.rows), pending_turns=done.pending_turns)
 
 
-@router.get("/users/{user_id}/export", summary="Everything of a user")
+@router.post("/users/{user_id:id}/undo", summary="Undo what was derived from messages")
+async def undo(user_id: User, what: shapes.UndoIn, memory: Remembering, who: Writer) -> shapes.UndoneOut:
+    """Facts that rest on these messages alone are retracted; summaries and traits are made again without them.
+
+    The messages stay in the history, marked. `dry_run` shows the same and changes nothing.
+    """
+    ids = [str(each) for each in what.ids]
+    done = await memory.undo(*ids, user_id=user_id, namespace=who.namespace, dry_run=what.dry_run)
+    return shapes.UndoneOut(
+        episodes=done.episodes,
+        retracted=[shapes.fact(each) for each in done.retracted],
+        restored=[shapes.fact(each) for each in done.restored],
+        summaries=done.summaries,
+        traits=done.traits,
+        dry_run=done.dry_run,
+    )
+
+
+@router.get("/users/{user_id:id}/erasure", summary="Verify a user's erasure")
+async def verify_erasure(user_id: User, memory: Remembering, who: Operator, request: Request) -> shapes.ErasureOut:
+    """Search tables, replicas, Redis, spool and logs for the user's rows and keys. Slow: it reads every row.
+
+    `503` while another verification runs in this process. `missing` says why a place could not be searched.
+    """
+    running: asyncio.Lock = request.app.state.verifying
+    if running.locked():
+        raise errors.StoreUnavailable("erasure", "another verification runs in this process")
+    async with running:
+        found = await memory.remains(user_id=user_id, namespace=who.namespace)
+    places = [shapes.PlaceOut.model_validate(each) for each in found.places]
+    return shapes.ErasureOut(is_erased=found.are_none, places=places)
+
+
+@router.get("/users/{user_id:id}/export", summary="Everything of a user")
 async def export(user_id: User, memory: Remembering, who: Reader, *, vectors: bool = False) -> dict[str, Any]:
     """Episodes, facts with their history, blocks, summaries, profile, unfinished jobs and dead letters, costs."""
     found = await memory.export(user_id=user_id, namespace=who.namespace, vectors=vectors)
@@ -57,7 +91,7 @@ async def export(user_id: User, memory: Remembering, who: Reader, *, vectors: bo
     return whole
 
 
-@router.get("/users/{user_id}/spending", summary="What models have cost the user")
+@router.get("/users/{user_id:id}/spending", summary="What models have cost the user")
 async def spending(user_id: User, memory: Remembering, who: Reader, since: Since = None) -> list[shapes.SpendingOut]:
     """By day, kind of job and model."""
     return [_spent(each) for each in await memory.spending(user_id=user_id, namespace=who.namespace, since=since)]

@@ -1,0 +1,63 @@
+"""Ids in paths: percent-encoded slashes belong to the id, and `-` with `anonymous=true` is the anonymous user.
+
+Servers decode `%2F` before routing, so that an id with a slash would look like two segments of the path. The raw path
+still has it: here it becomes a character that no decoded path can hold, and the convertor turns it back.
+"""
+
+from typing import Annotated
+from urllib.parse import unquote
+
+from fastapi import Path, Query
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.types import Scope
+
+from aftermind import errors
+from aftermind.types.scope import MAX_ID_BYTES
+
+SLASH = "\udc2f"  # a lone surrogate: UTF-8 has no such character
+ANONYMOUS = "-"  # the path's user where `anonymous=true` names the anonymous one
+
+UserPath = Annotated[
+    str,
+    Path(
+        min_length=1,
+        max_length=MAX_ID_BYTES,
+        description="Whose memory, percent-encoded (`/` as `%2F`); `-` with `anonymous=true` for the anonymous user.",
+    ),
+]
+IsAnonymous = Annotated[bool, Query(description="The anonymous user; the path's user is `-` then.")]
+
+
+class IdConvertor(Convertor[str]):
+    """One segment of a path, in which an encoded slash is part of the id: `{user_id:id}`."""
+
+    regex = "[^/]+"
+
+    def convert(self, value: str) -> str:
+        """The id."""
+        return value.replace(SLASH, "/")
+
+    def to_string(self, value: str) -> str:
+        """The segment."""
+        return value.replace("/", SLASH)
+
+
+register_url_convertor("id", IdConvertor())
+
+
+def keep_encoded_slashes(scope: Scope) -> None:
+    """Decode the raw path of a request segment by segment, where it holds an encoded slash."""
+    raw: bytes = scope.get("raw_path") or b""
+    if b"%2f" in raw.lower():
+        segments = [unquote(each).replace("/", SLASH) for each in raw.decode("ascii", "replace").split("/")]
+        scope["path"] = "/".join(segments)
+
+
+def named_user(user_id: UserPath, *, anonymous: IsAnonymous = False) -> str | None:
+    """The user that a path names; None is the anonymous one. Raises `InvalidScope`."""
+    if not anonymous:
+        return user_id
+    if user_id != ANONYMOUS:
+        why = f"with anonymous=true the user of the path is {ANONYMOUS!r}: a request is about one user."
+        raise errors.InvalidScope("user_id", user_id, why)
+    return None

@@ -1,0 +1,168 @@
+"""What operators and the anonymous bucket need over HTTP: ids of every kind, undo, re-extraction, retention, audit."""
+
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from tests.support.deployed_service import Service
+from tests.support.waiting import wait_until_sync
+
+pytestmark = pytest.mark.usefixtures("worker")
+
+
+@pytest.fixture
+def api(service: Service) -> httpx.Client:
+    with service.client() as client:
+        yield client
+
+
+@pytest.mark.parametrize("shape", ["{}/of/a/path", "{}//", "/{}", "{} ü?#%2F", "-"])
+def test_an_id_of_any_characters_can_be_named_in_a_path(api: httpx.Client, user: str, shape: str) -> None:
+    name = shape.format(user)
+    path = f"/v1/users/{quote(name, safe='')}"
+
+    taken = api.post(f"{path}/turns", json={"messages": "My ferret is called Biscuit."})
+
+    assert taken.status_code == 202
+    assert api.get(taken.json()["status_url"]).status_code == 200
+    assert "Biscuit" in api.post(f"{path}/recall", json={"query": "ferret"}).json()["text"]
+    block = f"{path}/blocks/{quote('to/do', safe='')}"
+    assert api.put(block, json={"content": "milk"}).json()["name"] == "to/do"
+    assert api.get(block).json()["content"] == "milk"
+    done = api.post(f"{path}/forget", json={"everything": True})
+    assert done.status_code == 200
+
+
+def test_the_anonymous_user_is_served_where_it_is_named(api: httpx.Client) -> None:
+    whose = {"anonymous": "true"}
+    taken = api.post("/v1/users/-/turns", json={"messages": "My newt is called Marmite."}, params=whose)
+
+    assert taken.status_code == 202
+    assert api.get(taken.json()["status_url"]).status_code == 200
+    assert "Marmite" in api.post("/v1/users/-/recall", json={"query": "newt"}, params=whose).json()["text"]
+    assert "Marmite" not in api.post("/v1/users/-/recall", json={"query": "newt"}).json()["text"]
+    refused = api.get("/v1/users/somebody/episodes", params=whose)
+    assert (refused.status_code, refused.json()["field"]) == (422, "user_id")
+    assert api.post("/v1/users/-/forget", json={"everything": True}, params=whose).status_code == 200
+    assert api.get("/v1/users/-/episodes", params=whose).json()["items"] == []
+
+
+def test_undo_takes_back_the_facts_of_a_message_and_a_dry_run_nothing(api: httpx.Client, user: str) -> None:
+    turn = api.post(f"/v1/users/{user}/turns", json={"messages": "I live in Porto."}).json()
+    _mined(api, turn["status_url"])
+
+    def undo(*, dry_run: bool) -> dict[str, object]:
+        found: dict[str, object] = api.post(
+            f"/v1/users/{user}/undo", json={"ids": turn["episode_ids"], "dry_run": dry_run}
+        ).json()
+        return found
+
+    tried = undo(dry_run=True)
+    assert [fact["object"] for fact in tried["retracted"]] == ["Porto"]
+    assert len(api.get(f"/v1/users/{user}/facts").json()["items"]) == 1
+    assert undo(dry_run=False)["retracted"] == tried["retracted"]
+    assert api.get(f"/v1/users/{user}/facts").json()["items"] == []
+    unknown = api.post(f"/v1/users/{user}/undo", json={"ids": ["00000000-0000-7000-8000-000000000000"]})
+    assert (unknown.status_code, unknown.json()["field"]) == (422, "ids")
+
+
+def test_extraction_is_repeated_after_a_dry_run_that_changes_nothing(api: httpx.Client, user: str) -> None:
+    turn = api.post(f"/v1/users/{user}/turns", json={"messages": "I live in Porto."}).json()
+    _mined(api, turn["status_url"])
+    for fact in api.get(f"/v1/users/{user}/facts").json()["items"]:
+        api.delete(f"/v1/users/{user}/facts/{fact['id']}")
+    asked = {"user_id": user, "reason": "a better model"}
+
+    tried = api.post("/v1/reextract", json={**asked, "dry_run": True})
+    assert tried.status_code == 201, tried.text
+    changes = f"/v1/reextract/{tried.json()['id']}/changes"
+    wait_until_sync(
+        lambda: [each["state"] for each in api.get(changes).json()] == ["done"], timeout=60, description="it was tried"
+    )
+    assert tried.json()["state"] == "draft"
+    api.post(f"/v1/replays/{tried.json()['id']}/abort", json={"note": "a dry run"})
+    started = api.post("/v1/reextract", json=asked)
+
+    assert started.json()["state"] in ("running", "done")
+    plan = f"/v1/replays/{started.json()['id']}"
+    wait_until_sync(lambda: api.get(plan).json()["state"] == "done", timeout=60, description="the plan is done")
+    assert api.post("/v1/reextract", json={**asked, "user_id": f"not {user}"}).status_code == 422
+
+
+def test_a_retention_policy_is_set_tried_carried_out_and_removed(service: Service, user: str) -> None:
+    with service.client("other") as api:  # a namespace in which no other test stores anything
+        for text in ("first", "second", "third"):
+            turn = api.post(f"/v1/users/{user}/turns", json={"messages": text}).json()
+            _mined(api, turn["status_url"])
+        assert api.get("/v1/retention").json() is None
+        assert api.put("/v1/retention", json={}).status_code == 422
+        assert api.put("/v1/retention", json={"max_age_seconds": 1}).status_code == 422
+        assert api.put("/v1/retention", json={"max_episodes": 2, "archive": "/etc"}).status_code == 422
+
+        assert api.put("/v1/retention", json={"max_episodes": 2}).json()["max_episodes"] == 2
+        assert api.post("/v1/retention/run", params={"dry_run": True}).json()["episodes"] == 1
+        assert len(api.get(f"/v1/users/{user}/episodes").json()["items"]) == 3
+        done = api.post("/v1/retention/run").json()
+        assert (done["episodes"], done["is_done"]) == (1, True)
+        assert [row["content"] for row in api.get(f"/v1/users/{user}/episodes").json()["items"]] == ["second", "third"]
+        assert api.delete("/v1/retention").status_code == 204
+        assert api.delete("/v1/retention").status_code == 404
+
+
+def test_every_access_is_audited_with_the_identity_that_was_authenticated(service: Service, user: str) -> None:
+    cookies = {"aftermind_key": service.keys["all"]}
+    with service.client() as api:
+        api.get(f"/v1/users/{user}/episodes")
+        api.get(f"/v1/users/{user}/episodes")
+        api.put(f"/v1/users/{user}/blocks/todo", json={"content": "milk"})
+        api.get(f"/v1/users/{user}/export")
+        api.post(f"/v1/users/{user}/forget", json={"everything": True})
+    with httpx.Client(base_url=service.url, cookies=cookies) as browser:
+        browser.get(f"/v1/users/{user}/episodes")
+        browser.get("/chat", params={"user": user})
+        browser.get("/events", params={"user": user})
+        entries = browser.get("/v1/audit", params={"user_id": user}).json()
+        assert browser.get("/v1/audit/verify").json()["is_whole"] is True
+
+    key = service.keys["all"].split("_")[1]
+    by_key, by_session = f"key {key} (all)", f"session of key {key} (all)"
+    assert [(entry["actor"], entry["action"], entry["detail"].get("by")) for entry in entries] == [
+        (by_key, "read", "/v1/users/{user_id}/episodes"),
+        (by_key, "edit", "/v1/users/{user_id}/blocks/{name}"),
+        (by_key, "export", "/v1/users/{user_id}/export"),
+        (by_key, "erase", None),
+        (by_session, "read", "/v1/users/{user_id}/episodes"),
+        (by_session, "read", "/chat"),
+        (by_session, "read", "/events"),
+    ]
+
+
+def test_a_label_of_the_callers_own_is_kept_apart_from_who_it_is(service: Service) -> None:
+    what = {"filter": {"reasons": ["none-such"]}, "note": "a test", "actor": "the president"}
+    with service.client() as api:
+        api.post("/v1/dead/discard", json=what)
+        signed = [entry for entry in api.get("/v1/audit").json() if entry["detail"].get("label") == "the president"]
+
+        assert all(entry["actor"].startswith("key ") for entry in signed)
+        assert "the president" not in [entry["actor"] for entry in api.get("/v1/audit").json()]
+
+
+def test_an_erasure_is_verified(api: httpx.Client, user: str) -> None:
+    turn = api.post(f"/v1/users/{user}/turns", json={"messages": "a canary sings"}).json()
+    _mined(api, turn["status_url"])
+    before = api.get(f"/v1/users/{user}/erasure")
+    assert before.status_code == 200, before.text
+    assert before.json()["is_erased"] is False
+    assert any(place["owned"] and not place["is_clean"] for place in before.json()["places"])
+
+    api.post(f"/v1/users/{user}/forget", json={"everything": True})
+
+    after = api.get(f"/v1/users/{user}/erasure").json()
+    assert [place for place in after["places"] if not place["is_clean"] and not place["missing"]] == []
+
+
+def _mined(api: httpx.Client, status_url: str) -> None:
+    wait_until_sync(
+        lambda: api.get(status_url).json()["extracted"] in ("done", "not wanted"), timeout=60, description="mined"
+    )
