@@ -356,8 +356,7 @@ class Settings(BaseSettings):
     )
     metrics_token: SecretStr | None = Field(
         None,
-        min_length=16,
-        description="Bearer token that `/metrics` of the service asks for: counts of all tenants. None: it answers the local token alone.",
+        description="Bearer token that `/metrics` of the service asks for: counts of all tenants. None or empty: it answers the local token alone.",
     )
     flower_port: int = Field(5577, ge=0, le=65535, description="Port of Flower. 0: any free one.")
     flower_url: str | None = Field(

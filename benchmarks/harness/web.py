@@ -25,7 +25,7 @@ _LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 
 @contextmanager
 def service(env: dict[str, str], log: Path) -> Iterator[tuple[str, int]]:
-    """`aftermind web` for the block, as users start it: its address, the local token in it as user, and its process id."""
+    """`aftermind web` for the block: its address, with the local token as the user, and its process id."""
     port = free_port()
     with log.open("wb") as out:
         argv = [sys.executable, "-m", "aftermind.cli", "web", "--port", str(port)]

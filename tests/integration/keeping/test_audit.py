@@ -412,14 +412,14 @@ async def test_whoever_draws_facts_anew_is_recorded_and_so_is_who_sees_what_woul
         entries = await learnt.memory.audit.listed()
 
         told = {"plan": plan.id, "name": "reextract", "reason": "a better prompt", "by": "bob", "jobs": 2}
-        seen = {"by": "shadows", "plan": plan.id}
+        seen = {"by": "shadows", "plan": plan.id, "label": "ada"}
         assert len(asked) == 2
         assert [(str(each.action), each.user_id, each.detail) for each in entries] == [
             ("replay", None, {**told, "is": "shadow"}),
             *(("read", name, seen) for name in sorted((user, "somebody else"))),
             ("replay", None, {**told, "is": "running"}),
         ]
-        assert [each.actor for each in entries[1:3]] == ["ada", "ada"]
+        assert [each.actor for each in entries[1:3]] == [whoami()] * 2
 
 
 async def test_the_command_records_who_looks_for_what_is_left_and_at_what_would_change(

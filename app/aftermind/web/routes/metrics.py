@@ -44,8 +44,9 @@ async def metrics(request: Request) -> Response:
 async def _check_token(request: Request) -> None:
     door: Door = request.app.state.door
     text, _ = shown_text(request, is_api=True)
-    wanted = door.memory.settings.metrics_token
-    if wanted is not None and text and hmac.compare_digest(text.encode(), wanted.get_secret_value().encode()):
+    given = door.memory.settings.metrics_token
+    wanted = "" if given is None else given.get_secret_value()
+    if text and wanted and hmac.compare_digest(text.encode("utf-8", "replace"), wanted.encode()):
         return
     if text and text.startswith(local_token.PREFIX):
         await admit(request, text)
