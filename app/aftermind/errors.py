@@ -445,5 +445,9 @@ class ForeignPayload(Conflict):
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    """At most 80 characters of a value that may be of any size, depth or number of digits."""
+    try:
+        text = repr(value[:80] if isinstance(value, str) else value)
+    except (RecursionError, ValueError):  # nested too deep, or an integer of more digits than Python prints
+        return f"<{type(value).__name__}>"
     return text if len(text) <= 80 else text[:77] + "..."

@@ -103,7 +103,9 @@ async def listening(
     """A stream of a service, for the block; cut off at its end."""
     at = urlsplit(base)
     reader, writer = await asyncio.open_connection(at.hostname, at.port, limit=buffer)
-    told = {"Host": at.netloc, "Accept": "text/event-stream", **(headers or {})}
+    told = {"Host": f"{at.hostname}:{at.port}", "Accept": "text/event-stream", **(headers or {})}
+    if at.username is not None:  # a key or a token
+        told["Authorization"] = f"Bearer {at.username}"
     if last_id is not None:
         told["Last-Event-ID"] = last_id
     lines = "".join(f"{name}: {value}\r\n" for name, value in told.items())

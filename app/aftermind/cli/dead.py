@@ -16,6 +16,7 @@ from aftermind.cli.console import out
 from aftermind.memory import Memory
 from aftermind.types import Job, JobId, JobKind
 from aftermind.types.audit import Action
+from aftermind.types.moments import before_now
 from aftermind.types.replay import DeadGroup, DeadLetter, JobFilter
 
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -75,12 +76,23 @@ def moment(name: str, told: str | None) -> datetime | None:
         return None
     number, unit = told[:-1], told[-1:]
     if unit in UNITS and number.isdecimal():
-        return datetime.now(UTC) - timedelta(**{UNITS[unit]: int(number)})
+        return _ago(name, told)
     try:
         at = datetime.fromisoformat(told)
     except ValueError as exc:
         raise errors.InvalidFilter(name, told, "say 30m, 24h, 7d, or a time like 2026-01-31T12:00.") from exc
     return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def _ago(name: str, told: str) -> datetime:
+    """A number and a unit. Raises `InvalidFilter` for a span that Python cannot hold."""
+    try:
+        at = before_now(timedelta(**{UNITS[told[-1:]]: int(told[:-1])}))
+    except (ValueError, OverflowError):
+        at = None
+    if at is None:
+        raise errors.InvalidFilter(name, told, "it reaches back before the year 1.")
+    return at
 
 
 def actor() -> str:

@@ -15,6 +15,7 @@ from aftermind.faces.parts import Parts
 from aftermind.stores import believing
 from aftermind.types import Cardinality, Episode, EpisodeId, Fact, FactId, Scope
 from aftermind.types.claim import Claim, Operation
+from aftermind.types.moments import why_unusable
 
 FACT_BYTES = 8_192  # of subject, predicate or object each: a sentence, not a document
 EVERY_FACT = 100_000  # of a user: what is read where rows have to be compared here
@@ -250,5 +251,6 @@ def _text(field: str, value: object) -> str:
 
 def _zoned(**moments: datetime | None) -> None:
     for field, moment in moments.items():
-        if moment is not None and (not isinstance(moment, datetime) or moment.tzinfo is None):
-            raise errors.InvalidFact(field, moment, "it is a datetime with its zone, as datetime.now(UTC) gives.")
+        why = None if moment is None else why_unusable(moment)
+        if why is not None:
+            raise errors.InvalidFact(field, moment, why)

@@ -32,6 +32,7 @@ from aftermind.types import (
 )
 from aftermind.types.audit import Action
 from aftermind.types.claim import Said
+from aftermind.types.moments import why_unusable
 from aftermind.types.remains import Proof
 from aftermind.wire.payloads import decode_turn, encode_turn
 
@@ -79,8 +80,9 @@ async def forget(
     named = frozenset() if ids is None else frozenset(map(episode_id, ids))
     if ids is not None and not named:
         return Forgot()
-    if before is not None and before.tzinfo is None:
-        raise errors.InvalidQuery("before", before, "a time is a datetime with its zone; use datetime.now(UTC).")
+    why = None if before is None else why_unusable(before)
+    if why is not None:
+        raise errors.InvalidQuery("before", before, why)
     stone = Tombstone(owner=owner, at=datetime.now(UTC), session_id=session_id, before=before, ids=named)
 
     async def delete(tx: Transaction) -> dict[str, int]:

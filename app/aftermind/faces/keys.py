@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from aftermind import errors
 from aftermind.faces.parts import Parts
 from aftermind.types.api_key import ApiKey, Right, StoredKeys
+from aftermind.types.moments import why_unusable
 
 PREFIX = "am"  # of every key: scanners for leaked secrets find it by that
 NAME_CHARACTERS = 200
@@ -36,7 +37,7 @@ class Keys:
         owner = self._parts.scope(namespace=namespace)
         if not name.strip() or len(name) > NAME_CHARACTERS:
             raise errors.InvalidKey("name", name, f"it says who uses the key, in 1 to {NAME_CHARACTERS} characters.")
-        if expires_at is not None and (expires_at.tzinfo is None or expires_at <= datetime.now(UTC)):
+        if expires_at is not None and (why_unusable(expires_at) or expires_at <= datetime.now(UTC)):
             raise errors.InvalidKey("expires_at", expires_at, "it is a time to come, with its zone.")
         key_id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
         made = await self._stored().add(

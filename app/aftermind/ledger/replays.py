@@ -7,6 +7,7 @@ from typing import Protocol
 from aftermind import errors
 from aftermind.ledger.overrides import OverrideRules, check_overrides
 from aftermind.types import Job, JobId, JobKind, Json
+from aftermind.types.normalise import Limits, json_object
 from aftermind.types.replay import (
     MAX_REASON,
     DeadGroup,
@@ -55,6 +56,9 @@ class Step:
     wait_seconds: float | None
 
 
+OVERRIDE_LIMITS = Limits(metadata_bytes=16_777_216, metadata_depth=32)  # twice the largest turn, with its metadata
+
+
 def check_plan(new: NewPlan, rules: OverrideRules) -> None:
     """Raise `InvalidFilter` where a value of a plan cannot be meant, or an override is not the operator's to use."""
     for name in ("name", "reason", "actor"):
@@ -71,6 +75,10 @@ def check_plan(new: NewPlan, rules: OverrideRules) -> None:
         raise errors.InvalidFilter("max_failure_share", new.max_failure_share, "a share: more than 0, at most 1.")
     if new.mode is ReplayMode.EDITED and not new.overrides:
         raise errors.InvalidFilter("overrides", new.overrides, "an edited replay needs what to replace.")
+    try:
+        json_object(new.overrides or {}, OVERRIDE_LIMITS)
+    except errors.InvalidMessage as exc:
+        raise errors.InvalidFilter("overrides", new.overrides, exc.why) from exc
     check_overrides(new.mode, new.overrides or {}, rules)
 
 

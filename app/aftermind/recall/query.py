@@ -9,6 +9,8 @@ from math import isfinite
 from aftermind import errors
 from aftermind.stores.base import EpisodeFilter
 from aftermind.types import Json, Role, Scope
+from aftermind.types.moments import why_unusable
+from aftermind.types.normalise import Limits, json_object
 
 MAX_QUERY_CHARACTERS = 1_048_576  # an agent passes on what its user typed; nobody types more
 READ_CHARACTERS = 8_000  # of a long question: its beginning and its end, where people say what they want
@@ -86,13 +88,11 @@ class Query:
             _moment(name, moment)
         if since and until and until <= since:
             raise errors.InvalidQuery("until", until, "the time range is empty: it ends before it begins.")
-        if metadata is not None and not isinstance(metadata, Mapping):
-            raise errors.InvalidQuery("metadata", metadata, "a metadata filter is a JSON object.")
         wanted = EpisodeFilter(
             session_id=in_session,
             agent_id=by_agent,
             roles=_roles(roles),
-            metadata=dict(metadata or {}),
+            metadata=_metadata(metadata),
             since=since,
             until=until,
         )
@@ -141,8 +141,19 @@ def _share(field: str, value: object) -> None:
 def _moment(field: str, moment: object) -> None:
     if moment is None:
         return
-    if not isinstance(moment, datetime) or moment.utcoffset() is None:
-        raise errors.InvalidQuery(field, moment, "a time is a datetime with its zone; use datetime.now(UTC).")
+    why = why_unusable(moment)
+    if why is not None:
+        raise errors.InvalidQuery(field, moment, why)
+
+
+def _metadata(metadata: Mapping[str, Json] | None) -> dict[str, Json]:
+    """A filter has the bounds of a message's metadata: what is beyond them matches nothing."""
+    if metadata is None:
+        return {}
+    try:
+        return json_object(metadata, Limits())
+    except errors.InvalidMessage as exc:
+        raise errors.InvalidQuery("metadata", metadata, exc.why) from exc
 
 
 def _roles(roles: Iterable[str] | None) -> frozenset[Role] | None:

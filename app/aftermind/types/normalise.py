@@ -10,9 +10,11 @@ import orjson
 
 from aftermind import errors
 from aftermind.types.message import Json, Message, Role
+from aftermind.types.moments import why_unusable
 
 Given = str | Message | Mapping[str, Any]  # Any: whatever a caller's chat message holds; each key is checked below
 
+REFERENCE_DEPTH = 16  # of a part; what is deeper is refused with the metadata
 INLINE_CHARACTERS = 2_048  # longer than any URL that servers accept: such a text is the thing itself
 
 _KNOWN = {"role", "content", "name", "metadata", "occurred_at", "created_at", "timestamp"}
@@ -138,16 +140,16 @@ def _content(content: object, index: int) -> tuple[str, list[Json]]:
         elif kind in _TEXT_PARTS and isinstance(part, Mapping) and isinstance(part.get("text"), str):
             texts.append(part["text"])
         elif kind in _MEDIA_PARTS and isinstance(part, Mapping):
-            attachments.append(_reference(part))
+            attachments.append(_reference(part, REFERENCE_DEPTH))
         else:
             raise errors.InvalidMessage("content", part, "a part of a kind that is not known.", index=index)
     return "\n".join(texts), attachments
 
 
-def _reference(part: Any) -> Any:  # Any: JSON of any shape; depth and kinds are checked with the metadata
+def _reference(part: Any, depth: int) -> Any:  # Any: JSON of any shape; depth and kinds are checked with the metadata
     """The part without what it carries inline: an image of a megabyte is not memory, that it was there is."""
-    if isinstance(part, Mapping):
-        return {key: _reference(value) for key, value in part.items()}
+    if isinstance(part, Mapping) and depth:
+        return {key: _reference(value, depth - 1) for key, value in part.items()}
     if isinstance(part, str) and len(part) > INLINE_CHARACTERS:
         digest = hashlib.sha256(part.encode("utf-8", "replace")).hexdigest()
         head = part.partition(",")[0] if part.startswith("data:") else ""
@@ -199,6 +201,11 @@ def _clean(text: str) -> str:
     return text
 
 
+def json_object(given: object, limits: Limits) -> dict[str, Json]:
+    """A JSON object within the bounds of metadata: depth, size, 63-bit integers. Raises `InvalidMessage`."""
+    return _metadata(given, limits, 0)
+
+
 def _metadata(metadata: object, limits: Limits, index: int) -> dict[str, Json]:
     if not isinstance(metadata, Mapping):
         raise errors.InvalidMessage("metadata", metadata, "metadata is a JSON object.", index=index)
@@ -246,12 +253,12 @@ def _moment(value: object, latest: datetime, index: int) -> datetime | None:
     if moment.tzinfo is None or moment.utcoffset() is None:
         why = "a time needs its zone; use datetime.now(UTC), or an ISO text that ends in Z or an offset."
         raise errors.InvalidMessage("occurred_at", value, why, index=index)
+    unusable = why_unusable(moment)
+    if unusable is not None:
+        raise errors.InvalidMessage("occurred_at", value, unusable, index=index)
     if moment > latest:
         raise errors.InvalidMessage("occurred_at", value, "it lies in the far future.", index=index)
-    try:
-        return moment.astimezone(UTC)
-    except OverflowError as exc:
-        raise errors.InvalidMessage("occurred_at", value, "it lies before the year 1.", index=index) from exc
+    return moment.astimezone(UTC)
 
 
 def _as_datetime(value: object, index: int) -> datetime:

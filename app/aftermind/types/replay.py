@@ -9,6 +9,7 @@ from typing import NewType
 from aftermind import errors
 from aftermind.types.job import Attempt, Job, JobKind, JobState
 from aftermind.types.message import Json
+from aftermind.types.moments import why_unusable
 from aftermind.types.scope import JobId
 
 PlanId = NewType("PlanId", str)
@@ -85,8 +86,9 @@ class JobFilter:
             raise errors.InvalidFilter("user_id", self.user_id, "name the namespace that the user belongs to as well.")
         for name in ("since", "until"):
             moment = getattr(self, name)
-            if moment is not None and moment.tzinfo is None:
-                raise errors.InvalidFilter(name, moment, "a moment needs its time zone.")
+            why = None if moment is None else why_unusable(moment)
+            if why is not None:
+                raise errors.InvalidFilter(name, moment, why)
         if self.since and self.until and self.until < self.since:
             raise errors.InvalidFilter("until", self.until, "it lies before `since`.")
 

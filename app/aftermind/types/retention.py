@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from urllib.parse import urlsplit
 
 from aftermind import errors
+from aftermind.types.moments import before_now
 
 SHORTEST = timedelta(minutes=1)  # below it a turn could go before its jobs are done
 
@@ -30,6 +31,10 @@ class RetentionPolicy:
         if self.max_age is not None and self.max_age < SHORTEST:
             why = f"the shortest is {SHORTEST.total_seconds():g} s: jobs of a turn that goes sooner may still run."
             raise errors.InvalidSettings("max_age", self.max_age, why)
+        if self.max_age is not None and before_now(self.max_age) is None:
+            raise errors.InvalidSettings("max_age", self.max_age, "it reaches back before the year 1.")
+        if self.max_episodes is not None and self.max_episodes >= 2**31:
+            raise errors.InvalidSettings("max_episodes", self.max_episodes, "at most 2,147,483,647.")
         if self.max_episodes is not None and self.max_episodes < 1:
             why = "keep one at least; `aftermind forget` deletes everything of a user."
             raise errors.InvalidSettings("max_episodes", self.max_episodes, why)

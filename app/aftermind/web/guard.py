@@ -136,8 +136,8 @@ class Guard:
                     break
             body = b"".join(parts)
             parts.clear()
-            if len(body) > json_bounds.SMALL_BYTES:
-                await asyncio.to_thread(json_bounds.check_value_count, body)
+            if not json_bounds.is_small(body):
+                await asyncio.to_thread(json_bounds.check_body, body)
             await self._app(scope, _replayed(body, receive), send)
         finally:
             self._limits.hold_bytes(caller.id, -held)

@@ -50,7 +50,7 @@ def position(cursor: str | None) -> int | None:
     if cursor is None:
         return None
     found = decode(cursor)
-    if isinstance(found, bool) or not isinstance(found, int):
+    if isinstance(found, bool) or not isinstance(found, int) or not -(2**63) <= found < 2**63:
         raise _bad(cursor)
     return found
 
@@ -64,7 +64,7 @@ def decode(cursor: str) -> object:
     """What is in a cursor. Raises `InvalidQuery`."""
     try:
         return json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-    except (ValueError, binascii.Error) as exc:
+    except (ValueError, binascii.Error, RecursionError) as exc:
         raise _bad(cursor) from exc
 
 

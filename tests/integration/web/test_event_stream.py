@@ -28,6 +28,7 @@ from tests.conformance.bus_contract import ALICE, BOB, Rig, completed, ids
 from tests.support.listening import Event, listening
 from tests.support.proxy import Proxy
 from tests.support.servers import Database, psql
+from tests.support.service import local_token
 from tests.support.waiting import wait_until
 from tests.support.workers import environment
 
@@ -46,12 +47,18 @@ async def rig(database: Database, redis_url: str) -> AsyncIterator[Rig]:
 
 
 @pytest.fixture
-async def serve(database: Database, redis_url: str) -> AsyncIterator[Callable[..., object]]:
-    """Services of the test's own, with other settings where it names them; each gives its address."""
+async def serve(database: Database, redis_url: str, tmp_path: Path) -> AsyncIterator[Callable[..., object]]:
+    """Services of the test's own, with other settings where it names them; each gives its address, a token in it."""
     async with AsyncExitStack() as stack:
 
         async def start(**more: object) -> str:
-            given = {"database_url": database.app_url, "broker_url": redis_url, "embedder": "hash", **more}
+            given = {
+                "database_url": database.app_url,
+                "broker_url": redis_url,
+                "embedder": "hash",
+                "state_dir": tmp_path,
+            }
+            given |= more
             app = create_app(Settings(**given))  # type: ignore[arg-type]
             server = uvicorn.Server(uvicorn.Config(app, log_level="critical"))
             own = socket.create_server(("127.0.0.1", 0))
@@ -65,7 +72,7 @@ async def serve(database: Database, redis_url: str) -> AsyncIterator[Callable[..
                 await task
 
             stack.push_async_callback(stop)
-            return f"http://127.0.0.1:{own.getsockname()[1]}"
+            return f"http://{local_token(tmp_path)}@127.0.0.1:{own.getsockname()[1]}"
 
         yield start
 
@@ -230,16 +237,16 @@ async def test_one_listener_too_many_is_refused_and_the_others_stay(rig: Rig, se
     async with listening(base, PATH) as one:
         async with listening(base, PATH), listening(base, PATH) as third:
             assert third.status == 503
-        async with httpx.AsyncClient() as client:
-            await wait_until(lambda: _is_taken(client, base), description="a place that is free again is given away")
+        async with _client(base) as client:
+            await wait_until(lambda: _is_taken(client), description="a place that is free again is given away")
         kept = await rig.tell(completed())
         assert told(await one.next(1)) == ids(kept)
 
 
 @pytest.mark.parametrize("cursor", ["yesterday", "-1", "1.5", "9" * 40, "٣"])
 async def test_a_cursor_that_is_none_is_refused(cursor: str, serve: Callable[..., object]) -> None:
-    async with httpx.AsyncClient() as client:
-        answer = await client.get(f"{await serve()}{PATH}?after={quote(cursor)}")
+    async with _client(await serve()) as client:
+        answer = await client.get(f"{PATH}?after={quote(cursor)}")
 
     assert answer.status_code == 422
     assert "cursor" in answer.text
@@ -257,7 +264,7 @@ def test_a_service_that_is_stopped_sends_its_listeners_away(database: Database, 
         async def listen() -> bool:
             base = f"http://127.0.0.1:{port}"
             await wait_until(lambda: _answers(base), description="the service answers", timeout=30)
-            async with listening(base, PATH) as stream:
+            async with listening(f"http://{local_token(tmp_path)}@127.0.0.1:{port}", PATH) as stream:
                 service.send_signal(signal.SIGTERM)
                 return await stream.ended()
 
@@ -295,8 +302,14 @@ async def _read_line(reader: asyncio.StreamReader, wanted: bytes) -> bool:
     return (await reader.readline()).rstrip() == wanted
 
 
-async def _is_taken(client: httpx.AsyncClient, base: str) -> bool:
-    async with client.stream("GET", f"{base}{PATH}") as answer:
+def _client(base: str) -> httpx.AsyncClient:
+    at = urlsplit(base)
+    headers = {"Authorization": f"Bearer {at.username}"}
+    return httpx.AsyncClient(base_url=f"http://{at.hostname}:{at.port}", headers=headers)
+
+
+async def _is_taken(client: httpx.AsyncClient) -> bool:
+    async with client.stream("GET", PATH) as answer:
         return answer.status_code == 200
 
 

@@ -139,6 +139,6 @@ def _job(told: str) -> JobId:
 def _since(hours: str) -> datetime | None:
     if not hours:
         return None
-    if not hours.isdecimal():
-        raise errors.InvalidFilter("hours", hours, "a whole number of hours.")
+    if not (hours.isascii() and hours.isdecimal() and len(hours) < 7):
+        raise errors.InvalidFilter("hours", hours, "a whole number of hours, of at most six digits.")
     return datetime.now(UTC) - timedelta(hours=int(hours))

@@ -18,6 +18,7 @@ from markupsafe import Markup
 
 import aftermind
 from aftermind import errors
+from aftermind.types.moments import why_unusable
 from aftermind.web import problems
 from aftermind.web.pages.access import Viewer
 
@@ -134,7 +135,11 @@ def asked_time(name: str, told: str) -> datetime | None:
         value = datetime.fromisoformat(told.strip())
     except ValueError as exc:
         raise errors.InvalidQuery(name, told, "it is a time like 2026-01-31T12:00.") from exc
-    return value if value.tzinfo else value.replace(tzinfo=UTC)
+    zoned = value if value.tzinfo else value.replace(tzinfo=UTC)
+    why = why_unusable(zoned)
+    if why is not None:
+        raise errors.InvalidQuery(name, told, why)
+    return zoned
 
 
 def pretty(value: object) -> str:

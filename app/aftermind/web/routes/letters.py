@@ -10,6 +10,7 @@ from pydantic import AwareDatetime, BaseModel, Field
 from aftermind import errors
 from aftermind.types import JobId, JobKind
 from aftermind.types.replay import DeadLetter, JobFilter
+from aftermind.types.scope import MAX_ID_BYTES
 from aftermind.web import paging, shapes
 from aftermind.web.auth import Caller, Operator, Remembering
 from aftermind.web.paging import Cursor, Limit, Page
@@ -77,8 +78,8 @@ def _filter(
     reason: Annotated[list[str] | None, Query()] = None,
     fingerprint: str | None = None,
     error: Annotated[str | None, Query(description="Text that the error holds.")] = None,
-    user_id: Annotated[str | None, Query(min_length=1)] = None,
-    session_id: Annotated[str | None, Query(min_length=1)] = None,
+    user_id: Annotated[str | None, Query(min_length=1, max_length=MAX_ID_BYTES)] = None,
+    session_id: Annotated[str | None, Query(min_length=1, max_length=MAX_ID_BYTES)] = None,
     since: AwareDatetime | None = None,
     until: AwareDatetime | None = None,
 ) -> FilterIn:

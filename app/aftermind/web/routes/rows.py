@@ -113,7 +113,7 @@ def _json(given: str | None) -> dict[str, Any] | None:
         return None
     try:
         found = json.loads(given)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise errors.InvalidQuery("metadata", given, "it is a JSON object, as text.") from exc
     if not isinstance(found, dict):
         raise errors.InvalidQuery("metadata", given, "it is a JSON object, as text.")
