@@ -1,5 +1,6 @@
 """`aftermind web`: the service."""
 
+import logging
 import resource
 from typing import Annotated
 
@@ -11,6 +12,8 @@ from aftermind.memory import Memory
 from aftermind.settings import Settings
 from aftermind.telemetry import logs, tracing
 from aftermind.types.hosts import is_loopback
+
+log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
 OTHER_FILES = 1_024  # beside listeners: requests, databases, Redis
@@ -70,10 +73,10 @@ def _host(wanted: str, settings: Settings) -> str:
 
     local_token.read_token(settings.state_dir)
     path = local_token.token_path(settings.state_dir)
-    console.warn(f"no API key exists: requests need the token in {path}. Create a key by `aftermind keys create NAME`.")
+    log.warning(f"no API key exists: requests need the token in {path}. Create a key by `aftermind keys create NAME`.")
     if is_loopback(wanted):
         return wanted
-    console.warn(f"no API key exists: the service listens on {LOOPBACK}, not on {wanted}. Create one, and restart.")
+    log.warning(f"no API key exists: the service listens on {LOOPBACK}, not on {wanted}. Create one, and restart.")
     return LOOPBACK
 
 
