@@ -147,7 +147,7 @@ async def test_a_key_is_asked_for_once_there_is_one_and_shows_its_own_namespace_
 
     await page.get_by_label("Key").fill("am_0123456789ab_no")
     await page.get_by_role("button", name="Sign in").click()
-    await expect(page.get_by_role("alert")).to_contain_text("opens nothing")
+    await expect(page.get_by_role("alert")).to_contain_text("revoked or expired")
     await page.get_by_label("Key").fill(key)
     await page.get_by_role("button", name="Sign in").click()
     await page.wait_for_url(f"{url}/memory?q=al")
