@@ -76,7 +76,7 @@ def test_extraction_is_repeated_after_a_dry_run_that_changes_nothing(api: httpx.
 
     tried = api.post("/v1/reextract", json={**asked, "dry_run": True})
     assert tried.status_code == 201, tried.text
-    changes = f"/v1/reextract/{tried.json()['id']}/changes"
+    changes = f"/v1/replays/{tried.json()['id']}/shadows"
     wait_until_sync(
         lambda: [each["state"] for each in api.get(changes).json()] == ["done"], timeout=60, description="it was tried"
     )

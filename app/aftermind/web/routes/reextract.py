@@ -1,17 +1,15 @@
 """Fact extraction repeated over stored episodes, by other instructions or another model; or a dry run of it."""
 
-from typing import Annotated
-
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from pydantic import AwareDatetime, Field
 
 from aftermind import errors
 from aftermind.ledger.replays import MAX_RATE, RATE, NewPlan
 from aftermind.types import Json
-from aftermind.types.replay import MAX_REASON, JobFilter, PlanId, ReplayMode
+from aftermind.types.replay import MAX_REASON, JobFilter, ReplayMode
 from aftermind.web import shapes
 from aftermind.web.auth import Operator, Remembering
-from aftermind.web.routes.replays import PlanOut, PlanPath
+from aftermind.web.routes.replays import PlanOut
 
 router = APIRouter(prefix="/reextract", tags=["reextract"])
 
@@ -33,21 +31,12 @@ class ReextractIn(shapes.Shape):
     sample: int = Field(SAMPLE, ge=1, le=1_000, description="Model calls of a dry run at most.")
 
 
-class ChangeOut(shapes.Shape):
-    """What one extraction would change."""
-
-    job_id: str
-    state: str
-    added: list[str]
-    superseded: list[str]
-    error: str | None
-
-
 @router.post("", status_code=201, summary="Repeat fact extraction")
 async def create(asked: ReextractIn, memory: Remembering, who: Operator) -> PlanOut:
-    """A replay plan, started; with `dry_run` a draft whose sample is being run: see its changes. 422 if nothing fits.
+    """A replay plan, started; with `dry_run` a draft whose sample is being run. 422 if nothing fits.
 
-    Facts that are not found again are superseded, none is deleted. Pause, abort and follow it under `/v1/replays`.
+    Facts that are not found again are superseded, none is deleted. Follow it under `/v1/replays/{plan_id}`: what a dry
+    run would change is under `shadows`.
     """
     if asked.session_id is not None and asked.user_id is None:
         raise errors.InvalidFilter("session_id", asked.session_id, "name the user whose session it is.")
@@ -66,26 +55,3 @@ async def create(asked: ReextractIn, memory: Remembering, who: Operator) -> Plan
         await memory.replays.shadow(plan.id, sample=asked.sample)
         return PlanOut.model_validate(plan)
     return PlanOut.model_validate(await memory.replays.start(plan.id))
-
-
-@router.get("/{plan_id:id}/changes", summary="What a dry run found so far")
-async def list_changes(
-    plan_id: PlanPath, memory: Remembering, who: Operator, *, limit: Annotated[int, Query(gt=0, le=1_000)] = 200
-) -> list[ChangeOut]:
-    """Of each sampled extraction its state, the facts that it would add, and those that it would supersede."""
-    plan = await memory.replays.found(PlanId(plan_id), namespace=who.namespace)
-    if plan is None:
-        raise errors.NotThere("replay plan", plan_id)
-    found = await memory.replays.shadows(plan.id)
-    if any(each.added or each.superseded for each in found):
-        await memory.replays.looked(plan.id)
-    return [
-        ChangeOut(
-            job_id=str(each.job_id),
-            state=each.state,
-            added=list(each.added),
-            superseded=list(each.superseded),
-            error=each.error,
-        )
-        for each in found[:limit]
-    ]
