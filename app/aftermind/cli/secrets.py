@@ -67,6 +67,7 @@ def _write(folder: Path, postgres: str, replicas: list[str], redis: str, prefix:
     files.add("webhook_key", lambda: base64.urlsafe_b64encode(random.token_bytes(32)).decode())
     files.add("flower_login", lambda: f"aftermind:{_password()}")
     files.add("grafana_password", _password)
+    files.add("metrics_token", _password)
     return files.made
 
 
