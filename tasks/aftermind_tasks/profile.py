@@ -5,8 +5,6 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-import orjson
-
 from aftermind import errors
 from aftermind.llm import trust
 from aftermind.llm.base import Profiler
@@ -17,6 +15,8 @@ from aftermind_tasks.outcomes import Done, Outcome
 from aftermind_tasks.runtime import Runtime
 
 MOST = 100  # episodes of one call; tokens are limited by `profile_max_tokens`
+MAX_TEXTS = 200  # of a trait: its name, and the keys and texts of its value
+MAX_TEXT_CHARACTERS = 2_000  # of each
 EVIDENCE = 50  # episodes that a trait keeps: its latest
 
 
@@ -63,9 +63,11 @@ async def _ask(
 
 
 def _is_plain(name: str, value: Json) -> bool:
-    """Whether neither name nor value reads like an instruction."""
-    told = value if isinstance(value, str) else orjson.dumps(value).decode()
-    return trust.suspicion(f"{name.replace('_', ' ')}\n{told}") is None
+    """Whether neither name nor value reads like an instruction, nor is far too long to be shown."""
+    texts = [name.replace("_", " "), *trust.strings(value)]
+    if len(texts) > MAX_TEXTS or any(len(text) > MAX_TEXT_CHARACTERS for text in texts):
+        return False
+    return trust.suspicion("\n".join(texts)) is None
 
 
 async def _apply(runtime: Runtime, lease: Lease, answer: Mapping[str, Any], *, is_more: bool) -> None:  # Any: as above

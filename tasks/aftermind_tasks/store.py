@@ -14,15 +14,15 @@ from aftermind.db.base import Transaction
 from aftermind.events.types import MemoryUpdateFailed
 from aftermind.ledger.backoff import backoff
 from aftermind.ledger.base import Failure, Tried
-from aftermind.ranking import spoken
-from aftermind.stores.base import Vector
+from aftermind.ranking import words
 from aftermind.telemetry import tracing
-from aftermind.types import EpisodeId, JobId, JobKind, Lease, Turn
+from aftermind.types import JobId, JobKind, Lease, Turn
 from aftermind.wire.payloads import decode_turn_of, encode_turn
 from aftermind.wire.pending import ClaimedTurn
 from aftermind_tasks import verdicts, writing
 from aftermind_tasks.outcomes import Dead, Done, Outcome, Retry, Snooze
 from aftermind_tasks.perform import Tally
+from aftermind_tasks.preparation import prepare
 from aftermind_tasks.runtime import Runtime
 
 log = logging.getLogger(__name__)
@@ -42,11 +42,12 @@ async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outco
     started = time.monotonic()
     turns = {lease.job.id: _turn_of(lease) for lease in leases}
     with _traced(list(turns.values())):
-        vectors = await _vectors(runtime, list(turns.values()))
-        async with runtime.db.transaction(namespace=leases[0].job.scope.namespace) as tx:
-            held = await runtime.ledger.finish_all(tx, leases)
-            fresh = [turn for job_id, turn in turns.items() if job_id in held]
-            effects = await writing.write(runtime, tx, fresh, vectors, started)
+        prepared = await prepare(runtime, list(turns.values()))
+        with words.indexed(prepared.terms):
+            async with runtime.db.transaction(namespace=leases[0].job.scope.namespace) as tx:
+                held = await runtime.ledger.finish_all(tx, leases)
+                fresh = [turn for job_id, turn in turns.items() if job_id in held]
+                effects = await writing.write(runtime, tx, fresh, prepared, started)
         await runtime.after_commit(effects.owners, effects.events, effects.ring)
     _observe(runtime, fresh)
     return {job_id: Done() for job_id in held}
@@ -113,13 +114,14 @@ async def _commit(runtime: Runtime, claimed: Sequence[tuple[ClaimedTurn, Turn]])
     started = time.monotonic()
     turns = [turn for _, turn in claimed]
     with _traced(turns):
-        vectors = await _vectors(runtime, turns)
-        effects = await writing.at_once(runtime, turns, vectors, started)
-        if effects is None:
-            async with runtime.db.transaction(namespace=turns[0].scope.namespace) as tx:
-                new = await runtime.ledger.record_stored(tx, turns)
-                fresh = [turn for turn in turns if turn.job_id in new]
-                effects = await writing.write(runtime, tx, fresh, vectors, started)
+        prepared = await prepare(runtime, turns)
+        with words.indexed(prepared.terms):
+            effects = await writing.at_once(runtime, turns, prepared, started)
+            if effects is None:
+                async with runtime.db.transaction(namespace=turns[0].scope.namespace) as tx:
+                    new = await runtime.ledger.record_stored(tx, turns)
+                    fresh = [turn for turn in turns if turn.job_id in new]
+                    effects = await writing.write(runtime, tx, fresh, prepared, started)
         ids = [turn.job_id for turn in turns]
         runnable = await runtime.after_commit(
             effects.owners, effects.events, effects.ring, settle=ids, watermark=effects.watermark
@@ -223,13 +225,3 @@ async def _release(runtime: Runtime, claimed: Sequence[ClaimedTurn], *, after: t
         )
     except errors.RedisUnavailable as exc:  # the leases run out by themselves then
         log.warning("turns not handed back", extra={"turns": len(claimed), "error": str(exc)})
-
-
-async def _vectors(runtime: Runtime, turns: Sequence[Turn]) -> dict[EpisodeId, Vector]:
-    """Vectors of an embedder that needs no I/O; one that does has jobs of its own."""
-    embedder = runtime.embedder
-    if embedder is None or not embedder.inline:
-        return {}
-    episodes = [episode for turn in turns for episode in turn.episodes()]
-    rows = await embedder.embed([spoken(episode.name, episode.content) for episode in episodes])
-    return {episode.id: row for episode, row in zip(episodes, rows, strict=True)}

@@ -12,6 +12,7 @@ from aftermind_tasks import following, mining
 from aftermind_tasks.outcomes import Done, Outcome
 from aftermind_tasks.runtime import Runtime
 
+MAX_CHARACTERS = 8_000  # of a summary, whatever wrote it
 MOST = 200  # episodes of one call; tokens are limited by `summary_max_tokens`
 
 
@@ -68,7 +69,7 @@ async def _ask(runtime: Runtime, lease: Lease, seen: Seen) -> Mapping[str, Any]:
     if turns:
         await mining.check_budget(runtime, lease.job.scope)
         condensed = await runtime.summariser.summarise(base.text if base else None, turns)
-    text = mining.without_instructions(condensed.text) if condensed else base.text if base else ""
+    text = mining.without_instructions(condensed.text[:MAX_CHARACTERS]) if condensed else base.text if base else ""
     answer = mining.kept_answer(seen.episodes, mining.SUMMARY) | {
         "text": text,
         "covers_to": seen.episodes[-1].position,

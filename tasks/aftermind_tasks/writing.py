@@ -12,13 +12,14 @@ from aftermind.db.base import Transaction, Watermark
 from aftermind.db.event_log import EventRow
 from aftermind.events.types import MemoryEvent, MemoryUpdateCompleted, MemoryUpdateStarted
 from aftermind.llm import trust
-from aftermind.stores.base import Mined, MiningOutcome, Tombstone, Vector
+from aftermind.stores.base import Mined, MiningOutcome, Tombstone
 from aftermind.storing.base import Arrived, Following, Written
 from aftermind.telemetry import tracing
-from aftermind.types import Episode, EpisodeId, JobId, JobKind, Json, NewJob, Scope, Turn
+from aftermind.types import Episode, JobId, JobKind, Json, NewJob, Scope, Turn
 from aftermind.types.job import session_key
 from aftermind.wire import queues
 from aftermind_tasks import following
+from aftermind_tasks.preparation import Prepared
 from aftermind_tasks.runtime import Runtime
 
 
@@ -35,16 +36,14 @@ class Effects:
     watermark: Watermark | None = None  # where it was taken after the commit already
 
 
-async def at_once(
-    runtime: Runtime, turns: Sequence[Turn], vectors: Mapping[EpisodeId, Vector], started: float
-) -> Effects | None:
+async def at_once(runtime: Runtime, turns: Sequence[Turn], prepared: Prepared, started: float) -> Effects | None:
     """Turns of one tenant, written and committed in one trip.
 
     None: nothing was written, because it cannot be had that way. See `aftermind.storing`.
     """
     if runtime.at_once is None or len({turn.scope.namespace for turn in turns}) > 1:
         return None
-    kept = {turn.job_id: _kept(turn, ()) for turn in turns}
+    kept = {turn.job_id: _kept(turn, (), prepared) for turn in turns}
     stored = [turn for turn in turns if kept[turn.job_id]]
     if runtime.extractor is not None and any("facts" not in turn.keep for turn in stored):
         return None  # what follows their mining follows at once, which takes looking
@@ -54,7 +53,7 @@ async def at_once(
         for turn in turns
     ]
     following = _following(runtime, stored, kept)
-    written = await runtime.at_once.store(arrived, vectors, following)
+    written = await runtime.at_once.store(arrived, prepared.vectors, following)
     if written is None:
         return None
     new = [turn for turn in turns if turn.job_id in written.new]
@@ -97,7 +96,7 @@ def _told(event: MemoryEvent, written: Written) -> MemoryEvent:
 
 
 async def write(
-    runtime: Runtime, tx: Transaction, turns: Sequence[Turn], vectors: Mapping[EpisodeId, Vector], started: float
+    runtime: Runtime, tx: Transaction, turns: Sequence[Turn], prepared: Prepared, started: float
 ) -> Effects:
     """Episodes, follow-up jobs and events of turns that nobody stored before, one tenant after the other.
 
@@ -107,7 +106,7 @@ async def write(
     for namespace in sorted({turn.scope.namespace for turn in turns}):
         await tx.enter(namespace)
         group = [turn for turn in turns if turn.scope.namespace == namespace]
-        await _write_tenant(runtime, tx, group, vectors, started, effects)
+        await _write_tenant(runtime, tx, group, prepared, started, effects)
     return effects
 
 
@@ -115,26 +114,26 @@ async def _write_tenant(
     runtime: Runtime,
     tx: Transaction,
     turns: Sequence[Turn],
-    vectors: Mapping[EpisodeId, Vector],
+    prepared: Prepared,
     started: float,
     effects: Effects,
 ) -> None:
     owners = {turn.scope.owner for turn in turns}
     stones = await runtime.store.tombstones(tx, sorted(owners, key=lambda owner: owner.user_column))
-    kept = {turn.job_id: _kept(turn, stones) for turn in turns}
-    await runtime.store.add_episodes(tx, [episode for group in kept.values() for episode in group], vectors)
+    kept = {turn.job_id: _kept(turn, stones, prepared) for turn in turns}
+    await runtime.store.add_episodes(tx, [episode for group in kept.values() for episode in group], prepared.vectors)
     stored = [turn for turn in turns if kept[turn.job_id]]
     await _follow_up(runtime, tx, stored, kept, effects)
     effects.events += await runtime.events.append(tx, _events(runtime, turns, started))
 
 
-def _kept(turn: Turn, stones: Sequence[Tombstone]) -> list[Episode]:
+def _kept(turn: Turn, stones: Sequence[Tombstone], prepared: Prepared) -> list[Episode]:
     if not turn.keep:
         return []
     owner = turn.scope.owner
     mine = [stone for stone in stones if stone.owner == owner]
     return [
-        replace(episode, mark=trust.suspicion(episode.content))
+        trust.marked(episode, prepared.marks)
         for episode in turn.episodes()
         if not any(stone.covers(episode) for stone in mine)
     ]

@@ -9,7 +9,8 @@ from typing import TypeVar
 from aftermind import errors
 from aftermind.db.base import Transaction
 from aftermind.faces.parts import Parts
-from aftermind.llm import tokens
+from aftermind.llm import screening, tokens, trust
+from aftermind.recall.budget import MOST_CHARACTERS
 from aftermind.stores.base import EpisodeFilter, SessionInfo, UserInfo
 from aftermind.types import Episode, Learned, LearnedState, Profile, Scope, Summary, Turn, Watermark
 from aftermind.wire.payloads import decode_readable
@@ -57,7 +58,7 @@ async def search(parts: Parts, scope: Scope, wanted: EpisodeFilter, *, limit: in
         return accepted, await parts.store.history(tx, owner, wanted, limit=limit)
 
     accepted, stored = await _from_a_node(parts, waiting, read, namespace=owner.namespace)
-    return _merged(stored, (*accepted, *waiting.episodes))[-limit:]
+    return await _marked(_merged(stored, (*accepted, *waiting.episodes))[-limit:])
 
 
 async def context_window(parts: Parts, scope: Scope, *, max_tokens: int) -> list[Episode]:
@@ -71,6 +72,8 @@ async def context_window(parts: Parts, scope: Scope, *, max_tokens: int) -> list
     while True:
         page = await search(parts, scope, paged(wanted, before), limit=PAGE)
         for episode in reversed(page):
+            if len(episode.content) > left * MOST_CHARACTERS:
+                return chosen[::-1]  # too long whatever a tokenizer says: it need not be counted on the loop
             left -= tokens.count(episode.content) + MESSAGE_TOKENS
             if left < 0:
                 return chosen[::-1]
@@ -188,6 +191,13 @@ async def _pending(
 async def _accepted(parts: Parts, tx: Transaction, owner: Scope, wanted: EpisodeFilter) -> list[Episode]:
     """What the ledger has accepted and no store job has committed, as the node shows it that is read."""
     return _fitting(decode_readable(await parts.ledger.unstored(tx, owner), owner=owner), wanted)
+
+
+async def _marked(episodes: list[Episode]) -> list[Episode]:
+    """The episodes, those that no store has checked yet with the marks that storing gives them."""
+    waiting = [each for each in episodes if each.pending]
+    found = await screening.marks(screening.by_turn(waiting)) if waiting else {}
+    return [trust.marked(each, found) for each in episodes] if found else episodes
 
 
 def _fitting(turns: Iterable[Turn], wanted: EpisodeFilter | None) -> list[Episode]:

@@ -7,6 +7,7 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
+from aftermind.llm import text_process
 from aftermind.ranking.vectors import Matrix, unit
 from aftermind.ranking.words import terms
 
@@ -34,7 +35,12 @@ class HashEmbedder:
         self.name = f"hash:{dimension}"  # kept with vectors, so that those of another embedder are never compared
 
     async def embed(self, texts: Sequence[str]) -> Matrix:
-        """A vector of length 1 for each text; zeros for a text without words."""
+        """A vector of length 1 for each text; zeros for a text without words. Long texts do not hold up the loop.
+
+        Raises `TextTimeout` where they take longer than the deadline of the process for texts.
+        """
+        if sum(map(len, texts)) > text_process.INLINE_CHARACTERS:
+            return await text_process.run(_vectors, self.dimension, self.language, list(texts))
         return self.vectors(texts)
 
     def vectors(self, texts: Sequence[str]) -> Matrix:
@@ -50,6 +56,10 @@ class HashEmbedder:
         places = np.concatenate([place for place, _ in features])
         weights = np.concatenate([weight for _, weight in features])
         return np.bincount(places, weights, minlength=self.dimension).astype(np.float32)
+
+
+def _vectors(dimension: int, language: str, texts: Sequence[str]) -> Matrix:
+    return HashEmbedder(dimension, language=language).vectors(texts)
 
 
 @lru_cache(maxsize=WORDS_KEPT)

@@ -2,13 +2,32 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import pairwise
 
-from aftermind.llm.disguises import decoded_readings, plain_readings, visible
-from aftermind.types import Json, Role
+from aftermind.llm import phrases
+from aftermind.llm.disguises import Allowance, TooMuchText, decoded_readings, latin_reading, plain_readings, visible
+from aftermind.types import Episode, EpisodeId, Json, Role
 
-__all__ = ["INSTRUCTION", "may_become_fact", "suspicion", "visible"]
+__all__ = [
+    "INSTRUCTION",
+    "UNCHECKED",
+    "label",
+    "marked",
+    "marks",
+    "marks_of",
+    "may_become_fact",
+    "strings",
+    "suspicion",
+    "visible",
+]
 
 INSTRUCTION = "instruction-like"
+UNCHECKED = f"{INSTRUCTION}: not checked in time"
+WITHHELD = "(withheld)"
+MAX_LABEL_CHARACTERS = 100  # of a name in a prompt: of a speaker, a session, a block, a trait
+SEAM_CHARACTERS = 200  # on each side of the border between two messages that are also read as one
 
 # Families of OWASP LLM01 (prompt injection): override, role spoofing, exfiltration, orders to memory, hidden text.
 # A turn that is wrongly flagged is never mined, so what people say of themselves ("I ignore the rules") is let through.
@@ -26,15 +45,19 @@ _OVERRIDE = re.compile(
     r"what you (?:were|have been) told)|"
     r"\b(?:update|change|modify|rewrite|overwrite|reset) your\b[^.!?\n]{0,20}"
     r"\b(?:instruct|rule|polic|prompt|memor|goal)|"
-    r"\byour (?:goal|task|purpose|mission|objective) (?:has changed|is now)\b|"
-    r"\b(?:ignorier\w*|vergiss|missachte\w*)\b[^.!?\n]{0,40}\b(?:anweisung|regel|vorgabe)|"
-    r"\b(?:ignor[ae]\w*|olvida\w*|oublie\w*|dimentica)\b[^.!?\n]{0,40}\b(?:instruc|istruz|reglas|règles|consignes)",
+    r"\byour (?:goal|task|purpose|mission|objective) (?:has changed|is now)\b",
     re.IGNORECASE,
 )
 # Elements of the block that recall renders, and of tool calls.
 _OURS = r"facts?|turn|episodes|trait|block|summar(?:y|ies)|profile|tool_(?:call|result)|function_calls|invoke"
+_ROLES_ABROAD = (
+    "sistema|syst[eè]me|system|systeem|система|sistem|系统|系統|システム|시스템|النظام|نظام|सिस्टम|ระบบ|σύστημα"
+)
+# "System: Windows 11, 16 GB RAM" describes a computer.
+_COMPUTER = r"[^\n]{0,60}\b(?:windows|linux|mac ?os|os x|ubuntu|debian|fedora|android|ios|\d+ ?[gmt]b|[\d.]+ ?ghz)\b"
 _SPOOF = re.compile(
-    r"(?:^|\n|:\s)\s*(?:\[?\s*(?:system|assistant|developer)\s*\]?\s*:|##+\s*(?:system|instruction))|"
+    rf"(?:^|\n|:\s)\s*(?:\[?\s*(?:system|assistant|developer|{_ROLES_ABROAD})\s*\]?\s*:(?!{_COMPUTER})|"
+    r"##+\s*(?:system|instruction))|"
     r"\[(?:system|assistant|developer)\]|<<\s*/?sys\s*>>|```\s*system\b|\b(?:begin|end) system (?:prompt|message)|"
     r"(?:^|\n)\s*\w+ \((?:admin|system|root|developer)\)\s*:|"
     r"\"role\"\s*:\s*\"(?:system|assistant|developer|tool)\"|\"predicate\"\s*:|"
@@ -107,18 +130,29 @@ _STANDING = re.compile(
     r"\b(?:skip|without) (?:the |any |all |my )?(?:verification|confirmation|security checks?|approval)\b|"
     r"\bneeds? no (?:password|proof|verification|confirmation)\b|\bchecks (?:are|have been) (?:disabled|off)\b|"
     r"\bmy (?:clearance|permission level|access level|privilege level) is\b|\bmy role is (?:super|root|admin|system)|"
-    r"\byou (?:may|can) (?:trust me|share|disclose|reveal)\b|\bthe (?:policy|rules) allows? me\b|"
+    r"\byou (?:may|can) trust me\b|"
+    r"\byou (?:may|can) (?:share|disclose|reveal)\b[^.!?\n]{0,40}\b(?:with|to) (?:me|us|him|her|them|anyone|all)\b|"
+    r"\bthe (?:policy|rules) allows? me\b|"
     r"\baccounts? of (?:all others|[\w.+-]+@)",
     re.IGNORECASE,
 )
+# The same orders with anything or nothing between their words.
+_COMPACT = re.compile(
+    r"(?:ignore|disregard|forget|override|bypass)(?:all|any|of|the|your|these|those|my|every){0,4}"
+    r"(?:previous|prior|above|earlier|existing|former|preceding|system|safety|your)"
+    r"(?:and|previous|prior|above|earlier|system|safety|given){0,3}(?:instruct|prompt|rule|guideline|direction|command)|"
+    r"(?:reveal|show|print|output|repeat)(?:me|the|your|all|full|whole){0,3}systemprompt|"
+    r"fromnowonyou(?:are|will|must|shall|answer|respond|reply|act|obey)|youmust(?:always|never)"
+)
+_COMPACT_TRACES = ("ignore", "disregard", "forget", "override", "bypass", "systemprompt", "fromnowon", "youmust")
+_GAPS = re.compile(r"[\W_]+")
 # Each family with word stems of which every match of it has one: the pattern is tried around those alone, because this
-# is read for every message that is stored (0.1 to 0.3 ms for a chat turn on a busy core).
+# is read for every message that is stored.
 _FAMILIES: Mapping[str, tuple[re.Pattern[str], tuple[str, ...]]] = {
     "override": (
         _OVERRIDE,
         (
             *("ignor", "disregard", "forget", "override", "bypass", "follow"),
-            *("vergiss", "missachte", "olvida", "oublie", "dimentica"),
             *("date your", "change your", "modify your", "write your", "reset your", "has changed", "is now"),
         ),
     ),
@@ -144,8 +178,8 @@ _FAMILIES: Mapping[str, tuple[re.Pattern[str], tuple[str, ...]]] = {
         _TRIGGER,
         (
             *("whenever i say", "if any", "when the user", "whenever the user", "before each", "before every"),
-            *("conversation", "session", "answer", "reply", "message", " ai", "agent", "model", "llm", "bot", "memory"),
-            "assistant",
+            *("conversation", "session", "answer", "reply", "message", "agent", "model", "llm", "bot", "memory"),
+            *("assistant", " ai", "\nai", "ai,", "(ai", "ais"),
         ),
     ),
     "claimed standing": (
@@ -170,8 +204,14 @@ _FAMILIES: Mapping[str, tuple[re.Pattern[str], tuple[str, ...]]] = {
         ),
     ),
 }
+# Stems of which every match of a family has one too, beside those that it begins with.
+_NEEDED: Mapping[str, tuple[str, ...]] = {
+    "override": (
+        *("instruct", "prompt", "rule", "guideline", "direction", "command", "polic", "restriction", "memor", "goal"),
+        *("above", "before", "told", "earlier", "previous", "has changed", "is now"),
+    )
+}
 _BEFORE, _AFTER = 120, 160  # characters around a stem: more than any pattern spans
-_LOOKS = 50  # at stems of one family: a text of 256 KB of nothing else takes 25 ms
 
 
 def suspicion(text: str) -> str | None:
@@ -179,12 +219,63 @@ def suspicion(text: str) -> str | None:
 
     Read as a person sees it, and as it reads once what hides it is taken away or decoded (see `disguises`).
     """
-    for plain in plain_readings(text):
-        if (family := _family(plain)) is not None:
-            return f"{INSTRUCTION}: {family}"
-    if any(_family(reading) is not None for coded in decoded_readings(text) for reading in plain_readings(coded)):
-        return f"{INSTRUCTION}: encoded"
-    return None
+    try:
+        return _suspicion(text, Allowance(text))
+    except TooMuchText:
+        return f"{INSTRUCTION}: too much to be checked"
+
+
+def marks(episodes: Sequence[Episode]) -> dict[EpisodeId, str]:
+    """Why episodes of one turn are taken for attempts to give instructions, by id; the others are left out.
+
+    A speaker's name counts like the text, and so do the border of two messages of one speaker, read as one.
+    """
+    found: dict[EpisodeId, str] = {}
+    for episode in episodes:
+        why = suspicion(episode.content)
+        if why is None and episode.name and (in_name := suspicion(episode.name)):
+            why = f"{in_name} in the name"
+        if why is not None:
+            found[episode.id] = why
+    for first, second in pairwise(episodes):
+        if first.role is second.role and first.name == second.name and not {first.id, second.id} & found.keys():
+            seam = f"{first.content[-SEAM_CHARACTERS:]} {second.content[:SEAM_CHARACTERS]}"
+            if (why := suspicion(seam)) is not None:
+                found[first.id] = found[second.id] = f"{why}, over two messages"
+    return found
+
+
+def marks_of(turns: Sequence[Sequence[Episode]]) -> dict[EpisodeId, str]:
+    """The marks of several turns."""
+    return {id_: why for turn in turns for id_, why in marks(turn).items()}
+
+
+def marked(episode: Episode, found: Mapping[EpisodeId, str]) -> Episode:
+    """The episode with its mark, where it has one and is not marked already."""
+    why = None if episode.mark is not None else found.get(episode.id)
+    return episode if why is None else replace(episode, mark=why)
+
+
+@lru_cache(maxsize=4_096)
+def label(text: str) -> str:
+    """A name as a prompt shows it: one line, not long, and `(withheld)` where it looks like an instruction."""
+    line = " ".join(text.split())
+    if suspicion(text) is not None:
+        return WITHHELD
+    return line if len(line) <= MAX_LABEL_CHARACTERS else f"{line[:MAX_LABEL_CHARACTERS]}\N{HORIZONTAL ELLIPSIS}"
+
+
+def strings(value: Json) -> Iterator[str]:
+    """Every text of a JSON value, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            yield str(key)
+            yield from strings(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from strings(each)
 
 
 def may_become_fact(role: Role, metadata: Json) -> bool:
@@ -192,11 +283,35 @@ def may_become_fact(role: Role, metadata: Json) -> bool:
     return role is Role.USER or (role is Role.TOOL and bool(metadata.get("trusted")))
 
 
+def _suspicion(text: str, allowance: Allowance) -> str | None:
+    if (family := _read(text, allowance)) is not None:
+        return f"{INSTRUCTION}: {family}"
+    for decoded in decoded_readings(text):
+        if _read(decoded, allowance) is not None:
+            return f"{INSTRUCTION}: encoded"
+        if any(_read(twice, allowance) is not None for twice in decoded_readings(decoded)):
+            return f"{INSTRUCTION}: encoded"
+    return None
+
+
+def _read(text: str, allowance: Allowance) -> str | None:
+    for plain in plain_readings(text):
+        if found := _family(allowance.spend(plain)) or phrases.family(plain):
+            return found
+    latin = latin_reading(text)  # phrases are compared without accents anyway, but for those that tell tenses apart
+    return None if latin is None else _family(allowance.spend(latin))
+
+
 def _family(text: str) -> str | None:
     lowered = text.lower()
     for family, (pattern, stems) in _FAMILIES.items():
-        if any(pattern.search(lowered, *window) for window in _windows(lowered, stems)):
-            return family
+        needed = _NEEDED.get(family, ("",))
+        for start, end in _windows(lowered, stems):
+            if any(lowered.find(stem, start, end) >= 0 for stem in needed) and pattern.search(lowered, start, end):
+                return family
+    compact = _GAPS.sub("", lowered)
+    if any(trace in compact for trace in _COMPACT_TRACES) and _COMPACT.search(compact):
+        return "override"
     return None
 
 
@@ -215,8 +330,6 @@ def _windows(text: str, stems: Sequence[str]) -> Iterator[tuple[int, int]]:
 
 def _places(text: str, stem: str) -> Iterator[int]:
     at = text.find(stem)
-    for _ in range(_LOOKS):
-        if at < 0:
-            break
+    while at >= 0:
         yield at
         at = text.find(stem, at + len(stem))

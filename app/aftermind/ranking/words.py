@@ -2,7 +2,11 @@
 
 import re
 import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
+from types import MappingProxyType
 
 import snowballstemmer
 
@@ -27,6 +31,10 @@ LONGEST_WORD = 64  # bytes of base64 and the like are no words; cut, they still 
 STEMS_KEPT = 16_384  # in a process: more words than people use; those that never come again must not stay
 MOST_TERMS = 5_000  # of one text: a message holds 256 KiB, and nobody asks for its ten-thousandth distinct word
 
+LONG_CHARACTERS = 4_096  # of a text whose terms may have been computed elsewhere: see `indexed`
+_NOTHING: Mapping[tuple[str, str], Sequence[str]] = MappingProxyType({})
+_indexed: ContextVar[Mapping[tuple[str, str], Sequence[str]]] = ContextVar("indexed", default=_NOTHING)
+
 LANGUAGES = frozenset({"simple", *snowballstemmer.algorithms()})
 _stemmers = threading.local()  # a stemmer keeps its word in itself, and handlers run in threads
 
@@ -47,9 +55,29 @@ def terms(text: str, language: str = "english") -> list[str]:
 
     `language` is a Snowball algorithm, or `simple`: no stemming and no stop words. At most `MOST_TERMS`.
     """
+    if len(text) > LONG_CHARACTERS and (known := _indexed.get().get((language, text))) is not None:
+        return list(known)
     stop = _ENGLISH_STOP if language == "english" else frozenset[str]()
-    seen = dict.fromkeys(stem(word, language) for word in tokens(text) if word not in stop)
-    return list(seen)[:MOST_TERMS]
+    seen: dict[str, None] = {}
+    for word in tokens(text):
+        if word not in stop:
+            seen[stem(word, language)] = None
+            if len(seen) >= MOST_TERMS:
+                break
+    return list(seen)
+
+
+@contextmanager
+def indexed(found: Mapping[tuple[str, str], Sequence[str]]) -> Iterator[None]:
+    """Within the block `terms` takes those of long texts from here, by language and text.
+
+    A writer of texts has their terms computed before its transaction, outside the event loop.
+    """
+    token = _indexed.set(found)
+    try:
+        yield
+    finally:
+        _indexed.reset(token)
 
 
 @lru_cache(maxsize=STEMS_KEPT)

@@ -1,11 +1,12 @@
 """Matches and what else is known of a user, put together into one block within its budget."""
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from time import perf_counter
 
-from aftermind.recall.budget import Chunk, cut, fit
+from aftermind.recall.budget import MOST_CHARACTERS, Chunk, cut, fit
 from aftermind.recall.query import Query
 from aftermind.recall.render import Item, line_of, profile_line, section_of, text_of
 from aftermind.stores.searching import Briefing
@@ -37,7 +38,8 @@ def build(
     """The block: standing parts and matches by value, shown by kind and in time order."""
     parts = _within(_standing(briefing), int(query.token_budget * STANDING_SHARE), count)
     parts = [_Part(replace(part.chunk, key=key), part.source) for key, part in enumerate(parts)]
-    parts += [_part(match, key) for key, match in enumerate(matches, start=len(parts))]
+    longest = MOST_CHARACTERS * query.token_budget
+    parts += [_part(match, key, longest) for key, match in enumerate(matches, start=len(parts))]
     fitted = fit([part.chunk for part in parts], query.token_budget, count)
     sources = [parts[chunk.key].source for chunk in fitted.chunks]
     traits = [source for source in sources if isinstance(source, str)]
@@ -77,15 +79,17 @@ def _within(parts: list[_Part], budget: int, count: Callable[[str], int]) -> lis
     return [_Part(chunk, parts[chunk.key].source) for chunk in fitted.chunks]
 
 
-def _part(match: Match, key: int) -> _Part:
-    return _Part(_chunk(match.item, key, match.score, _when(match.item)), match)
+def _part(match: Match, key: int, longest: int) -> _Part:
+    return _Part(_chunk(match.item, key, match.score, _when(match.item), longest), match)
 
 
-def _chunk(item: Item, key: int, value: float, order: float) -> Chunk:
+def _chunk(item: Item, key: int, value: float, order: float, longest: int = sys.maxsize) -> Chunk:
+    """Of a text that cannot fit whole, no more than `longest` characters are escaped; it is shortened in any case."""
+    text = text_of(item)
     return Chunk(
         key=key,
         section=section_of(item),
-        line=line_of(item),
+        line=line_of(item, text[: longest + 1] if len(text) > longest else None),
         value=value,
         order=order,
         shortened=lambda characters: line_of(item, cut(text_of(item), characters)),

@@ -1,20 +1,26 @@
 """Turns that no store has committed yet, brought into the ranking beside the stored ones."""
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from aftermind.llm import screening, text_process, trust
 from aftermind.llm.base import Embedder
-from aftermind.ranking import Entry, Frame, Question, cosine, spoken
+from aftermind.ranking import Entry, Frame, Question, cosine, spoken, words
 from aftermind.stores.base import EpisodeFilter
 from aftermind.stores.searching import entry_of
 from aftermind.types import Episode, EpisodeId, Turn
 
 Vector = NDArray[np.float32]
 
+CHECK_SECONDS = 0.25  # for texts too long to be computed on the loop: within a recall's budget of a second
+BEGINNING = 1_000  # characters of a text that are looked at where there is no time for all of it
 KEPT = 2_000  # pending episodes whose terms and vectors are kept: a chat asks again while its last turns still wait
 
 
@@ -26,6 +32,25 @@ class PendingTurns:
         self._language = language
         self._entries: OrderedDict[EpisodeId, Entry] = OrderedDict()
         self._vectors: OrderedDict[EpisodeId, Vector] = OrderedDict()
+        self._marks: OrderedDict[EpisodeId, str | None] = OrderedDict()
+
+    async def marked(self, episodes: Sequence[Episode]) -> list[Episode]:
+        """The episodes with the marks that storing gives them, so that none is shown without its caution.
+
+        One that is not checked within `CHECK_SECONDS` is shown as not checked, and judged again next time.
+        """
+        turns = screening.by_turn(episodes)
+        new = [turn for turn in turns if any(each.id not in self._marks for each in turn)]
+        try:
+            async with asyncio.timeout(CHECK_SECONDS):
+                for turn in new:
+                    found = await screening.marks([turn])
+                    self._marks.update((each.id, found.get(each.id)) for each in turn)
+        except TimeoutError:
+            pass
+        marked = [replace(each, mark=self._marks.get(each.id, trust.UNCHECKED)) for each in episodes]
+        _trim(self._marks)
+        return marked
 
     async def frame(
         self,
@@ -36,11 +61,25 @@ class PendingTurns:
     ) -> Frame:
         """The episodes, compared with the question: by words, and by vector where the embedder is inline."""
         similarity = await self._similarity(episodes, vector)
+        await self._index(episodes)
         entries = [
             self._entry(episode, None if similarity is None else float(similarity[place]), wanted)
             for place, episode in enumerate(episodes)
         ]
         return Frame.of(entries, question.terms)
+
+    async def _index(self, episodes: Sequence[Episode]) -> None:
+        """Find the terms of long texts outside the loop; of one that takes too long, those of its beginning."""
+        for episode in episodes:
+            if len(episode.content) <= words.LONG_CHARACTERS or episode.id in self._entries:
+                continue
+            try:
+                async with asyncio.timeout(CHECK_SECONDS):
+                    found = await screening.terms([episode.content], self._language)
+            except TimeoutError:
+                found = {(self._language, episode.content): words.terms(episode.content[:BEGINNING], self._language)}
+            with words.indexed(found):
+                self._entries[episode.id] = entry_of(episode, language=self._language)
 
     def _entry(self, episode: Episode, similarity: float | None, wanted: EpisodeFilter) -> Entry:
         known = self._entries.get(episode.id)
@@ -62,7 +101,11 @@ class PendingTurns:
             return None
         new = [episode for episode in episodes if episode.id not in self._vectors]
         if new:
-            made = await self._embedder.embed([spoken(episode.name, episode.content) for episode in new])
+            try:
+                async with asyncio.timeout(CHECK_SECONDS):
+                    made = await self._embedder.embed([spoken(episode.name, episode.content) for episode in new])
+            except (TimeoutError, text_process.TextTimeout):
+                made = await self._embedder.embed([spoken(each.name, each.content[:BEGINNING]) for each in new])
             for episode, row in zip(new, made, strict=True):
                 self._vectors[episode.id] = row
         found = cosine(np.stack([self._vectors[episode.id] for episode in episodes]), vector)
@@ -84,6 +127,6 @@ def episodes_of(turns: Sequence[Turn], known_at: datetime | None) -> list[Episod
     return list(found.values())
 
 
-def _trim(kept: OrderedDict[EpisodeId, Entry] | OrderedDict[EpisodeId, Vector]) -> None:
+def _trim(kept: OrderedDict[EpisodeId, Any]) -> None:  # Any: of whatever is kept
     while len(kept) > KEPT:
         kept.popitem(last=False)

@@ -180,7 +180,7 @@ class Recall:
                     passed = await self._lease.passed(query.scope.owner, read, deadline=run.deadline)
                     run.passed, doubt = passed.marks, passed.doubt
                     run.degraded += [doubt] if doubt else []
-        run.pending = episodes_of(turns, query.as_of)
+        run.pending = await self._pending_turns.marked(episodes_of(turns, query.as_of))
 
     async def _from_a_node(self, run: _Run, limit: int) -> None:
         try:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from datetime import datetime
 
+from aftermind.llm import trust
 from aftermind.types import Block, Episode, Fact, Profile, Summary
 
 Item = Episode | Fact | Summary | Block
@@ -63,11 +64,11 @@ def line_of(item: Item, text: str | None = None) -> str:
     if isinstance(item, Fact):
         return _fact(item, item.text if text is None else text)
     if isinstance(item, Summary):
-        session = _attribute("session", item.scope.session_id)
+        session = _named("session", item.scope.session_id)
         body = item.text if text is None else text
         return f'<summary{session} up_to="{_day(item.updated_at)}">{escaped(body)}</summary>\n'
     body = item.content if text is None else text
-    return f"<block{_attribute('name', item.name)}>{escaped(body)}</block>\n"
+    return f"<block{_named('name', item.name)}>{escaped(body)}</block>\n"
 
 
 def text_of(item: Item) -> str:
@@ -82,11 +83,11 @@ def profile_line(name: str, profile: Profile) -> str:
     trait = profile.traits[name]
     value = trait.value if isinstance(trait.value, str) else _listed(trait.value)
     since = "" if trait.updated_at is None else f' since="{_day(trait.updated_at)}"'
-    return f"<trait{_attribute('name', name)}{since}>{escaped(value)}</trait>\n"
+    return f"<trait{_named('name', name)}{since}>{escaped(value)}</trait>\n"
 
 
 def _episode(episode: Episode, text: str) -> str:
-    speaker = _attribute("name", episode.name)
+    speaker = _named("name", episode.name)
     caution = _attribute("caution", episode.mark)
     at = episode.occurred_at.isoformat(" ", "minutes")[:16]
     return f'<turn at="{at}" by="{episode.role}"{speaker}{caution}>{escaped(text)}</turn>\n'
@@ -96,6 +97,11 @@ def _fact(fact: Fact, text: str) -> str:
     since = "" if fact.valid_from is None else f' since="{_day(fact.valid_from)}"'
     until = "" if fact.valid_to is None else f' until="{_day(fact.valid_to)}"'
     return f"<fact{since}{until}>{escaped(text)}</fact>\n"
+
+
+def _named(name: str, value: str | None) -> str:
+    """A name from outside: on one line, not long, and withheld where it looks like an instruction."""
+    return _attribute(name, trust.label(value)) if value else ""
 
 
 def _attribute(name: str, value: str | None) -> str:

@@ -10,6 +10,8 @@ from aftermind.ranking import Frame, Scores, diversified, lifted, overlap, ranks
 from aftermind.stores.searching import FactHit
 from aftermind.types import Episode, EpisodeId, Fact, FactId, Match
 
+COMPARED_CHARACTERS = 1_000  # of a text, where the unlikeness of matches is asked for
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
@@ -96,7 +98,7 @@ def of_facts(
 
 def spread(matches: Sequence[Match], *, amount: float, limit: int) -> list[Match]:
     """The matches, each next one good and unlike those before it."""
-    texts = [match.item.content if isinstance(match.item, Episode) else "" for match in matches]
+    texts = [match.item.content[:COMPARED_CHARACTERS] if isinstance(match.item, Episode) else "" for match in matches]
     words = [frozenset(terms(text)) for text in texts]
     chosen = diversified(np.array([m.score for m in matches]), overlap(words), amount=amount, count=limit)
     return [replace(matches[index], rank=rank) for rank, index in enumerate(chosen, start=1)]

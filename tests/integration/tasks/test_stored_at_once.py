@@ -19,6 +19,7 @@ from aftermind.types import Episode, LeaseToken, Scope, Turn
 from aftermind.wire.pending import ClaimedTurn
 from aftermind_tasks import store, writing
 from aftermind_tasks.perform import Tally
+from aftermind_tasks.preparation import prepare
 from aftermind_tasks.runtime import Runtime, open_runtime
 from tests.support.servers import Database, psql
 from tests.support.turns import ROOMY, offer, turn_of
@@ -162,7 +163,7 @@ async def test_both_ways_leave_the_same_rows(
 async def test_events_are_told_with_the_cursors_and_the_duration_of_their_record(runtime: Runtime) -> None:
     await known(runtime)
     turn = turn_of("alice", "I moved to Oslo.")
-    effects = await writing.at_once(runtime, [turn], {}, 0.0)
+    effects = await writing.at_once(runtime, [turn], await prepare(runtime, [turn]), 0.0)
     assert effects is not None
     assert effects.turns == [turn]
 

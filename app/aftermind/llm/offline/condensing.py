@@ -5,8 +5,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from aftermind.claims import predicates
+from aftermind.llm import text_process
 from aftermind.llm.base import Condensed, Traits, TurnText, Usage
-from aftermind.llm.offline.rules import claims_in
+from aftermind.llm.offline.rules import claims_of_turn
 from aftermind.types import Cardinality, EpisodeId, Json
 from aftermind.types.claim import Operation
 
@@ -21,12 +22,15 @@ class ExtractiveSummariser:
 
     async def summarise(self, previous: str | None, turns: Sequence[TurnText]) -> Condensed:
         """Sentences of the turns and of the previous summary compete for the same few places."""
-        candidates = [line for line in (previous or "").splitlines() if line.strip()]
-        for turn in turns:
-            who = turn.name or turn.role
-            sentences = re.split(r"(?<=[.!?])\s+", turn.content.strip())
-            candidates += [f"{turn.occurred_at.date()} {who}: {each[:300]}" for each in sentences if each]
-        return Condensed(text="\n".join(_central(candidates)), usage=Usage(model=self.name))
+        size = sum(len(turn.content) for turn in turns)
+        if size <= text_process.INLINE_CHARACTERS:
+            text = _summary(previous, turns)
+        else:
+            try:
+                text = await text_process.run(_summary, previous, turns)
+            except text_process.TextTimeout:
+                text = previous or ""
+        return Condensed(text=text, usage=Usage(model=self.name))
 
 
 class RuleProfiler:
@@ -42,7 +46,7 @@ class RuleProfiler:
         allowed = None if schema is None else set(schema.get("properties", {}))
         values: dict[str, Json] = {}
         evidence: dict[str, tuple[EpisodeId, ...]] = {}
-        for claim in (claim for turn in turns if turn.trusted for claim in claims_in(turn)):
+        for claim in [claim for turn in turns if turn.trusted for claim in await claims_of_turn(turn)]:
             name = predicates.canonical(claim.predicate)
             if claim.operation is Operation.RETRACT or claim.valid_to or (allowed is not None and name not in allowed):
                 continue
@@ -54,6 +58,15 @@ class RuleProfiler:
                 values[name] = known if claim.object in known else [*known, claim.object]
             evidence[name] = (*evidence.get(name, ()), *claim.sources)
         return Traits(values=values, evidence=evidence, usage=Usage(model=self.name))
+
+
+def _summary(previous: str | None, turns: Sequence[TurnText]) -> str:
+    candidates = [line for line in (previous or "").splitlines() if line.strip()]
+    for turn in turns:
+        speaker = turn.name or turn.role
+        sentences = re.split(r"(?<=[.!?])\s+", turn.content.strip())
+        candidates += [f"{turn.occurred_at.date()} {speaker}: {each[:300]}" for each in sentences if each]
+    return "\n".join(_central(candidates))
 
 
 def _central(candidates: Sequence[str]) -> list[str]:

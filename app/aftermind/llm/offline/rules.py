@@ -1,14 +1,19 @@
 """First-person statements by rule, in the same schema as a model's answer. It knows these forms and no others."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 
+from aftermind.llm import text_process
 from aftermind.llm.base import Extraction, ExtractionRequest, TurnText, Usage
 from aftermind.llm.offline import dates
 from aftermind.llm.trust import suspicion
 from aftermind.types.claim import Claim, Operation
+
+MAX_SENTENCE_CHARACTERS = 400  # what people say of themselves is shorter; patterns are not linear in a sentence
+MAX_CLAIMS = 100  # of a turn, as of a model's answer
 
 _WORD = r"[\w'.&+-]+"
 _NAME = r"[A-Z][\w'.-]*(?:\s+(?:of|de|la|the|upon|am|der)?\s?[A-Z0-9][\w'.-]*){0,3}"  # Oslo, New York, Acme Corp
@@ -120,19 +125,39 @@ class RuleExtractor:
 
     async def extract(self, request: ExtractionRequest) -> Extraction:
         """Claims of the trusted turns; nothing is asked of anybody, so it never fails."""
-        claims = tuple(claim for turn in request.turns if turn.trusted for claim in claims_in(turn))
+        turns = [turn for turn in request.turns if turn.trusted]
+        claims = tuple([claim for turn in turns for claim in await claims_of_turn(turn)])
         reason = None if claims else "no first-person statement of a known form (rules, not a model)"
         return Extraction(claims=claims, reason_empty=reason, usage=Usage(model=f"{self.name}:{self.version}"))
 
 
-def claims_in(turn: TurnText) -> Iterator[Claim]:
-    """The statements of one turn, sentence by sentence."""
-    if suspicion(turn.content):
-        return
+async def claims_of_turn(turn: TurnText) -> Sequence[Claim]:
+    """The statements of one turn; none of a turn that takes longer than the deadline of the process for texts."""
+    if len(turn.content) <= text_process.INLINE_CHARACTERS:
+        return claims_in(turn)
+    try:
+        return await text_process.run(claims_in, turn)
+    except text_process.TextTimeout:
+        return ()
+
+
+def claims_in(turn: TurnText) -> tuple[Claim, ...]:
+    """The statements of one turn, sentence by sentence; the first `MAX_CLAIMS`."""
+    if suspicion(turn.content) or (turn.name and suspicion(turn.name)):
+        return ()
+    return tuple(islice(_claims_in(turn), MAX_CLAIMS))
+
+
+def _claims_in(turn: TurnText) -> Iterator[Claim]:
     # Quotations first: one may hold a whole sentence, and its end is not the end of the sentence around it.
     for match in _SENTENCE.finditer(_QUOTED.sub(" … ", turn.content.replace("\u2019", "'"))):
         sentence = match.group()
-        if sentence.rstrip().endswith("?") or _UNREAL.search(sentence) or _REPORTED.search(sentence):
+        if (
+            len(sentence) > MAX_SENTENCE_CHARACTERS
+            or sentence.rstrip().endswith("?")
+            or _UNREAL.search(sentence)
+            or _REPORTED.search(sentence)
+        ):
             continue
         yield from _claims_of(sentence, turn)
 

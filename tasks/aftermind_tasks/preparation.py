@@ -1,0 +1,51 @@
+"""Marks, terms and vectors of turns, computed before the transaction that stores them and outside the event loop."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from aftermind.llm import screening, text_process
+from aftermind.ranking import spoken, words
+from aftermind.stores.base import Vector
+from aftermind.types import EpisodeId, Turn
+from aftermind_tasks.runtime import Runtime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What is written beside the texts: why some are suspicious, vectors, and the terms of the long ones."""
+
+    marks: Mapping[EpisodeId, str]
+    vectors: Mapping[EpisodeId, Vector]
+    terms: Mapping[tuple[str, str], Sequence[str]]
+
+
+async def prepare(runtime: Runtime, turns: Sequence[Turn]) -> Prepared:
+    """Compute it. Never fails because of a text: one that takes too long is marked and gets no terms and no vector."""
+    kept = [turn for turn in turns if turn.keep]
+    marks = await screening.marks([turn.episodes() for turn in kept])
+    return Prepared(marks=marks, vectors=await _vectors(runtime, kept), terms=await _terms(runtime, kept))
+
+
+async def _terms(runtime: Runtime, turns: Sequence[Turn]) -> dict[tuple[str, str], Sequence[str]]:
+    texts = {message.content for turn in turns for message in turn.messages}
+    return await screening.terms(
+        [text for text in texts if len(text) > words.LONG_CHARACTERS], runtime.settings.language
+    )
+
+
+async def _vectors(runtime: Runtime, turns: Sequence[Turn]) -> dict[EpisodeId, Vector]:
+    """Vectors of an embedder that needs no I/O; one that does has jobs of its own."""
+    embedder = runtime.embedder
+    if embedder is None or not embedder.inline:
+        return {}
+    found: dict[EpisodeId, Vector] = {}
+    for turn in turns:
+        episodes = turn.episodes()
+        try:
+            rows = await embedder.embed([spoken(episode.name, episode.content) for episode in episodes])
+        except text_process.TextTimeout:
+            continue
+        found.update((episode.id, row) for episode, row in zip(episodes, rows, strict=True))
+        await asyncio.sleep(0)  # other tasks of the loop run between two turns
+    return found
