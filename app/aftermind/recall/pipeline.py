@@ -234,24 +234,24 @@ class Recall:
 
     async def _found(self, run: _Run, route: Route, question: Question) -> Found:
         found = await self._search.find(route.tx, run.query.scope.owner, self._searching(run, question))
-        self._add_unstored(run, found.unstored)
+        await self._add_unstored(run, found.unstored)
         return found
 
-    def _add_unstored(self, run: _Run, payloads: Sequence[bytes]) -> None:
+    async def _add_unstored(self, run: _Run, payloads: Sequence[bytes]) -> None:
         """Turns of the ledger, as far as they were not known to be pending already."""
         most = self._settings.pending_recalled
         if len(payloads) > most > 0:
             run.degraded.append(f"more than {most} turns that wait to be stored: the older ones were not looked at")
         known = {episode.id for episode in run.pending}
         waiting = episodes_of(decode_readable(payloads[:most], owner=run.query.scope), run.query.as_of)
-        run.pending += [each for each in waiting if each.id not in known]
+        run.pending += await self._pending_turns.marked([each for each in waiting if each.id not in known])
 
     async def _newest(self, run: _Run, route: Route, limit: int) -> None:
         query = run.query
         wanted = replace(query.wanted, undone=False)
         if self._unstored is not None:  # first: a turn that is stored in between is then in both
             payloads = await self._unstored(route.tx, query.scope.owner)
-            self._add_unstored(run, payloads[::-1][: self._settings.pending_recalled + 1])
+            await self._add_unstored(run, payloads[::-1][: self._settings.pending_recalled + 1])
         newest = await self._store.history(route.tx, query.scope.owner, wanted, limit=limit)
         stored = frozenset(episode.id for episode in newest)
         waiting = [each for each in run.pending if each.id not in stored and query.wanted.fits(each)]
