@@ -47,7 +47,7 @@ _ASCII85 = re.compile(r"<~[!-uz\s]{8,}~>")
 _HEX = re.compile(r"(?<![0-9a-fA-F])(?:(?:0x|\\x)?[0-9a-fA-F]{2}[ :,-]?){8,}")
 _BINARY = re.compile(r"(?<![01])(?:[01]{7,8}[ ,]?){6,}")
 _DECIMAL = re.compile(r"(?<![\d.])(?:\d{2,3}[ ,;]{1,2}){7,}\d{2,3}")
-_LETTER_NUMBERS = re.compile(r"(?<![\d-])\d{1,2}(?:-\d{1,2}){2,}(?![\d-])")
+_LETTER_NUMBERS = re.compile(r"(?<![\d-])\d{1,2}(?:-\d{1,2})+(?![\d-])")
 _ESCAPED = re.compile(
     r"\\x([0-9a-fA-F]{2})|[\\%]u\{?([0-9a-fA-F]{4})\}?|\\U([0-9a-fA-F]{8})|U\+([0-9a-fA-F]{4,6}) ?|\\([0-3][0-7]{2})"
 )
