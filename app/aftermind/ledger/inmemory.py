@@ -14,9 +14,15 @@ from aftermind.ledger.inmemory_records import UNFINISHED, WAITING, Record
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease, LeaseToken, NewJob, Scope, Turn
 from aftermind.types.job import SERIAL_KINDS, is_last_chance, together
 
+MAX_FINISHED_JOBS = 10_000  # kept for receipts and `jobs`; the oldest go first, since no janitor runs beside this store
+
 
 class InMemoryLedger:
-    """The ledger in this process. See `Ledger` for what each method promises."""
+    """The ledger in this process. See `Ledger` for what each method promises.
+
+    The jobs are in one table by id. Two more tables hold ids: unfinished and dead jobs by kind, and finished jobs in
+    the order of their end. So what a turn costs does not grow with the jobs that are done.
+    """
 
     def __init__(self, database: MemoryDatabase, *, max_lost_leases: int = 3) -> None:
         self._database, self._max_lost = database, max_lost_leases
@@ -76,8 +82,8 @@ class InMemoryLedger:
 
     async def unstored(self, tx: Transaction, owner: Scope) -> list[bytes]:
         """Accepted turns of the owner that are not stored yet, oldest first."""
-        jobs = [record.job for record in _jobs(tx).values()]
-        mine = [job for job in jobs if job.kind is JobKind.STORE and job.state in UNFINISHED and job.raw is not None]
+        jobs = [record.job for record in _live(tx, JobKind.STORE)]
+        mine = [job for job in jobs if job.state in UNFINISHED and job.raw is not None]
         return [
             job.raw
             for job in sorted(mine, key=records.created)
@@ -86,7 +92,7 @@ class InMemoryLedger:
 
     async def kept_turns(self, tx: Transaction, owner: Scope) -> list[tuple[JobId, bytes]]:
         """Store jobs of the owner with their payload."""
-        jobs = [each.job for each in _jobs(tx).values() if each.job.kind is JobKind.STORE]
+        jobs = [record.job for record in _live(tx, JobKind.STORE)]  # a finished one has no payload
         return [(job.id, job.raw) for job in jobs if job.raw is not None and job.scope.owner == owner.owner]
 
     async def rewrite_turn(self, tx: Transaction, job_id: JobId, payload: bytes | None) -> None:
@@ -223,7 +229,8 @@ class InMemoryLedger:
             now = self._database.now()
             gone = [
                 record
-                for record in _jobs(tx).values()
+                for kind in JobKind
+                for record in _live(tx, kind)
                 if record.job.state is JobState.RUNNING and record.until is not None and record.until < now
             ]
             for record in gone:
@@ -240,11 +247,14 @@ class InMemoryLedger:
         """Delete finished jobs, never dead letters, that ended so long ago."""
         async with self._database.transaction() as tx:
             before = self._database.now() - older_than
-            final = (JobState.DONE, JobState.DISCARDED, JobState.FORGOTTEN, JobState.REPLAYED)
-            old = [id_ for id_, each in _jobs(tx).items() if each.job.state in final and each.job.updated_at < before]
-            for id_ in old[:limit]:
-                mem(tx).drop(_jobs(tx), id_)
-            return len(old[:limit])
+            old: list[JobId] = []
+            for id_ in _finished(tx):  # in the order of their end
+                if len(old) == limit or _jobs(tx)[id_].job.updated_at >= before:
+                    break
+                old.append(id_)
+            for id_ in old:
+                _drop(tx, id_)
+            return len(old)
 
     # looking
 
@@ -282,8 +292,9 @@ class InMemoryLedger:
     async def backlog(self) -> list[Backlog]:
         """Unfinished work by kind."""
         async with self._database.transaction(read_only=True) as tx:
-            now, jobs = self._database.now(), [record.job for record in _jobs(tx).values()]
-        return [records.backlog_of(kind, [job for job in jobs if job.kind is kind], now) for kind in JobKind]
+            now = self._database.now()
+            jobs = {kind: [record.job for record in _live(tx, kind)] for kind in JobKind}
+        return [records.backlog_of(kind, jobs[kind], now) for kind in JobKind]
 
     async def spending(self, namespace: str, *, since: date, owner: Scope | None = None) -> list[Spending]:
         """What models have cost a namespace, or one of its owners, from that day on."""
@@ -307,7 +318,7 @@ class InMemoryLedger:
 
     def _place(self, tx: Transaction, kind: JobKind, now: datetime) -> None:
         """Give jobs whose time has come their place: one after the owner's last, not before the one served now."""
-        waiting = [each for each in _jobs(tx).values() if each.job.kind is kind and each.job.state in WAITING]
+        waiting = [each for each in _live(tx, kind) if each.job.state in WAITING]
         served = min((each.place for each in waiting if each.place is not None), default=0)
         last: dict[Scope, int] = {}
         for each in waiting:
@@ -362,8 +373,41 @@ def _is_new(tx: Transaction, turn: Turn) -> bool:
     return known is None or known.job.state is JobState.FORGOTTEN
 
 
+def _live(tx: Transaction, kind: JobKind) -> list[Record]:
+    """Unfinished and dead jobs of the kind, in the order in which they came."""
+    jobs = _jobs(tx)
+    return [jobs[id_] for id_ in mem(tx).rows("live_jobs", kind) if not _is_finished(jobs[id_])]
+
+
+def _finished(tx: Transaction) -> dict[JobId, None]:
+    return mem(tx).table("finished_jobs")
+
+
+def _is_finished(record: Record) -> bool:
+    return record.job.state not in (*UNFINISHED, JobState.DEAD)
+
+
 def _keep(tx: Transaction, record: Record) -> None:
-    mem(tx).put(_jobs(tx), record.job.id, record)
+    run, job_id = mem(tx), record.job.id
+    run.put(_jobs(tx), job_id, record)
+    live, finished = run.rows("live_jobs", record.job.kind), _finished(tx)
+    if not _is_finished(record):
+        run.drop(finished, job_id)
+        if job_id not in live:
+            run.put(live, job_id, None)
+        return
+    run.drop(live, job_id)
+    if job_id not in finished:
+        run.put(finished, job_id, None)
+    if len(finished) > MAX_FINISHED_JOBS:
+        _drop(tx, next(iter(finished)))
+
+
+def _drop(tx: Transaction, job_id: JobId) -> None:
+    run = mem(tx)
+    record = _jobs(tx)[job_id]
+    for rows in (_jobs(tx), run.table("follows"), _finished(tx), run.rows("live_jobs", record.job.kind)):
+        run.drop(rows, job_id)
 
 
 def _follow(tx: Transaction, job: NewJob, by: JobId) -> None:
@@ -388,9 +432,8 @@ def _pay(tx: Transaction, lease: Lease, spent: Spent, now: datetime) -> None:
 def _unfinished(tx: Transaction, job: NewJob) -> list[Record]:
     return [
         record
-        for record in _jobs(tx).values()
+        for record in _live(tx, job.kind)
         if record.job.state in UNFINISHED
-        and record.job.kind is job.kind
         and record.job.effect_key == job.effect_key
         and record.job.scope.namespace == job.scope.namespace
     ]
@@ -399,11 +442,8 @@ def _unfinished(tx: Transaction, job: NewJob) -> list[Record]:
 def _runnable(tx: Transaction, kind: JobKind, *, replays: bool) -> list[Record]:
     found = [
         record
-        for record in _jobs(tx).values()
-        if record.job.kind is kind
-        and record.job.state in WAITING
-        and record.place is not None
-        and (record.plan is not None) == replays
+        for record in _live(tx, kind)
+        if record.job.state in WAITING and record.place is not None and (record.plan is not None) == replays
     ]
     return sorted(found, key=lambda record: (record.place, record.job.run_at))
 
@@ -412,7 +452,7 @@ def _session_is_taken(tx: Transaction, record: Record, chosen: Sequence[Record])
     def session(job: Job) -> tuple[Scope, str | None]:
         return job.scope.owner, job.scope.session_id
 
-    running = [each.job for each in _jobs(tx).values() if each.job.state is JobState.RUNNING]
+    running = [each.job for each in _live(tx, record.job.kind) if each.job.state is JobState.RUNNING]
     taken = [job for job in [*running, *(each.job for each in chosen)] if job.kind is record.job.kind]
     return any(session(job) == session(record.job) for job in taken)
 

@@ -77,7 +77,8 @@ class InMemoryLearning:
         wanted = [each for each in rows if session_id is None or each.scope.session_id == session_id]
         newest = sorted(wanted, key=lambda each: (each.position, each.id))[-limit:] if limit else []
         mined = mem(tx).rows("extractions", owner_key(owner))
-        jobs = [record.job for record in mem(tx).table("jobs").values()]
+        live, known = mem(tx).rows("live_jobs", JobKind.EXTRACT), mem(tx).table("jobs")
+        jobs = [known[id_].job for id_ in live if id_ in known]
         mining = [job for job in jobs if job.kind is JobKind.EXTRACT and job.state in _DOING]
         mine = [job for job in mining if job.scope.owner == owner.owner]
         return [_learned(each, mined.get(each.id), mine) for each in newest]
