@@ -118,6 +118,15 @@ class BusContract:
 
         assert (await listening)[0] in told
 
+    async def test_a_subscriber_that_does_not_keep_up_misses_nothing(self, rig: Rig) -> None:
+        async with Heard(rig, after="0") as heard:
+            first = await rig.tell(completed())
+            assert await heard.next() == ids(first)
+
+            told = [event for _ in range(5) for event in await rig.tell(*(completed() for _ in range(500)))]
+
+            assert await heard.next(len(told)) == ids(told)
+
     async def test_an_event_that_is_told_again_is_heard_once(self, rig: Rig) -> None:
         async with Heard(rig, after="0") as heard:
             kept = await rig.tell(completed(), completed())

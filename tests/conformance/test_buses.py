@@ -1,5 +1,6 @@
 """Every bus keeps the bus's promises; and what only Redis beside a record can show."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from datetime import timedelta
@@ -10,12 +11,14 @@ import pytest
 from aftermind import errors
 from aftermind.db.memory import MemoryDatabase
 from aftermind.db.postgres import PostgresDatabase
+from aftermind.events import local
 from aftermind.events.bus import EventBus
 from aftermind.events.local import LocalBus
 from aftermind.events.types import MemoryGap
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.keys import Keys
 from tests.conformance.bus_contract import ALICE, BOB, BusContract, Heard, Rig, completed, ids
+from tests.support.proxy import proxy_to
 from tests.support.servers import Database, psql
 from tests.support.waiting import wait_until
 
@@ -31,6 +34,22 @@ class TestLocalBus(BusContract):
         """A bus of one process."""
         database = MemoryDatabase()
         return Rig(db=database, bus=LocalBus(database))
+
+    async def test_a_subscriber_that_is_too_slow_for_what_is_kept_gets_a_gap(
+        self, rig: Rig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(local, "MOST_KEPT", 100)
+        monkeypatch.setattr(local, "MOST_WAITING", 10)
+        stream = rig.bus.subscribe(ALICE, after="0")
+        await rig.tell(completed())
+        assert (await anext(stream)).cursor == "1"
+
+        kept = await rig.tell(*(completed() for _ in range(300)))
+
+        heard = [await anext(stream) for _ in range(10 + 1 + 100)]
+        assert ids(heard[:10]) == ids(kept[:10])
+        assert isinstance(heard[10], MemoryGap)
+        assert ids(heard[11:]) == ids(kept[-100:])
 
 
 class TestRedisBus(BusContract):
@@ -58,6 +77,62 @@ class TestRedisBus(BusContract):
         db = PostgresDatabase(database.url)
         yield Rig(db=db, bus=open_bus(redis_url))
         await db.close()
+
+    async def test_a_subscription_outlives_outages_of_postgres_and_of_redis(
+        self, rig: Rig, database: Database, redis_url: str
+    ) -> None:
+        async with proxy_to(database.url) as postgres, proxy_to(redis_url) as redis:
+            db, link = PostgresDatabase(postgres.url(database.url)), RedisLink(redis.url(redis_url), timeout=1.0)
+            bus = EventBus(db, link, Keys("test:"))
+            stream = bus.subscribe(ALICE, after="0")
+            try:
+                [first] = await rig.tell(completed())
+                assert (await anext(stream)).id == first.id
+                postgres.reset()
+                redis.reset()  # it has to read the record, which does not answer
+                heard = asyncio.ensure_future(anext(stream))
+                [second] = await rig.tell(completed())
+                assert not (await asyncio.wait([heard], timeout=2.5))[0]
+
+                postgres.let_pass()
+                redis.let_pass()
+
+                async with asyncio.timeout(30):
+                    assert (await heard).id == second.id
+            finally:
+                await stream.aclose()  # type: ignore[attr-defined]  # a generator
+                await bus.close()
+                await link.close()
+                await db.close()
+
+    async def test_what_retention_deletes_under_a_subscription_is_a_gap(
+        self, rig: Rig, database: Database, redis_url: str
+    ) -> None:
+        assert isinstance(rig.bus, EventBus)
+        async with proxy_to(redis_url) as redis:
+            link = RedisLink(redis.url(redis_url), timeout=1.0)
+            db = PostgresDatabase(database.url)
+            bus = EventBus(db, link, Keys("test:"))
+            stream = bus.subscribe(ALICE, after="0")
+            try:
+                await rig.tell(completed())
+                assert (await anext(stream)).cursor == "1"
+                redis.reset()
+                await rig.tell(completed(), completed())
+                await _execute(database, "UPDATE aftermind.events SET created_at = created_at - interval '1 day'")
+                assert await rig.bus.prune(older_than=timedelta(hours=1), limit=100) == 3
+                [last] = await rig.tell(completed())
+                redis.let_pass()
+
+                async with asyncio.timeout(30):
+                    gap, event = await anext(stream), await anext(stream)
+                assert isinstance(gap, MemoryGap)
+                assert (gap.cursor, event.id) == ("3", last.id)
+            finally:
+                await stream.aclose()  # type: ignore[attr-defined]  # a generator
+                await bus.close()
+                await link.close()
+                await db.close()
 
     async def test_the_relay_tells_what_its_worker_did_not_get_to(self, rig: Rig, database: Database) -> None:
         kept = await rig.keep(completed())

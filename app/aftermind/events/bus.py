@@ -84,21 +84,26 @@ class EventBus:
     async def subscribe(self, owner: Scope, *, after: str | None = None) -> AsyncIterator[MemoryEvent]:
         """The owner's events as they come, in order, each once; first those after the cursor `after`, if given.
 
-        A cursor older than what is kept gives a `MemoryGap` first. While Redis is away the record is looked at once a
-        second. Ends with the loop over it. Raises `StoreUnavailable` where neither answers.
+        A `MemoryGap` stands for events that retention deleted before they were read, at the start or later. While Redis
+        does not answer, the record is read once a second. While Postgres does not answer, the stream waits and resumes
+        after the last event that it gave. Ends with the loop over it. Raises `StoreUnavailable` if Postgres does not
+        answer at the start.
         """
         owner = owner.owner
         async with self._listeners.listening(self._keys.events(owner)) as listener:
-            seen, pruned = await self._start(owner, after)
-            if after is not None and pruned > seen:
-                yield MemoryGap(scope=owner, at=datetime.now(UTC), cursor=str(pruned))
-                seen = pruned
+            seen, _ = await self._start(owner, after)
             is_behind = after is not None
             while True:
                 if is_behind:
-                    async for event in self._record(owner, seen):
-                        seen = int(event.cursor or seen)
-                        yield event
+                    try:
+                        async with aclosing(self._record(owner, seen)) as record:
+                            async for event in record:
+                                seen = int(event.cursor or seen)
+                                yield event
+                    except errors.Unavailable as exc:
+                        log.info("events wait for the store", extra={"reason": str(exc)})
+                        await asyncio.sleep(LOOK_SECONDS)
+                        continue
                 told, is_behind = await self._next(listener, owner, seen)
                 if told is not None:
                     seen = seen if told.cursor is None else int(told.cursor)
@@ -111,10 +116,8 @@ class EventBus:
         """
         owner = owner.owner
         found: list[MemoryEvent] = []
-        seen, pruned = await self._start(owner, after)
-        if pruned > seen:
-            found.append(MemoryGap(scope=owner, at=datetime.now(UTC), cursor=str(pruned)))
-        async with aclosing(self._record(owner, max(seen, pruned))) as record:
+        seen, _ = await self._start(owner, after)
+        async with aclosing(self._record(owner, seen)) as record:
             async for event in record:
                 found.append(event)
                 if len(found) >= limit:
@@ -142,9 +145,15 @@ class EventBus:
             raise errors.InvalidQuery("after", after, "a cursor is what an event's `cursor` says.") from exc
 
     async def _record(self, owner: Scope, seen: int) -> AsyncGenerator[MemoryEvent]:
+        """What is kept after `seen`; a `MemoryGap` first if some of it was pruned."""
         while True:
             async with self._database.transaction(namespace=owner.namespace, read_only=True) as tx:
                 rows = await event_log.after(tx, owner, seen, limit=PAGE)
+                is_whole = bool(rows) and rows[0].cursor == seen + 1  # numbers have no holes but pruned ones
+                pruned = seen if is_whole else (await event_log.state(tx, owner))[1]
+            if pruned > seen:
+                seen = pruned
+                yield MemoryGap(scope=owner, at=datetime.now(UTC), cursor=str(pruned))
             mark = (await self._database.watermark()) if rows else None
             if not all(row.is_published for row in rows):
                 await self._delivery.deliver_or_outlast([owner], ())

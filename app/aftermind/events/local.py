@@ -1,6 +1,7 @@
 """`LocalBus`: events of one process, kept with their effects and told to its own tasks and threads."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -23,7 +24,7 @@ class LocalBus:
 
     def __init__(self, database: MemoryDatabase) -> None:
         self._database = database
-        self._listeners: dict[Scope, set[tuple[asyncio.AbstractEventLoop, asyncio.Queue[MemoryEvent]]]] = {}
+        self._listeners: dict[Scope, set[_Listener]] = {}
 
     async def append(self, tx: Transaction, events: Sequence[MemoryEvent]) -> list[MemoryEvent]:
         """Keep events in the effect's transaction; the same with their cursors."""
@@ -40,9 +41,9 @@ class LocalBus:
     async def publish(self, events: Sequence[MemoryEvent], watermark: Watermark | None = None) -> None:
         """Tell events that are committed, or that are only told live."""
         for event in events:
-            for loop, queue in list(self._listeners.get(event.scope.owner, ())):
-                with suppress(RuntimeError):  # a loop that has ended hears nothing more
-                    loop.call_soon_threadsafe(_hear, queue, event)
+            for listener in list(self._listeners.get(event.scope.owner, ())):
+                with suppress(RuntimeError):  # its loop has ended
+                    listener.loop.call_soon_threadsafe(listener.hear, event)
 
     async def relay(self, *, limit: int = 500) -> int:
         """Nothing is ever left untold: telling cannot fail here."""
@@ -53,20 +54,27 @@ class LocalBus:
         return 0
 
     async def subscribe(self, owner: Scope, *, after: str | None = None) -> AsyncIterator[MemoryEvent]:
-        """The owner's events as they come, in order, each once; first those after the cursor `after`, if given."""
+        """The owner's events as they come, in order, each once; first those after the cursor `after`, if given.
+
+        A subscriber that does not keep up reads what it missed from the record. A `MemoryGap` stands for events that
+        are no longer kept.
+        """
         owner = owner.owner
-        listener = (asyncio.get_running_loop(), asyncio.Queue[MemoryEvent](MOST_WAITING))
+        listener = _Listener(asyncio.get_running_loop())
         self._listeners.setdefault(owner, set()).add(listener)
         try:
-            seen = 0
-            for event in await self._kept(owner, after):
-                seen = int(event.cursor or seen)
-                yield event
+            seen = int(await self.last(owner)) if after is None else 0
+            is_behind = after is not None
             while True:
-                event = await listener[1].get()
-                if event.cursor is None or int(event.cursor) > seen:
-                    seen = seen if event.cursor is None else int(event.cursor)
-                    yield event
+                if is_behind:
+                    for event in await self._kept(owner, after if after is not None else str(seen)):
+                        seen = int(event.cursor or seen)
+                        yield event
+                    after = None
+                heard, is_behind = await listener.next(seen)
+                if heard is not None:
+                    seen = seen if heard.cursor is None else int(heard.cursor)
+                    yield heard
         finally:
             self._listeners[owner].discard(listener)
 
@@ -96,6 +104,33 @@ class LocalBus:
         return later
 
 
-def _hear(queue: asyncio.Queue[MemoryEvent], event: MemoryEvent) -> None:
-    with suppress(asyncio.QueueFull):  # who does not keep up misses events, and can read the record from a cursor
-        queue.put_nowait(event)
+class _Listener:
+    """The events of one subscriber that it has not read yet; all methods are for its own loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._waiting: deque[MemoryEvent] = deque()
+        self._woken = asyncio.Event()
+        self._has_missed = False
+
+    def hear(self, event: MemoryEvent) -> None:
+        """One more event; one that does not fit is missed."""
+        if len(self._waiting) < MOST_WAITING:
+            self._waiting.append(event)
+        else:
+            self._has_missed = True
+        self._woken.set()
+
+    async def next(self, seen: int) -> tuple[MemoryEvent | None, bool]:
+        """The next event after `seen`; or None, and whether the record has to be read because some were missed."""
+        while not self._waiting and not self._has_missed:
+            self._woken.clear()
+            await self._woken.wait()
+        if not self._waiting:
+            self._has_missed = False
+            return None, True
+        event = self._waiting.popleft()
+        if event.cursor is None:
+            return event, False
+        number = int(event.cursor)
+        return (event if number == seen + 1 else None), number > seen + 1
