@@ -34,6 +34,21 @@ async def test_the_session_so_far_is_told_as_messages(memory: Memory, user: str)
     assert [message["content"] for message in model.calls[1][1:]] == ["I am Ann.", "Hello Ann.", "Who am I?"]
 
 
+async def test_a_message_of_the_session_is_in_the_prompt_once(memory: Memory, user: str) -> None:
+    model = ScriptedChatModel("Noted.", "You prefer dark mode.")
+    agent = Agent(model=model, memory=memory)
+    await memory.remember("I prefer tea.", user_id=user, session_id="earlier")
+
+    await agent.arun("I prefer dark mode.", user_id=user, session_id="s1")
+    result = await agent.arun("Which mode do I prefer?", user_id=user, session_id="s1")
+
+    prompt = " ".join(message["content"] for message in model.calls[1])
+    assert prompt.count("I prefer dark mode.") == 1
+    assert "I prefer tea." in model.calls[1][0]["content"], "what is of other sessions stays in the block"
+    assert result.memory is not None
+    assert len(result.memory.matches) <= result.memory.chunks_included
+
+
 async def test_a_tool_knows_who_it_works_for(memory: Memory, user: str) -> None:
     def whoami(greeting: str) -> str:
         """Tell who is asking."""
@@ -174,6 +189,38 @@ async def test_what_the_model_raises_is_raised(memory: Memory, user: str) -> Non
 
     with pytest.raises(errors.ModelUnavailable):
         await agent.arun("Hi", user_id=user)
+
+
+async def test_what_the_user_said_is_remembered_although_the_model_fails(memory: Memory, user: str) -> None:
+    agent = Agent(model=ScriptedChatModel(errors.ModelUnavailable("test", "down")), memory=memory)
+
+    with pytest.raises(errors.ModelUnavailable):
+        await agent.arun("I live in Bergen.", user_id=user, session_id="s1")
+
+    assert [each.content for each in await memory.history(user_id=user, session_id="s1")] == ["I live in Bergen."]
+
+
+async def test_a_run_that_is_sent_again_with_its_key_is_one_turn(memory: Memory, user: str) -> None:
+    failing = Agent(model=ScriptedChatModel(errors.ModelUnavailable("test", "down")), memory=memory)
+    with pytest.raises(errors.ModelUnavailable):
+        await failing.arun("I live in Bergen.", user_id=user, session_id="s1", idempotency_key="order-17")
+    for _ in range(2):
+        agent = Agent(model=ScriptedChatModel("Noted."), memory=memory)
+        await agent.arun("I live in Bergen.", user_id=user, session_id="s1", idempotency_key="order-17")
+
+    said = await memory.history(user_id=user, session_id="s1")
+    unanswered, answered = ["I live in Bergen."], ["I live in Bergen.", "Noted."]
+    assert [each.content for each in said] == [*unanswered, *answered]
+
+
+async def test_a_memory_can_be_given_by_its_url() -> None:
+    agent = Agent(model=ScriptedChatModel("Noted."), memory="inmemory")
+
+    await agent.arun("I live in Bergen.", user_id="ann")
+
+    assert isinstance(agent.memory, Memory)
+    assert len(await agent.memory.history(user_id="ann")) == 2
+    await agent.memory.close()
 
 
 async def test_who_stops_listening_has_heard_a_part_and_that_part_is_remembered(memory: Memory, user: str) -> None:

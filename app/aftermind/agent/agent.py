@@ -1,6 +1,7 @@
 """`Agent`: recall, ask the model, run its tools, answer, and remember after the answer."""
 
 import asyncio
+import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ class _Run:
     usage: list[Usage] = field(default_factory=list)
     heard: list[str] = field(default_factory=list)  # pieces of the answer that the caller was given
     is_kept: bool = False
+    idempotency_key: str | None = None
 
     @property
     def context(self) -> RunContext:
@@ -50,7 +52,8 @@ class Agent:
     `ChatModel`. `tools` are functions with type hints; inside them `get_run_context()` tells who they work for. With
     `block_tools(memory)` among them the agent edits the blocks of its user.
     `save` and `load` say which of history, facts, summary and profile are kept, and put into the next run; `load`
-    follows `save` where it is not given. A memory that fails never fails the answer, unless `strict`.
+    follows `save` where it is not given. `memory` is a `Memory`, or the URL of its store: close it by
+    `await agent.memory.close()`. A memory that fails never fails the answer, unless `strict`.
     """
 
     def __init__(
@@ -58,7 +61,7 @@ class Agent:
         instructions: str = "You are a helpful assistant.",
         *,
         model: str | ChatModel | None = None,
-        memory: Memory | None = None,
+        memory: Memory | str | None = None,
         tools: Sequence[Function | Tool] = (),
         agent_id: str | None = None,
         token_budget: int | None = None,
@@ -69,6 +72,8 @@ class Agent:
         load: frozenset[str] | set[str] | None = None,
         settings: Settings | None = None,
     ) -> None:
+        if isinstance(memory, str):
+            memory = Memory(memory, settings=settings)
         self._settings = settings or (memory.settings if memory else Settings())  # type: ignore[call-arg]
         self.instructions, self.agent_id, self.max_steps = instructions, agent_id, max_steps
         self._model, self._tools = model, collect(tools)
@@ -94,9 +99,15 @@ class Agent:
         session_id: str | None = None,
         namespace: str | None = None,
         metadata: Mapping[str, Json] | None = None,
+        idempotency_key: str | None = None,
     ) -> AgentResult:
-        """Answer. Raises what the model raises, `InvalidScope`, `InvalidInput`; of the memory only where strict."""
+        """Answer. Raises what the model raises, `InvalidScope`, `InvalidInput`; of the memory only where strict.
+
+        What the user said is remembered also where the model raises. With an `idempotency_key` the same run again, as a
+        client's retry makes it, is the same turn: give each prompt one, and the retry its first one's.
+        """
         run = self._begin(prompt, user_id, session_id, namespace, metadata)
+        run.idempotency_key = idempotency_key
         async with aclosing(self._events(prompt, run)) as events:
             async for event in events:
                 if isinstance(event, AgentResult):
@@ -111,12 +122,14 @@ class Agent:
         session_id: str | None = None,
         namespace: str | None = None,
         metadata: Mapping[str, Json] | None = None,
+        idempotency_key: str | None = None,
     ) -> AsyncGenerator[AgentEvent, None]:
         """Answer piece by piece, with the events of memory and tools as they come; the last item is the result.
 
         Who stops listening in the middle has heard a part: the turn is remembered with it, marked `interrupted`.
         """
         run = self._begin(prompt, user_id, session_id, namespace, metadata)
+        run.idempotency_key = idempotency_key
         try:
             async with aclosing(self._events(prompt, run)) as events:
                 async for event in events:
@@ -135,10 +148,18 @@ class Agent:
         session_id: str | None = None,
         namespace: str | None = None,
         metadata: Mapping[str, Json] | None = None,
+        idempotency_key: str | None = None,
     ) -> AgentResult:
         """`arun` for callers without an event loop."""
         return portal.call(
-            lambda: self.arun(prompt, user_id=user_id, session_id=session_id, namespace=namespace, metadata=metadata)
+            lambda: self.arun(
+                prompt,
+                user_id=user_id,
+                session_id=session_id,
+                namespace=namespace,
+                metadata=metadata,
+                idempotency_key=idempotency_key,
+            )
         )
 
     def run_stream(
@@ -149,11 +170,17 @@ class Agent:
         session_id: str | None = None,
         namespace: str | None = None,
         metadata: Mapping[str, Json] | None = None,
+        idempotency_key: str | None = None,
     ) -> Iterator[AgentEvent]:
         """`arun_stream` for callers without an event loop."""
         return portal.iterate(
             lambda: self.arun_stream(
-                prompt, user_id=user_id, session_id=session_id, namespace=namespace, metadata=metadata
+                prompt,
+                user_id=user_id,
+                session_id=session_id,
+                namespace=namespace,
+                metadata=metadata,
+                idempotency_key=idempotency_key,
             )
         )
 
@@ -168,11 +195,15 @@ class Agent:
         run.turn.append(Message.user(prompt))
         run.told = self._told(run.block, history, prompt)
         answer = ""
-        async for piece in self._converse(model, run):
-            if isinstance(piece, str):
-                answer = piece
-            else:
-                yield piece
+        try:
+            async for piece in self._converse(model, run):
+                if isinstance(piece, str):
+                    answer = piece
+                else:
+                    yield piece
+        except Exception:  # the model failed: what the user said is remembered all the same
+            await self._keep_unanswered(run)
+            raise
         receipt = None
         if self._remembering is not None:
             receipt = await self._remember(run, answer, told)
@@ -192,7 +223,19 @@ class Agent:
         run.is_kept = True
         if answer.strip():
             run.turn.append(Message.assistant(answer, name=self.agent_id))
-        return await self._remembering.remember(run.turn, run.scope, told.append)
+        return await self._remembering.remember(run.turn, run.scope, told.append, idempotency_key=run.idempotency_key)
+
+    async def _keep_unanswered(self, run: _Run) -> None:
+        """Remember a turn whose model failed, with what was heard of the answer; a retry is another turn."""
+        if run.idempotency_key is not None:
+            run.idempotency_key = hashlib.sha256(f"unanswered {run.idempotency_key}".encode()).hexdigest()
+        if "".join(run.heard).strip():
+            await self._keep_what_was_heard(run)
+        elif self._remembering is not None:
+            run.is_kept = True
+            await self._remembering.remember(
+                run.turn, run.scope, lambda event: None, idempotency_key=run.idempotency_key
+            )
 
     async def _keep_what_was_heard(self, run: _Run) -> None:
         text = "".join(run.heard)
@@ -200,7 +243,11 @@ class Agent:
             return
         run.is_kept = True
         answer = Message(role=Role.ASSISTANT, content=text, name=self.agent_id, metadata={"interrupted": True})
-        await asyncio.shield(self._remembering.remember([*run.turn, answer], run.scope, lambda event: None))
+        await asyncio.shield(
+            self._remembering.remember(
+                [*run.turn, answer], run.scope, lambda event: None, idempotency_key=run.idempotency_key
+            )
+        )
 
     def _begin(
         self,

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TypedDict, TypeVar
 
@@ -15,12 +15,14 @@ from aftermind.events.types import (
     MemoryUpdateQueued,
 )
 from aftermind.memory import Memory
+from aftermind.recall.render import CLOSING, OPENING, closing_of, line_of, opening_of
 from aftermind.receipt import Receipt
-from aftermind.types import Episode, Message, RecallBlock, Scope
+from aftermind.types import Episode, Message, RecallBlock, Role, Scope
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+TOLD_ROLES = frozenset({Role.USER, Role.ASSISTANT})  # of the history, as chat messages
 GRACE_SECONDS = 0.5  # beyond memory's own deadlines: what does not end by itself is cut off
 
 
@@ -55,6 +57,7 @@ class Remembering:
         )
         if block is None:
             return None, history or ()
+        block = _without(block, history or ())
         done = MemoryRecallCompleted(
             scope=scope,
             at=_now(),
@@ -68,11 +71,16 @@ class Remembering:
         return block, history or ()
 
     async def remember(
-        self, messages: Sequence[Message], scope: Scope, tell: Callable[[MemoryEvent], None]
+        self,
+        messages: Sequence[Message],
+        scope: Scope,
+        tell: Callable[[MemoryEvent], None],
+        *,
+        idempotency_key: str | None = None,
     ) -> Receipt | None:
         """Hand the turn over. None where memory fails."""
         seconds = self.memory.settings.remember_budget_seconds + self.memory.settings.db_timeout_seconds + GRACE_SECONDS
-        work = self.memory.remember(messages, save=self.save, **_labels(scope))
+        work = self.memory.remember(messages, save=self.save, idempotency_key=idempotency_key, **_labels(scope))
         receipt = await self._tried("remember", work, seconds, scope, tell)
         if receipt is not None:
             job = str(receipt.job_id)
@@ -105,6 +113,26 @@ class Remembering:
             return None
         self.failing.discard(what)
         return found
+
+
+def _without(block: RecallBlock, history: Sequence[Episode]) -> RecallBlock:
+    """The block without the messages that the model is given as the session's history: each is in the prompt once.
+
+    A message that the budget shortened stays: its line is not the whole message.
+    """
+    given = {each.id for each in history if each.role in TOLD_ROLES}
+    text, kept = block.text, []
+    for match in block.matches:
+        line = line_of(match.item) if isinstance(match.item, Episode) and match.item.id in given else ""
+        if line and line in text:
+            text = text.replace(line, "", 1)
+        else:
+            kept.append(match)
+    text = text.replace(opening_of("episodes") + closing_of("episodes"), "")
+    if text == OPENING + CLOSING:
+        text = ""
+    dropped = len(block.matches) - len(kept)
+    return replace(block, text=text, matches=tuple(kept), chunks_included=block.chunks_included - dropped)
 
 
 def _labels(scope: Scope) -> _Labels:
