@@ -8,7 +8,7 @@ from pydantic import Field, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from aftermind import errors
+from aftermind import errors, private_files
 
 PREFIX = "AFTERMIND_"
 
@@ -33,6 +33,18 @@ class _Files(PydanticBaseSettingsSource):
     def __call__(self) -> dict[str, Any]:  # Any: as above
         found = {name: self.get_field_value(field, name)[0] for name, field in self.settings_cls.model_fields.items()}
         return {name: value for name, value in found.items() if value is not None}
+
+
+def _check_dotenv(path: Path) -> None:
+    """Refuse a `.env` of the working folder that another user may have written: it names databases and keys."""
+    try:
+        private_files.check_owner(path, path.stat())
+    except FileNotFoundError:
+        return
+    except private_files.UnsafeFile as exc:
+        raise errors.InvalidSettings(".env", str(path.absolute()), f"{exc.strerror}, or leave this folder.") from exc
+    except OSError as exc:
+        raise errors.InvalidSettings(".env", str(path.absolute()), f"it cannot be read: {exc.strerror}.") from exc
 
 
 class Settings(BaseSettings):
@@ -60,6 +72,7 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Arguments stand above the environment, that above files named there, those above `.env`."""
+        _check_dotenv(Path(".env"))
         return init_settings, env_settings, _Files(settings_cls), dotenv_settings
 
     # where things are

@@ -27,6 +27,7 @@ CLOCKS_APART = 2.0  # seconds: order within a session is kept by Redis, but what
 FREE_DISK = 1024**3
 LOOK_SECONDS = 10.0
 PAUSED = "Correct the key (OPENAI_API_KEY, in the workers' environment), or the budget, or wait for the provider."
+ROLE_REMEDY = "Connect as a member of aftermind_app (agents) or aftermind_relay (workers): see docs/security.md."
 OLD_WORK = 60.0  # seconds that runnable work may lie: a bell takes milliseconds
 
 
@@ -79,6 +80,7 @@ async def postgres(url: str, settings: Settings) -> list[Finding]:
         findings.append(Finding(what="Postgres", seen="it is a replica", verdict=Verdict.BAD, remedy=remedy))
     findings.append(_clock("Postgres", seen.clock_ahead_seconds))
     findings.append(await _schema(url, settings))
+    findings += await _isolation(url)
     if seen.fsync == "off" or seen.synchronous_commit == "off":
         remedy = "Set fsync=on and synchronous_commit=on: a commit that is lost in a crash was promised to somebody."
         said = f"fsync={seen.fsync}, synchronous_commit={seen.synchronous_commit}"
@@ -218,10 +220,47 @@ async def models(settings: Settings) -> list[Finding]:
 async def _schema(url: str, settings: Settings) -> Finding:
     embedder = resolver.embedder(settings)
     try:
-        await migrate.check(url, dimension=embedder.dimension if embedder else None)
+        dimension = embedder.dimension if embedder else None
+        await migrate.check(url, dimension=dimension, allow_owner=settings.allow_owner)
+    except errors.UnboundRole as exc:
+        return Finding(what="role", seen=str(exc), verdict=Verdict.BAD, remedy=ROLE_REMEDY)
     except errors.Conflict as exc:
         return Finding(what="schema", seen=str(exc), verdict=Verdict.BAD, remedy="Run `aftermind migrate`.")
     return Finding(what="schema", seen="up to date")
+
+
+async def _isolation(url: str) -> list[Finding]:
+    """Whether row-level security is forced on every table of tenants, and binds this role."""
+    seen = await probe.isolation(url)
+    if seen.open_tables:
+        said = f"row-level security is not forced on {', '.join(seen.open_tables)}"
+        remedy = "Run `aftermind migrate`, which forces it: until then an owner or a mistake sees every tenant."
+        return [Finding(what="tenants", seen=said, verdict=Verdict.BAD, remedy=remedy)]
+    if seen.is_unbound:
+        said = f"role {seen.role} is not bound by row-level security; AFTERMIND_ALLOW_OWNER takes it"
+        return [Finding(what="role", seen=said, verdict=Verdict.WARNING, remedy=ROLE_REMEDY)]
+    return [Finding(what="tenants", seen=f"row-level security is forced, and binds role {seen.role}")]
+
+
+@_looking("audit keys", "See `aftermind audit verify`.")
+async def audit_keys(found: Addresses, settings: Settings) -> list[Finding]:
+    """Whether every process writes audit trails with a key that this one has too."""
+    parts = open_parts(found, settings)
+    try:
+        if parts.trail is None or parts.work is None:
+            return []
+        async with parts.work.transaction(read_only=True) as tx:
+            used = await parts.trail.used_keys(tx)
+        if not used:
+            return [Finding(what="audit keys", seen="no trail yet")]
+        missing = {name: key for name, key in used.items() if key not in parts.trail.keys.named()}
+        if missing:
+            said = f"trails of {', '.join(sorted(missing))} were last written with another key"
+            remedy = "Give every process the same AFTERMIND_AUDIT_KEY (or _FILE): the newest first, former ones behind."
+            return [Finding(what="audit keys", seen=said, verdict=Verdict.BAD, remedy=remedy)]
+        return [Finding(what="audit keys", seen=f"{len(used):,} trails were last written with a key of this process")]
+    finally:
+        await parts.close()
 
 
 async def _durability(link: RedisLink, persistence: dict[str, object]) -> list[Finding]:

@@ -49,6 +49,7 @@ async def examine(settings: Settings) -> list[Finding]:
             *(checks.replica(url, found.store, settings) for url in found.replicas),
             checks.redis(found.redis, settings),
             checks.work(found, settings),
+            checks.audit_keys(found, settings),
             *looks,
         ]
     if found.redis is not None and found.broker == found.redis:

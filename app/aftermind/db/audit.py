@@ -48,7 +48,7 @@ _SEAL = text(
     """
 )
 _HEAD = text(f"SELECT {_HEAD_COLUMNS} FROM aftermind.audit_heads WHERE namespace = :namespace")
-_NAMESPACES = text("SELECT namespace, seq FROM aftermind.audit_heads ORDER BY 1")
+_NAMESPACES = text("SELECT namespace, seq, key_id FROM aftermind.audit_heads ORDER BY 1")
 _COLUMNS = "namespace, seq, at, actor, action, user_id, detail, key_id, mac"
 _ROWS = text(
     f"""
@@ -192,6 +192,10 @@ class Trail:
     async def heads(self, tx: Transaction) -> Mapping[str, int]:
         """The last entry of each namespace that has a trail: of all for the relay, else the transaction's own."""
         return {row.namespace: row.seq for row in await pg(tx).rows(_NAMESPACES)}
+
+    async def used_keys(self, tx: Transaction) -> Mapping[str, str]:
+        """The id of the key that each trail was last written with, as `heads`."""
+        return {row.namespace: row.key_id for row in await pg(tx).rows(_NAMESPACES) if row.seq}
 
     async def head(self, tx: Transaction, namespace: str) -> Head | None:
         """The head of a trail; None where there is none."""

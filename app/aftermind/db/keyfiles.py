@@ -14,16 +14,23 @@ from aftermind.db.audit_chain import AuditKeys
 SHORTEST = 16  # characters of a key that is set
 
 
-def lazily(what: str, given: SecretStr | None, path: Path) -> Callable[[], tuple[bytes, ...]]:
-    """The keys when they are first asked for (a file is made then), and the same ones afterwards."""
-    found: list[tuple[bytes, ...]] = []
+class LazyKeys:
+    """Keys, read when they are first needed. Called, it makes the file that is missing; `existing` never does."""
 
-    def keys() -> tuple[bytes, ...]:
-        if not found:
-            found.append(keys_of(what, given, path))
-        return found[0]
+    def __init__(self, what: str, given: SecretStr | None, path: Path) -> None:
+        self._what, self._given, self._path = what, given, path
+        self._keys: tuple[bytes, ...] | None = None
 
-    return keys
+    def __call__(self) -> tuple[bytes, ...]:
+        """The keys, to write with. Raises `InvalidSettings`."""
+        self._keys = self._keys or keys_of(self._what, self._given, self._path)
+        return self._keys
+
+    def existing(self) -> tuple[bytes, ...]:
+        """The keys, to read with: none where there is no setting and no file. Raises `InvalidSettings`."""
+        if self._given is None and self._keys is None and not os.path.lexists(self._path):
+            return ()
+        return self()
 
 
 def keys_of(what: str, given: SecretStr | None, path: Path) -> tuple[bytes, ...]:
@@ -38,12 +45,12 @@ def keys_of(what: str, given: SecretStr | None, path: Path) -> tuple[bytes, ...]
 
 def audit_keys(given: SecretStr | None, state_dir: Path) -> Callable[[], AuditKeys]:
     """The keys of the audit trail."""
-    return partial(_audit, lazily("audit_key", given, state_dir / "audit.key"))
+    return partial(_audit, LazyKeys("audit_key", given, state_dir / "audit.key"))
 
 
-def master_keys(given: SecretStr | None, state_dir: Path) -> Callable[[], tuple[bytes, ...]]:
+def master_keys(given: SecretStr | None, state_dir: Path) -> LazyKeys:
     """The master keys of encrypted content."""
-    return lazily("encryption_key", given, state_dir / "encryption.key")
+    return LazyKeys("encryption_key", given, state_dir / "encryption.key")
 
 
 def _audit(keys: Callable[[], tuple[bytes, ...]]) -> AuditKeys:

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
+from aftermind.db import tenancy
 from aftermind.db.failures import translated
 
 CONNECT_SECONDS = 5.0
@@ -25,6 +26,13 @@ SELECT current_setting('server_version') AS version, pg_is_in_recovery() AS in_r
 """
 
 
+_OPEN_TABLES = """
+SELECT relname AS name FROM pg_class JOIN pg_namespace n ON n.oid = relnamespace
+WHERE nspname = 'aftermind' AND relkind IN ('r', 'p') AND NOT (relrowsecurity AND relforcerowsecurity)
+  AND relname <> ALL($1::text[]) ORDER BY 1
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """What a node says of itself. `lsn` is in bytes: written on a primary, replayed on a replica."""
@@ -39,6 +47,34 @@ class Node:
     round_trip_ms: float
     fsync: str
     synchronous_commit: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Isolation:
+    """How a role stands to row-level security. `open_tables`: those of tenants on which it is not forced."""
+
+    role: str
+    is_unbound: bool
+    open_tables: tuple[str, ...]
+
+
+async def isolation(url: str) -> Isolation:
+    """Ask how tenants are kept apart from this role. Raises `StoreUnavailable`."""
+    with translated("Postgres"):
+        connection = await asyncpg.connect(
+            url.replace("+asyncpg", "", 1), timeout=CONNECT_SECONDS, command_timeout=CONNECT_SECONDS
+        )
+        try:
+            standing = await connection.fetchrow(tenancy.STANDING)
+            tables = await connection.fetch(_OPEN_TABLES, list(tenancy.SHARED))
+        finally:
+            await connection.close()
+    assert standing is not None
+    return Isolation(
+        role=standing["role"],
+        is_unbound=standing["bypasses"] or standing["owns"],
+        open_tables=tuple(row["name"] for row in tables),
+    )
 
 
 async def node(url: str) -> Node:

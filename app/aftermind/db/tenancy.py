@@ -66,7 +66,7 @@ _TABLES = text(
     FROM pg_class c WHERE c.relnamespace = CAST(:schema AS regnamespace) AND c.relkind IN ('r', 'p') ORDER BY 1
     """
 )
-_STANDING = """
+STANDING = """
     SELECT r.rolname AS role, r.rolsuper OR r.rolbypassrls AS bypasses,
            coalesce((SELECT pg_has_role(c.relowner, 'MEMBER') FROM pg_class c
                      JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -129,7 +129,7 @@ async def _make_roles(connection: AsyncConnection) -> None:
 
 async def refuse_unbound(connection: "asyncpg.Connection[asyncpg.Record]", what: str) -> None:
     """Raise `UnboundRole` where row-level security does not bind this connection's role, or it could lift it."""
-    found = await connection.fetchrow(_STANDING)
+    found = await connection.fetchrow(STANDING)
     if found is None:
         return
     why: Literal["it bypasses row-level security", "it owns the tables"] | None = (

@@ -84,6 +84,8 @@ class Vault:
 
     def __init__(self, masters: Callable[[], tuple[bytes, ...]]) -> None:
         self._masters = masters
+        # A key file that was lost must not be replaced by one that opens nothing.
+        self._existing: Callable[[], tuple[bytes, ...]] = getattr(masters, "existing", masters)
         self._rings: OrderedDict[str, Ring] = OrderedDict()  # the one that was looked at last stands last
 
     def known(self, namespace: str) -> Ring | None:
@@ -162,11 +164,12 @@ class Vault:
         return sealing.wrap(_derived(self._masters()[0]), key, "data_keys", namespace, key_id)
 
     def _unwrapped(self, namespace: str, key_id: str, wrapped: bytes) -> bytes:
-        for master in self._masters():
+        for master in self._existing():
             key = sealing.unwrap(_derived(master), wrapped, "data_keys", namespace, key_id)
             if key is not None:
                 return key
-        raise errors.KeyMissing(namespace, key_id, "no master key of this process opens it")
+        why = "no master key of this process opens it: restore encryption.key, or set AFTERMIND_ENCRYPTION_KEY"
+        raise errors.KeyMissing(namespace, key_id, why)
 
 
 def no_masters() -> tuple[bytes, ...]:

@@ -1,0 +1,115 @@
+"""Files with secrets: only their user reads them, and nobody else can plant them."""
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from aftermind import Settings, errors, private_files
+from aftermind.cli import services
+from aftermind.db.keyfiles import audit_keys, master_keys
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_what_is_written_is_for_this_user_alone_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        private_files.write(tmp_path / "a", b"1")
+        assert private_files.create(tmp_path / "b", b"1")
+        private_files.open_for_append(tmp_path / "c").close()
+    finally:
+        os.umask(before)
+
+    assert {mode_of(path) for path in tmp_path.iterdir()} == {0o600}
+    assert not private_files.create(tmp_path / "b", b"2")
+    assert private_files.read(tmp_path / "b") == b"1"
+
+
+def test_a_symbolic_link_is_replaced_and_never_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("of somebody else")
+    (tmp_path / "link").symlink_to(victim)
+
+    with pytest.raises(private_files.UnsafeFile, match="symbolic link"):
+        private_files.read(tmp_path / "link")
+    private_files.write(tmp_path / "link", b"mine")
+
+    assert victim.read_text() == "of somebody else"
+    assert not (tmp_path / "link").is_symlink()
+
+
+@pytest.mark.parametrize("make", [audit_keys, master_keys])
+@pytest.mark.parametrize("how", ["link", "dangling link", "writable", "of another user"])
+def test_a_key_file_that_others_may_have_planted_is_refused(
+    make: Callable[..., Callable[[], object]], how: str, tmp_path: Path
+) -> None:
+    path = tmp_path / ("audit.key" if make is audit_keys else "encryption.key")
+    if how.endswith("link"):
+        if how == "link":
+            (tmp_path / "planted").write_text("0" * 64)
+        path.symlink_to(tmp_path / "planted")
+    else:
+        path.write_text("0" * 64)
+        path.chmod(0o666 if how == "writable" else 0o600)
+    if how == "of another user":
+        if os.geteuid() != 0:
+            pytest.skip("only root can give a file away")
+        os.chown(path, 65534, 65534)
+
+    with pytest.raises(errors.InvalidSettings):
+        make(None, tmp_path)()
+
+
+def test_a_lost_master_key_is_not_replaced_by_a_look(tmp_path: Path) -> None:
+    keys = master_keys(None, tmp_path)
+
+    assert keys.existing() == ()
+    assert list(tmp_path.iterdir()) == []
+    assert keys() == keys.existing()
+
+
+@pytest.mark.parametrize("planted", [True, False])
+def test_a_dotenv_that_others_may_write_is_refused(
+    planted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".env").write_text("AFTERMIND_NAMESPACE=planted")
+    (tmp_path / ".env").chmod(0o666 if planted else 0o644)
+
+    if planted:
+        with pytest.raises(errors.InvalidSettings, match=r"\.env"):
+            Settings()  # type: ignore[call-arg]
+    else:
+        assert Settings().namespace == "planted"  # type: ignore[call-arg]
+
+
+def test_a_variable_that_is_set_to_nothing_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "")
+
+    assert Settings().openai_api_key is None  # type: ignore[call-arg]
+
+
+def test_a_list_comes_from_a_file_as_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "urls").write_text('["postgresql://a/b", "postgresql://c/d"]\n')
+    monkeypatch.setenv("AFTERMIND_REPLICA_URLS_FILE", str(tmp_path / "urls"))
+
+    found = Settings().replica_urls  # type: ignore[call-arg]
+
+    assert [each.get_secret_value() for each in found] == ["postgresql://a/b", "postgresql://c/d"]
+
+
+def test_what_the_stack_writes_down_of_the_environment_has_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AFTERMIND_ENCRYPTION_KEY", "a master key of sixteen")
+    monkeypatch.setenv("AFTERMIND_AUDIT_KEY", "an audit key of sixteen")
+    monkeypatch.setenv("AFTERMIND_WEBHOOK_KEY", "x")
+    monkeypatch.setenv("AFTERMIND_LANGUAGE", "german")
+
+    kept = services._ours()
+
+    assert kept["AFTERMIND_LANGUAGE"] == "german"
+    assert not [name for name in kept if name.endswith("_KEY")]
