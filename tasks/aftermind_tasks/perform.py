@@ -143,8 +143,8 @@ async def _record(runtime: Runtime, lease: Lease, outcome: Outcome | None) -> Ta
     except errors.LeaseLost:
         return Tally(lost=1)
     except errors.Unavailable as exc:
-        # The lease runs out by itself then: late, and counted as lost, but not lost.
         log.warning("outcome not written", extra={"job_id": str(lease.job.id), "error": str(exc)})
+        runtime.returns.jobs([lease])
         return Tally(snoozed=1, pause=verdicts.OUTAGE_PAUSE)
 
 
@@ -188,9 +188,11 @@ def _backoff(runtime: Runtime, lease: Lease) -> timedelta:
 
 
 async def _hand_back(runtime: Runtime, leases: Sequence[Lease]) -> None:
-    """A shutdown: the attempt does not count. What cannot be handed back is found when its lease runs out."""
+    """A shutdown, or a lost lease: the attempt does not count."""
     for lease in leases:
         try:
             await asyncio.shield(runtime.ledger.snooze(lease, after=timedelta(0), why="shutdown"))
-        except (errors.LeaseLost, errors.Unavailable):
+        except errors.LeaseLost:
             continue
+        except errors.Unavailable:
+            runtime.returns.jobs([lease])

@@ -29,6 +29,7 @@ from aftermind.wire.connection import RedisLink
 from aftermind.wire.keys import Keys
 from aftermind.wire.pending import SCRIPT_TURNS, Pending
 from aftermind.wire.watermark import Watermarks
+from aftermind_tasks.lease_returns import LeaseReturns
 from aftermind_tasks.observer import Observer
 
 if TYPE_CHECKING:  # it loads SQLAlchemy, which a store of one process does without
@@ -121,7 +122,11 @@ class Runtime:
     redis: RedisLink | None = None
     keys: Keys = field(default_factory=Keys)
     delivery: WatermarkDelivery | None = None
+    returns: LeaseReturns = field(init=False)
     closing: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    def __post_init__(self) -> None:
+        self.returns = LeaseReturns(self.ledger, self.pending)
 
     async def after_commit(
         self,
@@ -159,6 +164,7 @@ class Runtime:
 
     async def close(self) -> None:
         """Let go of everything."""
+        await self.returns.close()
         await self.closing.aclose()
 
     async def note_undelivered(self, tx: Transaction, owners: Iterable[Scope]) -> Sequence[int]:

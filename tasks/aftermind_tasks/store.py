@@ -223,5 +223,6 @@ async def _release(runtime: Runtime, claimed: Sequence[ClaimedTurn], *, after: t
         await runtime.pending.release(
             [one.job_id for one in claimed], token=claimed[0].token, after=after, counts=counts
         )
-    except errors.RedisUnavailable as exc:  # the leases run out by themselves then
+    except errors.RedisUnavailable as exc:
         log.warning("turns not handed back", extra={"turns": len(claimed), "error": str(exc)})
+        runtime.returns.turns([one.job_id for one in claimed], claimed[0].token)

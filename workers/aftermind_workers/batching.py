@@ -8,9 +8,9 @@ from aftermind import errors
 from aftermind.types import JobState, Lease, LeaseToken
 from aftermind.wire.keys import LARGE_TURN_BYTES
 from aftermind.wire.pending import ClaimedTurn, Pending
-from aftermind_tasks import store
+from aftermind_tasks import store, verdicts
 from aftermind_tasks.perform import Handler, Tally, perform
-from aftermind_workers.lease import while_held
+from aftermind_workers.lease import LostInOutageError, while_held
 from aftermind_workers.lifecycle import Worker
 
 AT_ONCE = 4  # leases of one-job handlers that one bell runs side by side: they wait for models, not for each other
@@ -92,6 +92,9 @@ async def _store_claimed(
             every=settings.heartbeat_seconds,
             lasts=settings.lease_seconds,
         )
+    except LostInOutageError:
+        runtime.returns.turns(ids, token)
+        return Tally(snoozed=len(claimed), pause=verdicts.OUTAGE_PAUSE), True
     except errors.LeaseLost:
         return Tally(lost=len(claimed)), True
 
@@ -131,6 +134,9 @@ async def _held(worker: Worker, handler: Handler, leases: list[Lease]) -> Tally:
             every=settings.heartbeat_seconds,
             lasts=settings.lease_seconds,
         )
+    except LostInOutageError:
+        runtime.returns.jobs(leases)
+        return Tally(snoozed=len(leases), pause=verdicts.OUTAGE_PAUSE)
     except errors.LeaseLost:
         return Tally(lost=len(leases))
 

@@ -13,6 +13,10 @@ T = TypeVar("T")
 Renew = Callable[[], Awaitable[bool]]  # True while a lease of the batch holds, and once its effect is committed
 
 
+class LostInOutageError(errors.LeaseLost):
+    """The lease ran out because the server that keeps it could not be asked to renew it."""
+
+
 async def while_held(
     work: Coroutine[Any, Any, T],  # Any: a coroutine's send and yield types
     renew: Renew,
@@ -24,8 +28,8 @@ async def while_held(
     """What `work` returns, with its lease renewed `every` so many seconds meanwhile.
 
     When `renew` says that the lease is gone, or could not be asked for the `lasts` seconds that a lease is good for,
-    the work is cancelled and `LeaseLost` raised. The fence would refuse its effect anyway: this saves the model call.
-    `job_id` names the batch in the error.
+    the work is cancelled and `LeaseLost` raised (`LostInOutageError` in the second case). The fence would refuse its
+    effect anyway: this saves the model call. `job_id` names the batch in the error.
     """
     try:
         async with asyncio.TaskGroup() as group:
@@ -41,19 +45,22 @@ async def while_held(
 async def _beat(renew: Renew, job_id: JobId, every: float, lasts: float) -> None:
     loop = asyncio.get_running_loop()
     good_until = loop.time() + lasts
+    was_away, due = False, loop.time() + every
     while True:
         await asyncio.sleep(every)
         asked_at = loop.time()
+        is_stalled, due = asked_at > due + every, asked_at + every  # the work held up this process: that counts
         try:
             async with asyncio.timeout(every):  # `wait_for` of Python 3.11 can swallow the cancellation that ends it
                 holds = await renew()
         except (TimeoutError, errors.Unavailable):
-            holds = asked_at < good_until  # nobody can have taken it before it ran out
+            holds, was_away = asked_at < good_until, not is_stalled  # none can have taken it before it ran out
         else:
             good_until = asked_at + lasts
+            was_away = was_away and not holds and not is_stalled
         if not holds:
-            log.warning("lease lost", extra={"job_id": str(job_id)})
-            raise errors.LeaseLost(job_id)
+            log.warning("lease lost", extra={"job_id": str(job_id), "by_outage": was_away})
+            raise LostInOutageError(job_id) if was_away else errors.LeaseLost(job_id)
 
 
 def _first(several: BaseExceptionGroup[BaseException]) -> BaseException:

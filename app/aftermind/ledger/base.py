@@ -180,6 +180,13 @@ class Ledger(Protocol):
         Its tries become rows of `attempts`, the last one with the failure.
         """
 
+    async def return_lost(self, lease: Lease, *, why: str) -> bool:
+        """Hand back a job that could not be handed back in time, because the store did not answer.
+
+        As `snooze`. Where the lease has run out since, its loss is not counted any more, and a job that was buried for
+        it waits again; an attempt that another worker has begun goes on. False where nothing was left to hand back.
+        """
+
     async def expire_leases(self) -> int:
         """Make jobs runnable whose lease has run out, counting a lost lease; bury those with too many. How many."""
 

@@ -223,6 +223,14 @@ class InMemoryLedger:
         _keep(tx, Record(job=records.failed(job, failure), attempts=records.tries_of(job_id, tried, failure, now)))
         return True
 
+    async def return_lost(self, lease: Lease, *, why: str) -> bool:
+        """Hand back as `snooze`: this store is never away, so no lease runs out for want of it."""
+        try:
+            await self.snooze(lease, after=timedelta(0), why=why)
+        except errors.LeaseLost:
+            return False
+        return True
+
     async def expire_leases(self) -> int:
         """Make jobs runnable whose lease has run out; bury those that lost too many."""
         async with self._database.transaction() as tx:

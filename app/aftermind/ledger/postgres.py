@@ -234,6 +234,13 @@ class PostgresLedger:
         """Park a pending turn as a dead letter."""
         return await working.bury_turn(tx, job_id, owner, payload, failure, tried or Tried())
 
+    async def return_lost(self, lease: Lease, *, why: str) -> bool:
+        """Hand back what the store's absence kept from being handed back; see `Ledger.return_lost`."""
+        async with self._database.transaction() as tx:
+            if await working.close(tx, [lease], "queued", "snoozed", after=timedelta(0), give_back=True, note=why):
+                return True
+            return await working.uncount_loss(tx, lease, note=why)
+
     async def expire_leases(self) -> int:
         """Make jobs runnable whose lease has run out; bury those that lost too many."""
         async with self._database.statements() as tx:

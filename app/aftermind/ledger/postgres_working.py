@@ -295,6 +295,29 @@ _EXPIRE = text(
     """
 )
 
+# By primary keys. The attempt says whose lease ran out: one that was settled otherwise is left alone.
+_UNCOUNT = text(
+    """
+    WITH attempt AS (
+        UPDATE aftermind.job_attempts SET outcome = 'snoozed'
+        WHERE job_id = :id AND number = :number AND worker = :worker AND outcome = 'lost' RETURNING job_id
+    )
+    UPDATE aftermind.jobs AS jobs
+    SET lost_leases = greatest(lost_leases - 1, 0), attempts = greatest(attempts - 1, 0), note = :note,
+        turn = CASE WHEN state = 'dead' THEN NULL ELSE turn END,
+        run_at = CASE WHEN state = 'dead' THEN clock_timestamp() ELSE run_at END,
+        reason_code = CASE WHEN state = 'dead' THEN NULL ELSE reason_code END,
+        error_class = CASE WHEN state = 'dead' THEN NULL ELSE error_class END,
+        error = CASE WHEN state = 'dead' THEN NULL ELSE error END,
+        fingerprint = CASE WHEN state = 'dead' THEN NULL ELSE fingerprint END,
+        state = CASE WHEN state = 'dead' THEN 'queued' ELSE state END, updated_at = clock_timestamp()
+    FROM attempt
+    WHERE jobs.id = attempt.job_id
+      AND (state IN ('queued', 'retrying', 'running') OR state = 'dead' AND reason_code = 'worker_lost')
+    RETURNING jobs.id
+    """
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
@@ -432,6 +455,13 @@ async def bury_turn(
 async def expire(tx: Transaction, *, most: int) -> int:
     """See `Ledger.expire_leases`."""
     return len(await pg(tx).rows(_EXPIRE, most=most))
+
+
+async def uncount_loss(tx: Transaction, lease: Lease, *, note: str) -> bool:
+    """See `Ledger.return_lost`: the lease has run out already."""
+    number = lease.job.attempts
+    found = await pg(tx).rows(_UNCOUNT, id=lease.job.id, number=number, worker=lease.worker, note=note)
+    return bool(found)
 
 
 def _held(leases: Sequence[Lease], *, numbers: bool = True) -> dict[str, list[Any]]:  # Any: a column each

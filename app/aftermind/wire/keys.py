@@ -55,7 +55,7 @@ class Keys:
     # a turn that no store job has committed yet
 
     def turn(self, job_id: JobId | str) -> str:
-        """HASH: payload, owner, base, at, size; attempts, lost, token, worker once claimed.
+        """HASH: payload, owner, base, at, size; attempts, lost, lost_token, token, worker once claimed.
 
         Written by accept and the workers' scripts, read by recall and workers. Until stored, buried or forgotten.
         """

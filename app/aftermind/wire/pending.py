@@ -205,13 +205,20 @@ class Pending:
         return frozenset(JobId(UUID(job.decode())) for job in held)
 
     async def release(
-        self, ids: Sequence[JobId], *, token: LeaseToken, after: timedelta = timedelta(0), counts: bool = False
+        self,
+        ids: Sequence[JobId],
+        *,
+        token: LeaseToken,
+        after: timedelta = timedelta(0),
+        counts: bool = False,
+        uncount_loss: bool = False,
     ) -> int:
         """Give turns back, to be claimed again `after` from now; how many were still ours.
 
-        `counts=False` (an outage, a shutdown) gives the attempt back as well; `counts=True` is a failed try.
+        `counts=False` (an outage, a shutdown) gives the attempt back as well; `counts=True` is a failed try. With
+        `uncount_loss` (Redis was away when they were to be given back) a lease that has run out since is not counted.
         """
-        flag = "1" if counts else "0"
+        flag = "1" if counts else "2" if uncount_loss else "0"
         return int(await self._scripts["release"](self._link, str(token), _ms(after), flag, *map(str, ids)))
 
     async def settle(

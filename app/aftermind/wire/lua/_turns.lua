@@ -61,6 +61,7 @@ local function expire_leases(now, limit)
     if turn[1] and tonumber(turn[2] or '') then
       if turn[3] then
         redis.call('HINCRBY', TURN .. job, 'lost', 1)
+        redis.call('HSET', TURN .. job, 'lost_token', turn[3])
         redis.call('HDEL', TURN .. job, 'token')
       end
       make_ready(job, turn[1], turn[2])

@@ -1,12 +1,13 @@
 -- Give turns back without having stored them.
--- ARGV  1 token, 2 ms until they may be claimed again (0: now), 3 '1': the attempt counts, '0': it never was; then jobs
+-- ARGV  1 token, 2 ms until they may be claimed again (0: now), 3 '1': the attempt counts, '0': it never was, '2': nor
+--       was the loss of a lease that has run out since; then jobs
 -- Returns the number given back; those whose lease is somebody else's by now are left alone.
 local token, wait, counts = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
 local now = now_ms()
 local given = 0
 for i = 4, #ARGV do
   local job = ARGV[i]
-  local turn = redis.call('HMGET', TURN .. job, 'token', 'owner', 'base')
+  local turn = redis.call('HMGET', TURN .. job, 'token', 'owner', 'base', 'lost_token')
   if turn[1] == token then
     redis.call('HDEL', TURN .. job, 'token')
     if not counts then redis.call('HINCRBY', TURN .. job, 'attempts', -1) end
@@ -17,6 +18,10 @@ for i = 4, #ARGV do
       make_ready(job, turn[2], turn[3])
     end
     given = given + 1
+  elseif ARGV[3] == '2' and turn[4] == token then
+    redis.call('HINCRBY', TURN .. job, 'lost', -1)
+    redis.call('HINCRBY', TURN .. job, 'attempts', -1)
+    redis.call('HDEL', TURN .. job, 'lost_token')
   end
 end
 return given

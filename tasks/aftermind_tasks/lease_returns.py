@@ -1,0 +1,62 @@
+"""`LeaseReturns`: leases that could not be handed back, because the server that keeps them did not answer.
+
+A lease that runs out counts as lost, since its job may have ended its worker. After an outage that would be wrong: the
+worker lives. So it tries again until the server answers, and then takes the count back as well.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from aftermind import errors
+from aftermind.ledger.base import Ledger
+from aftermind.types import JobId, Lease, LeaseToken
+from aftermind.wire.pending import Pending
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0  # seconds between two tries; they double
+WHY = "the store did not answer"
+
+
+class LeaseReturns:
+    """Of one process. What a process that ends has not returned runs out, and counts."""
+
+    def __init__(self, ledger: Ledger, pending: Pending | None) -> None:
+        self._ledger, self._pending = ledger, pending
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def jobs(self, leases: Sequence[Lease]) -> None:
+        """Hand these back in the background, attempt and lost lease uncounted."""
+        for lease in leases:
+            self._start(lambda lease=lease: self._ledger.return_lost(lease, why=WHY))  # type: ignore[misc]
+
+    def turns(self, ids: Sequence[JobId], token: LeaseToken) -> None:
+        """The same for turns that are pending in Redis."""
+        pending = self._pending
+        if pending is not None and ids:
+            self._start(lambda: pending.release(ids, token=token, uncount_loss=True))
+
+    async def close(self) -> None:
+        """Stop trying."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _start(self, give_back: Callable[[], Awaitable[object]]) -> None:
+        task = asyncio.get_running_loop().create_task(self._return(give_back), name="aftermind lease return")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _return(self, give_back: Callable[[], Awaitable[object]]) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                await give_back()
+                return
+            except errors.Unavailable:
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+            except errors.AftermindError as exc:
+                log.warning("lease not returned", extra={"error": str(exc)})
+                return
