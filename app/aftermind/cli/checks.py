@@ -12,6 +12,7 @@ from typing import ParamSpec
 from aftermind import errors
 from aftermind.cli import canary
 from aftermind.db import migrate, probe
+from aftermind.faces import witnesses
 from aftermind.faces.addresses import Addresses
 from aftermind.faces.health import damaged_spool, spooled_bytes
 from aftermind.faces.wiring import open_parts
@@ -192,7 +193,15 @@ async def spool(settings: Settings) -> list[Finding]:
     said = await asyncio.to_thread(damaged_spool, settings)
     remedy = "Check the disk. The log names file and offset; each file holds one damaged place. Delete them afterwards."
     damaged = [Finding(what="spool", seen=said, verdict=Verdict.BAD, remedy=remedy)] if said else []
-    return [*damaged, *_unsent(settings)]
+    return [*damaged, *_damaged_witnesses(settings), *_unsent(settings)]
+
+
+def _damaged_witnesses(settings: Settings) -> list[Finding]:
+    found = sorted((settings.state_dir / "audit").glob(f"*{witnesses.DAMAGED}"))
+    remedy = "Check the disk, run `aftermind audit verify` (it still reads Redis's witness), then delete the file."
+    return [
+        Finding(what="audit witness", seen=f"damaged: {each}", verdict=Verdict.BAD, remedy=remedy) for each in found
+    ]
 
 
 def _unsent(settings: Settings) -> list[Finding]:

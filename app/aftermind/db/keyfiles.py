@@ -63,7 +63,14 @@ def of_file(what: str, path: Path, made: Callable[[], str]) -> str:
         private_files.make_folder(path.parent)
         if not os.path.lexists(path):
             private_files.create(path, made().encode())
-        return private_files.read(path).decode().strip()
+        key = private_files.read(path).decode().strip()
+        if len(key) < SHORTEST:  # an empty key would sign and seal as well as any
+            why = "it is damaged: too short for a key. Restore it from a backup; a new key opens nothing of the old."
+            raise errors.InvalidSettings(what, str(path), why)
+        return key
+    except UnicodeDecodeError as exc:
+        why = "it is damaged: not text. Restore it from a backup; a new key opens nothing of the old one's."
+        raise errors.InvalidSettings(what, str(path), why) from exc
     except OSError as exc:
         why = f"it cannot be read or made: {exc.strerror}. Set AFTERMIND_{what.upper()} or _FILE instead."
         raise errors.InvalidSettings(what, str(path), why) from exc

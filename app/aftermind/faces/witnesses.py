@@ -5,6 +5,7 @@ import fcntl
 import hashlib
 import logging
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -16,6 +17,8 @@ from aftermind.wire.connection import RedisLink
 from aftermind.wire.keys import Keys, namespace_part
 
 log = logging.getLogger(__name__)
+
+DAMAGED = ".damaged"  # suffix of a file that could not be read; `aftermind doctor` names it
 
 FIELDS_PER_CALL = 500
 
@@ -59,7 +62,12 @@ class FolderWitness:
         try:
             kept = orjson.loads(private_files.read(path))
             return str(kept["namespace"]), int(kept["seq"]), bytes.fromhex(kept["mac"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except OSError:
+            return None
+        except (ValueError, KeyError, TypeError):  # else the next entry would replace it, and no trace would stay
+            log.error("damaged audit witness is kept", extra={"path": str(path)})
+            with suppress(OSError):
+                path.replace(path.with_suffix(DAMAGED))
             return None
 
     def _path(self, namespace: str) -> Path:
