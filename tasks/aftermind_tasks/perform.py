@@ -14,7 +14,7 @@ from aftermind.ledger.overrides import has_options
 from aftermind.settings import Settings
 from aftermind.telemetry import logs, tracing
 from aftermind.types import JobId, JobKind, Lease
-from aftermind_tasks import mining, verdicts
+from aftermind_tasks import announcing, mining, verdicts
 from aftermind_tasks.outcomes import Dead, Done, Outcome, Retry, Snooze
 from aftermind_tasks.runtime import Runtime
 
@@ -69,6 +69,7 @@ class Tally:
 async def perform(runtime: Runtime, handler: Handler, leases: Sequence[Lease]) -> Tally:
     """Run the handler on leases and write each outcome down. Raises nothing but cancellation, which hands them back."""
     try:
+        await announcing.started(runtime, leases)
         with (
             logs.bound(kind=handler.kind, **_ids(leases)),
             tracing.continued(f"aftermind.{handler.kind}", _traces(leases), **{"aftermind.jobs": len(leases)}),
@@ -170,7 +171,10 @@ async def _written(runtime: Runtime, lease: Lease, outcome: Outcome | None) -> T
 
 
 async def _bury(runtime: Runtime, lease: Lease, dead: Dead) -> Tally:
-    await runtime.ledger.bury(None, lease, dead.failure)
+    async with runtime.db.transaction(namespace=lease.job.scope.namespace) as tx:
+        await runtime.ledger.bury(tx, lease, dead.failure)
+        events = await runtime.events.append(tx, [announcing.failed(runtime, lease.job, dead.failure)])
+    await runtime.after_commit(set(), events, {})
     runtime.observer.ended(lease, dead)
     ids = {"kind": lease.job.kind.value, **_ids([lease])}
     log.error("job buried", extra={**ids, "reason": dead.failure.reason_code})

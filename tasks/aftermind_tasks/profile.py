@@ -10,7 +10,7 @@ from aftermind.llm import trust
 from aftermind.llm.base import Profiler
 from aftermind.types import Episode, EpisodeId, JobId, JobKind, Json, Lease, Profile, Trait
 from aftermind.wire import queues
-from aftermind_tasks import following, mining
+from aftermind_tasks import announcing, following, mining
 from aftermind_tasks.outcomes import Done, Outcome
 from aftermind_tasks.runtime import Runtime
 
@@ -90,8 +90,8 @@ async def _apply(runtime: Runtime, lease: Lease, answer: Mapping[str, Any], *, i
             job = following.job(JobKind.PROFILE, owner)
             await runtime.ledger.debounce(tx, [job], quiet=timedelta(0), at_most=timedelta(0))
             ring[queues.QUEUE_OF[JobKind.PROFILE]] = lease.job.id
-        undelivered = await runtime.note_undelivered(tx, [owner])
-    await runtime.after_commit({owner}, [], ring, undelivered=undelivered)
+        events = await runtime.events.append(tx, [announcing.completed(runtime, lease.job)])
+    await runtime.after_commit({owner}, events, ring)
 
 
 def _traits(answer: Mapping[str, Any], before: Profile) -> dict[str, Trait]:  # Any: as above

@@ -19,7 +19,7 @@ from aftermind.telemetry import tracing
 from aftermind.types import JobId, JobKind, Lease, Turn
 from aftermind.wire.payloads import decode_turn_of, encode_turn
 from aftermind.wire.pending import ClaimedTurn
-from aftermind_tasks import verdicts, writing
+from aftermind_tasks import announcing, verdicts, writing
 from aftermind_tasks.outcomes import Dead, Done, Outcome, Retry, Snooze
 from aftermind_tasks.perform import Tally
 from aftermind_tasks.preparation import prepare
@@ -42,12 +42,13 @@ async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outco
     started = time.monotonic()
     turns = {lease.job.id: _turn_of(lease) for lease in leases}
     with _traced(list(turns.values())):
-        prepared = await prepare(runtime, list(turns.values()))
-        with words.indexed(prepared.terms):
-            async with runtime.db.transaction(namespace=leases[0].job.scope.namespace) as tx:
-                held = await runtime.ledger.finish_all(tx, leases)
-                fresh = [turn for job_id, turn in turns.items() if job_id in held]
-                effects = await writing.write(runtime, tx, fresh, prepared, started)
+        async with announcing.storing(runtime, list(turns.values())):
+            prepared = await prepare(runtime, list(turns.values()))
+            with words.indexed(prepared.terms):
+                async with runtime.db.transaction(namespace=leases[0].job.scope.namespace) as tx:
+                    held = await runtime.ledger.finish_all(tx, leases)
+                    fresh = [turn for job_id, turn in turns.items() if job_id in held]
+                    effects = await writing.write(runtime, tx, fresh, prepared, started)
         await runtime.after_commit(effects.owners, effects.events, effects.ring)
     _observe(runtime, fresh)
     return {job_id: Done() for job_id in held}
@@ -114,14 +115,15 @@ async def _commit(runtime: Runtime, claimed: Sequence[tuple[ClaimedTurn, Turn]])
     started = time.monotonic()
     turns = [turn for _, turn in claimed]
     with _traced(turns):
-        prepared = await prepare(runtime, turns)
-        with words.indexed(prepared.terms):
-            effects = await writing.at_once(runtime, turns, prepared, started)
-            if effects is None:
-                async with runtime.db.transaction(namespace=turns[0].scope.namespace) as tx:
-                    new = await runtime.ledger.record_stored(tx, turns)
-                    fresh = [turn for turn in turns if turn.job_id in new]
-                    effects = await writing.write(runtime, tx, fresh, prepared, started)
+        async with announcing.storing(runtime, turns):
+            prepared = await prepare(runtime, turns)
+            with words.indexed(prepared.terms):
+                effects = await writing.at_once(runtime, turns, prepared, started)
+                if effects is None:
+                    async with runtime.db.transaction(namespace=turns[0].scope.namespace) as tx:
+                        new = await runtime.ledger.record_stored(tx, turns)
+                        fresh = [turn for turn in turns if turn.job_id in new]
+                        effects = await writing.write(runtime, tx, fresh, prepared, started)
         ids = [turn.job_id for turn in turns]
         runnable = await runtime.after_commit(
             effects.owners, effects.events, effects.ring, settle=ids, watermark=effects.watermark

@@ -8,7 +8,7 @@ from aftermind import errors
 from aftermind.db.base import Transaction
 from aftermind.types import Episode, JobId, JobKind, Lease, Summary
 from aftermind.wire import queues
-from aftermind_tasks import following, mining
+from aftermind_tasks import announcing, following, mining
 from aftermind_tasks.outcomes import Done, Outcome
 from aftermind_tasks.runtime import Runtime
 
@@ -99,8 +99,8 @@ async def _apply(runtime: Runtime, lease: Lease, answer: Mapping[str, Any]) -> N
         if answer["is_more"] or not is_sound:
             await runtime.ledger.enqueue(tx, [following.job(JobKind.SUMMARISE, scope)])
             ring[queues.QUEUE_OF[JobKind.SUMMARISE]] = lease.job.id
-        undelivered = await runtime.note_undelivered(tx, [scope.owner])
-    await runtime.after_commit({scope.owner}, [], ring, undelivered=undelivered)
+        events = await runtime.events.append(tx, [announcing.completed(runtime, lease.job)])
+    await runtime.after_commit({scope.owner}, events, ring)
 
 
 async def _is_sound(

@@ -25,6 +25,7 @@ from aftermind.telemetry import logs
 from aftermind.types import JobId
 from aftermind.wire import queues
 from aftermind.wire.epoch import ensure_epoch
+from aftermind_tasks import announcing
 from aftermind_tasks.runtime import Runtime, open_runtime
 from aftermind_workers import courier, janitor, metrics, readiness
 
@@ -93,7 +94,7 @@ class Reconciler:
             await self.runtime.delivery.deliver_late()
 
     async def _expire(self) -> None:
-        expired = await self.runtime.ledger.expire_leases()
+        expired = await announcing.expire_leases(self.runtime)
         if expired:
             metrics.LEASES_EXPIRED.inc(expired)
             log.warning("leases expired", extra={"jobs": expired})

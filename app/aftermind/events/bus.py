@@ -17,6 +17,7 @@ from aftermind import errors
 from aftermind.db import event_log
 from aftermind.db.base import Database, Transaction, Watermark
 from aftermind.db.event_log import EventRow
+from aftermind.events.early import ToldEarly
 from aftermind.events.listening import Listener, Listeners
 from aftermind.events.marking import Marking
 from aftermind.events.types import MemoryEvent, MemoryGap, from_json
@@ -93,13 +94,15 @@ class EventBus:
         async with self._listeners.listening(self._keys.events(owner)) as listener:
             seen, _ = await self._start(owner, after)
             is_behind = after is not None
+            early = ToldEarly()
             while True:
                 if is_behind:
                     try:
                         async with aclosing(self._record(owner, seen)) as record:
                             async for event in record:
                                 seen = int(event.cursor or seen)
-                                yield event
+                                if early.is_new(event):
+                                    yield event
                     except errors.Unavailable as exc:
                         log.info("events wait for the store", extra={"reason": str(exc)})
                         await asyncio.sleep(LOOK_SECONDS)
@@ -107,7 +110,8 @@ class EventBus:
                 told, is_behind = await self._next(listener, owner, seen)
                 if told is not None:
                     seen = seen if told.cursor is None else int(told.cursor)
-                    yield told
+                    if early.is_new(told):
+                        yield told
 
     async def past(self, owner: Scope, *, after: str, limit: int = PAGE) -> list[MemoryEvent]:
         """The owner's kept events after a cursor, oldest first; a `MemoryGap` first where some are too old to be had.

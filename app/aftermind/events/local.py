@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from aftermind import errors
 from aftermind.db.base import Transaction, Watermark
 from aftermind.db.memory import MemoryDatabase, mem
+from aftermind.events.early import ToldEarly
 from aftermind.events.types import MemoryEvent, MemoryGap
 from aftermind.types import Scope
 
@@ -63,18 +64,21 @@ class LocalBus:
         listener = _Listener(asyncio.get_running_loop())
         self._listeners.setdefault(owner, set()).add(listener)
         try:
+            early = ToldEarly()
             seen = int(await self.last(owner)) if after is None else 0
             is_behind = after is not None
             while True:
                 if is_behind:
                     for event in await self._kept(owner, after if after is not None else str(seen)):
                         seen = int(event.cursor or seen)
-                        yield event
+                        if early.is_new(event):
+                            yield event
                     after = None
                 heard, is_behind = await listener.next(seen)
                 if heard is not None:
                     seen = seen if heard.cursor is None else int(heard.cursor)
-                    yield heard
+                    if early.is_new(heard):
+                        yield heard
         finally:
             self._listeners[owner].discard(listener)
 

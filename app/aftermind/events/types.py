@@ -58,17 +58,22 @@ class MemoryUpdateQueued(MemoryEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryUpdateStarted(MemoryEvent):
-    """A store job took the turn."""
+    """A worker has begun a job. `message_count` is that of the turn which a store job stores."""
 
     event: ClassVar[str] = "MemoryUpdateStarted"
+    kind: str = "store"
     message_count: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryUpdateCompleted(MemoryEvent):
-    """The turn is stored; a recall that follows sees it, whichever replica serves."""
+    """The job is done; a recall that follows sees it, whichever replica serves. With `kind` store: the turn is stored.
+
+    An embed job says `MemoryEmbedded` instead, an extraction `MemoryFactsExtracted`.
+    """
 
     event: ClassVar[str] = "MemoryUpdateCompleted"
+    kind: str = "store"
     message_count: int = 0
     duration_ms: float = 0.0
 

@@ -1,6 +1,6 @@
 """The `Ledger` protocol: jobs as rows, claimed by lease, closed behind a fence."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Protocol
@@ -71,6 +71,9 @@ class Spending:
     day: date
     kind: JobKind
     spent: Spent
+
+
+OnBuried = Callable[[Transaction, Sequence[tuple[Job, Failure]]], Awaitable[None]]
 
 
 class Ledger(Protocol):
@@ -187,8 +190,11 @@ class Ledger(Protocol):
         it waits again; an attempt that another worker has begun goes on. False where nothing was left to hand back.
         """
 
-    async def expire_leases(self) -> int:
-        """Make jobs runnable whose lease has run out, counting a lost lease; bury those with too many. How many."""
+    async def expire_leases(self, *, on_buried: OnBuried | None = None) -> int:
+        """Make jobs runnable whose lease has run out, counting a lost lease; bury those with too many. How many.
+
+        `on_buried` is called in the same transaction with the jobs that are dead letters now, if any, and why.
+        """
 
     async def prune(self, *, older_than: timedelta, limit: int) -> int:
         """Delete finished jobs, never dead letters, that ended so long ago; how many, at most `limit`."""

@@ -9,7 +9,7 @@ from aftermind import errors
 from aftermind.db.base import Transaction
 from aftermind.db.memory import MemoryDatabase, MemoryTransaction, mem
 from aftermind.ledger import inmemory_records as records
-from aftermind.ledger.base import Backlog, Failure, Spending, Spent, Tried
+from aftermind.ledger.base import Backlog, Failure, OnBuried, Spending, Spent, Tried
 from aftermind.ledger.inmemory_records import UNFINISHED, WAITING, Record
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease, LeaseToken, NewJob, Scope, Turn
 from aftermind.types.job import SERIAL_KINDS, is_last_chance, together
@@ -231,7 +231,7 @@ class InMemoryLedger:
             return False
         return True
 
-    async def expire_leases(self) -> int:
+    async def expire_leases(self, *, on_buried: OnBuried | None = None) -> int:
         """Make jobs runnable whose lease has run out; bury those that lost too many."""
         async with self._database.transaction() as tx:
             now = self._database.now()
@@ -241,14 +241,19 @@ class InMemoryLedger:
                 for record in _live(tx, kind)
                 if record.job.state is JobState.RUNNING and record.until is not None and record.until < now
             ]
+            buried: list[tuple[Job, Failure]] = []
             for record in gone:
                 lost = record.job.lost_leases + 1
                 job = replace(record.job, lost_leases=lost, run_at=now, updated_at=now, state=JobState.QUEUED)
                 if lost >= self._max_lost:
-                    job = replace(records.failed(job, records.worker_lost(lost)), state=JobState.DEAD)
+                    failure = records.worker_lost(lost)
+                    job = replace(records.failed(job, failure), state=JobState.DEAD)
+                    buried.append((job, failure))
                 _keep(
                     tx, records.ended(replace(record, job=job, token=None, until=None, place=None), now, "lost", None)
                 )
+            if buried and on_buried is not None:
+                await on_buried(tx, buried)
             return len(gone)
 
     async def prune(self, *, older_than: timedelta, limit: int) -> int:

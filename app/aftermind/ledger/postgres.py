@@ -15,7 +15,7 @@ from aftermind.db.tables import JOB_ATTEMPTS, JOBS, SPENDING
 from aftermind.db.transaction import PgTransaction, pg
 from aftermind.ledger import postgres_entering as entering
 from aftermind.ledger import postgres_working as working
-from aftermind.ledger.base import Backlog, Failure, Spending, Spent, Tried
+from aftermind.ledger.base import Backlog, Failure, OnBuried, Spending, Spent, Tried
 from aftermind.ledger.postgres_rows import attempt_of, job_of, spending_of
 from aftermind.ledger.postgres_working import Wanted
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease, LeaseToken, NewJob, Scope, Turn
@@ -241,10 +241,13 @@ class PostgresLedger:
                 return True
             return await working.uncount_loss(tx, lease, note=why)
 
-    async def expire_leases(self) -> int:
+    async def expire_leases(self, *, on_buried: OnBuried | None = None) -> int:
         """Make jobs runnable whose lease has run out; bury those that lost too many."""
-        async with self._database.statements() as tx:
-            return await working.expire(tx, most=self._max_lost)
+        async with self._database.transaction() as tx:
+            expired, buried = await working.expire(tx, most=self._max_lost)
+            if buried and on_buried is not None:
+                await on_buried(tx, buried)
+        return expired
 
     async def prune(self, *, older_than: timedelta, limit: int) -> int:
         """Delete finished jobs, never dead letters, that ended so long ago."""

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import orjson
-from sqlalchemy import text
+from sqlalchemy import Row, text
 
 from aftermind import errors
 from aftermind.db.base import Transaction
@@ -15,7 +15,7 @@ from aftermind.db.transaction import pg
 from aftermind.ledger.base import Failure, Spent, Tried
 from aftermind.ledger.postgres_entering import PLACE
 from aftermind.ledger.postgres_rows import job_of
-from aftermind.types import JobId, JobKind, Lease, LeaseToken, Scope
+from aftermind.types import Job, JobId, JobKind, JobState, Lease, LeaseToken, Scope
 from aftermind.types.job import is_last_chance, together
 
 PROMOTED = 500  # jobs whose time has come that get their place at once: 30 ms beside a million others
@@ -271,7 +271,7 @@ _TURN_ATTEMPTS = text(
 
 # `jobs_leases`. A lost lease is not a failure of the job, until there were too many of them.
 _EXPIRE = text(
-    """
+    f"""
     WITH gone AS (
         SELECT id, attempts AS number FROM aftermind.jobs
         WHERE state = 'running' AND lease_until < clock_timestamp() LIMIT 1000 FOR UPDATE SKIP LOCKED
@@ -286,12 +286,12 @@ _EXPIRE = text(
                     THEN lost_leases + 1 || ' workers ended without a word while they held it' ELSE error END,
             fingerprint = CASE WHEN lost_leases + 1 >= :most THEN 'worker_lost' ELSE fingerprint END
         FROM gone WHERE jobs.id = gone.id
-        RETURNING jobs.id, gone.number
+        RETURNING {_COLUMNS}, gone.number
     ), ended AS (
         UPDATE aftermind.job_attempts AS attempts SET ended_at = clock_timestamp(), outcome = 'lost'
         FROM expired WHERE attempts.job_id = expired.id AND attempts.number = expired.number
     )
-    SELECT id FROM expired
+    SELECT * FROM expired
     """
 )
 
@@ -452,9 +452,16 @@ async def bury_turn(
     return bool(rows)
 
 
-async def expire(tx: Transaction, *, most: int) -> int:
-    """See `Ledger.expire_leases`."""
-    return len(await pg(tx).rows(_EXPIRE, most=most))
+async def expire(tx: Transaction, *, most: int) -> tuple[int, list[tuple[Job, Failure]]]:
+    """See `Ledger.expire_leases`: how many, and those that are dead letters now."""
+    rows = await pg(tx).rows(_EXPIRE, most=most)
+    return len(rows), [(job_of(row), _failure(row)) for row in rows if row.state == JobState.DEAD.value]
+
+
+def _failure(row: Row[Any]) -> Failure:  # Any: a row of `jobs`
+    return Failure(
+        reason_code=row.reason_code, error_class=row.error_class, error=row.error, fingerprint=row.fingerprint
+    )
 
 
 async def uncount_loss(tx: Transaction, lease: Lease, *, note: str) -> bool:

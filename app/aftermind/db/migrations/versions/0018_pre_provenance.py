@@ -11,8 +11,9 @@ branch_labels = None
 depends_on = None
 
 STATEMENTS = (
-    "ALTER TABLE aftermind.episodes ADD COLUMN keep text[]",
+    # Jobs first: in the order in which a store locks them, which goes on meanwhile.
     "ALTER TABLE aftermind.jobs ADD COLUMN edited bytea",
+    "ALTER TABLE aftermind.episodes ADD COLUMN keep text[]",
     """
     CREATE TABLE aftermind.batches (
         namespace text COLLATE "C" NOT NULL,
