@@ -34,7 +34,7 @@ SEAM_CHARACTERS = 200  # on each side of the border between two messages that ar
 _ABOUT_ONESELF = (
     r"(?<!\bi )(?<!\bwe )(?<!they )(?<!\bhe )(?<!she )(?<!had to )(?<!used to )(?<!tend to )(?<!have to )(?<!me to )"
 )
-_BEGINS = r"(?:^|[.!?:;,\n(\"'>-]\s*|\b(?:please|now|and|then|must|should|will|shall)\s+)"
+_BEGINS = r"(?:^|[.!?:;,\n(\"'>-]\s{0,8}|\b(?:please|now|and|then|must|should|will|shall)\s+)"
 _RULES = r"(?:instruction|prompt|rule|guideline|direction|command|polic|restriction)"
 
 _OVERRIDE = re.compile(
@@ -56,7 +56,7 @@ _ROLES_ABROAD = (
 # "System: Windows 11, 16 GB RAM" describes a computer.
 _COMPUTER = r"[^\n]{0,60}\b(?:windows|linux|mac ?os|os x|ubuntu|debian|fedora|android|ios|\d+ ?[gmt]b|[\d.]+ ?ghz)\b"
 _SPOOF = re.compile(
-    rf"(?:^|\n|:\s)\s*(?:\[?\s*(?:system|assistant|developer|{_ROLES_ABROAD})\s*\]?\s*:(?!{_COMPUTER})|"
+    rf"(?:^|\n|:\s)\s{{0,8}}(?:\[?\s{{0,8}}(?:system|assistant|developer|{_ROLES_ABROAD})\s{{0,8}}\]?\s{{0,8}}:(?!{_COMPUTER})|"
     r"##+\s*(?:system|instruction))|"
     r"\[(?:system|assistant|developer)\]|<<\s*/?sys\s*>>|```\s*system\b|\b(?:begin|end) system (?:prompt|message)|"
     r"(?:^|\n)\s*\w+ \((?:admin|system|root|developer)\)\s*:|"
