@@ -29,7 +29,8 @@ AftermindError
 │   ├── JobDead             the awaited job is a dead letter
 │   └── Forgotten           what was awaited was forgotten meanwhile
 ├── Conflict                the state is not the one the caller believed
-│   ├── LeaseLost, BlockConflict, DimensionMismatch, SchemaOutdated
+│   ├── LeaseLost, BlockConflict, DimensionMismatch, EmbedderMismatch, SchemaOutdated
+│   ├── NoReembedding, ReembeddingConflict
 │   ├── ReplayConflict      a replay plan that cannot go where it was sent
 │   ├── Unreadable          encrypted content that was changed, or moved to another row
 │   └── UnknownPayload      bytes of a version this release does not know
@@ -396,9 +397,35 @@ class DimensionMismatch(Conflict):
     def __init__(self, stored: int, wanted: int) -> None:
         self.stored, self.wanted = stored, wanted
         super().__init__(
-            f"stored vectors have {stored} dimensions, the embedder gives {wanted}. "
-            "`aftermind migrate --re-embed` rebuilds them; until then keep the former AFTERMIND_EMBEDDER."
+            f"stored vectors have {stored} dimensions, this embedder's have {wanted}. Set AFTERMIND_EMBEDDER to the "
+            "stored embedder (`aftermind reembed status` shows it), or run `aftermind reembed start`."
         )
+
+
+class EmbedderMismatch(Conflict):
+    """Stored vectors were made by another embedder than the one that is configured; they are never compared."""
+
+    def __init__(self, stored: object, configured: object) -> None:
+        self.stored, self.configured = stored, configured
+        super().__init__(
+            f"stored vectors were made by {stored}, this process is configured with {configured}. Run `aftermind "
+            f"reembed start` to re-embed, or set AFTERMIND_EMBEDDER to the stored embedder."
+        )
+
+
+class NoReembedding(Conflict):
+    """There is no re-embedding to show, cut over, roll back or drop."""
+
+    def __init__(self) -> None:
+        super().__init__("no re-embedding is under way. `aftermind reembed start` begins one.")
+
+
+class ReembeddingConflict(Conflict):
+    """The re-embedding is not in the state that was asked for."""
+
+    def __init__(self, why: str, remedy: str) -> None:
+        self.why, self.remedy = why, remedy
+        super().__init__(f"{why}. {remedy}")
 
 
 class SchemaOutdated(Conflict):

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from aftermind import errors
@@ -12,41 +12,112 @@ from aftermind.llm import tokens
 from aftermind.llm.base import Embedder
 from aftermind.ranking import spoken
 from aftermind.stores.base import Vector
-from aftermind.types import Episode, EpisodeId, JobId, JobKind, Lease, Scope
-from aftermind_tasks import mining, verdicts
-from aftermind_tasks.outcomes import Done, Outcome
+from aftermind.types import EmbedderIdentity, Episode, EpisodeId, JobId, JobKind, Lease, Scope
+from aftermind.wire import queues
+from aftermind_tasks import embedders, mining, reembedding, verdicts
+from aftermind_tasks.outcomes import Done, Outcome, Snooze
 from aftermind_tasks.runtime import Runtime
 
 MAX_TEXT_TOKENS = 8_192  # of one text: embedders cut longer ones, and none takes more
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Share:
+    """Episodes by job that lack a vector of an embedder. `identity` None: the store has a single one for its life."""
+
+    identity: EmbedderIdentity | None
+    embedder: Embedder
+    episodes: Mapping[JobId, Sequence[Episode]]
+
+
 async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outcome]:
-    """Embed the episodes of all leases. No transaction is open while the model works; vectors are fenced per job."""
+    """Embed the episodes of all leases. No transaction is open while the model works; vectors are fenced per job.
+
+    During a re-embedding each episode gets a vector of either embedder, as far as this worker has them.
+    """
     if runtime.embedder is None:
         raise errors.InvalidSettings("embedder", "off", "jobs wait for vectors; set AFTERMIND_EMBEDDER again.")
     leases, waiting = await _within_budget(runtime, leases)
     if not leases:
         return waiting
-    episodes = await _episodes(runtime, leases)
-    flat = [episode for group in episodes.values() for episode in group]
+    served = await _served(runtime)
+    leases, others = _sorted(leases, served)
+    episodes = await _episodes(runtime, [lease for lease in leases if not reembedding.is_step(lease)])
+    shares = await _shares(runtime, leases, served, episodes)
+    vectors = [await _embed(runtime, share, leases) for share in shares]
+    done = await _write(runtime, leases, episodes, shares, vectors)
+    now = runtime.clock.utc_now()
+    for job_id in done:
+        for moment in {episode.remembered_at for episode in episodes.get(job_id, ())}:
+            runtime.observer.fresh("embedded", (now - moment).total_seconds())
+    return {**waiting, **others, **done}
+
+
+async def _served(runtime: Runtime) -> dict[EmbedderIdentity | None, Embedder | errors.AftermindError]:
+    """The store's embedders: as this worker has them, or why it does not. Raises that if it has none of them."""
+    assert runtime.embedder is not None
+    known = await embedders.stored(runtime, refresh=True)
+    if known is None:
+        return {None: runtime.embedder}
+    found: dict[EmbedderIdentity | None, Embedder | errors.AftermindError] = {}
+    for identity in filter(None, (known.active, known.standby)):
+        try:
+            found[identity] = await embedders.find(runtime, identity, known)
+        except (errors.EmbedderMismatch, errors.InvalidSettings) as exc:
+            found[identity] = exc
+    refusals = [each for each in found.values() if isinstance(each, errors.AftermindError)]
+    if len(refusals) == len(found):
+        raise refusals[0]
+    return found
+
+
+def _sorted(
+    leases: Sequence[Lease], served: Mapping[EmbedderIdentity | None, Embedder | errors.AftermindError]
+) -> tuple[Sequence[Lease], Mapping[JobId, Outcome]]:
+    """Leases that this worker can serve; steps of a re-embedding by an embedder that it lacks wait for another one."""
+    judged: dict[JobId, Outcome] = {}
+    for lease in leases:
+        refusal = served.get(reembedding.target_of(lease)) if reembedding.is_step(lease) else None
+        if isinstance(refusal, errors.AftermindError):
+            outcome = verdicts.judge(refusal, attempts=1)
+            judged[lease.job.id] = replace(outcome, is_own=True) if isinstance(outcome, Snooze) else outcome
+    return [lease for lease in leases if lease.job.id not in judged], judged
+
+
+async def _shares(
+    runtime: Runtime,
+    leases: Sequence[Lease],
+    served: Mapping[EmbedderIdentity | None, Embedder | errors.AftermindError],
+    episodes: Mapping[JobId, Sequence[Episode]],
+) -> list[_Share]:
+    shares = []
+    for identity, embedder in served.items():
+        if isinstance(embedder, errors.AftermindError):
+            continue
+        lacking: Mapping[JobId, Sequence[Episode]] = episodes
+        if identity is not None and len(served) > 1:
+            lacking = await reembedding.without_vector(runtime, leases, episodes, identity)
+        steps = {} if identity is None else await reembedding.episodes_of_steps(runtime, leases, identity)
+        shares.append(_Share(identity=identity, embedder=embedder, episodes={**lacking, **steps}))
+    return shares
+
+
+async def _embed(runtime: Runtime, share: _Share, leases: Sequence[Lease]) -> dict[EpisodeId, Vector]:
+    flat = [episode for group in share.episodes.values() for episode in group]
     vectors: dict[EpisodeId, Vector] = {}
     started, calls = time.monotonic(), 0
-    for part in _parts(flat, runtime.embedder):
-        rows = await runtime.embedder.embed([spoken(episode.name, episode.content) for episode in part])
+    for part in _parts(flat, share.embedder):
+        rows = await share.embedder.embed([spoken(episode.name, episode.content) for episode in part])
         vectors |= {episode.id: row for episode, row in zip(part, rows, strict=True)}
         calls += 1
     if calls:
         elapsed = (time.monotonic() - started) * 1_000
-        costs = _costs(runtime.embedder, leases, episodes, calls=calls, latency_ms=elapsed)
+        paid = [lease for lease in leases if share.episodes.get(lease.job.id)]
+        costs = _costs(share.embedder, paid, share.episodes, calls=calls, latency_ms=elapsed)
         await runtime.ledger.spend(costs)
         for _, spent in costs:
             runtime.observer.spent(JobKind.EMBED, spent)
-    done = await _write(runtime, leases, episodes, vectors)
-    now = runtime.clock.utc_now()
-    for job_id in done:
-        for moment in {episode.remembered_at for episode in episodes[job_id]}:
-            runtime.observer.fresh("embedded", (now - moment).total_seconds())
-    return {**waiting, **done}
+    return vectors
 
 
 async def _within_budget(runtime: Runtime, leases: Sequence[Lease]) -> tuple[Sequence[Lease], Mapping[JobId, Outcome]]:
@@ -86,6 +157,8 @@ def _costs(
 
 async def _episodes(runtime: Runtime, leases: Sequence[Lease]) -> dict[JobId, list[Episode]]:
     found: dict[JobId, list[Episode]] = {}
+    if not leases:
+        return found
     async with runtime.db.transaction(namespace=leases[0].job.scope.namespace, read_only=True) as tx:
         for owner, group in _by_owner(leases).items():
             await tx.enter(owner.namespace)
@@ -99,23 +172,32 @@ async def _write(
     runtime: Runtime,
     leases: Sequence[Lease],
     episodes: Mapping[JobId, Sequence[Episode]],
-    vectors: Mapping[EpisodeId, Vector],
+    shares: Sequence[_Share],
+    vectors: Sequence[Mapping[EpisodeId, Vector]],
 ) -> Mapping[JobId, Outcome]:
+    if not leases:
+        return {}
     events: list[MemoryEvent] = []
+    ring: dict[str, JobId] = {}
     async with runtime.db.transaction(namespace=leases[0].job.scope.namespace) as tx:
         held = await runtime.ledger.finish_all(tx, leases)
         mine = [lease for lease in leases if lease.job.id in held]
         for namespace in sorted({lease.job.scope.namespace for lease in mine}):
             await tx.enter(namespace)
             group = [lease for lease in mine if lease.job.scope.namespace == namespace]
-            rows = {
-                (lease.job.scope.owner, episode.id): vectors[episode.id]
-                for lease in group
-                for episode in episodes[lease.job.id]
-            }
-            await runtime.store.set_vectors(tx, rows)
-            events += await runtime.events.append(tx, [_event(runtime, lease, episodes) for lease in group])
-    await runtime.after_commit({lease.job.scope.owner for lease in mine}, events, {})
+            for share, made in zip(shares, vectors, strict=True):
+                rows = {
+                    (lease.job.scope.owner, episode.id): made[episode.id]
+                    for lease in group
+                    for episode in share.episodes.get(lease.job.id, ())
+                }
+                await runtime.store.set_vectors(tx, rows, embedder=share.identity)
+                next_steps = await reembedding.enqueue_next(runtime, tx, group, share.episodes)
+                if next_steps:
+                    ring[queues.EMBED] = next_steps[0]
+            fresh = [lease for lease in group if not reembedding.is_step(lease)]
+            events += await runtime.events.append(tx, [_event(runtime, lease, episodes) for lease in fresh])
+    await runtime.after_commit({lease.job.scope.owner for lease in mine}, events, ring)
     return {job_id: Done() for job_id in held}
 
 

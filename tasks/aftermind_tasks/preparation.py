@@ -8,23 +8,30 @@ from aftermind.llm import screening, text_process
 from aftermind.ranking import spoken, words
 from aftermind.stores.base import Vector
 from aftermind.types import EpisodeId, Turn
+from aftermind_tasks import embedders
 from aftermind_tasks.runtime import Runtime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """What is written beside the texts: why some are suspicious, vectors, and the terms of the long ones."""
+    """What is written beside the texts: why some are suspicious, vectors, and the terms of the long ones.
+
+    `is_embedded`: the vectors are the active embedder's, so no job has to make them.
+    """
 
     marks: Mapping[EpisodeId, str]
     vectors: Mapping[EpisodeId, Vector]
     terms: Mapping[tuple[str, str], Sequence[str]]
+    is_embedded: bool = False
 
 
 async def prepare(runtime: Runtime, turns: Sequence[Turn]) -> Prepared:
     """Compute it. Never fails because of a text: one that takes too long is marked and gets no terms and no vector."""
     kept = [turn for turn in turns if turn.keep]
     marks = await screening.marks([turn.episodes() for turn in kept])
-    return Prepared(marks=marks, vectors=await _vectors(runtime, kept), terms=await _terms(runtime, kept))
+    is_embedded = await embedders.embeds_inline(runtime)
+    vectors = await _vectors(runtime, kept) if is_embedded else {}
+    return Prepared(marks=marks, vectors=vectors, terms=await _terms(runtime, kept), is_embedded=is_embedded)
 
 
 async def _terms(runtime: Runtime, turns: Sequence[Turn]) -> dict[tuple[str, str], Sequence[str]]:
@@ -37,8 +44,7 @@ async def _terms(runtime: Runtime, turns: Sequence[Turn]) -> dict[tuple[str, str
 async def _vectors(runtime: Runtime, turns: Sequence[Turn]) -> dict[EpisodeId, Vector]:
     """Vectors of an embedder that needs no I/O; one that does has jobs of its own."""
     embedder = runtime.embedder
-    if embedder is None or not embedder.inline:
-        return {}
+    assert embedder is not None
     found: dict[EpisodeId, Vector] = {}
     for turn in turns:
         episodes = turn.episodes()

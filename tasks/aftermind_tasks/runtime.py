@@ -18,13 +18,13 @@ from aftermind.ledger.base import Ledger
 from aftermind.ledger.overrides import OverrideRules
 from aftermind.ledger.replays import Replays
 from aftermind.llm import resolver
-from aftermind.llm.base import Embedder, Extractor, Profiler, Summariser
+from aftermind.llm.base import Embedder, Extractor, Profiler, Summariser, identity_of
 from aftermind.llm.providers import Providers, gate_of
 from aftermind.llm.traits import ProfileSchema, profile_schema
 from aftermind.settings import Settings
 from aftermind.stores.base import Store
 from aftermind.storing.base import AtOnce
-from aftermind.types import JobId, Scope
+from aftermind.types import EmbedderIdentity, JobId, Scope, StoredEmbedders
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.keys import Keys
 from aftermind.wire.pending import SCRIPT_TURNS, Pending
@@ -33,6 +33,7 @@ from aftermind_tasks.lease_returns import LeaseReturns
 from aftermind_tasks.observer import Observer
 
 if TYPE_CHECKING:  # it loads SQLAlchemy, which a store of one process does without
+    from aftermind.db.postgres import PostgresDatabase
     from aftermind.db.vault import Vault
 
 log = logging.getLogger(__name__)
@@ -93,6 +94,16 @@ class Silence:
         return 0
 
 
+@dataclass(slots=True)
+class Opened:
+    """Embedders that a process has opened, and what it has read of those of the store: see `embedders`."""
+
+    configured: EmbedderIdentity | None = None
+    others: dict[EmbedderIdentity, Embedder] = field(default_factory=dict)
+    stored: StoredEmbedders | None = None
+    read_at: float = float("-inf")
+
+
 @dataclass(slots=True, kw_only=True)
 class Runtime:
     """What a handler may use.
@@ -123,6 +134,7 @@ class Runtime:
     keys: Keys = field(default_factory=Keys)
     delivery: WatermarkDelivery | None = None
     returns: LeaseReturns = field(init=False)
+    opened: Opened = field(default_factory=Opened)
     closing: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     def __post_init__(self) -> None:
@@ -214,10 +226,10 @@ async def open_runtime(settings: Settings, *, worker: str) -> Runtime:
     url = (settings.relay_url or settings.database_url).get_secret_value()
     providers = Providers(gate_of(settings))
     embedder = resolver.embedder(settings, providers=providers)
-    dimension = None if embedder is None else embedder.dimension
+    configured = None if embedder is None else await asyncio.to_thread(identity_of, embedder)
     secret = settings.database_password_file
     lax = settings.allow_owner
-    await _settled_schema(partial(migrate.check, url, dimension=dimension, allow_owner=lax, password_file=secret))
+    await _settled_schema(partial(migrate.check, url, allow_owner=lax, password_file=secret))
     database = PostgresDatabase(
         url,
         timeout_seconds=settings.db_timeout_seconds,
@@ -228,6 +240,7 @@ async def open_runtime(settings: Settings, *, worker: str) -> Runtime:
         pooled=settings.database_pooler,
         password_file=secret,
     )
+    await _adopt(database, configured)
     redis_url = settings.redis_url or settings.broker_url
     if redis_url is None or not redis_url.get_secret_value().startswith(("redis", "unix")):
         raise errors.InvalidSettings("AFTERMIND_REDIS_URL", None, "a worker needs the Redis of pending turns.")
@@ -260,6 +273,7 @@ async def open_runtime(settings: Settings, *, worker: str) -> Runtime:
         redis=link,
         keys=keys,
         delivery=WatermarkDelivery(database, Watermarks(link, keys)),
+        opened=Opened(configured=configured),
     )
     for close in (database.close, link.close, events.close, providers.close):
         runtime.closing.push_async_callback(close)
@@ -275,6 +289,20 @@ async def _settled_schema(check: Callable[[], Awaitable[None]]) -> None:
         except (errors.StoreUnavailable, errors.SchemaOutdated):
             await asyncio.sleep(pause)
     await check()
+
+
+async def _adopt(database: "PostgresDatabase", configured: EmbedderIdentity | None) -> None:
+    """Make the configured embedder the active one of a database without vectors; log if it is another's."""
+    from aftermind.stores.postgres import embedders
+
+    if configured is None:
+        return
+    async with database.transaction() as tx:
+        known = await embedders.stored(tx)
+        if (known is not None and configured in known) or await embedders.adopt(tx, configured):
+            return
+    mismatch = errors.EmbedderMismatch(known and known.active, configured)
+    log.error("embed jobs wait", extra={"error": str(mismatch)})
 
 
 def _bells(settings: Settings, link: RedisLink, keys: Keys) -> Bells:

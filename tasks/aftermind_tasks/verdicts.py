@@ -47,6 +47,7 @@ RULES: tuple[Rule, ...] = (
     Rule(error=errors.WrongRole, reason_code="wrong_role", sentence=Sentence.WAIT),
     Rule(error=errors.SchemaOutdated, reason_code="schema_outdated", sentence=Sentence.WAIT),
     Rule(error=errors.DimensionMismatch, reason_code="dimension_mismatch", sentence=Sentence.WAIT),
+    Rule(error=errors.EmbedderMismatch, reason_code="embedder_mismatch", sentence=Sentence.WAIT),
     Rule(error=errors.BadModelAnswer, reason_code="llm_bad_answer", sentence=Sentence.TWICE),
     Rule(error=errors.ModelRefused, reason_code="policy_blocked", sentence=Sentence.DEAD),
     Rule(error=errors.BadModelRequest, reason_code="llm_bad_request", sentence=Sentence.DEAD),

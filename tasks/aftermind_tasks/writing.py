@@ -18,7 +18,7 @@ from aftermind.telemetry import tracing
 from aftermind.types import Episode, JobId, JobKind, Json, NewJob, Scope, Turn
 from aftermind.types.job import session_key
 from aftermind.wire import queues
-from aftermind_tasks import following
+from aftermind_tasks import embedders, following
 from aftermind_tasks.preparation import Prepared
 from aftermind_tasks.runtime import Runtime
 
@@ -52,8 +52,10 @@ async def at_once(runtime: Runtime, turns: Sequence[Turn], prepared: Prepared, s
         Arrived(turn=turn, episodes=kept[turn.job_id], events=[_row(event) for event in events[turn.job_id]])
         for turn in turns
     ]
-    following = _following(runtime, stored, kept)
-    written = await runtime.at_once.store(arrived, prepared.vectors, following)
+    following = _following(runtime, stored, kept, is_embedded=prepared.is_embedded)
+    written = await runtime.at_once.store(
+        arrived, prepared.vectors, following, embedder=runtime.opened.configured if prepared.is_embedded else None
+    )
     if written is None:
         return None
     new = [turn for turn in turns if turn.job_id in written.new]
@@ -66,13 +68,15 @@ async def at_once(runtime: Runtime, turns: Sequence[Turn], prepared: Prepared, s
     )
 
 
-def _following(runtime: Runtime, turns: Sequence[Turn], kept: Mapping[JobId, Sequence[Episode]]) -> Following | None:
-    is_embedded = runtime.embedder is not None and not runtime.embedder.inline
-    if not is_embedded and runtime.extractor is None:
+def _following(
+    runtime: Runtime, turns: Sequence[Turn], kept: Mapping[JobId, Sequence[Episode]], *, is_embedded: bool
+) -> Following | None:
+    needs_job = embedders.needs_job(runtime, is_embedded=is_embedded)
+    if not needs_job and runtime.extractor is None:
         return None
     quiet, at_most = _patience(runtime)
     return Following(
-        enqueued=[_embed_job(turn, kept[turn.job_id]) for turn in turns] if is_embedded else (),
+        enqueued=[_embed_job(turn, kept[turn.job_id]) for turn in turns] if needs_job else (),
         debounced=_extract_jobs(turns) if runtime.extractor is not None else (),
         quiet=quiet,
         at_most=at_most,
@@ -103,6 +107,11 @@ async def write(
     Tenants in order, and within each the locks in theirs, so that two stores never wait crosswise.
     """
     effects = Effects(turns=turns, owners={turn.scope.owner for turn in turns})
+    if prepared.is_embedded:
+        known = await runtime.store.stored_embedders(tx, hold=True)
+        embedders.note(runtime, known)
+        if not await embedders.is_active(runtime, known):
+            prepared = replace(prepared, vectors={}, is_embedded=False)
     for namespace in sorted({turn.scope.namespace for turn in turns}):
         await tx.enter(namespace)
         group = [turn for turn in turns if turn.scope.namespace == namespace]
@@ -123,7 +132,7 @@ async def _write_tenant(
     kept = {turn.job_id: _kept(turn, stones, prepared) for turn in turns}
     await runtime.store.add_episodes(tx, [episode for group in kept.values() for episode in group], prepared.vectors)
     stored = [turn for turn in turns if kept[turn.job_id]]
-    await _follow_up(runtime, tx, stored, kept, effects)
+    await _follow_up(runtime, tx, stored, kept, effects, is_embedded=prepared.is_embedded)
     effects.events += await runtime.events.append(tx, _events(runtime, turns, started))
 
 
@@ -145,8 +154,10 @@ async def _follow_up(
     turns: Sequence[Turn],
     kept: Mapping[JobId, Sequence[Episode]],
     effects: Effects,
+    *,
+    is_embedded: bool,
 ) -> None:
-    if runtime.embedder is not None and not runtime.embedder.inline:
+    if embedders.needs_job(runtime, is_embedded=is_embedded):
         jobs = [_embed_job(turn, kept[turn.job_id]) for turn in turns]
         new = await runtime.ledger.enqueue(tx, jobs)
         if new:

@@ -17,8 +17,9 @@ from aftermind.db.vault import Vault
 from aftermind.events.bus import EventBus
 from aftermind.ledger.postgres import PostgresLedger
 from aftermind.llm import resolver
+from aftermind.llm.base import identity_of
 from aftermind.receipt import Receipt
-from aftermind.stores.postgres import PostgresStore
+from aftermind.stores.postgres import PostgresStore, embedders
 from aftermind.types import JobId
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.keys import Keys
@@ -115,6 +116,9 @@ async def learning(
         summariser=summariser,
         profiler=profiler,
     )
+    if embedder is not None:  # as a worker does when it starts
+        async with db.transaction() as tx:
+            await embedders.adopt(tx, identity_of(embedder))
     models = (extractor, summariser, profiler, embedder)
     try:
         async with Memory(settings=settings) as memory:

@@ -22,6 +22,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "audit": ("audit",),
     "encryption": ("encrypt", "rotate-keys"),
     "reextract": ("reextract",),
+    "reembed": ("reembed",),
     "worker": ("worker", "reconciler", "flower"),
     "web": ("web",),
     "keys": ("keys",),

@@ -17,6 +17,7 @@ from aftermind.faces.addresses import Addresses
 from aftermind.faces.health import damaged_spool, spooled_bytes
 from aftermind.faces.wiring import open_parts
 from aftermind.llm import resolver
+from aftermind.llm.base import identity_of
 from aftermind.llm.gate import ProviderState
 from aftermind.settings import Settings
 from aftermind.wire.connection import RedisLink, unavailable
@@ -227,10 +228,8 @@ async def models(settings: Settings) -> list[Finding]:
 
 
 async def _schema(url: str, settings: Settings) -> Finding:
-    embedder = resolver.embedder(settings)
     try:
-        dimension = embedder.dimension if embedder else None
-        await migrate.check(url, dimension=dimension, allow_owner=settings.allow_owner)
+        await migrate.check(url, allow_owner=settings.allow_owner)
     except errors.UnboundRole as exc:
         return Finding(what="role", seen=str(exc), verdict=Verdict.BAD, remedy=ROLE_REMEDY)
     except errors.Conflict as exc:
@@ -270,6 +269,35 @@ async def audit_keys(found: Addresses, settings: Settings) -> list[Finding]:
         return [Finding(what="audit keys", seen=f"{len(used):,} trails were last written with a key of this process")]
     finally:
         await parts.close()
+
+
+@_looking("vectors", "See `aftermind reembed status`.")
+async def vectors(found: Addresses, settings: Settings) -> list[Finding]:
+    """Whether stored vectors are of the configured embedder, how many episodes have one, and a running re-embedding."""
+    from aftermind.faces.reembedding import Reembeddings  # SQLAlchemy is for those who use Postgres
+
+    seen = await Reembeddings(found, settings).status()
+    stored, counts = seen.reembedding.stored, seen.counts
+    share = f"{counts.active:,} of {counts.episodes:,} episodes" if counts.episodes else "no episodes yet"
+    findings = [Finding(what="vectors", seen=f"{stored.active} serves: {share}")]
+    embedder = resolver.embedder(settings)
+    configured = None if embedder is None else await asyncio.to_thread(identity_of, embedder)
+    if configured is not None and configured not in stored:
+        mismatch = str(errors.EmbedderMismatch(stored.active, configured))
+        remedy = (
+            "Recall searches words alone until `aftermind reembed start` and `aftermind reembed cutover` have run."
+            if counts.active
+            else "Run `aftermind migrate`: there are no vectors yet, so the configured embedder is adopted."
+        )
+        findings.append(Finding(what="vectors", seen=mismatch, verdict=Verdict.BAD, remedy=remedy))
+    if stored.standby is not None:
+        role = "kept for a rollback" if seen.reembedding.is_cut_over else "re-embedding under way"
+        said = f"{stored.standby} stands by ({role}): {counts.standby:,} of {counts.episodes:,} episodes"
+        findings.append(Finding(what="vectors", seen=said, remedy="`aftermind reembed status` shows the progress."))
+    if seen.steps.dead:
+        said, remedy = f"{seen.steps.dead:,} steps of a re-embedding are dead letters", "Replay: `aftermind dead ls`."
+        findings.append(Finding(what="vectors", seen=said, verdict=Verdict.WARNING, remedy=remedy))
+    return findings
 
 
 async def _durability(link: RedisLink, persistence: dict[str, object]) -> list[Finding]:

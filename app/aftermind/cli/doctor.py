@@ -50,6 +50,7 @@ async def examine(settings: Settings) -> list[Finding]:
             checks.redis(found.redis, settings),
             checks.work(found, settings),
             checks.audit_keys(found, settings),
+            checks.vectors(found, settings),
             *looks,
         ]
     if found.redis is not None and found.broker == found.redis:

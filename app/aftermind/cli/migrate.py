@@ -1,5 +1,7 @@
 """`aftermind migrate`: bring the database to this release's schema."""
 
+import asyncio
+
 import typer
 
 from aftermind import errors
@@ -48,12 +50,12 @@ async def apply(settings: Settings, url: str) -> str:
     from aftermind.db import migrate as migrations  # with SQLAlchemy, which `aftermind status` does without
     from aftermind.db.postgres import PostgresDatabase
     from aftermind.llm import resolver
+    from aftermind.llm.base import identity_of
     from aftermind.stores.postgres.catching_up import words_of_facts
 
     embedder = resolver.embedder(settings)
-    dimension = embedder.dimension if embedder else None
-    name = embedder.name if embedder else None
-    revision = await migrations.apply(url, dimension=dimension, embedder=name, language=settings.language)
+    identity = await asyncio.to_thread(identity_of, embedder) if embedder else None
+    revision = await migrations.apply(url, embedder=identity, language=settings.language)
     database = PostgresDatabase(
         url,
         timeout_seconds=FILL_SECONDS,

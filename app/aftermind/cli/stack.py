@@ -8,6 +8,8 @@ from rich.table import Table
 
 from aftermind.cli import console, migrate, services
 from aftermind.cli.console import out
+from aftermind.faces import addresses
+from aftermind.settings import Settings
 from aftermind.stack import ComponentState, ComponentStatus, Stack
 
 OLD_SECONDS = 60.0  # that runnable work may lie: a bell takes milliseconds
@@ -41,11 +43,22 @@ def up(*, workers: Workers = True) -> None:
         with console.err.status("Starting workers, web service and Flower …"):
             stack.supervise(plan.commands())
     out.print(table(stack.status()))
+    console.run(_warn_of_other_embedder(settings))
     if workers:
         plan.print_addresses()
     out.print(
         "\nIt stays up until [bold]aftermind down[/]. Next: [bold]aftermind ingest examples/conversation.jsonl[/]"
     )
+
+
+async def _warn_of_other_embedder(settings: Settings) -> None:
+    """Warn of stored vectors of another embedder, with which the stack starts all the same."""
+    from aftermind.cli import checks  # with SQLAlchemy, which `aftermind status` does without
+
+    for finding in await checks.vectors(addresses.resolve(settings), settings):
+        if finding.verdict is checks.Verdict.BAD:
+            console.warn(finding.seen)
+            console.warn(finding.remedy)
 
 
 def down() -> None:

@@ -1,8 +1,11 @@
-"""Migrations: apply them, check that they were applied, refuse vectors of another dimension."""
+"""Migrations: apply them, check that they were applied, and record which embedder the vectors belong to."""
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import asyncpg
 from asyncpg.exceptions import LockNotAvailableError
@@ -12,10 +15,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from aftermind import errors
-from aftermind.db import tenancy
+from aftermind.db import reembedding, tenancy
 from aftermind.db.failures import HEAD, driver_error, translated
 from aftermind.db.postgres import password_of
 from aftermind.db.tables import SCHEMA, VERSION_TABLE
+from aftermind.types import EmbedderIdentity
+
+T = TypeVar("T")
 
 DEFAULT_DIMENSION = 384  # of the offline embedder and of the small sentence-transformers
 LOCK = 4_702_111_234_905_311  # any fixed number: two migrators of one database must not run at once
@@ -38,7 +44,6 @@ _PREPARE = (
     "CREATE EXTENSION IF NOT EXISTS vector",
     f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}",
 )
-_META = text("SELECT value FROM aftermind.meta WHERE key = :key")
 _NOTE = text("INSERT INTO aftermind.meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO NOTHING")
 
 
@@ -46,14 +51,15 @@ async def apply(
     url: str,
     *,
     dimension: int | None = None,
-    embedder: str | None = None,
+    embedder: EmbedderIdentity | None = None,
     language: str = "english",
     patience: float = 60.0,
 ) -> str:
     """Bring a database to this release's schema; the revision that it has then.
 
-    Safe to repeat and to run at several places at once: the second waits for the first. A new database gets vectors of
-    `dimension` (default 384); one that exists raises `DimensionMismatch` where it has another one.
+    Safe to repeat and to run at several places at once: the second waits for the first. A database without vectors
+    adopts `embedder`, whatever its dimension; the vectors of another one stay, until they are re-embedded
+    (`db.reembedding`). Without `embedder` a new database expects the hash embedder, of `dimension` (default 384).
 
     A table that somebody else's transaction keeps is waited for little more than a second at a time, since others wait
     behind us, and for `patience` seconds in all. Then, and where the database does not answer, raises
@@ -66,7 +72,14 @@ async def apply(
         with translated("migrate"):
             async with engine.connect() as connection:
                 await connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": LOCK})  # until it is closed
-                return await _tried(connection, dimension, embedder, language, patience)
+                await connection.commit()
+                new = embedder or EmbedderIdentity(
+                    name=f"hash:{dimension or DEFAULT_DIMENSION}",
+                    dimension=dimension or DEFAULT_DIMENSION,
+                    revision=language,
+                )
+                work = partial(_migrated, connection, new, embedder, language)
+                return await patiently(connection, work, patience=patience)
     finally:
         await engine.dispose()
 
@@ -74,12 +87,11 @@ async def apply(
 async def check(
     url: str,
     *,
-    dimension: int | None = None,
     allow_owner: bool = True,
     password_file: Path | None = None,
     timeout_seconds: float = 5.0,
 ) -> None:
-    """Raise `SchemaOutdated` where migrations are missing, `DimensionMismatch` where vectors do not fit.
+    """Raise `SchemaOutdated` where migrations are missing.
 
     Without `allow_owner` also `UnboundRole`, where row-level security does not bind the role.
 
@@ -95,7 +107,6 @@ async def check(
         )
         try:
             found = await connection.fetchval(f"SELECT version_num FROM {SCHEMA}.{VERSION_TABLE}")
-            stored = await connection.fetchval("SELECT value FROM aftermind.meta WHERE key = 'dimension'")
             if not allow_owner:
                 await tenancy.refuse_unbound(connection, "schema")
         except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError) as exc:
@@ -104,19 +115,20 @@ async def check(
             await connection.close()
     if found is None or _number(found) < _number(HEAD):
         raise errors.SchemaOutdated(found, HEAD)
-    if dimension is not None and int(stored) != dimension:
-        raise errors.DimensionMismatch(int(stored), dimension)
 
 
-async def _tried(
-    connection: AsyncConnection, dimension: int | None, embedder: str | None, language: str, patience: float
-) -> str:
+async def patiently(connection: AsyncConnection, work: Callable[[], Awaitable[T]], *, patience: float = 60.0) -> T:
+    """Do work that locks tables, again and again until no other transaction is in its way.
+
+    Each try waits for a lock for little more than a second, since others wait behind it; `patience` is in seconds and
+    for all of them. Then raises `StoreUnavailable`.
+    """
     await connection.execute(_LOCK_WAIT)
     await connection.commit()
     refused_at: float | None = None
     while True:
         try:
-            return await _migrated(connection, dimension, embedder, language)
+            return await work()
         except DBAPIError as exc:
             if not isinstance(driver_error(exc), LockNotAvailableError):
                 raise
@@ -128,27 +140,20 @@ async def _tried(
         await asyncio.sleep(PAUSE)
 
 
-async def _migrated(connection: AsyncConnection, dimension: int | None, embedder: str | None, language: str) -> str:
+async def _migrated(
+    connection: AsyncConnection, new: EmbedderIdentity, wanted: EmbedderIdentity | None, language: str
+) -> str:
     for statement in _PREPARE:
         await connection.execute(text(statement))
     await connection.commit()
-    await _refuse_other_dimension(connection, dimension)
-    await connection.run_sync(_upgrade, dimension or DEFAULT_DIMENSION)
-    await tenancy.secure(connection)
-    given = {"dimension": str(dimension or DEFAULT_DIMENSION), "embedder": embedder, "language": language}
+    await connection.run_sync(_upgrade, new.dimension)
+    given = {"dimension": str(new.dimension), "embedder": new.name, "language": language}
     for key, value in given.items():
-        if value is not None:
-            await connection.execute(_NOTE, {"key": key, "value": value})
+        await connection.execute(_NOTE, {"key": key, "value": value})
+    await reembedding.adopt(connection, wanted)
+    await tenancy.secure(connection)
     await connection.commit()
     return HEAD
-
-
-async def _refuse_other_dimension(connection: AsyncConnection, dimension: int | None) -> None:
-    there = await connection.scalar(text("SELECT to_regclass('aftermind.meta') IS NOT NULL"))
-    stored = await connection.scalar(_META, {"key": "dimension"}) if there else None
-    await connection.commit()
-    if dimension is not None and stored is not None and int(stored) != dimension:
-        raise errors.DimensionMismatch(int(stored), dimension)
 
 
 def _upgrade(connection: Connection, dimension: int) -> None:

@@ -145,6 +145,7 @@ EPISODES = Table(
     Column("terms", ARRAY(BigInteger), nullable=False),  # stores.postgres.terms.term_keys: each term with its owner
     Column("embedding", HALFVEC),  # its dimension is the database's own: see `meta`
     Column("indexed", Boolean, nullable=False, server_default=text("false")),  # in the index of neighbours
+    Column("embedding_standby", HALFVEC),  # of the other embedder of a re-embedding: see db.reembedding
 )
 
 PREDICATES = Table(

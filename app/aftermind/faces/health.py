@@ -145,6 +145,7 @@ async def health(parts: Parts) -> Health:
             looks.append(_look("redis", lambda: _redis(parts)))
             looks.append(_look("spool", lambda: _spool(parts.settings, spooled), needed=False))
             looks.append(_look("models", lambda: _models(gate), needed=False))
+            looks.append(_look("vectors", lambda: _vectors(parts), needed=False))
             looks.append(_look("webhooks", lambda: _webhooks(parts), needed=False))
         seen, work, waiting, _ = await asyncio.gather(
             asyncio.gather(*looks), _work(parts, pending), _waiting(parts, pending, spooled), parts.routing.look()
@@ -236,6 +237,20 @@ async def _models(gate: asyncio.Task[list[ProviderState] | None]) -> str:
         return "no provider is paused"
     told = (f"{each.provider} is not asked for {each.wait_seconds:.0f} s: {each.why}" for each in paused)
     return f"!{'; '.join(told)}. Its jobs wait."
+
+
+async def _vectors(parts: Parts) -> str:
+    """Whether stored vectors are of the configured embedder, and whether a re-embedding is under way."""
+    if parts.embedders is None:
+        return "one embedder"
+    stored, configured = await parts.embedders()
+    if stored is None or configured is None:
+        return "not compared: no embedder is configured"
+    if configured not in stored:
+        return f"!{errors.EmbedderMismatch(stored.active, configured)} Recall searches words alone."
+    if stored.standby is not None:
+        return f"{stored.active} serves; {stored.standby} stands by: `aftermind reembed status` shows the progress"
+    return f"{stored.active} serves"
 
 
 async def _webhooks(parts: Parts) -> str:

@@ -18,7 +18,7 @@ from aftermind.receipt import News, Receipt
 from aftermind.settings import Settings
 from aftermind.stores.base import Store
 from aftermind.stores.keeping import Keeping
-from aftermind.types import Scope, Turn
+from aftermind.types import EmbedderIdentity, Scope, StoredEmbedders, Turn
 from aftermind.types.api_key import StoredKeys
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.pending import Pending
@@ -32,7 +32,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """The rooms behind a `Memory`. What has a default is None where jobs run in this process."""
+    """The rooms behind a `Memory`. What has a default is None where jobs run in this process.
+
+    `embedders` answers those of the store, and the one that this process is configured with.
+    """
 
     settings: Settings
     namespace: str
@@ -44,6 +47,7 @@ class Parts:
     routing: Routing
     ways: Ways
     check_schema: Callable[[], Awaitable[None]]
+    embedders: Callable[[], Awaitable[tuple[StoredEmbedders | None, EmbedderIdentity | None]]] | None = None
     redis: RedisLink | None = None
     pending: Pending | None = None
     delivery: WatermarkDelivery | None = None

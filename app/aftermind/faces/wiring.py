@@ -18,19 +18,19 @@ from aftermind.freshness import ReplicaLease, WatermarkDelivery
 from aftermind.ledger.base import Ledger
 from aftermind.ledger.overrides import OverrideRules
 from aftermind.llm import resolver
-from aftermind.llm.base import Embedder, Extractor
+from aftermind.llm.base import Embedder, Extractor, identity_of
 from aftermind.llm.providers import Providers, gate_of
 from aftermind.outbox import wiring as outbox_wiring
 from aftermind.outbox.base import Outbox
 from aftermind.recall import Node, Recall, Routing
 from aftermind.recall.pending import PendingTurns
-from aftermind.recall.pipeline import UnstoredTurns
+from aftermind.recall.pipeline import Follow, UnstoredTurns
 from aftermind.recall.query_vectors import QueryVectors
 from aftermind.recall.reranking import Reranker
 from aftermind.settings import Settings
 from aftermind.stores.base import Store
 from aftermind.stores.searching import EpisodeSearch
-from aftermind.types import ServedBy
+from aftermind.types import EmbedderIdentity, ServedBy, StoredEmbedders
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.keys import Keys
 from aftermind.wire.pending import Pending
@@ -177,14 +177,24 @@ def _of_postgres(
     vectors = _vectors(settings, embedder, link, keys)
 
     async def check_schema() -> None:
-        # In a thread: a model of this machine is loaded to know it.
-        dimension = None if embedder is None else await asyncio.to_thread(lambda: embedder.dimension)
-        await migrate.check(db.url, dimension=dimension, allow_owner=settings.allow_owner, password_file=secret)
+        await migrate.check(db.url, allow_owner=settings.allow_owner, password_file=secret)
+
+    async def embedders() -> tuple[StoredEmbedders | None, EmbedderIdentity | None]:
+        # In a thread: a local model is loaded for its identity.
+        configured = None if embedder is None else await asyncio.to_thread(identity_of, embedder)
+        async with db.transaction(read_only=True) as tx:
+            return await store.stored_embedders(tx), configured
+
+    async def follow(identity: EmbedderIdentity) -> tuple[QueryVectors, PendingTurns] | None:
+        other = await asyncio.to_thread(resolver.embedder_of, identity, settings, providers=providers)
+        if other is None:
+            return None
+        return _vectors(settings, other, link, keys), PendingTurns(other, language=settings.language)
 
     events = EventBus(db, link, keys)
     rules = OverrideRules(extractors=resolver.replayable(settings), limits=limits(settings))
     recall = _recall(
-        settings, embedder, reranker, store, search, routing, vectors, ways, pending, lease, ledger.unstored
+        settings, embedder, reranker, store, search, routing, vectors, ways, pending, lease, ledger.unstored, follow
     )
     return Parts(
         settings=settings,
@@ -197,6 +207,7 @@ def _of_postgres(
         routing=routing,
         ways=ways,
         check_schema=check_schema,
+        embedders=embedders,
         redis=link,
         pending=pending,
         delivery=delivery,
@@ -260,6 +271,7 @@ def _recall(
     pending: Pending | None,
     lease: ReplicaLease | None = None,
     unstored: UnstoredTurns | None = None,
+    follow: Follow | None = None,
 ) -> Recall:
     return Recall(
         store,
@@ -273,4 +285,5 @@ def _recall(
         local_turns=ways.local_turns,
         unstored=unstored,
         reranker=reranker,
+        follow=follow,
     )

@@ -9,7 +9,7 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
-from aftermind.types import Cardinality, EpisodeId, Fact, Json, Role
+from aftermind.types import Cardinality, EmbedderIdentity, EpisodeId, Fact, Json, Role
 from aftermind.types.claim import Claim, Operation
 
 Vectors = NDArray[np.float32]  # shape (texts, dimension)
@@ -112,7 +112,9 @@ class ChatReply:
 class Embedder(Protocol):
     """Texts to vectors. `inline`: pure CPU, no I/O, under a millisecond a text; stored with the turn itself.
 
-    `usd_per_million_tokens` is None where the price is not known, or nothing is paid.
+    `usd_per_million_tokens` is None where the price is not known, or nothing is paid. Name, dimension and the optional
+    attribute `revision` (text, default empty) are its identity: vectors of another identity are never compared with its
+    own. Give another revision to another model under the same name.
     """
 
     name: str
@@ -127,6 +129,12 @@ class Embedder(Protocol):
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """One row a text, in order, of unit length. Raises the model errors of `aftermind.errors`."""
+
+
+def identity_of(embedder: Embedder) -> EmbedderIdentity:
+    """The embedder's identity. A model of this machine is loaded for it: call it in a thread."""
+    dimension = embedder.dimension
+    return EmbedderIdentity(name=embedder.name, dimension=dimension, revision=getattr(embedder, "revision", ""))
 
 
 @runtime_checkable

@@ -32,7 +32,7 @@ class HashEmbedder:
 
     def __init__(self, dimension: int = DIMENSION, *, language: str = "english") -> None:
         self.dimension, self.language = dimension, language
-        self.name = f"hash:{dimension}"  # kept with vectors, so that those of another embedder are never compared
+        self.name, self.revision = f"hash:{dimension}", language  # the stemmer decides which features there are
 
     async def embed(self, texts: Sequence[str]) -> Matrix:
         """A vector of length 1 for each text; zeros for a text without words. Long texts do not hold up the loop.

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Sequence
+from hashlib import blake2b
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -9,6 +11,9 @@ import numpy as np
 
 from aftermind import errors
 from aftermind.ranking.vectors import Matrix, unit
+
+_MODEL_FILES = {".json", ".txt", ".safetensors", ".bin", ".model", ".onnx"}
+_DIGEST_BYTES = 1024**2  # of each file: weights of two trainings differ from their first tensor on
 
 
 class LocalEmbedder:
@@ -25,8 +30,9 @@ class LocalEmbedder:
 
     def __init__(self, path: str, *, batch: int = 64) -> None:
         self.path, self._batch = path, batch
-        self.name = f"local:{path}"  # kept with vectors, so that those of another embedder are never compared
+        self.name = f"local:{path}"
         self._loaded: Any = None  # Any: sentence_transformers is an extra; its type is not there without it
+        self._revision: str | None = None
         self._lock = Lock()
 
     @property
@@ -35,6 +41,13 @@ class LocalEmbedder:
         model = self._model()
         size = getattr(model, "get_embedding_dimension", None) or model.get_sentence_embedding_dimension
         return int(size())
+
+    @property
+    def revision(self) -> str:
+        """A digest of the model's files, so that another model in the same place is noticed."""
+        if self._revision is None:
+            self._revision = _digest(Path(_folder(self.path)))
+        return self._revision
 
     async def embed(self, texts: Sequence[str]) -> Matrix:
         """A vector of length 1 for each text."""
@@ -72,10 +85,21 @@ def _load(path: str) -> Any:  # Any: see above
         raise errors.InvalidSettings("embedder", f"local:{path}", why) from exc
 
 
+def _digest(folder: Path) -> str:
+    """Of sizes, names and the first mebibyte of each file; empty where the model is not a folder of this machine."""
+    if not folder.is_dir():
+        return ""
+    digest = blake2b(digest_size=8)
+    for file in sorted(each for each in folder.rglob("*") if each.is_file() and each.suffix in _MODEL_FILES):
+        digest.update(f"{file.relative_to(folder)}\n{file.stat().st_size}\n".encode())
+        with file.open("rb") as content:
+            digest.update(content.read(_DIGEST_BYTES))
+    return digest.hexdigest()
+
+
 def _folder(path: str) -> str:
     """A folder as it is; a package that carries a model is looked into."""
     from importlib.util import find_spec
-    from pathlib import Path
 
     if Path(path).exists() or "/" in path:
         return path

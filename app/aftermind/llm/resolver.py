@@ -1,9 +1,10 @@
 """From settings to models: which embedder, extractor, summariser, profiler and chat model serve."""
 
 from aftermind import errors
-from aftermind.llm.base import ChatModel, Embedder, Extractor, Profiler, Summariser
+from aftermind.llm.base import ChatModel, Embedder, Extractor, Profiler, Summariser, identity_of
 from aftermind.llm.providers import Providers
 from aftermind.settings import Settings
+from aftermind.types import EmbedderIdentity
 
 
 def embedder(settings: Settings, *, providers: Providers | None = None) -> Embedder | None:
@@ -30,6 +31,32 @@ def embedder(settings: Settings, *, providers: Providers | None = None) -> Embed
                 (providers or Providers()).openai(settings), model, dimension=settings.embedding_dimension
             )
     raise _unknown("embedder", settings.embedder, "auto, hash, openai:MODEL, local:PATH or off")
+
+
+def embedder_of(
+    identity: EmbedderIdentity, settings: Settings, *, providers: Providers | None = None
+) -> Embedder | None:
+    """The embedder that has this identity; None if it cannot be made from its name. Loads a local model: in a thread.
+
+    Raises `InvalidSettings` where the extra or the key that it needs is missing.
+    """
+    kind, _, name = identity.name.partition(":")
+    named: dict[str, object] = {"embedder": identity.name, "embedding_dimension": None}
+    if kind == "hash":
+        named = {"embedder": "hash", "embedding_dimension": identity.dimension}
+        if identity.revision:
+            named["language"] = identity.revision
+    elif kind == "openai":
+        model, _, dimension = name.rpartition(":")
+        if model and dimension.isdigit():
+            named = {"embedder": f"openai:{model}", "embedding_dimension": int(dimension)}
+        if settings.openai_api_key is None:
+            why = f"{identity} needs OPENAI_API_KEY. Set it for this process."
+            raise errors.InvalidSettings("OPENAI_API_KEY", None, why)
+    elif kind != "local":
+        return None
+    found = embedder(settings.model_copy(update=named), providers=providers)
+    return found if found is not None and identity_of(found) == identity else None
 
 
 def extractor(settings: Settings, *, instructions: str = "", providers: Providers | None = None) -> Extractor | None:

@@ -28,12 +28,25 @@ from aftermind.recall.selection import Place
 from aftermind.settings import Settings
 from aftermind.stores.base import Store
 from aftermind.stores.searching import HITS, Briefing, EpisodeSearch, Found, Search, Wanted
-from aftermind.types import Episode, EpisodeId, FactId, Match, RecallBlock, Scope, ServedBy, Turn, Watermark
+from aftermind.types import (
+    EmbedderIdentity,
+    Episode,
+    EpisodeId,
+    FactId,
+    Match,
+    RecallBlock,
+    Scope,
+    ServedBy,
+    Turn,
+    Watermark,
+)
 from aftermind.wire.payloads import decode_readable
 from aftermind.wire.pending import Pending
 
 LocalTurns = Callable[[Scope], Awaitable[Sequence[Turn]]]
 UnstoredTurns = Callable[[Transaction, Scope], Awaitable[Sequence[bytes]]]
+_Serving = tuple[QueryVectors, PendingTurns]
+Follow = Callable[[EmbedderIdentity], Awaitable[_Serving | None]]
 
 REPLICAS_SHARE = 0.6  # of the time left, for all replicas together; what remains is the primary's
 RERANKED = 50  # candidates that a reranker reads: a cross-encoder takes some 10 ms each
@@ -52,6 +65,8 @@ class _Run:
 
     query: Query
     deadline: float
+    vectors: QueryVectors
+    pending_turns: PendingTurns
     pending: list[Episode] = field(default_factory=list)
     passed: tuple[Watermark, ...] | None = ()  # what a replica must have passed; None: none is read
     vector: Vector | None = None
@@ -69,7 +84,8 @@ class Recall:
 
     `pending` None: jobs run in this process and nothing waits in Redis. `local_turns` gives what only this host has;
     `lease` is given with `pending`. `unstored` reads, on the node that serves, turns that the ledger has accepted and
-    no store job has committed; a search brings them along itself.
+    no store job has committed; a search brings them along itself. `follow` opens the other embedder of a
+    re-embedding, if this process can: a cutover needs no restart.
     """
 
     def __init__(
@@ -86,6 +102,7 @@ class Recall:
         local_turns: LocalTurns | None = None,
         unstored: UnstoredTurns | None = None,
         reranker: Reranker | None = None,
+        follow: Follow | None = None,
         count_tokens: Callable[[str], int] = tokens.count,
     ) -> None:
         self._store, self._search, self._routing, self._vectors = store, search, routing, vectors
@@ -93,6 +110,8 @@ class Recall:
         self._pending_turns = pending_turns or PendingTurns(None, language=settings.language)
         self._local_turns, self._unstored = local_turns, unstored
         self._reranker, self._count = reranker, count_tokens
+        self._follow, self._followed = follow, [(vectors, self._pending_turns)]
+        self._opening: dict[tuple[asyncio.AbstractEventLoop, EmbedderIdentity], asyncio.Future[_Serving | None]] = {}
 
     def prepare(self) -> None:
         """Get ready for recalls to come, in the background: the first waits for an embedder no longer than others."""
@@ -130,14 +149,16 @@ class Recall:
 
     async def close(self) -> None:
         """Stop what runs in the background. Connections belong to who opened them."""
-        await self._vectors.close()
+        for vectors, _ in self._followed:
+            await vectors.close()
         await self._routing.close()
         if self._lease is not None:
             await self._lease.close()
 
     async def _run(self, query: Query, *, limit: int) -> _Run:
         loop = asyncio.get_running_loop()
-        run = _Run(query=query, deadline=loop.time() + self._settings.recall_budget_seconds)
+        deadline = loop.time() + self._settings.recall_budget_seconds
+        run = _Run(query=query, deadline=deadline, vectors=self._vectors, pending_turns=self._pending_turns)
         try:
             async with asyncio.timeout_at(run.deadline):
                 await self._look_first(run)
@@ -151,9 +172,9 @@ class Recall:
 
     async def _look_first(self, run: _Run) -> None:
         if run.query.mode in (Mode.HYBRID, Mode.VECTOR):
-            run.vector = self._vectors.known(run.query.searched)
+            run.vector = run.vectors.known(run.query.searched)
             if run.vector is None:  # Redis first: an embedder in this process computes while it answers
-                _, vector = await asyncio.gather(self._read_pending(run), self._vectors.vector(run.query.searched))
+                _, vector = await asyncio.gather(self._read_pending(run), run.vectors.vector(run.query.searched))
                 run.vector, why = vector
                 if why is not None:
                     run.degraded.append(why)
@@ -233,9 +254,49 @@ class Recall:
         await self._read(run, route, places, found)
 
     async def _found(self, run: _Run, route: Route, question: Question) -> Found:
-        found = await self._search.find(route.tx, run.query.scope.owner, self._searching(run, question))
+        found = await self._compared(run, route, question)
         await self._add_unstored(run, found.unstored)
         return found
+
+    async def _compared(self, run: _Run, route: Route, question: Question) -> Found:
+        """What the search finds, by vectors only of the embedder that made the stored ones."""
+        found = await self._search.find(route.tx, run.query.scope.owner, self._searching(run, question))
+        stored, mine = found.embedders, run.vectors.embedder if run.vector is not None else None
+        if stored is None or mine is None or mine == stored.active:
+            return found
+        if mine in stored and await self._followed_to(run, stored.active):
+            return await self._search.find(route.tx, run.query.scope.owner, self._searching(run, question))
+        run.vector = None
+        if found.ids:  # else there was nothing to compare with
+            run.degraded.append(f"words alone were searched: {errors.EmbedderMismatch(stored.active, mine)}")
+        return found
+
+    async def _followed_to(self, run: _Run, active: EmbedderIdentity) -> bool:
+        """Change to the other embedder of a re-embedding, for this recall and later ones; whether that was possible."""
+        other = next((each for each in self._followed if each[0].embedder == active), None)
+        if other is None:
+            try:
+                other = await self._opened(active)
+            except (errors.InvalidSettings, TimeoutError) as exc:  # a key or an extra is missing, or a model loads
+                run.degraded.append(str(exc) or f"{active} is being loaded")
+            if other is None:
+                return False
+            self._followed.append(other)
+        run.vectors, run.pending_turns = self._vectors, self._pending_turns = other
+        run.vector, why = await run.vectors.vector(run.query.searched)
+        if why is not None:
+            run.degraded.append(why)
+        return True
+
+    async def _opened(self, embedder: EmbedderIdentity) -> _Serving | None:
+        """Loading a model may take longer than a recall: later recalls find it loaded."""
+        if self._follow is None:
+            return None
+        key = asyncio.get_running_loop(), embedder
+        if key not in self._opening:
+            self._opening[key] = asyncio.ensure_future(self._follow(embedder))
+        async with asyncio.timeout(self._settings.query_embedding_budget_seconds):
+            return await asyncio.shield(self._opening[key])
 
     async def _add_unstored(self, run: _Run, payloads: Sequence[bytes]) -> None:
         """Turns of the ledger, as far as they were not known to be pending already."""
@@ -309,7 +370,7 @@ class Recall:
         query = run.query
         frame, ids, frequencies = found.frame, list(found.ids), found.frequencies
         if run.pending:
-            waiting = await self._pending_turns.frame(run.pending, question, run.vector, query.wanted)
+            waiting = await run.pending_turns.frame(run.pending, question, run.vector, query.wanted)
             frame, ids = frame.joined(waiting), [*ids, *(episode.id for episode in run.pending)]
             more = [int(count) for count in waiting.hits.sum(axis=0)]
             frequencies = Frequencies(
@@ -358,6 +419,7 @@ class Recall:
         return Search(
             question=question,
             vector=run.vector,
+            embedder=run.vectors.embedder if run.vector is not None else None,
             wanted=run.query.wanted,
             known_at=run.query.as_of,
             hits=max(HITS, run.query.limit * 3 // 2),

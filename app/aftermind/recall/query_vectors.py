@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from aftermind import errors
 from aftermind.llm import gate
-from aftermind.llm.base import Embedder, Prepares
+from aftermind.llm.base import Embedder, Prepares, identity_of
+from aftermind.types import EmbedderIdentity
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.keys import Keys
 
@@ -47,6 +48,14 @@ class QueryVectors:
         self._running: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Task[Vector]] = {}
         self._preparing: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
         self._failed, self._paused_until = 0, -1.0
+        self._identity: EmbedderIdentity | None = None
+
+    @property
+    def embedder(self) -> EmbedderIdentity | None:
+        """Which embedder makes its vectors; None without one. Ask after a vector: a local model is loaded by then."""
+        if self._identity is None and self._embedder is not None:
+            self._identity = identity_of(self._embedder)
+        return self._identity
 
     def prepare(self) -> None:
         """Have the embedder load what its first call would wait for, if it has anything, in the background."""
@@ -132,10 +141,14 @@ class QueryVectors:
     async def _fetch(self, text: str) -> Vector:
         embedder = self._embedder
         assert embedder is not None
-        key = self._keys.question(embedder.name, hashlib.blake2b(text.encode(), digest_size=16).hexdigest())
+        # In a thread: a model of this machine is loaded for its identity.
+        identity = self._identity
+        if identity is None:
+            identity = self._identity = await asyncio.to_thread(identity_of, embedder)
+        asked = f"{identity.key}\n{text}".encode()
+        key = self._keys.question(embedder.name, hashlib.blake2b(asked, digest_size=16).hexdigest())
         stored = await self._stored(key)
-        # In a thread: a model of this machine is loaded to know it.
-        if stored is not None and len(stored) == await asyncio.to_thread(lambda: embedder.dimension):
+        if stored is not None and len(stored) == identity.dimension:
             return self._keep(text, stored)
         with gate.early():
             vector = self._keep(text, (await embedder.embed([text]))[0])

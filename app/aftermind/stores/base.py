@@ -14,6 +14,7 @@ from aftermind.db.base import Transaction
 from aftermind.types import (
     Block,
     Cardinality,
+    EmbedderIdentity,
     Episode,
     EpisodeId,
     Fact,
@@ -25,6 +26,7 @@ from aftermind.types import (
     Profile,
     Role,
     Scope,
+    StoredEmbedders,
     Summary,
     Trait,
 )
@@ -205,8 +207,29 @@ class Store(Protocol):
         An id that the owner has already is left as it is.
         """
 
-    async def set_vectors(self, tx: Transaction, vectors: Mapping[tuple[Scope, EpisodeId], Vector]) -> int:
-        """Give stored episodes their vectors; how many exist. Writing the same again changes nothing."""
+    async def stored_embedders(self, tx: Transaction, *, hold: bool = False) -> StoredEmbedders | None:
+        """The embedders whose vectors the store holds; None for a store that has a single one for its life.
+
+        With `hold` they stay the same until the transaction ends: ask before writing vectors.
+        """
+
+    async def set_vectors(
+        self,
+        tx: Transaction,
+        vectors: Mapping[tuple[Scope, EpisodeId], Vector],
+        *,
+        embedder: EmbedderIdentity | None = None,
+    ) -> int:
+        """Give stored episodes their vectors of that embedder; how many were written.
+
+        None are written if the store does not hold vectors of that embedder. Without one the caller has asked already,
+        and the vectors are the active embedder's. Writing the same again changes nothing.
+        """
+
+    async def unembedded(
+        self, tx: Transaction, owner: Scope, embedder: EmbedderIdentity, *, after_position: int, limit: int
+    ) -> list[Episode]:
+        """The owner's first episodes from a position on that lack a vector of that embedder, by position."""
 
     # reading episodes
 
@@ -224,8 +247,15 @@ class Store(Protocol):
     ) -> list[Episode]:
         """A session's episodes after a position, oldest first: what a rolling job has not seen yet."""
 
-    async def embedded(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> frozenset[EpisodeId]:
-        """Which of them have a vector."""
+    async def embedded(
+        self,
+        tx: Transaction,
+        owner: Scope,
+        ids: Sequence[EpisodeId],
+        *,
+        embedder: EmbedderIdentity | None = None,
+    ) -> frozenset[EpisodeId]:
+        """Which of them have a vector of that embedder; without one, of the active embedder."""
 
     async def vectors(self, tx: Transaction, owner: Scope) -> dict[EpisodeId, Vector]:
         """Every vector of the owner's episodes."""

@@ -11,7 +11,19 @@ from numpy.typing import NDArray
 from aftermind.db.base import Transaction
 from aftermind.ranking import Entry, Frame, Frequencies, Question, cosine, ends_asking, terms
 from aftermind.stores.base import EpisodeFilter, Store
-from aftermind.types import Block, Episode, EpisodeId, Fact, FactId, Profile, Scope, Summary, Watermark
+from aftermind.types import (
+    Block,
+    EmbedderIdentity,
+    Episode,
+    EpisodeId,
+    Fact,
+    FactId,
+    Profile,
+    Scope,
+    StoredEmbedders,
+    Summary,
+    Watermark,
+)
 from aftermind.types.message import UNDONE
 
 Vector = NDArray[np.float32]
@@ -24,6 +36,8 @@ CONTEXT = 4  # places on either side that come along: two of a hit's window, two
 class Search:
     """What is looked for. Without `vector` words alone, without terms in the question meaning alone.
 
+    `embedder` made the vector: it is compared only with stored vectors of the same one.
+
     `wanted` says which episodes may be answers (their neighbours are read all the same), `known_at` hides what was
     remembered later. `tails` are sessions whose last turns come along, for pending turns to stand behind. `exact_rows`
     is the size of an owner up to which every vector is compared, before an index of neighbours is trusted. `facts`
@@ -34,6 +48,7 @@ class Search:
 
     question: Question
     vector: Vector | None = None
+    embedder: EmbedderIdentity | None = None
     wanted: EpisodeFilter = EpisodeFilter()  # noqa: RUF009
     known_at: datetime | None = None
     hits: int = HITS
@@ -63,7 +78,8 @@ class Found:
     """Turns around the best hits, in `frame`, with their ids in the same order.
 
     `frequencies` count over all of the owner's episodes. `facts` are those that share words with the question, the
-    rarest first. `held` is what the backend keeps of it for its own `brief`. `unstored` are payloads of turns that the
+    rarest first. `embedders` made the stored vectors; None for a store that has a single one for its life. `held` is
+    what the backend keeps of it for its own `brief`. `unstored` are payloads of turns that the
     ledger has accepted, the newest first, as of the same moment: each turn is among them or among the episodes.
     """
 
@@ -71,6 +87,7 @@ class Found:
     frame: Frame
     frequencies: Frequencies
     facts: Sequence[FactHit] = ()
+    embedders: StoredEmbedders | None = None
     held: object = None
     unstored: Sequence[bytes] = ()
 

@@ -8,7 +8,7 @@ from typing import Protocol
 from aftermind.db.base import Watermark
 from aftermind.db.event_log import EventRow
 from aftermind.stores.base import Vector
-from aftermind.types import Episode, EpisodeId, JobId, NewJob, Turn
+from aftermind.types import EmbedderIdentity, Episode, EpisodeId, JobId, NewJob, Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +50,16 @@ class AtOnce(Protocol):
     """The short way into the store."""
 
     async def store(
-        self, given: Sequence[Arrived], vectors: Mapping[EpisodeId, Vector], following: Following | None = None
+        self,
+        given: Sequence[Arrived],
+        vectors: Mapping[EpisodeId, Vector],
+        following: Following | None = None,
+        *,
+        embedder: EmbedderIdentity | None = None,
     ) -> Written | None:
         """Ledger rows, episodes, jobs that follow and events of turns of one tenant, committed or not there at all.
 
-        None: nothing was written, for an owner is new or may have forgotten something, or a job that was to be pushed
-        has just been taken; the long way looks into that. Raises `StoreUnavailable`; whether it was committed is
-        unknown then.
+        None: nothing was written, for an owner is new or may have forgotten something, a job that was to be pushed
+        has just been taken, or `embedder`, which made the vectors, is not the active one; the long way handles that.
+        Raises `StoreUnavailable`; whether it was committed is unknown then.
         """

@@ -20,7 +20,7 @@ from aftermind.stores.base import Vector
 from aftermind.stores.postgres import episodes
 from aftermind.stores.postgres.positional import Positional
 from aftermind.storing.base import Arrived, Following, Written
-from aftermind.types import EpisodeId, JobId
+from aftermind.types import EmbedderIdentity, EpisodeId, JobId
 
 # What follows the turns that are new: jobs put in, and jobs pushed. One that a claim takes at this very moment has no
 # `run_at` to be pushed to, which the table refuses, and with it the statement.
@@ -69,7 +69,9 @@ def _store(following: str) -> Positional:
                 ORDER BY user_id FOR SHARE
             ) AS there
         ), may AS MATERIALIZED (
-            SELECT count(*) = cardinality(CAST(:owners AS text[])) AND coalesce(bool_and(forgets = 0), false) AS go
+            SELECT count(*) = cardinality(CAST(:owners AS text[])) AND coalesce(bool_and(forgets = 0), false)
+                   AND (CAST(:embedder AS text) IS NULL OR EXISTS (
+                       SELECT FROM aftermind.meta WHERE key = 'vectors' AND value = :embedder)) AS go
             FROM owners
         ), recorded AS (
             {entering.RECORD.format(where="(SELECT go FROM may)")}
@@ -128,11 +130,17 @@ class PostgresAtOnce:
         self._database, self._vault, self._language = database, vault, language
 
     async def store(
-        self, given: Sequence[Arrived], vectors: Mapping[EpisodeId, Vector], following: Following | None = None
+        self,
+        given: Sequence[Arrived],
+        vectors: Mapping[EpisodeId, Vector],
+        following: Following | None = None,
+        *,
+        embedder: EmbedderIdentity | None = None,
     ) -> Written | None:
         """Write and commit; None where the long way must be taken."""
         namespace = given[0].turn.scope.namespace
         columns = self._columns(namespace, given, vectors, await self._ring(namespace))
+        columns["embedder"] = embedder.key if embedder is not None and vectors else None
         statement = _ALONE if following is None else _FOLLOWED
         values = statement.values(columns if following is None else {**columns, **_following(following)})
         try:

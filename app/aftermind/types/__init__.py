@@ -1,6 +1,7 @@
 """The values that pass between all rooms: scopes, messages, facts, blocks, jobs, results."""
 
 from aftermind.types.block import Block, Profile, Summary, Trait
+from aftermind.types.embedder_identity import EmbedderIdentity, StoredEmbedders
 from aftermind.types.fact import Cardinality, Fact
 from aftermind.types.job import Attempt, Job, JobKind, JobState, Lease, NewJob
 from aftermind.types.learned import Learned, LearnedState
@@ -13,6 +14,7 @@ __all__ = [
     "Attempt",
     "Block",
     "Cardinality",
+    "EmbedderIdentity",
     "Episode",
     "EpisodeId",
     "Fact",
@@ -34,6 +36,7 @@ __all__ = [
     "Role",
     "Scope",
     "ServedBy",
+    "StoredEmbedders",
     "Summary",
     "Trait",
     "Turn",

@@ -18,9 +18,15 @@ from sqlalchemy.pool import NullPool
 from aftermind import errors
 from aftermind.db import migrate, tables
 from aftermind.db.failures import HEAD
+from aftermind.types import EmbedderIdentity
 from tests.support.servers import Database, Servers, psql
 from tests.support.waiting import wait_until
 
+_EPISODE = (
+    "INSERT INTO aftermind.episodes "
+    "(namespace, user_id, id, role, content, occurred_at, remembered_at, position, terms) VALUES "
+    "('default', 'alice', gen_random_uuid(), 'user', 'Hello', now(), now(), 1, '{}')",
+)
 NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"  # port 1: refused at once
 
 
@@ -79,7 +85,8 @@ async def test_migrators_at_one_moment_follow_each_other_and_a_later_one_changes
 
     assert await migrate.apply(empty) == HEAD
 
-    await migrate.check(empty, dimension=32)
+    await migrate.check(empty)
+    assert _dimension(empty) == "32"
     assert psql(empty, "SELECT count(*) FROM aftermind.users") == "1"
 
 
@@ -120,13 +127,34 @@ async def test_while_a_table_is_in_use_nobody_waits_behind_the_migrator_for_long
     assert psql(empty, "SELECT count(*) FROM pg_policies WHERE tablename = 'users' AND policyname = 'tenant'") == "1"
 
 
-async def test_another_dimension_is_refused_by_migrator_and_check(empty: str) -> None:
-    await migrate.apply(empty, dimension=32)
+def _dimension(url: str) -> str:
+    column = "attrelid = 'aftermind.episodes'::regclass AND attname = 'embedding'"
+    return psql(url, f"SELECT atttypmod FROM pg_attribute WHERE {column}")
 
-    for refused in (migrate.apply(empty, dimension=64), migrate.check(empty, dimension=64)):
-        with pytest.raises(errors.DimensionMismatch) as found:
-            await refused
-        assert (found.value.stored, found.value.wanted) == (32, 64)
+
+OTHER = EmbedderIdentity(name="openai:other", dimension=64)
+
+
+async def test_a_database_without_vectors_adopts_another_embedder_of_any_dimension(empty: str) -> None:
+    await migrate.apply(empty, dimension=32)
+    psql(empty, *_EPISODE)
+
+    await migrate.apply(empty, embedder=OTHER)
+
+    assert _dimension(empty) == "64"
+    assert psql(empty, "SELECT value FROM aftermind.meta WHERE key = 'vectors'") == OTHER.key.strip("\n")
+    assert psql(empty, "SELECT count(*) FROM aftermind.searched") == "0"  # of no tenant, as ever
+    assert psql(empty, "SELECT count(*) FROM pg_indexes WHERE indexname = 'episodes_embedding'") == "1"
+
+
+async def test_stored_vectors_keep_their_embedder_whatever_the_migrator_is_configured_with(empty: str) -> None:
+    await migrate.apply(empty, dimension=2)
+    psql(empty, *_EPISODE, "UPDATE aftermind.episodes SET embedding = '[1,0]'")
+
+    await migrate.apply(empty, embedder=OTHER)
+
+    assert _dimension(empty) == "2"
+    assert psql(empty, "SELECT split_part(value, E'\\n', 1) FROM aftermind.meta WHERE key = 'vectors'") == "hash:2"
 
 
 async def test_a_database_without_a_schema_is_named_outdated(empty: str) -> None:

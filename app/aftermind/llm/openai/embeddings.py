@@ -23,8 +23,9 @@ class OpenAIEmbedder:
     def __init__(self, client: Client, model: str, *, dimension: int | None = None) -> None:
         self._client, self._model, self._asked = client, model, dimension
         self.usd_per_million_tokens: float | None = PRICES[model][0] if model in PRICES else None
-        self.dimension = dimension or DIMENSIONS.get(model, 1536)
-        self.name = f"openai:{model}" if dimension is None else f"openai:{model}:{dimension}"
+        usual = DIMENSIONS.get(model, 1536)
+        self.dimension = dimension or usual
+        self.name = f"openai:{model}" if self.dimension == usual else f"openai:{model}:{dimension}"
 
     async def prepare(self) -> None:
         """Load the SDK; nothing is connected."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from aftermind.db.base import Transaction
 from aftermind.db.memory import mem
 from aftermind.stores.base import EpisodeFilter, MiningOutcome, SessionInfo, Tombstone, Vector
-from aftermind.types import Episode, EpisodeId, JobId, Scope
+from aftermind.types import EmbedderIdentity, Episode, EpisodeId, JobId, Scope, StoredEmbedders
 
 Owner = tuple[str, str]
 
@@ -38,7 +38,25 @@ class InMemoryEpisodes:
                 mem(tx).put(mem(tx).rows("vectors", owner_key(episode.scope)), episode.id, vectors[episode.id])
         return frozenset(new)
 
-    async def set_vectors(self, tx: Transaction, vectors: Mapping[tuple[Scope, EpisodeId], Vector]) -> int:
+    async def stored_embedders(self, tx: Transaction, *, hold: bool = False) -> StoredEmbedders | None:
+        """None: the embedder of a process does not change during its life."""
+        return None
+
+    async def unembedded(
+        self, tx: Transaction, owner: Scope, embedder: EmbedderIdentity, *, after_position: int, limit: int
+    ) -> list[Episode]:
+        """The owner's first episodes from a position on that lack a vector."""
+        vectors = mem(tx).rows("vectors", owner_key(owner))
+        lacking = [each for each in _ordered(tx, owner) if each.position >= after_position and each.id not in vectors]
+        return lacking[:limit]
+
+    async def set_vectors(
+        self,
+        tx: Transaction,
+        vectors: Mapping[tuple[Scope, EpisodeId], Vector],
+        *,
+        embedder: EmbedderIdentity | None = None,
+    ) -> int:
         """Give stored episodes their vectors; how many exist."""
         there = 0
         for (owner, id_), vector in vectors.items():
@@ -88,7 +106,14 @@ class InMemoryEpisodes:
         span = [episode for episode in _in_session(tx, owner, session_id) if episode.position > after_position]
         return span[:limit]
 
-    async def embedded(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> frozenset[EpisodeId]:
+    async def embedded(
+        self,
+        tx: Transaction,
+        owner: Scope,
+        ids: Sequence[EpisodeId],
+        *,
+        embedder: EmbedderIdentity | None = None,
+    ) -> frozenset[EpisodeId]:
         """Which of them have a vector."""
         vectors = mem(tx).rows("vectors", owner_key(owner))
         return frozenset(id_ for id_ in ids if id_ in vectors)

@@ -12,14 +12,13 @@ from aftermind.db.tables import EPISODES
 from aftermind.db.transaction import pg
 from aftermind.db.vault import Ring
 from aftermind.stores.base import EpisodeFilter, SessionInfo, Tombstone, Vector
-from aftermind.stores.postgres.rows import episode_of
+from aftermind.stores.postgres.rows import EPISODE_COLUMNS, episode_of
 from aftermind.stores.postgres.sealed import place_of_episode, sealed
 from aftermind.stores.postgres.terms import term_keys
 from aftermind.types import Episode, EpisodeId, Scope
 from aftermind.types.message import ALL_KINDS, UNDONE
 
 _E = EPISODES.c
-_SHOWN = tuple(column for column in EPISODES.c if column.name not in ("terms", "embedding", "indexed", "job_id"))
 
 # Owners sorted, so that two transactions never wait crosswise. The rows are locked against a forget, which takes them
 # FOR UPDATE; stores of one owner do not wait for each other.
@@ -66,21 +65,6 @@ _ADD = text(
     FROM unnest(CAST(:namespaces AS text[]), {ARRAYS}) AS given (namespace, {NAMES})
     ON CONFLICT DO NOTHING
     RETURNING id
-    """
-)
-
-_VECTORS = text(
-    """
-    SELECT id, embedding FROM aftermind.episodes
-    WHERE namespace = :namespace AND user_id = :user AND embedding IS NOT NULL ORDER BY position
-    """
-)
-_SET_VECTORS = text(
-    """
-    UPDATE aftermind.episodes AS episodes SET embedding = given.embedding
-    FROM unnest(CAST(:namespaces AS text[]), CAST(:users AS text[]), CAST(:ids AS uuid[]),
-                CAST(:vectors AS public.halfvec[])) AS given (namespace, user_id, id, embedding)
-    WHERE episodes.namespace = given.namespace AND episodes.user_id = given.user_id AND episodes.id = given.id
     """
 )
 
@@ -156,25 +140,6 @@ def _keep(episode: Episode) -> str | None:
     return None if episode.keep == ALL_KINDS else f"{{{','.join(sorted(episode.keep))}}}"
 
 
-async def set_vectors(tx: Transaction, vectors: Mapping[tuple[Scope, EpisodeId], Vector]) -> int:
-    """See `Store.set_vectors`."""
-    if not vectors:
-        return 0
-    return await pg(tx).count(
-        _SET_VECTORS,
-        namespaces=[owner.namespace for owner, _ in vectors],
-        users=[owner.user_column for owner, _ in vectors],
-        ids=[id_ for _, id_ in vectors],
-        vectors=[encode_half(vector) for vector in vectors.values()],
-    )
-
-
-async def vectors(tx: Transaction, owner: Scope) -> dict[EpisodeId, Vector]:
-    """See `Store.vectors`. By the primary key's owner."""
-    rows = await pg(tx).rows(_VECTORS, namespace=owner.namespace, user=owner.user_column)
-    return {EpisodeId(row.id): row.embedding for row in rows}
-
-
 async def by_ids(tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[Episode]:
     """See `Store.episodes`. By the primary key."""
     rows = (await pg(tx).execute(_of(owner).where(_E.id.in_(list(ids))))).all() if ids else []
@@ -207,20 +172,12 @@ async def sessions(tx: Transaction, owner: Scope, *, limit: int) -> list[Session
     ]
 
 
-async def embedded(tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> frozenset[EpisodeId]:
-    """See `Store.embedded`."""
-    if not ids:
-        return frozenset()
-    wanted = select(_E.id).where(*_owned(owner), _E.id.in_(list(ids)), _E.embedding.is_not(None))
-    return frozenset(EpisodeId(row.id) for row in (await pg(tx).execute(wanted)).all())
-
-
 def _owned(owner: Scope) -> tuple[Any, Any]:  # Any: column expressions
     return _E.namespace == owner.namespace, _E.user_id == owner.user_column
 
 
 def _of(owner: Scope) -> Select[Any]:  # Any: the columns of an episode
-    return select(*_SHOWN).where(*_owned(owner))
+    return select(*EPISODE_COLUMNS).where(*_owned(owner))
 
 
 def _filtered(statement: Select[Any], wanted: EpisodeFilter) -> Select[Any]:  # Any: as `_of`

@@ -1,7 +1,7 @@
 """The search of an owner who has much: the best hits by words and by vector, with what stands around them."""
 
 from aftermind.db.tenancy import entering
-from aftermind.stores.postgres.frames import COLUMNS, FITS, OWNED, UNSTORED, VECTOR, scored, words
+from aftermind.stores.postgres.frames import COLUMNS, EMBEDDERS, FITS, OWNED, UNSTORED, VECTOR, scored, words
 from aftermind.stores.postgres.positional import Positional
 from aftermind.stores.postgres.told import FOUND, told
 from aftermind.stores.searching import CONTEXT
@@ -125,7 +125,8 @@ def _find(*, filtered: bool) -> Positional:
         SELECT {COLUMNS}, array_agg(id IN (SELECT id FROM hits)) AS hit,
                (SELECT episodes FROM sized) AS episodes,
                (SELECT array_agg(df ORDER BY place) FROM asked) AS frequencies, {FOUND} AS told,
-               ARRAY(SELECT waiting.raw {UNSTORED}) AS unstored
+               ARRAY(SELECT waiting.raw {UNSTORED}) AS unstored,
+               {EMBEDDERS}
         FROM around
         """)
     )

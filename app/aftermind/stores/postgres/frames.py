@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aftermind.ranking import Frame, numbered
+from aftermind.stores.postgres.positional import Positional
 from aftermind.stores.searching import CONTEXT
 from aftermind.types.message import UNDONE
 
@@ -31,7 +32,14 @@ UNSTORED = """
       AND waiting.kind = 'store' AND waiting.state IN ('queued', 'running', 'retrying')
     ORDER BY waiting.created_at DESC LIMIT CAST(:unstored AS bigint)
 """
-VECTOR = "CAST(:vector AS halfvec)"
+# The question's vector if its embedder is the one of the stored vectors, else NULL: compared in the statement's own
+# snapshot, so neither a cutover nor a replica that has not replayed it can mix vectors. A caller that names no embedder
+# vouches for its vector.
+VECTOR = """(SELECT CAST(:vector AS halfvec) FROM aftermind.meta
+        WHERE key = 'vectors' AND value = coalesce(CAST(:embedder AS text), value))"""
+EMBEDDERS = """
+    (SELECT value FROM aftermind.meta WHERE key = 'vectors') AS active_embedder,
+    (SELECT value FROM aftermind.meta WHERE key = 'standby_vectors') AS standby_embedder"""
 
 SHARED = ("ids", "sessions", "positions", "names")  # of COLUMNS, with what is shown of an episode
 # What either search answers of its rows, column by column, in the order of `nth`.
@@ -49,6 +57,12 @@ def scored(fits: str) -> str:
     return f"""e.id, e.session_id, e.position, e.name, e.terms, 1 - (e.embedding <=> {VECTOR}) AS similarity,
         {fits} AND e.mark IS DISTINCT FROM '{UNDONE}' AS fits,
         right(rtrim(e.content), 1) IN ('?', '\uff1f', '\u061f') AS asking"""
+
+
+def of_standby(statement: Positional) -> Positional:
+    """The same search over the vectors of the standby embedder."""
+    sql = statement.sql.replace("e.embedding ", "e.embedding_standby ")
+    return Positional(sql=sql.replace("key = 'vectors' AND", "key = 'standby_vectors' AND"), names=statement.names)
 
 
 def words(rows: str) -> str:

@@ -11,11 +11,10 @@ from aftermind.db.transaction import pg
 from aftermind.db.vault import Vault
 from aftermind.stores.base import DrewOn, Tombstone, UserInfo
 from aftermind.stores.postgres.mining import outcome_of
-from aftermind.stores.postgres.rows import episode_of
+from aftermind.stores.postgres.rows import EPISODE_COLUMNS, episode_of
 from aftermind.stores.postgres.sealed import open_episodes
 from aftermind.types import Episode, EpisodeId, JobId, Learned, LearnedState, Scope
 
-_SHOWN = tuple(column for column in EPISODES.c if column.name not in ("terms", "embedding", "indexed", "job_id"))
 _OWNED = "namespace = :namespace AND user_id = :user"
 
 # `episodes_session`, from its beginning.
@@ -136,7 +135,7 @@ class PostgresLearning:
             & (waiting.episode_id == episodes.id),
         )
         wanted = (
-            select(*_SHOWN)
+            select(*EPISODE_COLUMNS)
             .select_from(joined)
             .where(waiting.namespace == owner.namespace, waiting.user_id == owner.user_column)
             .order_by(episodes.position, episodes.id)

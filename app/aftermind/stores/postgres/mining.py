@@ -8,11 +8,9 @@ from aftermind.db.base import Transaction
 from aftermind.db.tables import EPISODES, EXTRACTIONS
 from aftermind.db.transaction import pg
 from aftermind.stores.base import Batch, Mined, MiningOutcome, ShownTogether
-from aftermind.stores.postgres.rows import episode_of
+from aftermind.stores.postgres.rows import EPISODE_COLUMNS, episode_of
 from aftermind.types import Episode, EpisodeId, JobId, Scope
 from aftermind.types.message import UNDONE
-
-_SHOWN = tuple(column for column in EPISODES.c if column.name not in ("terms", "embedding", "indexed", "job_id"))
 
 _NOTE = text(
     """
@@ -62,7 +60,7 @@ async def unmined(tx: Transaction, owner: Scope, session_id: str | None, *, limi
         mined.namespace == episodes.namespace, mined.user_id == episodes.user_id, mined.episode_id == episodes.id
     )
     wanted = (
-        select(*_SHOWN)
+        select(*EPISODE_COLUMNS)
         .where(
             episodes.namespace == owner.namespace,
             episodes.user_id == owner.user_column,
@@ -146,7 +144,7 @@ async def mined_in(tx: Transaction, owner: Scope, job_id: JobId) -> list[Episode
         & (mined.episode_id == episodes.id),
     )
     wanted = (
-        select(*_SHOWN)
+        select(*EPISODE_COLUMNS)
         .select_from(joined)
         .where(mined.namespace == owner.namespace, mined.user_id == owner.user_column, mined.job_id == job_id)
         .order_by(episodes.position, episodes.id)

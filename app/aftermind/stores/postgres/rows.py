@@ -4,8 +4,12 @@ from typing import Any
 
 from sqlalchemy import Row
 
+from aftermind.db.tables import EPISODES
 from aftermind.types import Block, Cardinality, Episode, EpisodeId, Fact, FactId, Role, Scope, Summary
 from aftermind.types.message import ALL_KINDS
+
+_HIDDEN = ("terms", "embedding", "embedding_standby", "indexed", "job_id")
+EPISODE_COLUMNS = tuple(column for column in EPISODES.c if column.name not in _HIDDEN)  # those of `episode_of`
 
 
 def scope_of(owner: Scope, row: Row[Any]) -> Scope:  # Any: a row with labels

@@ -20,9 +20,9 @@ from aftermind.stores.postgres.frames import frame_of
 from aftermind.stores.postgres.positional import Positional
 from aftermind.stores.postgres.terms import keys_of
 from aftermind.stores.postgres.told import hits_of
-from aftermind.stores.postgres.whole import MOST_WHOLE, WHOLE, Held
+from aftermind.stores.postgres.whole import EVERY_EPISODE, MOST_WHOLE, WHOLE, WHOLE_STANDBY, Held
 from aftermind.stores.searching import Briefing, Found, NodeState, Search, Wanted
-from aftermind.types import Scope, Watermark
+from aftermind.types import Scope, StoredEmbedders, Watermark
 
 # Of connections that serve recall alone. Generic plans: planning anew for each owner costs 0.5 ms, and has nothing to
 # go by.
@@ -83,10 +83,15 @@ class _Sizes:
 
 
 class PostgresSearch:
-    """`EpisodeSearch` on any node, primary or replica. Owners of up to `whole` episodes are read whole."""
+    """`EpisodeSearch` on any node, primary or replica. Owners of up to `whole` episodes are read whole.
 
-    def __init__(self, vault: Vault | None = None, *, whole: int = MOST_WHOLE) -> None:
-        self._sizes, self._vault, self._whole = _Sizes(whole), vault or Vault(no_masters), whole
+    `standby` searches the vectors of the standby embedder instead of the active one's, for the comparison before a
+    cutover: it reads owners whole, whatever their size.
+    """
+
+    def __init__(self, vault: Vault | None = None, *, whole: int = MOST_WHOLE, standby: bool = False) -> None:
+        self._whole, self._statements = (EVERY_EPISODE, WHOLE_STANDBY) if standby else (whole, WHOLE)
+        self._sizes, self._vault, self._is_standby = _Sizes(self._whole), vault or Vault(no_masters), standby
 
     async def node_state(self, tx: Transaction, *, passed: Sequence[Watermark] | None = None) -> NodeState:
         """How far this node is; run it before the search and on the same connection. Locks nothing."""
@@ -128,6 +133,9 @@ class PostgresSearch:
             frequencies=frequencies,
             facts=hits_of(row["told"], terms=len(keys) // ways),
             unstored=row["unstored"] or (),
+            embedders=StoredEmbedders.from_keys(row["standby_embedder"], None)
+            if self._is_standby
+            else StoredEmbedders.from_keys(row["active_embedder"], row["standby_embedder"]),
             held=Held(row, search.along) if search.along is not None and row.get("held") else None,
         )
 
@@ -136,7 +144,7 @@ class PostgresSearch:
         filtered = "known_at" in given
         given |= {"tenant": pg(tx).namespace, "whole": self._whole}
         if not self._sizes.has_much(owner):
-            row = await self._answer(tx, WHOLE[filtered], given)
+            row = await self._answer(tx, self._statements[filtered], given)
             if row["episodes"] <= self._whole:
                 return row
             self._sizes.put(owner, row["episodes"])
@@ -175,6 +183,7 @@ def _parameters(owner: Scope, search: Search, keys: Sequence[int]) -> dict[str, 
         "namespace": owner.namespace,
         "user": owner.user_column,
         "vector": search.vector,
+        "embedder": None if search.embedder is None else search.embedder.key,
         "keys": list(keys),
         "hits": search.hits,
         "exact": search.exact_rows,

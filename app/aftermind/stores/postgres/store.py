@@ -8,11 +8,12 @@ from uuid import UUID
 from aftermind.db.base import Transaction
 from aftermind.db.vault import Vault, no_masters
 from aftermind.stores.base import Batch, EpisodeFilter, MiningOutcome, SessionInfo, ShownTogether, Tombstone, Vector
-from aftermind.stores.postgres import claims, documents, episodes, facts, forgetting, mining, sealed, undoing
+from aftermind.stores.postgres import claims, documents, embedders, episodes, facts, forgetting, mining, sealed, undoing
 from aftermind.stores.postgres.learning import PostgresLearning
 from aftermind.types import (
     Block,
     Cardinality,
+    EmbedderIdentity,
     Episode,
     EpisodeId,
     Fact,
@@ -20,6 +21,7 @@ from aftermind.types import (
     JobId,
     Profile,
     Scope,
+    StoredEmbedders,
     Summary,
     Trait,
 )
@@ -51,9 +53,26 @@ class PostgresStore(PostgresLearning):
         rings = {name: await self._vault.ring(tx, name) for name in {each.scope.namespace for each in given}}
         return await episodes.add(tx, given, vectors or {}, rings, language=self._language)
 
-    async def set_vectors(self, tx: Transaction, vectors: Mapping[tuple[Scope, EpisodeId], Vector]) -> int:
-        """Give stored episodes their vectors; how many exist."""
-        return await episodes.set_vectors(tx, vectors)
+    async def stored_embedders(self, tx: Transaction, *, hold: bool = False) -> StoredEmbedders | None:
+        """The embedders whose vectors the database holds."""
+        return await embedders.stored(tx, hold=hold)
+
+    async def set_vectors(
+        self,
+        tx: Transaction,
+        vectors: Mapping[tuple[Scope, EpisodeId], Vector],
+        *,
+        embedder: EmbedderIdentity | None = None,
+    ) -> int:
+        """Give stored episodes their vectors; how many were written."""
+        return await embedders.set_vectors(tx, vectors, embedder=embedder)
+
+    async def unembedded(
+        self, tx: Transaction, owner: Scope, embedder: EmbedderIdentity, *, after_position: int, limit: int
+    ) -> list[Episode]:
+        """The owner's episodes without a vector of that embedder, in the order of positions."""
+        found = await embedders.lacking(tx, owner, embedder, after_position=after_position, limit=limit)
+        return await self._episodes(tx, owner, found)
 
     # reading episodes
 
@@ -76,13 +95,20 @@ class PostgresStore(PostgresLearning):
         found = await episodes.session_span(tx, owner, session_id, after_position=after_position, limit=limit)
         return await self._episodes(tx, owner, found)
 
-    async def embedded(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> frozenset[EpisodeId]:
+    async def embedded(
+        self,
+        tx: Transaction,
+        owner: Scope,
+        ids: Sequence[EpisodeId],
+        *,
+        embedder: EmbedderIdentity | None = None,
+    ) -> frozenset[EpisodeId]:
         """Which of them have a vector."""
-        return await episodes.embedded(tx, owner, ids)
+        return await embedders.embedded(tx, owner, ids, embedder=embedder)
 
     async def vectors(self, tx: Transaction, owner: Scope) -> dict[EpisodeId, Vector]:
         """Every vector of the owner's episodes."""
-        return await episodes.vectors(tx, owner)
+        return await embedders.vectors(tx, owner)
 
     # mining
 

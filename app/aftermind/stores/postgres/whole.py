@@ -10,13 +10,24 @@ import asyncpg
 
 from aftermind.db.tenancy import entering
 from aftermind.stores.postgres.briefing import BELIEVED, in_columns, parts, read
-from aftermind.stores.postgres.frames import COLUMNS, FITS, OWNED, SHARED, UNSTORED, scored, words
+from aftermind.stores.postgres.frames import (
+    COLUMNS,
+    EMBEDDERS,
+    FITS,
+    OWNED,
+    SHARED,
+    UNSTORED,
+    of_standby,
+    scored,
+    words,
+)
 from aftermind.stores.postgres.positional import Positional
 from aftermind.stores.postgres.told import FOUND, told
 from aftermind.stores.searching import Briefing, Wanted, worth_showing
 from aftermind.types import Scope
 
 MOST_WHOLE = 300  # episodes; of 100 a recall is a fifth quicker so, of 450 as quick, of 700 slower
+EVERY_EPISODE = 10_000_000  # of an owner: for a search that must compare all
 MOST_BYTES, MOST_FACTS = 65_536, 100  # of an owner whose texts come along: most blocks show twenty turns of them
 
 
@@ -49,6 +60,7 @@ def _whole(*, filtered: bool) -> Positional:
         SELECT scored.*, sized.held, sized.episodes, CAST(NULL AS boolean[]) AS hit,
                (SELECT array_agg(df ORDER BY place) FROM asked) AS frequencies, {FOUND} AS told,
                ARRAY(SELECT waiting.raw {UNSTORED}) AS unstored,
+               {EMBEDDERS},
                {parts("true", only="held")}
         FROM sized, scored
         """)
@@ -56,6 +68,7 @@ def _whole(*, filtered: bool) -> Positional:
 
 
 WHOLE = {filtered: _whole(filtered=filtered) for filtered in (False, True)}
+WHOLE_STANDBY = {filtered: of_standby(statement) for filtered, statement in WHOLE.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,35 @@
+"""The steps of a re-embedding, as jobs: one of an owner at a time, each a batch of episodes."""
+
+from datetime import datetime
+from hashlib import blake2b
+from uuid import UUID
+
+from uuid6 import uuid7
+
+from aftermind.types import EmbedderIdentity, JobId, JobKind, NewJob, Scope
+
+TARGET, AFTER, RATE = "reembed", "after", "rate"  # keys of the payload
+FIRST_POSITION = -(2**62)
+
+
+def new_step(
+    owner: Scope,
+    target: EmbedderIdentity,
+    *,
+    rate: float = 0.0,
+    after: int = FIRST_POSITION,
+    run_at: datetime | None = None,
+) -> NewJob:
+    """A step that makes vectors of the target for the owner's episodes from a position on.
+
+    `rate` is in episodes a second, 0 unlimited: the step after it waits as long as its episodes take at that rate.
+    """
+    digest = blake2b(target.key.encode(), digest_size=8).hexdigest()
+    return NewJob(
+        id=JobId(UUID(bytes=uuid7().bytes)),
+        kind=JobKind.EMBED,
+        scope=owner,
+        payload={TARGET: target.key, AFTER: after, RATE: rate},
+        effect_key=f"reembed:{digest}:{owner.user_column}",
+        run_at=run_at,
+    )
