@@ -59,7 +59,7 @@ _SPOOF = re.compile(
     rf"(?:^|\n|:\s)\s{{0,8}}(?:\[?\s{{0,8}}(?:system|assistant|developer|{_ROLES_ABROAD})\s{{0,8}}\]?\s{{0,8}}:(?!{_COMPUTER})|"
     r"##+\s*(?:system|instruction))|"
     r"\[(?:system|assistant|developer)\]|<<\s*/?sys\s*>>|```\s*system\b|\b(?:begin|end) system (?:prompt|message)|"
-    r"(?:^|\n)\s*\w+ \((?:admin|system|root|developer)\)\s*:|"
+    r"(?:^|\n)\w+ \((?:admin|system|root|developer)\)\s*:|"
     r"\"role\"\s*:\s*\"(?:system|assistant|developer|tool)\"|\"predicate\"\s*:|"
     rf"<\s*/?\s*(?:system|assistant|instructions?|memory[\w-]*|{_OURS})(?:\s[^>\n]{{0,80}})?/?>|"
     r"<\|[\w ]+\|>|\[/?INST\]|"
