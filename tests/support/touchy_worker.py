@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from aftermind import errors
 from aftermind.stores.base import Vector
 from aftermind.types import EpisodeId, Turn
-from aftermind_tasks import store
+from aftermind_tasks import preparation
 from aftermind_tasks.runtime import Runtime
 from aftermind_workers.celery_app import app
 from tests.support.workers import DEADLY, HOPELESS, LOUDLY, SLOWLY
@@ -21,7 +21,7 @@ __all__ = ["app"]
 
 MOMENT = 1.5  # seconds; time enough for a test to freeze the process in it
 
-_vectors = store._vectors
+_vectors = preparation._vectors
 
 
 async def _stumbling(runtime: Runtime, turns: Sequence[Turn]) -> Mapping[EpisodeId, Vector]:
@@ -38,4 +38,4 @@ async def _stumbling(runtime: Runtime, turns: Sequence[Turn]) -> Mapping[Episode
     return await _vectors(runtime, turns)
 
 
-setattr(store, "_vectors", _stumbling)  # noqa: B010  # mypy takes an assignment for a mistake, which it is elsewhere
+setattr(preparation, "_vectors", _stumbling)  # noqa: B010  # mypy takes an assignment for a mistake, which it is elsewhere
