@@ -1,7 +1,4 @@
-"""What a model was shown is recorded by batch, and an episode says what its turn was kept for.
-
-A dead turn can be replayed with other messages, which lie beside its own until then.
-"""
+"""What a model was shown is recorded by batch, and an episode says what its turn was kept for."""
 
 from alembic import op
 
@@ -11,8 +8,6 @@ branch_labels = None
 depends_on = None
 
 STATEMENTS = (
-    # Jobs first: in the order in which a store locks them, which goes on meanwhile.
-    "ALTER TABLE aftermind.jobs ADD COLUMN edited bytea",
     "ALTER TABLE aftermind.episodes ADD COLUMN keep text[]",
     """
     CREATE TABLE aftermind.batches (
