@@ -31,6 +31,7 @@ AftermindError
 ├── Conflict                the state is not the one the caller believed
 │   ├── LeaseLost, BlockConflict, DimensionMismatch, EmbedderMismatch, SchemaOutdated
 │   ├── NoReembedding, ReembeddingConflict
+│   ├── IdempotencyConflict an idempotency key that was used for another turn
 │   ├── ReplayConflict      a replay plan that cannot go where it was sent
 │   ├── Unreadable          encrypted content that was changed, or moved to another row
 │   └── UnknownPayload      bytes of a version this release does not know
@@ -389,6 +390,17 @@ class BlockConflict(Conflict):
     def __init__(self, name: str, expected: int, found: int) -> None:
         self.name, self.expected, self.found = name, expected, found
         super().__init__(f"block {name!r} is at version {found}, not {expected}. Read it again and repeat the edit.")
+
+
+class IdempotencyConflict(Conflict):
+    """An idempotency key that this user has used for another turn: other content, or another session."""
+
+    def __init__(self, key: str | None) -> None:
+        self.field, self.key = "idempotency_key", key
+        super().__init__(
+            f"idempotency_key={_shown(key)}: it was used for a turn with other content, or of another session. A key "
+            "belongs to one turn: repeat that turn as it was, or use a new key."
+        )
 
 
 class DimensionMismatch(Conflict):

@@ -108,8 +108,9 @@ class Memory(Operating):
         """Hand a turn over: a text (what the user said), a `Message`, a chat message as a dict, or several of them.
 
         When this returns the turn is safe, and the next recall sees it; storing, embedding and fact extraction follow
-        in the background. The same `idempotency_key` again (per user) is the same turn: nothing is stored twice.
-        Raises `InvalidScope`, `InvalidMessage`, `QueueFull`, `SpoolFull`.
+        in the background. The same `idempotency_key` again (per user) is the same turn: nothing is stored twice. With
+        other content, or for another session, it raises `IdempotencyConflict`. Raises `InvalidScope`,
+        `InvalidMessage`, `QueueFull`, `SpoolFull`.
         """
         scope = self._parts.scope(namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
         outbox = self._parts.ways.way(accept)

@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from aftermind import errors
@@ -17,6 +17,7 @@ from aftermind.ledger.base import Failure, Tried
 from aftermind.ranking import words
 from aftermind.telemetry import tracing
 from aftermind.types import JobId, JobKind, Lease, Turn
+from aftermind.types.erasure import rest_of
 from aftermind.wire.payloads import decode_turn_of, encode_turn
 from aftermind.wire.pending import ClaimedTurn
 from aftermind_tasks import announcing, verdicts, writing
@@ -47,10 +48,11 @@ async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outco
             with words.indexed(prepared.terms):
                 async with runtime.db.transaction(namespace=leases[0].job.scope.namespace) as tx:
                     held = await runtime.ledger.finish_all(tx, leases)
-                    fresh = [turn for job_id, turn in turns.items() if job_id in held]
-                    effects = await writing.write(runtime, tx, fresh, prepared, started)
+                    fresh = {turn.job_id: job_id for job_id, turn in turns.items() if job_id in held}
+                    rest = [turns[job_id] for job_id in fresh.values()]
+                    effects = await writing.write(runtime, tx, rest, prepared, started, closed=fresh)
         await runtime.after_commit(effects.owners, effects.events, effects.ring)
-    _observe(runtime, fresh)
+    _observe(runtime, effects.turns)
     return {job_id: Done() for job_id in held}
 
 
@@ -65,7 +67,10 @@ async def store_pending(runtime: Runtime, claimed: Sequence[ClaimedTurn]) -> tup
     Never raises but for cancellation, which hands back what is not stored yet.
     """
     try:
-        readable, hopeless = _sorted(claimed)
+        numbered = await _numbered(runtime, claimed)
+        if numbered is None:
+            return Tally(snoozed=len(claimed), pause=verdicts.OUTAGE_PAUSE), True
+        readable, hopeless = _sorted(numbered)
         tally = Tally()
         for each in hopeless:
             tally += await _bury(runtime, each)
@@ -76,6 +81,19 @@ async def store_pending(runtime: Runtime, claimed: Sequence[ClaimedTurn]) -> tup
     except asyncio.CancelledError:
         await asyncio.shield(_release(runtime, claimed, after=timedelta(0), counts=False))
         raise
+
+
+async def _numbered(runtime: Runtime, claimed: Sequence[ClaimedTurn]) -> Sequence[ClaimedTurn] | None:
+    """The turns with the generation of those that came before this Redis heard of any; None: they were handed back."""
+    if runtime.pending is None or not any(one.is_early for one in claimed):
+        return claimed
+    try:
+        _, begun = await runtime.pending.raise_generation(await runtime.db.generation())
+    except errors.Unavailable as exc:
+        log.warning("turns wait for their generation", extra={"turns": len(claimed), "error": str(exc)})
+        await _release(runtime, claimed, after=verdicts.OUTAGE_PAUSE, counts=False)
+        return None
+    return [replace(one, generation=begun) if one.is_early else one for one in claimed]
 
 
 def _sorted(claimed: Sequence[ClaimedTurn]) -> tuple[list[tuple[ClaimedTurn, Turn]], list[Hopeless]]:
@@ -121,9 +139,11 @@ async def _commit(runtime: Runtime, claimed: Sequence[tuple[ClaimedTurn, Turn]])
                 effects = await writing.at_once(runtime, turns, prepared, started)
                 if effects is None:
                     async with runtime.db.transaction(namespace=turns[0].scope.namespace) as tx:
-                        new = await runtime.ledger.record_stored(tx, turns)
-                        fresh = [turn for turn in turns if turn.job_id in new]
-                        effects = await writing.write(runtime, tx, fresh, prepared, started)
+                        effects = await writing.write(runtime, tx, turns, prepared, started)
+                elif effects.twice:
+                    async with runtime.db.transaction(namespace=turns[0].scope.namespace) as tx:
+                        more = await writing.write(runtime, tx, effects.twice, prepared, started)
+                    effects = effects.joined(more)
         ids = [turn.job_id for turn in turns]
         runnable = await runtime.after_commit(
             effects.owners, effects.events, effects.ring, settle=ids, watermark=effects.watermark
@@ -184,8 +204,8 @@ async def _bury(runtime: Runtime, hopeless: Hopeless) -> Tally:
     try:
         async with runtime.db.transaction(namespace=one.owner.namespace) as tx:
             payload = await _not_forgotten(runtime, tx, hopeless)
-            if payload is None and hopeless.turn is not None:
-                await runtime.ledger.record_stored(tx, [hopeless.turn])
+            if payload is None:
+                await runtime.ledger.record_forgotten(tx, one.owner, [one.job_id])
             is_buried = payload is not None and await runtime.ledger.bury_turn(
                 tx, one.job_id, one.owner, payload, failure, tried=_tried(runtime, one)
             )
@@ -214,7 +234,7 @@ async def _not_forgotten(runtime: Runtime, tx: Transaction, hopeless: Hopeless) 
     turn = hopeless.turn
     if turn is None:
         return hopeless.claimed.payload
-    rest = turn.without(lambda episode: any(stone.covers(episode) for stone in stones))
+    rest = rest_of(turn, stones)
     return hopeless.claimed.payload if rest is turn else None if rest is None else encode_turn(rest)
 
 

@@ -1,5 +1,6 @@
 """What storing turns writes: episodes, follow-up jobs and events; in one statement where that can be."""
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,15 +13,20 @@ from aftermind.db.base import Transaction, Watermark
 from aftermind.db.event_log import EventRow
 from aftermind.events.types import MemoryEvent, MemoryUpdateCompleted, MemoryUpdateStarted
 from aftermind.llm import trust
-from aftermind.stores.base import Mined, MiningOutcome, Tombstone
+from aftermind.stores.base import Mined, MiningOutcome
 from aftermind.storing.base import Arrived, Following, Written
 from aftermind.telemetry import tracing
-from aftermind.types import Episode, JobId, JobKind, Json, NewJob, Scope, Turn
+from aftermind.types import Episode, JobId, JobKind, Json, NewJob, Scope, Turn, counting
+from aftermind.types.counting import Counted
+from aftermind.types.erasure import rest_of
 from aftermind.types.job import session_key
+from aftermind.types.message import without_key
 from aftermind.wire import queues
 from aftermind_tasks import embedders, following
 from aftermind_tasks.preparation import Prepared
 from aftermind_tasks.runtime import Runtime
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,11 +35,21 @@ class Effects:
     for the jobs that follow.
     """
 
-    turns: Sequence[Turn] = ()
+    turns: list[Turn] = field(default_factory=list)
     owners: set[Scope] = field(default_factory=set)
     events: list[MemoryEvent] = field(default_factory=list)
     ring: dict[str, JobId] = field(default_factory=dict)
+    twice: Sequence[Turn] = ()  # of an idempotency key that was there: whether the turn was the same is to be looked at
     watermark: Watermark | None = None  # where it was taken after the commit already
+
+    def joined(self, more: "Effects") -> "Effects":
+        """Both; the watermark is to be taken after the later."""
+        return Effects(
+            turns=[*self.turns, *more.turns],
+            owners=self.owners | more.owners,
+            events=[*self.events, *more.events],
+            ring={**self.ring, **more.ring},
+        )
 
 
 async def at_once(runtime: Runtime, turns: Sequence[Turn], prepared: Prepared, started: float) -> Effects | None:
@@ -43,7 +59,9 @@ async def at_once(runtime: Runtime, turns: Sequence[Turn], prepared: Prepared, s
     """
     if runtime.at_once is None or len({turn.scope.namespace for turn in turns}) > 1:
         return None
-    kept = {turn.job_id: _kept(turn, (), prepared) for turn in turns}
+    if any(turn.counted_from is None for turn in turns):
+        return None  # a former release accepted it: where it belongs takes looking
+    kept = {turn.job_id: _kept(turn, prepared) for turn in turns}
     stored = [turn for turn in turns if kept[turn.job_id]]
     if runtime.extractor is not None and any("facts" not in turn.keep for turn in stored):
         return None  # what follows their mining follows at once, which takes looking
@@ -59,7 +77,9 @@ async def at_once(runtime: Runtime, turns: Sequence[Turn], prepared: Prepared, s
     if written is None:
         return None
     new = [turn for turn in turns if turn.job_id in written.new]
+    twice = [turn for turn in turns if turn.content_hash is not None and turn.job_id not in written.new]
     return Effects(
+        twice=twice,
         turns=new,
         watermark=written.watermark,
         owners={turn.scope.owner for turn in new},
@@ -100,13 +120,20 @@ def _told(event: MemoryEvent, written: Written) -> MemoryEvent:
 
 
 async def write(
-    runtime: Runtime, tx: Transaction, turns: Sequence[Turn], prepared: Prepared, started: float
+    runtime: Runtime,
+    tx: Transaction,
+    turns: Sequence[Turn],
+    prepared: Prepared,
+    started: float,
+    *,
+    closed: Mapping[JobId, JobId] | None = None,
 ) -> Effects:
-    """Episodes, follow-up jobs and events of turns that nobody stored before, one tenant after the other.
+    """Ledger rows, episodes, follow-up jobs and events of turns that nobody stored before, one tenant after the other.
 
-    Tenants in order, and within each the locks in theirs, so that two stores never wait crosswise.
+    Tenants in order, and within each the locks in theirs, so that two stores never wait crosswise. `closed`: the
+    jobs that stored them, by their ids, which this transaction has closed as done.
     """
-    effects = Effects(turns=turns, owners={turn.scope.owner for turn in turns})
+    effects = Effects(owners={turn.scope.owner for turn in turns})
     if prepared.is_embedded:
         known = await runtime.store.stored_embedders(tx, hold=True)
         embedders.note(runtime, known)
@@ -115,7 +142,7 @@ async def write(
     for namespace in sorted({turn.scope.namespace for turn in turns}):
         await tx.enter(namespace)
         group = [turn for turn in turns if turn.scope.namespace == namespace]
-        await _write_tenant(runtime, tx, group, prepared, started, effects)
+        effects.turns += await _write_tenant(runtime, tx, group, prepared, started, effects, closed=closed)
     return effects
 
 
@@ -126,26 +153,83 @@ async def _write_tenant(
     prepared: Prepared,
     started: float,
     effects: Effects,
-) -> None:
-    owners = {turn.scope.owner for turn in turns}
-    stones = await runtime.store.tombstones(tx, sorted(owners, key=lambda owner: owner.user_column))
-    kept = {turn.job_id: _kept(turn, stones, prepared) for turn in turns}
-    await runtime.store.add_episodes(tx, [episode for group in kept.values() for episode in group], prepared.vectors)
-    stored = [turn for turn in turns if kept[turn.job_id]]
+    *,
+    closed: Mapping[JobId, JobId] | None,
+) -> list[Turn]:
+    owners = sorted({turn.scope.owner for turn in turns}, key=lambda owner: owner.user_column)
+    stones = await runtime.store.tombstones(tx, owners)
+    left = {turn.job_id: rest_of(turn, stones) for turn in turns}
+    for owner in owners:
+        gone = [turn.job_id for turn in turns if turn.scope.owner == owner and left[turn.job_id] is None]
+        jobs = gone if closed is None else [closed[job_id] for job_id in gone]
+        await runtime.ledger.record_forgotten(tx, owner, jobs, closed=closed is not None)
+    rest = [turn for turn in left.values() if turn is not None]
+    if closed is None:
+        rest = await _recorded(runtime, tx, rest)
+    rest = await _placed(runtime, tx, rest)
+    kept = {turn.job_id: _kept(turn, prepared) for turn in rest}
+    counted = {episode.id: counting.counted(turn) for turn in rest for episode in kept[turn.job_id]}
+    episodes = [episode for group in kept.values() for episode in group]
+    await runtime.store.add_episodes(tx, episodes, prepared.vectors, counted=counted)
+    stored = [turn for turn in rest if kept[turn.job_id]]
     await _follow_up(runtime, tx, stored, kept, effects, is_embedded=prepared.is_embedded)
-    effects.events += await runtime.events.append(tx, _events(runtime, turns, started))
+    effects.events += await runtime.events.append(tx, _events(runtime, rest, started))
+    return rest
 
 
-def _kept(turn: Turn, stones: Sequence[Tombstone], prepared: Prepared) -> list[Episode]:
+async def _recorded(runtime: Runtime, tx: Transaction, turns: Sequence[Turn]) -> list[Turn]:
+    """Those that nobody stored before. One whose idempotency key was used for another turn, unseen when it was
+    accepted, becomes a turn of its own."""
+    new = await runtime.ledger.record_stored(tx, turns)
+    others: list[Turn] = []
+    for turn in turns:
+        if turn.job_id not in new and turn.content_hash is not None:
+            known = await runtime.ledger.content_hash(tx, turn.scope, turn.job_id)
+            if known is not None and known != turn.content_hash:
+                others.append(without_key(turn))
+                ids = {"job_id": str(turn.job_id), "stored_as": str(others[-1].job_id)}
+                log.error("an idempotency key was used for two turns: both are kept", extra=ids)
+    if others:
+        new |= await runtime.ledger.record_stored(tx, others)
+    return [turn for turn in (*turns, *others) if turn.job_id in new]
+
+
+async def _placed(runtime: Runtime, tx: Transaction, turns: Sequence[Turn]) -> list[Turn]:
+    """The turns where their sessions' order has them, see `types.counting`."""
+    store = runtime.store
+    sessions: dict[tuple[str, str], Scope] = {}
+    for turn in turns:
+        sessions.setdefault((turn.scope.user_column, turn.scope.session_id or ""), turn.scope)
+    stands: dict[tuple[str, str], Counted | None] = {}
+    for key, scope in sorted(sessions.items()):
+        found = await store.standing(tx, scope.owner, [scope.session_id])
+        stands[key] = found.counted.get(scope.session_id)
+    placed: list[Turn] = []
+    held: set[tuple[str, str]] = set()
+    for turn in sorted(turns, key=lambda turn: (turn.scope.user_column, turn.scope.session_id or "", turn.base)):
+        key = turn.scope.user_column, turn.scope.session_id or ""
+        scope, newest = turn.scope, stands[key]
+        shift = counting.shift_at_once(turn, newest)
+        if shift is None and key not in held:
+            await store.hold_order(tx, scope.owner, scope.session_id)
+            held.add(key)
+            found = await store.standing(tx, scope.owner, [scope.session_id])
+            newest = found.counted.get(scope.session_id) if stands[key] is newest else newest
+            shift = counting.shift_at_once(turn, newest)
+        if shift is None and newest is not None and turn.counted_from is not None:
+            former = await store.shift_of(tx, scope.owner, scope.session_id, turn.counted_from)
+            shift = counting.shift_after(turn, newest, former)
+        turn = counting.shifted(turn, shift or 0)
+        if newest is None or turn.base > newest.position:
+            stands[key] = counting.counted(turn)
+        placed.append(turn)
+    return placed
+
+
+def _kept(turn: Turn, prepared: Prepared) -> list[Episode]:
     if not turn.keep:
         return []
-    owner = turn.scope.owner
-    mine = [stone for stone in stones if stone.owner == owner]
-    return [
-        trust.marked(episode, prepared.marks)
-        for episode in turn.episodes()
-        if not any(stone.covers(episode) for stone in mine)
-    ]
+    return [trust.marked(episode, prepared.marks) for episode in turn.episodes()]
 
 
 async def _follow_up(

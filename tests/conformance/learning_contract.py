@@ -3,8 +3,9 @@
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
-from aftermind.stores.base import DrewOn, Mined, MiningOutcome, Tombstone
+from aftermind.stores.base import DrewOn, Mined, MiningOutcome
 from aftermind.types import Block, Cardinality, EpisodeId, LearnedState, Scope, Trait
+from aftermind.types.erasure import Tombstone
 from tests.conformance.store_rig import ALICE, BOB, Rig, fact, summary
 from tests.support.remembered import said
 
@@ -87,9 +88,9 @@ class LearningContract:
             likes=Trait(value=["tea"], evidence=(one.id, three.id)), diet=Trait(value="vegan", evidence=(two.id,))
         )
 
-        stone = Tombstone(owner=ALICE, at=NOW, ids=frozenset({one.id}))
+        stone = Tombstone(owner=ALICE, ids=frozenset({one.id}))
         drew_on = await rig.do(lambda tx: rig.store.drew_on(tx, stone))
-        nothing = await rig.do(lambda tx: rig.store.drew_on(tx, Tombstone(owner=BOB, at=NOW)))
+        nothing = await rig.do(lambda tx: rig.store.drew_on(tx, Tombstone(owner=BOB)))
 
         assert drew_on == DrewOn(sessions=("s1",), evidence=(three.id,))
         assert nothing == DrewOn()
@@ -141,8 +142,7 @@ class LearningContract:
         await rig.do(lambda tx: rig.store.tombstones(tx, [carol, Scope(user_id="dora")]))
         await rig.add(said("gone", user="dora"))
         await rig.do(lambda tx: rig.store.put_block(tx, block, expected_version=0))
-        stone = Tombstone(owner=Scope(user_id="dora"), at=datetime.now(UTC) + timedelta(days=1))
-        await rig.do(lambda tx: rig.store.forget(tx, stone))
+        await rig.forget(Scope(user_id="dora"))
 
         users = await rig.do(lambda tx: rig.store.users(tx, "default"))
 

@@ -1,15 +1,16 @@
 """What every store promises of forgetting."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
-from aftermind.stores.base import Tombstone
-from aftermind.types import (
-    Trait,
-)
+from aftermind.types import Trait
+from aftermind.types.counting import Counted
+from aftermind.types.erasure import rest_of
 from tests.conformance.store_rig import ALICE, BOB, NOW, Rig, fact, heard, summary, vector
 from tests.support.remembered import said
+from tests.support.turns import turn_of
 
 
 class ForgettingContract:
@@ -29,8 +30,8 @@ class ForgettingContract:
         assert await rig.history() == ["keep me"]
         assert (await rig.counts())["embedded"] == 0
         (stone,) = await rig.do(lambda tx: rig.store.tombstones(tx, [ALICE, BOB]))
-        assert stone.covers(gone)
-        assert not stone.covers(kept)
+        assert stone.fits(gone)
+        assert not stone.fits(kept)
         assert stone.owner == ALICE
 
     async def test_forgetting_by_id_and_by_time_leaves_the_rest(self, rig: Rig) -> None:
@@ -44,13 +45,51 @@ class ForgettingContract:
         assert await rig.history() == ["three"]
         assert len(await rig.do(lambda tx: rig.store.tombstones(tx, [ALICE]))) == 2
 
-    async def test_what_was_remembered_after_the_tombstone_is_not_covered(self, rig: Rig) -> None:
+    async def test_what_is_stored_is_forgotten_whatever_its_times(self, rig: Rig) -> None:
+        await rig.add(
+            said("of a host ahead", remembered_at=datetime.now(UTC) + timedelta(hours=1)),
+            said("of a host behind", remembered_at=datetime.now(UTC) - timedelta(hours=1)),
+        )
+
         await rig.forget()
-        new = said("again", remembered_at=datetime.now(UTC) + timedelta(minutes=1))
 
+        assert await rig.history() == []
+
+    async def test_a_tombstone_covers_turns_of_earlier_generations_alone(self, rig: Rig) -> None:
+        before = await rig.db.generation()
+        await rig.forget()
         (stone,) = await rig.do(lambda tx: rig.store.tombstones(tx, [ALICE]))
+        after = await rig.db.generation()
 
-        assert not stone.covers(new)
+        assert after == stone.generation > before
+        late = turn_of("alice", "behind by an hour")
+        late = replace(late, remembered_at=datetime.now(UTC) - timedelta(hours=1), generation=after)
+        early = replace(turn_of("alice", "ahead"), remembered_at=datetime.now(UTC) + timedelta(hours=1))
+        assert rest_of(late, [stone]) is late
+        assert rest_of(replace(early, generation=before), [stone]) is None
+
+    async def test_a_generation_is_above_every_number_that_anybody_was_given(self, rig: Rig) -> None:
+        known = await rig.db.generation() + 1_000
+        numbers = [await rig.do(lambda tx: rig.store.begin_erasure(tx, ALICE, known=known)) for _ in range(2)]
+
+        assert known < numbers[0] < numbers[1]
+        assert await rig.db.generation() == numbers[1]
+
+    async def test_what_stands_is_the_newest_of_each_session_and_what_was_forgotten_since(self, rig: Rig) -> None:
+        newest = replace(said("two"), position=20)
+        counted = {newest.id: Counted(position=20, counted_from=7, shift=3)}
+        one, other = (replace(said("one"), position=10), replace(said("elsewhere", session=None), position=30))
+        await rig.do(lambda tx: rig.store.add_episodes(tx, [one, newest, other], counted=counted))
+        await rig.forget(ids=frozenset({one.id}))
+
+        found = await rig.do(lambda tx: rig.store.standing(tx, ALICE, ["s1", None, "s9"], generation=0))
+        later = await rig.do(lambda tx: rig.store.standing(tx, ALICE, [], generation=found.stones[0].generation))
+
+        assert found.counted == {"s1": counted[newest.id], None: Counted(position=30)}
+        assert [stone.ids for stone in found.stones] == [frozenset({one.id})]
+        assert (later.stones, later.counted) == ([], {})
+        assert await rig.do(lambda tx: rig.store.shift_of(tx, ALICE, "s1", 7)) == 3
+        assert await rig.do(lambda tx: rig.store.shift_of(tx, ALICE, "s1", 8)) is None
 
     async def test_what_was_said_is_forgotten_with_its_messages(self, rig: Rig) -> None:
         one, two = said("one"), said("two", session="s2")
@@ -127,9 +166,8 @@ class ForgettingContract:
 
     async def test_a_forget_that_rolled_back_forgot_nothing(self, rig: Rig) -> None:
         await rig.add(said("still here"))
-        stone = Tombstone(owner=ALICE, at=datetime.now(UTC))
 
-        await rig.undone(lambda tx: rig.store.forget(tx, stone))
+        await rig.undone(lambda tx: rig.forget_in(tx))
 
         assert await rig.history() == ["still here"]
         assert await rig.do(lambda tx: rig.store.tombstones(tx, [ALICE])) == []

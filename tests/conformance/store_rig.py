@@ -11,7 +11,7 @@ import numpy as np
 from uuid6 import uuid7
 
 from aftermind.db.base import Database, Transaction
-from aftermind.stores.base import EpisodeFilter, Store, Tombstone, Vector
+from aftermind.stores.base import EpisodeFilter, Store, Vector
 from aftermind.types import (
     Block,
     Cardinality,
@@ -25,6 +25,7 @@ from aftermind.types import (
     Trait,
 )
 from aftermind.types.claim import Claim, Operation, Said
+from aftermind.types.erasure import Tombstone
 
 T = TypeVar("T")
 ALICE, BOB = Scope(user_id="alice"), Scope(user_id="bob")
@@ -86,8 +87,13 @@ class Rig:
 
     async def forget(self, owner: Scope = ALICE, **covers: object) -> dict[str, int]:
         """Forget, now."""
-        stone = Tombstone(owner=owner, at=datetime.now(UTC), **covers)  # type: ignore[arg-type]
-        return await self.do(lambda tx: self.store.forget(tx, stone))
+        return await self.do(lambda tx: self.forget_in(tx, owner, **covers))
+
+    async def forget_in(self, tx: Transaction, owner: Scope = ALICE, **covers: object) -> dict[str, int]:
+        """Forget, in a transaction under way."""
+        number = await self.store.begin_erasure(tx, owner)
+        stone = Tombstone(owner=owner, generation=number, **covers)  # type: ignore[arg-type]
+        return await self.store.forget(tx, stone)
 
     async def counts(self, owner: Scope = ALICE) -> dict[str, int]:
         """Rows of an owner."""

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
 
 import numpy as np
 import pytest
@@ -12,9 +11,9 @@ from aftermind import errors
 from aftermind.db.memory import MemoryDatabase
 from aftermind.db.postgres import PostgresDatabase
 from aftermind.db.transaction import pg
-from aftermind.stores.base import Tombstone
 from aftermind.stores.inmemory import InMemoryStore
 from aftermind.stores.postgres import PostgresStore
+from aftermind.types.erasure import Tombstone
 from tests.conformance.store_contract import StoreContract
 from tests.conformance.store_rig import ALICE, Rig
 from tests.support.remembered import said
@@ -61,7 +60,7 @@ class TestPostgresStore(StoreContract):
             return await rig.do(lambda tx: rig.store.tombstones(tx, [ALICE]))
 
         async with rig.db.transaction() as tx:
-            await rig.store.forget(tx, Tombstone(owner=ALICE, at=datetime.now(UTC)))
+            await rig.forget_in(tx)
             waiting = asyncio.create_task(effect())
             await wait_until(lambda: _someone_waits(rig), description="the effect waits for the forget")
 

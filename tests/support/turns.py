@@ -44,9 +44,9 @@ def turn_of(
     )
 
 
-def offer(turn: Turn, *, keep_base: bool = False) -> Offer:
+def offer(turn: Turn, *, is_spooled: bool = False) -> Offer:
     """The turn on its way in."""
-    return Offer(turn=turn, payload=encode_turn(turn), keep_base=keep_base)
+    return Offer(turn=turn, payload=encode_turn(turn), is_spooled=is_spooled)
 
 
 def texts_of(turns: tuple[Turn, ...] | list[Turn]) -> list[str]:

@@ -19,7 +19,9 @@ from datetime import timedelta
 from uuid import uuid4
 
 from aftermind import errors
+from aftermind.db import pruning
 from aftermind.db.leader import leading
+from aftermind.faces import erasure
 from aftermind.settings import Settings
 from aftermind.telemetry import logs
 from aftermind.types import JobId
@@ -79,7 +81,7 @@ class Reconciler:
 
     async def _round(self) -> None:
         """Each step alone: what does not answer for one of them does not stop the others."""
-        for step in (self._epoch, self._deliver, self._expire, self._ring, self._relay):
+        for step in (self._epoch, self._erasures, self._deliver, self._expire, self._ring, self._relay):
             try:
                 await step()
             except errors.Unavailable as exc:
@@ -87,7 +89,17 @@ class Reconciler:
 
     async def _epoch(self) -> None:
         if self.runtime.redis is not None:
-            await ensure_epoch(self.runtime.redis, self.runtime.keys, self.runtime.db.watermark)
+            database = self.runtime.db
+            await ensure_epoch(self.runtime.redis, self.runtime.keys, database.watermark, database.generation)
+
+    async def _erasures(self) -> None:
+        """Erasures that Redis did not take when they were committed."""
+        runtime = self.runtime
+        if runtime.pending is None:
+            return
+        for namespace in await pruning.undelivered(runtime.db):
+            sent = await erasure.deliver_all(runtime.db, runtime.store, runtime.ledger, runtime.pending, namespace)
+            log.info("erasures delivered", extra={"namespace": namespace, "erasures": sent})
 
     async def _deliver(self) -> None:
         if self.runtime.delivery is not None:

@@ -37,5 +37,9 @@ class Database(Protocol):
     async def watermark(self) -> Watermark | None:
         """Where the log stands now; take it after a COMMIT, never before. None where no replica can lag."""
 
+    async def generation(self, tx: Transaction | None = None) -> int:
+        """The number of the last erasure that began, 0 where there was none; see `types.erasure`. Within a transaction,
+        if one is given."""
+
     async def close(self) -> None:
         """Give back the connections of the running loop. The object can be used again afterwards: it reopens."""

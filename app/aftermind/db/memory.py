@@ -101,6 +101,11 @@ class MemoryDatabase:
         """None: there is no replica that could lag."""
         return None
 
+    async def generation(self, tx: Transaction | None = None) -> int:
+        """The number of the last erasure."""
+        found: int = self.tables.get("generation", {}).get("last", 0)
+        return found
+
     async def close(self) -> None:
         """Nothing to give back; the tables stay for as long as the object does."""
 

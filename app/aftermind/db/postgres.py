@@ -17,10 +17,10 @@ from sqlalchemy import event, exc
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from aftermind import errors
-from aftermind.db.base import Watermark
+from aftermind.db.base import Transaction, Watermark
 from aftermind.db.failures import translated
 from aftermind.db.tenancy import refuse_unbound
-from aftermind.db.transaction import PgTransaction
+from aftermind.db.transaction import PgTransaction, pg
 
 SCHEMES = ("postgresql", "postgres")
 
@@ -30,6 +30,7 @@ WATERMARK = (
     "('x' || left(pg_walfile_name(lsn), 8))::bit(32)::int AS timeline, (lsn - '0/0'::pg_lsn)::bigint AS lsn "
     "FROM pg_current_wal_insert_lsn() AS lsn"
 )
+_GENERATION = "SELECT last_value FROM aftermind.generation"
 WAL_PAGE, PAGE_HEADER = 8192, 24  # bytes; at the start of a page the insert position already counts the page's header
 
 
@@ -139,6 +140,14 @@ class PostgresDatabase:
             except BaseException:
                 await tx.rollback()
                 raise
+
+    async def generation(self, tx: Transaction | None = None) -> int:
+        """The number of the last erasure that began. Of the primary alone: a replica's is ahead of what was given."""
+        if tx is None:
+            async with self.statements() as run:
+                return await self.generation(run)
+        row = await pg(tx).record(_GENERATION)
+        return 0 if row is None else int(row["last_value"])
 
     async def watermark(self) -> Watermark:
         """Where the log stands now; take it after a COMMIT, never before (320 of 400 recalls were stale otherwise).

@@ -25,6 +25,13 @@ _ATTEMPTS = text(
     """
 )
 _NAMESPACES = text("SELECT DISTINCT namespace FROM aftermind.users WHERE forgets > 0 ORDER BY 1")
+# As the relay, who sees those of all. By `tombstones_undelivered`; some are of a moment ago, and on their way.
+_UNDELIVERED = text(
+    """
+    SELECT DISTINCT namespace FROM aftermind.tombstones
+    WHERE NOT delivered AND at < clock_timestamp() - interval '1 second' ORDER BY 1
+    """
+)
 # FOR UPDATE first, and looked at by the statements after it: a forget that waits for the row, or one that has just
 # committed, counts itself in `forgets`, and must not be overwritten by what was seen before it.
 _OWNERS = text(
@@ -33,6 +40,7 @@ _OWNERS = text(
     WHERE namespace = :namespace AND forgets > 0 AND EXISTS (
         SELECT FROM aftermind.tombstones AS stones
         WHERE stones.namespace = :namespace AND stones.user_id = users.user_id
+          AND delivered
           AND at < now() - least(CAST(:age AS interval), CASE WHEN by_policy THEN CAST(:soon AS interval) END))
     ORDER BY user_id LIMIT :limit FOR UPDATE SKIP LOCKED
     """
@@ -40,6 +48,7 @@ _OWNERS = text(
 _TOMBSTONES = text(
     """
     DELETE FROM aftermind.tombstones WHERE namespace = :namespace AND user_id = ANY(CAST(:users AS text[]))
+      AND delivered
       AND at < now() - least(CAST(:age AS interval), CASE WHEN by_policy THEN CAST(:soon AS interval) END)
     """
 )
@@ -62,6 +71,12 @@ async def namespaces(db: Database) -> list[str]:
     """Where anything was ever forgotten. Asked as the relay, who sees the users of all."""
     async with db.transaction(read_only=True) as tx:
         return [row.namespace for row in await pg(tx).rows(_NAMESPACES)]
+
+
+async def undelivered(db: Database) -> list[str]:
+    """Namespaces with erasures that Redis may not have. Asked as the relay, who sees the tombstones of all."""
+    async with db.transaction(read_only=True) as tx:
+        return [row.namespace for row in await pg(tx).rows(_UNDELIVERED)]
 
 
 async def tombstones(tx: Transaction, namespace: str, *, older_than: timedelta, limit: int) -> int:

@@ -74,6 +74,8 @@ TOMBSTONES = Table(
     _time("before"),
     Column("ids", ARRAY(Uuid), nullable=False, server_default=text("'{}'")),
     Column("by_policy", Boolean, nullable=False, server_default=text("false")),  # stores.postgres.keeping
+    Column("generation", BigInteger, nullable=False, server_default=text("aftermind.next_generation(0)")),
+    Column("delivered", Boolean, nullable=False, server_default=text("false")),  # Redis has it
 )
 
 AUDIT = Table(  # see db.audit; inserted, never changed
@@ -146,6 +148,8 @@ EPISODES = Table(
     Column("embedding", HALFVEC),  # its dimension is the database's own: see `meta`
     Column("indexed", Boolean, nullable=False, server_default=text("false")),  # in the index of neighbours
     Column("embedding_standby", HALFVEC),  # of the other embedder of a re-embedding: see db.reembedding
+    Column("counted_from", BigInteger),  # types.counting: the base that its place began to count the session from
+    Column("shift", BigInteger),  # its position, less the one that it was accepted with
 )
 
 PREDICATES = Table(

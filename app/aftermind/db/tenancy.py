@@ -33,8 +33,9 @@ LEDGER = (
     "webhook_deliveries",
 )
 OPERATORS = ("replay_plans", "replay_items")  # of no tenant: they name jobs of many
-# Ids, how far their index is, what is kept how long, how long trails are: the reconciler and operators look.
-READ_BY_RELAY = ("users", "retention", "audit_heads")
+# Ids, how far their index is, what is kept how long, how long trails are, erasures that Redis lacks: the reconciler
+# and operators look.
+READ_BY_RELAY = ("users", "retention", "audit_heads", "tombstones")
 ALL = "SELECT, INSERT, UPDATE, DELETE"
 # Other rights than all four. What is in the trail stays as it is; the relay alone may take away its old end.
 RIGHTS = {
@@ -97,6 +98,7 @@ async def secure(connection: AsyncConnection) -> None:
             if policy not in table.policies:
                 await connection.execute(text(f"CREATE POLICY {policy} ON {name} {statement}"))
     await connection.execute(text(f"GRANT EXECUTE ON FUNCTION {SCHEMA}.adopt_embedder TO {RELAY}"))
+    await connection.execute(text(f"GRANT SELECT ON SEQUENCE {SCHEMA}.generation TO {APP}, {RELAY}"))
     for view in ("searched", "searched_facts"):
         await connection.execute(text(f"GRANT SELECT ON {SCHEMA}.{view} TO {APP}, {RELAY}"))
 

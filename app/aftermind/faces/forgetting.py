@@ -1,19 +1,20 @@
 """Forgetting, and taking along: everything of a user, from every place where it lies."""
 
+import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime
 from uuid import UUID
 
 from uuid6 import uuid7
 
 from aftermind import errors
 from aftermind.db.base import Transaction
-from aftermind.faces import reading
+from aftermind.faces import erasure, reading
 from aftermind.faces.parts import Parts
 from aftermind.ledger.base import Ledger, Spending
-from aftermind.stores.base import DrewOn, Store, Tombstone, Vector
+from aftermind.stores.base import DrewOn, Store, Vector
 from aftermind.types import (
     Block,
     Episode,
@@ -32,9 +33,12 @@ from aftermind.types import (
 )
 from aftermind.types.audit import Action
 from aftermind.types.claim import Said
+from aftermind.types.erasure import Tombstone
 from aftermind.types.moments import why_unusable
 from aftermind.types.remains import Proof
 from aftermind.wire.payloads import decode_turn, encode_turn
+
+log = logging.getLogger(__name__)
 
 PAGE = 1_000
 
@@ -83,29 +87,38 @@ async def forget(
     why = None if before is None else why_unusable(before)
     if why is not None:
         raise errors.InvalidQuery("before", before, why)
-    stone = Tombstone(owner=owner, at=datetime.now(UTC), session_id=session_id, before=before, ids=named)
+    asked = Tombstone(owner=owner, session_id=session_id, before=before, ids=named)
+    if parts.pending is not None:
+        with suppress(errors.RedisUnavailable):  # what turns were stamped with must lie below the number to come
+            await parts.pending.raise_generation()
+    known = parts.generation.known or 0
 
-    async def delete(tx: Transaction) -> dict[str, int]:
-        counts = await erase(parts.store, parts.ledger, tx, stone)
+    async def delete(tx: Transaction) -> tuple[dict[str, int], Tombstone]:
+        counts, stone = await erase(parts.store, parts.ledger, tx, asked, known=known)
         if parts.trail is not None:
             await parts.trail.append(tx, owner.namespace, Action.ERASE, user_id=owner.user_id, detail=_asked(stone))
-        return counts
+        return counts, stone
 
-    rows = await parts.effect(owner, delete)
+    rows, stone = await parts.effect(owner, delete)
+    parts.generation.learn(stone.generation)
     parts.wake()
     if parts.trail is not None:
         await parts.trail.told()
     return Forgot(rows=rows, pending_turns=await _on_their_way(parts, stone))
 
 
-async def erase(store: Store, ledger: Ledger, tx: Transaction, stone: Tombstone) -> dict[str, int]:
-    """Write the tombstone and delete what it covers, in stored rows and in turns that the ledger keeps; counts."""
+async def erase(
+    store: Store, ledger: Ledger, tx: Transaction, asked: Tombstone, *, known: int = 0
+) -> tuple[dict[str, int], Tombstone]:
+    """Write the tombstone and delete what it covers, in stored rows and in turns that the ledger keeps; counts, and the
+    tombstone with its number, which is above `known`. From the lock of the owner on nothing is stored beside it."""
+    stone = replace(asked, generation=await store.begin_erasure(tx, asked.owner, known=known))
     drew_on = await store.drew_on(tx, stone)
     counts = await store.forget(tx, stone)
     await _from_kept_turns(ledger, tx, stone)
     if not stone.is_whole and (drew_on.sessions or drew_on.evidence):
         await ledger.enqueue(tx, [rebuilding(stone.owner, drew_on)])
-    return counts
+    return counts, stone
 
 
 async def export(parts: Parts, owner: Scope, *, vectors: bool = False) -> Export:
@@ -138,29 +151,28 @@ async def export(parts: Parts, owner: Scope, *, vectors: bool = False) -> Export
 
 
 async def _from_kept_turns(ledger: Ledger, tx: Transaction, stone: Tombstone) -> None:
-    """Take what is forgotten out of turns that lie in the ledger: accepted and not stored yet, or dead letters.
-
-    Also where the whole owner goes: a turn may have been buried between the tombstone's time and its lock.
-    """
+    """Take what is forgotten out of turns that lie in the ledger: accepted and not stored yet, or dead letters."""
     for job_id, payload in await ledger.kept_turns(tx, stone.owner):
         try:
             turn = decode_turn(payload)
         except errors.UnknownPayload:  # bytes that nobody can read, nor say what they are about
             continue
-        rest = turn.without(stone.covers)
+        rest = turn.without(stone.fits)
         if rest is not turn:
             await ledger.rewrite_turn(tx, job_id, None if rest is None else encode_turn(rest))
 
 
 async def _on_their_way(parts: Parts, stone: Tombstone) -> int:
     """Turns in Redis and in this host's spool. What is missed here is dropped by the tombstone when it is stored."""
-    gone = 0
-    for outbox in parts.ways.all():
-        gone += await outbox.forget(stone.owner, stone.covers)
-    if parts.pending is not None:
-        with suppress(errors.RedisUnavailable):
-            gone += await parts.pending.forget(stone.owner, stone.covers, whole_owner=stone.is_whole)
-    return gone
+    gone = [job_id for outbox in parts.ways.all() for job_id in await outbox.forget(stone)]
+    if parts.pending is None or parts.deliveries is None:
+        return len(gone)
+    try:
+        return await erasure.deliver(parts.db, parts.store, parts.ledger, parts.pending, stone, gone)
+    except errors.Unavailable as exc:
+        log.warning("an erasure waits for Redis", extra={"generation": stone.generation, "error": str(exc)})
+        parts.deliveries.begin(stone, gone)
+        return len(gone)
 
 
 def _asked(stone: Tombstone) -> dict[str, Json]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from aftermind import errors
 from aftermind.db.base import Database, Transaction
+from aftermind.faces.erasure import Deliveries
 from aftermind.faces.looking import Looking
 from aftermind.faces.ways import Ways
 from aftermind.freshness import ReplicaLease, WatermarkDelivery
@@ -20,6 +21,7 @@ from aftermind.stores.base import Store
 from aftermind.stores.keeping import Keeping
 from aftermind.types import EmbedderIdentity, Scope, StoredEmbedders, Turn
 from aftermind.types.api_key import StoredKeys
+from aftermind.types.erasure import Generation
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.pending import Pending
 
@@ -52,6 +54,8 @@ class Parts:
     pending: Pending | None = None
     delivery: WatermarkDelivery | None = None
     lease: ReplicaLease | None = None
+    deliveries: Deliveries | None = None
+    generation: Generation = field(default_factory=Generation)
     dead: DeadLetters | None = None
     replays: Replays | None = None
     keeping: Keeping | None = None
@@ -106,5 +110,7 @@ class Parts:
     async def close(self) -> None:
         """Let go of everything, the ways out first: what they still have goes out or stays on disk."""
         await self.ways.close()
+        if self.deliveries is not None:
+            await self.deliveries.close()
         for close in self.closing:
             await close()

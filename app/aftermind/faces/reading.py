@@ -11,6 +11,7 @@ from aftermind.db.base import Transaction
 from aftermind.faces.parts import Parts
 from aftermind.llm import screening, tokens, trust
 from aftermind.recall.budget import MOST_CHARACTERS
+from aftermind.recall.pending import standing_turns
 from aftermind.stores.base import EpisodeFilter, SessionInfo, UserInfo
 from aftermind.types import Episode, Learned, LearnedState, Profile, Scope, Summary, Turn, Watermark
 from aftermind.wire.payloads import decode_readable
@@ -27,7 +28,8 @@ MESSAGE_TOKENS = 4  # role and separators of a chat message, as OpenAI's formats
 class _OnTheWay:
     """Turns that no store has committed yet, and what a replica must have seen to be read beside them."""
 
-    episodes: tuple[Episode, ...]
+    accepted: tuple[Turn, ...]
+    local: tuple[Turn, ...]  # those that only this host has
     passed: tuple[Watermark, ...] | None  # None: no replica is read
 
 
@@ -53,12 +55,11 @@ async def search(parts: Parts, scope: Scope, wanted: EpisodeFilter, *, limit: in
     owner = scope.owner
     waiting = await _on_the_way(parts, owner, wanted, limit=limit)
 
-    async def read(tx: Transaction) -> tuple[list[Episode], list[Episode]]:
-        accepted = await _accepted(parts, tx, owner, wanted)  # first: what is stored in between is then in both
-        return accepted, await parts.store.history(tx, owner, wanted, limit=limit)
+    async def read(tx: Transaction) -> list[Episode]:
+        shown = await _shown(parts, tx, owner, waiting, wanted)  # first: what is stored in between is then in both
+        return _merged(await parts.store.history(tx, owner, wanted, limit=limit), shown)
 
-    accepted, stored = await _from_a_node(parts, waiting, read, namespace=owner.namespace)
-    return await _marked(_merged(stored, (*accepted, *waiting.episodes))[-limit:])
+    return await _marked((await _from_a_node(parts, waiting, read, namespace=owner.namespace))[-limit:])
 
 
 async def context_window(parts: Parts, scope: Scope, *, max_tokens: int) -> list[Episode]:
@@ -123,10 +124,11 @@ async def profile(parts: Parts, owner: Scope) -> Profile | None:
 async def learned(parts: Parts, owner: Scope, session_id: str | None, *, limit: int) -> list[Learned]:
     """What came of each of the newest episodes; those on their way wait to be stored."""
     _check_limit(limit)
-    waiting = await _on_the_way(parts, owner, EpisodeFilter(session_id=session_id), limit=limit)
+    wanted = EpisodeFilter(session_id=session_id)
+    waiting = await _on_the_way(parts, owner, wanted, limit=limit)
     async with parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:  # jobs are on the primary
-        accepted = await _accepted(parts, tx, owner, EpisodeFilter(session_id=session_id))
         stored = await parts.store.learned(tx, owner, session_id, limit=limit)
+        shown = await _shown(parts, tx, owner, waiting, wanted)
     known = {each.episode_id for each in stored}
     pending = [
         Learned(
@@ -136,7 +138,7 @@ async def learned(parts: Parts, owner: Scope, session_id: str | None, *, limit: 
             state=LearnedState.WAITING,
             reason="not stored yet",
         )
-        for episode in {each.id: each for each in (*accepted, *waiting.episodes)}.values()
+        for episode in shown
         if episode.id not in known
     ]
     return [*stored, *pending][-limit:]
@@ -162,35 +164,43 @@ async def _from_a_node(
 
 async def _on_the_way(parts: Parts, owner: Scope, wanted: EpisodeFilter | None = None, *, limit: int = 0) -> _OnTheWay:
     """The newest that fit, at least `limit` where so many wait; without a filter none, but what a node must have."""
-    here = await parts.ways.local_turns(owner)
-    waiting: list[Episode] = []
+    local = await parts.ways.local_turns(owner)
+    waiting: list[Turn] = []
     passed: tuple[Watermark, ...] | None = None
     if parts.pending is not None:
         with suppress(errors.RedisUnavailable):  # the primary knows what is stored, and this host what it has spooled
-            waiting, passed = await _pending(parts, parts.pending, owner, wanted, limit=limit)
-    return _OnTheWay(episodes=(*_fitting(here, wanted), *waiting), passed=passed)
+            turns, passed = await _pending(parts, parts.pending, owner, wanted, limit=limit)
+            waiting += turns
+    if wanted is None:
+        return _OnTheWay(accepted=(), local=(), passed=passed)
+    return _OnTheWay(accepted=tuple(waiting), local=tuple(local), passed=passed)
 
 
 async def _pending(
     parts: Parts, pending: Pending, owner: Scope, wanted: EpisodeFilter | None, *, limit: int
-) -> tuple[list[Episode], tuple[Watermark, ...] | None]:
+) -> tuple[list[Turn], tuple[Watermark, ...] | None]:
     """Page by page from the newest, and what the last page said of the node: it knows of what was stored meanwhile."""
-    found: list[Episode] = []
-    passed_over = 0
+    found: list[Turn] = []
+    passed_over = fitting = 0
     while True:
         read = await pending.read(owner, limit=0 if wanted is None else PAGE, skip=passed_over)
-        found += _fitting(read.turns, wanted)
+        found += read.turns
+        fitting += len(_fitting(read.turns, wanted))
         seen = len(read.turns) + read.unreadable
         passed_over += seen
-        if not seen or passed_over >= read.total or len(found) >= limit:
+        if not seen or passed_over >= read.total or fitting >= limit:
             deadline = asyncio.get_running_loop().time() + parts.settings.db_timeout_seconds
             passed = None if parts.lease is None else await parts.lease.passed(owner, read, deadline=deadline)
             return found, None if passed is None else passed.marks
 
 
-async def _accepted(parts: Parts, tx: Transaction, owner: Scope, wanted: EpisodeFilter) -> list[Episode]:
-    """What the ledger has accepted and no store job has committed, as the node shows it that is read."""
-    return _fitting(decode_readable(await parts.ledger.unstored(tx, owner), owner=owner), wanted)
+async def _shown(
+    parts: Parts, tx: Transaction, owner: Scope, waiting: _OnTheWay, wanted: EpisodeFilter
+) -> list[Episode]:
+    """What fits of turns that wait, as the node that is read stands to them; with what its ledger has accepted."""
+    ledger = decode_readable(await parts.ledger.unstored(tx, owner), owner=owner)
+    turns = await standing_turns(parts.store, tx, owner, [*ledger, *waiting.accepted], waiting.local)
+    return _fitting(turns, wanted)
 
 
 async def _marked(episodes: list[Episode]) -> list[Episode]:

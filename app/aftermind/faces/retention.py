@@ -14,10 +14,11 @@ from aftermind.db.base import Database, Transaction
 from aftermind.faces.archives import Archive, as_lines, file_name, open_archive, settled
 from aftermind.faces.forgetting import erase
 from aftermind.ledger.base import Ledger
-from aftermind.stores.base import Store, Tombstone
+from aftermind.stores.base import Store
 from aftermind.stores.keeping import Due, Keeping
 from aftermind.types import EpisodeId, Json, Scope
 from aftermind.types.audit import Action
+from aftermind.types.erasure import Tombstone
 from aftermind.types.retention import Retained, RetentionPolicy
 
 if TYPE_CHECKING:  # it loads SQLAlchemy, which a store of one process does without
@@ -191,8 +192,8 @@ class Retention:
                 ids = ids if facts.issuperset(each.id for each in going) else []
             if not ids:  # a tombstone without ids would be everything of the owner
                 return [], {}
-            stone = Tombstone(owner=due.owner, at=datetime.now(UTC), ids=frozenset(ids), by_policy=True)
-            counts = await erase(self._store, self._ledger, tx, stone)
+            stone = Tombstone(owner=due.owner, ids=frozenset(ids), by_policy=True)
+            counts, _ = await erase(self._store, self._ledger, tx, stone)
             if self._trail is not None:
                 said: dict[str, Json] = {"by": "retention", "ids": len(ids)}
                 name = policy.namespace

@@ -7,7 +7,7 @@ from aftermind import errors
 from aftermind.recall import query
 from aftermind.settings import Settings
 from aftermind.types import Scope, Turn
-from aftermind.types.message import ALL_KINDS, keyed_ids, new_ids
+from aftermind.types.message import ALL_KINDS, content_hash, keyed_ids, new_ids
 from aftermind.types.normalise import Given, Limits, normalise
 
 KINDS = ALL_KINDS  # what of a conversation can be kept, and loaded
@@ -36,7 +36,7 @@ def make_turn(
     position: Callable[[int], int],
 ) -> Turn:
     """The turn. Raises `InvalidMessage` before anything is handed over."""
-    now = datetime.now(UTC)
+    now = datetime.now(UTC)  # for people alone: neither order nor erasure asks it
     messages = normalise(given, bounds, now=now)
     if idempotency_key is None:
         job_id, episode_ids = new_ids(len(messages))
@@ -51,6 +51,7 @@ def make_turn(
         episode_ids=episode_ids,
         keep=keep,
         idempotency_key=idempotency_key,
+        content_hash=None if idempotency_key is None else content_hash(scope, idempotency_key, messages),
     )
 
 

@@ -14,9 +14,10 @@ from aftermind.db.base import Transaction
 from aftermind.faces.forgetting import episode_id, rebuilding
 from aftermind.faces.parts import Parts
 from aftermind.stores import believing
-from aftermind.stores.base import DrewOn, ShownTogether, Store, Tombstone
+from aftermind.stores.base import DrewOn, ShownTogether, Store
 from aftermind.types import EpisodeId, Fact, FactId, JobId, JobKind, Json, NewJob, Scope
 from aftermind.types.audit import Action
+from aftermind.types.erasure import Tombstone
 from aftermind.types.job import session_key
 
 
@@ -98,11 +99,10 @@ async def _drew_on(
     store: Store, tx: Transaction, owner: Scope, ids: frozenset[EpisodeId], beside: ShownTogether
 ) -> DrewOn:
     """What has to be made again: summaries of the sessions of `ids`, traits that rest on them or on what was beside."""
-    at = datetime.now(UTC)
-    direct = await store.drew_on(tx, Tombstone(owner=owner, at=at, ids=ids))
+    direct = await store.drew_on(tx, Tombstone(owner=owner, ids=ids))
     if not beside.profiled:
         return direct
-    wider = await store.drew_on(tx, Tombstone(owner=owner, at=at, ids=ids | beside.profiled))
+    wider = await store.drew_on(tx, Tombstone(owner=owner, ids=ids | beside.profiled))
     return DrewOn(sessions=direct.sessions, evidence=tuple(sorted({*wider.evidence, *beside.profiled})))
 
 

@@ -9,6 +9,7 @@ from aftermind import errors
 from aftermind.db.base import Database
 from aftermind.db.keyfiles import audit_keys, master_keys
 from aftermind.faces.addresses import Addresses
+from aftermind.faces.erasure import Deliveries
 from aftermind.faces.looking import Looking
 from aftermind.faces.parts import Parts
 from aftermind.faces.turns import limits
@@ -22,6 +23,7 @@ from aftermind.llm.base import Embedder, Extractor, identity_of
 from aftermind.llm.providers import Providers, gate_of
 from aftermind.outbox import wiring as outbox_wiring
 from aftermind.outbox.base import Outbox
+from aftermind.outbox.positions import Positions
 from aftermind.recall import Node, Recall, Routing
 from aftermind.recall.pending import PendingTurns
 from aftermind.recall.pipeline import Follow, UnstoredTurns
@@ -31,6 +33,7 @@ from aftermind.settings import Settings
 from aftermind.stores.base import Store
 from aftermind.stores.searching import EpisodeSearch
 from aftermind.types import EmbedderIdentity, ServedBy, StoredEmbedders
+from aftermind.types.erasure import Generation
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.keys import Keys
 from aftermind.wire.pending import Pending
@@ -169,11 +172,12 @@ def _of_postgres(
         max_lag=timedelta(seconds=settings.replica_max_lag_seconds),
         check=timedelta(seconds=settings.replica_check_seconds),
     )
-    pending, watermarks = Pending(link, keys), Watermarks(link, keys)
+    generation = Generation()
+    pending, watermarks = Pending(link, keys, generation), Watermarks(link, keys)
     delivery = WatermarkDelivery(db, watermarks)
     lease = ReplicaLease(primary, watermarks, delivery, has_replicas=bool(replicas))
     trail = Trail(audit_keys(settings.audit_key, settings.state_dir), witnesses(settings.state_dir, link, keys))
-    ways = Ways(settings, _publishers(settings, where, link, db, ledger, delivery))
+    ways = Ways(settings, _publishers(settings, where, link, pending, db, ledger, delivery))
     vectors = _vectors(settings, embedder, link, keys)
 
     async def check_schema() -> None:
@@ -212,6 +216,8 @@ def _of_postgres(
         pending=pending,
         delivery=delivery,
         lease=lease,
+        deliveries=Deliveries(db, store, ledger, pending),
+        generation=generation,
         dead=PostgresDeadLetters(work, namespace=seen, trail=trail),
         replays=PostgresReplays(work, trail=trail, rules=rules),
         trail=trail,
@@ -236,12 +242,27 @@ def _of_postgres(
 
 
 def _publishers(
-    settings: Settings, where: Addresses, link: RedisLink, db: Database, ledger: Ledger, delivery: WatermarkDelivery
+    settings: Settings,
+    where: Addresses,
+    link: RedisLink,
+    pending: Pending,
+    db: Database,
+    ledger: Ledger,
+    delivery: WatermarkDelivery,
 ) -> Callable[[Accept], Outbox]:
+    positions = Positions()  # of this process: turns of one caller stay in order, whichever way each of them goes
+
     def make(accept: Accept) -> Outbox:
         chosen = settings.model_copy(update={"accept": accept})
         return outbox_wiring.make_publisher(
-            chosen, broker=where.required_broker, link=link, database=db, ledger=ledger, delivery=delivery
+            chosen,
+            broker=where.required_broker,
+            link=link,
+            database=db,
+            ledger=ledger,
+            delivery=delivery,
+            pending=pending,
+            positions=positions,
         )
 
     return make

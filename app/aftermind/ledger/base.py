@@ -102,6 +102,17 @@ class Ledger(Protocol):
         A turn that is missing in the answer was stored before: write nothing for it.
         """
 
+    async def record_forgotten(
+        self, tx: Transaction, owner: Scope, ids: Sequence[JobId], *, closed: bool = False
+    ) -> None:
+        """Say of turns of an owner that they were forgotten before they were stored, so that receipts say it too.
+
+        One that is stored, or was buried, is left as it is. `closed`: this transaction has just closed them as done.
+        """
+
+    async def content_hash(self, tx: Transaction, owner: Scope, job_id: JobId) -> str | None:
+        """The hash of the content that an idempotency key was used for, while its turn is known and not forgotten."""
+
     async def accept(self, tx: Transaction, turn: Turn, payload: bytes) -> bool:
         """Take a turn as a queued store job (`accept="postgres"`); False where the job id is known."""
 

@@ -73,6 +73,25 @@ class InMemoryLedger:
                 new.add(turn.job_id)
         return frozenset(new)
 
+    async def record_forgotten(
+        self, tx: Transaction, owner: Scope, ids: Sequence[JobId], *, closed: bool = False
+    ) -> None:
+        """Say of turns of an owner that they were forgotten before they were stored."""
+        for id_ in ids:
+            known = _jobs(tx).get(id_)
+            if known is None or closed:
+                now = self._database.now()
+                shell = records.job_of(id_, JobKind.STORE, owner.owner, JobState.FORGOTTEN, str(id_), now)
+                _keep(tx, Record(job=shell))
+
+    async def content_hash(self, tx: Transaction, owner: Scope, job_id: JobId) -> str | None:
+        """The hash of the content that an idempotency key was used for."""
+        known = _jobs(tx).get(job_id)
+        if known is None or known.job.state is JobState.FORGOTTEN or known.job.scope.owner != owner.owner:
+            return None
+        found: str | None = known.job.payload.get("hash")
+        return found
+
     async def accept(self, tx: Transaction, turn: Turn, payload: bytes) -> bool:
         """Take a turn as a queued store job; False where the job id is known."""
         if not _is_new(tx, turn):

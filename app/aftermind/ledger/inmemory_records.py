@@ -104,7 +104,8 @@ def made(job: NewJob, now: datetime, *, run_at: datetime) -> Job:
 
 def of_turn(turn: Turn, now: datetime, state: JobState, payload: bytes | None) -> Job:
     """The store job of a turn."""
-    return job_of(turn.job_id, JobKind.STORE, turn.scope, state, str(turn.job_id), now, raw=payload)
+    job = job_of(turn.job_id, JobKind.STORE, turn.scope, state, str(turn.job_id), now, raw=payload)
+    return job if turn.content_hash is None else replace(job, payload={"hash": turn.content_hash})
 
 
 def job_of(

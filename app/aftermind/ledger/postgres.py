@@ -108,6 +108,16 @@ class PostgresLedger:
         """Note turns as stored; those that were not before."""
         return await entering.record_stored(tx, turns)
 
+    async def record_forgotten(
+        self, tx: Transaction, owner: Scope, ids: Sequence[JobId], *, closed: bool = False
+    ) -> None:
+        """Say of turns of an owner that they were forgotten before they were stored."""
+        await entering.record_forgotten(tx, owner, ids, closed=closed)
+
+    async def content_hash(self, tx: Transaction, owner: Scope, job_id: JobId) -> str | None:
+        """The hash of the content that an idempotency key was used for."""
+        return await entering.content_hash(tx, owner, job_id)
+
     async def accept(self, tx: Transaction, turn: Turn, payload: bytes) -> bool:
         """Take a turn as a queued store job; False where the job id is known."""
         return await entering.accept(tx, turn, payload)

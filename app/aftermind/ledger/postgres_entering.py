@@ -99,13 +99,15 @@ _FOLLOWS = text(
 # The id of a turn with an idempotency key comes again where the key is used again: where the first was forgotten, the
 # second is a turn of its own.
 RECORD = """
-    INSERT INTO aftermind.jobs AS there (id, namespace, user_id, session_id, agent_id, kind, state, effect_key)
-    SELECT id, namespace, user_id, session_id, agent_id, 'store', 'done', CAST(id AS text)
+    INSERT INTO aftermind.jobs AS there (id, namespace, user_id, session_id, agent_id, kind, state, effect_key, payload)
+    SELECT id, namespace, user_id, session_id, agent_id, 'store', 'done', CAST(id AS text),
+           jsonb_strip_nulls(jsonb_build_object('hash', hash))
     FROM unnest(CAST(:turn_ids AS uuid[]), CAST(:turn_namespaces AS text[]), CAST(:turn_users AS text[]),
-                CAST(:turn_sessions AS text[]), CAST(:turn_agents AS text[]))
-         AS given (id, namespace, user_id, session_id, agent_id)
+                CAST(:turn_sessions AS text[]), CAST(:turn_agents AS text[]), CAST(:turn_hashes AS text[]))
+         AS given (id, namespace, user_id, session_id, agent_id, hash)
     WHERE {where} ORDER BY given.id
-    ON CONFLICT (id) DO UPDATE SET state = 'done', created_at = now(), updated_at = now()
+    ON CONFLICT (id) DO UPDATE SET state = 'done', session_id = excluded.session_id, agent_id = excluded.agent_id,
+        payload = excluded.payload, created_at = now(), updated_at = now()
     WHERE there.state = 'forgotten' AND there.kind = 'store'
     RETURNING id
 """
@@ -114,13 +116,33 @@ _RECORD = text(RECORD.format(where="true"))
 # An agent sees no other tenant's jobs, so it cannot tell its place among them: the claim that promotes it does.
 _ACCEPT = text(
     """
-    INSERT INTO aftermind.jobs AS there (id, namespace, user_id, session_id, agent_id, kind, state, raw, effect_key)
+    INSERT INTO aftermind.jobs AS there (id, namespace, user_id, session_id, agent_id, kind, state, raw, effect_key,
+                                         payload)
     VALUES (CAST(:id AS uuid), :namespace, :user, :session, :agent, 'store', 'queued', :raw,
-            CAST(CAST(:id AS uuid) AS text))
-    ON CONFLICT (id) DO UPDATE SET state = 'queued', raw = excluded.raw, turn = NULL, attempts = 0, lost_leases = 0,
+            CAST(CAST(:id AS uuid) AS text), jsonb_strip_nulls(jsonb_build_object('hash', CAST(:hash AS text))))
+    ON CONFLICT (id) DO UPDATE SET state = 'queued', session_id = excluded.session_id, agent_id = excluded.agent_id,
+        payload = excluded.payload, raw = excluded.raw, turn = NULL, attempts = 0, lost_leases = 0,
         run_at = now(), created_at = now(), updated_at = now()
     WHERE there.state = 'forgotten' AND there.kind = 'store'
     RETURNING id
+    """
+)
+
+_RECORD_FORGOTTEN = text(
+    """
+    INSERT INTO aftermind.jobs AS there (id, namespace, user_id, kind, state, effect_key)
+    SELECT given.id, :namespace, :user, 'store', 'forgotten', CAST(given.id AS text)
+    FROM unnest(CAST(:ids AS uuid[])) AS given (id) ORDER BY given.id
+    ON CONFLICT (id) DO UPDATE SET state = 'forgotten', session_id = NULL, agent_id = NULL, payload = '{}', raw = NULL,
+        updated_at = clock_timestamp()
+    WHERE there.kind = 'store' AND there.namespace = :namespace AND there.user_id = :user AND there.state = 'done'
+      AND CAST(:closed AS boolean)
+    """
+)
+_HASH = text(
+    """
+    SELECT payload ->> 'hash' AS hash FROM aftermind.jobs
+    WHERE id = :id AND namespace = :namespace AND user_id = :user AND kind = 'store' AND state <> 'forgotten'
     """
 )
 
@@ -199,8 +221,22 @@ async def accept(tx: Transaction, turn: Turn, payload: bytes) -> bool:
         session=scope.session_id,
         agent=scope.agent_id,
         raw=payload,
+        hash=turn.content_hash,
     )
     return bool(found)
+
+
+async def record_forgotten(tx: Transaction, owner: Scope, ids: Sequence[JobId], *, closed: bool) -> None:
+    """See `Ledger.record_forgotten`. By the primary key."""
+    if ids:
+        given = {"namespace": owner.namespace, "user": owner.user_column, "ids": sorted(ids), "closed": closed}
+        await pg(tx).execute(_RECORD_FORGOTTEN, given)
+
+
+async def content_hash(tx: Transaction, owner: Scope, job_id: JobId) -> str | None:
+    """See `Ledger.content_hash`. By the primary key."""
+    row = await pg(tx).row(_HASH, id=job_id, namespace=owner.namespace, user=owner.user_column)
+    return None if row is None else row.hash
 
 
 async def unstored(tx: Transaction, owner: Scope) -> list[bytes]:
@@ -233,7 +269,11 @@ def _key(job: NewJob) -> tuple[str, str, str]:
 
 def turn_columns(turns: Sequence[Turn]) -> dict[str, list[Any]]:  # Any: one column each of another type
     """Turns as columns."""
-    return {"turn_ids": [turn.job_id for turn in turns], **_scopes("turn", [turn.scope for turn in turns])}
+    return {
+        "turn_ids": [turn.job_id for turn in turns],
+        "turn_hashes": [turn.content_hash for turn in turns],
+        **_scopes("turn", [turn.scope for turn in turns]),
+    }
 
 
 def columns(jobs: Sequence[NewJob]) -> dict[str, list[Any]]:  # Any: one column each of another type

@@ -2,23 +2,27 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
+from time import monotonic
 
 from aftermind import errors
-from aftermind.db.base import Database
+from aftermind.db.base import Database, Transaction
 from aftermind.freshness import WatermarkDelivery
 from aftermind.ledger.base import Ledger
 from aftermind.outbox.flights import Flights, named
 from aftermind.outbox.group import Landing
 from aftermind.outbox.ringing import Ringing
-from aftermind.types import JobId, Scope
+from aftermind.types import JobId, Scope, Turn
 from aftermind.wire.channel import UnknownScriptError
 from aftermind.wire.connection import RedisLink
+from aftermind.wire.payloads import encode_turn
 from aftermind.wire.pending import BELLS, Accepted, Offer, Pending, PendingLimits
 from aftermind.wire.resp import Answer
 
 RAISE_SHARE = 0.4  # of the budget of remember(), for raising watermarks once the turn is committed
 PAUSE_SECONDS = 1.0  # after Redis took longer than that, before a turn waits for it again
+RESERVE_AGAIN_SECONDS = 1.0  # after a Redis that did not answer
 
 
 class RedisAcceptor:
@@ -91,11 +95,13 @@ class LedgerAcceptor:
         ringing: Ringing,
         *,
         delivery: WatermarkDelivery | None = None,
+        pending: Pending | None = None,
         budget_seconds: float,
     ) -> None:
-        self._database, self._ledger, self._ringing = database, ledger, ringing
+        self._database, self._ledger, self._ringing, self._pending = database, ledger, ringing, pending
         self._delivery, self._raise_seconds, self._wait_again_at = delivery, budget_seconds * RAISE_SHARE, 0.0
         self._raising: set[asyncio.Task[None]] = set()
+        self._reserve_seconds, self._reserve_at = budget_seconds / 5, 0.0
         self._flights = Flights(budget_seconds, partial(errors.StoreUnavailable, "primary"))
 
     def set_budget(self, seconds: float) -> None:
@@ -111,15 +117,41 @@ class LedgerAcceptor:
         await self._database.watermark()
 
     async def _accept(self, offers: Sequence[Offer]) -> list[Accepted]:
-        new: list[bool] = []
+        accepted: list[Accepted] = []
+        turns = await self._reserved([offer.turn for offer in offers])
         async with self._database.transaction(namespace=offers[0].turn.scope.namespace) as tx:
-            for offer in offers:
-                await tx.enter(offer.turn.scope.namespace)
-                new.append(await self._ledger.accept(tx, offer.turn, offer.payload))
-        accepted = [Accepted(base=offer.turn.base, known=not is_new) for offer, is_new in zip(offers, new, strict=True)]
+            number = await self._database.generation(tx)
+            for offer, turn in zip(offers, turns, strict=True):
+                await tx.enter(turn.scope.namespace)
+                turn = turn if offer.is_spooled else replace(turn, generation=number)
+                accepted.append(await self._accepted(tx, turn))
         self._ringing.ring_soon(_new(offers, accepted))
+        if self._pending is not None:
+            self._pending.generation.learn(number)
         await self._raise([offer.turn.scope.owner for offer in offers])
         return accepted
+
+    async def _accepted(self, tx: Transaction, turn: Turn) -> Accepted:
+        if await self._ledger.accept(tx, turn, encode_turn(turn)):
+            return Accepted(base=turn.base)
+        is_other = turn.content_hash is not None and turn.content_hash != await self._ledger.content_hash(
+            tx, turn.scope, turn.job_id
+        )
+        return Accepted(base=turn.base, known=True, conflict=is_other)
+
+    async def _reserved(self, turns: list[Turn]) -> list[Turn]:
+        """In the order of what Redis accepts of their sessions; by this process's own count where it does not answer.
+
+        It is not waited for long, and not asked again for as long as a second: turns come here to do without it.
+        """
+        if self._pending is None or monotonic() < self._reserve_at:
+            return turns
+        try:
+            async with asyncio.timeout(self._reserve_seconds):
+                return await self._pending.reserve(turns)
+        except (errors.RedisUnavailable, TimeoutError):
+            self._reserve_at = monotonic() + RESERVE_AGAIN_SECONDS
+            return turns
 
     async def _raise(self, owners: Sequence[Scope]) -> None:
         """Raise the owners' watermarks; while Redis does not answer in the background, and not waited for."""

@@ -1,10 +1,10 @@
 """What `Memory` needs of the way out, whether workers or this very process do the work."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from aftermind.types import Episode, Scope, Turn
+from aftermind.types import JobId, Scope, Turn
+from aftermind.types.erasure import Tombstone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,15 +28,16 @@ class Outbox(Protocol):
     async def send(self, turn: Turn) -> Sent:
         """Hand the turn over; it is safe when this returns.
 
-        Raises `QueueFull`, `SpoolFull`, `SpoolUnavailable`, or what keeps Redis away where the spool is switched off.
+        Raises `IdempotencyConflict`, `QueueFull`, `SpoolFull`, `SpoolUnavailable`, or what keeps Redis away where the
+        spool is switched off.
         Whatever it raises, the same turn can be sent again.
         """
 
     async def pending(self, owner: Scope) -> tuple[Turn, ...]:
         """The owner's turns that only this host has, oldest first: recall merges them."""
 
-    async def forget(self, owner: Scope, covers: Callable[[Episode], bool]) -> int:
-        """Drop what only this host has and `covers` is true for, turn by turn; how many turns."""
+    async def forget(self, stone: Tombstone) -> list[JobId]:
+        """Drop turns that only this host has and the tombstone covers whole; which."""
 
     async def drained(self) -> None:
         """Wait until this process has nothing left to send."""

@@ -8,7 +8,9 @@ from aftermind import errors
 from aftermind.outbox.background import OneTask
 from aftermind.outbox.group import MOST_TURNS, Acceptor, hand_over
 from aftermind.outbox.spool import Spool, Spooled
+from aftermind.types.message import without_key
 from aftermind.wire.keys import owner_part
+from aftermind.wire.payloads import encode_turn
 from aftermind.wire.pending import Offer, Refusal
 
 log = logging.getLogger(__name__)
@@ -78,10 +80,19 @@ class Drain:
 
     async def _send(self, spooled: Sequence[Spooled]) -> dict[str, Refusal]:
         """Hand them over; the owners whose turns were refused, and by which limit."""
-        offers = [Offer(turn=each.turn, payload=each.payload, keep_base=True) for each in spooled]
+        offers = [Offer(turn=each.turn, payload=each.payload, is_spooled=True) for each in spooled]
         answers = await hand_over(self._acceptor, offers)
         self._back()  # not at the probe: a Redis that is full answers PING and takes no turn
         pairs = list(zip(offers, answers, strict=True))
+        # Its key was used for another turn meanwhile. It was accepted all the same: it becomes a turn of its own.
+        others = [(offer.turn, without_key(offer.turn)) for offer, answer in pairs if answer.conflict]
+        if others:
+            for turn, other in others:
+                ids = {"job_id": str(turn.job_id), "stored_as": str(other.job_id)}
+                log.error("an idempotency key was used for two turns: both are kept", extra=ids)
+            again = [Offer(turn=other, payload=encode_turn(other), is_spooled=True) for _, other in others]
+            taken = iter(await hand_over(self._acceptor, again))
+            pairs = [(offer, next(taken) if answer.conflict else answer) for offer, answer in pairs]
         await self._spool.sent(offer.turn.job_id for offer, answer in pairs if answer.refusal is None)
         return {owner_part(offer.turn.scope): answer.refusal for offer, answer in pairs if answer.refusal is not None}
 

@@ -5,8 +5,8 @@ Handlers belong to the workers' side and are found by entry point, so that the l
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from importlib.metadata import entry_points
 
 from aftermind import errors
@@ -14,8 +14,10 @@ from aftermind.db.base import Database
 from aftermind.ledger.base import Ledger
 from aftermind.outbox.background import OneTask
 from aftermind.outbox.base import Sent
+from aftermind.outbox.positions import Positions
 from aftermind.settings import Settings
-from aftermind.types import Episode, JobKind, Scope, Turn
+from aftermind.types import JobId, JobKind, Scope, Turn
+from aftermind.types.erasure import Tombstone
 from aftermind.wire.payloads import decode_turn, encode_turn
 from aftermind.wire.pending import Refusal
 
@@ -47,21 +49,23 @@ class InProcessQueue:
         self._settings, self._db, self._ledger, self._open_work = settings, db, ledger, open_work
         self._work: Work | None = None
         self._task = OneTask()
-        self._position = 0
+        self._positions = Positions()
         self._is_closing = False
         self._is_woken = False
 
     def position(self, count: int) -> int:
         """See `Outbox`."""
-        first = self._position = max(time.time_ns() // 1000, self._position)
-        self._position += count
-        return first
+        return self._positions.take(count)
 
     async def send(self, turn: Turn) -> Sent:
         """See `Outbox`."""
         await self._check_room()
         async with self._db.transaction(namespace=turn.scope.namespace) as tx:
+            number = await self._db.generation(tx)
+            turn = replace(turn, generation=number, counted_from=self._positions.began)
             is_new = await self._ledger.accept(tx, turn, encode_turn(turn))
+            if not is_new and turn.content_hash != await self._ledger.content_hash(tx, turn.scope, turn.job_id):
+                raise errors.IdempotencyConflict(turn.idempotency_key)
         self.wake()
         return Sent(base=turn.base, known=not is_new)
 
@@ -77,9 +81,9 @@ class InProcessQueue:
             payloads = await self._ledger.unstored(tx, owner)
         return tuple(decode_turn(payload) for payload in payloads)
 
-    async def forget(self, owner: Scope, covers: Callable[[Episode], bool]) -> int:
+    async def forget(self, stone: Tombstone) -> list[JobId]:
         """Nothing lies outside the store: what is on its way there meets the tombstone."""
-        return 0
+        return []
 
     async def drained(self) -> None:
         """Wait until every job is done that was put in so far, those that wait for their time included."""

@@ -2,75 +2,99 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from aftermind import errors
+from aftermind.outbox.asking import Asking
 from aftermind.outbox.base import Sent
 from aftermind.outbox.drain import Drain
 from aftermind.outbox.group import Acceptor, Group, LateError
+from aftermind.outbox.positions import Positions
 from aftermind.outbox.ringing import Ringing
 from aftermind.outbox.spool import Spool
 from aftermind.settings import Settings
-from aftermind.types import Episode, Scope, Turn
+from aftermind.types import JobId, Scope, Turn
+from aftermind.types.erasure import Tombstone
 from aftermind.wire.keys import owner_part
 from aftermind.wire.payloads import encode_turn
 from aftermind.wire.pending import Accepted, Offer, PendingLimits
 
 ORPHANS_SECONDS = 5.0  # how often a send looks whether another process left turns in the spool
 
+Recorded = Callable[[Turn], Awaitable[str | None]]  # the hash of what was recorded under the id of the turn
+
 
 class Publisher:
     """Hands turns over, from any event loop of the process. Constructing it connects nothing."""
 
-    def __init__(self, settings: Settings, *, acceptor: Acceptor, ringing: Ringing, spool: Spool) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        acceptor: Acceptor,
+        ringing: Ringing,
+        spool: Spool,
+        positions: Positions | None = None,
+        asking: Asking | None = None,
+        recorded: Recorded | None = None,
+    ) -> None:
         self._settings, self._acceptor, self._ringing, self.spool = settings, acceptor, ringing, spool
+        self._positions, self._asking, self._recorded = positions or Positions(), asking or Asking(), recorded
         self._limits = PendingLimits.from_settings(settings)
         self._drain = Drain(acceptor, spool)
         self._groups: WeakKeyDictionary[asyncio.AbstractEventLoop, Group] = WeakKeyDictionary()
-        self._position = 0
         self._orphans_at = 0.0
         self._acceptor_seconds = 0.0
         self._divide_budget()
 
     def position(self, count: int) -> int:
         """A place in the order for `count` messages: microseconds since 1970, never the same twice in a process."""
-        self._position = max(time.time_ns() // 1000, self._position)
-        first = self._position
-        self._position += count
-        return first
+        return self._positions.take(count)
 
     async def send(self, turn: Turn) -> Sent:
         """Hand the turn over; it is safe when this returns. Within the budget, the spool's write and sync included.
 
-        Raises `QueueFull` (by `when_full="refuse"`), `SpoolFull`, `SpoolUnavailable`, and what keeps Redis away where
-        the spool is switched off. Whatever it raises, the turn was not taken, or the same turn can be sent again.
+        Raises `IdempotencyConflict`, `QueueFull` (by `when_full="refuse"`), `SpoolFull`, `SpoolUnavailable`, and what
+        keeps Redis away where the spool is switched off. Whatever it raises, the turn was not taken, or the same turn
+        can be sent again.
         """
-        payload = encode_turn(turn)
+        began = time.monotonic()
+        if turn.content_hash is not None:
+            await self._check_key(turn)
         self._look_for_orphans()
         if self._drain.away is not None:
-            return await self._spooled(turn, payload, self._drain.away)
+            return await self._spooled(turn, began, self._drain.away)
         if self.spool.holds(owner_part(turn.scope), turn.scope.session_id or ""):
-            # Behind those of its session that are still here; the order would be right without, by their positions.
-            return await self._spooled(turn, payload, errors.RedisUnavailable("the spool is being sent"))
+            # Behind those of its session that are still here: Redis keeps the order in which they come.
+            return await self._spooled(turn, began, errors.RedisUnavailable("the spool is being sent"))
+        budget = self._settings.remember_budget_seconds
+        asking = asyncio.get_running_loop().call_later(budget / 2, self._asking.begin)
         try:
-            accepted = await self._group().send(Offer(turn=turn, payload=payload))
+            accepted = await self._group().send(Offer(turn=turn, payload=encode_turn(turn)))
         except LateError as exc:
-            return await self._spooled(turn, payload, exc)
+            return await self._spooled(turn, began, exc)
         except (errors.Unavailable, errors.Bug) as exc:
             self._drain.begin(away=exc)
-            return await self._spooled(turn, payload, exc)
+            return await self._spooled(turn, began, exc)
+        finally:
+            asking.cancel()
+        if accepted.conflict:
+            raise errors.IdempotencyConflict(turn.idempotency_key)
         if accepted.refusal is not None:
-            return await self._refused(turn, payload, accepted)
+            return await self._refused(turn, began, accepted)
+        self._positions.passed(accepted.base + len(turn.messages) - 1)
         return Sent(base=accepted.base, known=accepted.known)
 
     async def pending(self, owner: Scope) -> tuple[Turn, ...]:
         """The owner's turns in this host's spool, oldest first."""
         return await self.spool.pending(owner)
 
-    async def forget(self, owner: Scope, covers: Callable[[Episode], bool]) -> int:
-        """Drop the owner's turns from this host's spool of which `covers` is true for every episode; how many."""
-        return await self.spool.forget(owner, covers)
+    async def forget(self, stone: Tombstone) -> list[JobId]:
+        """Drop the turns that the tombstone covers whole from this host's spool; which."""
+        return await self.spool.forget(stone)
 
     async def drained(self) -> None:
         """Wait until the spool of this process is empty and Redis answers."""
@@ -80,6 +104,7 @@ class Publisher:
         """Stop sending; what is in the spool stays there for the next process. It can be used again afterwards."""
         await self._ringing.close()
         await self._drain.stop()
+        await self._asking.close()
         await asyncio.to_thread(self.spool.close)
 
     def _group(self) -> Group:
@@ -101,21 +126,38 @@ class Publisher:
         for group in list(self._groups.values()):
             group.budget_seconds = self._acceptor_seconds
 
-    async def _spooled(self, turn: Turn, payload: bytes, why: errors.AftermindError) -> Sent:
+    async def _spooled(self, turn: Turn, began: float, why: errors.AftermindError) -> Sent:
         if self._settings.spool_max_bytes == 0:
             self._drain.begin()
             raise why
-        await self.spool.append(turn, payload)
+        left = began + self._acceptor_seconds - time.monotonic()
+        number = await self._asking.number(since=began, timeout=min(left, self._acceptor_seconds / 4))
+        if number is not None:
+            turn = replace(turn, generation=number)
+        await self.spool.append(turn, encode_turn(turn))
         self._divide_budget()
         self._drain.begin()
         return Sent(base=turn.base, spooled=True)
 
-    async def _refused(self, turn: Turn, payload: bytes, accepted: Accepted) -> Sent:
+    async def _check_key(self, turn: Turn) -> None:
+        """Whether its key was used for another turn, as far as can be seen: one that is stored, or spooled here.
+
+        Raises `IdempotencyConflict`. What is pending, the accepting call itself compares.
+        """
+        known = self.spool.content_hash(turn.job_id)
+        if known is None and self._recorded is not None:
+            with suppress(errors.Unavailable, TimeoutError):
+                async with asyncio.timeout(self._settings.remember_budget_seconds / 4):
+                    known = await self._recorded(turn)
+        if known is not None and known != turn.content_hash:
+            raise errors.IdempotencyConflict(turn.idempotency_key)
+
+    async def _refused(self, turn: Turn, began: float, accepted: Accepted) -> Sent:
         assert accepted.refusal is not None
         full = errors.QueueFull(accepted.refusal, accepted.value, self._limits.of(accepted.refusal))
         if self._settings.when_full == "refuse":
             raise full
-        return await self._spooled(turn, payload, full)
+        return await self._spooled(turn, began, full)
 
     def _look_for_orphans(self) -> None:
         now = time.monotonic()

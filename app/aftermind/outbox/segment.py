@@ -43,6 +43,7 @@ class Entry:
     owner: str
     session: str
     base: int
+    content_hash: str | None
     offset: int
     length: int
 
@@ -258,6 +259,7 @@ def _entry(turn: Turn, offset: int, length: int) -> Entry:
         owner=owner_part(turn.scope),
         session=turn.scope.session_id or "",
         base=turn.base,
+        content_hash=turn.content_hash,
         offset=offset,
         length=length,
     )

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from heapq import nsmallest
 from pathlib import Path
 from typing import TypeVar
 from weakref import WeakSet
@@ -21,7 +20,8 @@ import orjson
 
 from aftermind import errors
 from aftermind.outbox.segment import DAMAGED, Entry, Segment
-from aftermind.types import Episode, JobId, Scope, Turn
+from aftermind.types import JobId, Scope, Turn
+from aftermind.types.erasure import Tombstone
 from aftermind.wire.keys import owner_part
 from aftermind.wire.payloads import decode_turn
 
@@ -76,6 +76,11 @@ class Spool:
         """Whether this process has unsent turns of the session; the owner as in keys. Answers from memory."""
         return bool(self._sessions) and self._sessions[owner, session] > 0
 
+    def content_hash(self, job_id: JobId) -> str | None:
+        """The hash of an unsent turn of this process that has an idempotency key. Answers from memory."""
+        held = self._unsent.get(job_id)
+        return None if held is None else held[0].content_hash
+
     def has_orphans(self) -> bool:
         """Whether files lie in the folder that this process has not taken; a look at the folder."""
         return len(self._paths()) > len(self._ours)
@@ -96,7 +101,7 @@ class Spool:
         return await self._run(self._adopt)
 
     async def next(self, limit: int, *, passing: frozenset[str] = frozenset()) -> list[Spooled]:
-        """The oldest unsent turns of this process, but for those of the owners in `passing`."""
+        """Unsent turns of this process in the order in which they came, but for those of the owners in `passing`."""
         return await self._run(lambda: self._oldest(limit, passing))
 
     async def sent(self, ids: Iterable[JobId]) -> None:
@@ -104,14 +109,14 @@ class Spool:
         listed = list(ids)
         await self._run(lambda: self._drop(listed))
 
-    async def forget(self, owner: Scope, covers: Callable[[Episode], bool]) -> int:
-        """Drop the owner's turns of which `covers` is true for every episode, in every process's files; how many.
+    async def forget(self, stone: Tombstone) -> list[JobId]:
+        """Drop the turns that the tombstone covers whole, in every process's files; which.
 
         Damaged bytes are deleted if they name the owner, or if they name no user at all.
         """
         if not self._paths() and not damaged_files(self.folder):
-            return 0
-        return await self._run(lambda: self._forget(owner, covers))
+            return []
+        return await self._run(lambda: self._forget(stone))
 
     def close(self) -> None:
         """Finish what is being written and let go of the files; what is unsent waits for the next process."""
@@ -179,13 +184,19 @@ class Spool:
             del self._sessions[entry.owner, entry.session]
 
     def _adopt(self) -> int:
+        adopted: dict[JobId, tuple[Entry, Segment]] = {}
         for path in self._paths():
             segment = None if path in self._ours else Segment.adopt(path)
             if segment is not None:
                 self._ours[path] = segment
-                gone = self._gone()
+                gone, ours = self._gone(), self._unsent
+                self._unsent = {}
                 self._hold(segment, [entry for entry in segment.turns.values() if entry.job_id not in gone])
+                adopted.update(self._unsent)
+                self._unsent = ours
                 self._tidy(segment)
+        # What a process has left that is gone was there before what this one appends.
+        self._unsent = adopted | {job_id: held for job_id, held in self._unsent.items() if job_id not in adopted}
         return self.unsent
 
     def _oldest(self, limit: int, passing: frozenset[str]) -> list[Spooled]:
@@ -194,7 +205,7 @@ class Spool:
             self._let_off(job_id)
         waiting = [held for held in self._unsent.values() if held[0].owner not in passing]
         found = []
-        for entry, segment in nsmallest(limit, waiting, key=lambda held: held[0].base):
+        for entry, segment in waiting[:limit]:
             spooled = _read(entry, segment)
             if spooled is None:  # damaged since it was written: a copy is kept, and the others are sent
                 self._let_off(entry.job_id)
@@ -236,14 +247,13 @@ class Spool:
         ]
         return tuple(sorted((each.turn for each in found if each is not None), key=lambda turn: turn.base))
 
-    def _forget(self, owner: Scope, covers: Callable[[Episode], bool]) -> int:
+    def _forget(self, stone: Tombstone) -> list[JobId]:
         for path in damaged_files(self.folder):
-            if _may_hold(path, owner):
+            if _may_hold(path, stone.owner):
                 path.unlink(missing_ok=True)
-        turns = self._pending(owner_part(owner))
-        gone = [turn.job_id for turn in turns if all(covers(episode) for episode in turn.episodes())]
+        gone = [turn.job_id for turn in self._pending(owner_part(stone.owner)) if stone.covers_all(turn)]
         if not gone:
-            return 0
+            return []
         try:
             self._open().mark(gone, forgotten=True)
         except OSError as exc:
@@ -253,7 +263,7 @@ class Spool:
             self._let_off(job_id)
         for segment in list(self._ours.values()):
             self._tidy(segment)
-        return len(gone)
+        return gone
 
     def _look_around(self) -> None:
         paths = set(self._paths())

@@ -10,12 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from aftermind.db.base import Transaction
 from aftermind.llm import screening, text_process, trust
 from aftermind.llm.base import Embedder
 from aftermind.ranking import Entry, Frame, Question, cosine, spoken, words
-from aftermind.stores.base import EpisodeFilter
+from aftermind.stores.base import EpisodeFilter, Store
 from aftermind.stores.searching import entry_of
-from aftermind.types import Episode, EpisodeId, Turn
+from aftermind.types import Episode, EpisodeId, Scope, Turn
+from aftermind.types.counting import placed_on_view
+from aftermind.types.erasure import rest_of
 
 Vector = NDArray[np.float32]
 
@@ -111,6 +114,29 @@ class PendingTurns:
         found = cosine(np.stack([self._vectors[episode.id] for episode in episodes]), vector)
         _trim(self._vectors)
         return found
+
+
+async def standing_turns(
+    store: Store, tx: Transaction, owner: Scope, accepted: Sequence[Turn], local: Sequence[Turn]
+) -> list[Turn]:
+    """Turns that wait, without what was forgotten since they were accepted, where the order of their sessions has them.
+
+    `local` are those that only this host has.
+    """
+    turns = {turn.job_id: turn for turn in (*local, *accepted)}
+    if not turns:
+        return []
+    least = min(turn.generation or 0 for turn in turns.values())
+    sessions = list({turn.scope.session_id for turn in turns.values()})
+    found = await store.standing(tx, owner, sessions, generation=least)
+    known = {turn.job_id for turn in accepted}
+    left = [rest_of(turn, found.stones) for turn in turns.values()]
+    rest = [turn for turn in left if turn is not None]
+    return placed_on_view(
+        [turn for turn in rest if turn.job_id in known],
+        [turn for turn in rest if turn.job_id not in known],
+        found.counted,
+    )
 
 
 def episodes_of(turns: Sequence[Turn], known_at: datetime | None) -> list[Episode]:

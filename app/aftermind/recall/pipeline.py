@@ -19,7 +19,7 @@ from aftermind.llm import tokens
 from aftermind.ranking import WEIGHTS, Frame, Frequencies, Question, Told, Weights, score_frame, shares
 from aftermind.recall import selection
 from aftermind.recall.block import build
-from aftermind.recall.pending import PendingTurns, Vector, episodes_of
+from aftermind.recall.pending import PendingTurns, Vector, episodes_of, standing_turns
 from aftermind.recall.query import Mode, Query
 from aftermind.recall.query_vectors import QueryVectors
 from aftermind.recall.reranking import Reranker
@@ -67,7 +67,9 @@ class _Run:
     deadline: float
     vectors: QueryVectors
     pending_turns: PendingTurns
-    pending: list[Episode] = field(default_factory=list)
+    accepted: list[Turn] = field(default_factory=list)  # turns on their way into the store
+    local: list[Turn] = field(default_factory=list)  # those that only this host has
+    pending: list[Episode] = field(default_factory=list)  # what is shown of both
     passed: tuple[Watermark, ...] | None = ()  # what a replica must have passed; None: none is read
     vector: Vector | None = None
     served_by: ServedBy = ServedBy.NOBODY
@@ -108,7 +110,7 @@ class Recall:
         self._store, self._search, self._routing, self._vectors = store, search, routing, vectors
         self._settings, self._pending, self._lease = settings, pending, lease
         self._pending_turns = pending_turns or PendingTurns(None, language=settings.language)
-        self._local_turns, self._unstored = local_turns, unstored
+        self._local, self._unstored = local_turns, unstored
         self._reranker, self._count = reranker, count_tokens
         self._follow, self._followed = follow, [(vectors, self._pending_turns)]
         self._opening: dict[tuple[asyncio.AbstractEventLoop, EmbedderIdentity], asyncio.Future[_Serving | None]] = {}
@@ -184,7 +186,8 @@ class Recall:
     async def _read_pending(self, run: _Run) -> None:
         """Watermark, epoch and pending turns of one moment; without Redis the primary alone knows what is newest."""
         query = run.query
-        turns = [] if self._local_turns is None else list(await self._local_turns(query.scope.owner))
+        run.local = [] if self._local is None else list(await self._local(query.scope.owner))
+        turns: list[Turn] = []
         if self._pending is not None:
             try:
                 read = await self._pending.read(query.scope.owner, limit=self._settings.pending_recalled)
@@ -201,7 +204,8 @@ class Recall:
                     passed = await self._lease.passed(query.scope.owner, read, deadline=run.deadline)
                     run.passed, doubt = passed.marks, passed.doubt
                     run.degraded += [doubt] if doubt else []
-        run.pending = await self._pending_turns.marked(episodes_of(turns, query.as_of))
+        run.accepted = turns
+        run.pending = await self._pending_turns.marked(episodes_of([*turns, *run.local], query.as_of))
 
     async def _from_a_node(self, run: _Run, limit: int) -> None:
         try:
@@ -237,6 +241,9 @@ class Recall:
             return False
 
     async def _through(self, run: _Run, route: Route, limit: int) -> None:
+        if run.accepted or run.local:
+            turns = await standing_turns(self._store, route.tx, run.query.scope.owner, run.accepted, run.local)
+            run.pending = await self._pending_turns.marked(episodes_of(turns, run.query.as_of))
         if run.query.mode is Mode.RECENCY:
             await self._newest(run, route, limit)
         else:

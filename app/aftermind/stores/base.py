@@ -31,6 +31,8 @@ from aftermind.types import (
     Trait,
 )
 from aftermind.types.claim import Said
+from aftermind.types.counting import Counted
+from aftermind.types.erasure import Tombstone
 from aftermind.types.message import UNDONE
 
 Vector = NDArray[np.float32]
@@ -83,36 +85,6 @@ def contains(there: Json, wanted: Json) -> bool:
     if isinstance(wanted, list | tuple):
         return isinstance(there, list | tuple) and all(any(contains(each, item) for each in there) for item in wanted)
     return bool(there == wanted and isinstance(there, bool) == isinstance(wanted, bool))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tombstone:
-    """What was forgotten: everything of the owner remembered up to `at` that fits the labels and ids given.
-
-    `by_policy`: nobody's wish, but what a namespace keeps no longer; its ids were stored long ago.
-    """
-
-    owner: Scope
-    at: datetime
-    session_id: str | None = None
-    before: datetime | None = None
-    ids: frozenset[EpisodeId] = frozenset()
-    by_policy: bool = False
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether everything of the owner is meant."""
-        return self.session_id is None and self.before is None and not self.ids
-
-    def covers(self, episode: Episode) -> bool:
-        """Whether the episode must not be written any more."""
-        if episode.remembered_at > self.at:
-            return False
-        if self.ids:
-            return episode.id in self.ids
-        if self.session_id is not None and episode.scope.session_id != self.session_id:
-            return False
-        return self.before is None or episode.occurred_at < self.before
 
 
 class Mined(StrEnum):
@@ -187,6 +159,14 @@ class DrewOn:
     evidence: tuple[EpisodeId, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What decides about turns of an owner on their way into the store, as a node has it."""
+
+    stones: Sequence[Tombstone] = ()
+    counted: Mapping[str | None, Counted] = field(default_factory=dict)  # the newest of each session that has any
+
+
 class Store(Protocol):
     """Every method takes the caller's transaction and an owner; labels of the scope do not widen what is seen.
 
@@ -199,12 +179,29 @@ class Store(Protocol):
     async def tombstones(self, tx: Transaction, owners: Sequence[Scope]) -> list[Tombstone]:
         """Lock each owner against a concurrent forget (FOR SHARE) until the transaction ends; their tombstones."""
 
+    async def standing(
+        self, tx: Transaction, owner: Scope, sessions: Collection[str | None], *, generation: int | None = None
+    ) -> Standing:
+        """What decides about turns on their way: tombstones since a generation (None: none are asked for), and where
+        the counting of each session stands."""
+
+    async def hold_order(self, tx: Transaction, owner: Scope, session_id: str | None) -> None:
+        """Let nobody else place turns of a session that are counted from elsewhere until the transaction ends."""
+
+    async def shift_of(self, tx: Transaction, owner: Scope, session_id: str | None, counted_from: int) -> int | None:
+        """The shift of the newest episode of a session that was counted from there; None where there is none."""
+
     async def add_episodes(
-        self, tx: Transaction, given: Sequence[Episode], vectors: Mapping[EpisodeId, Vector] | None = None
+        self,
+        tx: Transaction,
+        given: Sequence[Episode],
+        vectors: Mapping[EpisodeId, Vector] | None = None,
+        *,
+        counted: Mapping[EpisodeId, Counted] | None = None,
     ) -> frozenset[EpisodeId]:
         """Store them, of any owners, with their lexical entries and the vectors given; the ids that were new.
 
-        An id that the owner has already is left as it is.
+        An id that the owner has already is left as it is. `counted` says how their positions came about.
         """
 
     async def stored_embedders(self, tx: Transaction, *, hold: bool = False) -> StoredEmbedders | None:
@@ -422,11 +419,21 @@ class Store(Protocol):
     async def drew_on(self, tx: Transaction, stone: Tombstone) -> DrewOn:
         """What `forget` will delete that can be made again from the episodes that stay. Asked before it."""
 
-    async def forget(self, tx: Transaction, tombstone: Tombstone) -> dict[str, int]:
-        """Write the tombstone and delete what it covers, with derived facts that lose their last source.
+    async def begin_erasure(self, tx: Transaction, owner: Scope, *, known: int = 0) -> int:
+        """Lock the owner against concurrent effects until the transaction ends; the generation of the erasure.
 
-        Locks the owner against concurrent effects. Counts by kind of row.
+        It is above every number that was given so far, and above `known`.
         """
+
+    async def forget(self, tx: Transaction, tombstone: Tombstone) -> dict[str, int]:
+        """Write the tombstone and delete everything stored that it fits, whatever its times, with derived facts that
+        lose their last source. Counts by kind of row. After `begin_erasure`."""
+
+    async def undelivered(self, tx: Transaction, namespace: str) -> list[Tombstone]:
+        """Erasures of a namespace that Redis may not have."""
+
+    async def delivered(self, tx: Transaction, tombstone: Tombstone) -> None:
+        """Redis has it."""
 
     async def counts(self, tx: Transaction, owner: Scope) -> dict[str, int]:
         """Rows of the owner by kind: episodes, embedded, facts, blocks, summaries, profiles."""

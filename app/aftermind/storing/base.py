@@ -59,7 +59,8 @@ class AtOnce(Protocol):
     ) -> Written | None:
         """Ledger rows, episodes, jobs that follow and events of turns of one tenant, committed or not there at all.
 
-        None: nothing was written, for an owner is new or may have forgotten something, a job that was to be pushed
-        has just been taken, or `embedder`, which made the vectors, is not the active one; the long way handles that.
-        Raises `StoreUnavailable`; whether it was committed is unknown then.
+        None: nothing was written, for an owner is new or may have forgotten something, a session was counted from
+        elsewhere before (types.counting), a job that was to be pushed has just been taken, or `embedder`, which made
+        the vectors, is not the active one; the long way handles that. Raises `StoreUnavailable`; whether it was
+        committed is unknown then.
         """

@@ -20,7 +20,7 @@ from aftermind.stores.base import Vector
 from aftermind.stores.postgres import episodes
 from aftermind.stores.postgres.positional import Positional
 from aftermind.storing.base import Arrived, Following, Written
-from aftermind.types import EmbedderIdentity, EpisodeId, JobId
+from aftermind.types import EmbedderIdentity, EpisodeId, JobId, counting
 
 # What follows the turns that are new: jobs put in, and jobs pushed. One that a claim takes at this very moment has no
 # `run_at` to be pushed to, which the table refuses, and with it the statement.
@@ -44,6 +44,10 @@ _FOLLOWING = f"""
         FROM follows JOIN following ON following.id = follows.job_id JOIN doing USING (kind, effect_key)
         ON CONFLICT DO NOTHING
 """
+# Where the session's order has them: as others that were counted from the same base (types.counting).
+_PLACED = episodes.GIVEN.replace("given.position", "given.position + sessions.shift").replace(
+    "given.shift", "nullif(sessions.shift, 0)"
+)
 _NOTHING = """
     ), enqueued AS MATERIALIZED (
         SELECT CAST(NULL AS uuid) AS id WHERE false
@@ -68,8 +72,25 @@ def _store(following: str) -> Positional:
                 WHERE tenant.entered IS NOT NULL AND namespace = :namespace AND user_id = ANY(CAST(:owners AS text[]))
                 ORDER BY user_id FOR SHARE
             ) AS there
+        ), sessions AS MATERIALIZED (
+            SELECT asked.user_id, asked.session_id, asked.counted_from,
+                   newest.position IS NULL OR newest.counted_from = asked.counted_from
+                     OR newest.position < asked.counted_from AS is_next,
+                   CASE WHEN newest.counted_from = asked.counted_from THEN coalesce(newest.shift, 0) ELSE 0 END AS shift
+            FROM tenant CROSS JOIN unnest(CAST(:counted_users AS text[]), CAST(:counted_sessions AS text[]),
+                                          CAST(:counted_bases AS bigint[])) AS asked (user_id, session_id, counted_from)
+            LEFT JOIN LATERAL (
+                (SELECT position, counted_from, shift FROM aftermind.episodes
+                 WHERE namespace = :namespace AND user_id = asked.user_id AND session_id = asked.session_id
+                 ORDER BY position DESC LIMIT 1)
+                UNION ALL
+                (SELECT position, counted_from, shift FROM aftermind.episodes
+                 WHERE asked.session_id IS NULL AND namespace = :namespace AND user_id = asked.user_id
+                   AND session_id IS NULL ORDER BY position DESC LIMIT 1)
+            ) AS newest ON tenant.entered IS NOT NULL
         ), may AS MATERIALIZED (
             SELECT count(*) = cardinality(CAST(:owners AS text[])) AND coalesce(bool_and(forgets = 0), false)
+                   AND (SELECT coalesce(bool_and(is_next), true) FROM sessions)
                    AND (CAST(:embedder AS text) IS NULL OR EXISTS (
                        SELECT FROM aftermind.meta WHERE key = 'vectors' AND value = :embedder)) AS go
             FROM owners
@@ -78,9 +99,11 @@ def _store(following: str) -> Positional:
         {following}
         ), added AS (
             INSERT INTO aftermind.episodes (namespace, {episodes.NAMES}, indexed)
-            SELECT :namespace, {episodes.GIVEN}, owners.indexing > 0
+            SELECT :namespace, {_PLACED}, owners.indexing > 0
             FROM unnest(CAST(:of AS uuid[]), {episodes.ARRAYS}) AS given (job_id, {episodes.NAMES})
             JOIN recorded ON recorded.id = given.job_id JOIN owners ON owners.user_id = given.user_id
+            JOIN sessions ON sessions.user_id = given.user_id AND sessions.counted_from = given.counted_from
+              AND sessions.session_id IS NOT DISTINCT FROM given.session_id
             ON CONFLICT DO NOTHING
         ), took AS MATERIALIZED (
             SELECT CAST(extract(epoch FROM clock_timestamp() - statement_timestamp()) * 1000 AS float8) AS ms
@@ -165,12 +188,17 @@ class PostgresAtOnce:
         turns = [each.turn for each in given]
         told = [(each.turn.job_id, event) for each in given for event in each.events]
         kept = [episode for each in given for episode in each.episodes]
+        counted = {episode.id: counting.counted(each.turn) for each in given for episode in each.episodes}
+        sessions = {(turn.scope.user_column, turn.scope.session_id, turn.counted_from): None for turn in turns}
         return {
             "namespace": namespace,
             "owners": sorted({turn.scope.user_column for turn in turns}),
             **entering.turn_columns(turns),
             "of": [each.turn.job_id for each in given for _ in each.episodes],
-            **episodes.columns(kept, vectors, {namespace: ring}, language=self._language),
+            **episodes.columns(kept, vectors, {namespace: ring}, language=self._language, counted=counted),
+            "counted_users": [user for user, _, _ in sessions],
+            "counted_sessions": [session for _, session, _ in sessions],
+            "counted_bases": [base for _, _, base in sessions],
             "told_of": [job_id for job_id, _ in told],
             "told_users": [event.owner.user_column for _, event in told],
             "told_ids": [event.id for _, event in told],

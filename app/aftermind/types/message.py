@@ -1,8 +1,10 @@
 """One chat message as a caller gives it, and the episode it becomes."""
 
+import hashlib
+import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -93,7 +95,9 @@ class Turn:
     """The episodes that one `remember()` handed over, under the id of their store job.
 
     `base` is the position of the first; the others follow by one. `idempotency_key` is kept to be seen, its work is
-    done by the job id that was derived from it. `trace` is the span that handed it over, where somebody traces.
+    done by the job id that was derived from it, and `content_hash` shows whether the key was used for other content.
+    `trace` is the span that handed it over. `generation` is that of the last erasure before the turn was accepted
+    (None: a former release accepted it), `counted_from` see `types.counting`.
     """
 
     job_id: JobId
@@ -105,6 +109,10 @@ class Turn:
     keep: frozenset[str] = ALL_KINDS
     idempotency_key: str | None = None
     trace: str | None = None
+    content_hash: str | None = None
+    generation: int | None = None
+    counted_from: int | None = None
+    shift: int = 0
 
     def episodes(self, *, pending: bool = False) -> tuple[Episode, ...]:
         """The turn's messages as episodes, in order."""
@@ -136,6 +144,24 @@ class Turn:
             episode_ids=tuple(self.episode_ids[place] for place in left),
         )
         return rest if left else None
+
+
+def content_hash(scope: Scope, idempotency_key: str, messages: Sequence[Message]) -> str:
+    """What a key was used for: the session, and each message with its name and metadata, not when it was said.
+
+    The key goes in first: it is kept nowhere beside the hash, so that nothing can be learned from that by guessing.
+    """
+    said = [[each.role.value, each.name, each.content, each.metadata] for each in messages]
+    whole = json.dumps([idempotency_key, scope.session_id, said], sort_keys=True, ensure_ascii=True)
+    return hashlib.sha256(whole.encode()).hexdigest()[:32]
+
+
+def without_key(turn: Turn) -> Turn:
+    """The turn as one of its own: its idempotency key belongs to other content. Its ids follow from the first, so that
+    the same is made of it again."""
+    job_id = uuid5(turn.job_id, turn.content_hash or "")
+    ids = tuple(EpisodeId(uuid5(job_id, str(index))) for index in range(len(turn.messages)))
+    return replace(turn, job_id=JobId(job_id), episode_ids=ids, idempotency_key=None, content_hash=None)
 
 
 _KEYED = UUID("6f1d3a52-5c07-5d3b-9a0e-aa4b8a1d7c11")  # any fixed namespace: it only keeps our derived ids apart

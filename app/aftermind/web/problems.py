@@ -42,6 +42,7 @@ STATUS: tuple[tuple[type[errors.AftermindError], int, bool], ...] = (
     (errors.Forgotten, 410, False),
     (errors.SchemaOutdated, 503, True),
     (errors.Refused, 409, False),
+    (errors.IdempotencyConflict, 422, False),  # as the IETF's draft of the Idempotency-Key header has it
     (errors.Conflict, 409, False),
     (errors.Bug, 500, False),
 )

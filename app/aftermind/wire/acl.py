@@ -26,7 +26,7 @@ _LISTEN = ("subscribe", "unsubscribe")
 _LOAD = ("function|load",)
 
 # Which Lua files each kind of process calls.
-_AGENT_SCRIPTS = ("accept", "admit", "forget", "raise", "read", "ring", "told", "trust")
+_AGENT_SCRIPTS = (*("accept", "admit", "forget", "generation", "raise", "read", "reserve", "ring", "told", "trust"),)
 _WEB_SCRIPTS = (*_AGENT_SCRIPTS, "backlog")
 _WORKER_SCRIPTS = ("backlog", "claim", "heartbeat", "next", "release", "settle", "swap", *_AGENT_SCRIPTS)
 

@@ -44,12 +44,18 @@ class Epoch:
         return cls(id=id_, run="" if run == "-" else run, settled=settled == "1", floor=mark)
 
 
-async def ensure_epoch(link: RedisLink, keys: Keys, take_watermark: Callable[[], Awaitable[Watermark | None]]) -> Epoch:
+async def ensure_epoch(
+    link: RedisLink,
+    keys: Keys,
+    take_watermark: Callable[[], Awaitable[Watermark | None]],
+    take_generation: Callable[[], Awaitable[int]] | None = None,
+) -> Epoch:
     """The epoch of this life of Redis, made where there is none. Workers and the reconciler call it now and then.
 
     Two steps, each a compare-and-set: claim the epoch, take the floor, settle it. So a floor is always younger than
     the key it is written to, also where Redis is wiped in between. A server that was restarted counts as a new life:
-    under `appendfsync everysec` its last second is gone. Raises `RedisUnavailable` and what `take_watermark` raises.
+    under `appendfsync everysec` its last second is gone, and with it the last erasures that it heard of: it is told the
+    generation too, before its epoch is settled. Raises `RedisUnavailable` and what `take_watermark` raises.
     """
     swap = Script("swap", keys)
     run = await _run_id(link)
@@ -60,10 +66,12 @@ async def ensure_epoch(link: RedisLink, keys: Keys, take_watermark: Callable[[],
             return epoch
     claimed = Epoch(id=uuid4().hex, run=run)
     if not await swap(link, found or b"", claimed.encode()):
-        return await ensure_epoch(link, keys, take_watermark)
+        return await ensure_epoch(link, keys, take_watermark, take_generation)
+    if take_generation is not None:
+        await Script("generation", keys)(link, await take_generation())
     settled = Epoch(id=claimed.id, run=run, settled=True, floor=await take_watermark())
     if not await swap(link, claimed.encode(), settled.encode()):
-        return await ensure_epoch(link, keys, take_watermark)
+        return await ensure_epoch(link, keys, take_watermark, take_generation)
     return settled
 
 

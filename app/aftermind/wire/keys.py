@@ -55,7 +55,8 @@ class Keys:
     # a turn that no store job has committed yet
 
     def turn(self, job_id: JobId | str) -> str:
-        """HASH: payload, owner, base, at, size; attempts, lost, lost_token, token, worker once claimed.
+        """HASH: payload, owner, base, at, size, generation, from, hash; attempts, lost, lost_token, token, worker once
+        claimed.
 
         Written by accept and the workers' scripts, read by recall and workers. Until stored, buried or forgotten.
         """
@@ -100,6 +101,17 @@ class Keys:
     def high(self, owner: Scope | str) -> str:
         """HASH session → its highest position so far. Accept writes and reads. `HIGH_SECONDS` after the last turn."""
         return f"{self.prefix}high:{_part(owner)}"
+
+    def counted_from(self, owner: Scope | str) -> str:
+        """HASH session → the position that `high` began with (types.counting). As `high`."""
+        return f"{self.prefix}from:{_part(owner)}"
+
+    def generation(self) -> str:
+        """HASH: last (the highest generation delivered here), begun (the one that this life of Redis began with).
+
+        Accept, forget and whoever settles the epoch raise it; turns are stamped with it. Stays.
+        """
+        return f"{self.prefix}generation"
 
     # what a reader must have seen
 
@@ -162,6 +174,8 @@ class Keys:
             "PENDING": self.pending(""),
             "READY": self.ready(""),
             "HIGH": self.high(""),
+            "COUNTED_FROM": self.counted_from(""),
+            "GENERATION": self.generation(),
             "WATERMARK": self.watermark(""),
             "TRUSTED": self.trusted(""),
             "ROUNDS": self.rounds(),

@@ -38,13 +38,21 @@ def encode_turn(turn: Turn) -> bytes:
         data["key"] = turn.idempotency_key
     if turn.trace is not None:
         data["trace"] = turn.trace
+    if turn.content_hash is not None:
+        data["hash"] = turn.content_hash
+    if turn.generation is not None:
+        data["generation"] = turn.generation
+    if turn.counted_from is not None:
+        data["counted_from"] = turn.counted_from
     if turn.keep != ALL_KINDS:
         data["keep"] = sorted(turn.keep)
     return orjson.dumps(data)
 
 
-def decode_turn(payload: bytes, *, base: int | None = None) -> Turn:
-    """The reverse; `base` is the position that Redis gave, where it may differ from the agent's own.
+def decode_turn(
+    payload: bytes, *, base: int | None = None, generation: int | None = None, counted_from: int | None = None
+) -> Turn:
+    """The reverse; `base`, `generation` and `counted_from` are what Redis gave, in place of the payload's own.
 
     Raises `UnknownPayload` for a version or a shape that this release does not know.
     """
@@ -66,18 +74,29 @@ def decode_turn(payload: bytes, *, base: int | None = None) -> Turn:
             keep=ALL_KINDS.intersection(data["keep"]) if "keep" in data else ALL_KINDS,
             idempotency_key=data.get("key"),
             trace=data.get("trace"),
+            content_hash=data.get("hash"),
+            generation=_number(data, "generation") if generation is None else generation,
+            counted_from=_number(data, "counted_from") if counted_from is None else counted_from,
         )
     except (KeyError, TypeError, ValueError, AttributeError, errors.InvalidInput) as exc:
         raise errors.UnknownPayload("turn", f"{VERSION} ({type(exc).__name__}: {exc})") from exc
 
 
-def decode_turn_of(payload: bytes, *, owner: Scope, jobs: Collection[UUID | None], base: int | None = None) -> Turn:
+def decode_turn_of(
+    payload: bytes,
+    *,
+    owner: Scope,
+    jobs: Collection[UUID | None],
+    base: int | None = None,
+    generation: int | None = None,
+    counted_from: int | None = None,
+) -> Turn:
     """The turn of an entry: a queue, a row or a letter that belongs to `owner` and bears one of the ids in `jobs`.
 
     Raises `ForeignPayload` if the payload names another owner or job: what is inside an entry decides nothing about
     other owners. Raises `UnknownPayload` as `decode_turn` does.
     """
-    turn = decode_turn(payload, base=base)
+    turn = decode_turn(payload, base=base, generation=generation, counted_from=counted_from)
     if turn.scope.owner != owner.owner:
         raise errors.ForeignPayload("owner")
     if turn.job_id not in jobs:
@@ -92,6 +111,11 @@ def decode_readable(payloads: Iterable[bytes], *, owner: Scope) -> list[Turn]:
         with suppress(errors.UnknownPayload):
             found.append(decode_turn(payload))
     return [turn for turn in found if turn.scope.owner == owner.owner]
+
+
+def _number(data: Mapping[str, Any], name: str) -> int | None:  # Any: JSON
+    found = data.get(name)
+    return None if found is None else int(found)
 
 
 def _loaded(payload: bytes) -> Mapping[str, Any]:  # Any: JSON

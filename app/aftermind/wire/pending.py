@@ -1,12 +1,14 @@
 """Turns that were handed over and that no store job has committed yet: accepted, claimed, settled in Redis."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from aftermind import errors
-from aftermind.types import Episode, JobId, LeaseToken, Scope, Turn, Watermark
+from aftermind.types import JobId, LeaseToken, Scope, Turn, Watermark
+from aftermind.types.erasure import Generation, Tombstone
 from aftermind.types.job import is_last_chance, together
 from aftermind.wire.channel import UnknownScriptError
 from aftermind.wire.connection import RedisLink
@@ -45,19 +47,26 @@ log = logging.getLogger(__name__)
 BELLS = 16  # that wait at most in a list: more than a machine has idle workers, and each finds up to a batch of turns
 SCRIPT_TURNS = 25  # turns that one script takes or settles: Redis serves nobody else meanwhile, for some 40 us a turn
 HEAD = 6  # arguments of accept that are the same for every turn of a process
+PARTS = 4  # of a turn in the answer of read
 PAGE = 1_000  # turns that forget looks at in one call
 
 
 _REFUSALS = {2: Refusal.TURNS, 3: Refusal.BYTES, 4: Refusal.AGE, 5: Refusal.USER}
+_CONFLICT = 6
 
 
 class Pending:
-    """The pending turns of one Redis. Every method is one atomic call and raises `RedisUnavailable`."""
+    """The pending turns of one Redis. Every method is one atomic call and raises `RedisUnavailable`.
 
-    def __init__(self, link: RedisLink, keys: Keys) -> None:
+    `generation` is what this process knows of erasures: it learns from each answer, and tells a Redis that was emptied.
+    """
+
+    def __init__(self, link: RedisLink, keys: Keys, generation: Generation | None = None) -> None:
         self._link, self._keys = link, keys
-        names = ("accept", "claim", "heartbeat", "release", "settle", "read", "forget", "backlog", "next")
-        self._scripts = {name: Script(name, keys) for name in names}
+        self.generation = generation or Generation()
+        agents = ("accept", "reserve", "read", "forget", "generation")
+        workers = ("claim", "heartbeat", "release", "settle", "backlog", "next")
+        self._scripts = {name: Script(name, keys) for name in (*agents, *workers)}
         self._packed_head: tuple[tuple[PendingLimits, int], bytes] | None = None
 
     # the agent's side
@@ -82,7 +91,8 @@ class Pending:
             answer = await channel.send(command)
         except UnknownScriptError:
             head = self._accept_head(limits, most_bells)
-            answer = await self._scripts["accept"](self._link, *head, len(offers), *_offered_all(offers), *bells)
+            rest = (self.generation.told, len(offers), *_offered_all(offers), *bells)
+            answer = await self._scripts["accept"](self._link, *head, *rest)
         return self.accepted(offers, answer)
 
     def accept_command(
@@ -91,18 +101,29 @@ class Pending:
         """The same as bytes for `Channel.send`, for a caller that reads the answer as it arrives (`accepted`)."""
         if self._packed_head is None or self._packed_head[0] != (limits, most_bells):
             self._packed_head = (limits, most_bells), packed(self._accept_head(limits, most_bells))
-        arguments: list[Argument] = [len(offers), *_offered_all(offers), *bells]
+        arguments: list[Argument] = [self.generation.told, len(offers), *_offered_all(offers), *bells]
         return self._scripts["accept"].packed(HEAD + len(arguments), self._packed_head[1], packed(arguments))
 
-    @staticmethod
-    def accepted(offers: Sequence[Offer], answer: Answer) -> list[Accepted]:
+    def accepted(self, offers: Sequence[Offer], answer: Answer) -> list[Accepted]:
         """What the script's answer says about each offer."""
-        return [_accepted(offer, *each) for offer, *each in zip(offers, answer[:-1:2], answer[1::2], strict=True)]
+        self.generation.learn(int(answer[-1] or 0))
+        return [_accepted(offer, *each) for offer, *each in zip(offers, answer[:-2:2], answer[1:-2:2], strict=True)]
 
     def _accept_head(self, limits: PendingLimits, most_bells: int) -> tuple[Argument, ...]:
         most_age = int(limits.age.total_seconds() * 1000)
         queue = self._keys.queue(STORE)
         return (queue, most_bells, limits.turns, limits.size_bytes, most_age, limits.turns_of_user)
+
+    async def reserve(self, turns: Sequence[Turn]) -> list[Turn]:
+        """Give turns that Postgres is to accept their place in the order of what Redis accepts."""
+        arguments = [
+            (owner_part(turn.scope), turn.scope.session_id or "", turn.base, len(turn.messages)) for turn in turns
+        ]
+        found = await self._scripts["reserve"](self._link, *(each for of_turn in arguments for each in of_turn))
+        return [
+            replace(turn, base=int(base), counted_from=int(counted_from))
+            for turn, base, counted_from in zip(turns, found[::2], found[1::2], strict=True)
+        ]
 
     async def read(self, owner: Scope, *, limit: int, skip: int = 0) -> PendingRead:
         """The owner's newest turns with watermark and epoch; read it before the database, and drop doubles by id.
@@ -110,7 +131,8 @@ class Pending:
         `skip` passes over that many of the newest, for reading all of them page by page.
         """
         answer = await self._scripts["read"](self._link, owner_part(owner), limit, skip)
-        epoch, watermark, total, flat, redis_ms, trusted_ms = answer
+        epoch, watermark, total, flat, redis_ms, trusted_ms, generation = answer
+        self.generation.learn(int(generation or 0))
         turns, unreadable = _decoded(flat, owner.owner)
         return PendingRead(
             turns=turns,
@@ -122,22 +144,36 @@ class Pending:
             trusted_ms=int(trusted_ms),
         )
 
-    async def forget(self, owner: Scope, covers: Callable[[Episode], bool], *, whole_owner: bool = False) -> int:
-        """Remove turns of which `covers` is true for every episode; how many. Write the tombstone first.
+    async def forget(self, stone: Tombstone) -> list[JobId]:
+        """An erasure that is committed arrives: from now on turns are accepted under its generation, and those that it
+        covers whole are removed; which. It changes nothing where it has arrived before.
 
         A turn that is covered in part stays: its store transaction drops those episodes by the tombstone. Page by
         page, so that nobody waits long for a user with many.
         """
-        part, removed, kept = owner_part(owner), 0, 0
+        part = owner_part(stone.owner)
+        whole = "all" if stone.is_whole else "session" if stone.is_session else "some"
+        removed: list[JobId] = []
+        kept = 0
         while True:
-            read = await self.read(owner, limit=PAGE, skip=kept)
-            gone = [str(turn.job_id) for turn in read.turns if all(covers(episode) for episode in turn.episodes())]
+            read = await self.read(stone.owner, limit=PAGE, skip=kept)
+            gone = [str(turn.job_id) for turn in read.turns if stone.covers_all(turn)]
             seen = len(read.turns) + read.unreadable
-            flag = "1" if whole_owner and seen < PAGE else "0"
-            removed += int(await self._scripts["forget"](self._link, part, flag, *gone))
+            what = whole if seen < PAGE else "some"
+            head = (part, stone.generation, what, stone.session_id or "")
+            removed += [JobId(UUID(job.decode())) for job in await self._scripts["forget"](self._link, *head, *gone)]
             kept += seen - len(gone)
             if seen < PAGE:
+                self.generation.learn(stone.generation)
                 return removed
+
+    async def raise_generation(self, number: int | None = None) -> tuple[int | None, int | None]:
+        """Let what comes be accepted under this number at least (None: read alone); the last one now, and the one that
+        turns were accepted under which came before anybody told."""
+        found = await self._scripts["generation"](self._link, "" if number is None else number)
+        last, begun = (None if each is None else int(each) for each in found)
+        self.generation.learn(last or 0)
+        return last, begun
 
     # the workers' side
 
@@ -259,7 +295,8 @@ def _offered(offer: Offer) -> tuple[Argument, ...]:
         turn.scope.session_id or "",
         turn.base,
         len(turn.messages),
-        "1" if offer.keep_base else "0",
+        ("-" if turn.generation is None else turn.generation) if offer.is_spooled else "",
+        turn.content_hash or "",
         offer.payload,
     )
 
@@ -267,13 +304,13 @@ def _offered(offer: Offer) -> tuple[Argument, ...]:
 def _accepted(offer: Offer, code: int, value: int | bytes) -> Accepted:
     refusal = _REFUSALS.get(code)
     if refusal is None:
-        return Accepted(base=int(value), known=code == 1)
+        return Accepted(base=int(value), known=code == 1, conflict=code == _CONFLICT)
     seconds = float(value) / 1000 if refusal is Refusal.AGE else float(value)
     return Accepted(base=offer.turn.base, refusal=refusal, value=seconds)
 
 
 def _claimed(answer: list[bytes], token: LeaseToken) -> ClaimedTurn:
-    job, owner, payload, base, attempts, lost, at, poison = answer
+    job, owner, payload, base, attempts, lost, at, poison, generation, counted_from = answer
     return ClaimedTurn(
         job_id=JobId(UUID(job.decode())),
         owner=owner_of(owner.decode()),
@@ -284,14 +321,23 @@ def _claimed(answer: list[bytes], token: LeaseToken) -> ClaimedTurn:
         accepted_at=datetime.fromtimestamp(int(at) / 1000, UTC),
         token=token,
         poison=int(poison) == 1,
+        generation=_number(generation),
+        counted_from=_number(counted_from),
+        is_early=generation == b"",
     )
+
+
+def _number(given: bytes | None) -> int | None:
+    return int(given) if given and given != b"-" else None
 
 
 def _decoded(flat: list[bytes], owner: Scope) -> tuple[tuple[Turn, ...], int]:
     turns, unreadable = [], 0
-    for base, payload in zip(flat[-2::-2], flat[-1::-2], strict=True):
+    for at in range(len(flat) - PARTS, -1, -PARTS):
+        base, payload, generation, counted_from = flat[at : at + PARTS]
         try:
-            turn = decode_turn(payload, base=int(base))
+            given = {"generation": _number(generation), "counted_from": _number(counted_from)}
+            turn = decode_turn(payload, base=int(base), **given)
         except (errors.UnknownPayload, TypeError, ValueError):  # of a later release, or written by hand
             unreadable += 1
             continue

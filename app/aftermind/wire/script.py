@@ -21,7 +21,9 @@ SHARED = ("_turns", "_watermark")  # local functions that the other files use
 # not: a turn that is refused then is spooled.
 _FLAGS: Mapping[str, str] = {
     **dict.fromkeys(("next", "read"), "no-writes"),
-    **dict.fromkeys(("backlog", "claim", "forget", "heartbeat", "raise", "release", "settle", "trust"), "allow-oom"),
+    **dict.fromkeys(
+        ("backlog", "claim", "forget", "generation", "heartbeat", "raise", "release", "settle", "trust"), "allow-oom"
+    ),
 }
 
 

@@ -50,22 +50,24 @@ class PendingLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """A turn on its way in. `keep_base`: it was spooled, and its own time is the truth of the order."""
+    """A turn on its way in. It gets the last generation, unless it was spooled: then it keeps its own."""
 
     turn: Turn
     payload: bytes
-    keep_base: bool = False
+    is_spooled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
     """What became of an offer: `base` is its position now; `known`: it was there already, nothing changed.
 
-    Where `refusal` is set it was not taken, and `value` is what stood against the limit.
+    `conflict`: its idempotency key was, with other content. Where `refusal` is set it was not taken, and `value` is
+    what stood against the limit.
     """
 
     base: int
     known: bool = False
+    conflict: bool = False
     refusal: Refusal | None = None
     value: float = 0.0
 
@@ -75,7 +77,8 @@ class ClaimedTurn:
     """A turn that a worker holds until its lease ends.
 
     `attempts` counts this claim, `lost_leases` the workers that went away with it. `poison`: too many did, bury it.
-    `payload` is not decoded: bytes of an unknown version must reach a dead letter whole. See `turn()`.
+    `payload` is not decoded: bytes of an unknown version must reach a dead letter whole. See `turn()`. `is_early`: it
+    came before this Redis heard of any generation.
     """
 
     job_id: JobId
@@ -87,10 +90,20 @@ class ClaimedTurn:
     accepted_at: datetime
     token: LeaseToken
     poison: bool
+    generation: int | None = None
+    counted_from: int | None = None
+    is_early: bool = False
 
     def turn(self) -> Turn:
-        """Decoded, with the position that Redis gave. Raises `UnknownPayload` and `ForeignPayload`."""
-        return decode_turn_of(self.payload, owner=self.owner, jobs=(self.job_id,), base=self.base)
+        """Decoded, with position and generation that Redis gave. Raises `UnknownPayload` and `ForeignPayload`."""
+        return decode_turn_of(
+            self.payload,
+            owner=self.owner,
+            jobs=(self.job_id,),
+            base=self.base,
+            generation=self.generation,
+            counted_from=self.counted_from,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,9 +89,9 @@ async def test_old_tombstones_go_and_young_ones_hold(database: Database, setting
         await memory.forget(user_id="both")
     psql(  # of a policy: what it covers was stored long ago
         database.url,
-        "INSERT INTO aftermind.tombstones (namespace, user_id, at, ids, by_policy) VALUES "
-        "('default', 'both', now() - interval '2 days', ARRAY[gen_random_uuid()], true), "
-        "('default', 'young', now() - interval '1 hour', ARRAY[gen_random_uuid()], true)",
+        "INSERT INTO aftermind.tombstones (namespace, user_id, at, ids, by_policy, delivered) VALUES "
+        "('default', 'both', now() - interval '2 days', ARRAY[gen_random_uuid()], true, true), "
+        "('default', 'young', now() - interval '1 hour', ARRAY[gen_random_uuid()], true, true)",
     )
 
     await Janitor(runtime=runtime).round()

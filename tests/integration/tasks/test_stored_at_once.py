@@ -10,12 +10,14 @@ import pytest
 from sqlalchemy import text
 
 from aftermind import errors
+from aftermind.db.base import Transaction
 from aftermind.events.types import MemoryGap
 from aftermind.llm.hashing import HashEmbedder
 from aftermind.settings import Settings
-from aftermind.stores.base import EpisodeFilter, Tombstone
+from aftermind.stores.base import EpisodeFilter
 from aftermind.storing.base import Arrived, AtOnce, Written
 from aftermind.types import Episode, LeaseToken, Scope, Turn
+from aftermind.types.erasure import Tombstone
 from aftermind.wire.pending import ClaimedTurn
 from aftermind_tasks import store, writing
 from aftermind_tasks.perform import Tally
@@ -60,11 +62,17 @@ async def runtime(database: Database, redis_url: str, monkeypatch: pytest.Monkey
 async def claimed(runtime: Runtime, turns: Sequence[Turn]) -> list[ClaimedTurn]:
     """Turns that were handed over and that this worker has taken."""
     assert runtime.pending is not None
-    await runtime.pending.accept([offer(turn, keep_base=True) for turn in turns], limits=ROOMY)
+    await runtime.pending.accept([offer(turn) for turn in turns], limits=ROOMY)
     token = LeaseToken(uuid4())
     return await runtime.pending.claim(
         worker="test", token=token, for_=timedelta(seconds=30), turns=100, size_bytes=2**20, max_lost=3
     )
+
+
+async def forget(runtime: Runtime, tx: Transaction, owner: Scope) -> None:
+    """Everything of the owner; Redis is not told."""
+    number = await runtime.store.begin_erasure(tx, owner)
+    await runtime.store.forget(tx, Tombstone(owner=owner, generation=number))
 
 
 async def stored(runtime: Runtime, *turns: Turn) -> Tally:
@@ -83,6 +91,8 @@ async def known(runtime: Runtime, user: str = "alice") -> None:
 
 
 def arrived(turn: Turn) -> Arrived:
+    if turn.counted_from is None:
+        turn = replace(turn, counted_from=turn.base)  # as Redis has it
     return Arrived(turn=turn, episodes=turn.episodes(), events=())
 
 
@@ -163,6 +173,7 @@ async def test_both_ways_leave_the_same_rows(
 async def test_events_are_told_with_the_cursors_and_the_duration_of_their_record(runtime: Runtime) -> None:
     await known(runtime)
     turn = turn_of("alice", "I moved to Oslo.")
+    turn = replace(turn, counted_from=turn.base)
     effects = await writing.at_once(runtime, [turn], await prepare(runtime, [turn]), 0.0)
     assert effects is not None
     assert effects.turns == [turn]
@@ -192,6 +203,7 @@ async def test_a_turn_that_is_stored_already_is_not_stored_again(runtime: Runtim
 async def test_two_workers_with_the_same_turn_store_it_once(runtime: Runtime) -> None:
     await known(runtime)
     turns = [turn_of("alice", f"This is {number}.") for number in range(20)]
+    turns = [replace(turn, counted_from=turns[0].base) for turn in turns]
     answers = await asyncio.gather(*(short(runtime).store([arrived(turn)], {}) for turn in turns * 3))
 
     assert sum(len(answer.new) for answer in answers if answer is not None) == 20
@@ -202,10 +214,11 @@ async def test_a_new_user_and_one_who_has_forgotten_go_the_long_way(runtime: Run
     watched = watch(runtime)
     alice = Scope(user_id="alice")
     await stored(runtime, turn_of("alice", "The first."))
-    early = turn_of("alice", "Said before.")
+    early = await claimed(runtime, [turn_of("alice", "Said before.")])
     async with runtime.db.transaction(namespace="default") as tx:
-        await runtime.store.forget(tx, Tombstone(owner=alice, at=datetime.now(UTC)))
-    await stored(runtime, early)
+        await forget(runtime, tx, alice)
+    await runtime.pending.raise_generation(await runtime.db.generation())
+    await store.store_pending(runtime, early)
     await stored(runtime, turn_of("alice", "Said afterwards."))
 
     assert watched.answers == [None, None, None]
@@ -218,7 +231,7 @@ async def test_a_store_that_waited_for_a_forget_writes_nothing_that_it_covers(ru
     watched = watch(runtime)
     batch = await claimed(runtime, [turn_of("alice", "Said before.")])
     async with runtime.db.transaction(namespace="default") as tx:
-        await runtime.store.forget(tx, Tombstone(owner=alice, at=datetime.now(UTC)))
+        await forget(runtime, tx, alice)
         storing = asyncio.create_task(store.store_pending(runtime, batch))
         await asyncio.sleep(0.5)
         assert not storing.done()

@@ -7,6 +7,7 @@ from uuid import uuid4
 import pytest
 
 from aftermind.types import JobId, LeaseToken, Scope, Turn, Watermark
+from aftermind.types.erasure import Tombstone
 from aftermind.wire import pending as pending_module
 from aftermind.wire.connection import RedisLink
 from aftermind.wire.keys import Keys
@@ -19,8 +20,10 @@ pytestmark = pytest.mark.asyncio
 ALICE = Scope(user_id="alice")
 
 
-async def accept(pending: Pending, *turns: Turn, limits: PendingLimits = ROOMY, keep: bool = False) -> list[Accepted]:
-    return await pending.accept([offer(turn, keep_base=keep) for turn in turns], limits=limits)
+async def accept(
+    pending: Pending, *turns: Turn, limits: PendingLimits = ROOMY, spooled: bool = False
+) -> list[Accepted]:
+    return await pending.accept([offer(turn, is_spooled=spooled) for turn in turns], limits=limits)
 
 
 async def seen(pending: Pending, owner: Scope = ALICE, limit: int = 100) -> list[str]:
@@ -33,7 +36,7 @@ async def test_an_accepted_turn_reads_back_as_it_was_with_no_worker_alive(pendin
     await accept(pending, turn)
 
     read = await pending.read(ALICE, limit=10)
-    assert read.turns == (turn,)
+    assert read.turns == (replace(turn, counted_from=turn.base),)
     assert read.total == 1
 
 
@@ -89,13 +92,59 @@ async def test_a_sessions_order_is_that_of_acceptance_whatever_the_clocks_say(pe
     assert await seen(pending) == ["other session", "first", "second"]
 
 
-async def test_a_spooled_turn_keeps_its_own_time(pending: Pending) -> None:
-    await accept(pending, turn_of("alice", "later", base=2_000))
+async def test_a_spooled_turn_follows_what_came_before_it_whatever_its_clock_said(pending: Pending) -> None:
+    await accept(pending, turn_of("alice", "of a host ahead", base=2_000))
 
-    [placed] = await accept(pending, turn_of("alice", "earlier", base=1_000), keep=True)
+    [placed] = await accept(pending, turn_of("alice", "spooled", base=1_000), spooled=True)
 
-    assert placed.base == 1_000
-    assert await seen(pending) == ["earlier", "later"]
+    assert placed.base == 2_001
+    assert await seen(pending) == ["of a host ahead", "spooled"]
+
+
+async def test_a_turn_carries_the_last_generation_that_redis_or_its_agent_has_heard_of(
+    pending: Pending, link: RedisLink, keys: Keys
+) -> None:
+    other = Pending(link, keys)
+    await accept(pending, turn_of("alice", "before anybody told"))
+    await pending.raise_generation(5)
+    await accept(other, turn_of("alice", "told by Redis"))
+    other.generation.learn(9)
+    await accept(other, turn_of("alice", "told by the agent"))
+    await accept(pending, replace(turn_of("alice", "spooled long ago"), generation=2), spooled=True)
+
+    read = await pending.read(ALICE, limit=10)
+
+    assert [turn.generation for turn in read.turns] == [5, 5, 9, 2]
+    assert pending.generation.known == other.generation.known == 9
+    assert [one.generation for one in await claim(pending)] == [5, 5, 9, 2]
+    assert await pending.raise_generation() == (9, 5)
+
+
+async def test_an_erasure_removes_what_came_before_it_and_nothing_that_came_after(pending: Pending) -> None:
+    await accept(pending, turn_of("alice", "before anybody told"))
+    await pending.raise_generation(5)
+    await accept(pending, turn_of("alice", "under 5"))
+    await pending.raise_generation(6)
+    await accept(pending, turn_of("alice", "under 6"), turn_of("alice", "in another session", session="s2"))
+
+    removed = await pending.forget(Tombstone(owner=ALICE, generation=6, session_id="s1"))
+
+    assert len(removed) == 2
+    assert await seen(pending) == ["under 6", "in another session"]
+    assert await pending.forget(Tombstone(owner=ALICE, generation=7, session_id="s2")) != []
+    assert await seen(pending) == ["under 6"]
+
+
+async def test_a_key_that_comes_with_another_hash_is_a_conflict(pending: Pending) -> None:
+    first = replace(turn_of("alice", "I like tea."), content_hash="one")
+    other = replace(turn_of("alice", "I like milk."), job_id=first.job_id, content_hash="other")
+    await accept(pending, first)
+
+    [again], [conflict] = await accept(pending, first), await accept(pending, other)
+
+    assert (again.known, again.conflict) == (True, False)
+    assert conflict.conflict
+    assert await seen(pending) == ["I like tea."]
 
 
 async def test_positions_beyond_what_a_short_float_prints_survive(pending: Pending) -> None:
@@ -333,11 +382,12 @@ async def test_a_turn_on_its_last_chance_comes_only_to_who_runs_nothing_beside_i
 
 async def test_a_turn_that_took_three_workers_comes_as_poison_with_its_payload_whole(pending: Pending) -> None:
     turn = turn_of("alice", "boom")
+    kept = replace(turn, counted_from=turn.base)
     await accept(pending, turn)
 
     async def is_poison() -> bool:
         held = await claim(pending, lease=0.005)
-        return bool(held) and held[0].poison and held[0].lost_leases == 3 and held[0].turn() == turn
+        return bool(held) and held[0].poison and held[0].lost_leases == 3 and held[0].turn() == kept
 
     await wait_until(is_poison, description="the turn has lost three leases")
 
@@ -406,6 +456,7 @@ async def test_settling_raises_the_watermark_and_leaves_nothing_behind(
     lasting = (
         {keys.count(), keys.served()}
         | {keys.high(one.scope) for one in turns}
+        | {keys.counted_from(one.scope) for one in turns}
         | {keys.watermark(one.scope) for one in turns}
     )
     assert left == lasting
@@ -430,9 +481,9 @@ async def test_a_turn_that_is_forgotten_leaves_no_trace_even_while_a_worker_hold
     await accept(pending, kept, gone)
     await claim(pending)
 
-    removed = await pending.forget(ALICE, lambda episode: episode.content == "secret")
+    removed = await pending.forget(Tombstone(owner=ALICE, generation=9, session_id="s2"))
 
-    assert removed == 1
+    assert removed == [gone.job_id]
     assert await seen(pending) == ["keep"]
     assert await link.call("EXISTS", keys.turn(gone.job_id)) == 0
 
@@ -441,18 +492,20 @@ async def test_a_user_with_many_turns_is_forgotten_page_by_page(
     pending: Pending, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pending_module, "PAGE", 10)
-    await accept(pending, *(turn_of("alice", f"keep {i}" if i % 3 else f"secret {i}") for i in range(50)))
+    turns = [turn_of("alice", f"keep {i}" if i % 3 else f"secret {i}") for i in range(50)]
+    await accept(pending, *turns)
+    secret = frozenset(id_ for i, turn in enumerate(turns) if not i % 3 for id_ in turn.episode_ids)
 
-    removed = await pending.forget(ALICE, lambda episode: "secret" in episode.content)
+    removed = await pending.forget(Tombstone(owner=ALICE, generation=9, ids=secret))
 
-    assert removed == 17
+    assert len(removed) == 17
     assert await seen(pending) == [f"keep {i}" for i in range(50) if i % 3]
 
 
 async def test_nobody_can_forget_another_owners_turn(pending: Pending) -> None:
     await accept(pending, turn_of("bob", "mine"))
 
-    await pending.forget(ALICE, lambda episode: True, whole_owner=True)
+    await pending.forget(Tombstone(owner=ALICE, generation=9))
 
     assert await seen(pending, Scope(user_id="bob")) == ["mine"]
 

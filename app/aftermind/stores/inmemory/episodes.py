@@ -1,11 +1,13 @@
 """Episodes of one process: by owner, each with its vector and what came of mining it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from aftermind.db.base import Transaction
 from aftermind.db.memory import mem
-from aftermind.stores.base import EpisodeFilter, MiningOutcome, SessionInfo, Tombstone, Vector
+from aftermind.stores.base import EpisodeFilter, MiningOutcome, SessionInfo, Standing, Vector
 from aftermind.types import EmbedderIdentity, Episode, EpisodeId, JobId, Scope, StoredEmbedders
+from aftermind.types.counting import Counted
+from aftermind.types.erasure import Tombstone
 
 Owner = tuple[str, str]
 
@@ -23,8 +25,38 @@ class InMemoryEpisodes:
         table = mem(tx).table("tombstones")
         return [stone for key in {owner_key(owner) for owner in owners} for stone in table.get(key, ())]
 
+    async def standing(
+        self, tx: Transaction, owner: Scope, sessions: Collection[str | None], *, generation: int | None = None
+    ) -> Standing:
+        """Tombstones since a generation, and the newest of each session."""
+        key = owner_key(owner)
+        stones = mem(tx).table("tombstones").get(key, ()) if generation is not None else ()
+        newest: dict[str | None, Counted] = {}
+        for episode in _ordered(tx, owner):
+            if episode.scope.session_id in sessions:
+                counted_from, shift = mem(tx).table("counted").get(episode.id, (None, 0))
+                newest[episode.scope.session_id] = Counted(
+                    position=episode.position, counted_from=counted_from, shift=shift
+                )
+        return Standing(stones=[each for each in stones if each.generation > (generation or 0)], counted=newest)
+
+    async def hold_order(self, tx: Transaction, owner: Scope, session_id: str | None) -> None:
+        """Transactions follow each other."""
+
+    async def shift_of(self, tx: Transaction, owner: Scope, session_id: str | None, counted_from: int) -> int | None:
+        """The shift of the newest episode of a session that was counted from there."""
+        table = mem(tx).table("counted")
+        found = [table.get(each.id) for each in _in_session(tx, owner, session_id)]
+        shifts = [each[1] for each in found if each is not None and each[0] == counted_from]
+        return shifts[-1] if shifts else None
+
     async def add_episodes(
-        self, tx: Transaction, given: Sequence[Episode], vectors: Mapping[EpisodeId, Vector] | None = None
+        self,
+        tx: Transaction,
+        given: Sequence[Episode],
+        vectors: Mapping[EpisodeId, Vector] | None = None,
+        *,
+        counted: Mapping[EpisodeId, Counted] | None = None,
     ) -> frozenset[EpisodeId]:
         """Store them with their vectors; the ids that were new."""
         new = set()
@@ -34,6 +66,9 @@ class InMemoryEpisodes:
                 continue
             mem(tx).put(rows, episode.id, episode)
             new.add(episode.id)
+            if counted and episode.id in counted:
+                place = counted[episode.id]
+                mem(tx).put(mem(tx).table("counted"), episode.id, (place.counted_from, place.shift))
             if vectors and episode.id in vectors:
                 mem(tx).put(mem(tx).rows("vectors", owner_key(episode.scope)), episode.id, vectors[episode.id])
         return frozenset(new)

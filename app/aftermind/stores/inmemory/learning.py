@@ -5,9 +5,10 @@ from datetime import UTC, datetime
 
 from aftermind.db.base import Transaction
 from aftermind.db.memory import mem
-from aftermind.stores.base import Batch, DrewOn, MiningOutcome, ShownTogether, Tombstone, UserInfo
+from aftermind.stores.base import Batch, DrewOn, MiningOutcome, ShownTogether, UserInfo
 from aftermind.stores.inmemory.episodes import owner_key
 from aftermind.types import Episode, EpisodeId, Job, JobKind, JobState, Learned, LearnedState, Profile, Scope
+from aftermind.types.erasure import Tombstone
 from aftermind.types.message import UNDONE
 
 _DOING = (JobState.QUEUED, JobState.RUNNING, JobState.RETRYING, JobState.DEAD)
@@ -64,7 +65,7 @@ class InMemoryLearning:
         """What a forget will delete that drew on other episodes too."""
         key = owner_key(stone.owner)
         episodes = mem(tx).rows("episodes", key)
-        gone = {id_ for id_, episode in episodes.items() if stone.covers(episode)}
+        gone = {id_ for id_, episode in episodes.items() if stone.fits(episode)}
         sessions = {episodes[id_].scope.session_id for id_ in gone} & set(mem(tx).rows("summaries", key))
         profile: Profile | None = mem(tx).table("profiles").get(key)
         lost = [trait for trait in profile.traits.values() if gone & set(trait.evidence)] if profile else []

@@ -6,13 +6,14 @@ from dataclasses import replace
 from aftermind.claims.redo import TOLD
 from aftermind.db.base import Transaction
 from aftermind.db.memory import MemoryTransaction, mem
-from aftermind.stores.base import Mined, ShownTogether, Tombstone
+from aftermind.stores.base import Mined, ShownTogether
 from aftermind.stores.inmemory.documents import InMemoryDocuments
 from aftermind.stores.inmemory.episodes import InMemoryEpisodes, owner_key
 from aftermind.stores.inmemory.facts import InMemoryFacts
 from aftermind.stores.inmemory.learning import InMemoryLearning
 from aftermind.stores.searching import Briefing, Found, NodeState, Search, Wanted, briefed, found_among
-from aftermind.types import Cardinality, EpisodeId, Fact, JobKind, JobState, Scope, Watermark
+from aftermind.types import Cardinality, EpisodeId, Fact, JobState, Scope, Watermark
+from aftermind.types.erasure import Tombstone
 from aftermind.types.message import UNDONE
 
 
@@ -42,19 +43,35 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
 
     # forgetting, counting
 
+    async def begin_erasure(self, tx: Transaction, owner: Scope, *, known: int = 0) -> int:
+        """The next number; transactions follow each other."""
+        run = mem(tx)
+        table = run.table("generation")
+        number: int = max(table.get("last", 0), known) + 1
+        run.put(table, "last", number)
+        return number
+
+    async def undelivered(self, tx: Transaction, namespace: str) -> list[Tombstone]:
+        """None: there is no other place."""
+        return []
+
+    async def delivered(self, tx: Transaction, tombstone: Tombstone) -> None:
+        """Nothing to note."""
+
     async def forget(self, tx: Transaction, tombstone: Tombstone) -> dict[str, int]:
-        """Write the tombstone and delete what it covers, with derived facts that lose their last source."""
+        """Write the tombstone and delete what it fits, with derived facts that lose their last source."""
         run, key = mem(tx), owner_key(tombstone.owner)
         stones = run.table("tombstones")
         run.put(stones, key, (*stones.get(key, ()), tombstone))
         episodes = run.rows("episodes", key)
-        gone = {id_ for id_, episode in episodes.items() if tombstone.covers(episode)}
+        gone = {id_ for id_, episode in episodes.items() if tombstone.fits(episode)}
         sessions = {episodes[id_].scope.session_id for id_ in gone}
         counts = {"episodes": len(gone)}
         _forget_traces(run, tombstone.owner, gone)
         for id_ in gone:
             for table in ("episodes", "vectors", "extractions", "unprofiled"):
                 run.drop(run.rows(table, key), id_)
+            run.drop(run.table("counted"), id_)
         _forget_batches(run, key, gone)
         counts["facts"] = _forget_facts(run, key, gone)
         counts["summaries"] = sum(run.drop(run.rows("summaries", key), session) for session in sessions)
@@ -182,16 +199,13 @@ def _forget_traces(run: MemoryTransaction, owner: Scope, gone: set[EpisodeId]) -
 
 
 def _forget_jobs(run: MemoryTransaction, stone: Tombstone) -> int:
-    """Those from before it, and where no episode is left, later ones for what is gone; turns to be stored stay."""
     jobs, forgotten = run.table("jobs"), 0
-    rows = run.rows("episodes", owner_key(stone.owner)).values()
-    is_any_left = any(stone.session_id in (None, each.scope.session_id) for each in rows)
     for id_, record in list(jobs.items()):
         job = record.job
         is_meant = job.scope.owner == stone.owner and stone.session_id in (None, job.scope.session_id)
-        is_late = job.created_at > stone.at and (is_any_left or job.kind is JobKind.STORE)
-        if is_meant and not is_late and job.state is not JobState.FORGOTTEN:
-            emptied = replace(job, state=JobState.FORGOTTEN, payload={}, raw=None, answer=None, error=None, note=None)
-            run.put(jobs, id_, replace(record, job=emptied, token=None))
+        if is_meant and job.state is not JobState.FORGOTTEN:
+            emptied = replace(job, scope=job.scope.owner, effect_key=str(job.id), state=JobState.FORGOTTEN, payload={})
+            emptied = replace(emptied, raw=None, answer=None, error=None, note=None)
+            run.put(jobs, id_, replace(record, job=emptied, token=None, place=None))
             forgotten += 1
     return forgotten

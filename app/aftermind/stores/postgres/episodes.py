@@ -1,7 +1,9 @@
 """Statements over episodes: written in batches, read by id, by session and by filter."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 import orjson
 from sqlalchemy import Select, select, text
@@ -11,11 +13,13 @@ from aftermind.db.postgres import encode_half
 from aftermind.db.tables import EPISODES
 from aftermind.db.transaction import pg
 from aftermind.db.vault import Ring
-from aftermind.stores.base import EpisodeFilter, SessionInfo, Tombstone, Vector
+from aftermind.stores.base import EpisodeFilter, SessionInfo, Standing, Vector
 from aftermind.stores.postgres.rows import EPISODE_COLUMNS, episode_of
 from aftermind.stores.postgres.sealed import place_of_episode, sealed
 from aftermind.stores.postgres.terms import term_keys
 from aftermind.types import Episode, EpisodeId, Scope
+from aftermind.types.counting import Counted
+from aftermind.types.erasure import Tombstone
 from aftermind.types.message import ALL_KINDS, UNDONE
 
 _E = EPISODES.c
@@ -38,23 +42,53 @@ _LOCK = text(
 )
 _TOMBSTONES = text(
     """
-    SELECT tombstones.namespace, tombstones.user_id, at, session_id, before, ids FROM aftermind.tombstones
+    SELECT tombstones.namespace, tombstones.user_id, generation, at, session_id, before, ids, by_policy
+    FROM aftermind.tombstones
     JOIN unnest(CAST(:namespaces AS text[]), CAST(:users AS text[])) AS given (namespace, user_id)
       ON tombstones.namespace = given.namespace AND tombstones.user_id = given.user_id
+    """
+)
+
+_NEWEST = """
+    SELECT session_id, position, counted_from, shift FROM aftermind.episodes
+    WHERE namespace = :namespace AND user_id = :user AND session_id {is_it} ORDER BY position DESC LIMIT 1
+"""
+_STANDING = text(
+    f"""
+    SELECT (SELECT json_agg(stone)::text FROM (
+                SELECT generation, at, session_id, before, ids, by_policy FROM aftermind.tombstones
+                WHERE namespace = :namespace AND user_id = :user
+                  AND generation > CAST(:generation AS bigint)) AS stone) AS stones,
+           (SELECT json_agg(newest)::text FROM unnest(CAST(:sessions AS text[])) AS asked (session) CROSS JOIN LATERAL (
+                ({_NEWEST.format(is_it="= asked.session")})
+                UNION ALL (SELECT * FROM ({_NEWEST.format(is_it="IS NULL")}) AS nowhere WHERE asked.session IS NULL)
+            ) AS newest) AS newest
+    """
+)
+_HOLD = text("SELECT pg_advisory_xact_lock(hashtextextended(:key, 0))")
+FURTHEST_BACK = 10_000  # episodes of a session that are looked through for one that was counted from the same base
+_SHIFT = text(
+    f"""
+    SELECT shift FROM (
+        SELECT counted_from, shift, position FROM aftermind.episodes
+        WHERE namespace = :namespace AND user_id = :user AND session_id IS NOT DISTINCT FROM CAST(:session AS text)
+        ORDER BY position DESC LIMIT {FURTHEST_BACK}) AS latest
+    WHERE counted_from = :from ORDER BY position DESC LIMIT 1
     """
 )
 
 # Episodes as they travel to be inserted, a column each: see `columns`. Terms as text ("{1,2}"), because arrays of
 # arrays must be of one length.
 NAMES = """user_id, id, session_id, agent_id, role, name, content, metadata, occurred_at, remembered_at, position,
-    mark, keep, terms, embedding"""
+    mark, keep, terms, embedding, counted_from, shift"""
 ARRAYS = """CAST(:users AS text[]), CAST(:ids AS uuid[]), CAST(:sessions AS text[]), CAST(:agents AS text[]),
     CAST(:roles AS text[]), CAST(:names AS text[]), CAST(:contents AS text[]), CAST(:metadata AS text[]),
     CAST(:occurred AS timestamptz[]), CAST(:remembered AS timestamptz[]), CAST(:positions AS bigint[]),
-    CAST(:marks AS text[]), CAST(:keeps AS text[]), CAST(:terms AS text[]), CAST(:vectors AS public.halfvec[])"""
+    CAST(:marks AS text[]), CAST(:keeps AS text[]), CAST(:terms AS text[]), CAST(:vectors AS public.halfvec[]),
+    CAST(:counted_from AS bigint[]), CAST(:shifts AS bigint[])"""
 GIVEN = """given.user_id, given.id, given.session_id, given.agent_id, given.role, given.name, given.content,
     CAST(given.metadata AS jsonb), given.occurred_at, given.remembered_at, given.position, given.mark,
-    CAST(given.keep AS text[]), CAST(given.terms AS bigint[]), given.embedding"""
+    CAST(given.keep AS text[]), CAST(given.terms AS bigint[]), given.embedding, given.counted_from, given.shift"""
 
 _ADD = text(
     f"""
@@ -87,16 +121,62 @@ async def tombstones(tx: Transaction, owners: Sequence[Scope]) -> list[Tombstone
         locked = await pg(tx).rows(_LOCK, **columns)
     if not any(row.forgets for row in locked):
         return []
-    return [
+    return [stone_of(row) for row in await pg(tx).rows(_TOMBSTONES, **columns)]
+
+
+def stone_of(row: Any) -> Tombstone:  # Any: a row of tombstones
+    """The tombstone that a row is."""
+    return Tombstone(
+        owner=Scope(namespace=row.namespace, user_id=row.user_id or None),
+        generation=row.generation,
+        at=row.at,
+        session_id=row.session_id,
+        before=row.before,
+        ids=frozenset(EpisodeId(id_) for id_ in row.ids),
+        by_policy=row.by_policy,
+    )
+
+
+async def standing(
+    tx: Transaction, owner: Scope, sessions: Collection[str | None], *, generation: int | None
+) -> Standing:
+    """See `Store.standing`. By the key of `tombstones`, and the end of `episodes_session` for each session."""
+    given = {"namespace": owner.namespace, "user": owner.user_column}
+    row = await pg(tx).row(_STANDING, **given, generation=generation, sessions=list(sessions))
+    if row is None:
+        return Standing()
+    stones = [
         Tombstone(
-            owner=Scope(namespace=row.namespace, user_id=row.user_id or None),
-            at=row.at,
-            session_id=row.session_id,
-            before=row.before,
-            ids=frozenset(EpisodeId(id_) for id_ in row.ids),
+            owner=owner.owner,
+            generation=each["generation"],
+            at=datetime.fromisoformat(each["at"]),
+            session_id=each["session_id"],
+            before=None if each["before"] is None else datetime.fromisoformat(each["before"]),
+            ids=frozenset(EpisodeId(UUID(id_)) for id_ in each["ids"]),
+            by_policy=each["by_policy"],
         )
-        for row in await pg(tx).rows(_TOMBSTONES, **columns)
+        for each in orjson.loads(row.stones or "[]")
     ]
+    counted = {
+        each["session_id"]: Counted(
+            position=each["position"], counted_from=each["counted_from"], shift=each["shift"] or 0
+        )
+        for each in orjson.loads(row.newest or "[]")
+    }
+    return Standing(stones=stones, counted=counted)
+
+
+async def hold_order(tx: Transaction, owner: Scope, session_id: str | None) -> None:
+    """See `Store.hold_order`. An advisory lock of the session, until the transaction ends."""
+    parts = (owner.namespace, owner.user_column, session_id or "")
+    await pg(tx).execute(_HOLD, {"key": "aftermind.order " + orjson.dumps(parts).decode()})
+
+
+async def shift_of(tx: Transaction, owner: Scope, session_id: str | None, counted_from: int) -> int | None:
+    """See `Store.shift_of`. From the end of `episodes_session`; what is further back counts as not there."""
+    given = {"namespace": owner.namespace, "user": owner.user_column, "session": session_id, "from": counted_from}
+    row = await pg(tx).row(_SHIFT, **given)
+    return None if row is None else int(row.shift or 0)
 
 
 async def add(
@@ -106,18 +186,28 @@ async def add(
     rings: Mapping[str, Ring],
     *,
     language: str,
+    counted: Mapping[EpisodeId, Counted],
 ) -> frozenset[EpisodeId]:
     """See `Store.add_episodes`. `rings` are the keys of each namespace."""
     given = {"namespaces": [episode.scope.namespace for episode in episodes]}
-    rows = await pg(tx).rows(_ADD, **given, **columns(episodes, vectors, rings, language=language))
+    values = columns(episodes, vectors, rings, language=language, counted=counted)
+    rows = await pg(tx).rows(_ADD, **given, **values)
     return frozenset(EpisodeId(row.id) for row in rows)
 
 
 def columns(
-    episodes: Sequence[Episode], vectors: Mapping[EpisodeId, Vector], rings: Mapping[str, Ring], *, language: str
+    episodes: Sequence[Episode],
+    vectors: Mapping[EpisodeId, Vector],
+    rings: Mapping[str, Ring],
+    *,
+    language: str,
+    counted: Mapping[EpisodeId, Counted],
 ) -> dict[str, list[Any]]:  # Any: one column each of another type
     """Episodes as columns, but for their namespaces."""
+    places = [counted.get(episode.id) for episode in episodes]
     return {
+        "counted_from": [None if place is None else place.counted_from for place in places],
+        "shifts": [None if place is None or not place.shift else place.shift for place in places],
         "users": [episode.scope.user_column for episode in episodes],
         "ids": [episode.id for episode in episodes],
         "sessions": [episode.scope.session_id for episode in episodes],

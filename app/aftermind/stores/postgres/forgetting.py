@@ -6,11 +6,13 @@ from sqlalchemy import text
 
 from aftermind.db.base import Transaction
 from aftermind.db.transaction import pg
-from aftermind.stores.base import Tombstone
+from aftermind.stores.postgres.episodes import stone_of
 from aftermind.types import Scope
+from aftermind.types.erasure import Tombstone
 
 _OWNED = "namespace = :namespace AND user_id = :user"
 
+_NUMBER = text("SELECT aftermind.next_generation(:known) AS number")
 # FOR UPDATE, by the update of the row itself: waits for every effect that holds the owner FOR SHARE, and holds off the
 # next ones, which then read the tombstone.
 _LOCK = text(
@@ -21,12 +23,13 @@ _LOCK = text(
 )
 _BURY = text(
     """
-    INSERT INTO aftermind.tombstones (namespace, user_id, at, session_id, before, ids, by_policy)
-    VALUES (:namespace, :user, :at, :session, :before, CAST(:ids AS uuid[]), :by_policy)
+    INSERT INTO aftermind.tombstones (namespace, user_id, generation, at, session_id, before, ids, by_policy, delivered)
+    VALUES (:namespace, :user, :generation, clock_timestamp(), :session, :before, CAST(:ids AS uuid[]), :by_policy,
+            :by_policy)
     """
 )
 _COVERED = f"""
-    {_OWNED} AND remembered_at <= :at
+    {_OWNED}
     AND (cardinality(CAST(:ids AS uuid[])) = 0 OR id = ANY(CAST(:ids AS uuid[])))
     AND (cardinality(CAST(:ids AS uuid[])) > 0 OR CAST(:session AS text) IS NULL OR session_id = :session)
     AND (cardinality(CAST(:ids AS uuid[])) > 0 OR CAST(:before AS timestamptz) IS NULL OR occurred_at < :before)
@@ -110,19 +113,17 @@ _WHOLE = text(
            (SELECT count(*) FROM summaries) AS summaries, (SELECT count(*) FROM profiles) AS profiles
     """
 )
-# Jobs for what is gone: their payload, answer and errors may hold it. An effect that was under way when the tombstone
-# got its time may have put in a later one for it, so where no episode is left, all but turns to be stored go.
+# Jobs for what is gone: their payload, answer, errors, labels and effect key may hold it. What stays is that there was
+# one, so that receipts can say what became of it.
+_SHELL = """state = 'forgotten', session_id = NULL, agent_id = NULL, effect_key = CAST(id AS text), raw = NULL,
+            edited = NULL,
+            payload = '{}', answer = NULL, error = NULL, note = NULL, token = NULL, lease_until = NULL, turn = NULL,
+            updated_at = clock_timestamp()"""
 _JOBS = text(
     f"""
     WITH gone AS (
-        UPDATE aftermind.jobs
-        SET state = 'forgotten', raw = NULL, edited = NULL,
-            payload = '{{}}', answer = NULL, error = NULL, note = NULL, token = NULL,
-            lease_until = NULL, turn = NULL, updated_at = clock_timestamp()
+        UPDATE aftermind.jobs SET {_SHELL}
         WHERE {_OWNED} AND state <> 'forgotten' AND (CAST(:session AS text) IS NULL OR session_id = :session)
-          AND (created_at <= :at OR kind <> 'store' AND NOT EXISTS (
-            SELECT FROM aftermind.episodes
-            WHERE {_OWNED} AND (CAST(:session AS text) IS NULL OR session_id = :session)))
         RETURNING id
     ), attempts AS (
         UPDATE aftermind.job_attempts SET error = NULL FROM gone WHERE job_id = gone.id
@@ -132,6 +133,14 @@ _JOBS = text(
 )
 _BATCHES = text(f"DELETE FROM aftermind.batches WHERE {_OWNED} AND (shown = '{{}}' OR CAST(:is_whole AS boolean))")
 _EVENTS = text(f"DELETE FROM aftermind.events WHERE {_OWNED}")
+
+_UNDELIVERED = text(
+    """
+    SELECT namespace, user_id, generation, at, session_id, before, ids, by_policy FROM aftermind.tombstones
+    WHERE namespace = :namespace AND NOT delivered ORDER BY generation LIMIT 1000
+    """
+)
+_DELIVERED = text(f"UPDATE aftermind.tombstones SET delivered = true WHERE {_OWNED} AND generation = :generation")
 
 _COUNTS = text(
     f"""
@@ -145,19 +154,26 @@ _COUNTS = text(
 )
 
 
+async def begin(tx: Transaction, owner: Scope, *, known: int) -> int:
+    """See `Store.begin_erasure`. The number comes after the lock: what is stored by now has a lower one."""
+    run = pg(tx)
+    await run.execute(_LOCK, {"namespace": owner.namespace, "user": owner.user_column})
+    row = await run.row(_NUMBER, known=known)
+    assert row is not None
+    return int(row.number)
+
+
 async def forget(tx: Transaction, stone: Tombstone) -> dict[str, int]:
     """See `Store.forget`."""
     owned = {"namespace": stone.owner.namespace, "user": stone.owner.user_column}
     given: dict[str, Any] = {  # Any: text, times and ids
         **owned,
-        "at": stone.at,
         "session": stone.session_id,
         "before": stone.before,
         "ids": sorted(stone.ids),
     }
     run = pg(tx)
-    await run.execute(_LOCK, owned)
-    await run.execute(_BURY, {**given, "by_policy": stone.by_policy})
+    await run.execute(_BURY, {**given, "generation": stone.generation, "by_policy": stone.by_policy})
     counts = _numbers(await run.row(_EPISODES, **given))
     await run.execute(_BATCHES, {**owned, "is_whole": stone.is_whole})
     if stone.is_whole:
@@ -165,8 +181,19 @@ async def forget(tx: Transaction, stone: Tombstone) -> dict[str, int]:
             counts[name] = counts.get(name, 0) + count
         await run.execute(_EVENTS, owned)
     if stone.before is None and not stone.ids:
-        counts |= _numbers(await run.row(_JOBS, **owned, at=stone.at, session=stone.session_id))
+        counts |= _numbers(await run.row(_JOBS, **owned, session=stone.session_id))
     return counts
+
+
+async def undelivered(tx: Transaction, namespace: str) -> list[Tombstone]:
+    """See `Store.undelivered`. By `tombstones_undelivered`."""
+    return [stone_of(row) for row in await pg(tx).rows(_UNDELIVERED, namespace=namespace)]
+
+
+async def delivered(tx: Transaction, stone: Tombstone) -> None:
+    """See `Store.delivered`."""
+    given = {"namespace": stone.owner.namespace, "user": stone.owner.user_column}
+    await pg(tx).execute(_DELIVERED, {**given, "generation": stone.generation})
 
 
 async def counts(tx: Transaction, owner: Scope) -> dict[str, int]:

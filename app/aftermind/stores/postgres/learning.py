@@ -9,11 +9,12 @@ from aftermind.db.base import Transaction
 from aftermind.db.tables import EPISODES, UNPROFILED
 from aftermind.db.transaction import pg
 from aftermind.db.vault import Vault
-from aftermind.stores.base import DrewOn, Tombstone, UserInfo
+from aftermind.stores.base import DrewOn, UserInfo
 from aftermind.stores.postgres.mining import outcome_of
 from aftermind.stores.postgres.rows import EPISODE_COLUMNS, episode_of
 from aftermind.stores.postgres.sealed import open_episodes
 from aftermind.types import Episode, EpisodeId, JobId, Learned, LearnedState, Scope
+from aftermind.types.erasure import Tombstone
 
 _OWNED = "namespace = :namespace AND user_id = :user"
 
@@ -36,7 +37,7 @@ _PROFILED = text(f"DELETE FROM aftermind.unprofiled WHERE {_OWNED} AND episode_i
 
 _COVERED = f"""
     SELECT id, session_id FROM aftermind.episodes
-    WHERE {_OWNED} AND remembered_at <= :at
+    WHERE {_OWNED}
       AND (cardinality(CAST(:ids AS uuid[])) = 0 OR id = ANY(CAST(:ids AS uuid[])))
       AND (cardinality(CAST(:ids AS uuid[])) > 0 OR CAST(:session AS text) IS NULL OR session_id = :session)
       AND (cardinality(CAST(:ids AS uuid[])) > 0 OR CAST(:before AS timestamptz) IS NULL OR occurred_at < :before)
@@ -150,7 +151,7 @@ class PostgresLearning:
 
     async def drew_on(self, tx: Transaction, stone: Tombstone) -> DrewOn:
         """What a forget will delete that drew on other episodes too."""
-        given = {"at": stone.at, "session": stone.session_id, "before": stone.before, "ids": sorted(stone.ids)}
+        given = {"session": stone.session_id, "before": stone.before, "ids": sorted(stone.ids)}
         row = await pg(tx).row(_DREW_ON, **_of(stone.owner), **given)
         if row is None:
             return DrewOn()

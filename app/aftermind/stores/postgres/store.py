@@ -7,7 +7,15 @@ from uuid import UUID
 
 from aftermind.db.base import Transaction
 from aftermind.db.vault import Vault, no_masters
-from aftermind.stores.base import Batch, EpisodeFilter, MiningOutcome, SessionInfo, ShownTogether, Tombstone, Vector
+from aftermind.stores.base import (
+    Batch,
+    EpisodeFilter,
+    MiningOutcome,
+    SessionInfo,
+    ShownTogether,
+    Standing,
+    Vector,
+)
 from aftermind.stores.postgres import claims, documents, embedders, episodes, facts, forgetting, mining, sealed, undoing
 from aftermind.stores.postgres.learning import PostgresLearning
 from aftermind.types import (
@@ -26,6 +34,8 @@ from aftermind.types import (
     Trait,
 )
 from aftermind.types.claim import Said
+from aftermind.types.counting import Counted
+from aftermind.types.erasure import Tombstone
 
 
 class PostgresStore(PostgresLearning):
@@ -44,14 +54,33 @@ class PostgresStore(PostgresLearning):
         """Lock each owner against a concurrent forget; their tombstones."""
         return await episodes.tombstones(tx, owners)
 
+    async def standing(
+        self, tx: Transaction, owner: Scope, sessions: Collection[str | None], *, generation: int | None = None
+    ) -> Standing:
+        """Tombstones since a generation, and the newest of each session."""
+        return await episodes.standing(tx, owner, sessions, generation=generation)
+
+    async def hold_order(self, tx: Transaction, owner: Scope, session_id: str | None) -> None:
+        """Let nobody else place turns of a session that are counted from elsewhere."""
+        await episodes.hold_order(tx, owner, session_id)
+
+    async def shift_of(self, tx: Transaction, owner: Scope, session_id: str | None, counted_from: int) -> int | None:
+        """The shift of the newest episode of a session that was counted from there."""
+        return await episodes.shift_of(tx, owner, session_id, counted_from)
+
     async def add_episodes(
-        self, tx: Transaction, given: Sequence[Episode], vectors: Mapping[EpisodeId, Vector] | None = None
+        self,
+        tx: Transaction,
+        given: Sequence[Episode],
+        vectors: Mapping[EpisodeId, Vector] | None = None,
+        *,
+        counted: Mapping[EpisodeId, Counted] | None = None,
     ) -> frozenset[EpisodeId]:
         """Store them with their lexical entries and vectors; the ids that were new."""
         if not given:
             return frozenset()
         rings = {name: await self._vault.ring(tx, name) for name in {each.scope.namespace for each in given}}
-        return await episodes.add(tx, given, vectors or {}, rings, language=self._language)
+        return await episodes.add(tx, given, vectors or {}, rings, language=self._language, counted=counted or {})
 
     async def stored_embedders(self, tx: Transaction, *, hold: bool = False) -> StoredEmbedders | None:
         """The embedders whose vectors the database holds."""
@@ -268,6 +297,18 @@ class PostgresStore(PostgresLearning):
         return merged if found is None else found
 
     # forgetting, counting
+
+    async def begin_erasure(self, tx: Transaction, owner: Scope, *, known: int = 0) -> int:
+        """Lock the owner against concurrent effects; the generation of the erasure."""
+        return await forgetting.begin(tx, owner, known=known)
+
+    async def undelivered(self, tx: Transaction, namespace: str) -> list[Tombstone]:
+        """Erasures of a namespace that Redis may not have."""
+        return await forgetting.undelivered(tx, namespace)
+
+    async def delivered(self, tx: Transaction, tombstone: Tombstone) -> None:
+        """Redis has it."""
+        await forgetting.delivered(tx, tombstone)
 
     async def forget(self, tx: Transaction, tombstone: Tombstone) -> dict[str, int]:
         """Write the tombstone and delete what it covers."""

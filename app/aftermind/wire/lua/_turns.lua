@@ -13,6 +13,27 @@ local function namespace_of(owner)
   return string.match(owner, '^[^/]*')
 end
 
+local function is_less(a, b)  -- decimal texts of any length: an LSN has 64 bits, a Lua number 53
+  if #a ~= #b then return #a < #b end
+  return a < b
+end
+
+-- The number of the last erasure that Redis or the caller has heard of, '' where neither has; Redis keeps it. `begun` is
+-- what turns were accepted under that came before anybody told.
+local function raise_generation(known, begun)
+  local last = redis.call('HGET', GENERATION, 'last')
+  if known == '' or (last and not is_less(last, known)) then return last or '' end
+  redis.call('HSET', GENERATION, 'last', known)
+  redis.call('HSETNX', GENERATION, 'begun', begun)
+  return known
+end
+
+-- The generation of a turn as its entry has it. '' was accepted before anybody told; false, by a former release.
+local function resolved(generation)
+  if generation ~= '' then return generation or false end
+  return redis.call('HGET', GENERATION, 'begun') or ''
+end
+
 -- Let it be claimed. Namespaces are served in rounds, and within each its owners. Who had nothing waiting joins at the
 -- end of the current round: behind those who wait already, before anybody's second turn. So no newcomer is starved, and
 -- none can starve the others.
@@ -71,4 +92,38 @@ end
 
 local function runnable()
   return redis.call('ZCARD', INDEX) - redis.call('ZCARD', LEASED)
+end
+
+-- Sessions of an owner that have been silent for long need no high mark; looked at now and then as sessions come.
+local function trim(owner, now)
+  local key = HIGH .. owner
+  if redis.call('HLEN', key) % 256 ~= 0 then return end
+  local marks = redis.call('HGETALL', key)
+  for i = 1, #marks, 2 do
+    if tonumber(marks[i + 1]) < (now - HIGH_SECONDS * 1000) * 1000 then
+      redis.call('HDEL', key, marks[i])
+      redis.call('HDEL', COUNTED_FROM .. owner, marks[i])
+    end
+  end
+end
+
+-- The order of a session is the order in which its turns come here, whatever the clocks of those who send them say.
+local function place(owner, session, base, messages, now)
+  local high = redis.call('HGET', HIGH .. owner, session)
+  local mark = tonumber(high or 0)
+  if base <= mark then base = mark + 1 end
+  local from = high and redis.call('HGET', COUNTED_FROM .. owner, session)
+  if not from then
+    from = whole(base)
+    redis.call('HSET', COUNTED_FROM .. owner, session, from)
+    redis.call('EXPIRE', COUNTED_FROM .. owner, HIGH_SECONDS)
+  end
+  local new = redis.call('HSET', HIGH .. owner, session, whole(base + messages - 1))
+  -- Once an hour is enough for a key that lives a week, and keeps it out of most turns.
+  if math.floor(mark / 3.6e9) ~= math.floor(base / 3.6e9) then
+    redis.call('EXPIRE', HIGH .. owner, HIGH_SECONDS)
+    redis.call('EXPIRE', COUNTED_FROM .. owner, HIGH_SECONDS)
+  end
+  if new == 1 then trim(owner, now) end
+  return base, from
 end

@@ -1,10 +1,5 @@
 -- Put before the scripts that raise a watermark.
 
-local function is_less(a, b)  -- decimal texts of any length: an LSN has 64 bits, a Lua number 53
-  if #a ~= #b then return #a < #b end
-  return a < b
-end
-
 -- Never lower it: within one system a later timeline wins, within a timeline the higher LSN. Another system replaces it.
 local function raise_watermark(owner, system, timeline, lsn)
   local key = WATERMARK .. owner

@@ -3,7 +3,8 @@
 --       7 turns that the caller has already, to which these are added,
 --       8 '1': turns larger than LARGE_TURN_BYTES may be taken, each alone; '0': they are passed over,
 --       9... most turns that lost 1, 2... leases; 0: none, and nothing behind such a one
--- Returns a list of {job, owner, payload, base, attempts (this one too), lost, ms of acceptance, poison (1 or 0)}.
+-- Returns a list of {job, owner, payload, base, attempts (this one too), lost, ms of acceptance, poison (1 or 0),
+-- generation ('': accepted before anybody told; nil: by a former release), where the counting of its session began}.
 -- Turns that lost a lease come with others that lost as many; one with too many comes alone, flagged, to be buried.
 --
 -- A round is virtual time: a turn costs its namespace and its owner one round for every TURN_COST_BYTES begun. What a
@@ -79,7 +80,7 @@ while #claimed < most_turns do
   local following = next_turn()
   if not following then break end
   local job = following[5]
-  local turn = redis.call('HMGET', TURN .. job, 'payload', 'base', 'lost', 'at')
+  local turn = redis.call('HMGET', TURN .. job, 'payload', 'base', 'lost', 'at', 'generation', 'from')
   local lost = tonumber(turn[3] or 0)
   turn[1] = turn[1] or ''
   local size = #turn[1]
@@ -93,7 +94,7 @@ while #claimed < most_turns do
   redis.call('ZADD', LEASED, whole(now + lease), job)
   bytes = bytes + size
   claimed[#claimed + 1] =
-    {job, following[3], turn[1], turn[2], attempts, lost, turn[4], lost >= most_lost and 1 or 0}
+    {job, following[3], turn[1], turn[2], attempts, lost, turn[4], lost >= most_lost and 1 or 0, resolved(turn[5]), turn[6]}
   kind = lost
   if #claimed >= most_such or size > LARGE_TURN_BYTES then break end
 end
