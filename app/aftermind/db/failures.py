@@ -12,7 +12,7 @@ from sqlalchemy import exc as sa
 
 from aftermind import errors
 
-HEAD = "0023_pre_generations"  # the newest migration that this release reads and writes
+HEAD = "0024_pre_counted_positions"  # the newest migration that this release reads and writes
 
 # Outages and collisions: nothing was committed, and the same call may work later.
 _PASSING = (

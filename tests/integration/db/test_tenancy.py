@@ -79,7 +79,7 @@ def test_nothing_runs_with_its_owners_rights_but_what_asks_for_one_tenant_or_one
     """The views ask for the tenant. A key is shown before its tenant is known: its door gives the row of one id."""
     definers = psql(
         database.url,
-        "SELECT proname, CASE proname WHEN 'next_generation' THEN '' ELSE prosrc END, proconfig FROM pg_proc "
+        "SELECT proname, CASE WHEN proname IN ('next_generation', 'adopt_embedder') THEN '' ELSE prosrc END, proconfig FROM pg_proc "
         "WHERE prosecdef AND pronamespace = 'aftermind'::regnamespace ORDER BY proname",
     )
     views = psql(
@@ -89,6 +89,8 @@ def test_nothing_runs_with_its_owners_rights_but_what_asks_for_one_tenant_or_one
     )
 
     assert definers.splitlines() == [
+        # The identity of an embedder is of the whole database: it names no tenant's row.
+        'adopt_embedder||{"search_path=pg_catalog, pg_temp"}',
         'api_key|SELECT * FROM aftermind.api_keys WHERE id = wanted|{"search_path=pg_catalog, pg_temp"}',
         'has_api_keys|SELECT EXISTS (SELECT FROM aftermind.api_keys)|{"search_path=pg_catalog, pg_temp"}',
         # It counts erasures, and nobody can set that back.

@@ -81,9 +81,9 @@ async def test_concurrent_turns_share_calls_and_each_is_kept(valkey: Valkey, tmp
     async with agent_on(valkey.url, tmp_path) as agent:
         await agent.remember("warm")
         with valkey.client() as client:
-            before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+            before = client.info("commandstats")["cmdstat_fcall"]["calls"]
             await asyncio.gather(*(agent.remember(f"u{i}", f"of {i}") for i in range(100)))
-            calls = client.info("commandstats")["cmdstat_evalsha"]["calls"] - before
+            calls = client.info("commandstats")["cmdstat_fcall"]["calls"] - before
 
         assert calls <= 6
         assert [await agent.seen(f"u{i}") for i in range(100)] == [[f"of {i}"] for i in range(100)]

@@ -1,4 +1,4 @@
-"""Erasure and order without wall clocks: a number for each erasure, and where the counting of a session began.
+"""Erasure without wall clocks: a number for each erasure.
 
 `next_generation` belongs to the owner of the schema, so that no other role can set the sequence back.
 """
@@ -35,7 +35,6 @@ STATEMENTS = (
     "ALTER TABLE aftermind.tombstones ADD COLUMN delivered boolean NOT NULL DEFAULT false",
     "UPDATE aftermind.tombstones SET delivered = true",
     "CREATE INDEX tombstones_undelivered ON aftermind.tombstones (namespace, user_id) WHERE NOT delivered",
-    "ALTER TABLE aftermind.episodes ADD COLUMN counted_from bigint, ADD COLUMN shift bigint",
     # What a tombstone covers: the same as in stores.postgres.forgetting.
     """
     CREATE OR REPLACE FUNCTION aftermind.unsay_forgotten() RETURNS trigger
