@@ -79,7 +79,8 @@ def test_nothing_runs_with_its_owners_rights_but_what_asks_for_one_tenant_or_one
     """The views ask for the tenant. A key is shown before its tenant is known: its door gives the row of one id."""
     definers = psql(
         database.url,
-        "SELECT proname, CASE WHEN proname IN ('next_generation', 'adopt_embedder') THEN '' ELSE prosrc END, proconfig FROM pg_proc "
+        "SELECT proname, CASE WHEN proname IN ('next_generation', 'adopt_embedder') THEN '' ELSE prosrc END, "
+        "proconfig FROM pg_proc "
         "WHERE prosecdef AND pronamespace = 'aftermind'::regnamespace ORDER BY proname",
     )
     views = psql(
