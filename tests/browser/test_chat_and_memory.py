@@ -43,8 +43,8 @@ async def test_what_is_said_in_chat_is_answered_stored_learnt_and_told_live(
     await expect(exchange).to_contain_text("stored", timeout=30_000)
     await expect(exchange.get_by_role("list", name="Learnt from this")).to_contain_text("Trondheim", timeout=30_000)
     heard = page.get_by_role("list", name="Events, the newest first")
-    for kind in ("UpdateStarted", "UpdateCompleted", "FactsExtracted"):
-        await expect(heard.get_by_text(kind, exact=True)).to_have_count(1)
+    for kind in ("UpdateStarted", "UpdateCompleted", "FactsExtracted"):  # each kind of job announces itself
+        await expect(heard.get_by_text(kind, exact=True).first).to_be_visible()
     await page.get_by_role("link", name="Memory", exact=True).last.click()
     turn = page.get_by_role("article").filter(has_text=said)
     await expect(turn.get_by_text("stored")).to_be_visible()

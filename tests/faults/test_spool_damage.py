@@ -11,6 +11,7 @@ from aftermind import Memory
 from aftermind.cli import checks
 from aftermind.settings import Settings
 from aftermind.types import Scope
+from aftermind.types.erasure import Tombstone
 from tests.faults.test_agent_killed import acknowledged, start_agent
 from tests.support.faults import kill
 from tests.support.servers import Database
@@ -188,7 +189,7 @@ async def test_damage_is_shown_by_doctor_and_health_until_the_user_is_forgotten(
     assert found.waiting.spool_damaged == 1
 
     async with agent_on(valkey.url, tmp_path) as agent:
-        await agent.publisher.forget(Scope(user_id="someone else"), lambda episode: True)
+        await agent.publisher.forget(Tombstone(owner=Scope(user_id="someone else"), generation=2**40))
         assert len(list((tmp_path / "spool").iterdir())) == 1
-        await agent.publisher.forget(Scope(user_id="alice"), lambda episode: True)
+        await agent.publisher.forget(Tombstone(owner=Scope(user_id="alice"), generation=2**40))
         assert list((tmp_path / "spool").iterdir()) == []

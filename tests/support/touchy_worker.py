@@ -7,12 +7,12 @@ fails for good at `HOPELESS`, and raises at `LOUDLY` what quotes all that was sa
 import asyncio
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from aftermind import errors
-from aftermind.stores.base import Vector
-from aftermind.types import EpisodeId, Turn
-from aftermind_tasks import preparation
+from aftermind.types import Turn
+from aftermind_tasks import store
+from aftermind_tasks.preparation import Prepared
 from aftermind_tasks.runtime import Runtime
 from aftermind_workers.celery_app import app
 from tests.support.workers import DEADLY, HOPELESS, LOUDLY, SLOWLY
@@ -21,10 +21,10 @@ __all__ = ["app"]
 
 MOMENT = 1.5  # seconds; time enough for a test to freeze the process in it
 
-_vectors = preparation._vectors
+_prepare = store.prepare
 
 
-async def _stumbling(runtime: Runtime, turns: Sequence[Turn]) -> Mapping[EpisodeId, Vector]:
+async def _stumbling(runtime: Runtime, turns: Sequence[Turn]) -> Prepared:
     said = [message.content for turn in turns for message in turn.messages]
     if any(DEADLY in text for text in said):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -35,7 +35,7 @@ async def _stumbling(runtime: Runtime, turns: Sequence[Turn]) -> Mapping[Episode
     for text in said:
         if LOUDLY in text:
             raise ValueError(f"cannot take {text!r}")
-    return await _vectors(runtime, turns)
+    return await _prepare(runtime, turns)
 
 
-setattr(preparation, "_vectors", _stumbling)  # noqa: B010  # mypy takes an assignment for a mistake, which it is elsewhere
+setattr(store, "prepare", _stumbling)  # noqa: B010  # mypy takes an assignment for a mistake, which it is elsewhere

@@ -185,10 +185,11 @@ async def _pending(
     while True:
         read = await pending.read(owner, limit=0 if wanted is None else PAGE, skip=passed_over)
         found += read.turns
-        fitting += len(_fitting(read.turns, wanted))
         seen = len(read.turns) + read.unreadable
         passed_over += seen
-        if not seen or passed_over >= read.total or fitting >= limit:
+        is_last = not seen or passed_over >= read.total
+        fitting += 0 if is_last else len(_fitting(read.turns, wanted))
+        if is_last or fitting >= limit:
             deadline = asyncio.get_running_loop().time() + parts.settings.db_timeout_seconds
             passed = None if parts.lease is None else await parts.lease.passed(owner, read, deadline=deadline)
             return found, None if passed is None else passed.marks

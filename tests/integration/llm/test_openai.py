@@ -81,7 +81,7 @@ async def test_a_claim_that_does_not_hold_is_left_out(
     extraction = await OpenAIExtractor(client, MODEL).extract(request())
 
     assert extraction.claims == (), why
-    assert extraction.reason_empty == "no claim had a trusted turn that says it"
+    assert extraction.reason_empty == "no claim stood in the words of a trusted turn"
 
 
 async def test_what_the_assistant_says_is_context_and_no_source(client: Client, provider: ScriptedOpenAI) -> None:

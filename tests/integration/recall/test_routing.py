@@ -13,6 +13,7 @@ from aftermind.llm.hashing import HashEmbedder
 from aftermind.recall import Node, Query, Recall, Routing
 from aftermind.recall.query_vectors import QueryVectors
 from aftermind.settings import Settings
+from aftermind.stores.postgres import PostgresStore
 from aftermind.stores.postgres.search import READ_SETTINGS, STATE_SECONDS, PostgresSearch
 from aftermind.stores.postgres.whole import MOST_WHOLE
 from aftermind.types import RecallBlock, Scope, ServedBy, Turn, Watermark
@@ -43,7 +44,7 @@ class Reading:
         self.routing = Routing(read, self.nodes, search, check=timedelta(milliseconds=100))
         self.waiting: list[Turn] = []
         self.recall_ = Recall(
-            None,  # type: ignore[arg-type]  # asked for histories only
+            PostgresStore(),
             search,
             self.routing,
             QueryVectors(HashEmbedder()),

@@ -176,10 +176,10 @@ async def test_a_queue_whose_key_is_no_list_is_repaired(guarded: Valkey, databas
         AFTERMIND_RECONCILE_SECONDS="0.5",
     )
     async with Memory(database.app_url, broker=url_of(guarded, "agent"), settings=settings) as memory:
-        with workers(env, tmp_path) as (worker,), client_of(guarded, "agent") as attacker:
+        with workers(env, tmp_path) as (worker,), guarded.client() as operator:
             await (await memory.remember("before", user_id="ann")).stored(timeout=60)
-            attacker.delete(QUEUE)
-            attacker.sadd(QUEUE, "x")
+            operator.delete(QUEUE)  # an agent's user may neither delete it nor make another type of it
+            operator.sadd(QUEUE, "x")
 
             receipt = await memory.remember("after", user_id="ann")
 
