@@ -21,9 +21,9 @@ pytestmark = pytest.mark.long
 
 STORE, REST = "memory.store", "memory.embed,memory.extract,memory.replay"
 ALL = f"{STORE},{REST}"
-# Of the former release, once a process: a `SELECT facts.*` that it had prepared meets the columns that 0010 adds. The
-# job is tried again. This release names the columns that it reads.
-OUTDATED_PLAN = "NotSupportedError at asyncpg.py"
+# Of the former release, once a process: a `SELECT facts.*` that it had prepared meets the columns that 0010 adds, and a
+# `RETURNING jobs.*` those that 0022 adds. The job is tried again. This release names the columns that it reads.
+OUTDATED_PLANS = ("NotSupportedError at asyncpg.py", '"error_class":"NotSupportedError"')
 
 
 @pytest.fixture
@@ -102,14 +102,16 @@ async def test_agents_and_workers_of_both_releases_go_on_through_an_upgrade(
         await here.migrate(NEW)
 
     assert before < after == HEAD
-    assert seen == [telling.told, telling.told], "each acknowledged turn once and in order, as agents of both see it"
+    # As sets: workers of the former release place turns by its agents' clocks, those of this one behind what is stored.
+    assert [sorted(history) for history in seen] == [sorted(telling.told)] * 2, "each acknowledged turn once"
     assert await here.vectors("ann") == (len(telling.told), len(telling.told))
     assert await here.done_by("stored by former") == {"store": {"former"}, "extract": {"new"}}
     assert await here.done_by("stored by new") == {"store": {"new"}, "extract": {"former"}}
     assert here.states() == {"done"}
     assert without > 0, "former workers learned facts, and know of no words of facts"
     assert await here.facts_without_words() == 0
-    assert [line for line in here.errors() if not ("-former-" in line and OUTDATED_PLAN in line)] == []
+    tolerated = [line for line in here.errors() if "-former-" in line and any(map(line.__contains__, OUTDATED_PLANS))]
+    assert [line for line in here.errors() if line not in tolerated] == []
 
 
 @pytest.mark.timeout(180)

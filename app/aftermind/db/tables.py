@@ -74,8 +74,8 @@ TOMBSTONES = Table(
     _time("before"),
     Column("ids", ARRAY(Uuid), nullable=False, server_default=text("'{}'")),
     Column("by_policy", Boolean, nullable=False, server_default=text("false")),  # stores.postgres.keeping
-    Column("generation", BigInteger, nullable=False, server_default=text("aftermind.next_generation(0)")),
-    Column("delivered", Boolean, nullable=False, server_default=text("false")),  # Redis has it
+    Column("generation", BigInteger, nullable=False, server_default=text("0")),
+    Column("delivered", Boolean, nullable=False, server_default=text("true")),  # Redis has it
 )
 
 AUDIT = Table(  # see db.audit; inserted, never changed

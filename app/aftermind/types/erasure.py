@@ -30,8 +30,8 @@ class Tombstone:
     """What was forgotten: all of the owner that was stored or accepted before, and fits the labels and ids given.
 
     `generation` is its number: a turn that was accepted under a lower one came before it. `at` is the database's time,
-    which decides about turns of a former release alone: they carry no number. `by_policy`: not a wish, but what a
-    namespace keeps no longer; its ids were stored long ago.
+    which decides where one of the two is of a former release and carries no number (0, or None).
+    `by_policy`: what a namespace keeps no longer, not a wish; its ids were stored long ago.
     """
 
     owner: Scope
@@ -62,7 +62,7 @@ class Tombstone:
 
     def precedes(self, turn: Turn) -> bool:
         """Whether the turn was accepted after it, which leaves the turn alone."""
-        if turn.generation is not None:
+        if turn.generation is not None and self.generation:
             return turn.generation >= self.generation
         return self.at is not None and turn.remembered_at > self.at
 

@@ -58,7 +58,7 @@ _STANDING = text(
     SELECT (SELECT json_agg(stone)::text FROM (
                 SELECT generation, at, session_id, before, ids, by_policy FROM aftermind.tombstones
                 WHERE namespace = :namespace AND user_id = :user
-                  AND generation > CAST(:generation AS bigint)) AS stone) AS stones,
+                  AND (generation > CAST(:generation AS bigint) OR generation = 0)) AS stone) AS stones,
            (SELECT json_agg(newest)::text FROM unnest(CAST(:sessions AS text[])) AS asked (session) CROSS JOIN LATERAL (
                 ({_NEWEST.format(is_it="= asked.session")})
                 UNION ALL (SELECT * FROM ({_NEWEST.format(is_it="IS NULL")}) AS nowhere WHERE asked.session IS NULL)

@@ -30,10 +30,10 @@ STATEMENTS = (
     END
     $$
     """,
-    # Agents of the former release name neither column: their erasures get a number, and are delivered once more.
-    "ALTER TABLE aftermind.tombstones ADD COLUMN generation bigint NOT NULL DEFAULT aftermind.next_generation(0)",
-    "ALTER TABLE aftermind.tombstones ADD COLUMN delivered boolean NOT NULL DEFAULT false",
-    "UPDATE aftermind.tombstones SET delivered = true",
+    # Agents of the former release name neither column. They deliver their erasures themselves, and what those cover is
+    # decided by time: a number would cover what an agent of this release accepts before it has heard of the number.
+    "ALTER TABLE aftermind.tombstones ADD COLUMN generation bigint NOT NULL DEFAULT 0",
+    "ALTER TABLE aftermind.tombstones ADD COLUMN delivered boolean NOT NULL DEFAULT true",
     "CREATE INDEX tombstones_undelivered ON aftermind.tombstones (namespace, user_id) WHERE NOT delivered",
     # What a tombstone covers: the same as in stores.postgres.forgetting.
     """
