@@ -9,10 +9,11 @@ COPY workers workers
 RUN python -m build --wheel --outdir /wheels
 
 FROM python:3.12.12-slim-trixie
-COPY requirements.lock /tmp/
+COPY requirements-image.lock /tmp/
 COPY --from=build /wheels /tmp/wheels
-# The lock as constraints: the versions that were tested, of what the wheel asks for and of nothing else.
-RUN pip install --no-cache-dir --constraint /tmp/requirements.lock "$(echo /tmp/wheels/*.whl)[otel,s3,tokens]" && rm -rf /tmp/wheels
+# The lock has the extras otel, s3 and tokens, in the tested versions and with their hashes.
+RUN pip install --no-cache-dir --require-hashes --requirement /tmp/requirements-image.lock \
+ && pip install --no-cache-dir --no-deps /tmp/wheels/*.whl && pip check && rm -rf /tmp/wheels
 RUN useradd --create-home --uid 10001 aftermind && install -d -o aftermind /var/lib/aftermind
 USER aftermind
 WORKDIR /var/lib/aftermind

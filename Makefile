@@ -1,18 +1,19 @@
-# Targets anybody would guess. Each sets up first; `make setup` alone is idempotent.
+# Conventional targets. Each sets up first; `make setup` alone is idempotent.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-# Two processes; a file's tests share what its module brings up. Slow files come first by name.
+# Two processes; the tests of a file share its servers. Slow files come first by name.
 PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+COMPILE := $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# Where an image sets it, each of the 200 processes that the tests start compiles all of the tree anew: 0.5 s.
+# If an image sets it, each of the 200 processes of the tests compiles the whole tree: 0.5 s.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: all setup run test test-long isolation schema screenshots lint docs format lock clean help
 all: lint test test-long
 
-help:            ## what there is
+help:            ## list the targets
 	@grep -E '^[a-z_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
 
 setup: $(STAMP)  ## a virtual environment with the pinned dependencies
@@ -20,36 +21,38 @@ setup: $(STAMP)  ## a virtual environment with the pinned dependencies
 $(STAMP): requirements.lock pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing pinned dependencies into $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --requirement requirements.lock
+	@$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements.lock
 	@$(BIN)/python -m pip install --quiet --no-deps --editable .
 	@touch $(STAMP)
 
-run: setup       ## the whole pipeline on this machine, with a conversation played through it (ONCE=1 exits when done)
+run: setup       ## start the whole stack and ingest a conversation (ONCE=1 exits when done)
 	@$(BIN)/aftermind demo $(if $(ONCE),--once)
 
-test: setup      ## every behaviour, on real servers (10 minutes on two cores)
+test: setup      ## the test suite, on real servers (10 minutes on two cores)
 	@$(BIN)/python -m pytest -m "not long" $(PARALLEL) $(ARGS)
 
-test-long: setup ## what takes many processes or long waits: upgrades, backups, the wheel, stacks, rolling restarts (10 minutes)
+test-long: setup ## tests with many processes or long waits: upgrades, backups, the wheel, stacks, rolling restarts (10 minutes)
 	@$(BIN)/python -m pytest -m long $(PARALLEL) $(ARGS)
 
-isolation: setup ## 10,000 random calls of two tenants over the whole public face (2 minutes)
+isolation: setup ## 10,000 random calls of two tenants over the whole public API (2 minutes)
 	@ISOLATION_CALLS=10000 $(BIN)/python -m pytest --timeout 900 tests/fundamentals/test_two_tenants.py
 
-schema: setup    ## Schemathesis over the HTTP API, 200 requests an operation (10 minutes)
+schema: setup    ## Schemathesis over the HTTP API, 200 requests per operation (10 minutes)
 	@SCHEMA_EXAMPLES=200 $(BIN)/python -m pytest --timeout 900 --numprocesses 2 tests/integration/web/test_schema.py
 
-lint: setup      ## ruff, mypy strict, import contracts; reports long files
+lint: setup      ## ruff, mypy strict, import contracts; reports long files, banned words and forwarding functions
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@git ls-files '*.py' | xargs wc -l | awk '$$2 != "total" && $$1 > 300 {print "long file:", $$1, $$2}' | sort -k3nr
+	@$(BIN)/python tools/banned_words.py
+	@$(BIN)/python tools/forwarding.py --count
 
 docs: setup      ## the documentation as a site in site/, strictly: a dead link fails
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-format: setup    ## rewrite in the house format
+format: setup    ## format the code
 	@$(BIN)/ruff check --fix --quiet . || true
 	@$(BIN)/ruff format .
 
@@ -57,7 +60,10 @@ screenshots: setup  ## every screen, light and dark, into docs/screens
 	@SCREENSHOTS=$(CURDIR)/docs/screens $(BIN)/python -m pytest -q tests/browser/test_every_screen.py -k serious_fault
 
 lock: setup      ## pin again what pyproject.toml asks for
-	@$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --no-header --no-annotate --quiet --upgrade -o requirements.lock
+	@$(COMPILE) --extra dev --upgrade -o requirements.lock
+	@sed -nE 's/^([A-Za-z0-9_.-]+==.*) .$$/\1/p' requirements.lock > .constraints
+	@$(COMPILE) --extra otel --extra s3 --extra tokens --constraint .constraints -o requirements-image.lock
+	@rm .constraints
 
 clean:           ## caches and the environment; data in .aftermind/ stays
 	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache dist build

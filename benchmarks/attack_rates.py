@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from aftermind.llm import trust
+from aftermind.llm.injection import detect
 from tests.attacks.encodings import ENCODINGS, HIDINGS, ORDERS
 
 LANGUAGES = Path(__file__).parents[1] / "tests" / "attacks" / "languages.yaml"
@@ -56,7 +56,7 @@ def speech(path: Path) -> Iterator[str]:
 
 
 def _passed(texts: Sequence[str]) -> tuple[int, int]:
-    return sum(trust.suspicion(text) is None for text in texts), len(texts)
+    return sum(detect.suspicion(text) is None for text in texts), len(texts)
 
 
 def main() -> None:
@@ -67,7 +67,7 @@ def main() -> None:
     print(report())  # noqa: T201
     if path is not None:
         texts = list(speech(path))
-        marked = [text for text in texts if trust.suspicion(text) is not None]
+        marked = [text for text in texts if detect.suspicion(text) is not None]
         print(f"\n{len(marked)} of {len(texts)} ordinary texts are marked", *marked, sep="\n")  # noqa: T201
 
 

@@ -25,13 +25,13 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # so that it runs as a file, too
 
 from aftermind import Memory, errors  # noqa: E402
-from aftermind.db import sealing  # noqa: E402
+from aftermind.db.encryption import cipher  # noqa: E402
 from benchmarks import common  # noqa: E402
 from benchmarks.harness import servers  # noqa: E402
 from tests.fundamentals.conftest import as_environment  # noqa: E402
 from tests.support.learning import learning  # noqa: E402
-from tests.support.remembered import keep, said  # noqa: E402
 from tests.support.servers import Database, psql  # noqa: E402
+from tests.support.stored_turns import keep, said  # noqa: E402
 
 ROWS, QUICK_ROWS, USERS = 100_000, 5_000, 50
 READERS, WRITERS = 3, 2
@@ -213,7 +213,7 @@ async def _found(memory: Memory) -> int:
 
 
 def _otherwise(database: Database, key_id: str) -> int:
-    prefix = sealing.prefix_of(key_id)
+    prefix = cipher.key_prefix(key_id)
     tables = (("episodes", "content"), ("blocks", "content"))
     counts = [
         psql(database.url, f"SELECT count(*) FROM aftermind.{table} WHERE NOT starts_with({column}, '{prefix}')")

@@ -26,7 +26,7 @@ from aftermind.db import migrate
 from aftermind.settings import Settings
 from aftermind.stack import Endpoints
 from aftermind.wire import queues
-from aftermind.wire.keys import Keys
+from aftermind.wire.redis_keys import Keys
 from benchmarks.common import Report, arguments, embedded_stack, percentile, redis_facts
 from benchmarks.noop_app import NOOP
 

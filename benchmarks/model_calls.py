@@ -20,13 +20,13 @@ from sqlalchemy import text
 
 from aftermind import Memory, Message
 from aftermind.db import migrate
-from aftermind.db.memory import MemoryDatabase
-from aftermind.db.postgres import PostgresDatabase
+from aftermind.db.engine import PostgresDatabase
+from aftermind.db.inmemory import MemoryDatabase
 from aftermind.db.transaction import pg
-from aftermind.events.local import LocalBus
-from aftermind.ledger.inmemory import InMemoryLedger
-from aftermind.ledger.postgres import PostgresLedger
-from aftermind.llm import resolver
+from aftermind.events.inmemory import LocalBus
+from aftermind.ledger.inmemory.ledger import InMemoryLedger
+from aftermind.ledger.postgres.ledger import PostgresLedger
+from aftermind.llm import factory
 from aftermind.settings import Settings
 from aftermind.stack import Endpoints
 from aftermind.stores.inmemory import InMemoryStore
@@ -34,7 +34,7 @@ from aftermind.types import Fact, JobKind, Role, Scope, Turn
 from aftermind.types.message import new_ids
 from aftermind.wire import queues
 from aftermind.wire.payloads import encode_turn
-from aftermind_tasks.in_process import open_work
+from aftermind_tasks.inmemory import open_work
 from benchmarks.common import Report, arguments, embedded_stack, percentile
 from tests.support.scripted_openai import ScriptedOpenAI, scripted_openai
 from tests.support.waiting import wait_until
@@ -53,7 +53,7 @@ _LEFT = text("SELECT count(*) AS jobs FROM aftermind.jobs WHERE state IN ('queue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class Reply:
     """A turn of a user, and the fact that it holds."""
 
     user: str
@@ -101,20 +101,20 @@ class Outcome:
         }
 
 
-def conversation(user: str, turns: int) -> list[Said]:
+def conversation(user: str, turns: int) -> list[Reply]:
     """A fact a turn: likings that add up, and every fifth turn a home that takes the place of the one before."""
     said = []
     for number in range(turns):
         if number % 5 == 4:
             place = f"Town {number} of {user}"
-            said.append(Said(user=user, text=f"I have moved to {place}.", predicate="lives_in", object=place))
+            said.append(Reply(user=user, text=f"I have moved to {place}.", predicate="lives_in", object=place))
         else:
             thing = f"tune {number} of {user}"
-            said.append(Said(user=user, text=f"By the way, I like {thing}.", predicate="likes", object=thing))
+            said.append(Reply(user=user, text=f"By the way, I like {thing}.", predicate="likes", object=thing))
     return said
 
 
-def lost(said: Sequence[Said], believed: Mapping[str, Sequence[Fact]]) -> int:
+def lost(said: Sequence[Reply], believed: Mapping[str, Sequence[Fact]]) -> int:
     """Turns whose fact is not among those that are believed of any time, exactly once."""
     rows = [
         (user, fact.predicate, fact.object)
@@ -126,7 +126,7 @@ def lost(said: Sequence[Said], believed: Mapping[str, Sequence[Fact]]) -> int:
 
 
 @contextmanager
-def scripted(said: Sequence[Said]) -> Iterator[ScriptedOpenAI]:
+def scripted(said: Sequence[Reply]) -> Iterator[ScriptedOpenAI]:
     """A model that knows these turns, when it is shown them."""
     with scripted_openai() as model:
         model.script.facts = {each.text: [each.claim] for each in said}
@@ -153,14 +153,14 @@ async def burst(ends: Endpoints, logs: Path, *, sessions: int) -> Outcome:
     return outcome
 
 
-async def _talked(ends: Endpoints, talks: Sequence[Sequence[Said]]) -> Outcome:
+async def _talked(ends: Endpoints, talks: Sequence[Sequence[Reply]]) -> Outcome:
     async with _memory(ends) as memory:
         await (await memory.remember("Hello.", user_id="warm", save={"history"})).stored(timeout=60)
         waits = await asyncio.gather(*(_one_session(memory, talk) for talk in talks))
     return Outcome(turns=sum(map(len, talks)), waits=[wait for each in waits for wait in each])
 
 
-async def _one_session(memory: Memory, talk: Sequence[Said]) -> list[float]:
+async def _one_session(memory: Memory, talk: Sequence[Reply]) -> list[float]:
     """Say it; for each fact the seconds from the end of the burst until it is believed."""
     for each in talk:
         started = time.monotonic()
@@ -192,7 +192,7 @@ async def _settled(ends: Endpoints) -> None:
     await database.close()
 
 
-async def _history(ends: Endpoints, talks: Sequence[Sequence[Said]]) -> dict[str, list[Fact]]:
+async def _history(ends: Endpoints, talks: Sequence[Sequence[Reply]]) -> dict[str, list[Fact]]:
     async with _memory(ends) as memory:
         return {talk[0].user: await memory.facts.history(user_id=talk[0].user) for talk in talks}
 
@@ -239,7 +239,7 @@ class Trickle:
     """One user who says something once a minute, and the work that follows it second by second."""
 
     model: ScriptedOpenAI
-    said: Sequence[Said]
+    said: Sequence[Reply]
     db: ClockedDatabase = field(default_factory=ClockedDatabase)
     store: InMemoryStore = field(default_factory=InMemoryStore)
     waits: dict[str, float] = field(default_factory=dict)
@@ -249,7 +249,7 @@ class Trickle:
         ledger = InMemoryLedger(self.db)
         settings = Settings(OPENAI_API_KEY="k", OPENAI_BASE_URL=self.model.url, **MODELS)  # type: ignore[arg-type, call-arg]
         models = {
-            name: getattr(resolver, name)(settings) for name in ("embedder", "extractor", "summariser", "profiler")
+            name: getattr(factory, name)(settings) for name in ("embedder", "extractor", "summariser", "profiler")
         }
         work = open_work(
             settings=settings, db=self.db, store=self.store, ledger=ledger, events=LocalBus(self.db), **models
@@ -274,7 +274,7 @@ class Trickle:
             waits=list(self.waits.values()),
         )
 
-    async def _say(self, ledger: InMemoryLedger, each: Said) -> None:
+    async def _say(self, ledger: InMemoryLedger, each: Reply) -> None:
         messages = each.messages(at=self.db.time)
         job_id, episode_ids = new_ids(len(messages))
         turn = Turn(

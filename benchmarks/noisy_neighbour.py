@@ -27,19 +27,20 @@ from pathlib import Path
 
 from aftermind import AftermindError, Memory
 from aftermind.cli import worker
-from aftermind.cli.services import GROUPS
+from aftermind.cli.processes import GROUPS
 from aftermind.db import migrate
 from aftermind.stack import Endpoints
-from aftermind.stack.identity import dying_with_parent
+from aftermind.stack.run_as import dying_with_parent
 from benchmarks.common import Report, arguments, embedded_stack, percentile, redis_facts
 from benchmarks.harness.fleet import Fleet, Member
-from benchmarks.harness.hostile import PLACES
-from benchmarks.harness.pace import environment
+from benchmarks.harness.hostile import ATTACKS, PLACES, name_of
+from benchmarks.harness.rate import environment
 
 ROOT = Path(__file__).resolve().parent.parent
 MAX_RATIO = 3.0
 ROUNDS, SECONDS = 3, 20.0
 QUICK_ROUNDS, QUICK_SECONDS = 1, 15.0
+START_SECONDS = 60.0  # of the hostile process, which has the lowest priority
 SETTLE_SECONDS = 2.0  # of the hostile tenant's work before the victim is measured beside it
 STORE_PAUSE_SECONDS, RECALL_PAUSE_SECONDS = 0.2, 0.1
 WAIT_SECONDS = 120.0  # a victim that waits longer counts with this; it bounds the run
@@ -112,10 +113,11 @@ async def _hostile(env: Mapping[str, str], counts: dict[str, list[int]]) -> Asyn
         "benchmarks.harness.hostile",
         '{"seconds": 600}',
     ]
-    process = await asyncio.create_subprocess_exec(
-        *argv, cwd=ROOT, env=dict(env), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
+    process = await asyncio.create_subprocess_exec(*argv, cwd=ROOT, env=dict(env), stdout=subprocess.PIPE)
+    assert process.stdout is not None  # a pipe
     try:
+        async with asyncio.timeout(START_SECONDS):
+            json.loads(await process.stdout.readline())
         yield
     finally:
         process.terminate()
@@ -177,8 +179,10 @@ async def _measure(at: Endpoints, folder: Path, report: Report, *, rounds: int, 
         report.details[f"degraded_{name}"] = dict(victim.degraded)
     report.add("worker_restarts", restarts, at_most=0)
     report.details["attacks"] = {name: {"done": done, "refused": no} for name, (done, no) in counts.items()}
-    for name, (done, no) in sorted(counts.items()):
-        report.add(f"attack_{name}", done, note=f"calls done, {no} refused")
+    for attack in ATTACKS:
+        name = name_of(attack)
+        done, no = counts.get(name, (0, 0))
+        report.add(f"attack_{name}", done + no, at_least=rounds, note=f"calls, {no} of them refused")
 
 
 async def _drained(memory: Memory) -> None:

@@ -7,14 +7,14 @@ acknowledged yet is noted in Redis, as Celery does by default. Our bells need no
 from celery import Celery
 
 from aftermind.settings import Settings
-from aftermind_workers import config
+from aftermind_workers import celery_config
 
 NOOP = "benchmarks.noop"
 
 _settings = Settings()  # type: ignore[call-arg]  # every field has a default
 app = Celery("noop", set_as_current=False)
 _broker = _settings.broker_url.get_secret_value() if _settings.broker_url else "redis://"
-app.conf.update(config.celery_config(_settings, broker=_broker))
+app.conf.update(celery_config.celery_config(_settings, broker=_broker))
 app.conf.broker_transport_options |= {"ack_emulation": True}
 
 

@@ -19,10 +19,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # so that it runs as a file, too
 
-from benchmarks.harness import bare, leg, mutants, report, schedule, servers  # noqa: E402
-from benchmarks.harness.leg import Leg, LegResult  # noqa: E402
-from benchmarks.harness.pace import RATE, Pace  # noqa: E402
-from benchmarks.harness.planted import Plant  # noqa: E402
+from benchmarks.harness import fault_schedule, mutants, phase, plain_celery, report, servers  # noqa: E402
+from benchmarks.harness.phase import Leg, LegResult  # noqa: E402
+from benchmarks.harness.planted_bugs import Plant  # noqa: E402
+from benchmarks.harness.rate import RATE, Pace  # noqa: E402
 from tests.support.servers import Servers  # noqa: E402
 
 QUICK, LONG = 30.0, 120.0  # seconds of the first leg
@@ -50,24 +50,24 @@ def main() -> None:
     sys.exit(0 if report.is_kept(found) else 1)
 
 
-async def _run(running: Servers, folder: Path, pace: Pace, *, plants: bool, hostile: bool) -> report.Found:
+async def _run(running: Servers, folder: Path, pace: Pace, *, plants: bool, hostile: bool) -> report.Finding:
     legs = [
         await _leg(running, folder / "redis", pace, wipes=0, hostile=hostile),
         await _leg(running, folder / "postgres", _second(pace), wipes=WIPES, hostile=hostile),
     ]
     _say("plain Celery, same schedule")
     async with servers.site(running, folder / "bare") as place:
-        plain = await bare.run(place, pace, root=ROOT)
+        plain = await plain_celery.run(place, pace, root=ROOT)
     caught = []
     for plant in Plant if plants else ():
         _say(f"planted: {plant}")
         caught.append(await mutants.catch(running, plant, folder / plant.name.lower(), root=ROOT))
-    return report.Found(legs=tuple(legs), bare=plain, caught=tuple(caught), pace=pace)
+    return report.Finding(legs=tuple(legs), bare=plain, caught=tuple(caught), pace=pace)
 
 
 async def _leg(running: Servers, folder: Path, pace: Pace, *, wipes: int, hostile: bool) -> LegResult:
     _say(f"{pace.seconds:g} s, turns accepted by {pace.accept}")
-    faults = schedule.plan(pace.seconds, seed=pace.seed, lease=pace.lease, wipes=wipes)
+    faults = fault_schedule.plan(pace.seconds, seed=pace.seed, lease=pace.lease, wipes=wipes)
     async with servers.site(running, folder) as place:
         planned = Leg(
             pace=pace,
@@ -77,7 +77,7 @@ async def _leg(running: Servers, folder: Path, pace: Pace, *, wipes: int, hostil
             erases=True,
             is_beside_hostile=hostile,
         )
-        return await leg.run(planned, place, root=ROOT)
+        return await phase.run(planned, place, root=ROOT)
 
 
 def _second(pace: Pace) -> Pace:

@@ -5,18 +5,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aftermind import Memory
-from aftermind.db.postgres import PostgresDatabase
+from aftermind.db.engine import PostgresDatabase
 from aftermind.events.bus import EventBus
-from aftermind.ledger.postgres import PostgresLedger
-from aftermind.llm import resolver
+from aftermind.ledger.postgres.ledger import PostgresLedger
+from aftermind.llm import factory
 from aftermind.settings import Settings
 from aftermind.stack import Endpoints
 from aftermind.stores.postgres import PostgresStore
 from aftermind.types import Episode, EpisodeId, JobKind, Scope
-from aftermind.wire.connection import RedisLink
-from aftermind.wire.keys import Keys
-from aftermind_tasks import following
-from aftermind_tasks.in_process import open_work
+from aftermind.wire.redis.client import RedisLink
+from aftermind.wire.redis_keys import Keys
+from aftermind_tasks import followups
+from aftermind_tasks.inmemory import open_work
 from tests.support.scripted_openai import scripted_openai
 
 PREDICATE = "observed"  # of no special meaning: several at a time, and none ends another
@@ -60,13 +60,13 @@ async def learn(at: Endpoints, observations: Sequence[Observation]) -> None:
         db = PostgresDatabase(at.relay_url, timeout_seconds=30.0, application_name="observations")
         link = RedisLink(at.redis_url, timeout=5.0, name="observations")
         ledger, events = PostgresLedger(db), EventBus(db, link, Keys())
-        extractor: Any = resolver.extractor(settings)  # Any: its client is to be closed
+        extractor: Any = factory.extractor(settings)  # Any: its client is to be closed
         work = open_work(
             settings=settings, db=db, store=PostgresStore(), ledger=ledger, events=events, extractor=extractor
         )
         sessions = {episode.scope for each in observations for episode in each.evidence}
         async with db.transaction() as tx:
-            await ledger.enqueue(tx, [following.job(JobKind.EXTRACT, scope) for scope in sessions])
+            await ledger.enqueue(tx, [followups.job(JobKind.EXTRACT, scope) for scope in sessions])
         while await work():
             pass
         for close in (extractor._client.close, events.close, link.close, db.close):

@@ -25,12 +25,12 @@ from sqlalchemy import text
 
 from aftermind import Memory, Settings
 from aftermind.db import migrate
-from aftermind.db.postgres import PostgresDatabase
+from aftermind.db.engine import PostgresDatabase
 from aftermind.db.transaction import pg
 from aftermind.stack import Endpoints
 from aftermind.wire import queues
-from aftermind.wire.keys import Keys
-from aftermind_workers.config import CONCURRENCY
+from aftermind.wire.redis_keys import Keys
+from aftermind_workers.celery_config import CONCURRENCY
 from benchmarks.common import Report, arguments, embedded_stack, redis_facts
 from tests.support.scripted_openai import ScriptedOpenAI, scripted_openai
 from tests.support.workers import environment, workers
@@ -148,7 +148,7 @@ class Legs:
         """What the leg did not measure is not left to the next one."""
         owner = PostgresDatabase(self.ends.postgres_url)
         async with owner.transaction() as tx:
-            for table in ("jobs", "job_follows", "job_attempts", "episodes", "events", "event_counters"):
+            for table in ("jobs", "job_followups", "job_attempts", "episodes", "events", "event_counters"):
                 await pg(tx).execute(text(f"TRUNCATE aftermind.{table} CASCADE"))
         await owner.close()
 

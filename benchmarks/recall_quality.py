@@ -3,18 +3,20 @@
     python -m benchmarks.recall_quality --data FILE [--embedder hash|local:PATH] [--json FILE]
 
 Every conversation is a user of its own, every turn a message with its speaker's name, its session and its date.
-Episodes are written as the store job writes them; every question goes through `Memory.recall`. Beside it, over the same
-rows: vectors alone, Postgres's `ts_rank`, and the usual fusion of BM25 and vectors by rank (k = 60). Recall@k of a
-question is the share of its evidence among the first k; questions of category 5 have none and are left out.
+Episodes are written as the store job writes them; every question goes through `Memory.recall`. The baselines use the
+same rows: vectors alone, Postgres's `ts_rank`, and the usual fusion of BM25 and vectors by rank (k = 60). Questions of
+category 5 have no evidence and are left out. The measures are defined in `benchmarks/measures.py`.
 """
 
 import argparse
 import asyncio
 import json
+import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,25 +25,31 @@ from numpy.typing import NDArray
 
 from aftermind import Memory
 from aftermind.db import migrate
-from aftermind.db.postgres import PostgresDatabase
-from aftermind.llm import resolver
-from aftermind.llm.base import Embedder
+from aftermind.db.engine import PostgresDatabase
+from aftermind.llm import factory
+from aftermind.llm.protocols import Embedder, embedder_identity
 from aftermind.ranking import reciprocal_rank, spoken, terms
 from aftermind.ranking.bm25 import bm25, idf
+from aftermind.ranking.measures import DEPTHS, Measures, mean, measure, share_found
 from aftermind.settings import Settings
 from aftermind.stack import Endpoints
 from aftermind.stores.postgres import PostgresStore
 from aftermind.types import Episode, EpisodeId, Fact, Role, Scope
 from aftermind.types.message import new_ids
 from benchmarks.common import Report, arguments, embedded_stack, redis_facts
+from benchmarks.embeddings import CachedEmbedder
 from benchmarks.observations import Observation, learn, observed, unreachable
+from benchmarks.perturbed import MOST_PARTS, PART, perturb
 from benchmarks.synthetic import connect
 
-DEPTHS = (5, 10, 20)
+BUDGETS = (500, 1_000)  # tokens of a block
 TIGHT = 500  # tokens of a block in which facts and turns compete
-TARGETS = {"local": {5: 0.70, 10: 0.78}, "hash": {10: 0.70}}
-Shares = dict[int, float]
-Results = list[tuple[str, int, Shares]]  # of each question: whose, of which category, what was found
+TARGETS = {
+    "local": {"recall@5": 0.70, "recall@10": 0.82, "in_block@500": 0.79, "in_block@1000": 0.86},
+    "hash": {"recall@10": 0.77, "in_block@500": 0.74, "in_block@1000": 0.82},
+}
+CATEGORY_TARGETS = {"local": {1: 0.56}}  # recall@10
+Results = list[tuple[str, int, Measures]]  # of each question: user, category, measures
 Rows = NDArray[np.float32]
 
 
@@ -55,7 +63,7 @@ class Asked:
     named: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Conversation:
     """One conversation as a user has it."""
 
@@ -63,12 +71,21 @@ class Conversation:
     episodes: Sequence[Episode]
     questions: Sequence[Asked]
     observations: Sequence[Observation] = ()
+    origins: Mapping[EpisodeId, EpisodeId] = field(default_factory=dict)  # of parts of a turn: its first part
+
+    @cached_property
+    def sessions(self) -> Mapping[EpisodeId, str | None]:
+        """The session of each episode."""
+        return {episode.id: episode.scope.session_id for episode in self.episodes}
 
 
 def main() -> int:
     """Load, ask, compare, print, write."""
     given = arguments("Recall of the evidence of known questions.", more=_more)
-    conversations = [_conversation(each) for each in json.loads(given.data.read_text())]
+    data = json.loads(given.data.read_text())
+    if given.perturbed is not None:
+        data = [perturb(each, given.perturbed) for each in data]
+    conversations = [read_conversation(each) for each in data]
     if given.quick:
         conversations = conversations[:2]
     report = Report(title="Recall quality", facts={"embedder": given.embedder, "data": given.data.name})
@@ -87,7 +104,8 @@ async def _with_facts(
     for name, found in _halves(conversations, results).items():
         report.add(f"with facts {name} recall@10", found["recall@10"], at_least=before[name]["recall@10"])
     tight = [_by_memory(memory, load=load, tokens=TIGHT) for load in (["history"], ["history", "facts"])]
-    turns, both = [_mean(each for *_, each in await _ask(conversations, answer))[max(DEPTHS)] for answer in tight]
+    depth = f"recall@{max(DEPTHS)}"
+    turns, both = [mean([each for *_, each in await _ask(conversations, answer)])[depth] for answer in tight]
     report.add(f"with facts in {TIGHT} tokens", both, at_least=turns, note="recall of what the block holds")
     report.add("observations", len(said))
     report.add("observations_unreachable", await unreachable(memory, said), at_most=0)
@@ -98,22 +116,27 @@ def _more(parser: argparse.ArgumentParser) -> None:
         "--data", type=Path, required=True, metavar="FILE", help="conversations with questions, as JSON"
     )
     parser.add_argument("--facts", choices=["observations"], help="also with the data's observations as facts")
+    parser.add_argument(
+        "--perturbed", type=int, metavar="SEED", help="as people write chats, see benchmarks/perturbed.py"
+    )
     parser.add_argument("--embedder", default="hash", help="hash, or local:PATH of a sentence-transformers model")
 
 
 async def _measure(conversations: Sequence[Conversation], named: str, report: Report, *, facts: bool) -> None:
     settings = Settings(embedder=named)  # type: ignore[call-arg]
-    embedder = resolver.embedder(settings)
-    if embedder is None:
+    made = factory.embedder(settings)
+    if made is None:
         raise SystemExit(f"{named} gives no vectors.")
+    embedder = CachedEmbedder(made)
     with embedded_stack() as (_, at):
         report.facts |= redis_facts(at.redis_url)
-        await migrate.apply(at.postgres_url, dimension=embedder.dimension)
+        await migrate.apply(at.postgres_url, embedder=embedder_identity(embedder))
         await _store(at.postgres_url, conversations, embedder)
         patient = settings.model_copy(update={"recall_budget_seconds": 10.0, "query_embedding_budget_seconds": 10.0})
         memory = Memory(at.app_url, broker=at.redis_url, redis=at.redis_url, settings=patient, embedder=embedder)
         try:
             ours = await _ask(conversations, _by_memory(memory, load=["history"]))
+            await _add_blocks(conversations, memory, ours)
             if facts:
                 await _with_facts(at, memory, conversations, report, ours)
         finally:
@@ -135,18 +158,33 @@ async def _ask(conversations: Sequence[Conversation], answer: Answer) -> Results
         for asked in conversation.questions:
             found = answer(conversation, asked)
             ids = await found if asyncio.iscoroutine(found) else found
-            results.append((conversation.owner.user_column, asked.category, _shares(asked, ids)))
+            results.append((conversation.owner.user_column, asked.category, _measured(conversation, asked, ids)))
     return results
 
 
-def _shares(asked: Asked, ids: Sequence[EpisodeId]) -> Shares:
-    return {depth: len(asked.evidence & set(ids[:depth])) / asked.named for depth in DEPTHS}
+def _measured(conversation: Conversation, asked: Asked, ids: Sequence[EpisodeId]) -> Measures:
+    turns = list(dict.fromkeys(conversation.origins.get(id_, id_) for id_ in ids))
+    return measure(turns, asked.evidence, named=asked.named, sessions=conversation.sessions)
+
+
+async def _add_blocks(conversations: Sequence[Conversation], memory: Memory, results: Results) -> None:
+    """Add the share of the evidence that is in the block, with the default kinds and limit."""
+    measures = iter(results)
+    for conversation in conversations:
+        for asked in conversation.questions:
+            *_, found = next(measures)
+            for budget in BUDGETS:
+                block = await memory.recall(asked.text, user_id=conversation.owner.user_id, token_budget=budget)
+                ids = [id_ for match in block.matches for id_ in _turns(match.item)]
+                shown = {conversation.origins.get(id_, id_) for id_ in ids}
+                found[f"in_block@{budget}"] = share_found(shown, asked.evidence, named=asked.named)
 
 
 def _by_memory(memory: Memory, *, load: Sequence[str], tokens: int = 1_000_000) -> Answer:
     async def answer(conversation: Conversation, asked: Asked) -> list[EpisodeId]:
+        limit = max(DEPTHS) * (MOST_PARTS if conversation.origins else 1)
         block = await memory.recall(
-            asked.text, user_id=conversation.owner.user_id, limit=max(DEPTHS), token_budget=tokens, load=load
+            asked.text, user_id=conversation.owner.user_id, limit=limit, token_budget=tokens, load=load
         )
         if block.degraded:
             raise SystemExit(f"a recall was degraded: {block.degraded}")
@@ -219,8 +257,8 @@ async def _by_ts_rank(url: str, conversations: Sequence[Conversation]) -> Result
         for each in conversations:
             for asked in each.questions:
                 rows = await connection.fetch(statement, each.owner.user_column, asked.text)
-                shares = _shares(asked, [row["id"] for row in rows])
-                results.append((each.owner.user_column, asked.category, shares))
+                found = _measured(each, asked, [row["id"] for row in rows])
+                results.append((each.owner.user_column, asked.category, found))
         return results
     finally:
         await connection.close()
@@ -233,44 +271,36 @@ def _tell(
     baselines: Mapping[str, Results],
     kind: str,
 ) -> None:
-    for depth in DEPTHS:
-        best = max((_mean(shares for *_, shares in results)[depth], name) for name, results in baselines.items())
-        value = _mean(shares for *_, shares in ours)[depth]
-        note = f"best baseline {best[1]} {best[0]:.3f}"
-        report.add(f"recall@{depth}", value, at_least=TARGETS.get(kind, {}).get(depth), note=note)
+    targets = TARGETS.get(kind, {})
+    for name, value in mean([found for *_, found in ours]).items():
+        scored = [(mean([found for *_, found in results]).get(name), each) for each, results in baselines.items()]
+        best = max(((figure, each) for figure, each in scored if figure is not None), default=None)
+        note = "" if best is None else f"best baseline {best[1]} {best[0]:.3f}"
+        report.add(name, value, at_least=targets.get(name), note=note)
     report.add("questions", len(ours))
     users = [each.owner.user_column for each in conversations]
-    report.details["categories"] = {
-        str(category): _named(shares for _, each, shares in ours if each == category)
-        for category in sorted({each for _, each, _ in ours})
-    }
+    categories = {each: mean([found for _, of, found in ours if of == each]) for each in {of for _, of, _ in ours}}
+    report.details["categories"] = {str(category): categories[category] for category in sorted(categories)}
+    for category in sorted(categories):
+        bound = CATEGORY_TARGETS.get(kind, {}).get(category)
+        report.add(f"category {category} recall@10", categories[category]["recall@10"], at_least=bound)
     report.details["halves"] = _halves(conversations, ours)
-    report.details["conversations"] = {
-        each: _named(shares for user, _, shares in ours if user == each) for each in users
-    }
-    report.details["baselines"] = {
-        name: _named(shares for *_, shares in results) for name, results in baselines.items()
-    }
-    halves = {name: found for name, found in report.details["halves"].items() if name != "all"}
-    for name, found in (*report.details["baselines"].items(), *halves.items()):
+    report.details["conversations"] = {each: mean([found for user, _, found in ours if user == each]) for each in users}
+    report.details["baselines"] = {name: mean([found for *_, found in each]) for name, each in baselines.items()}
+    for name, found in report.details["baselines"].items():
         report.add(f"{name} recall@10", found["recall@10"])
+    for name, found in report.details["halves"].items():
+        if name != "all":
+            for figure in ("recall@10", *(f"in_block@{budget}" for budget in BUDGETS)):
+                report.add(f"{name} {figure}", found[figure])
 
 
-def _halves(conversations: Sequence[Conversation], results: Results) -> dict[str, dict[str, float]]:
+def _halves(conversations: Sequence[Conversation], results: Results) -> dict[str, Measures]:
     """All, and either half of the conversations, so that nothing is tuned to one of them."""
     users = [each.owner.user_column for each in conversations]
     middle = (len(users) + 1) // 2
     parts = {"all": users, "first": users[:middle], "second": users[middle:]}
-    return {name: _named(shares for user, _, shares in results if user in of) for name, of in parts.items()}
-
-
-def _mean(results: Iterable[Shares]) -> Shares:
-    each = list(results)
-    return {depth: sum(shares[depth] for shares in each) / max(len(each), 1) for depth in DEPTHS}
-
-
-def _named(results: Iterable[Shares]) -> dict[str, float]:
-    return {f"recall@{depth}": share for depth, share in _mean(results).items()}
+    return {name: mean([found for user, _, found in results if user in of]) for name, of in parts.items()}
 
 
 async def _store(url: str, conversations: Sequence[Conversation], embedder: Embedder) -> None:
@@ -290,7 +320,8 @@ def _text(episode: Episode) -> str:
     return spoken(episode.name, episode.content)
 
 
-def _conversation(data: Mapping[str, Any]) -> Conversation:  # Any: JSON as it comes
+def read_conversation(data: Mapping[str, Any]) -> Conversation:  # Any: JSON as it comes
+    """A conversation of the data with its questions and observations."""
     owner = Scope(user_id=data["id"])
     episodes: list[Episode] = []
     by_name: dict[str, EpisodeId] = {}
@@ -312,7 +343,8 @@ def _conversation(data: Mapping[str, Any]) -> Conversation:  # Any: JSON as it c
     ]
     by_id = {episode.id: episode for episode in episodes}
     said = observed(owner, data["sessions"], {name: by_id[id_] for name, id_ in by_name.items()})
-    return Conversation(owner=owner, episodes=episodes, questions=questions, observations=said)
+    parts = {id_: by_name[name.partition(PART)[0]] for name, id_ in by_name.items() if re.search(rf"{PART}\d+$", name)}
+    return Conversation(owner=owner, episodes=episodes, questions=questions, observations=said, origins=parts)
 
 
 def _episode(owner: Scope, session: int, at: datetime, turn: Mapping[str, str], place: int) -> Episode:

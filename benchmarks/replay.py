@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # so that it runs as a file, too
 
 from benchmarks import common  # noqa: E402
-from benchmarks.harness import bringing_back, servers  # noqa: E402
-from benchmarks.harness.bringing_back import Aborted, Replayed  # noqa: E402
+from benchmarks.harness import recovery, servers  # noqa: E402
+from benchmarks.harness.recovery import Aborted, Replayed  # noqa: E402
 from tests.support.servers import Servers  # noqa: E402
 
 RATE = 50.0  # letters a second
@@ -42,14 +42,14 @@ def main() -> None:
 
 
 async def _run(running: Servers, folder: Path, *, letters: int, kills: int) -> tuple[Replayed, Aborted]:
-    async with servers.site(running, folder) as place, bringing_back.replayers(place, root=ROOT) as fleet:
-        kill = partial(bringing_back.kill, fleet)
-        replayed = await bringing_back.replay(place.database.url, letters=letters, rate=RATE, kills=kills, kill=kill)
-        return replayed, await bringing_back.abort(place.database.url, letters=TO_ABORT, rate=RATE)
+    async with servers.site(running, folder) as place, recovery.replayers(place, root=ROOT) as fleet:
+        kill = partial(recovery.kill, fleet)
+        replayed = await recovery.replay(place.database.url, letters=letters, rate=RATE, kills=kills, kill=kill)
+        return replayed, await recovery.abort(place.database.url, letters=TO_ABORT, rate=RATE)
 
 
 def _report(replayed: Replayed, aborted: Aborted) -> common.Report:
-    report = common.Report(title="Replaying dead letters", facts={"lease_s": bringing_back.LEASE})
+    report = common.Report(title="Replaying dead letters", facts={"lease_s": recovery.LEASE})
     report.add("dead_letters", replayed.letters)
     report.add("successors", replayed.successors, at_least=replayed.letters, at_most=replayed.letters)
     report.add("duplicated", replayed.duplicated, at_most=0)

@@ -21,13 +21,13 @@ from pathlib import Path
 import psutil
 
 from aftermind import Memory, Settings
-from aftermind.db.postgres import PostgresDatabase
+from aftermind.db.engine import PostgresDatabase
 from aftermind.events.bus import EventBus
 from aftermind.events.types import MemoryUpdateCompleted
 from aftermind.stack import Endpoints
 from aftermind.types import Scope
-from aftermind.wire.connection import RedisLink
-from aftermind.wire.keys import Keys
+from aftermind.wire.redis.client import RedisLink
+from aftermind.wire.redis_keys import Keys
 from benchmarks.common import Report, arguments, embedded_stack, percentile, redis_facts
 from benchmarks.harness import web
 from benchmarks.synthetic import Size, Talk, fill

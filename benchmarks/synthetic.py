@@ -16,8 +16,8 @@ import asyncpg
 import numpy as np
 
 from aftermind.db import migrate
-from aftermind.db.postgres import decode_half, encode_half
-from aftermind.llm.hashing import HashEmbedder
+from aftermind.db.engine import decode_half, encode_half
+from aftermind.llm.hash_embedder import HashEmbedder
 from aftermind.ranking import spoken
 from aftermind.settings import Settings
 from aftermind.stores.postgres.terms import term_keys
@@ -108,7 +108,7 @@ async def fill(url: str, size: Size, *, seed: int = 1) -> None:
                 rows = []
         await _copy(connection, rows)
         if size.episodes > Settings().exact_search_max_rows:  # type: ignore[call-arg]
-            await connection.execute("UPDATE aftermind.users SET indexing = 2")
+            await connection.execute("UPDATE aftermind.users SET index_state = 2")
             await connection.execute("UPDATE aftermind.episodes SET indexed = true")
         await connection.execute("ALTER TABLE aftermind.episodes FORCE ROW LEVEL SECURITY")
         await connection.execute("SET maintenance_work_mem = '512MB'")

@@ -9,7 +9,7 @@ from prometheus_client.core import Metric
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from aftermind.faces.health import Component, Health, Waiting
+from aftermind.api.health import Component, Health, Waiting
 from aftermind.settings import Settings
 from aftermind.telemetry.metrics import Instruments
 from aftermind.web.routes.metrics import Now

@@ -10,11 +10,11 @@ async def main() -> None:
         turn = [Message.user("I prefer dark mode."), Message.assistant("Noted.")]
         receipt = await memory.remember(turn, user_id="alice", session_id="monday")
 
-        # Seen at once, also before any worker has stored it:
+        # Included immediately, also before a worker has stored it:
         block = await memory.recall("What theme do I like?", user_id="alice", session_id="tuesday", token_budget=500)
         print(block.text)
 
-        await receipt.stored(timeout=10)  # nobody has to wait; a script that ends does
+        await receipt.stored(timeout=10)  # optional; needed here because the script ends
         print(await receipt.status())
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 from aftermind import Agent, Memory, get_run_context
 from aftermind.agent import TextDelta
-from aftermind.llm.base import ToolCall
+from aftermind.llm.protocols import ToolCall
 from aftermind.testing import ScriptedChatModel
 
 

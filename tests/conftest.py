@@ -8,16 +8,12 @@ import pytest
 
 from tests.support.servers import Database, Servers, migrate, start
 
-# A room is tested as the owner of its tables, who sees every tenant; what isolates tenants is tested as they connect.
-os.environ["AFTERMIND_ALLOW_OWNER"] = "true"
-
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """No setting and no key of whoever runs the tests reaches them."""
     for name in [name for name in os.environ if name.startswith(("AFTERMIND_", "OPENAI_"))]:
-        if name != "AFTERMIND_ALLOW_OWNER":
-            monkeypatch.delenv(name)
+        monkeypatch.delenv(name)
 
 
 @pytest.fixture(scope="session")

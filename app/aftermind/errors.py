@@ -1,41 +1,44 @@
-"""Every error a user can meet, in one tree.
+"""Every public error, in one tree.
 
 AftermindError
-├── InvalidInput            the call is wrong; nothing was handed over
+├── InvalidInput            an argument is invalid; nothing was accepted
 │   ├── InvalidScope        a namespace, user, session or agent id
 │   ├── InvalidMessage      role, content, metadata or time of a message
 │   ├── MessageTooLarge     a message over the size limit
 │   ├── InvalidQuery        a recall or search
 │   ├── InvalidFact, InvalidBlock, InvalidFilter, InvalidKey, InvalidWebhook
 │   └── InvalidSettings     a URL, a name or a combination of settings
-├── Unavailable             something does not answer; the same call may work later
+│       └── KeyFileLost     a key file is missing, although rows made with its key exist
+├── Unavailable             a component does not answer; the same call may succeed later
 │   ├── StoreUnavailable, RedisUnavailable, BrokerUnavailable, SpoolUnavailable, ArchiveUnavailable, KeyMissing
 │   ├── ModelUnavailable    timeout, connection or 5xx of a model provider
 │   │   └── RateLimited     429, with the provider's Retry-After
-│   ├── ProviderPaused      not asked at all: its budget is spent, or its breaker is open
-│   ├── ReceiptTimeout      the write is safe, but not done within the time asked for
+│   ├── ProviderPaused      no request was sent: the budget is spent, or the breaker is open
+│   ├── ReceiptTimeout      the write is safe, but was not completed within the timeout
 │   └── StackError          a component of the embedded stack
-├── Refused                 understood, and declined
+├── Refused                 valid, but not permitted or not possible
 │   ├── QueueFull, SpoolFull
-│   ├── TooManyListeners    of one web process
-│   ├── TooManyRequests     of one key, to one web process
-│   ├── BudgetExhausted     a namespace spent what it may spend on models
+│   ├── TooManyListeners    one web process has no free slot
+│   ├── TooManyRequests     an API key exceeds its rate at one web process
+│   ├── BudgetExhausted     a namespace has used its model budget
 │   ├── WrongRole           a Postgres role with too many rights, or too few
 │   │   └── UnboundRole, RoleMissing, NotAllowed
 │   ├── ModelRefused, BadModelRequest, BadModelAnswer, ModelKeyRefused
-│   ├── KeyRefused          the service was shown no key, or none that opens anything
+│   ├── KeyRefused          the API key is missing, unknown, revoked or expired
 │   ├── RightMissing        the key does not allow this
-│   ├── NotThere            no such thing, or it is another tenant's
+│   ├── NotThere            the object does not exist, or belongs to another tenant
 │   ├── JobDead             the awaited job is a dead letter
-│   └── Forgotten           what was awaited was forgotten meanwhile
-├── Conflict                the state is not the one the caller believed
+│   └── Forgotten           the awaited content was forgotten
+├── Conflict                the current state does not allow the call
 │   ├── LeaseLost, BlockConflict, DimensionMismatch, EmbedderMismatch, SchemaOutdated
 │   ├── NoReembedding, ReembeddingConflict
-│   ├── IdempotencyConflict an idempotency key that was used for another turn
-│   ├── ReplayConflict      a replay plan that cannot go where it was sent
-│   ├── Unreadable          encrypted content that was changed, or moved to another row
-│   └── UnknownPayload      bytes of a version this release does not know
-└── Bug                     ours; please report it
+│   ├── GenerationOutOfRange Redis holds an erasure number that was never given
+│   ├── IdempotencyConflict an idempotency key was used for another turn
+│   ├── ReplayConflict      a replay plan is in a state that does not allow the call
+│   ├── Unreadable          encrypted content was changed, or moved to another row
+│   │   └── PlainTextRefused plain text in a namespace whose content is encrypted
+│   └── UnknownPayload      bytes of a version that this release does not support
+└── Bug                     a fault of Aftermind; please report it
 """
 
 from datetime import timedelta
@@ -46,23 +49,23 @@ from uuid import UUID
 class AftermindError(Exception):
     """Root of everything that Aftermind raises on purpose."""
 
-    usage: Any = None  # Any: `llm.base.Usage` of model calls that were paid for although this came of them
+    usage: Any = None  # Any: `llm.protocols.Usage` of model calls that were paid for although this came of them
 
 
 class InvalidInput(AftermindError):
-    """The call is wrong as it stands; nothing was handed over."""
+    """An argument is invalid; nothing was accepted."""
 
 
 class Unavailable(AftermindError):
-    """Something does not answer; the same call may work later."""
+    """A component does not answer; the same call may succeed later."""
 
 
 class Refused(AftermindError):
-    """Understood, and declined."""
+    """The call is valid, but not permitted or not possible."""
 
 
 class Conflict(AftermindError):
-    """The state is not the one that the caller believed."""
+    """The current state does not allow the call."""
 
 
 class Bug(AftermindError):
@@ -70,24 +73,24 @@ class Bug(AftermindError):
 
 
 class _InvalidField(InvalidInput):
-    """A value that cannot be used: `field` names it, `why` says what to do."""
+    """An invalid value: `field` names it, `why` gives the reason or the remedy."""
 
     def __init__(self, field: str, value: object, why: str) -> None:
         self.field, self.value, self.why = field, value, why
-        super().__init__(f"{field}={_shown(value)}: {why}")
+        super().__init__(f"{field}={_shorten(value)}: {why}")
 
 
 class InvalidScope(_InvalidField):
-    """A namespace, user, session or agent id that cannot be used."""
+    """An invalid namespace, user, session or agent id."""
 
 
 class InvalidMessage(InvalidInput):
-    """A message whose role, content, metadata or time cannot be used."""
+    """A message with an invalid role, content, metadata or time."""
 
     def __init__(self, field: str, value: object, why: str, *, index: int | None = None) -> None:
         self.field, self.value, self.why, self.index = field, value, why, index
         where = "" if index is None else f"message {index}: "
-        super().__init__(f"{where}{field}={_shown(value)}: {why}")
+        super().__init__(f"{where}{field}={_shorten(value)}: {why}")
 
 
 class MessageTooLarge(InvalidMessage):
@@ -100,37 +103,51 @@ class MessageTooLarge(InvalidMessage):
 
 
 class InvalidQuery(_InvalidField):
-    """A recall or search whose text, mode, filter or budget cannot be used."""
+    """A recall or search with an invalid text, mode, filter or budget."""
 
 
 class InvalidFilter(InvalidQuery):
-    """A filter of dead letters, jobs or replay plans."""
+    """An invalid filter of dead letters, jobs or replay plans."""
 
 
 class InvalidFact(_InvalidField):
-    """A fact without subject, predicate or object, or with times the wrong way round."""
+    """A fact without subject, predicate or object, or with an end before its start."""
 
 
 class InvalidBlock(_InvalidField):
-    """A block whose name or size cannot be used."""
+    """A block with an invalid name or size."""
 
 
 class InvalidKey(_InvalidField):
-    """A key to the service that cannot be made: its name, its rights or its time."""
+    """An API key with an invalid name, rights or expiry."""
 
 
 class InvalidWebhook(_InvalidField):
-    """A webhook whose address, kinds of events or description cannot be used."""
+    """A webhook with an invalid address, event kinds or description."""
 
 
 class InvalidSettings(_InvalidField):
-    """A setting, or a combination of settings, that cannot work."""
+    """An invalid setting or combination of settings."""
+
+
+class KeyFileLost(InvalidSettings):
+    """A key file is missing, although the database holds rows that were made with its key."""
+
+    def __init__(self, setting: str, path: str) -> None:
+        self.path = path
+        super().__init__(
+            setting,
+            path,
+            "the file is missing, and rows in the database were made with its key. Restore it from a backup, or set "
+            f"AFTERMIND_{setting.upper()} (or _FILE) to the key that the other processes use. A new key does not open "
+            "or verify what the former one made; to use one all the same, write it into the file.",
+        )
 
 
 class StoreUnavailable(Unavailable):
-    """The database does not answer within its deadline, or could not run a statement that it will run the next time."""
+    """The database did not answer within its deadline, or failed in a way that a retry resolves."""
 
-    def __init__(self, what: str, why: str, hint: str = "Is Postgres running? Ask `aftermind doctor`.") -> None:
+    def __init__(self, what: str, why: str, hint: str = "Is Postgres running? Run `aftermind doctor`.") -> None:
         self.what, self.why = what, why
         super().__init__(f"{what}: {why}. {hint}")
 
@@ -140,31 +157,33 @@ class RedisUnavailable(Unavailable):
 
     def __init__(self, why: str) -> None:
         self.why = why
-        super().__init__(f"Redis: {why}. `aftermind doctor` looks at every component.")
+        super().__init__(f"Redis: {why}. Run `aftermind doctor` to check every component.")
 
 
 class BrokerUnavailable(Unavailable):
-    """The Celery broker does not take a doorbell; what was handed over is safe and rings later."""
+    """The Celery broker does not accept a doorbell; the turn is safe, and its doorbell is sent later."""
 
     def __init__(self, why: str) -> None:
         self.why = why
-        super().__init__(f"broker: {why}. The reconciler rings again when it is back.")
+        super().__init__(f"broker: {why}. The reconciler re-notifies workers when it is back.")
 
 
 class SpoolUnavailable(Unavailable):
-    """The local disk does not take a turn while Redis is away: no room, no right, a fault."""
+    """The spool cannot store a turn while Redis is unavailable: disk full, no permission, or an I/O error."""
 
     def __init__(self, path: str, why: str) -> None:
         self.path, self.why = path, why
-        super().__init__(f"the spool {path}: {why}. The turn was not taken; give the folder room, or bring Redis back.")
+        super().__init__(
+            f"spool {path}: {why}. The turn was not accepted. Free disk space, fix the permissions, or restart Redis."
+        )
 
 
 class ArchiveUnavailable(Unavailable):
-    """The archive of a retention policy does not take a file; nothing was deleted."""
+    """The archive of a retention policy cannot store a file; nothing was deleted."""
 
     def __init__(self, where: str, why: str) -> None:
         self.where, self.why = where, why
-        super().__init__(f"the archive {where}: {why}. Nothing was deleted; the next run tries again.")
+        super().__init__(f"archive {where}: {why}. Nothing was deleted; the next run retries.")
 
 
 class ModelUnavailable(Unavailable):
@@ -176,7 +195,7 @@ class ModelUnavailable(Unavailable):
 
 
 class RateLimited(ModelUnavailable):
-    """A model provider answered 429; `retry_after` is its own word, where it gave one."""
+    """A model provider answered 429; `retry_after` is the value of its header, or None."""
 
     def __init__(self, provider: str, retry_after: timedelta | None = None) -> None:
         self.retry_after = retry_after
@@ -185,32 +204,32 @@ class RateLimited(ModelUnavailable):
 
 
 class KeyMissing(Unavailable):
-    """Content of a namespace is encrypted, and this process cannot open it: its jobs wait until it can."""
+    """A namespace is encrypted and this process lacks its key; the namespace's jobs wait."""
 
     def __init__(self, namespace: str, key_id: str, why: str) -> None:
         self.namespace, self.key_id, self.why = namespace, key_id, why
-        remedy = "Set AFTERMIND_ENCRYPTION_KEY (or _FILE) to what `aftermind encrypt` was run with."
+        remedy = "Set AFTERMIND_ENCRYPTION_KEY (or _FILE) to the key with which `aftermind encrypt` was run."
         super().__init__(f"content of namespace {namespace!r} is encrypted with key {key_id}: {why}. {remedy}")
 
 
 class ProviderPaused(Unavailable):
-    """A model provider is not asked for a while, by any process: `wait` is how long."""
+    """All processes pause requests to a model provider; `wait` is the remaining time."""
 
     def __init__(self, provider: str, why: str, wait: timedelta) -> None:
         self.provider, self.why, self.wait = provider, why, wait
-        super().__init__(f"{provider} is not asked for {wait.total_seconds():.1f} s: {why}")
+        super().__init__(f"{provider} is paused for {wait.total_seconds():.1f} s: {why}")
 
 
 class ReceiptTimeout(Unavailable):
-    """The awaited step was not done in time. The write itself is safe: nothing has to be sent again."""
+    """The awaited step was not completed in time. The turn is safe: do not send it again."""
 
     def __init__(self, job_id: UUID, step: str, timeout: float, state: str) -> None:
         self.job_id, self.step, self.timeout, self.state = job_id, step, timeout, state
-        super().__init__(f"{step} of job {job_id} not done within {timeout:g} s; it is {state}. The turn is safe.")
+        super().__init__(f"{step} of job {job_id} not completed within {timeout:g} s; it is {state}. The turn is safe.")
 
 
 class StackError(Unavailable):
-    """A component of the embedded stack cannot be started or does not stay up."""
+    """A component of the embedded stack fails to start or stops."""
 
     def __init__(self, component: str, why: str, remedy: str) -> None:
         self.component, self.why, self.remedy = component, why, remedy
@@ -218,7 +237,7 @@ class StackError(Unavailable):
 
 
 class QueueFull(Refused):
-    """More is pending than `settings.pending_max_*` allows, and the caller chose to be told."""
+    """Pending turns exceed `settings.pending_max_*`, and `settings.when_full` is `refuse`."""
 
     def __init__(self, what: str, value: float, limit: float) -> None:
         self.what, self.value, self.limit = what, value, limit
@@ -226,39 +245,39 @@ class QueueFull(Refused):
 
 
 class SpoolFull(Refused):
-    """Redis is away and the local spool holds all that it may."""
+    """Redis is unavailable and the local spool is full."""
 
     def __init__(self, path: str, size_bytes: int, limit_bytes: int) -> None:
         self.path, self.size_bytes, self.limit_bytes = path, size_bytes, limit_bytes
         super().__init__(
-            f"the spool {path} holds {size_bytes:,} of {limit_bytes:,} bytes and Redis is away. "
-            "Bring Redis back, or raise AFTERMIND_SPOOL_MAX_BYTES."
+            f"spool {path} is full ({size_bytes:,} of {limit_bytes:,} bytes) and Redis is unavailable. "
+            "Restart Redis, or raise AFTERMIND_SPOOL_MAX_BYTES."
         )
 
 
 class TooManyListeners(Refused):
-    """A web process has as many listeners to events as it may."""
+    """A web process has its maximum number of event listeners."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         super().__init__(
-            f"{limit:,} listeners are connected to this process, and no more may be. Try again later, add a process, "
+            f"{limit:,} listeners are connected to this process, which is the limit. Retry later, add a process, "
             "or raise AFTERMIND_WEB_MAX_LISTENERS."
         )
 
 
 class TooManyRequests(Refused):
-    """A key uses as much of a web process as it may; `retry_after` is in seconds."""
+    """An API key exceeds its limit at a web process; `retry_after` is in seconds."""
 
     def __init__(self, what: str, limit: float, *, retry_after: float) -> None:
         self.what, self.limit, self.retry_after = what, limit, retry_after
         super().__init__(
-            f"this key may have {limit:,g} {what} in this process. Retry later, or raise the AFTERMIND_WEB_* limit."
+            f"the limit is {limit:,g} {what}. Retry later; of one key the AFTERMIND_WEB_*_PER_KEY settings decide."
         )
 
 
 class BudgetExhausted(Refused):
-    """A namespace has spent what it may spend on models in this period; its jobs wait."""
+    """A namespace has used its model budget of this period; its jobs wait."""
 
     def __init__(self, namespace: str, what: str, limit: float) -> None:
         self.namespace, self.what, self.limit = namespace, what, limit
@@ -266,7 +285,7 @@ class BudgetExhausted(Refused):
 
 
 class ModelRefused(Refused):
-    """A model declined to answer on grounds of policy; trying again would not help."""
+    """A model declined to answer because of a policy; a retry does not help."""
 
     def __init__(self, provider: str, why: str) -> None:
         self.provider, self.why = provider, why
@@ -274,7 +293,7 @@ class ModelRefused(Refused):
 
 
 class BadModelRequest(Refused):
-    """A model provider says that the request itself is wrong (400, 404, 413, 422)."""
+    """A model provider rejected the request as invalid (400, 404, 413, 422)."""
 
     def __init__(self, provider: str, status: int, why: str) -> None:
         self.provider, self.status, self.why = provider, status, why
@@ -282,15 +301,15 @@ class BadModelRequest(Refused):
 
 
 class BadModelAnswer(Refused):
-    """A model's answer could not be used: unparsable, truncated, or not of the schema."""
+    """A model's answer is unusable: it does not parse, is truncated, or does not match the schema."""
 
     def __init__(self, provider: str, why: str) -> None:
         self.provider, self.why = provider, why
-        super().__init__(f"{provider} gave an answer that cannot be used: {why}")
+        super().__init__(f"{provider} returned an unusable answer: {why}")
 
 
 class ModelKeyRefused(Refused):
-    """A provider's key is missing or was refused (401, 403); jobs of that kind pause until it is mended."""
+    """A provider's key is missing or was refused (401, 403); jobs of that kind pause until it is corrected."""
 
     def __init__(self, provider: str, why: str) -> None:
         self.provider, self.why = provider, why
@@ -298,113 +317,126 @@ class ModelKeyRefused(Refused):
 
 
 class WrongRole(Refused):
-    """A database role with too many rights, or too few."""
+    """A database role with too many rights or too few."""
 
 
 class UnboundRole(WrongRole):
-    """The database role of an agent or a worker could see every tenant's rows, or lift what keeps them apart."""
+    """The database role of an agent or a worker bypasses the isolation of tenants."""
 
     def __init__(self, role: str, what: str, why: str) -> None:
         self.role, self.what, self.why = role, what, why
         super().__init__(
-            f"{what}: role {role!r} is refused, for {why}, and tenants would be kept apart by our own WHERE alone. "
+            f"{what}: role {role!r} is refused because {why}, so row-level security would not isolate tenants. "
             "Connect as a member of aftermind_app (agents) or aftermind_relay (workers), which `aftermind migrate` "
-            "makes: CREATE ROLE me LOGIN PASSWORD '…' IN ROLE aftermind_app. On a machine of your own, with one "
-            "tenant, AFTERMIND_ALLOW_OWNER=true takes it as it is."
+            "creates: CREATE ROLE me LOGIN PASSWORD '…' IN ROLE aftermind_app. For a single tenant on your own "
+            "machine, set AFTERMIND_ALLOW_OWNER=true."
         )
 
 
 class RoleMissing(WrongRole):
-    """A role that the schema needs is not there, and this one may not make it."""
+    """The schema needs a role that does not exist, and this role may not create it."""
 
     def __init__(self, role: str) -> None:
         self.role = role
         super().__init__(
-            f"the role {role} does not exist and this one may not create roles. Let an administrator run "
+            f"role {role} does not exist and the current role may not create roles. Ask an administrator to run "
             f"CREATE ROLE {role} NOLOGIN; then migrate again."
         )
 
 
 class NotAllowed(WrongRole):
-    """The database role has no right to what was asked, or the row is another tenant's."""
+    """The database role lacks a privilege, or the row belongs to another tenant."""
 
     def __init__(self, what: str, why: str) -> None:
         self.what, self.why = what, why
         super().__init__(
-            f"{what}: {why}. What concerns every tenant (dead letters of all, replay plans) needs the role "
+            f"{what}: {why}. Operations on every tenant (all dead letters, replay plans) need the role "
             "aftermind_relay: set AFTERMIND_RELAY_URL."
         )
 
 
 class KeyRefused(Refused):
-    """The service was shown no key, or one that is unknown, revoked or expired. Which of them is not told."""
+    """The API key is missing, unknown, revoked or expired; the message does not reveal which."""
 
     def __init__(self, why: str) -> None:
         self.why = why
-        super().__init__(f"{why} Send `Authorization: Bearer am_…`; `aftermind keys create NAME` makes one.")
+        super().__init__(
+            f"{why} Send `Authorization: Bearer am_…`; create a key with `aftermind api-keys create NAME`."
+        )
 
 
 class RightMissing(Refused):
-    """The key is good, and does not allow this."""
+    """The API key is valid but lacks a right."""
 
     def __init__(self, right: str, has: str) -> None:
         self.right, self.has = right, has
-        super().__init__(f"this needs a key with the right {right!r}; the one shown has {has}.")
+        super().__init__(f"this needs an API key with the right {right!r}; the key has {has}.")
 
 
 class NotThere(Refused):
-    """No such thing in this namespace; whether another one has it is not told."""
+    """The object does not exist in this namespace; the message does not reveal whether another namespace has it."""
 
     def __init__(self, what: str, value: object) -> None:
         self.what, self.value = what, value
-        super().__init__(f"there is no {what} {_shown(value)} here.")
+        super().__init__(f"{what} {_shorten(value)} does not exist in this namespace.")
 
 
 class JobDead(Refused):
-    """The awaited job is out of tries and lies among the dead letters, payload whole."""
+    """The awaited job is a dead letter: it has used all attempts. Its payload is kept."""
 
     def __init__(self, job_id: UUID, reason: str) -> None:
         self.job_id, self.reason = job_id, reason
-        super().__init__(f"job {job_id} is a dead letter ({reason}); see `aftermind dead show {job_id}`.")
+        super().__init__(f"job {job_id} is a dead letter ({reason}); see `aftermind dead-letters get {job_id}`.")
 
 
 class Forgotten(Refused):
-    """What was awaited has been forgotten meanwhile."""
+    """The awaited content was forgotten before the job was done."""
 
     def __init__(self, job_id: UUID) -> None:
         self.job_id = job_id
-        super().__init__(f"what job {job_id} was to keep has been forgotten.")
+        super().__init__(f"the content of job {job_id} was forgotten.")
 
 
 class LeaseLost(Conflict):
-    """Somebody else holds the job by now; this worker's effect was rolled back."""
+    """Another worker holds the lease; this worker's effect was rolled back."""
 
     def __init__(self, job_id: UUID) -> None:
         self.job_id = job_id
-        super().__init__(f"the lease on job {job_id} is no longer ours; its effect was rolled back.")
+        super().__init__(f"the lease on job {job_id} has ended; the effect was rolled back.")
 
 
 class BlockConflict(Conflict):
-    """A block was changed since the version that the caller read."""
+    """A block has changed since the version that the caller read."""
 
     def __init__(self, name: str, expected: int, found: int) -> None:
         self.name, self.expected, self.found = name, expected, found
         super().__init__(f"block {name!r} is at version {found}, not {expected}. Read it again and repeat the edit.")
 
 
+class GenerationOutOfRange(Conflict):
+    """Redis holds a number of an erasure that is far beyond those that the database has given; nothing was erased."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        super().__init__(
+            f"{why}. Another program wrote the hash `generation` (behind AFTERMIND_REDIS_PREFIX) in Redis: "
+            "delete that key and repeat the call; workers write it again."
+        )
+
+
 class IdempotencyConflict(Conflict):
-    """An idempotency key that this user has used for another turn: other content, or another session."""
+    """The user has used this idempotency key for a turn with other content or of another session."""
 
     def __init__(self, key: str | None) -> None:
         self.field, self.key = "idempotency_key", key
         super().__init__(
-            f"idempotency_key={_shown(key)}: it was used for a turn with other content, or of another session. A key "
-            "belongs to one turn: repeat that turn as it was, or use a new key."
+            f"idempotency_key={_shorten(key)}: it was used for a turn with other content or of another session. A key "
+            "belongs to one turn: repeat that turn unchanged, or use a new key."
         )
 
 
 class DimensionMismatch(Conflict):
-    """The embedder's vectors do not fit the stored ones."""
+    """The embedder's dimension differs from that of the stored vectors."""
 
     def __init__(self, stored: int, wanted: int) -> None:
         self.stored, self.wanted = stored, wanted
@@ -415,7 +447,7 @@ class DimensionMismatch(Conflict):
 
 
 class EmbedderMismatch(Conflict):
-    """Stored vectors were made by another embedder than the one that is configured; they are never compared."""
+    """The stored vectors are of another embedder than the configured one; the two are never compared."""
 
     def __init__(self, stored: object, configured: object) -> None:
         self.stored, self.configured = stored, configured
@@ -426,14 +458,14 @@ class EmbedderMismatch(Conflict):
 
 
 class NoReembedding(Conflict):
-    """There is no re-embedding to show, cut over, roll back or drop."""
+    """No re-embedding exists that could be shown, cut over, rolled back or dropped."""
 
     def __init__(self) -> None:
-        super().__init__("no re-embedding is under way. `aftermind reembed start` begins one.")
+        super().__init__("no re-embedding exists. Start one with `aftermind reembed start`.")
 
 
 class ReembeddingConflict(Conflict):
-    """The re-embedding is not in the state that was asked for."""
+    """The re-embedding is in a state that does not allow the call."""
 
     def __init__(self, why: str, remedy: str) -> None:
         self.why, self.remedy = why, remedy
@@ -441,50 +473,63 @@ class ReembeddingConflict(Conflict):
 
 
 class SchemaOutdated(Conflict):
-    """The database's schema is not the one that this release reads."""
+    """This release needs another version of the database schema."""
 
     def __init__(self, found: str | None, wanted: str) -> None:
         self.found, self.wanted = found, wanted
         super().__init__(
-            f"the schema is at {found or 'nothing'}, this release needs {wanted}. Run `aftermind migrate`."
+            f"the schema is at {found or 'no revision'}, this release needs {wanted}. Run `aftermind migrate`."
         )
 
 
 class ReplayConflict(Conflict):
-    """A replay plan is not in a state that allows what was asked of it."""
+    """A replay plan is in a state that does not allow the call."""
 
     def __init__(self, plan_id: str, state: str, wanted: str) -> None:
         self.plan_id, self.state, self.wanted = plan_id, state, wanted
-        super().__init__(f"replay plan {plan_id} is {state}: it cannot be {wanted}. Make a new plan for what is left.")
+        super().__init__(
+            f"replay plan {plan_id} is {state}: it cannot be {wanted}. Create a new plan for the remaining jobs."
+        )
 
 
 class Unreadable(Conflict):
-    """Encrypted content that its key does not open: it was changed, or moved there from another row."""
+    """Encrypted content that its key does not decrypt: it was changed, or copied from another row or version."""
 
-    def __init__(self, table: str, row: str) -> None:
-        self.table, self.row = table, row
-        why = "it was changed in the database, or somebody moved it there from another row"
+    def __init__(
+        self,
+        table: str,
+        row: str,
+        why: str = "it was changed in the database, or copied from another row or an older version of this one",
+    ) -> None:
+        self.table, self.row, self.why = table, row, why
         super().__init__(f"content of {table} {row}: {why}. Restore the row from a backup, or forget it by its id.")
 
 
+class PlainTextRefused(Unreadable):
+    """Plain text where a namespace has encrypted content alone: it was written by other means than Aftermind."""
+
+    def __init__(self, table: str, row: str) -> None:
+        super().__init__(table, row, "it is plain text, and all content of this namespace is encrypted")
+
+
 class UnknownPayload(Conflict):
-    """Bytes of a kind or version that this release cannot read; they are kept as they are."""
+    """Bytes of a kind or version that this release does not support; they are kept unchanged."""
 
     def __init__(self, what: str, version: object) -> None:
         self.what, self.version = what, version
-        super().__init__(f"{what} of version {version!r} is not known to this release. Upgrade the reader first.")
+        super().__init__(f"{what} of version {version!r} is not supported by this release. Upgrade the reader first.")
 
 
 class ForeignPayload(Conflict):
-    """A turn whose own job or owner is not that of the entry that carries it; nothing of it is stored."""
+    """The payload of a pending entry names another job or owner than the entry; nothing of it is stored."""
 
     def __init__(self, what: str) -> None:
         self.what = what
         super().__init__(f"the {what} in the payload is not that of its entry. A process other than an agent wrote it.")
 
 
-def _shown(value: object) -> str:
-    """At most 80 characters of a value that may be of any size, depth or number of digits."""
+def _shorten(value: object) -> str:
+    """At most 80 characters of any value, however large or deeply nested."""
     try:
         text = repr(value[:80] if isinstance(value, str) else value)
     except (RecursionError, ValueError):  # nested too deep, or an integer of more digits than Python prints

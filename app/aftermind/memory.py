@@ -1,56 +1,57 @@
 """`Memory`: recall, remember, history, facts, blocks, events, forget. It delegates, and decides nothing."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
 from aftermind import errors
+from aftermind.api import connections, erasure_verification, health, turn_builder
+from aftermind.api import forget as api_forget
+from aftermind.api import history as api_history
+from aftermind.api import undo as api_undo
+from aftermind.api.api_keys import ApiKeys
+from aftermind.api.blocks import Blocks
+from aftermind.api.facts import Facts
+from aftermind.api.forget import Export, Forgot
+from aftermind.api.health import Health, Progress
+from aftermind.api.instrument import Instrument
+from aftermind.api.jobs import Jobs
+from aftermind.api.outboxes import Accept
+from aftermind.api.retention.policies import Retention
+from aftermind.api.services import Parts
+from aftermind.api.undo import Undone
+from aftermind.api.webhooks import Webhooks
+from aftermind.api.wiring import open_parts
 from aftermind.events.types import MemoryEvent
-from aftermind.faces import addresses, asking, forgetting, health, reading, remains, turns, undoing
-from aftermind.faces.asking import Asked, Mode
-from aftermind.faces.blocks import Blocks
-from aftermind.faces.facts import Facts
-from aftermind.faces.forgetting import Export, Forgot
-from aftermind.faces.health import Health, Progress
-from aftermind.faces.jobs import Jobs
-from aftermind.faces.keys import Keys
-from aftermind.faces.operating import Operating
-from aftermind.faces.parts import Parts
-from aftermind.faces.undoing import Undone
-from aftermind.faces.watch import Watch
-from aftermind.faces.ways import Accept
-from aftermind.faces.webhooks import Webhooks
-from aftermind.faces.wiring import open_parts
-from aftermind.ledger.base import Spending
-from aftermind.ledger.replays import DeadLetters, Replays
-from aftermind.llm.base import Embedder, Extractor
-from aftermind.recall import Query
-from aftermind.recall.reranking import Reranker
+from aftermind.ledger.protocol import Spending
+from aftermind.llm.protocols import Embedder, Extractor
+from aftermind.recall import Query, RecallOptions
+from aftermind.recall.reranker import Reranker
 from aftermind.receipt import Receipt
 from aftermind.settings import Settings
-from aftermind.stores.base import SessionInfo, UserInfo
+from aftermind.stores.protocol import SessionInfo, UserInfo
 from aftermind.telemetry import tracing
 from aftermind.types import Episode, EpisodeId, Json, Learned, Match, Profile, RecallBlock, Summary
-from aftermind.types.normalise import Given
-from aftermind.types.remains import Remains
+from aftermind.types.erasure_report import Remains
+from aftermind.types.validation import Given
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 
-class Memory(Operating):
+class Memory:
     """What an agent remembers, of all its users.
 
-    `store` is a URL (`postgresql://…`, `inmemory`) or None: what `AFTERMIND_*` says, else the embedded stack that is up
-    in the state folder. `broker` and `redis` are URLs, each standing in for the other where it can; `replicas` are
-    streaming replicas of the store. `embedder` and `extractor` take the place of those that the settings name.
-    `save` and `load` say which of history, facts, summary and profile are kept and recalled where a call names none;
-    `load` follows `save`. `metrics` is a registry of `prometheus_client` that is told of recalls and turns; with None
-    nobody is. Constructing connects nothing, and raises `InvalidSettings` for what cannot work.
+    `store` is a URL (`postgresql://…`, `inmemory`) or None: `AFTERMIND_*`, else the embedded stack that runs in the
+    state folder. `broker` and `redis` are URLs, each the default of the other if possible; `replicas` are streaming
+    replicas of the store. `embedder` and `extractor` replace those of the settings. `save` and `load` select history,
+    facts, summary and profile for storing and recall if a call names none; `load` follows `save`. `metrics` is a
+    registry of `prometheus_client` for recalls and turns; None: no metrics. Constructing connects nothing, and raises
+    `InvalidSettings` for an invalid configuration.
 
-    A memory may be used from several event loops and threads, and after a fork. `async with` has the embedder load in
-    the background what the first recall would not wait for; leaving it, or `close()`, closes the memory.
+    A memory may be used from several event loops and threads, and after a fork. `async with` loads slow parts of the
+    embedder in the background, for which the first recall would not wait; leaving it, or `close()`, closes the memory.
     """
 
     def __init__(
@@ -71,25 +72,38 @@ class Memory(Operating):
     ) -> None:
         self.settings = settings or Settings()  # type: ignore[call-arg]  # every field has a default
         self.namespace = self.settings.namespace if namespace is None else namespace
-        self._save = turns.kinds("save", save, turns.KINDS)
-        self._load = turns.loaded(load, save)
-        self._bounds = turns.limits(self.settings)
+        self._save = turn_builder.kinds("save", save, turn_builder.KINDS)
+        self._defaults: RecallOptions = {
+            "token_budget": self.settings.recall_token_budget,
+            "limit": self.settings.recall_limit,
+            "load": turn_builder.loaded(load, save),
+        }
+        self._bounds = turn_builder.limits(self.settings)
         self._parts: Parts = open_parts(
-            addresses.resolve(self.settings, url=store, broker=broker, redis=redis, replicas=replicas),
+            connections.resolve(self.settings, url=store, broker=broker, redis=redis, replicas=replicas),
             self.settings,
             namespace=self.namespace,
             embedder=embedder,
             extractor=extractor,
             reranker=reranker,
         )
-        self._watch = Watch(metrics)
+        self._instrument = Instrument(metrics)
         if self.settings.tracing:
             tracing.switch_on()
-        self.facts = Facts(self._parts)
-        self.blocks = Blocks(self._parts)
-        self.jobs = Jobs(self._parts)
-        self.keys = Keys(self._parts)
-        self.webhooks = Webhooks(self._parts)
+        parts = self._parts
+        self.facts, self.blocks, self.jobs = Facts(parts), Blocks(parts), Jobs(parts)
+        self.api_keys, self.webhooks = ApiKeys(parts), Webhooks(parts)
+        self.dead_letters, self.replays = parts.dead_letters, parts.replays
+        self.audit, self.encryption = parts.audit, parts.encryption
+        self.retention = Retention(
+            db=parts.postgres,
+            store=parts.store,
+            ledger=parts.ledger,
+            keeping=parts.policies,
+            effect=parts.effects.commit,
+            namespace=parts.namespace,
+            trail=parts.trail,
+        )
 
     # the two that every agent needs
 
@@ -105,24 +119,27 @@ class Memory(Operating):
         save: Iterable[str] | None = None,
         accept: Accept | None = None,
     ) -> Receipt:
-        """Hand a turn over: a text (what the user said), a `Message`, a chat message as a dict, or several of them.
+        """Hand a turn over: a text (a message of the user), a `Message`, a chat message as a dict, or several of them.
 
-        When this returns the turn is safe, and the next recall sees it; storing, embedding and fact extraction follow
-        in the background. The same `idempotency_key` again (per user) is the same turn: nothing is stored twice. With
-        other content, or for another session, it raises `IdempotencyConflict`. Raises `InvalidScope`,
+        When this returns the turn is safe, and the next recall includes it; storing, embedding and fact extraction
+        follow in the background. A repeated `idempotency_key` (per user) is the same turn: nothing is stored twice.
+        With other content, or for another session, it raises `IdempotencyConflict`. Raises `InvalidScope`,
         `InvalidMessage`, `QueueFull`, `SpoolFull`.
         """
-        scope = self._parts.scope(namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
-        outbox = self._parts.ways.way(accept)
-        turn = turns.make_turn(
+        parts = self._parts
+        scope = parts.scope(namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
+        outbox = parts.outboxes.get(accept)
+        turn = turn_builder.make_turn(
             messages,
             scope,
             self._bounds,
-            keep=turns.kinds("save", save, self._save),
+            keep=turn_builder.kinds("save", save, self._save),
             idempotency_key=idempotency_key,
-            position=outbox.position,
+            position=outbox.positions.take,
         )
-        return self._parts.receipt(turn, await self._watch.send(outbox, turn))
+        sent = await (self._instrument.send(outbox, turn) if self._instrument.is_on() else outbox.send(turn))
+        confirm = None if parts.delivery is None else parts.delivery.confirm
+        return Receipt(turn, spooled=sent.spooled, ledger=parts.ledger, news=parts.events, confirm=confirm)
 
     async def recall(
         self,
@@ -132,57 +149,34 @@ class Memory(Operating):
         session_id: str | None = None,
         agent_id: str | None = None,
         namespace: str | None = None,
-        token_budget: int | None = None,
-        mode: Mode = "hybrid",
-        limit: int | None = None,
-        in_session: str | None = None,
-        by_agent: str | None = None,
-        roles: Iterable[str] | None = None,
-        metadata: Mapping[str, Json] | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        as_of: datetime | None = None,
-        min_score: float = 0.0,
-        diversity: float = 0.0,
-        load: Iterable[str] | None = None,
-        rerank: bool = False,
+        **options: Unpack[RecallOptions],
     ) -> RecallBlock:
-        """What is remembered that fits a question, as a block for the system prompt, within a token budget.
+        """Recall what fits a question, as a block for the system prompt within a token budget.
 
-        `session_id` is the session that asks: its turns come first among equals, others are not left out. What
-        filters is `in_session`, `by_agent`, `roles`, `metadata` (containment), `since` and `until`. `as_of` asks for
-        what was believed then. Never raises for a store that does not answer: the block is `degraded` then.
+        `session_id` is the current session: its turns come first among equals, others are not left out. `options` are
+        those of `RecallOptions`. Never raises for a store that does not answer: the block is `degraded` then.
         Raises `InvalidScope` and `InvalidQuery`.
         """
-        asked = self._query(
-            query,
-            user_id=user_id,
-            session_id=session_id,
-            agent_id=agent_id,
-            namespace=namespace,
-            token_budget=token_budget,
-            mode=mode,
-            limit=limit,
-            in_session=in_session,
-            by_agent=by_agent,
-            roles=roles,
-            metadata=metadata,
-            since=since,
-            until=until,
-            as_of=as_of,
-            min_score=min_score,
-            diversity=diversity,
-            load=load,
-            rerank=rerank,
-        )
-        return await self._watch.recall(self._parts.recall, asked)
+        scope = self._parts.scope(namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
+        asked, recall = Query.checked(query, scope, defaults=self._defaults, **options), self._parts.recall
+        return await (self._instrument.recall(recall, asked) if self._instrument.is_on() else recall.recall(asked))
 
-    async def recall_scored(self, query: str, **asked: Unpack[Asked]) -> list[Match]:
-        """Every match with its scores and ranks, best first, whatever tokens it takes.
+    async def recall_scored(
+        self,
+        query: str,
+        *,
+        user_id: str | None = None,
+        session_id: str | None = None,
+        agent_id: str | None = None,
+        namespace: str | None = None,
+        **options: Unpack[RecallOptions],
+    ) -> list[Match]:
+        """Every match with its scores and ranks, best first, whatever tokens it takes; the budget is not used.
 
-        Takes what `recall` takes, but for the budget. Raises `StoreUnavailable` where a block would be degraded.
+        Raises `StoreUnavailable` where a block would be degraded.
         """
-        return await self._parts.recall.scored(self._query(query, **asked))
+        scope = self._parts.scope(namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
+        return await self._parts.recall.scored(Query.checked(query, scope, defaults=self._defaults, **options))
 
     # rows instead of a block
 
@@ -196,13 +190,13 @@ class Memory(Operating):
         limit: int = 100,
         before: Episode | int | None = None,
     ) -> list[Episode]:
-        """The newest `limit` episodes, oldest first, those on their way included; of a session or agent if named.
+        """The newest `limit` episodes, oldest first, pending ones included; of a session or agent if given.
 
-        `before` pages back: pass the first one that you have, or its position. Raises `InvalidScope` and
+        `before` pages back: pass the first episode that you have, or its position. Raises `InvalidScope` and
         `StoreUnavailable`.
         """
         scope = self._parts.scope(namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
-        return await reading.history(self._parts, scope, limit=limit, before=before)
+        return await api_history.history(self._parts, scope, limit=limit, before=before)
 
     async def context_window(
         self,
@@ -213,9 +207,9 @@ class Memory(Operating):
         agent_id: str | None = None,
         namespace: str | None = None,
     ) -> list[Episode]:
-        """The newest episodes that fit into so many tokens together, oldest first. Otherwise as `history`."""
+        """The newest episodes within a token budget, oldest first. Otherwise like `history`."""
         scope = self._parts.scope(namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
-        return await reading.context_window(self._parts, scope, max_tokens=max_tokens)
+        return await api_history.context_window(self._parts, scope, max_tokens=max_tokens)
 
     async def search(
         self,
@@ -246,36 +240,36 @@ class Memory(Operating):
             in_session=session_id,
             by_agent=agent_id,
         ).wanted
-        return await reading.search(self._parts, scope, reading.paged(wanted, before), limit=limit)
+        return await api_history.search(self._parts, scope, api_history.paged(wanted, before), limit=limit)
 
     async def sessions(
         self, *, user_id: str | None = None, namespace: str | None = None, limit: int = 100
     ) -> list[SessionInfo]:
         """The user's sessions that are stored, the latest first."""
         owner = self._parts.scope(namespace=namespace, user_id=user_id)
-        return await reading.sessions(self._parts, owner, limit=limit)
+        return await api_history.sessions(self._parts, owner, limit=limit)
 
     async def users(
         self, *, namespace: str | None = None, prefix: str = "", after: str | None = None, limit: int = 100
     ) -> list[UserInfo]:
-        """Users of whom something is kept, by id: those that begin with `prefix`, from the one behind `after` on.
+        """Users with stored content, by id: those that start with `prefix`, after the id `after`.
 
-        The anonymous bucket (`user_id` None) comes first; an empty `after` leaves it out.
+        The anonymous user (`user_id` None) is first; an empty `after` leaves it out.
         """
-        return await reading.users(self._parts, self._parts.scope(namespace=namespace), prefix, after, limit=limit)
+        return await api_history.users(self._parts, self._parts.scope(namespace=namespace), prefix, after, limit=limit)
 
     async def summary(
         self, *, user_id: str | None = None, session_id: str | None = None, namespace: str | None = None
     ) -> Summary | None:
         """The session's latest summary, or None."""
         owner = self._parts.scope(namespace=namespace, user_id=user_id)
-        return await reading.summary(self._parts, owner, session_id)
+        return await api_history.summary(self._parts, owner, session_id)
 
     async def profile(self, *, user_id: str | None = None, namespace: str | None = None) -> Profile | None:
         """What has been learned about the user, or None."""
-        return await reading.profile(self._parts, self._parts.scope(namespace=namespace, user_id=user_id))
+        return await api_history.profile(self._parts, self._parts.scope(namespace=namespace, user_id=user_id))
 
-    async def learned(
+    async def extraction(
         self,
         *,
         user_id: str | None = None,
@@ -289,7 +283,7 @@ class Memory(Operating):
         reason.
         """
         owner = self._parts.scope(namespace=namespace, user_id=user_id)
-        return await reading.learned(self._parts, owner, session_id, limit=limit)
+        return await api_history.learned(self._parts, owner, session_id, limit=limit)
 
     async def spending(
         self,
@@ -304,8 +298,7 @@ class Memory(Operating):
         By day, user, kind of job and model. `AFTERMIND_NAMESPACE_TOKENS_PER_DAY` and `_USD_PER_DAY` bound it.
         """
         owner = self._parts.scope(namespace=namespace, user_id=user_id)
-        day = datetime.now(UTC).date() if since is None else since
-        return await self._parts.ledger.spending(owner.namespace, since=day, owner=None if everybody else owner)
+        return await self._parts.ledger.spending(owner.namespace, since=since, owner=None if everybody else owner)
 
     # what happens, and how it is
 
@@ -332,7 +325,7 @@ class Memory(Operating):
         return await self._parts.events.past(owner, after=after, limit=limit)
 
     async def event_cursor(self, *, user_id: str | None = None, namespace: str | None = None) -> str:
-        """The cursor of the user's newest event: `events(after=…)` tells what happens from here on, and misses nothing.
+        """The cursor of the user's newest event: `events(after=…)` returns all events from here on.
 
         Raises `StoreUnavailable`.
         """
@@ -358,12 +351,12 @@ class Memory(Operating):
         ids: Iterable[EpisodeId | str] | None = None,
         prove: bool = False,
     ) -> Forgot:
-        """Delete everything of the user; of a session, before a time or by ids of episodes where those are named.
+        """Delete everything of the user; of a session, before a time or by ids of episodes if given.
 
-        Covers what is stored, what was derived from it, what is pending or spooled, and jobs on their way. It is gone
-        when this returns: what still runs for it writes nothing. Raises `StoreUnavailable`, and then nothing is gone.
+        Covers stored and derived content, pending and spooled turns, and running jobs. Deletion is complete when this
+        returns: running jobs for it write nothing. Raises `StoreUnavailable`, and then nothing was deleted.
 
-        `prove` looks everywhere for a canary and ids of the user's, before and after: `Forgot.proof` (see `remains`).
+        `prove` searches every place for a canary and the user's ids, before and after: `Forgot.proof` (see `remains`).
         """
         owner = self._parts.scope(namespace=namespace, user_id=user_id)
         if prove:
@@ -371,8 +364,8 @@ class Memory(Operating):
                 raise errors.InvalidQuery(
                     "prove", prove, "a proof is of everything of a user; forget the rest without."
                 )
-            return await remains.forget_and_prove(self._parts, owner)
-        return await forgetting.forget(self._parts, owner, session_id=session_id, before=before, ids=ids)
+            return await erasure_verification.forget_and_prove(self._parts, owner)
+        return await api_forget.forget(self._parts, owner, session_id=session_id, before=before, ids=ids)
 
     async def undo(
         self,
@@ -383,22 +376,24 @@ class Memory(Operating):
     ) -> Undone:
         """Undo everything that was derived from these messages: poisoned ones, or ones that were never true.
 
-        Facts that rest on them alone are believed no more, and what those had ended goes on; summaries and traits that
-        drew on them are made anew from the rest. The messages stay in the history, marked: recall does not show them,
-        and nothing is drawn from them again. Nothing is deleted (`forget` does that). Raises `InvalidQuery` for an id
-        that the user has no stored message of, and `StoreUnavailable`.
+        Facts with no other source are retracted, and facts that they had ended are valid again; summaries and traits
+        that used them are rebuilt from the rest. The messages stay in the history, marked: recall leaves them out, and
+        nothing is derived from them again. Nothing is deleted (`forget` does that). Raises `InvalidQuery` for an id
+        without a stored message of the user, and `StoreUnavailable`.
         """
         owner = self._parts.scope(namespace=namespace, user_id=user_id)
-        return await undoing.undo(self._parts, owner, ids, dry_run=dry_run)
+        return await api_undo.undo(self._parts, owner, ids, dry_run=dry_run)
 
-    async def remains(self, *texts: str, user_id: str | None = None, namespace: str | None = None) -> Remains:
+    async def verify_erasure(self, *texts: str, user_id: str | None = None, namespace: str | None = None) -> Remains:
         """Where something of the user is found, and any of the texts: in tables and replicas, Redis, spool and logs.
 
-        It looks by the owner's role where `AFTERMIND_MIGRATOR_URL` names it, else at the tenant's rows, and needs a
-        Redis user who may look through keys; `Place.missing` says what it could not see. Slow: it reads every row.
-        Raises `InvalidQuery`, `StoreUnavailable`, and `InvalidSettings` where jobs run in this process.
+        Uses the owner's role if `AFTERMIND_MIGRATOR_URL` is set, else reads the tenant's rows, and needs a Redis user
+        that may scan keys; `Place.missing` is the reason if a place was not searched. Slow: it reads every row. Raises
+        `InvalidQuery`, `StoreUnavailable`, and `InvalidSettings` if jobs run in this process.
         """
-        return await remains.remains(self._parts, self._parts.scope(namespace=namespace, user_id=user_id), texts)
+        return await erasure_verification.remains(
+            self._parts, self._parts.scope(namespace=namespace, user_id=user_id), texts
+        )
 
     async def export(
         self, *, user_id: str | None = None, namespace: str | None = None, vectors: bool = False
@@ -407,22 +402,17 @@ class Memory(Operating):
         unfinished jobs and dead letters, what models have cost; with `vectors` the embeddings as well.
         """
         owner = self._parts.scope(namespace=namespace, user_id=user_id)
-        return await forgetting.export(self._parts, owner, vectors=vectors)
+        return await api_forget.export(self._parts, owner, vectors=vectors)
 
     @property
-    def dead(self) -> DeadLetters:
-        """Jobs that failed for good. Raises `InvalidSettings` where jobs run in this process."""
-        return self._parts.kept(self._parts.dead)
-
-    @property
-    def replays(self) -> Replays:
-        """Plans that bring dead letters back. Raises `InvalidSettings` where jobs run in this process."""
-        return self._parts.kept(self._parts.replays)
+    def keeps_audit(self) -> bool:
+        """Whether there is an audit log; an in-memory store has none."""
+        return self._parts.trail is not None
 
     # life
 
     async def close(self) -> None:
-        """Send what this process still has to send, and let go of every connection. It can be used again afterwards."""
+        """Send remaining turns of this process, and close all connections. It can be used again afterwards."""
         await self._parts.close()
 
     async def __aenter__(self) -> Self:
@@ -433,7 +423,3 @@ class Memory(Operating):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-    def _query(self, text: str, *, token_budget: int | None = None, **asked: Unpack[Asked]) -> Query:
-        budget = self.settings.recall_token_budget if token_budget is None else token_budget
-        return asking.query(self._parts, text, asked, token_budget=budget, load=self._load)

@@ -1,7 +1,7 @@
-"""Files with secrets or memory in them: only this user may read them, and nobody else may plant them.
+"""Files with secrets or memory: only this user may read them, and no other user may replace them.
 
-A file is written under a temporary name with mode 0600 and then renamed, so it is whole or absent and never follows a
-symbolic link. A file that is read must belong to this user (or root) and must not be writable by others.
+A file is written under a temporary name with mode 0600 and then renamed, so it is complete or absent and never follows
+a symbolic link. A file that is read must belong to this user (or root) and must not be writable by others.
 """
 
 import errno
@@ -18,7 +18,7 @@ _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class UnsafeFile(OSError):
-    """A file that another user planted or could change. `strerror` says what to do."""
+    """A file that another user created or could change. `strerror` has the remedy."""
 
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(errno.EPERM, why, str(path))
@@ -31,13 +31,13 @@ def make_folder(path: Path) -> None:
 
 def write(path: Path, data: bytes, *, mode: int = PRIVATE_MODE) -> None:
     """Replace a file in one step. What was there before, a symbolic link too, is replaced and not followed."""
-    with _beside(path, data, mode) as made:
+    with _temporary_file(path, data, mode) as made:
         made.replace(path)
 
 
 def create(path: Path, data: bytes, *, mode: int = PRIVATE_MODE) -> bool:
     """Write a file where there is none; whether this call did. Of several processes one succeeds."""
-    with _beside(path, data, mode) as made:
+    with _temporary_file(path, data, mode) as made:
         try:
             os.link(made, path, follow_symlinks=False)
         except FileExistsError:
@@ -75,12 +75,12 @@ def open_for_append(path: Path) -> IO[bytes]:
 
 
 @contextmanager
-def _beside(path: Path, data: bytes, mode: int) -> Iterator[Path]:
+def _temporary_file(path: Path, data: bytes, mode: int) -> Iterator[Path]:
     made = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(file.fileno(), mode)  # whatever the umask says
+            os.fchmod(file.fileno(), mode)  # whatever the umask is
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -1,4 +1,4 @@
-"""`Receipt`: what became of a turn that was handed over. Nobody has to wait for it."""
+"""`Receipt`: the result of a turn that was handed over. Waiting for it is optional."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -9,10 +9,13 @@ from typing import Protocol
 
 from aftermind import errors
 from aftermind.events.types import MemoryEmbedded, MemoryEvent, MemoryFactsExtracted
-from aftermind.ledger.base import Ledger
+from aftermind.ledger.protocol import Ledger
 from aftermind.types import EpisodeId, Job, JobId, JobKind, JobState, Scope, Turn
 
-FIRST_LOOK, LAST_LOOK = 0.05, 2.0  # seconds between looks at the ledger, for events that were missed; doubles
+FIRST_POLL_SECONDS, MAX_POLL_SECONDS = (
+    0.05,
+    2.0,
+)  # seconds between reads of the ledger, in case events were missed; doubles
 CLEAN_UP = 0.05  # seconds that an answer waits for its subscription to end
 
 
@@ -36,7 +39,7 @@ class StepState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiptStatus:
-    """Where a turn stands. `why` says what is waited for, or what a dead step died of; None where all is done."""
+    """State of a turn. `why` is the reason for waiting, or the error of a dead step; None if all is done."""
 
     stored: StepState
     embedded: StepState
@@ -62,10 +65,10 @@ class News(Protocol):
 
 
 class Receipt:
-    """Of one turn. `spooled`: it lies on this host's disk until Redis is back, and is safe as that disk is.
+    """Receipt of one turn. `spooled`: it is on this host's disk until Redis is back, and as safe as that disk.
 
-    The second receipt of one idempotency key follows the first turn. `confirm` makes what the primary has shown of an
-    owner visible to recalls.
+    The second receipt of one idempotency key follows the first turn. `confirm` makes a state that the primary has shown
+    visible to recalls.
     """
 
     def __init__(
@@ -85,7 +88,7 @@ class Receipt:
 
     @property
     def _owner(self) -> Scope:
-        return self._scope.owner  # made when somebody asks: most receipts are dropped as they come
+        return self._scope.owner  # created on demand: most receipts are dropped immediately
 
     def __repr__(self) -> str:
         return f"Receipt(job_id={self.job_id}, episodes={len(self.episode_ids)}, spooled={self.spooled})"
@@ -106,7 +109,7 @@ class Receipt:
         await self._wait(Step.EXTRACTED, timeout)
 
     async def status(self) -> ReceiptStatus:
-        """Where it stands now, without waiting. Raises `StoreUnavailable`."""
+        """Its current state, without waiting. Raises `StoreUnavailable`."""
         job = await self._ledger.job(self.job_id, owner=self._owner)
         follow: Mapping[JobKind, JobState] = {}
         if job is not None and job.state is JobState.DONE:
@@ -117,11 +120,11 @@ class Receipt:
         try:
             async with asyncio.timeout(timeout):
                 if not await self._is_over(step):
-                    await self._hear_of(step)
+                    await self._wait_for_event(step)
         except TimeoutError as exc:
             raise errors.ReceiptTimeout(self.job_id, step, timeout or 0.0, await self._state_now(step)) from exc
 
-    async def _hear_of(self, step: Step) -> None:
+    async def _wait_for_event(self, step: Step) -> None:
         heard = asyncio.Event()
         listening = asyncio.create_task(self._listen(step, heard))
         try:
@@ -131,7 +134,7 @@ class Receipt:
             await asyncio.wait([listening], timeout=CLEAN_UP)
 
     async def _resolve(self, step: Step, heard: asyncio.Event) -> None:
-        pause = FIRST_LOOK
+        pause = FIRST_POLL_SECONDS
         while True:
             heard.clear()
             if await self._is_over(step):
@@ -139,7 +142,7 @@ class Receipt:
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await heard.wait()
-            pause = min(pause * 2, LAST_LOOK)
+            pause = min(pause * 2, MAX_POLL_SECONDS)
 
     async def _is_over(self, step: Step) -> bool:
         try:
@@ -158,7 +161,7 @@ class Receipt:
         return True
 
     async def _listen(self, step: Step, heard: asyncio.Event) -> None:
-        with suppress(errors.Unavailable):  # the looks at the ledger go on without events
+        with suppress(errors.Unavailable):  # reads of the ledger continue without events
             async for event in self._news.subscribe(self._owner):
                 if event.job_id == str(self.job_id) or (
                     step is not Step.STORED and isinstance(event, MemoryEmbedded | MemoryFactsExtracted)
@@ -167,7 +170,7 @@ class Receipt:
 
     async def _state_now(self, step: Step) -> str:
         try:
-            async with asyncio.timeout(LAST_LOOK):
+            async with asyncio.timeout(MAX_POLL_SECONDS):
                 status = await self.status()
         except (errors.Unavailable, TimeoutError):
             return "unknown, since the store does not answer"
@@ -179,10 +182,12 @@ def judge(
 ) -> ReceiptStatus:
     """The status of a turn by its store job and by the jobs that follow; a kind without a job is not wanted. Pure."""
     if job is None:
-        return _all(StepState.WAITING, "on this host's disk, or pending" if spooled else "pending")
+        why = "on this host's disk, or pending" if spooled else "pending"
+        return ReceiptStatus(stored=StepState.WAITING, embedded=StepState.WAITING, extracted=StepState.WAITING, why=why)
     if job.state is not JobState.DONE:
         state = _step(job.state)
-        return _all(state, job.reason_code or job.error or str(job.state))
+        why = job.reason_code or job.error or str(job.state)
+        return ReceiptStatus(stored=state, embedded=state, extracted=state, why=why)
     embedded = _following(follow, JobKind.EMBED)
     extracted = _following(follow, JobKind.EXTRACT) if "facts" in keep else StepState.NOT_WANTED
     open_ = [
@@ -191,10 +196,6 @@ def judge(
         if state not in (StepState.DONE, StepState.NOT_WANTED)
     ]
     return ReceiptStatus(stored=StepState.DONE, embedded=embedded, extracted=extracted, why="; ".join(open_) or None)
-
-
-def _all(state: StepState, why: str) -> ReceiptStatus:
-    return ReceiptStatus(stored=state, embedded=state, extracted=state, why=why)
 
 
 def _following(follow: Mapping[JobKind, JobState], kind: JobKind) -> StepState:

@@ -48,10 +48,9 @@ def _check_dotenv(path: Path) -> None:
 
 
 class Settings(BaseSettings):
-    """What can be set, from the environment (`AFTERMIND_*`), a `.env` file or by keyword. Frozen.
+    """All settings, from the environment (`AFTERMIND_*`), a `.env` file or keyword arguments. Frozen.
 
-    Nothing has to be set: `Memory()` finds the embedded stack of the state folder, and needing to set something else is
-    a fault of ours to look into.
+    No setting is required: `Memory()` finds the embedded stack in the state folder.
     """
 
     model_config = SettingsConfigDict(
@@ -71,31 +70,32 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Arguments stand above the environment, that above files named there, those above `.env`."""
+        """Precedence: arguments, then the environment, then files that it names, then `.env`."""
         _check_dotenv(Path(".env"))
         return init_settings, env_settings, _Files(settings_cls), dotenv_settings
 
-    # where things are
+    # connections and state
     database_url: SecretStr | None = Field(
         None, description="Postgres primary, or `inmemory`. None: the embedded stack of `state_dir`."
     )
     relay_url: SecretStr | None = Field(
         None,
-        description="The same as a member of `aftermind_relay`, for workers and for what operators ask: it sees the jobs and events of every tenant. None: `database_url`.",
+        description="Postgres URL of a member of `aftermind_relay`, for workers and operator commands; it reads the jobs and events of every tenant. None: `database_url`.",
     )
     migrator_url: SecretStr | None = Field(
-        None, description="The same as the owner of the schema, for `aftermind migrate` alone. None: `database_url`."
+        None,
+        description="Postgres URL of the schema's owner, used only by `aftermind migrate`. None: `database_url`.",
     )
     database_password_file: Path | None = Field(
         None,
-        description="Postgres's password of this process's role, read anew for each connection: a rotated one needs no restart. None: as the URL says.",
+        description="File with the Postgres password of this process's role. It is read for each new connection, so a rotated password needs no restart. None: the password in the URL.",
     )
     allow_owner: bool = Field(
-        False, description="Take a database role that row-level security does not bind: a superuser, or the owner."
+        False, description="Accept a database role that bypasses row-level security: a superuser or the owner."
     )
     database_pooler: bool = Field(
         False,
-        description="A pooler in transaction mode (pgbouncer) stands before Postgres: leave nothing in a session.",
+        description="Set it if Postgres is behind a pooler in transaction mode (pgbouncer): no session state is used.",
     )
     replica_urls: tuple[SecretStr, ...] = Field(
         (), description="Streaming replicas for recall, as a JSON list. Empty: recall reads the primary."
@@ -104,74 +104,82 @@ class Settings(BaseSettings):
         None, description="Celery's broker: `redis://` or `amqp://`. None: the embedded stack's Redis."
     )
     redis_url: SecretStr | None = Field(
-        None, description="Redis for pending turns, watermarks and events. None: the broker, where that is a Redis."
+        None, description="Redis for pending turns, watermarks and events. None: the broker, if it is a Redis."
     )
     redis_prefix: str = Field(
-        "aftermind:", description="Before every Redis key and queue, so that a Redis can be shared."
+        "aftermind:", description="Prefix of every Redis key and queue, so that several systems can share a Redis."
     )
     state_dir: Path = Field(
-        Path(".aftermind"), description="The spool and the embedded stack. Put it on a disk that stays."
+        Path(".aftermind"), description="Folder of the spool and the embedded stack. Use a persistent disk."
     )
     encryption_key: SecretStr | None = Field(
         None,
-        description="Master key of namespaces whose content is encrypted (`aftermind encrypt`), the same on every host; several, with commas between: the first wraps. None: `encryption.key` in `state_dir`.",
+        description="Master key of encrypted namespaces (`aftermind encrypt`), the same on every host. Several keys are separated by commas; the first one encrypts. None: `encryption.key` in `state_dir`.",
     )
     audit_key: SecretStr | None = Field(
         None,
-        description="Key of the audit trail, the same on every host; several, with commas between, after a change: the first writes. None: `audit.key` in `state_dir`, made at first use.",
+        description="Key of the audit trail, the same on every host. After a key change, list several separated by commas; the first one signs new entries. None: `audit.key` in `state_dir`, created at first use.",
     )
-    namespace: str = Field("default", description="Tenant of calls that name none.")
+    namespace: str = Field("default", description="Namespace (tenant) of calls that name none.")
 
     # accepting a turn
     accept: Literal["redis", "postgres"] = Field(
         "redis",
-        description="`redis`: in Redis's append-only file. `postgres`: committed first, 1-3 ms, survives Redis.",
+        description="Where a turn must be stored before remember() returns. `redis`: in Redis's append-only file. `postgres`: committed in Postgres, 1-3 ms, survives the loss of Redis.",
     )
     remember_budget_seconds: float = Field(
-        0.5, gt=0, description="Longest that remember() waits for Redis before it spools to disk."
+        0.5, gt=0, description="Longest time that remember() waits for Redis before it spools to disk."
     )
     message_max_bytes: int = Field(
         262_144, gt=0, description="Largest message, as UTF-8. 256 KiB holds a long document."
     )
-    turn_max_messages: int = Field(1_000, gt=0, description="Most messages of one remember().")
+    turn_max_messages: int = Field(1_000, gt=0, description="Maximum number of messages of one remember().")
     turn_max_bytes: int = Field(
-        8_388_608, gt=0, description="Most text of one remember(). It is one command of Redis, which waits for it."
+        8_388_608,
+        gt=0,
+        description="Maximum text of one remember(), in bytes. It is one Redis command, and Redis is blocked while it runs.",
     )
     metadata_max_bytes: int = Field(16_384, gt=0, description="Largest metadata of a message, as JSON.")
-    metadata_max_depth: int = Field(8, gt=0, description="Deepest nesting of a message's metadata.")
+    metadata_max_depth: int = Field(8, gt=0, description="Maximum nesting depth of a message's metadata.")
     future_tolerance_seconds: float = Field(
         86_400,
         ge=0,
-        description="How far ahead of our clock `occurred_at` may lie; a day allows for any time zone slip.",
+        description="How far `occurred_at` may be in the future; one day allows for time zone mistakes.",
     )
     pending_max_turns: int = Field(
         1_000_000,
         gt=0,
-        description="Turns in Redis that no store job has committed, of all users; beyond it, `when_full`.",
+        description="Maximum number of pending turns of all users; beyond it, `when_full` applies.",
     )
     pending_max_bytes: int = Field(
-        1_073_741_824, gt=0, description="The same in bytes. 1 GiB is what a small Redis can spare."
+        1_073_741_824, gt=0, description="Maximum size of all pending turns. 1 GiB fits into a small Redis."
     )
     pending_max_age_seconds: float = Field(
         3_600,
         gt=0,
-        description="Age of the oldest pending turn beyond which `when_full` applies: no worker has run for it.",
+        description="Age of the oldest pending turn beyond which `when_full` applies: workers are down or too few.",
     )
     pending_max_turns_per_user: int = Field(
-        100_000, gt=0, description="Pending turns of one user, so that one cannot fill what all share."
+        100_000,
+        gt=0,
+        description="Maximum number of pending turns of one user, so that one user cannot use all the space.",
     )
     when_full: Literal["spool", "refuse"] = Field(
-        "spool", description="Past a pending limit: keep the turn on local disk, or raise QueueFull."
+        "spool", description="Beyond a limit of pending turns: store the turn on local disk, or raise QueueFull."
     )
     pending_recalled: int = Field(
         200,
         ge=0,
-        description="Newest pending turns of a user that a recall looks at; `degraded` tells of more. 0 looks at none.",
+        description="Maximum number of pending turns that a recall reads, newest first; `degraded` reports if there are more. 0: none.",
     )
     spool_max_bytes: int = Field(
-        268_435_456, ge=0, description="Spool on local disk while Redis is away. 0 switches it off."
+        268_435_456,
+        ge=0,
+        description="Maximum size of the spool on local disk while Redis is unavailable. 0: no spool.",
     )
-    ring_every_turn: bool = Field(False, description="Ring a bell for each turn also where enough bells wait already.")
+    ring_every_turn: bool = Field(
+        False, description="Send a doorbell for each turn, even if enough are queued already."
+    )
 
     # deadlines
     db_timeout_seconds: float = Field(5.0, gt=0, description="Longest wait for one statement of a worker or a write.")
@@ -181,29 +189,29 @@ class Settings(BaseSettings):
         0.5, gt=0, description="Longest wait for one answer of Redis on the agent's side."
     )
     recall_budget_seconds: float = Field(
-        1.0, gt=0, description="Longest recall; what is missing then makes it degraded."
+        1.0, gt=0, description="Longest time of a recall; if a part is missing then, the block is `degraded`."
     )
     query_embedding_budget_seconds: float = Field(
-        0.3, gt=0, description="Longest wait for the question's vector; beyond it recall is lexical only, and says so."
+        0.3, gt=0, description="Longest wait for the query's vector; beyond it recall is lexical only and `degraded`."
     )
-    model_timeout_seconds: float = Field(60.0, gt=0, description="Longest model call of a job, in all.")
+    model_timeout_seconds: float = Field(60.0, gt=0, description="Longest model call of a job, retries included.")
 
     # recall
-    recall_token_budget: int = Field(1_000, gt=0, description="Tokens of a block where the caller names no budget.")
-    recall_limit: int = Field(20, gt=0, description="Most episodes of a block.")
+    recall_token_budget: int = Field(1_000, gt=0, description="Token budget of a block if the caller sets none.")
+    recall_limit: int = Field(30, gt=0, description="Maximum number of episodes in a block.")
     replica_max_lag_seconds: float = Field(
-        30.0, gt=0, description="A replica that lags more is left until it has caught up."
+        30.0, gt=0, description="A replica with a larger lag is not used until it has caught up."
     )
-    replica_check_seconds: float = Field(2.0, gt=0, description="How often replicas are looked at.")
+    replica_check_seconds: float = Field(2.0, gt=0, description="Interval between checks of the replicas.")
     exact_search_max_rows: int = Field(
-        8_000, ge=0, description="Episodes of a user up to which vectors are scanned exactly; HNSW beyond."
+        8_000, ge=0, description="Users with up to this many episodes get an exact vector scan; others use HNSW."
     )
     language: str = Field(
         "english",
-        description="Snowball language of stems (34 are known; stop words for english). `simple`: words as they are.",
+        description="Snowball language for stemming (34 are supported; stop words for english). `simple`: no stemming.",
     )
     vector_cache_seconds: float = Field(
-        3_600, ge=0, description="How long a question's vector is kept in Redis. 0: not."
+        3_600, ge=0, description="How long a query's vector is cached in Redis. 0: no cache."
     )
 
     # models
@@ -215,7 +223,7 @@ class Settings(BaseSettings):
     )
     replay_models: tuple[str, ...] = Field(
         (),
-        description="Models that a replay may name beside the one that is set, as a JSON list. Empty: that one alone.",
+        description="Models that a replay may use in addition to the configured one, as a JSON list. Empty: none.",
     )
     chat_model: str = Field("gpt-5-mini", description="Model of an Agent that names none, and of `openai` extraction.")
     embedding_dimension: int | None = Field(None, gt=0, le=4000, description="Vector length. None: the embedder's own.")
@@ -227,21 +235,21 @@ class Settings(BaseSettings):
     )
 
     model_requests_per_minute: int = Field(
-        0, ge=0, description="Calls to a model provider, of all processes together; beyond it jobs wait. 0: no budget."
+        0, ge=0, description="Calls to a model provider, all processes together; beyond it, jobs wait. 0: no limit."
     )
     model_tokens_per_minute: int = Field(
-        0, ge=0, description="Tokens sent to a model provider, estimated, of all processes together. 0: no budget."
+        0, ge=0, description="Estimated tokens sent to a model provider, all processes together. 0: no limit."
     )
 
     namespace_tokens_per_day: int = Field(
         0,
         ge=0,
-        description="Tokens, in and out, that language models may use for one namespace in a day (UTC), embeddings left out; beyond it its jobs wait. 0: no budget.",
+        description="Tokens (input and output, without embeddings) that language models may use for one namespace in a day (UTC); beyond it, its jobs wait. 0: no limit.",
     )
     namespace_usd_per_day: float = Field(
         0.0,
         ge=0,
-        description="The same in US dollars, embeddings included, of models whose price is known. 0: no budget.",
+        description="US dollars that models with a published price may cost for one namespace in a day (UTC), embeddings included; beyond it, its jobs wait. 0: no limit.",
     )
     profile_schema: str | None = Field(
         None,
@@ -249,131 +257,149 @@ class Settings(BaseSettings):
     )
 
     # jobs
-    lease_seconds: float = Field(30.0, gt=0, description="A claim on a job; a worker that is gone is noticed after it.")
-    heartbeat_seconds: float = Field(10.0, gt=0, description="How often a running job's lease is renewed.")
-    max_attempts: int = Field(8, gt=0, description="Tries before a job is a dead letter: about 20 minutes of back-off.")
-    max_lost_leases: int = Field(
-        3, gt=0, description="Workers that one job may take with it; two happen in a rolling restart."
+    lease_seconds: float = Field(
+        30.0, gt=0, description="Lifetime of a lease on a job; a crashed worker is detected after this time."
     )
-    backoff_base_seconds: float = Field(1.0, gt=0, description="First wait after a failure; doubles, with jitter.")
-    backoff_cap_seconds: float = Field(600.0, gt=0, description="Longest wait between two tries.")
-    reconcile_seconds: float = Field(2.0, gt=0, description="How often work that nobody holds is looked for.")
-    store_batch_turns: int = Field(100, gt=0, description="Turns of one store transaction.")
-    store_batch_bytes: int = Field(8_388_608, gt=0, description="Bytes of one store transaction.")
+    heartbeat_seconds: float = Field(10.0, gt=0, description="How often a running job's lease is renewed.")
+    max_attempts: int = Field(
+        8, gt=0, description="Attempts before a job is a dead letter: about 20 minutes of back-off."
+    )
+    max_lost_leases: int = Field(
+        3, gt=0, description="Lost leases before a job is dead-lettered; a rolling restart can cause two."
+    )
+    backoff_base_seconds: float = Field(1.0, gt=0, description="First wait after a failure; it doubles, with jitter.")
+    backoff_cap_seconds: float = Field(600.0, gt=0, description="Longest wait between two attempts.")
+    reconcile_seconds: float = Field(2.0, gt=0, description="Interval between searches for unclaimed jobs.")
+    store_batch_turns: int = Field(100, gt=0, description="Maximum number of turns of one store transaction.")
+    store_batch_bytes: int = Field(
+        262_144, gt=0, description="Maximum size of one store transaction, in bytes; a larger turn is alone."
+    )
     embed_batch_texts: int = Field(
-        256, gt=0, description="Texts of one embedding call, where the embedder allows as many."
+        256, gt=0, description="Maximum number of texts of one embedding call, if the embedder allows as many."
     )
     extract_quiet_seconds: float = Field(
-        6.0, ge=0, description="A session is mined when nothing came for so long: a burst of turns is one model call."
+        6.0,
+        ge=0,
+        description="Facts are extracted after this time without a new turn in the session, so that a burst of turns is one model call.",
     )
-    extract_max_wait_seconds: float = Field(25.0, ge=0, description="… or when its oldest unmined turn is so old.")
-    extract_max_turns: int = Field(20, gt=0, description="Most turns of one extraction call; more are another at once.")
-    extract_max_tokens: int = Field(6_000, gt=0, description="Most tokens of turns in one extraction call.")
-    summary_turns: int = Field(
-        20, gt=0, description="A session's summary is brought up to date when so many turns are not in it yet."
+    extract_max_wait_seconds: float = Field(
+        25.0, ge=0, description="Longest time that a turn waits for extraction while further turns arrive."
     )
+    extract_max_turns: int = Field(
+        20, gt=0, description="Maximum number of turns of one extraction call; the rest follows in another call."
+    )
+    extract_max_tokens: int = Field(6_000, gt=0, description="Maximum tokens of turns in one extraction call.")
+    summary_turns: int = Field(20, gt=0, description="A session's summary is updated when it lacks this many turns.")
     summary_quiet_seconds: float = Field(
-        180.0, ge=0, description="… or when nothing came for so long after its mining."
+        180.0, ge=0, description="A summary is also updated after this time without a new turn."
     )
-    summary_max_wait_seconds: float = Field(600.0, ge=0, description="… or after so long, however lively it is.")
-    summary_max_tokens: int = Field(8_000, gt=0, description="Most tokens of turns in one summary call.")
+    summary_max_wait_seconds: float = Field(600.0, ge=0, description="Longest delay of a summary while turns arrive.")
+    summary_max_tokens: int = Field(8_000, gt=0, description="Maximum tokens of turns in one summary call.")
     profile_quiet_seconds: float = Field(
-        180.0, ge=0, description="A profile is brought up to date when nothing of its user was mined for so long."
+        180.0, ge=0, description="A profile is updated after this time without a new extraction for its user."
     )
-    profile_max_wait_seconds: float = Field(600.0, ge=0, description="… or after so long.")
-    profile_max_tokens: int = Field(8_000, gt=0, description="Most tokens of turns in one profile call.")
+    profile_max_wait_seconds: float = Field(
+        600.0, ge=0, description="Longest delay of a profile update while turns arrive."
+    )
+    profile_max_tokens: int = Field(8_000, gt=0, description="Maximum tokens of turns in one profile call.")
     job_retention_days: float = Field(
-        30.0, gt=0, description="How long done jobs stay; longer than any spool or pending."
+        30.0,
+        gt=0,
+        description="How long completed jobs are kept; longer than any turn stays in the spool or in pending.",
     )
     attempt_retention_days: float = Field(
-        30.0, gt=0, description="How long the attempts of finished jobs stay; those of dead letters stay with them."
+        30.0, gt=0, description="How long the attempts of finished jobs are kept; those of dead letters stay with them."
     )
-    event_retention_days: float = Field(7.0, gt=0, description="How long events can be caught up with.")
+    event_retention_days: float = Field(7.0, gt=0, description="How long events are kept for listeners that reconnect.")
     tombstone_retention_days: float = Field(
         90.0,
         gt=0,
-        description="How long what was forgotten is kept out where it comes late; longer than any host with a spool may be away.",
+        description="How long tombstones of forgotten content reject late copies of it; longer than a host with a spool may be offline.",
     )
     audit_retention_days: float = Field(
         365.0,
         ge=30,
-        description="How long the audit trail stays. Entries younger than 30 days can be deleted by nobody.",
+        description="How long entries of the audit trail are kept. Entries younger than 30 days cannot be deleted.",
     )
     retention_every_seconds: float = Field(
         86_400.0,
         gt=0,
-        description="How often the policies of namespaces are carried out (`aftermind retention`). Summaries of sessions that lose turns are made anew each time.",
+        description="Interval between runs of the retention policies (`aftermind retention`). Each run rebuilds the summaries of sessions that lose turns.",
     )
     housekeeping_seconds: float = Field(
-        60.0, gt=0, description="How often what is old is looked for: finished jobs, attempts, events, tombstones."
+        60.0, gt=0, description="Interval between deletions of old rows: finished jobs, attempts, events, tombstones."
     )
 
     # webhooks
     webhook_patience_hours: float = Field(
         72.0,
         gt=0,
-        description="A webhook that took nothing for so long is disabled; shorter than `event_retention_days`.",
+        description="A webhook that accepts no event for this time is disabled; shorter than `event_retention_days`.",
     )
     webhook_allow_private: bool = Field(
         False,
-        description="Let webhooks lead into private networks and to this machine, also by plain HTTP: for receivers of your own.",
+        description="Allow webhooks to private networks and to this machine, also over plain HTTP, for your own receivers.",
     )
     webhook_key: SecretStr | None = Field(
         None,
-        description="Keys that seal webhooks' secrets, 32 bytes each as URL-safe base64, separated by commas: the first seals, any opens. The same for web processes and workers. None: `webhook.key` in `state_dir`, made when needed.",
+        description="Keys that encrypt webhooks' secrets, 32 bytes each as URL-safe base64, separated by commas: the first one encrypts, all decrypt. The same for web processes and workers. None: `webhook.key` in `state_dir`, created when needed.",
     )
 
     # process
     shutdown_grace_seconds: float = Field(
-        20.0, gt=0, description="After SIGTERM, what still runs so long is handed back. Kubernetes kills after 30."
+        20.0,
+        gt=0,
+        description="After SIGTERM, jobs that still run after this time are released. Kubernetes kills after 30.",
     )
     ready_file: Path | None = Field(
-        None, description="A worker or reconciler creates it once it takes work, for whoever started the process."
+        None, description="File that a worker or reconciler creates when it is ready, for its supervisor."
     )
     worker_max_memory_bytes: int = Field(
-        1_073_741_824, gt=0, description="A worker process that has grown beyond it finishes its work and stops."
+        1_073_741_824, gt=0, description="A worker process that uses more memory finishes its jobs and stops."
     )
-    metrics_host: str = Field("127.0.0.1", description="Where a worker or reconciler serves its metrics.")
+    metrics_host: str = Field("127.0.0.1", description="Address on which a worker or reconciler serves its metrics.")
     metrics_port: int = Field(
         0,
         ge=0,
         le=65535,
-        description="Port on which a worker or reconciler serves its Prometheus metrics, one process a port. 0: none; `/metrics` of the service has those that share its PROMETHEUS_MULTIPROC_DIR.",
+        description="Port on which a worker or reconciler serves its Prometheus metrics, one process per port. 0: none; `/metrics` of the service includes the processes that share its PROMETHEUS_MULTIPROC_DIR.",
     )
     tracing: bool = Field(
         False,
-        description="Make OpenTelemetry spans, from `remember` to the model call. An agent's go to the tracer provider of its process, those of workers by OTLP to OTEL_EXPORTER_OTLP_ENDPOINT.",
+        description="Create OpenTelemetry spans, from `remember` to the model call. Agents use the tracer provider of their process; workers export by OTLP to OTEL_EXPORTER_OTLP_ENDPOINT.",
     )
-    strict: bool = Field(False, description="Raise where an Agent's memory fails, instead of answering without it.")
-    web_host: str = Field("127.0.0.1", description="Where the service listens.")
+    strict: bool = Field(False, description="Raise if an Agent's memory fails, instead of answering without it.")
+    web_host: str = Field("127.0.0.1", description="Address on which the service listens.")
     web_port: int = Field(8377, ge=0, le=65535, description="Port of the service. 0: any free one.")
     web_max_listeners: int = Field(
-        10_000, gt=0, description="Listeners to events of one web process; some 30 KB each. One more is told 503."
+        10_000,
+        gt=0,
+        description="Maximum number of event listeners of one web process, about 30 KB each. Further clients get HTTP 503.",
     )
     web_requests_per_key: int = Field(
-        128, gt=0, description="Requests of one key that one web process answers at the same time; beyond it 429."
+        128, gt=0, description="Concurrent requests of one API key per web process; beyond it, HTTP 429."
     )
     web_streams_per_key: int = Field(
-        2_000, gt=0, description="Listeners to events of one key and web process; beyond it 429."
+        2_000, gt=0, description="Event listeners of one API key per web process; beyond it, HTTP 429."
     )
     web_rate_per_key: float = Field(
         1_000.0,
         ge=0,
-        description="Requests a second of one key and web process, two seconds' worth in a burst; beyond it 429. 0: no limit.",
+        description="Requests per second of one API key at all web processes together, with bursts of two seconds' worth; beyond it, HTTP 429. 0: no limit.",
     )
     web_header_timeout_seconds: float = Field(
-        10.0, gt=0, description="Longest time for a client to send a request's headers; then it is disconnected."
+        10.0, gt=0, description="Longest time for a client to send the headers of a request; then it is disconnected."
     )
     web_body_timeout_seconds: float = Field(
-        60.0, gt=0, description="Longest time for a client to send a request's body, from the headers on."
+        60.0, gt=0, description="Longest time for a client to send the body of a request, counted from its headers."
     )
     metrics_token: SecretStr | None = Field(
         None,
-        description="Bearer token that `/metrics` of the service asks for: counts of all tenants. None or empty: it answers the local token alone.",
+        description="Bearer token for `/metrics` of the service, which has counts of all tenants. None or empty: only the local token is accepted.",
     )
     flower_port: int = Field(5577, ge=0, le=65535, description="Port of Flower. 0: any free one.")
     flower_url: str | None = Field(
         None,
         pattern=r"^https?://",
-        description="Where browsers reach Flower, for the link in the screens. None: no link; the embedded stack sets it.",
+        description="URL of Flower for browsers, linked from the console. None: no link; the embedded stack sets it.",
     )

@@ -1,7 +1,7 @@
-"""The same faces without `await`, for programs that have no event loop.
+"""The blocking client, for programs without an event loop.
 
-Every call runs on one loop in a thread of its own (`faces.portal`), so a `Memory` here and its connections are shared
-by all threads of the process.
+Every call runs on one event loop in a background thread (`api.blocking_portal`), so all threads of the process share a
+`Memory` and its connections.
 """
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -9,16 +9,17 @@ from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from aftermind.agent import Agent as AsyncAgent
-from aftermind.faces import portal
-from aftermind.faces.audit import Audit as AsyncAudit
-from aftermind.faces.blocks import Blocks as AsyncBlocks
-from aftermind.faces.encryption import Encryption as AsyncEncryption
-from aftermind.faces.facts import Facts as AsyncFacts
-from aftermind.faces.jobs import Jobs as AsyncJobs
-from aftermind.faces.keys import Keys as AsyncKeys
-from aftermind.faces.retention import Retention as AsyncRetention
-from aftermind.faces.webhooks import Webhooks as AsyncWebhooks
-from aftermind.ledger.replays import DeadLetters, Replays
+from aftermind.api import blocking_portal
+from aftermind.api.api_keys import ApiKeys as AsyncApiKeys
+from aftermind.api.audit import Audit as AsyncAudit
+from aftermind.api.blocks import Blocks as AsyncBlocks
+from aftermind.api.encryption import Encryption as AsyncEncryption
+from aftermind.api.facts import Facts as AsyncFacts
+from aftermind.api.jobs import Jobs as AsyncJobs
+from aftermind.api.retention.policies import Retention as AsyncRetention
+from aftermind.api.webhooks import Webhooks as AsyncWebhooks
+from aftermind.ledger.postgres.dead_letters import DeadLetters as AsyncDeadLetters
+from aftermind.ledger.postgres.replay_plans import Replays as AsyncReplays
 from aftermind.memory import Memory as AsyncMemory
 from aftermind.receipt import Receipt as AsyncReceipt
 from aftermind.types import EpisodeId, JobId
@@ -29,27 +30,27 @@ F = TypeVar("F")
 
 
 class _Face:
-    """A face and the one behind it."""
+    """A blocking object and its asynchronous counterpart."""
 
-    _behind: Any  # Any: the async face, whose methods are found by name
+    _behind: Any  # Any: the asynchronous object, whose methods are found by name
 
 
 def _blocking(method: Callable[Concatenate[F, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
-    # Any: a coroutine's send and yield types; the face that the method is put on
+    # Any: a coroutine's send and yield types; the class that gets the method
     @wraps(method)
     def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
         bound: Callable[P, Coroutine[Any, Any, T]] = getattr(self._behind, method.__name__)
-        return portal.call(partial(bound, *args, **kwargs))
+        return blocking_portal.call(partial(bound, *args, **kwargs))
 
     return call
 
 
 def _iterating(method: Callable[Concatenate[F, P], AsyncIterator[T]]) -> Callable[Concatenate[Any, P], Iterator[T]]:
-    # Any: the face that the method is put on
+    # Any: the class that gets the method
     @wraps(method)
     def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
         bound: Callable[P, AsyncIterator[T]] = getattr(self._behind, method.__name__)
-        return portal.iterate(partial(bound, *args, **kwargs))
+        return blocking_portal.iterate(partial(bound, *args, **kwargs))
 
     return call
 
@@ -93,6 +94,7 @@ class Facts(_Face):
     add = _blocking(AsyncFacts.add)
     retract = _blocking(AsyncFacts.retract)
     why = _blocking(AsyncFacts.why)
+    graph = _blocking(AsyncFacts.graph)
     cardinalities = _blocking(AsyncFacts.cardinalities)
     set_cardinality = _blocking(AsyncFacts.set_cardinality)
 
@@ -122,17 +124,17 @@ class Jobs(_Face):
     status = _blocking(AsyncJobs.status)
 
 
-class Keys(_Face):
-    """`memory.keys`, without await."""
+class ApiKeys(_Face):
+    """`memory.api_keys`, without await."""
 
-    def __init__(self, behind: AsyncKeys) -> None:
+    def __init__(self, behind: AsyncApiKeys) -> None:
         self._behind = behind
 
-    create = _blocking(AsyncKeys.create)
-    list = _blocking(AsyncKeys.list)
-    revoke = _blocking(AsyncKeys.revoke)
-    check = _blocking(AsyncKeys.check)
-    any = _blocking(AsyncKeys.any)
+    create = _blocking(AsyncApiKeys.create)
+    list = _blocking(AsyncApiKeys.list)
+    revoke = _blocking(AsyncApiKeys.revoke)
+    check = _blocking(AsyncApiKeys.check)
+    any = _blocking(AsyncApiKeys.any)
 
 
 class Webhooks(_Face):
@@ -141,44 +143,43 @@ class Webhooks(_Face):
     def __init__(self, behind: AsyncWebhooks) -> None:
         self._behind = behind
 
-    add = _blocking(AsyncWebhooks.add)
+    create = _blocking(AsyncWebhooks.create)
     list = _blocking(AsyncWebhooks.list)
     get = _blocking(AsyncWebhooks.get)
-    remove = _blocking(AsyncWebhooks.remove)
+    delete = _blocking(AsyncWebhooks.delete)
+    rotate_secret = _blocking(AsyncWebhooks.rotate_secret)
     enable = _blocking(AsyncWebhooks.enable)
 
 
-class Dead(_Face):
-    """`memory.dead`, without await."""
+class DeadLetters(_Face):
+    """`memory.dead_letters`, without await."""
 
-    def __init__(self, behind: DeadLetters) -> None:
+    def __init__(self, behind: AsyncDeadLetters) -> None:
         self._behind = behind
 
-    listed = _blocking(DeadLetters.listed)
-    groups = _blocking(DeadLetters.groups)
-    shown = _blocking(DeadLetters.shown)
-    discard = _blocking(DeadLetters.discard)
+    list = _blocking(AsyncDeadLetters.list)
+    groups = _blocking(AsyncDeadLetters.groups)
+    get = _blocking(AsyncDeadLetters.get)
+    discard = _blocking(AsyncDeadLetters.discard)
 
 
-class Plans(_Face):
+class Replays(_Face):
     """`memory.replays`, without await."""
 
-    def __init__(self, behind: Replays) -> None:
+    def __init__(self, behind: AsyncReplays) -> None:
         self._behind = behind
 
-    plan = _blocking(Replays.plan)
-    estimate = _blocking(Replays.estimate)
-    shadow = _blocking(Replays.shadow)
-    shadows = _blocking(Replays.shadows)
-    looked = _blocking(Replays.looked)
-    start = _blocking(Replays.start)
-    pause = _blocking(Replays.pause)
-    abort = _blocking(Replays.abort)
-    found = _blocking(Replays.found)
-    listed = _blocking(Replays.listed)
-    items = _blocking(Replays.items)
-    running = _blocking(Replays.running)
-    step = _blocking(Replays.step)
+    create = _blocking(AsyncReplays.create)
+    list = _blocking(AsyncReplays.list)
+    get = _blocking(AsyncReplays.get)
+    list_items = _blocking(AsyncReplays.list_items)
+    estimate = _blocking(AsyncReplays.estimate)
+    dry_run = _blocking(AsyncReplays.dry_run)
+    dry_run_results = _blocking(AsyncReplays.dry_run_results)
+    record_access = _blocking(AsyncReplays.record_access)
+    start = _blocking(AsyncReplays.start)
+    pause = _blocking(AsyncReplays.pause)
+    abort = _blocking(AsyncReplays.abort)
 
 
 class Retention(_Face):
@@ -200,7 +201,7 @@ class Audit(_Face):
         self._behind = behind
 
     record = _blocking(AsyncAudit.record)
-    listed = _blocking(AsyncAudit.listed)
+    list = _blocking(AsyncAudit.list)
     verify = _blocking(AsyncAudit.verify)
 
 
@@ -225,33 +226,12 @@ class Memory(_Face):
         self._behind = AsyncMemory(*args, **kwargs)
         self.settings, self.namespace = self._behind.settings, self._behind.namespace
         self.facts, self.blocks = Facts(self._behind.facts), Blocks(self._behind.blocks)
-        self.jobs, self.keys = Jobs(self._behind.jobs), Keys(self._behind.keys)
+        self.jobs, self.api_keys = Jobs(self._behind.jobs), ApiKeys(self._behind.api_keys)
         self.webhooks = Webhooks(self._behind.webhooks)
-
-    @property
-    def dead(self) -> Dead:
-        """Jobs that failed for good."""
-        return Dead(self._behind.dead)
-
-    @property
-    def replays(self) -> Plans:
-        """Plans that bring dead letters back."""
-        return Plans(self._behind.replays)
-
-    @property
-    def retention(self) -> Retention:
-        """How long a namespace keeps its episodes."""
-        return Retention(self._behind.retention)
-
-    @property
-    def audit(self) -> Audit:
-        """What operators looked at, changed and deleted."""
-        return Audit(self._behind.audit)
-
-    @property
-    def encryption(self) -> Encryption:
-        """Content sealed in the database."""
-        return Encryption(self._behind.encryption)
+        behind = self._behind
+        self.dead_letters, self.replays = DeadLetters(behind.dead_letters), Replays(behind.replays)
+        self.retention, self.audit = Retention(behind.retention), Audit(behind.audit)
+        self.encryption = Encryption(behind.encryption)
 
     remember = _handing_over(AsyncMemory.remember)
     recall = _blocking(AsyncMemory.recall)
@@ -263,7 +243,7 @@ class Memory(_Face):
     users = _blocking(AsyncMemory.users)
     summary = _blocking(AsyncMemory.summary)
     profile = _blocking(AsyncMemory.profile)
-    learned = _blocking(AsyncMemory.learned)
+    extraction = _blocking(AsyncMemory.extraction)
     spending = _blocking(AsyncMemory.spending)
     events = _iterating(AsyncMemory.events)
     past_events = _blocking(AsyncMemory.past_events)
@@ -272,12 +252,12 @@ class Memory(_Face):
     health = _blocking(AsyncMemory.health)
     forget = _blocking(AsyncMemory.forget)
     undo = _blocking(AsyncMemory.undo)
-    remains = _blocking(AsyncMemory.remains)
+    verify_erasure = _blocking(AsyncMemory.verify_erasure)
     export = _blocking(AsyncMemory.export)
     close = _blocking(AsyncMemory.close)
 
     def __enter__(self) -> Self:
-        portal.call(self._behind.__aenter__)
+        blocking_portal.call(self._behind.__aenter__)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,11 +1,11 @@
-"""For users' own tests: a model that says what it is told to, and waiting for background work."""
+"""For users' own tests: a model with scripted answers, and waiting for background work."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from aftermind import errors
-from aftermind.llm.base import ChatReply, ToolCall, Usage
+from aftermind.llm.protocols import ChatReply, ToolCall, Usage
 from aftermind.memory import Memory
 
 Scripted = str | ToolCall | ChatReply | Exception | Callable[[Sequence[Mapping[str, Any]]], str]  # Any: chat messages
@@ -22,7 +22,7 @@ class ScriptedChatModel:
 
     def __init__(self, *replies: Scripted, name: str = "scripted") -> None:
         if not replies:
-            raise errors.InvalidSettings("replies", replies, "a scripted model needs something to say.")
+            raise errors.InvalidSettings("replies", replies, "a scripted model needs at least one answer.")
         self.name = name
         self.calls: list[list[Mapping[str, Any]]] = []  # Any: chat messages
         self.tools: list[list[Mapping[str, Any]]] = []  # Any: tools as JSON

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from benchmarks.harness import wording
+from benchmarks.harness import messages
 from benchmarks.harness.evidence import Evidence
 from benchmarks.harness.history import Erased, Recalled, Remembered
 
@@ -101,7 +101,7 @@ def compare(
     """
     attempted = {entry.marker for entry in remembered if entry.type == "invoke"} | {each.marker for each in erased}
     told = {entry.marker: entry for entry in remembered if entry.type == "ok" and entry.marker not in damaged}
-    stored = Counter(marker for episode in evidence.episodes for marker in wording.markers_in(episode.content))
+    stored = Counter(marker for episode in evidence.episodes for marker in messages.markers_in(episode.content))
     facts = Counter(name for fact in evidence.facts for name in _objects(fact.object))
     wanted = {entry.fact for entry in told.values() if entry.fact}
     unexcused = [entry for entry in recalled if entry.type == "degraded" and not _is_excused(entry, strikes)]
@@ -170,7 +170,7 @@ def percentile(values: Iterable[float], share: float) -> float:
 
 
 def _objects(text: str) -> list[str]:
-    return wording.objects_in(f"I collect {text.split()[-1]}")
+    return messages.objects_in(f"I collect {text.split()[-1]}")
 
 
 def _is_excused(entry: Recalled, strikes: Sequence[Strike]) -> bool:
@@ -180,7 +180,7 @@ def _is_excused(entry: Recalled, strikes: Sequence[Strike]) -> bool:
 
 def _is_by_model(entry: Recalled) -> bool:
     """Whether only a slow model server explains it: the question's vector came late, and everything else was there."""
-    return all("words alone were searched" in reason for reason in entry.why.split("; "))
+    return all("only a lexical search was made" in reason for reason in entry.why.split("; "))
 
 
 def _out_of_order(told: Iterable[str], evidence: Evidence) -> int:
@@ -189,7 +189,7 @@ def _out_of_order(told: Iterable[str], evidence: Evidence) -> int:
     known = set(told)
     sessions: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
     for episode in evidence.episodes:
-        for marker in wording.markers_in(episode.content):
+        for marker in messages.markers_in(episode.content):
             if marker in known:
                 sessions[episode.user, episode.session].append((episode.position, marker))
     inversions = 0

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from aftermind import AftermindError, Memory, Message, Receipt
 from aftermind.errors import Forgotten
-from benchmarks.harness import wording
+from benchmarks.harness import messages
 from benchmarks.harness.history import Erased, History, now
-from benchmarks.harness.pace import Erasing
+from benchmarks.harness.rate import Erasing
 
 LONGEST_CALL = 10.0  # seconds; remember() and recall() promise a tenth of it, forget() waits for a lease of trust
 RECEIPT_SECONDS = 60.0
@@ -51,7 +51,7 @@ class Lane:
 
     async def _remember(self) -> None:
         number = next(self._numbers)
-        marker = wording.marker_of(PRODUCER, number)
+        marker = messages.marker_of(PRODUCER, number)
         text = f"This is note {marker} of my diary."
         try:
             async with asyncio.timeout(LONGEST_CALL):
@@ -78,7 +78,7 @@ class Lane:
                 block = await self._memory.recall("note of my diary", user_id=self._user)
         except (AftermindError, TimeoutError):
             return
-        shown = set(wording.markers_in(block.text))
+        shown = set(messages.markers_in(block.text))
         self.ended = [
             _Turn(replace(turn.entry, seen=turn.entry.seen + 1), turn.waiting)
             if turn.entry.forgotten and turn.entry.marker in shown

@@ -1,7 +1,7 @@
 """The hostile tenant of a run: it stays within every limit and uses all of them at once, each attack in its own lane.
 
-Run as `python -m benchmarks.harness.hostile SPEC`, where SPEC is JSON with `seconds`. When its time is over, or at
-SIGTERM, it prints how many calls of each attack were done and how many refused, as JSON.
+Run as `python -m benchmarks.harness.hostile SPEC`, where SPEC is JSON with `seconds`. It prints a line of JSON when it
+begins, and when its time is over, or at SIGTERM, how many calls of each attack were done and how many were refused.
 """
 
 import asyncio
@@ -80,11 +80,16 @@ ATTACKS: tuple[Attack, ...] = (
 )
 
 
+def name_of(each: Attack) -> str:
+    """The attack's name in reports."""
+    return each.__name__.strip("_")
+
+
 async def attack(seconds: float) -> dict[str, list[int]]:
     """Run every attack until the time is over or SIGTERM comes; calls done and refused, by attack."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    counts = {each.__name__.strip("_"): [0, 0] for each in ATTACKS}
+    counts = {name_of(each): [0, 0] for each in ATTACKS}
 
     async def lane(memory: Memory, each: Attack) -> None:
         for number in itertools.count():
@@ -93,11 +98,12 @@ async def attack(seconds: float) -> dict[str, list[int]]:
                 await each(memory, number)
             except AftermindError:  # a refusal is an answer, and the lane tries again
                 refused = 1
-            counts[each.__name__.strip("_")][refused] += 1
+            counts[name_of(each)][refused] += 1
             await asyncio.sleep(PAUSE_SECONDS)
 
     async with Memory(namespace=NAMESPACE) as memory:
         lanes = [asyncio.create_task(lane(memory, each)) for each in ATTACKS]
+        print(json.dumps({"attacks": len(lanes)}), flush=True)  # noqa: T201
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await stop.wait()
@@ -108,4 +114,4 @@ async def attack(seconds: float) -> dict[str, list[int]]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(asyncio.run(attack(**json.loads(sys.argv[1])))))
+    print(json.dumps(asyncio.run(attack(**json.loads(sys.argv[1])))), flush=True)  # noqa: T201

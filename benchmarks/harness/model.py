@@ -19,8 +19,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from aftermind.stack.identity import dying_with_parent
-from benchmarks.harness import wording
+from aftermind.stack.run_as import dying_with_parent
+from benchmarks.harness import messages
 from tests.support.scripted_openai import Server
 
 # Shares of calls while the faults are on; the rest is answered. Half of the calls fail in one way or another.
@@ -43,7 +43,7 @@ class NumberedModel(Server):
         return JSONResponse({})
 
     def _answer(self, schema: str | None, turns: list[tuple[int, str, str]], body: Mapping[str, Any]) -> dict[str, Any]:
-        if schema == "AnsweredExtraction" and not self._mended and any(wording.is_poisoned(turn[2]) for turn in turns):
+        if schema == "AnsweredExtraction" and not self._mended and any(messages.is_poisoned(turn[2]) for turn in turns):
             return {"content": '{"claims": "the oracle is silent"}'}
         return super()._answer(schema, turns, body)
 
@@ -62,7 +62,7 @@ class NumberedModel(Server):
                 "quote": f"I collect {name}",
             }
             for number, _, text in turns
-            for name in wording.objects_in(text)
+            for name in messages.objects_in(text)
         ]
         return {"claims": claims, "reason_empty": None if claims else "no fact is stated in these turns"}
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.harness.leg import Leg, LegResult, run
-from benchmarks.harness.pace import Pace
-from benchmarks.harness.planted import Plant
-from benchmarks.harness.schedule import Fault, FaultKind
+from benchmarks.harness.fault_schedule import Fault, FaultKind
+from benchmarks.harness.phase import Leg, LegResult, run
+from benchmarks.harness.planted_bugs import Plant
+from benchmarks.harness.rate import Pace
 from benchmarks.harness.servers import site
 from tests.support.servers import Servers
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from aftermind import AftermindError, Memory, Message
-from benchmarks.harness import wording
+from benchmarks.harness import messages
 from benchmarks.harness.history import History, Remembered, now
-from benchmarks.harness.pace import Load
+from benchmarks.harness.rate import Load
 
 SESSIONS = 2  # of each user; a lane goes from one to the other, so order within a session is not order of the calls
 LONGEST_CALL = 10.0  # seconds; remember() promises half of one, and a call that outlasts this has broken the promise
@@ -42,18 +42,18 @@ class Lane:
     async def _remember(self, number: int, session: str) -> None:
         before = Remembered(
             type="invoke",
-            marker=wording.marker_of(self._load.producer, number),
+            marker=messages.marker_of(self._load.producer, number),
             user=self._user,
             session=session,
             number=number,
             at=now(),
-            fact=wording.object_of(self._load.producer, number),
+            fact=messages.object_of(self._load.producer, number),
         )
         self._history.append(before)
         self._history.append(await self._called(before))
 
     async def _called(self, before: Remembered) -> Remembered:
-        message = Message.user(wording.content_of(self._load.producer, before.number))
+        message = Message.user(messages.content_of(self._load.producer, before.number))
         try:
             async with asyncio.timeout(LONGEST_CALL):
                 receipt = await self._memory.remember([message], user_id=before.user, session_id=before.session)

@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 
 from aftermind import AftermindError, Memory, RecallBlock
-from benchmarks.harness import wording
+from benchmarks.harness import messages
 from benchmarks.harness.history import History, Recalled, Remembered, Tail, now
-from benchmarks.harness.pace import Reading
+from benchmarks.harness.rate import Reading
 from tests.support.waiting import wait_until
 
 LANES = 4
@@ -61,7 +61,7 @@ class Reader:
 
 
 def _holds(block: RecallBlock, marker: str) -> bool:
-    return marker in wording.markers_in(block.text)
+    return marker in messages.markers_in(block.text)
 
 
 def _entry(kind: str, turn: Remembered, began: float, *, served_by: str = "", why: str = "") -> Recalled:

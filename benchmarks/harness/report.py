@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from benchmarks.harness import leg
-from benchmarks.harness.bare import BareResult
+from benchmarks.harness import phase
 from benchmarks.harness.checker import Findings
-from benchmarks.harness.leg import LegResult
+from benchmarks.harness.fault_schedule import FaultKind
 from benchmarks.harness.mutants import Caught
-from benchmarks.harness.pace import Pace
-from benchmarks.harness.schedule import FaultKind
+from benchmarks.harness.phase import LegResult
+from benchmarks.harness.plain_celery import BareResult
+from benchmarks.harness.rate import Pace
 
 ZEROS = (
     "lost",
@@ -30,7 +30,7 @@ SUMS = ("turns", "recalls", "degraded_recalls", "degraded_by_model", "recovered"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Finding:
     """Everything that a run found."""
 
     legs: tuple[LegResult, ...]
@@ -44,7 +44,7 @@ class Found:
         return tuple(result.findings for result in self.legs)
 
 
-def figures(found: Found) -> dict[str, object]:
+def figures(found: Finding) -> dict[str, object]:
     """One flat object; counts are those of both legs together, percentiles the worse of the two."""
     totals: dict[str, object] = {
         name: sum(getattr(each, name) for each in found.findings) for name in (*SUMS[:1], *ZEROS, *SUMS[1:])
@@ -53,10 +53,10 @@ def figures(found: Found) -> dict[str, object]:
         **totals,
         "dead_letters": sum(result.dead_letters for result in found.legs),
         "kills": sum(result.kills for result in found.legs),
-        "redis_restarts": leg.count(found.legs, FaultKind.KILL_REDIS, FaultKind.WIPE_REDIS),
-        "redis_wipes": leg.count(found.legs, FaultKind.WIPE_REDIS),
-        "postgres_restarts": leg.count(found.legs, FaultKind.RESTART_POSTGRES),
-        "replica_restarts": leg.count(found.legs, FaultKind.RESTART_REPLICA),
+        "redis_restarts": phase.count(found.legs, FaultKind.KILL_REDIS, FaultKind.WIPE_REDIS),
+        "redis_wipes": phase.count(found.legs, FaultKind.WIPE_REDIS),
+        "postgres_restarts": phase.count(found.legs, FaultKind.RESTART_POSTGRES),
+        "replica_restarts": phase.count(found.legs, FaultKind.RESTART_REPLICA),
         "recovery_p99_s": round(max(each.recovery_p99_s for each in found.findings), 2),
         "recall_p99_ms": round(max(each.recall_p99_ms for each in found.findings), 1),
         "remember_p99_ms": round(max(each.remember_p99_ms for each in found.findings), 1),
@@ -78,19 +78,19 @@ def figures(found: Found) -> dict[str, object]:
     }
 
 
-def is_kept(found: Found) -> bool:
+def is_kept(found: Finding) -> bool:
     """Whether nothing was lost and every planted fault was noticed."""
     return all(each.is_clean for each in found.findings) and all(each.is_caught for each in found.caught)
 
 
-def table(found: Found) -> str:
+def table(found: Finding) -> str:
     """For people: the figures as a Markdown table, what broke with examples, and what each fault was recovered in."""
     lines = ["", "| figure | value |", "|---|---:|"]
     lines += [f"| {name} | {value} |" for name, value in figures(found).items() if not isinstance(value, dict)]
     lines += ["", "| fault | times | recovered within, s |", "|---|---:|---:|"]
     for kind in FaultKind:
         worst = max((each.recovery_s.get(kind, 0.0) for each in found.findings), default=0.0)
-        times = leg.count(found.legs, kind)
+        times = phase.count(found.legs, kind)
         lines += [f"| {kind} | {times} | {worst:.1f} |"] if times else []
     if found.caught:
         lines += ["", "| planted fault | what the count said |", "|---|---|"]

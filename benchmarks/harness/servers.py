@@ -15,8 +15,8 @@ from redis.exceptions import RedisError
 
 from aftermind.stack import Stack
 from aftermind.wire import queues
-from aftermind.wire.keys import Keys
-from benchmarks.harness import wording
+from aftermind.wire.redis_keys import Keys
+from benchmarks.harness import messages as harness_messages
 from benchmarks.harness.history import now
 from tests.support import faults
 from tests.support.proxy import Proxy, proxy_to
@@ -73,7 +73,7 @@ class Site:
         for path in sorted((self.folder / "state" / "spool").rglob("*.spool")):
             with suppress(FileNotFoundError):
                 data = path.read_bytes()
-                markers = wording.markers_in(data.decode("utf-8", "replace"))
+                markers = harness_messages.markers_in(data.decode("utf-8", "replace"))
                 if len(set(markers)) < 3:
                     continue
                 with path.open("r+b") as file:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from aftermind.faces.local_token import read_token
+from aftermind.api.local_sign_in import read_token
 from tests.support.service import free_port
 from tests.support.waiting import wait_until_sync
 

@@ -9,14 +9,14 @@ import os
 
 from aftermind_workers import reconciler
 from aftermind_workers.celery_app import app
-from benchmarks.harness import planted
+from benchmarks.harness import planted_bugs
 
 __all__ = ["app"]
 
 _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-class Told(logging.Formatter):
+class FactHit(logging.Formatter):
     """Lines with what a decision was about beside them: ids and counts."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -28,7 +28,7 @@ class Told(logging.Formatter):
 def tell() -> None:
     """Write our own loggers' lines to stderr, past Celery's format."""
     handler = logging.StreamHandler()
-    handler.setFormatter(Told("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    handler.setFormatter(FactHit("%(asctime)s %(levelname)s %(name)s %(message)s"))
     for name in ("aftermind", "aftermind_tasks", "aftermind_workers"):
         logging.getLogger(name).handlers = [handler]
         logging.getLogger(name).setLevel(logging.INFO)
@@ -36,7 +36,7 @@ def tell() -> None:
 
 
 tell()
-planted.plant(os.environ)
+planted_bugs.plant(os.environ)
 
 if __name__ == "__main__":
     asyncio.run(reconciler._main())

@@ -1,5 +1,6 @@
 """Vectors for episodes that have none: the busier it is, the larger each call of the model."""
 
+import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,14 +8,14 @@ from uuid import UUID
 
 from aftermind import errors
 from aftermind.events.types import MemoryEmbedded, MemoryEvent
-from aftermind.ledger.base import Spent
-from aftermind.llm import tokens
-from aftermind.llm.base import Embedder
+from aftermind.ledger.protocol import Spent
+from aftermind.llm import token_count
+from aftermind.llm.protocols import Embedder
 from aftermind.ranking import spoken
-from aftermind.stores.base import Vector
+from aftermind.stores.protocol import Vector
 from aftermind.types import EmbedderIdentity, Episode, EpisodeId, JobId, JobKind, Lease, Scope
 from aftermind.wire import queues
-from aftermind_tasks import embedders, mining, reembedding, verdicts
+from aftermind_tasks import embedders, extraction_call, reembed, retry_policy
 from aftermind_tasks.outcomes import Done, Outcome, Snooze
 from aftermind_tasks.runtime import Runtime
 
@@ -42,7 +43,7 @@ async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outco
         return waiting
     served = await _served(runtime)
     leases, others = _sorted(leases, served)
-    episodes = await _episodes(runtime, [lease for lease in leases if not reembedding.is_step(lease)])
+    episodes = await _episodes(runtime, [lease for lease in leases if not reembed.is_step(lease)])
     shares = await _shares(runtime, leases, served, episodes)
     vectors = [await _embed(runtime, share, leases) for share in shares]
     done = await _write(runtime, leases, episodes, shares, vectors)
@@ -77,9 +78,9 @@ def _sorted(
     """Leases that this worker can serve; steps of a re-embedding by an embedder that it lacks wait for another one."""
     judged: dict[JobId, Outcome] = {}
     for lease in leases:
-        refusal = served.get(reembedding.target_of(lease)) if reembedding.is_step(lease) else None
+        refusal = served.get(reembed.target_embedder(lease)) if reembed.is_step(lease) else None
         if isinstance(refusal, errors.AftermindError):
-            outcome = verdicts.judge(refusal, attempts=1)
+            outcome = retry_policy.judge(refusal, attempts=1)
             judged[lease.job.id] = replace(outcome, is_own=True) if isinstance(outcome, Snooze) else outcome
     return [lease for lease in leases if lease.job.id not in judged], judged
 
@@ -96,8 +97,8 @@ async def _shares(
             continue
         lacking: Mapping[JobId, Sequence[Episode]] = episodes
         if identity is not None and len(served) > 1:
-            lacking = await reembedding.without_vector(runtime, leases, episodes, identity)
-        steps = {} if identity is None else await reembedding.episodes_of_steps(runtime, leases, identity)
+            lacking = await reembed.without_vector(runtime, leases, episodes, identity)
+        steps = {} if identity is None else await reembed.list_step_episodes(runtime, leases, identity)
         shares.append(_Share(identity=identity, embedder=embedder, episodes={**lacking, **steps}))
     return shares
 
@@ -113,7 +114,8 @@ async def _embed(runtime: Runtime, share: _Share, leases: Sequence[Lease]) -> di
     if calls:
         elapsed = (time.monotonic() - started) * 1_000
         paid = [lease for lease in leases if share.episodes.get(lease.job.id)]
-        costs = _costs(share.embedder, paid, share.episodes, calls=calls, latency_ms=elapsed)
+        # In a thread: counting the tokens of long texts takes as long as their vectors.
+        costs = await asyncio.to_thread(_costs, share.embedder, paid, share.episodes, calls=calls, latency_ms=elapsed)
         await runtime.ledger.spend(costs)
         for _, spent in costs:
             runtime.observer.spent(JobKind.EMBED, spent)
@@ -125,14 +127,14 @@ async def _within_budget(runtime: Runtime, leases: Sequence[Lease]) -> tuple[Seq
     spent_out: dict[str, errors.BudgetExhausted] = {}
     for scope in {lease.job.scope.namespace: lease.job.scope for lease in leases}.values():
         try:
-            await mining.check_budget(runtime, scope, tokens=False)
+            await extraction_call.check_budget(runtime, scope, tokens=False)
         except errors.BudgetExhausted as exc:
             spent_out[scope.namespace] = exc
     if not spent_out:
         return leases, {}
     mine = [lease for lease in leases if lease.job.scope.namespace not in spent_out]
     others = [lease for lease in leases if lease.job.scope.namespace in spent_out]
-    judged = {each.job.id: verdicts.judge(spent_out[each.job.scope.namespace], attempts=1) for each in others}
+    judged = {each.job.id: retry_policy.judge(spent_out[each.job.scope.namespace], attempts=1) for each in others}
     return mine, judged
 
 
@@ -148,7 +150,7 @@ def _costs(
     price = embedder.usd_per_million_tokens or 0.0
     found: list[tuple[Lease, Spent]] = []
     for lease in leases:
-        size = sum(tokens.count(episode.content) for episode in episodes[lease.job.id])
+        size = sum(token_count.count(episode.content) for episode in episodes[lease.job.id])
         cost = size * price / 1_000_000
         found.append((lease, Spent(model=embedder.name, tokens_in=size, cost_usd=cost)))
     first, spent = found[0]
@@ -192,10 +194,10 @@ async def _write(
                     for episode in share.episodes.get(lease.job.id, ())
                 }
                 await runtime.store.set_vectors(tx, rows, embedder=share.identity)
-                next_steps = await reembedding.enqueue_next(runtime, tx, group, share.episodes)
+                next_steps = await reembed.enqueue_next(runtime, tx, group, share.episodes)
                 if next_steps:
                     ring[queues.EMBED] = next_steps[0]
-            fresh = [lease for lease in group if not reembedding.is_step(lease)]
+            fresh = [lease for lease in group if not reembed.is_step(lease)]
             events += await runtime.events.append(tx, [_event(runtime, lease, episodes) for lease in fresh])
     await runtime.after_commit({lease.job.scope.owner for lease in mine}, events, ring)
     return {job_id: Done() for job_id in held}
@@ -224,11 +226,12 @@ def _by_owner(leases: Sequence[Lease]) -> dict[Scope, list[Lease]]:
 
 
 def _parts(episodes: Sequence[Episode], embedder: Embedder) -> Iterator[list[Episode]]:
-    """Calls of at most so many texts and tokens as the embedder takes."""
+    """Calls with at most as many texts and tokens as the embedder accepts."""
     part: list[Episode] = []
     size = 0
     for episode in episodes:
-        length = min(tokens.estimate(episode.content[: MAX_TEXT_TOKENS * tokens.CHARACTERS]), MAX_TEXT_TOKENS)
+        beginning = episode.content[: MAX_TEXT_TOKENS * token_count.CHARACTERS]
+        length = min(token_count.upper_bound(beginning), MAX_TEXT_TOKENS)
         if part and (len(part) >= embedder.max_batch or size + length > embedder.max_batch_tokens):
             yield part
             part, size = [], 0

@@ -8,8 +8,8 @@ import asyncio
 from time import monotonic
 
 from aftermind import errors
-from aftermind.llm import resolver
-from aftermind.llm.base import Embedder, identity_of
+from aftermind.llm import factory
+from aftermind.llm.protocols import Embedder, embedder_identity
 from aftermind.types import EmbedderIdentity, StoredEmbedders
 from aftermind_tasks.runtime import Runtime
 
@@ -33,7 +33,7 @@ def note(runtime: Runtime, found: StoredEmbedders | None) -> None:
 async def configured(runtime: Runtime) -> EmbedderIdentity | None:
     """The identity of the configured embedder; None without one."""
     if runtime.opened.configured is None and runtime.embedder is not None:
-        runtime.opened.configured = await asyncio.to_thread(identity_of, runtime.embedder)
+        runtime.opened.configured = await asyncio.to_thread(embedder_identity, runtime.embedder)
     return runtime.opened.configured
 
 
@@ -65,7 +65,7 @@ async def find(runtime: Runtime, wanted: EmbedderIdentity, known: StoredEmbedder
     if mine not in known:
         raise errors.EmbedderMismatch(known.active, mine)
     if wanted not in runtime.opened.others:
-        made = await asyncio.to_thread(resolver.embedder_of, wanted, runtime.settings, providers=runtime.providers)
+        made = await asyncio.to_thread(factory.make_embedder_for, wanted, runtime.settings, providers=runtime.providers)
         if made is None:
             raise errors.EmbedderMismatch(wanted, mine)
         runtime.opened.others[wanted] = made

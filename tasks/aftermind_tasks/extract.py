@@ -7,26 +7,26 @@ from uuid import UUID
 from uuid6 import uuid7
 
 from aftermind import errors
-from aftermind.claims.decide import Changes, decide
-from aftermind.claims.predicates import folded
-from aftermind.db.base import Transaction
+from aftermind.db.protocol import Transaction
 from aftermind.events.types import MemoryFactsExtracted
-from aftermind.llm import trust
-from aftermind.llm.base import Extraction, Extractor
-from aftermind.stores.base import Mined, MiningOutcome
+from aftermind.facts.predicates import folded
+from aftermind.facts.resolve import Changes, decide
+from aftermind.llm.injection import detect
+from aftermind.llm.protocols import Extraction, Extractor
+from aftermind.stores.protocol import Mined, MiningOutcome
 from aftermind.types import Episode, EpisodeId, Fact, JobId, JobKind, Lease, NewJob, Scope
-from aftermind.types.claim import Claim, Said
+from aftermind.types.assertion import Assertion, RecordedAssertion
 from aftermind.types.job import session_key
 from aftermind.wire import queues
-from aftermind_tasks import again, following, mining
+from aftermind_tasks import extraction_call, followups, reextract
 from aftermind_tasks.outcomes import Done, Outcome
 from aftermind_tasks.runtime import Runtime
 
 
 async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outcome]:
-    """Mine the session of each lease for facts; a replay may ask to mine anew what was mined before."""
+    """Extract facts from the session of each lease; a replay may request a new extraction of earlier episodes."""
     return {
-        lease.job.id: await (again.reextract if lease.job.payload.get("reextract") else _mine)(runtime, lease)
+        lease.job.id: await (reextract.reextract if lease.job.payload.get("reextract") else _mine)(runtime, lease)
         for lease in leases
     }
 
@@ -42,15 +42,15 @@ async def _mine(runtime: Runtime, lease: Lease) -> Outcome:
     extraction = await _answer(runtime, runtime.extractor, lease, episodes)
     try:
         await _apply(runtime, runtime.extractor, lease, episodes, extraction, is_more=is_more)
-    except mining.AnswerVoid as exc:
+    except extraction_call.AnswerVoid as exc:
         return exc.outcome
     return Done()
 
 
 async def _waiting(runtime: Runtime, lease: Lease) -> tuple[list[Episode], bool]:
-    """Episodes of the session that were not mined, up to the limits of one call; whether there are more.
+    """Unextracted episodes of the session, up to the limits of one call; and whether there are more.
 
-    Where an earlier try has kept an answer, those that it is about: what was said since waits for the next job.
+    If an earlier attempt has kept an answer, the episodes of that answer: later ones wait for the next job.
     """
     settings, scope = runtime.settings, lease.job.scope
     limit = settings.extract_max_turns * 2  # a turn is a question and an answer
@@ -60,17 +60,17 @@ async def _waiting(runtime: Runtime, lease: Lease) -> tuple[list[Episode], bool]
         shown = set(lease.job.answer["episodes"])
         chosen = [episode for episode in found if str(episode.id) in shown]
     else:
-        chosen = mining.first(found[:limit], tokens=settings.extract_max_tokens)
+        chosen = extraction_call.first(found[:limit], tokens=settings.extract_max_tokens)
     return chosen, len(found) > len(chosen)
 
 
 async def _answer(runtime: Runtime, extractor: Extractor, lease: Lease, episodes: Sequence[Episode]) -> Extraction:
     """The model's answer; one that an earlier try has kept is not asked for, nor paid, again."""
-    if lease.job.answer is not None and not mining.is_void(lease.job.answer, episodes):
+    if lease.job.answer is not None and not extraction_call.is_void(lease.job.answer, episodes):
         return Extraction.from_json(lease.job.answer["extraction"])
-    extraction = await mining.ask(runtime, extractor, lease.job.scope, episodes)
-    kept = mining.kept_answer(episodes, mining.FACTS, extraction=extraction.to_json())
-    await mining.keep(runtime, lease, kept, extraction.usage)
+    extraction = await extraction_call.ask(runtime, extractor, lease.job.scope, episodes)
+    kept = extraction_call.build_answer(episodes, extraction_call.FACTS, extraction=extraction.to_json())
+    await extraction_call.save_answer(runtime, lease, kept, extraction.usage)
     return extraction
 
 
@@ -90,23 +90,29 @@ async def _apply(
     async with runtime.db.transaction(namespace=scope.namespace) as tx:
         await runtime.store.tombstones(tx, [scope.owner])  # holds a forget off until the end
         there = await runtime.store.episodes(tx, scope.owner, [each.id for each in episodes])
-        if mining.is_void(mining.kept_answer(episodes, mining.FACTS), there):
-            raise mining.AnswerVoid
+        if extraction_call.is_void(extraction_call.build_answer(episodes, extraction_call.FACTS), there):
+            raise extraction_call.AnswerVoid
         alive = {each.id for each in there}
         claims = _sourced(extraction.claims, alive)
         changes = await _changes(runtime, tx, scope.owner, claims, name)
-        await mining.write(runtime, tx, scope.owner, changes)
-        await mining.note_shown(
-            runtime, tx, lease, JobKind.EXTRACT, extractor, [each.id for each in mining.shown(episodes, mining.FACTS)]
+        await extraction_call.write(runtime, tx, scope.owner, changes)
+        await extraction_call.record_batch(
+            runtime,
+            tx,
+            lease,
+            JobKind.EXTRACT,
+            extractor,
+            [each.id for each in extraction_call.visible_episodes(episodes, extraction_call.FACTS)],
         )
         reason = extraction.reason_empty or "no claim about this turn"
-        outcomes = [_outcome(episode, claims, lease, name, reason) for episode in episodes if episode.id in alive]
+        reasons = {each.id: extraction.reasons.get(each.id, reason) for each in episodes}
+        outcomes = [_outcome(each, claims, lease, name, reasons[each.id]) for each in episodes if each.id in alive]
         await runtime.store.note_outcomes(tx, scope.owner, outcomes)
         await runtime.ledger.finish(tx, lease, note=None if claims else extraction.reason_empty)
         if is_more:
             await runtime.ledger.enqueue(tx, [_next(lease)])
         mined = [each for each in episodes if each.id in alive]
-        ring |= await following.after_mining(runtime, tx, scope, mined, wanted=lease.job.payload)
+        ring |= await followups.after_mining(runtime, tx, scope, mined, wanted=lease.job.payload)
         event = MemoryFactsExtracted(
             id=f"{lease.job.id}:facts:{lease.job.attempts}",
             scope=scope,
@@ -122,11 +128,13 @@ async def _apply(
         runtime.observer.fresh("mined", (now - moment).total_seconds())
 
 
-async def _changes(runtime: Runtime, tx: Transaction, owner: Scope, claims: Sequence[Claim], extractor: str) -> Changes:
+async def _changes(
+    runtime: Runtime, tx: Transaction, owner: Scope, claims: Sequence[Assertion], extractor: str
+) -> Changes:
     subjects = {folded(claim.subject) for claim in claims}
     believed: list[Fact] = []
-    said: list[Said] = []
-    await runtime.store.hold_beliefs(tx, owner)  # sessions of one user are mined at once
+    said: list[RecordedAssertion] = []
+    await runtime.store.hold_beliefs(tx, owner)  # sessions of one user are extracted concurrently
     if subjects:
         rows = await runtime.store.facts(tx, owner, history=True, limit=100_000)
         believed = [fact for fact in rows if fact.superseded_at is None and folded(fact.subject) in subjects]
@@ -138,22 +146,22 @@ async def _changes(runtime: Runtime, tx: Transaction, owner: Scope, claims: Sequ
         owner=owner,
         now=runtime.clock.utc_now(),
         extractor=extractor,
-        new_id=mining.new_fact_id,
+        new_id=extraction_call.new_fact_id,
         cardinalities=await runtime.store.cardinalities(tx, owner.namespace),
     )
 
 
-def _sourced(claims: Sequence[Claim], alive: set[EpisodeId]) -> list[Claim]:
-    """Claims with the sources that still exist; what has lost them all was forgotten meanwhile."""
+def _sourced(claims: Sequence[Assertion], alive: set[EpisodeId]) -> list[Assertion]:
+    """Assertions with their existing sources; those without any were forgotten during the call."""
     kept = [replace(claim, sources=tuple(each for each in claim.sources if each in alive)) for claim in claims]
     return [claim for claim in kept if claim.sources]
 
 
-def _outcome(episode: Episode, claims: Sequence[Claim], lease: Lease, name: str, reason: str) -> MiningOutcome:
+def _outcome(episode: Episode, claims: Sequence[Assertion], lease: Lease, name: str, reason: str) -> MiningOutcome:
     count = sum(episode.id in claim.sources for claim in claims)
     if episode.mark is not None:
         reason = episode.mark
-    elif not trust.may_become_fact(episode.role, episode.metadata):
+    elif not detect.may_become_fact(episode.role, episode.metadata):
         reason = f"a message of role {episode.role} is context"
     return MiningOutcome(
         episode_id=episode.id,
@@ -166,7 +174,7 @@ def _outcome(episode: Episode, claims: Sequence[Claim], lease: Lease, name: str,
 
 
 def _next(lease: Lease) -> NewJob:
-    """What is left of the session, at once. The job that ends in this transaction has given its key back by now."""
+    """The rest of the session, immediately. The job that ends in this transaction has released its effect key."""
     scope = lease.job.scope
     return NewJob(
         id=JobId(UUID(bytes=uuid7().bytes)),

@@ -1,4 +1,4 @@
-"""After a forget: summaries and profiles that drew on what is gone are made again from what is left."""
+"""After a forget: summaries and profiles that used deleted episodes are rebuilt from the remaining ones."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -7,13 +7,13 @@ from uuid import UUID
 
 from aftermind.types import EpisodeId, JobId, JobKind, Lease
 from aftermind.wire import queues
-from aftermind_tasks import following
+from aftermind_tasks import followups
 from aftermind_tasks.outcomes import Done, Outcome
 from aftermind_tasks.runtime import Runtime
 
 
 async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outcome]:
-    """Put in what makes them again. What was forgotten went with the forget itself, in its transaction."""
+    """Enqueue the jobs that rebuild them. The forget itself has deleted the content, in its transaction."""
     return {lease.job.id: await _rebuild(runtime, lease) for lease in leases}
 
 
@@ -25,9 +25,9 @@ async def _rebuild(runtime: Runtime, lease: Lease) -> Outcome:
         await runtime.ledger.finish(tx, lease)
         at_once = timedelta(0)
         if runtime.summariser is not None and sessions:
-            jobs = [following.job(JobKind.SUMMARISE, scope) for scope in sessions]
+            jobs = [followups.job(JobKind.SUMMARISE, scope) for scope in sessions]
             await runtime.ledger.debounce(tx, jobs, quiet=at_once, at_most=at_once)
         if runtime.profiler is not None and evidence:
-            await following.profile(runtime, tx, owner, evidence, quiet=at_once)
+            await followups.profile(runtime, tx, owner, evidence, quiet=at_once)
     await runtime.after_commit(set(), [], {queues.QUEUE_OF[JobKind.SUMMARISE]: lease.job.id})
     return Done()

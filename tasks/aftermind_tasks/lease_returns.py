@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from aftermind import errors
-from aftermind.ledger.base import Ledger
+from aftermind.ledger.protocol import Ledger
 from aftermind.types import JobId, Lease, LeaseToken
 from aftermind.wire.pending import Pending
 
@@ -32,7 +32,7 @@ class LeaseReturns:
             self._start(lambda lease=lease: self._ledger.return_lost(lease, why=WHY))  # type: ignore[misc]
 
     def turns(self, ids: Sequence[JobId], token: LeaseToken) -> None:
-        """The same for turns that are pending in Redis."""
+        """Return lost leases of turns that are pending in Redis."""
         pending = self._pending
         if pending is not None and ids:
             self._start(lambda: pending.release(ids, token=token, uncount_loss=True))

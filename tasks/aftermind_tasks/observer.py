@@ -1,8 +1,8 @@
-"""What happens to jobs, told to whoever counts. Handlers know this seam, and nothing of metrics."""
+"""Interface through which handlers report job results. Handlers use this interface, and no metrics library."""
 
 from typing import Literal
 
-from aftermind.ledger.base import Spent
+from aftermind.ledger.protocol import Spent
 from aftermind.types import JobKind, Lease
 from aftermind.wire.pending import ClaimedTurn
 from aftermind_tasks.outcomes import Outcome
@@ -11,10 +11,10 @@ Stage = Literal["stored", "embedded", "mined"]
 
 
 class Observer:
-    """Tells nobody: what a store inside one process uses. Nothing here may raise, or wait."""
+    """Reports nothing: for a store inside one process. Its methods must neither raise nor wait."""
 
     def fresh(self, stage: Stage, seconds: float) -> None:
-        """A turn has come so far, so many seconds after it was handed over."""
+        """A turn has reached a stage, this number of seconds after it was accepted."""
 
     def spent(self, kind: JobKind, spent: Spent) -> None:
         """What a model call of this kind of job has cost."""
@@ -25,5 +25,5 @@ class Observer:
     def ended(self, lease: Lease, outcome: Outcome) -> None:
         """How a job of the ledger was answered for; written down already."""
 
-    def buried(self, turn: ClaimedTurn, reason_code: str) -> None:
+    def on_dead_letter(self, turn: ClaimedTurn, reason_code: str) -> None:
         """A pending turn became a dead letter."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import timedelta
 
-from aftermind.ledger.base import Failure, Spent
+from aftermind.ledger.protocol import Failure, Spent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Snooze:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dead:
-    """Hopeless: a dead letter at once."""
+    """Cannot succeed: dead-letter it immediately."""
 
     failure: Failure
 

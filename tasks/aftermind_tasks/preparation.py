@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from aftermind.llm import screening, text_process
-from aftermind.ranking import spoken, words
-from aftermind.stores.base import Vector
+from aftermind.llm import text_process
+from aftermind.llm.injection import screening
+from aftermind.ranking import spoken, tokenizer
+from aftermind.stores.protocol import Vector
 from aftermind.types import EpisodeId, Turn
 from aftermind_tasks import embedders
 from aftermind_tasks.runtime import Runtime
@@ -14,9 +15,9 @@ from aftermind_tasks.runtime import Runtime
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """What is written beside the texts: why some are suspicious, vectors, and the terms of the long ones.
+    """Data written with the texts: the reasons for suspicion, vectors, and the terms of long texts.
 
-    `is_embedded`: the vectors are the active embedder's, so no job has to make them.
+    `is_embedded`: the vectors are those of the active embedder, so no embed job is needed.
     """
 
     marks: Mapping[EpisodeId, str]
@@ -37,12 +38,12 @@ async def prepare(runtime: Runtime, turns: Sequence[Turn]) -> Prepared:
 async def _terms(runtime: Runtime, turns: Sequence[Turn]) -> dict[tuple[str, str], Sequence[str]]:
     texts = {message.content for turn in turns for message in turn.messages}
     return await screening.terms(
-        [text for text in texts if len(text) > words.LONG_CHARACTERS], runtime.settings.language
+        [text for text in texts if len(text) > tokenizer.LONG_CHARACTERS], runtime.settings.language
     )
 
 
 async def _vectors(runtime: Runtime, turns: Sequence[Turn]) -> dict[EpisodeId, Vector]:
-    """Vectors of an embedder that needs no I/O; one that does has jobs of its own."""
+    """Vectors of an embedder without I/O; for others, embed jobs compute them."""
     embedder = runtime.embedder
     assert embedder is not None
     found: dict[EpisodeId, Vector] = {}

@@ -6,11 +6,11 @@ from typing import Any
 from uuid import UUID
 
 from aftermind import errors
-from aftermind.llm import trust
-from aftermind.llm.base import Profiler
+from aftermind.llm.injection import detect
+from aftermind.llm.protocols import Profiler
 from aftermind.types import Episode, EpisodeId, JobId, JobKind, Json, Lease, Profile, Trait
 from aftermind.wire import queues
-from aftermind_tasks import announcing, following, mining
+from aftermind_tasks import extraction_call, followups, job_events
 from aftermind_tasks.outcomes import Done, Outcome
 from aftermind_tasks.runtime import Runtime
 
@@ -32,7 +32,7 @@ async def _update(runtime: Runtime, lease: Lease) -> Outcome:
     async with runtime.db.transaction(namespace=owner.namespace, read_only=True) as tx:
         found = await runtime.store.unprofiled(tx, owner, limit=MOST + 1)
         before = await runtime.store.profile(tx, owner)
-    chosen = mining.first(found[:MOST], tokens=runtime.settings.profile_max_tokens)
+    chosen = extraction_call.first(found[:MOST], tokens=runtime.settings.profile_max_tokens)
     answer = lease.job.answer
     if answer is None:
         answer = await _ask(runtime, runtime.profiler, lease, chosen, before or Profile(scope=owner))
@@ -44,12 +44,15 @@ async def _update(runtime: Runtime, lease: Lease) -> Outcome:
 async def _ask(
     runtime: Runtime, profiler: Profiler, lease: Lease, episodes: Sequence[Episode], before: Profile
 ) -> Mapping[str, Any]:  # Any: JSON that is kept with the job
-    """The traits that the episodes change, kept with the job; nobody is asked where nobody spoke for the user."""
-    answer: dict[str, Any] = mining.kept_answer(episodes, mining.PROFILE, values={}, evidence={})
-    turns = [mining.text_of(episode) for episode in mining.shown(episodes, mining.PROFILE)]
+    """The traits that the episodes change, stored with the job; no model is called if no message is eligible."""
+    answer: dict[str, Any] = extraction_call.build_answer(episodes, extraction_call.PROFILE, values={}, evidence={})
+    turns = [
+        extraction_call.to_turn_text(episode)
+        for episode in extraction_call.visible_episodes(episodes, extraction_call.PROFILE)
+    ]
     if not any(turn.trusted for turn in turns):
         return answer
-    await mining.check_budget(runtime, lease.job.scope)
+    await extraction_call.check_budget(runtime, lease.job.scope)
     schema = runtime.profile_schema
     current = {name: trait.value for name, trait in before.traits.items()}
     traits = await profiler.profile(current, turns, schema.json if schema else None)
@@ -58,39 +61,41 @@ async def _ask(
     evidence = {name: [str(each) for each in traits.evidence.get(name, ()) if each in spoke] for name in fitting}
     answer["values"] = {name: value for name, value in fitting.items() if evidence[name] and _is_plain(name, value)}
     answer["evidence"] = {name: evidence[name] for name in answer["values"]}
-    await mining.keep(runtime, lease, answer, traits.usage)
+    await extraction_call.save_answer(runtime, lease, answer, traits.usage)
     return answer
 
 
 def _is_plain(name: str, value: Json) -> bool:
     """Whether neither name nor value reads like an instruction, nor is far too long to be shown."""
-    texts = [name.replace("_", " "), *trust.strings(value)]
+    texts = [name.replace("_", " "), *detect.strings(value)]
     if len(texts) > MAX_TEXTS or any(len(text) > MAX_TEXT_CHARACTERS for text in texts):
         return False
-    return trust.suspicion("\n".join(texts)) is None
+    return detect.suspicion("\n".join(texts)) is None
 
 
 async def _apply(runtime: Runtime, lease: Lease, answer: Mapping[str, Any], *, is_more: bool) -> None:  # Any: as above
     """Traits, what was seen and `done` in one transaction, fenced by the lease; traits that are not named stay."""
-    owner, ids = lease.job.scope.owner, mining.ids_of(answer)
+    owner, ids = lease.job.scope.owner, extraction_call.episode_ids(answer)
     ring: dict[str, JobId] = {}
     async with runtime.db.transaction(namespace=owner.namespace) as tx:
         await runtime.store.tombstones(tx, [owner])  # holds a forget off until the end
         there = await runtime.store.episodes(tx, owner, ids)
-        is_sound = len(there) == len(ids) and not mining.is_void(answer, there)
+        is_sound = len(there) == len(ids) and not extraction_call.is_void(answer, there)
         if is_sound:
             before = await runtime.store.profile(tx, owner) or Profile(scope=owner)
             if traits := _traits(answer, before):
                 await runtime.store.merge_profile(tx, owner, traits, at=runtime.clock.utc_now())
             await runtime.store.profiled(tx, owner, ids)
-            shown = mining.ids_of(answer, "shown")
-            await mining.note_shown(runtime, tx, lease, JobKind.PROFILE, runtime.profiler, shown)
-        await runtime.ledger.finish(tx, lease, note=None if is_sound else "what it drew on was forgotten meanwhile")
+            shown = extraction_call.episode_ids(answer, "shown")
+            await extraction_call.record_batch(runtime, tx, lease, JobKind.PROFILE, runtime.profiler, shown)
+        await runtime.ledger.finish(
+            tx, lease, note=None if is_sound else "the source messages were forgotten during the call"
+        )
         if is_more or not is_sound:
-            job = following.job(JobKind.PROFILE, owner)
+            job = followups.job(JobKind.PROFILE, owner)
             await runtime.ledger.debounce(tx, [job], quiet=timedelta(0), at_most=timedelta(0))
             ring[queues.QUEUE_OF[JobKind.PROFILE]] = lease.job.id
-        events = await runtime.events.append(tx, [announcing.completed(runtime, lease.job)])
+        events = await runtime.events.append(tx, [job_events.completed(runtime, lease.job)])
     await runtime.after_commit({owner}, events, ring)
 
 

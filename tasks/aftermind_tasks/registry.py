@@ -1,12 +1,12 @@
-"""Kind of job to handler: the only file that knows all kinds."""
+"""Kind of job to handler: the only file with all kinds."""
 
 from collections.abc import Mapping
 
 from aftermind.types import JobKind
-from aftermind_tasks import embed, extract, forget, profile, shadow, store, summarise
-from aftermind_tasks.perform import Handler
+from aftermind_tasks import dry_run, embed, extract, forget, profile, store, summarise
+from aftermind_tasks.runner import Handler
 
-_MARGIN = 15.0  # seconds beside the model call, for the database and for one more try at the answer
+_MARGIN = 15.0  # seconds in addition to the model call, for the database and one more attempt at the answer
 
 _HANDLERS = (
     Handler(
@@ -47,14 +47,14 @@ _HANDLERS = (
     ),
     Handler(
         kind=JobKind.SHADOW,
-        run=shadow.run,
+        run=dry_run.run,
         at_once=lambda settings: 1,
         deadline=lambda settings: 2 * settings.model_timeout_seconds + _MARGIN,
     ),
 )
 
 _BY_KIND = {handler.kind: handler for handler in _HANDLERS}
-KINDS = tuple(_BY_KIND)  # in the order in which a worker of their queue looks for them
+KINDS = tuple(_BY_KIND)  # in the order in which a worker of their queue checks them
 
 
 def handler(kind: JobKind) -> Handler:

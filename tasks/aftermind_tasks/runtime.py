@@ -10,35 +10,35 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from aftermind import errors
-from aftermind.db.base import Database, Transaction, Watermark
-from aftermind.db.keyfiles import master_keys
+from aftermind.api.key_fingerprints import readable_fingerprints
+from aftermind.db.protocol import Database, Transaction, Watermark
 from aftermind.events.types import MemoryEvent
 from aftermind.freshness import WatermarkDelivery
-from aftermind.ledger.base import Ledger
-from aftermind.ledger.overrides import OverrideRules
-from aftermind.ledger.replays import Replays
-from aftermind.llm import resolver
-from aftermind.llm.base import Embedder, Extractor, Profiler, Summariser, identity_of
-from aftermind.llm.providers import Providers, gate_of
-from aftermind.llm.traits import ProfileSchema, profile_schema
+from aftermind.ledger.protocol import Ledger
+from aftermind.llm import factory
+from aftermind.llm.clients import Providers, make_limiter
+from aftermind.llm.profile_schema import ProfileSchema, profile_schema
+from aftermind.llm.protocols import Embedder, Extractor, Profiler, Summariser, embedder_identity
 from aftermind.settings import Settings
-from aftermind.stores.base import Store
-from aftermind.storing.base import AtOnce
+from aftermind.stores.protocol import Store
 from aftermind.types import EmbedderIdentity, JobId, Scope, StoredEmbedders
-from aftermind.wire.connection import RedisLink
-from aftermind.wire.keys import Keys
 from aftermind.wire.pending import SCRIPT_TURNS, Pending
-from aftermind.wire.watermark import Watermarks
+from aftermind.wire.process_keys import keep_announcing
+from aftermind.wire.redis.client import RedisLink
+from aftermind.wire.redis_keys import Keys
 from aftermind_tasks.lease_returns import LeaseReturns
 from aftermind_tasks.observer import Observer
 
 if TYPE_CHECKING:  # it loads SQLAlchemy, which a store of one process does without
-    from aftermind.db.postgres import PostgresDatabase
-    from aftermind.db.vault import Vault
+    from aftermind.db.encryption.keyring import Vault
+    from aftermind.db.engine import PostgresDatabase
+    from aftermind.ledger.postgres.replay_step import ReplayEngine
+    from aftermind.store_batch import BatchWriter
 
 log = logging.getLogger(__name__)
 
-MARK_SECONDS = 0.25  # told events are marked together; a quarter of the age at which the relay takes them for untold
+# published events are marked together; a quarter of the age at which the relay publishes unmarked ones
+MARK_SECONDS = 0.25
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ class SystemClock:
 
 
 class Bus(Protocol):
-    """Where events are kept and told; see `aftermind.events.bus.EventBus`."""
+    """Stores and publishes events; see `aftermind.events.bus.EventBus`."""
 
     unreadable: int  # rows and messages that were no event, so far
 
@@ -67,16 +67,16 @@ class Bus(Protocol):
         """Keep events in the effect's transaction; the same with their cursors."""
 
     async def publish(self, events: Sequence[MemoryEvent], watermark: Watermark | None = None) -> None:
-        """Tell events that are committed."""
+        """Publish committed events."""
 
     async def relay(self, *, limit: int = 500) -> int:
-        """Tell what nobody told."""
+        """Publish events that were not published."""
 
     async def prune(self, *, older_than: timedelta, limit: int) -> int:
-        """Delete told events that are so old."""
+        """Delete published events older than the age."""
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
 
 
 class Bells(Protocol):
@@ -87,7 +87,7 @@ class Bells(Protocol):
 
 
 class Silence:
-    """No bells: one process looks at its own ledger."""
+    """Sends no doorbells: one process checks its ledger."""
 
     async def ring(self, queue: str, ids: Sequence[JobId]) -> int:
         """Nothing to ring."""
@@ -108,7 +108,7 @@ class Opened:
 class Runtime:
     """What a handler may use.
 
-    `pending`, `redis`, `delivery` and `at_once` are None where one process does everything.
+    `pending`, `redis`, `delivery` and `batch_writer` are None where one process does everything.
     """
 
     settings: Settings
@@ -117,9 +117,9 @@ class Runtime:
     store: Store
     ledger: Ledger
     events: Bus
-    replays: Replays | None = None
+    replays: "ReplayEngine | None" = None
     vault: "Vault | None" = None
-    at_once: AtOnce | None = None
+    batch_writer: "BatchWriter | None" = None
     bells: Bells = field(default_factory=Silence)
     clock: Clock = field(default_factory=SystemClock)
     observer: Observer = field(default_factory=Observer)
@@ -150,21 +150,23 @@ class Runtime:
         undelivered: Sequence[int] = (),
         watermark: Watermark | None = None,
     ) -> int:
-        """What follows a commit: watermark, pending cleared, events told, bells rung; how many turns are runnable.
+        """Steps after a commit: watermark, pending cleared, events published, doorbells sent; returns the number of
+        runnable turns.
 
-        The watermark is taken here, after the commit and not before, unless the caller has taken one since. Each step
-        that fails is made good later: a turn that stays pending is stored again without effect, the relay raises the
-        watermark and publishes the events, the reconciler rings. `undelivered` are rows of `note_undelivered`.
+        The watermark is taken here, after the commit and not before, unless the caller has taken one since. Each failed
+        step is repeated later: a turn that stays pending is stored again without effect, the relay raises the watermark
+        and publishes the events, the reconciler sends doorbells. `undelivered` are rows of `note_undelivered`.
         """
         watermark = watermark or await self.db.watermark()
-        telling = partial(self._try, "tell events")
+        telling = partial(self._try, "publish events")
         runnable = 0
         if settle and self.pending is not None:
             *first, last = [settle[start : start + SCRIPT_TURNS] for start in range(0, len(settle), SCRIPT_TURNS)]
             for some in first:
                 await self.pending.settle(some, watermark=watermark, owners=owners)
-            # Both on their way at once, in this order, over one connection: who hears of a turn finds it settled, and
-            # Redis syncs its file once for the two. Where the first has to be sent again, the turn is still pending.
+            # Both are sent together, in this order, over one connection: a listener that gets the event finds the turn
+            # settled, and Redis syncs its file once for both. If the first has to be repeated, the turn is still
+            # pending.
             settling = self.pending.settle(last, watermark=watermark, owners=owners)
             settled = await _both(settling, telling(self.events.publish(events, watermark)))
             runnable = settled.runnable
@@ -175,7 +177,7 @@ class Runtime:
         return runnable
 
     async def close(self) -> None:
-        """Let go of everything."""
+        """Close all resources."""
         await self.returns.close()
         await self.closing.aclose()
 
@@ -212,76 +214,69 @@ async def open_runtime(settings: Settings, *, worker: str) -> Runtime:
 
     Connects to nothing but the database, whose schema it checks.
     """
+    from aftermind.api.wiring import open_backend, open_database
     from aftermind.db import migrate
-    from aftermind.db.postgres import PostgresDatabase
-    from aftermind.db.vault import Vault
-    from aftermind.events.bus import EventBus
-    from aftermind.ledger.postgres import PostgresLedger
-    from aftermind.ledger.postgres_replays import PostgresReplays
-    from aftermind.stores.postgres import PostgresStore
-    from aftermind.storing.postgres import PostgresAtOnce
+    from aftermind.ledger.postgres.ledger import PostgresLedger
+    from aftermind.ledger.postgres.replay_step import ReplayEngine
+    from aftermind.store_batch import BatchWriter
 
     if settings.database_url is None:
         raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", None, "a worker needs the address of its store.")
     url = (settings.relay_url or settings.database_url).get_secret_value()
-    providers = Providers(gate_of(settings))
-    embedder = resolver.embedder(settings, providers=providers)
-    configured = None if embedder is None else await asyncio.to_thread(identity_of, embedder)
+    providers = Providers(make_limiter(settings))
+    embedder = factory.embedder(settings, providers=providers)
+    configured = None if embedder is None else await asyncio.to_thread(embedder_identity, embedder)
     secret = settings.database_password_file
-    lax = settings.allow_owner
-    await _settled_schema(partial(migrate.check, url, allow_owner=lax, password_file=secret))
-    database = PostgresDatabase(
-        url,
-        timeout_seconds=settings.db_timeout_seconds,
-        connect_timeout_seconds=settings.db_connect_timeout_seconds,
-        pool_size=settings.db_pool_size,
-        application_name="aftermind-worker",
-        allow_owner=lax,
-        pooled=settings.database_pooler,
-        password_file=secret,
-    )
+    await _settled_schema(partial(migrate.check, url, allow_owner=settings.allow_owner, password_file=secret))
+    database = open_database(settings, url, name="aftermind-worker", password_file=secret)
     await _adopt(database, configured)
     redis_url = settings.redis_url or settings.broker_url
     if redis_url is None or not redis_url.get_secret_value().startswith(("redis", "unix")):
         raise errors.InvalidSettings("AFTERMIND_REDIS_URL", None, "a worker needs the Redis of pending turns.")
-    keys = Keys(settings.redis_prefix)
-    # A worker may wait longer than an agent: nobody's answer hangs on it.
+    # A worker may wait longer than an agent: no answer depends on it.
     link = RedisLink(
         redis_url.get_secret_value(), timeout=max(2.0, settings.redis_timeout_seconds), name="aftermind-worker"
     )
-    providers.gate.bind(link, keys)
-    events = EventBus(database, link, keys, mark_after=MARK_SECONDS)
-    vault = Vault(master_keys(settings.encryption_key, settings.state_dir))
+    backend = open_backend(settings, database, link, providers, mark_after=MARK_SECONDS)
+    keys, events, vault = backend.keys, backend.events, backend.vault
     runtime = Runtime(
         settings=settings,
         worker=worker,
         db=database,
-        store=PostgresStore(language=settings.language, vault=vault),
+        store=backend.store,
         vault=vault,
-        at_once=PostgresAtOnce(database, vault, language=settings.language),
+        batch_writer=BatchWriter(database, vault, language=settings.language),
         ledger=PostgresLedger(database, max_lost_leases=settings.max_lost_leases),
         events=events,
-        replays=PostgresReplays(database, rules=OverrideRules(extractors=resolver.replayable(settings))),
+        replays=ReplayEngine(database),
         bells=_bells(settings, link, keys),
         providers=providers,
         embedder=embedder,
-        extractor=resolver.extractor(settings, providers=providers),
-        summariser=resolver.summariser(settings, providers=providers),
-        profiler=resolver.profiler(settings, providers=providers),
+        extractor=factory.extractor(settings, providers=providers),
+        summariser=factory.summariser(settings, providers=providers),
+        profiler=factory.profiler(settings, providers=providers),
         profile_schema=profile_schema(settings.profile_schema),
-        pending=Pending(link, keys),
+        pending=backend.pending,
         redis=link,
         keys=keys,
-        delivery=WatermarkDelivery(database, Watermarks(link, keys)),
+        delivery=backend.delivery,
         opened=Opened(configured=configured),
     )
     for close in (database.close, link.close, events.close, providers.close):
         runtime.closing.push_async_callback(close)
+    announcing = keep_announcing(link, keys, f"worker {worker}", readable_fingerprints(settings))
+    task = asyncio.get_running_loop().create_task(announcing, name="aftermind key fingerprints")
+    runtime.closing.push_async_callback(_cancel, task)
     return runtime
 
 
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
 async def _settled_schema(check: Callable[[], Awaitable[None]]) -> None:
-    """Wait a little for a database that starts beside us, and for its migration."""
+    """Wait a little for a database that starts concurrently, and for its migration."""
     for pause in (0.2, 0.5, 1.0, 2.0, 4.0):
         try:
             await check()
@@ -306,7 +301,7 @@ async def _adopt(database: "PostgresDatabase", configured: EmbedderIdentity | No
 
 
 def _bells(settings: Settings, link: RedisLink, keys: Keys) -> Bells:
-    from aftermind.outbox.ringing import WorkerBells
+    from aftermind.outbox.doorbell_sender import WorkerBells
 
     broker = link.given_url if settings.broker_url is None else settings.broker_url.get_secret_value()
     return WorkerBells(broker, link, keys, prefix=settings.redis_prefix)

@@ -10,20 +10,20 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from aftermind import errors
-from aftermind.db.base import Transaction
+from aftermind.db.protocol import Transaction
 from aftermind.events.types import MemoryUpdateFailed
 from aftermind.ledger.backoff import backoff
-from aftermind.ledger.base import Failure, Tried
-from aftermind.ranking import words
+from aftermind.ledger.protocol import Failure, Tried
+from aftermind.ranking import tokenizer
 from aftermind.telemetry import tracing
 from aftermind.types import JobId, JobKind, Lease, Turn
-from aftermind.types.erasure import rest_of
-from aftermind.wire.payloads import decode_turn_of, encode_turn
+from aftermind.types.tombstone import without_erased
+from aftermind.wire.payloads import decode_owned_turn, encode_turn
 from aftermind.wire.pending import ClaimedTurn
-from aftermind_tasks import announcing, verdicts, writing
+from aftermind_tasks import job_events, retry_policy, store_effects
 from aftermind_tasks.outcomes import Dead, Done, Outcome, Retry, Snooze
-from aftermind_tasks.perform import Tally
 from aftermind_tasks.preparation import prepare
+from aftermind_tasks.runner import Tally
 from aftermind_tasks.runtime import Runtime
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hopeless:
-    """A pending turn to be buried: it cannot be read, or took too many workers with it."""
+    """A pending turn to be dead-lettered: it cannot be read, or lost too many leases."""
 
     claimed: ClaimedTurn
     turn: Turn | None
@@ -41,24 +41,24 @@ class Hopeless:
 async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outcome]:
     """Store turns that the ledger accepted (`accept="postgres"`): their jobs close in the same transaction."""
     started = time.monotonic()
-    turns = {lease.job.id: _turn_of(lease) for lease in leases}
+    turns = {lease.job.id: _decode_turn(lease) for lease in leases}
     with _traced(list(turns.values())):
-        async with announcing.storing(runtime, list(turns.values())):
+        async with job_events.storing(runtime, list(turns.values())):
             prepared = await prepare(runtime, list(turns.values()))
-            with words.indexed(prepared.terms):
+            with tokenizer.indexed(prepared.terms):
                 async with runtime.db.transaction(namespace=leases[0].job.scope.namespace) as tx:
                     held = await runtime.ledger.finish_all(tx, leases)
                     fresh = {turn.job_id: job_id for job_id, turn in turns.items() if job_id in held}
                     rest = [turns[job_id] for job_id in fresh.values()]
-                    effects = await writing.write(runtime, tx, rest, prepared, started, closed=fresh)
+                    effects = await store_effects.write_under_locks(runtime, tx, rest, prepared, started, closed=fresh)
         await runtime.after_commit(effects.owners, effects.events, effects.ring)
     _observe(runtime, effects.turns)
     return {job_id: Done() for job_id in held}
 
 
-def _turn_of(lease: Lease) -> Turn:
+def _decode_turn(lease: Lease) -> Turn:
     job = lease.job
-    return decode_turn_of(job.raw or b"", owner=job.scope, jobs=(job.id, job.origin_job_id))
+    return decode_owned_turn(job.raw or b"", owner=job.scope, jobs=(job.id, job.origin_job_id))
 
 
 async def store_pending(runtime: Runtime, claimed: Sequence[ClaimedTurn]) -> tuple[Tally, bool]:
@@ -69,11 +69,11 @@ async def store_pending(runtime: Runtime, claimed: Sequence[ClaimedTurn]) -> tup
     try:
         numbered = await _numbered(runtime, claimed)
         if numbered is None:
-            return Tally(snoozed=len(claimed), pause=verdicts.OUTAGE_PAUSE), True
+            return Tally(snoozed=len(claimed), pause=retry_policy.OUTAGE_PAUSE), True
         readable, hopeless = _sorted(numbered)
         tally = Tally()
         for each in hopeless:
-            tally += await _bury(runtime, each)
+            tally += await _mark_dead(runtime, each)
         if not readable:
             return tally, True
         stored, is_more = await _store(runtime, readable)
@@ -88,10 +88,11 @@ async def _numbered(runtime: Runtime, claimed: Sequence[ClaimedTurn]) -> Sequenc
     if runtime.pending is None or not any(one.is_early for one in claimed):
         return claimed
     try:
-        _, begun = await runtime.pending.raise_generation(await runtime.db.generation())
+        floor, last = await runtime.db.generation_floor(), await runtime.db.generation()
+        _, begun = await runtime.pending.raise_generation(last, begun=floor)
     except errors.Unavailable as exc:
         log.warning("turns wait for their generation", extra={"turns": len(claimed), "error": str(exc)})
-        await _release(runtime, claimed, after=verdicts.OUTAGE_PAUSE, counts=False)
+        await _release(runtime, claimed, after=retry_policy.OUTAGE_PAUSE, counts=False)
         return None
     return [replace(one, generation=begun) if one.is_early else one for one in claimed]
 
@@ -103,21 +104,31 @@ def _sorted(claimed: Sequence[ClaimedTurn]) -> tuple[list[tuple[ClaimedTurn, Tur
         try:
             turn = one.turn()
         except (errors.UnknownPayload, errors.ForeignPayload) as exc:
-            hopeless.append(Hopeless(claimed=one, turn=None, failure=verdicts.failure_of(exc)))
+            hopeless.append(Hopeless(claimed=one, turn=None, failure=retry_policy.to_failure(exc)))
             continue
         if one.poison:
-            hopeless.append(Hopeless(claimed=one, turn=turn, failure=verdicts.worker_lost(one.lost_leases)))
+            hopeless.append(Hopeless(claimed=one, turn=turn, failure=retry_policy.worker_lost(one.lost_leases)))
         else:
             readable.append((one, turn))
     return readable, hopeless
 
 
 async def _store(runtime: Runtime, claimed: Sequence[tuple[ClaimedTurn, Turn]]) -> tuple[Tally, bool]:
-    """One transaction for all; where it is refused, halves, down to the turn that is bad. Whether more may wait."""
+    """Commit all; where that is refused, halves, down to the turn that is bad. Whether more may wait."""
+    started = time.monotonic()
+    turns = [turn for _, turn in claimed]
     try:
-        return await _commit(runtime, claimed)
+        with _traced(turns):
+            async with job_events.storing(runtime, turns):
+                prepared = await prepare(runtime, turns)
+                with tokenizer.indexed(prepared.terms):
+                    effects = await store_effects.write(runtime, turns, prepared, started)
+            ids = [turn.job_id for turn in turns]
+            runnable = await runtime.after_commit(
+                effects.owners, effects.events, effects.ring, settle=ids, watermark=effects.watermark
+            )
     except errors.Unavailable as exc:
-        pause = verdicts.OUTAGE_PAUSE
+        pause = retry_policy.OUTAGE_PAUSE
         log.warning("turns wait", extra={"turns": len(claimed), "error": str(exc)})
         await _release(runtime, [one for one, _ in claimed], after=pause, counts=False)
         return Tally(snoozed=len(claimed), pause=pause), True
@@ -127,29 +138,8 @@ async def _store(runtime: Runtime, claimed: Sequence[tuple[ClaimedTurn, Turn]]) 
             halves = [await _store(runtime, half) for half in (claimed[:middle], claimed[middle:])]
             return sum((tally for tally, _ in halves), Tally()), True
         return await _judged(runtime, *claimed[0], exc), True
-
-
-async def _commit(runtime: Runtime, claimed: Sequence[tuple[ClaimedTurn, Turn]]) -> tuple[Tally, bool]:
-    started = time.monotonic()
-    turns = [turn for _, turn in claimed]
-    with _traced(turns):
-        async with announcing.storing(runtime, turns):
-            prepared = await prepare(runtime, turns)
-            with words.indexed(prepared.terms):
-                effects = await writing.at_once(runtime, turns, prepared, started)
-                if effects is None:
-                    async with runtime.db.transaction(namespace=turns[0].scope.namespace) as tx:
-                        effects = await writing.write(runtime, tx, turns, prepared, started)
-                elif effects.twice:
-                    async with runtime.db.transaction(namespace=turns[0].scope.namespace) as tx:
-                        more = await writing.write(runtime, tx, effects.twice, prepared, started)
-                    effects = effects.joined(more)
-        ids = [turn.job_id for turn in turns]
-        runnable = await runtime.after_commit(
-            effects.owners, effects.events, effects.ring, settle=ids, watermark=effects.watermark
-        )
     _observe(runtime, effects.turns)
-    # What comes from now on has a bell of its own, or finds one waiting: a last look would find nothing.
+    # Later turns have their own doorbell, or a waiting one: another check would find nothing.
     return Tally(done=len(claimed)), runnable > 0
 
 
@@ -164,15 +154,15 @@ def _observe(runtime: Runtime, turns: Sequence[Turn]) -> None:
 
 
 async def _judged(runtime: Runtime, one: ClaimedTurn, turn: Turn, exc: Exception) -> Tally:
-    outcome = verdicts.judge(exc, attempts=one.attempts)
+    outcome = retry_policy.judge(exc, attempts=one.attempts)
     ids = {"job_id": str(one.job_id), "namespace": turn.scope.namespace, "session_id": turn.scope.session_id}
-    log.warning("turn not stored", extra={**ids, "error": verdicts.failure_of(exc).error})
+    log.warning("turn not stored", extra={**ids, "error": retry_policy.to_failure(exc).error})
     if isinstance(outcome, Snooze):
         await _release(runtime, [one], after=outcome.after, counts=False)
         return Tally(snoozed=1, pause=outcome.after)
-    failure = outcome.failure if isinstance(outcome, Retry | Dead) else verdicts.failure_of(exc)
+    failure = outcome.failure if isinstance(outcome, Retry | Dead) else retry_policy.to_failure(exc)
     if isinstance(outcome, Dead) or one.attempts >= runtime.settings.max_attempts:
-        return await _bury(runtime, Hopeless(claimed=one, turn=turn, failure=failure))
+        return await _mark_dead(runtime, Hopeless(claimed=one, turn=turn, failure=failure))
     runtime.observer.failed(JobKind.STORE, failure.reason_code)
     settings = runtime.settings
     wait = backoff(
@@ -185,7 +175,7 @@ async def _judged(runtime: Runtime, one: ClaimedTurn, turn: Turn, exc: Exception
     return Tally(retried=1)
 
 
-async def _bury(runtime: Runtime, hopeless: Hopeless) -> Tally:
+async def _mark_dead(runtime: Runtime, hopeless: Hopeless) -> Tally:
     """The dead letter with its payload is committed first; then, and only then, pending is cleared.
 
     What was forgotten while a worker held it is in no dead letter: the tombstones are read under the owner's lock.
@@ -206,20 +196,20 @@ async def _bury(runtime: Runtime, hopeless: Hopeless) -> Tally:
             payload = await _not_forgotten(runtime, tx, hopeless)
             if payload is None:
                 await runtime.ledger.record_forgotten(tx, one.owner, [one.job_id])
-            is_buried = payload is not None and await runtime.ledger.bury_turn(
+            is_buried = payload is not None and await runtime.ledger.dead_letter_turn(
                 tx, one.job_id, one.owner, payload, failure, tried=_tried(runtime, one)
             )
             events = await runtime.events.append(tx, [event]) if is_buried else []
         await runtime.after_commit({one.owner}, events, {}, settle=[one.job_id])
     except errors.Unavailable as exc:
-        log.warning("turn not buried", extra={"job_id": str(one.job_id), "error": str(exc)})
-        await _release(runtime, [one], after=verdicts.OUTAGE_PAUSE, counts=False)
-        return Tally(snoozed=1, pause=verdicts.OUTAGE_PAUSE)
+        log.warning("turn not dead-lettered", extra={"job_id": str(one.job_id), "error": str(exc)})
+        await _release(runtime, [one], after=retry_policy.OUTAGE_PAUSE, counts=False)
+        return Tally(snoozed=1, pause=retry_policy.OUTAGE_PAUSE)
     if payload is None:
         return Tally(done=1)
-    runtime.observer.buried(one, failure.reason_code)
+    runtime.observer.on_dead_letter(one, failure.reason_code)
     ids = {"job_id": str(one.job_id), "namespace": one.owner.namespace}
-    log.error("turn buried", extra={**ids, "reason": failure.reason_code})
+    log.error("turn dead-lettered", extra={**ids, "reason": failure.reason_code})
     return Tally(dead=1)
 
 
@@ -229,12 +219,12 @@ def _tried(runtime: Runtime, one: ClaimedTurn) -> Tried:
 
 
 async def _not_forgotten(runtime: Runtime, tx: Transaction, hopeless: Hopeless) -> bytes | None:
-    """The payload without what was forgotten; None where that is all of it. One that nobody can read stays whole."""
+    """The payload without forgotten content; None if nothing is left. An unreadable one is kept unchanged."""
     stones = await runtime.store.tombstones(tx, [hopeless.claimed.owner])
     turn = hopeless.turn
     if turn is None:
         return hopeless.claimed.payload
-    rest = rest_of(turn, stones)
+    rest = without_erased(turn, stones)
     return hopeless.claimed.payload if rest is turn else None if rest is None else encode_turn(rest)
 
 

@@ -1,6 +1,7 @@
 """The command as a user runs it: by subprocess, over a stack of its own."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -82,3 +83,33 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
         yield opened
     finally:
         opened.run("stack", "destroy", "--yes")
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this tree."""
+    folder = tmp_path_factory.mktemp("wheel")
+    run_to_end(sys.executable, "-m", "build", "--wheel", "--outdir", str(folder), str(ROOT))
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="session")
+def wheel_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of a new environment that has the wheel, and of the lock what the wheel requires."""
+    environment = tmp_path_factory.mktemp("environment")
+    run_to_end(sys.executable, "-m", "venv", str(environment))
+    python = environment / "bin" / "python"
+    pip = (str(python), "-m", "pip", "install", "--quiet")
+    constraints = tmp_path_factory.mktemp("constraints") / "constraints.txt"  # pip takes no hashes for a local wheel
+    lock = (ROOT / "requirements.lock").read_text()
+    constraints.write_text("\n".join(re.findall(r"^([\w.-]+==.*) \\$", lock, re.MULTILINE)))
+    run_to_end(*pip, "--constraint", str(constraints), f"{wheel}[embedded]")
+    return python
+
+
+def run_to_end(*argv: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> str:
+    """A command that has to succeed; its output."""
+    done = subprocess.run(argv, env=env, cwd=cwd, capture_output=True, text=True, timeout=500, check=False)
+    assert done.returncode == 0, f"{' '.join(argv)}:\n{done.stdout}{done.stderr}"
+    return done.stdout

@@ -44,7 +44,7 @@ def test_what_is_ingested_twice_is_stored_once(shell: Shell, ingested: str) -> N
 def test_recall_answers_for_a_user_only_from_that_user(shell: Shell, ingested: str) -> None:
     assert "dark mode" in shell.must("recall", "Which mode do I prefer?", "--user", "alice")
     assert "dark mode" not in shell.must("recall", "Which mode do I prefer?", "--user", "ben")
-    assert "Nothing was found" in shell.must("recall", "Which mode do I prefer?", "--user", "nobody")
+    assert "No matches" in shell.must("recall", "Which mode do I prefer?", "--user", "nobody")
 
 
 @pytest.mark.long
@@ -67,17 +67,17 @@ def test_facts_are_shown_with_what_learnt_them(shell: Shell, ingested: str) -> N
 def test_what_came_of_each_message_is_shown(shell: Shell) -> None:
     shell.must("ingest", _conversation(shell.folder, "dora.jsonl", _said("dora", "I live in Bergen.")))
 
-    assert "facts" in shell.must("learned", "--user", "dora")
-    assert "Nothing is remembered" in shell.must("learned", "--user", "nobody")
+    assert "facts" in shell.must("extraction", "--user", "dora")
+    assert "No messages" in shell.must("extraction", "--user", "nobody")
     assert "rules:" in shell.must("costs")
-    assert "No model was paid for" in shell.must("costs", "--namespace", "another")
+    assert "No model usage" in shell.must("costs", "--namespace", "another")
 
 
 def test_a_user_is_forgotten_and_the_proof_says_where_it_looked(shell: Shell) -> None:
     shell.must("ingest", _conversation(shell.folder, "fritz.jsonl", _said("fritz", "I live in Narvik.")))
 
     told = shell.must("forget", "--user", "fritz", "--prove", "--yes")
-    again = shell.must("remains", "--user", "fritz", "--text", "Narvik")
+    again = shell.must("verify-erasure", "--user", "fritz", "--text", "Narvik")
 
     assert "Nothing remains." in told
     assert re.search(r"table episodes +\S+ rows +[1-9]", told), told
@@ -89,13 +89,13 @@ def test_a_user_is_forgotten_and_the_proof_says_where_it_looked(shell: Shell) ->
 @pytest.mark.long
 def test_what_was_derived_from_a_message_is_undone(shell: Shell) -> None:
     shell.must("ingest", _conversation(shell.folder, "gerd.jsonl", _said("gerd", "I live in Gotham.")))
-    message = re.search(r"[0-9a-f]{8}-[0-9a-f-]{27}", shell.must("learned", "--user", "gerd"))
+    message = re.search(r"[0-9a-f]{8}-[0-9a-f-]{27}", shell.must("extraction", "--user", "gerd"))
     assert message is not None
 
     foreseen = shell.must("undo", "--user", "gerd", "--episode", message.group(), "--dry-run")
     done = shell.must("undo", "--user", "gerd", "--episode", message.group())
 
-    assert "1 facts taken back" in foreseen
+    assert "1 facts retracted" in foreseen
     assert "Nothing was changed." in foreseen
     assert "Gotham" in done
     assert "No facts" in shell.must("facts", "--user", "gerd")
@@ -113,7 +113,7 @@ def test_facts_are_drawn_anew_and_a_dry_run_says_that_nothing_changes(shell: She
     assert "Nothing would change." in foreseen
     assert "1 done" in done
     assert shell.must("facts", "--user", "emil", "--history") == before
-    assert "nothing to draw anew" in shell.must("reextract", "--user", "nobody")
+    assert "No extracted message matches" in shell.must("reextract", "--user", "nobody")
     assert shell.run("reextract", "--session", "s1").code == 2
     assert shell.run("reextract", "--extractor", "psychic").code == 2
 

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import kubernetes_validate
 import pytest
 import yaml
 
-from aftermind.cli import services
+from aftermind.cli import processes
 from aftermind.wire import queues
+from tests.support.deployed_processes import from_compose, from_kubernetes, read_kubernetes
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = ROOT / "tests" / "support" / "compose-spec.json"
@@ -45,18 +47,69 @@ def test_every_process_of_the_procfile_is_a_service_and_the_other_way_round(
     compose: dict[str, Any], procfile: dict[str, str]
 ) -> None:
     others = {"postgres", "postgres-replica", "redis", "migrate", "secrets", "operator", "prometheus", "grafana"}
-    assert set(procfile) == set(OURS) == set(compose["services"]) - others
+    assert set(procfile) == {*OURS, "release"}
+    assert set(compose["services"]) == {*OURS, *others}
+    assert set(from_kubernetes()) == {*OURS, "migrate", "operator"}
 
 
 def test_both_name_the_same_queues_as_the_embedded_stack(compose: dict[str, Any], procfile: dict[str, str]) -> None:
-    for name, names in services.GROUPS.items():
+    for name, names in processes.GROUPS.items():
         wanted = ",".join(names)
-        assert procfile[name] == f"aftermind worker --queues {wanted}"
+        assert procfile[name].endswith(f"exec aftermind worker --queues {wanted}")
         assert compose["services"][name]["command"] == ["worker", "--queues", wanted]
+        assert from_kubernetes()[name].arguments == ["worker", "--queues", wanted]
+
+
+def test_compose_kubernetes_and_procfile_give_each_process_the_same_variables() -> None:
+    files = {"operator": "operator", "migrate": "migrate", **{name: name.partition("-")[0] for name in OURS}}
+    compose, kubernetes = from_compose(), from_kubernetes()
+    for name, file in files.items():
+        lines = [line for line in (ROOT / "deploy/env" / f"{file}.env").read_text().splitlines() if "#" not in line]
+        shipped = {key: Path(value).name for key, value in (line.split("=", 1) for line in lines)}
+        for given in (compose[name], kubernetes[name]):
+            read = {key: Path(value).name for key, value in given.environment.items() if key.endswith("_FILE")}
+            assert read == shipped, name
+            assert set(given.secrets) == set(shipped.values()), name
+
+
+@pytest.mark.parametrize("found", read_kubernetes(), ids=lambda each: f"{each['kind']}-{each['metadata']['name']}")
+def test_each_kubernetes_object_fits_the_schema(found: dict[str, Any]) -> None:
+    if found["apiVersion"].startswith("keda.sh/"):
+        pytest.skip("a custom resource: its schema is not one of Kubernetes")
+    kubernetes_validate.validate(found, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_a_kubernetes_object_that_is_wrong_does_not_fit_the_schema() -> None:
+    wrong = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "dataa": {}}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_pods_get_no_variables_of_services_and_no_rights() -> None:
+    """Kubernetes would set AFTERMIND_WEB_PORT=tcp://… for the service `aftermind-web`, which is a setting of ours."""
+    pods = [each["spec"]["template"]["spec"] for each in read_kubernetes() if "template" in each.get("spec", {})]
+
+    assert len(pods) == len(OURS) + 2
+    for pod in pods:
+        assert pod["enableServiceLinks"] is False
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        for container in pod["containers"]:
+            assert container["securityContext"]["allowPrivilegeEscalation"] is False
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True
+
+
+def test_keda_scales_deployments_that_exist() -> None:
+    objects = read_kubernetes()
+    deployments = {each["metadata"]["name"] for each in objects if each["kind"] == "Deployment"}
+    targets = {each["spec"]["scaleTargetRef"]["name"] for each in objects if each["kind"] == "ScaledObject"}
+
+    assert targets
+    assert targets <= deployments
 
 
 def test_every_queue_has_a_worker() -> None:
-    assert {name for names in services.GROUPS.values() for name in names} == set(queues.QUEUES)
+    assert {name for names in processes.GROUPS.values() for name in names} == set(queues.QUEUES)
 
 
 def test_redis_writes_every_turn_to_disk_and_never_evicts(compose: dict[str, Any]) -> None:
@@ -109,13 +162,39 @@ def test_images_are_of_one_version(compose: dict[str, Any]) -> None:
 
 
 def test_the_image_has_the_extras_that_settings_turn_on() -> None:
-    assert "[otel,s3,tokens]" in (ROOT / "Dockerfile").read_text()
+    lock = (ROOT / "requirements-image.lock").read_text()
+    for package in ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http", "boto3", "tiktoken"):
+        assert f"\n{package}==" in lock
+    assert "--require-hashes --requirement /tmp/requirements-image.lock" in (ROOT / "Dockerfile").read_text()
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "requirements-image.lock"])
+def test_each_line_of_a_lock_has_hashes_and_no_address(name: str) -> None:
+    lock = (ROOT / name).read_text()
+    pinned = re.findall(r"^[A-Za-z0-9_.-]+==.*$", lock, flags=re.MULTILINE)
+
+    assert len(pinned) > 90
+    assert all(line.endswith("\\") for line in pinned)
+    assert not re.search(r"://|^--|index-url", lock, flags=re.MULTILINE)
+
+
+def test_the_image_has_the_tested_versions() -> None:
+    def pins(name: str) -> dict[str, set[str]]:
+        found: dict[str, set[str]] = {}
+        for package, version in re.findall(r"^([A-Za-z0-9_.-]+)==([^ ;]+)", (ROOT / name).read_text(), re.MULTILINE):
+            found.setdefault(package, set()).add(version)
+        return found
+
+    tested, image = pins("requirements.lock"), pins("requirements-image.lock")
+    assert {name: image[name] for name in image.keys() & tested.keys()} == {
+        name: tested[name] for name in image.keys() & tested.keys()
+    }
 
 
 def test_every_command_exists(compose: dict[str, Any], procfile: dict[str, str], aftermind: list[str]) -> None:
     shown = subprocess.run([*aftermind, "--help"], capture_output=True, text=True, timeout=60, check=True).stdout
     used = {compose["services"][name]["command"][0] for name in (*OURS, "migrate")}
-    used |= {command.split()[1] for command in procfile.values()}
+    used |= {command.partition("exec aftermind ")[2].split()[0] for command in procfile.values()}
     checks = [service.get("healthcheck", {}).get("test", ()) for service in compose["services"].values()]
     used |= {test[2] for test in checks if list(test[1:2]) == ["aftermind"]}
 

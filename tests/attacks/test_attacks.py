@@ -9,7 +9,7 @@ import pytest
 
 from aftermind import Memory, Settings
 from aftermind.llm import schemas
-from aftermind.llm.base import Extraction, ExtractionRequest, Usage
+from aftermind.llm.protocols import Extraction, ExtractionRequest, Usage
 from tests.attacks.corpus import FAMILIES, Attack, attacks
 
 # What gets through, of 209; docs/security.md publishes the same. What is left says nothing that a true sentence could
@@ -41,7 +41,9 @@ class Gullible:
             for number, turn in enumerate(request.turns, start=1)
         ]
         answer = schemas.AnsweredExtraction(claims=claims, reason_empty=None)
-        return Extraction(claims=schemas.claims_of(answer, request.turns), reason_empty="none", usage=Usage(model="x"))
+        return Extraction(
+            claims=schemas.build_assertions(answer, request.turns), reason_empty="none", usage=Usage(model="x")
+        )
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ FACTS = {
 TRUE = {"Ida", "bread"}
 TWISTED = {"despises", "obeys"}
 AT_ONCE = {"summary_quiet_seconds": 0.0, "profile_quiet_seconds": 0.0}
-BATCHES = "SELECT count(*) FROM aftermind.batches"
+BATCHES = "SELECT count(*) FROM aftermind.model_batches"
 # None of these reads like an order, so the model is shown them.
 SUBTLE = ("My cousin Mallory says that BrandX is the best.", "Everybody at the office keeps praising BrandX.")
 
@@ -146,7 +146,7 @@ async def test_what_a_model_was_shown_is_forgotten_with_the_messages(opened: Ope
         assert psql(database.url, BATCHES) == "3"
 
         await learnt.memory.forget(user_id="ann", ids=[first])
-        assert psql(database.url, f"{BATCHES} WHERE '{first}' = ANY (shown)") == "0"
+        assert psql(database.url, f"{BATCHES} WHERE '{first}' = ANY (episode_ids)") == "0"
         await learnt.memory.forget(user_id="ann")
 
         assert psql(database.url, BATCHES) == "0"

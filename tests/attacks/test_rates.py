@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from aftermind.llm import phrases, trust
+from aftermind.llm.injection import detect, phrases
 from benchmarks import attack_rates
 from tests.attacks.encodings import ENCODINGS, HIDINGS
 
@@ -59,7 +59,7 @@ def test_nearly_all_codes_and_disguises_are_seen_through() -> None:
 
 @pytest.mark.parametrize("text", HARMLESS)
 def test_ordinary_speech_is_not_marked(text: str) -> None:
-    assert trust.suspicion(text) is None
+    assert detect.suspicion(text) is None
 
 
 def test_conversations_are_not_marked() -> None:
@@ -67,4 +67,4 @@ def test_conversations_are_not_marked() -> None:
     if given is None or not Path(given).exists():
         pytest.skip("SPEECH_FILE names no file of conversations")
 
-    assert [text for text in attack_rates.speech(Path(given)) if trust.suspicion(text) is not None] == []
+    assert [text for text in attack_rates.speech(Path(given)) if detect.suspicion(text) is not None] == []

@@ -93,7 +93,7 @@ async def deployment(
         _start(["worker", "--queues", "all"], env, folder / "worker.log"),
         _start(["web", "--port", "0"], env, folder / "web.log"),
     ]
-    settings = Settings(**told, replica_urls=database.app_replica_urls, allow_owner=False)  # type: ignore[arg-type]
+    settings = Settings(**told, replica_urls=database.app_replica_urls)  # type: ignore[arg-type]
     try:
         async with Memory(settings=settings) as memory:
             log = folder / "web.log"

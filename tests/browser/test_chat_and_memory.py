@@ -32,23 +32,23 @@ async def test_what_is_said_in_chat_is_answered_stored_learnt_and_told_live(
     deployment.provider.script.chat = [{"content": "A fine place by the fjord."}]
     await page.goto("/chat")
     await page.get_by_label("As user").fill(user)
-    await page.get_by_role("button", name="Begin").click()
+    await page.get_by_role("button", name="Start").click()
     await expect(page.locator("[data-state]")).to_have_text("live")
 
-    await page.get_by_label("Say something").fill(said)
+    await page.get_by_label("Message").fill(said)
     await page.keyboard.press("Enter")
 
     exchange = page.locator(".exchange")
     await expect(exchange).to_contain_text("A fine place by the fjord.")
     await expect(exchange).to_contain_text("stored", timeout=30_000)
-    await expect(exchange.get_by_role("list", name="Learnt from this")).to_contain_text("Trondheim", timeout=30_000)
+    await expect(exchange.get_by_role("list", name="Facts from this")).to_contain_text("Trondheim", timeout=30_000)
     heard = page.get_by_role("list", name="Events, the newest first")
     for kind in ("UpdateStarted", "UpdateCompleted", "FactsExtracted"):  # each kind of job announces itself
         await expect(heard.get_by_text(kind, exact=True).first).to_be_visible()
     await page.get_by_role("link", name="Memory", exact=True).last.click()
     turn = page.get_by_role("article").filter(has_text=said)
     await expect(turn.get_by_text("stored")).to_be_visible()
-    await expect(turn.get_by_role("list", name="Learnt from this turn")).to_contain_text("Trondheim")
+    await expect(turn.get_by_role("list", name="Facts from this turn")).to_contain_text("Trondheim")
     await expect(page.get_by_role("article").filter(has_text="A fine place by the fjord.")).to_have_count(1)
 
 
@@ -56,12 +56,12 @@ async def test_what_a_model_was_told_is_shown_beside_its_answer(deployment: Depl
     await learnt(deployment, user, ("user", "has_pet", "a cat called Fro"), said=f"{user} has a cat called Fro.")
     await page.goto(f"/chat?user={user}")
 
-    await page.get_by_label("Say something").fill("What is my cat called?")
+    await page.get_by_label("Message").fill("What is my cat called?")
     await page.get_by_role("button", name="Send").click()
 
     exchange = page.locator(".exchange").last
-    await exchange.get_by_text("What the model was told from memory").click()
-    await expect(exchange.get_by_role("region", name="What was recalled")).to_contain_text("a cat called Fro")
+    await exchange.get_by_text("Memory in the prompt").click()
+    await expect(exchange.get_by_role("region", name="Recalled block")).to_contain_text("a cat called Fro")
 
 
 async def test_a_fact_says_why_it_is_believed_and_what_was_believed_before(
@@ -75,9 +75,9 @@ async def test_a_fact_says_why_it_is_believed_and_what_was_believed_before(
 
     await page.get_by_role("link", name="Why: user lives in Oslo").click()
 
-    why = page.locator(".why").filter(has_text="It was said here")
+    why = page.locator(".why").filter(has_text="Sources")
     await expect(why).to_contain_text(then)
-    await expect(why.get_by_role("listitem").filter(has_text="Bergen").last).to_contain_text("true until")
+    await expect(why.get_by_role("listitem").filter(has_text="Bergen").last).to_contain_text("valid until")
     await why.get_by_role("link", name="Show the turn").click()
     await expect(page.get_by_role("article").filter(has_text=then)).to_be_visible()
 
@@ -89,10 +89,10 @@ async def test_a_fact_that_is_taken_back_is_not_believed_any_more(
     await page.goto(f"/memory/facts?user={user}")
     await page.get_by_role("link", name="Why: user works at a bank").click()
 
-    await page.get_by_role("button", name="Take it back").click()
-    await page.get_by_role("dialog").get_by_role("button", name="Take back").click()
+    await page.get_by_role("button", name="Retract").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Retract").click()
 
-    await expect(page.get_by_role("status").filter(has_text="Taken back")).to_be_visible()
+    await expect(page.get_by_role("status").filter(has_text="Retracted")).to_be_visible()
     assert await deployment.memory.facts.query(user_id=user) == []
 
 
@@ -101,11 +101,11 @@ async def test_a_question_shows_the_block_and_every_score(deployment: Deployment
     await deployment.memory.remember("Dinner is at seven.", user_id=user, session_id="s1")
     await page.goto(f"/memory/recall?user={user}")
 
-    await page.get_by_label("Question").fill("What is the boat called?")
+    await page.get_by_label("Query").fill("What is the boat called?")
     await page.get_by_role("button", name="Recall").click()
 
     await expect(page.get_by_role("region", name="The recalled block")).to_contain_text("The boat is called Ingrid.")
-    first = page.get_by_role("region", name="Every match with its scores").get_by_role("row").nth(1)
+    first = page.get_by_role("region", name="All matches with their scores").get_by_role("row").nth(1)
     await expect(first).to_contain_text("The boat is called Ingrid.")
     await expect(first).to_contain_text("#1")
 
@@ -117,13 +117,13 @@ async def test_a_block_is_written_and_a_second_writer_is_not_overwritten(
     await page.get_by_label("Name").fill("todo")
     await page.locator("#new-text").fill("buy tea")
     await page.get_by_role("button", name="Add").click()
-    await expect(page.get_by_role("status")).to_contain_text("todo was kept")
+    await expect(page.get_by_role("status")).to_contain_text("todo was saved")
     await deployment.memory.blocks.set("todo", "buy coffee", user_id=user)
 
     await page.locator("#text-1").fill("buy milk")
     await page.get_by_role("button", name="Save").click()
 
-    await expect(page.get_by_role("alert")).to_contain_text("nothing of it was kept")
+    await expect(page.get_by_role("alert")).to_contain_text("was not saved")
     assert "409" in complaints.pop()
     block = await deployment.memory.blocks.get("todo", user_id=user)
     assert block is not None
@@ -138,14 +138,14 @@ async def test_forgetting_takes_the_typed_id_and_an_answer(
     await receipt.stored(timeout=20)
     await page.goto(f"/memory/profile?user={user}")
     await page.get_by_label(f"Type {user} to confirm").fill("somebody else")
-    await page.get_by_role("button", name="Forget for good").click()
+    await page.get_by_role("button", name="Forget permanently").click()
     await page.get_by_role("dialog").get_by_role("button", name="Forget").click()
     await expect(page.locator("#forgotten")).to_contain_text("nothing was forgotten")
     complaints.clear()  # of the 422 that this was
     assert len(await deployment.memory.history(user_id=user)) == 1
 
     await page.get_by_label(f"Type {user} to confirm").fill(user)
-    await page.get_by_role("button", name="Forget for good").click()
+    await page.get_by_role("button", name="Forget permanently").click()
     await page.get_by_role("dialog").get_by_role("button", name="Forget").click()
 
     await expect(page.locator("#forgotten")).to_contain_text("Forgotten: 1 episodes")

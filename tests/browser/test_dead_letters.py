@@ -44,13 +44,13 @@ async def test_a_failure_is_a_dead_letter_is_replayed_and_is_gone(
 
     deployment.provider.script.faults = {}
     deployment.provider.script.facts[said] = [{"subject": "user", "predicate": "lives_in", "object": "Oslo"}]
-    await page.get_by_label("Why it can succeed now").fill("The provider answers again.")
+    await page.get_by_label("Reason for the replay").fill("The provider answers again.")
     await page.get_by_role("button", name="Plan a replay").click()
-    await expect(page.get_by_role("heading", name="What it would do")).to_be_visible()
+    await expect(page.get_by_role("heading", name="Estimate")).to_be_visible()
     assert (await deployment.memory.progress(user_id=user)).dead == 1  # a dry run brings nothing back
     await page.get_by_role("button", name="Start").click()
 
-    await expect(page.locator("#moving")).to_contain_text("1 of 1 have ended", timeout=30_000)
+    await expect(page.locator("#moving")).to_contain_text("1 of 1 finished", timeout=30_000)
     await expect(page.locator("#moving").get_by_text("done").first).to_be_visible()
     await page.goto(f"/dead?user={user}")
     await expect(page.get_by_role("heading", name="Letters", exact=True)).to_have_count(0)
@@ -61,7 +61,7 @@ async def test_a_failure_is_a_dead_letter_is_replayed_and_is_gone(
 async def test_discarding_asks_first_and_keeps_why(deployment: Deployment, broken: None, page: Page, user: str) -> None:
     await bury(deployment, user, f"Nothing that matters to {user}.")
     await page.goto(f"/dead?user={user}")
-    await page.get_by_label("Why; it is kept").fill("only a test")
+    await page.get_by_label("Reason for discarding").fill("only a test")
 
     await page.get_by_role("button", name="Discard 1").click()
     await page.get_by_role("button", name="Cancel").click()
@@ -79,22 +79,22 @@ async def test_a_letter_is_edited_before_it_comes_back(
     await bury(deployment, user, f"I am edited, says {user}.")
     await page.goto(f"/dead?user={user}")
     await page.get_by_role("region", name="Dead letters", exact=True).get_by_role("link").first.click()
-    await page.get_by_label("How").select_option("edited")
+    await page.get_by_label("Mode").select_option("edited")
     await page.get_by_text("Edit the payload").click()
-    await page.get_by_label("Laid over the payload").fill("not json")
-    await page.get_by_label("Why it can succeed now").fill("by hand")
+    await page.get_by_label("Used if “Retry with an edited payload”").fill("not json")
+    await page.get_by_label("Reason for the replay").fill("by hand")
     await page.get_by_role("button", name="Plan a replay").click()
     await expect(page.get_by_role("alert")).to_contain_text("it is not JSON")
     assert "422" in complaints.pop()
 
     await page.go_back()
-    await page.get_by_label("How").select_option("edited")
+    await page.get_by_label("Mode").select_option("edited")
     await page.get_by_text("Edit the payload").click()
-    await page.get_by_label("Laid over the payload").fill('{"model": "scripted"}')
-    await page.get_by_label("Why it can succeed now").fill("by hand")
+    await page.get_by_label("Used if “Retry with an edited payload”").fill('{"model": "scripted"}')
+    await page.get_by_label("Reason for the replay").fill("by hand")
     await page.get_by_role("button", name="Plan a replay").click()
 
-    await expect(page.get_by_text("with parts of the payload replaced")).to_be_visible()
+    await expect(page.get_by_text("retry with an edited payload")).to_be_visible()
     await expect(page.locator(".xml")).to_contain_text('"model": "scripted"')
     await page.get_by_role("button", name="Abort").click()
     await page.get_by_role("dialog").get_by_role("button", name="Abort").click()

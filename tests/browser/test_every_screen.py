@@ -145,7 +145,7 @@ async def _open(page: Page, name: str, address: str) -> None:
         await page.get_by_role("region", name="Dead letters", exact=True).get_by_role("link").first.click()
         await page.wait_for_url("**/dead/letter?**")
     if name == "replay":
-        await page.get_by_label("Why it can succeed now").fill("The provider answers again.")
+        await page.get_by_label("Reason for the replay").fill("The provider answers again.")
         await page.get_by_role("button", name="Plan a replay").click()
         await page.wait_for_url("**/dead/replay?**")
     if name == "facts":

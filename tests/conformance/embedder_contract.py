@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from aftermind.llm.base import Embedder
+from aftermind.llm.protocols import Embedder
 
 
 class EmbedderContract:

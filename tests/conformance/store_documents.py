@@ -11,7 +11,7 @@ from aftermind.types import (
     Scope,
     Trait,
 )
-from tests.conformance.store_rig import ALICE, BOB, NOW, Rig, summary
+from tests.conformance.store_fixtures import ALICE, BOB, NOW, Rig, summary
 
 
 class DocumentsContract:

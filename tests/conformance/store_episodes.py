@@ -5,15 +5,15 @@ from uuid import uuid4
 
 import pytest
 
-from aftermind.stores.base import Mined, MiningOutcome
+from aftermind.stores.protocol import Mined, MiningOutcome
 from aftermind.types import (
     Episode,
     EpisodeId,
     Role,
     Scope,
 )
-from tests.conformance.store_rig import ALICE, BOB, NOW, ODD_IDS, Rig, fields, vector
-from tests.support.remembered import said
+from tests.conformance.store_fixtures import ALICE, BOB, NOW, ODD_IDS, Rig, fields, vector
+from tests.support.stored_turns import said
 
 
 class EpisodesContract:

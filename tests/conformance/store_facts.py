@@ -7,8 +7,8 @@ from aftermind.types import (
     Cardinality,
     Scope,
 )
-from tests.conformance.store_rig import ALICE, BOB, NOW, Rig, fact, heard
-from tests.support.remembered import said
+from tests.conformance.store_fixtures import ALICE, BOB, NOW, Rig, fact, heard
+from tests.support.stored_turns import said
 
 
 class FactsContract:
@@ -115,12 +115,12 @@ class FactsContract:
 
     async def test_what_was_said_comes_back_as_it_went_in_by_its_subject(self, rig: Rig) -> None:
         ours, other = heard("Oslo"), heard("tea", subject="the Ann")
-        await rig.do(lambda tx: rig.store.keep_said(tx, ALICE, [ours, other], unsaid=[]))
-        await rig.do(lambda tx: rig.store.keep_said(tx, ALICE, [replace(ours, extractor="again")], unsaid=[]))
+        await rig.do(lambda tx: rig.store.put_assertions(tx, ALICE, [ours, other], unsaid=[]))
+        await rig.do(lambda tx: rig.store.put_assertions(tx, ALICE, [replace(ours, extractor="again")], unsaid=[]))
 
         assert await rig.do(lambda tx: rig.store.said(tx, ALICE)) == [ours, other]
         assert await rig.do(lambda tx: rig.store.said(tx, ALICE, ["Ann!"])) == [other]
         assert await rig.do(lambda tx: rig.store.said(tx, BOB)) == []
 
-        await rig.do(lambda tx: rig.store.keep_said(tx, ALICE, [], unsaid=[ours.id]))
+        await rig.do(lambda tx: rig.store.put_assertions(tx, ALICE, [], unsaid=[ours.id]))
         assert await rig.do(lambda tx: rig.store.said(tx, ALICE)) == [other]

@@ -9,14 +9,14 @@ import asyncpg
 import pytest
 
 from aftermind import errors
-from aftermind.db.memory import MemoryDatabase
-from aftermind.db.postgres import PostgresDatabase
-from aftermind.events import local
+from aftermind.db.engine import PostgresDatabase
+from aftermind.db.inmemory import MemoryDatabase
+from aftermind.events import inmemory
 from aftermind.events.bus import EventBus
-from aftermind.events.local import LocalBus
+from aftermind.events.inmemory import LocalBus
 from aftermind.events.types import MemoryGap
-from aftermind.wire.connection import RedisLink
-from aftermind.wire.keys import Keys
+from aftermind.wire.redis.client import RedisLink
+from aftermind.wire.redis_keys import Keys
 from tests.conformance.bus_contract import ALICE, BOB, BusContract, Heard, Rig, completed, ids
 from tests.support.proxy import proxy_to
 from tests.support.servers import Database, psql
@@ -38,8 +38,8 @@ class TestLocalBus(BusContract):
     async def test_a_subscriber_that_is_too_slow_for_what_is_kept_gets_a_gap(
         self, rig: Rig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(local, "MOST_KEPT", 100)
-        monkeypatch.setattr(local, "MOST_WAITING", 10)
+        monkeypatch.setattr(inmemory, "MAX_KEPT_EVENTS", 100)
+        monkeypatch.setattr(inmemory, "MAX_QUEUED_EVENTS", 10)
         stream = rig.bus.subscribe(ALICE, after="0")
         await rig.tell(completed())
         assert (await anext(stream)).cursor == "1"
@@ -218,8 +218,15 @@ class TestRedisBus(BusContract):
         async with Heard(rig, after="0") as heard:
             first = await rig.tell(completed())
             assert await heard.next() == ids(first)
+            channel = Keys("test:").events(ALICE)
+
+            async def is_subscribed() -> bool:
+                _, listeners = await link.call("PUBSUB", "NUMSUB", channel)
+                return bool(listeners)
+
+            await wait_until(is_subscribed, description="the bus listens: the first event may come from the record")
             for message in forged:
-                await link.call("PUBLISH", Keys("test:").events(ALICE), message)
+                await link.call("PUBLISH", channel, message)
             await link.close()
             second = await rig.tell(completed())
             assert await heard.next() == ids(second)

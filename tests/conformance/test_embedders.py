@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from aftermind import errors
-from aftermind.llm.base import Embedder
-from aftermind.llm.hashing import HashEmbedder
-from aftermind.llm.local import LocalEmbedder
+from aftermind.llm.hash_embedder import HashEmbedder
 from aftermind.llm.openai.client import Client
 from aftermind.llm.openai.embeddings import OpenAIEmbedder
+from aftermind.llm.protocols import Embedder
+from aftermind.llm.sentence_transformers import LocalEmbedder
 from tests.conformance.embedder_contract import EmbedderContract
 from tests.support.scripted_openai import scripted_openai
 

@@ -8,13 +8,13 @@ from datetime import UTC, datetime, timedelta
 import asyncpg
 import pytest
 
-from aftermind.db.memory import MemoryDatabase
-from aftermind.db.postgres import PostgresDatabase
-from aftermind.ledger.inmemory import InMemoryLedger
-from aftermind.ledger.postgres import PostgresLedger
+from aftermind.db.engine import PostgresDatabase
+from aftermind.db.inmemory import MemoryDatabase
+from aftermind.ledger.inmemory.ledger import InMemoryLedger
+from aftermind.ledger.postgres.ledger import PostgresLedger
 from aftermind.types import JobKind
 from tests.conformance.ledger_contract import LedgerContract
-from tests.conformance.ledger_rig import Rig, ids_of, job
+from tests.conformance.ledger_fixtures import Rig, ids_of, job
 from tests.support.servers import Database
 from tests.support.turns import turn_of
 

@@ -8,16 +8,16 @@ import pytest
 from sqlalchemy import text
 
 from aftermind import errors
-from aftermind.db.memory import MemoryDatabase
-from aftermind.db.postgres import PostgresDatabase
+from aftermind.db.engine import PostgresDatabase
+from aftermind.db.inmemory import MemoryDatabase
 from aftermind.db.transaction import pg
 from aftermind.stores.inmemory import InMemoryStore
 from aftermind.stores.postgres import PostgresStore
-from aftermind.types.erasure import Tombstone
+from aftermind.types.tombstone import Tombstone
 from tests.conformance.store_contract import StoreContract
-from tests.conformance.store_rig import ALICE, Rig
-from tests.support.remembered import said
+from tests.conformance.store_fixtures import ALICE, Rig
 from tests.support.servers import Database
+from tests.support.stored_turns import said
 from tests.support.waiting import wait_until
 
 _BLOCKED = "SELECT count(*) > 0 AS blocked FROM pg_stat_activity WHERE wait_event_type = 'Lock'"

@@ -11,7 +11,7 @@ import redis
 
 from aftermind import Memory
 from aftermind.stack import binaries
-from aftermind.wire.keys import Keys
+from aftermind.wire.redis_keys import Keys
 from tests.support.servers import Servers
 from tests.support.waiting import wait_until
 from tests.support.workers import environment, workers

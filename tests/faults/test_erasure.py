@@ -1,22 +1,25 @@
 """After a forget nothing is found anywhere, also where a worker was frozen over it or a spool was drained late."""
 
 from pathlib import Path
+from typing import Literal
 from uuid import uuid4
 
 import pytest
 import redis
+from pydantic import SecretStr
 
 from aftermind import Memory, Settings, errors
-from aftermind.types.remains import Remains
+from aftermind.types.erasure_report import Remains
 from aftermind.types.replay import JobFilter
 from aftermind.wire import queues
-from aftermind.wire.keys import Keys
+from aftermind.wire.redis_keys import Keys
 from tests.support.faults import frozen
 from tests.support.servers import Database
 from tests.support.valkey import Valkey
 from tests.support.waiting import wait_until
 from tests.support.workers import HOPELESS, SLOWLY, TOUCHY, environment, workers
 
+KEY = "one audit key on every host"
 BRISK = {
     "AFTERMIND_LEASE_SECONDS": "3",
     "AFTERMIND_HEARTBEAT_SECONDS": "1",
@@ -24,7 +27,9 @@ BRISK = {
 }
 
 
-def opened(database: Database, redis_url: str, state_dir: Path, *, as_owner: bool = True) -> Memory:
+def opened(
+    database: Database, redis_url: str, state_dir: Path, *, as_owner: bool = True, audit_key: str | None = None
+) -> Memory:
     """A memory as an operator has it: with the owner's URL to look with, unless it is an agent's."""
     return Memory(
         settings=Settings(
@@ -37,6 +42,7 @@ def opened(database: Database, redis_url: str, state_dir: Path, *, as_owner: boo
             state_dir=state_dir,
             embedder="hash",
             extractor="rules",
+            audit_key=None if audit_key is None else SecretStr(audit_key),
         )
     )
 
@@ -84,7 +90,9 @@ async def test_a_proof_finds_the_canary_before_and_nothing_after(
         assert {"redis", "spool", "logs", "table jobs", "table events"} <= {place.name for place in proof.after.places}
         assert len(proof.ids) == 1
         assert len(await memory.history(user_id="bob")) == 1
-        assert not (await memory.remains(user_id="bob")).are_none, "rows of somebody who was not forgotten are seen"
+        assert not (await memory.verify_erasure(user_id="bob")).are_none, (
+            "rows of somebody who was not forgotten are seen"
+        )
 
 
 async def test_each_place_that_holds_a_text_is_named(database: Database, redis_url: str, tmp_path: Path) -> None:
@@ -96,20 +104,22 @@ async def test_each_place_that_holds_a_text_is_named(database: Database, redis_u
         await memory.remember(f"On its way: {queued}", user_id="ann")
         await memory.remember(f'accepted "{spoken}"', user_id="ann", accept="postgres")
 
-        assert where(await memory.remains(logged, user_id="ann")) == {"logs"}
-        assert where(await memory.remains(queued, user_id="ann")) == {"redis"}
-        assert where(await memory.remains(spoken, user_id="ann")) >= {"table blocks", "table jobs"}
-        assert "table blocks" in where(await memory.remains(f'"{spoken}" \\', user_id="ann")), "as JSON or as text"
-        assert "table jobs" in where(await memory.remains(f'"{spoken}"', user_id="ann")), "escaped, within bytes"
+        assert where(await memory.verify_erasure(logged, user_id="ann")) == {"logs"}
+        assert where(await memory.verify_erasure(queued, user_id="ann")) == {"redis"}
+        assert where(await memory.verify_erasure(spoken, user_id="ann")) >= {"table blocks", "table jobs"}
+        assert "table blocks" in where(await memory.verify_erasure(f'"{spoken}" \\', user_id="ann")), (
+            "as JSON or as text"
+        )
+        assert "table jobs" in where(await memory.verify_erasure(f'"{spoken}"', user_id="ann")), "escaped, within bytes"
         with pytest.raises(errors.InvalidQuery):
-            await memory.remains("", user_id="ann")
+            await memory.verify_erasure("", user_id="ann")
         with pytest.raises(errors.InvalidQuery):
             await memory.forget(user_id="ann", session_id="s", prove=True)
 
 
 async def test_what_a_login_cannot_see_is_no_proof(database: Database, redis_url: str, tmp_path: Path) -> None:
     async with opened(database, redis_url, tmp_path, as_owner=False) as memory:
-        found = await memory.remains(user_id="ann")
+        found = await memory.verify_erasure(user_id="ann")
 
     unseen = {place.name for place in found.places if place.missing}
     assert unseen == {"table replay_plans", "table replay_items"}
@@ -125,14 +135,14 @@ async def test_a_frozen_worker_that_wakes_after_the_forget_brings_nothing_back(
             await memory.remember(f"{SLOWLY}: {canary}", user_id="ann")
             await held_turns(redis_url)
             with frozen(worker.pid):
-                assert where(await memory.remains(canary, user_id="ann")) == {"redis"}
+                assert where(await memory.verify_erasure(canary, user_id="ann")) == {"redis"}
                 await memory.forget(user_id="ann")
-                assert (await memory.remains(canary, user_id="ann")).are_none
+                assert (await memory.verify_erasure(canary, user_id="ann")).are_none
             # A turn of somebody else's that the woken worker stores tells that it is through with the first.
             await (await memory.remember("After that.", user_id="bob")).stored(timeout=60)
             await nothing_pending(redis_url)
 
-        left = await memory.remains(canary, user_id="ann")
+        left = await memory.verify_erasure(canary, user_id="ann")
         assert left.are_none, [place for place in left.places if not place.is_clean]
         assert await memory.history(user_id="ann") == []
 
@@ -154,8 +164,8 @@ async def test_a_turn_that_fails_for_good_after_the_forget_leaves_no_dead_letter
                 await kept.stored(timeout=60)
             await nothing_pending(redis_url)
 
-        assert where(await memory.remains(canary, user_id="ann")) == set()
-        assert [each.scope.user_id for each in await memory.dead.listed(JobFilter())] == ["bob"]
+        assert where(await memory.verify_erasure(canary, user_id="ann")) == set()
+        assert [each.scope.user_id for each in await memory.dead_letters.list(JobFilter())] == ["bob"]
 
 
 async def test_a_spool_that_is_drained_after_the_forget_brings_nothing_back(
@@ -181,8 +191,40 @@ async def test_a_spool_that_is_drained_after_the_forget_brings_nothing_back(
             await wait_until(drained, timeout=60, description="the spool is drained")
             await nothing_pending(valkey.url)
 
-        left = await agent.remains(canary, user_id="ann")
+        left = await agent.verify_erasure(canary, user_id="ann")
         assert where(left) == {place.name for place in left.places if place.missing} == set()
         told = {place.name for place in left.places if place.name.startswith("table") and not place.is_clean}
         assert told <= {"table events", "table jobs"}, "that it came, and no more"
         assert await operator.history(user_id="ann") == []
+
+
+@pytest.mark.parametrize("ends", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.parametrize("accept", ["redis", "postgres"])
+async def test_a_forget_while_redis_is_frozen_covers_pending_turns(
+    database: Database, valkey: Valkey, tmp_path: Path, accept: Literal["redis", "postgres"], ends: bool
+) -> None:
+    """No process ever had the number of an erasure. `ends`: the process that forgets ends before Redis is back."""
+    canary = word()
+    async with (
+        opened(database, valkey.url, tmp_path / "agent") as agent,
+        opened(database, valkey.url, tmp_path / "operator", audit_key=KEY) as operator,
+    ):
+        await agent.remember(f"I play the cello {canary}.", user_id="ann", session_id="s", accept=accept)
+        assert canary in (await agent.recall("Which cello do I play?", user_id="ann")).text
+        with valkey.frozen():
+            await operator.forget(user_id="ann")
+            blocks = [(await operator.recall("Which cello do I play?", user_id="ann")).text]
+            if ends:
+                await operator.close()
+        async with opened(database, valkey.url, tmp_path / "bystander", audit_key=KEY) as bystander:
+            await bystander.forget(user_id="bob")  # its number is higher, and may reach Redis first
+        blocks += [(await agent.recall("Which cello do I play?", user_id="ann")).text for _ in range(5)]
+
+        with workers(environment(database.relay_url, valkey.url, **BRISK), tmp_path):
+            await nothing_pending(valkey.url)
+            blocks.append((await agent.recall("Which cello do I play?", user_id="ann")).text)
+            after = await agent.remember("Afterwards.", user_id="ann", session_id="s", accept=accept)
+            await after.stored(timeout=60)
+
+        assert not [text for text in blocks if canary in text]
+        assert [each.content for each in await agent.history(user_id="ann")] == ["Afterwards."]

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.harness import leg
-from benchmarks.harness.leg import Leg
-from benchmarks.harness.pace import Pace
-from benchmarks.harness.schedule import Fault, FaultKind
+from benchmarks.harness import phase
+from benchmarks.harness.fault_schedule import Fault, FaultKind
+from benchmarks.harness.phase import Leg
+from benchmarks.harness.rate import Pace
 from benchmarks.harness.servers import NO_POWER_IS_CUT, site
 from tests.support.servers import Servers, start
 
@@ -39,7 +39,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 async def test_every_acknowledged_turn_is_kept_once_and_in_order(own: Servers, tmp_path: Path, accept: str) -> None:
     async with site(own, tmp_path / "site") as place:
         pace = replace(PACE, accept=accept)
-        result = await leg.run(Leg(pace=pace, faults=STROKES, stores=1, replayer_kills=1), place, root=ROOT)
+        result = await phase.run(Leg(pace=pace, faults=STROKES, stores=1, replayer_kills=1), place, root=ROOT)
 
     broken = dict(result.findings.broken)
     broken.pop("degraded_outside_faults", None)  # a matter of time, and of who else uses these cores

@@ -1,23 +1,24 @@
 """An outage of the store or of Redis in the middle of a job counts neither an attempt nor a lost lease."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
-from aftermind import Settings
-from aftermind.db.postgres import PostgresDatabase
-from aftermind.ledger.postgres import PostgresLedger
+from aftermind import Settings, errors
+from aftermind.db.engine import PostgresDatabase
+from aftermind.ledger.postgres.ledger import PostgresLedger
 from aftermind.types import JobId, JobKind, JobState, Lease, LeaseToken, NewJob, Scope
-from aftermind.wire.connection import RedisLink
-from aftermind.wire.keys import Keys
 from aftermind.wire.payloads import encode_turn
 from aftermind.wire.pending import ClaimedTurn, Offer, Pending, PendingLimits
+from aftermind.wire.redis.client import RedisLink
+from aftermind.wire.redis_keys import Keys
 from aftermind_tasks import store
 from aftermind_tasks.outcomes import Done, Outcome
-from aftermind_tasks.perform import Handler, perform
+from aftermind_tasks.runner import Handler, perform
 from aftermind_tasks.runtime import Runtime, open_runtime
 from tests.support.proxy import Proxy, proxy_to
 from tests.support.servers import Database
@@ -48,7 +49,7 @@ async def runtime(
 ) -> AsyncIterator[Runtime]:
     """A worker's, whose connections to both servers can be cut."""
     settings = Settings(
-        database_url=postgres_proxy.url(database.url),
+        database_url=postgres_proxy.url(database.relay_url),
         redis_url=redis_proxy.url(valkey.url),
         broker_url=valkey.url,
         embedder="hash",
@@ -92,6 +93,44 @@ async def test_outages_of_the_store_during_a_model_call_bury_no_job(
 
     assert found is not None
     assert found.state is JobState.QUEUED
+
+
+@pytest.mark.parametrize("error", [errors.BadModelAnswer("scripted", "no JSON"), ValueError("a bug")])
+async def test_a_failure_that_cannot_be_written_counts_nothing_and_is_written_after_the_outage(
+    database: Database, runtime: Runtime, postgres_proxy: Proxy, error: Exception
+) -> None:
+    direct = PostgresDatabase(database.url)
+    ledger = PostgresLedger(direct)
+    job = NewJob(id=JobId(uuid4()), kind=JobKind.EMBED, scope=Scope(user_id="alice"), payload={}, effect_key="one")
+    async with direct.transaction() as tx:
+        await ledger.enqueue(tx, [job])
+
+    async def fail(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outcome]:
+        raise error
+
+    handler = Handler(kind=JobKind.EMBED, run=fail, at_once=lambda _: 1, deadline=lambda _: 30.0)
+    one_attempt = replace(runtime, settings=runtime.settings.model_copy(update={"max_attempts": 1}))
+    (lease,) = await ledger.claim(JobKind.EMBED, worker=runtime.worker, for_=timedelta(minutes=1), alone=True)
+    postgres_proxy.reset()
+    assert (await perform(one_attempt, handler, [lease])).dead == 0
+    assert await state_of(ledger, job.id) is JobState.RUNNING
+    postgres_proxy.let_pass()
+
+    async def is_returned() -> bool:
+        found = await ledger.job(job.id)
+        return found is not None and (found.state, found.attempts) == (JobState.QUEUED, 0)
+
+    await wait_until(is_returned, timeout=30, description="the worker has handed the job back, uncounted")
+    (lease,) = await ledger.claim(JobKind.EMBED, worker=runtime.worker, for_=timedelta(minutes=1), alone=True)
+    assert (await perform(one_attempt, handler, [lease])).dead == 1
+    assert await state_of(ledger, job.id) is JobState.DEAD
+    await direct.close()
+
+
+async def state_of(ledger: PostgresLedger, job_id: JobId) -> JobState:
+    found = await ledger.job(job_id)
+    assert found is not None
+    return found.state
 
 
 async def test_a_worker_that_does_not_come_back_still_counts(database: Database) -> None:

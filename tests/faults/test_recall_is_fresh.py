@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from aftermind import Memory, Settings
-from aftermind.db.postgres import PostgresDatabase
+from aftermind.db.engine import PostgresDatabase
 from aftermind.receipt import StepState
 from aftermind.types import ServedBy
-from aftermind.wire.connection import RedisLink
-from aftermind.wire.epoch import ensure_epoch
-from aftermind.wire.keys import Keys
+from aftermind.wire.redis.client import RedisLink
+from aftermind.wire.redis_epoch import ensure_epoch
+from aftermind.wire.redis_keys import Keys
 from tests.support.proxy import Proxy, proxy_to
-from tests.support.remembered import keep, said
 from tests.support.servers import Database, psql
+from tests.support.stored_turns import keep, said
 from tests.support.valkey import Valkey
 from tests.support.waiting import wait_until
 from tests.support.workers import environment, workers
@@ -56,7 +56,6 @@ def settings_of(database: Database, redis_url: str, state_dir: Path) -> Settings
         broker_url=redis_url,
         embedder="hash",
         state_dir=state_dir,
-        allow_owner=False,
     )
 
 
@@ -170,7 +169,7 @@ async def test_a_turn_accepted_by_postgres_is_recalled_from_any_process_at_every
     """Accepted by one process, asked for by another whose turns Redis accepts, stored meanwhile by a worker."""
     await keep(world.database.url, [said("I live in Oslo")])
     await world.serves_from_replica()
-    env = environment(world.database.url, world.valkey.url)
+    env = environment(world.database.relay_url, world.valkey.url)
     async with paused_replica(world.database):
         receipt = await world.acting.remember("I play the cello", user_id="alice", session_id="s2", accept="postgres")
         blocks = [await world.block()]

@@ -8,17 +8,17 @@ from datetime import timedelta
 
 import pytest
 
-from aftermind.db.postgres import PostgresDatabase
-from aftermind.llm.hashing import HashEmbedder
+from aftermind.db.engine import PostgresDatabase
+from aftermind.llm.hash_embedder import HashEmbedder
 from aftermind.recall import Node, Query, Recall, Routing
-from aftermind.recall.query_vectors import QueryVectors
+from aftermind.recall.query_embeddings import QueryVectors
 from aftermind.settings import Settings
 from aftermind.stores.postgres import PostgresStore
 from aftermind.stores.postgres.search import READ_SETTINGS, PostgresSearch
 from aftermind.types import RecallBlock, Scope, ServedBy
 from tests.support import faults
-from tests.support.remembered import keep, said
 from tests.support.servers import Servers, psql, start
+from tests.support.stored_turns import keep, said
 from tests.support.waiting import wait_until
 
 ALICE = Scope(user_id="alice", session_id="s1")
@@ -37,7 +37,7 @@ def own_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 
 
 @dataclass
-class Asking:
+class GenerationLookup:
     """Recalls one after the other, and what came of them."""
 
     recall: Recall
@@ -63,7 +63,7 @@ class Asking:
 
 
 @pytest.fixture
-async def asking(own_servers: Servers) -> AsyncIterator[Asking]:
+async def asking(own_servers: Servers) -> AsyncIterator[GenerationLookup]:
     database = own_servers.create_database()
     await keep(database.url, [said("The bees live behind the barn"), said("Thanks!")])
     reading = [
@@ -75,7 +75,7 @@ async def asking(own_servers: Servers) -> AsyncIterator[Asking]:
     routing = Routing(reading[0], nodes, search, check=timedelta(milliseconds=200))
     settings = Settings(recall_budget_seconds=1.0)  # type: ignore[call-arg]
     recall = Recall(PostgresStore(), search, routing, QueryVectors(HashEmbedder()), settings=settings)
-    made = Asking(recall)
+    made = GenerationLookup(recall)
     await made.served_by(ServedBy.REPLICA)
     made.blocks.clear()
     yield made
@@ -84,7 +84,9 @@ async def asking(own_servers: Servers) -> AsyncIterator[Asking]:
         await each.close()
 
 
-async def test_a_replica_killed_under_load_fails_no_recall_and_comes_back(own_servers: Servers, asking: Asking) -> None:
+async def test_a_replica_killed_under_load_fails_no_recall_and_comes_back(
+    own_servers: Servers, asking: GenerationLookup
+) -> None:
     stopped = asyncio.Event()
     load = [asyncio.create_task(asking.until_stopped(stopped)) for _ in range(4)]
 
@@ -100,7 +102,9 @@ async def test_a_replica_killed_under_load_fails_no_recall_and_comes_back(own_se
     assert asking.slowest < LATEST
 
 
-async def test_a_frozen_replica_delays_one_recall_by_a_part_of_its_budget(own_servers: Servers, asking: Asking) -> None:
+async def test_a_frozen_replica_delays_one_recall_by_a_part_of_its_budget(
+    own_servers: Servers, asking: GenerationLookup
+) -> None:
     with faults.frozen(own_servers.pid("postgres-replica")):
         for _ in range(20):
             await asking.ask()
@@ -110,7 +114,9 @@ async def test_a_frozen_replica_delays_one_recall_by_a_part_of_its_budget(own_se
     await asking.served_by(ServedBy.REPLICA)
 
 
-async def test_with_the_primary_frozen_the_replica_goes_on_serving(own_servers: Servers, asking: Asking) -> None:
+async def test_with_the_primary_frozen_the_replica_goes_on_serving(
+    own_servers: Servers, asking: GenerationLookup
+) -> None:
     with faults.frozen(own_servers.pid("postgres")):
         for _ in range(20):
             block = await asking.ask()
@@ -120,7 +126,7 @@ async def test_with_the_primary_frozen_the_replica_goes_on_serving(own_servers: 
     assert asking.slowest < LATEST
 
 
-async def test_a_promoted_replica_serves_no_more(own_servers: Servers, asking: Asking) -> None:
+async def test_a_promoted_replica_serves_no_more(own_servers: Servers, asking: GenerationLookup) -> None:
     psql(own_servers.endpoints.replica_admin_urls[0], "SELECT pg_promote()")
 
     await asking.served_by(ServedBy.PRIMARY)

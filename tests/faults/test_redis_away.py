@@ -19,7 +19,7 @@ ALICE = Scope(user_id="alice")
 
 
 async def spooled(agent: Agent, text: str, user: str = "alice") -> bool:
-    turn = turn_of(user, text, base=agent.publisher.position(1))
+    turn = turn_of(user, text, base=agent.publisher.positions.take(1))
     return (await agent.publisher.send(turn)).spooled
 
 

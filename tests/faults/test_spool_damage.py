@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from aftermind import Memory
-from aftermind.cli import checks
+from aftermind.cli import doctor_checks
 from aftermind.settings import Settings
 from aftermind.types import Scope
-from aftermind.types.erasure import Tombstone
+from aftermind.types.tombstone import Tombstone
 from tests.faults.test_agent_killed import acknowledged, start_agent
 from tests.support.faults import kill
 from tests.support.servers import Database
@@ -177,10 +177,10 @@ async def test_damage_is_shown_by_doctor_and_health_until_the_user_is_forgotten(
     await delivered(valkey, tmp_path, TURNS - 1)
     settings = Settings(state_dir=tmp_path)
 
-    [finding, _] = await checks.spool(settings)
-    assert finding.verdict is checks.Verdict.BAD
+    [finding, _] = await doctor_checks.spool(settings)
+    assert finding.verdict is doctor_checks.Verdict.BAD
     assert "1 damaged place" in finding.seen
-    async with Memory(database.url, broker=valkey.url, settings=settings) as memory:
+    async with Memory(database.app_url, broker=valkey.url, settings=settings) as memory:
         found = await memory.health()
     [spool] = [part for part in found.parts if part.name == "spool"]
     assert spool.state == "degraded"

@@ -11,14 +11,14 @@ import pytest
 import redis
 
 from aftermind import Memory, Message, Receipt
-from aftermind.db.postgres import PostgresDatabase
-from aftermind.ledger.postgres import PostgresLedger
+from aftermind.db.engine import PostgresDatabase
+from aftermind.ledger.postgres.ledger import PostgresLedger
 from aftermind.types import Job, JobId, JobState
 from aftermind.wire import queues
-from aftermind.wire.connection import RedisLink
-from aftermind.wire.keys import Keys
 from aftermind.wire.payloads import encode_turn
 from aftermind.wire.pending import Offer, Pending
+from aftermind.wire.redis.client import RedisLink
+from aftermind.wire.redis_keys import Keys
 from tests.support.faults import freeze, frozen, kill, thaw
 from tests.support.servers import Database, psql
 from tests.support.turns import ROOMY, lose, offer, turn_of
@@ -76,8 +76,8 @@ async def hand_over(redis_url: str, *offers: Offer) -> None:
 async def test_a_turn_whose_bell_a_frozen_worker_swallowed_is_stored_by_another(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
-    async with Memory(database.url, broker=redis_url) as memory:
-        env = environment(database.url, redis_url, **BRISK)
+    async with Memory(database.app_url, broker=redis_url) as memory:
+        env = environment(database.relay_url, redis_url, **BRISK)
         with workers(env, tmp_path) as (first,):
             await (await memory.remember("The worker is awake.", user_id="ann")).stored(timeout=60)
             said = ["The worker is awake."]
@@ -109,8 +109,8 @@ async def test_a_turn_whose_bell_a_frozen_worker_swallowed_is_stored_by_another(
 async def test_a_zombie_that_wakes_up_after_its_lease_writes_nothing_twice(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
-    async with Memory(database.url, broker=redis_url) as memory:
-        env = environment(database.url, redis_url, **BRISK)
+    async with Memory(database.app_url, broker=redis_url) as memory:
+        env = environment(database.relay_url, redis_url, **BRISK)
         zombie = start_worker(env, tmp_path / "zombie.log", app=TOUCHY)
         try:
             receipt = await memory.remember([Message.user(SLOWLY)], user_id="ann")
@@ -130,8 +130,8 @@ async def test_a_zombie_that_wakes_up_after_its_lease_writes_nothing_twice(
 async def test_a_turn_that_kills_its_workers_is_parked_after_three_and_its_neighbours_are_stored(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
-    async with Memory(database.url, broker=redis_url) as memory:
-        env = environment(database.url, redis_url, **BRISK)
+    async with Memory(database.app_url, broker=redis_url) as memory:
+        env = environment(database.relay_url, redis_url, **BRISK)
         poison = turn_of("eve", DEADLY)
         await hand_over(redis_url, offer(poison), *(offer(turn_of(f"user-{n}", f"turn {n}")) for n in range(20)))
 
@@ -166,12 +166,12 @@ async def test_what_would_be_buried_next_has_its_worker_to_itself(
     await lose(Pending(link, Keys()), 2)
     await link.close()
 
-    async with Memory(database.url, broker=redis_url) as memory:
+    async with Memory(database.app_url, broker=redis_url) as memory:
         for n in range(4):  # so many bells
             await memory.remember(f"Anything {n}.", user_id="zoe")
-        with workers(environment(database.url, redis_url, **BRISK), tmp_path, app=TOUCHY) as (first,):
+        with workers(environment(database.relay_url, redis_url, **BRISK), tmp_path, app=TOUCHY) as (first,):
             await asyncio.to_thread(first.wait, 60)  # the poison took it
-        with workers(environment(database.url, redis_url, **BRISK), tmp_path, app=TOUCHY):
+        with workers(environment(database.relay_url, redis_url, **BRISK), tmp_path, app=TOUCHY):
             await nothing_pending(redis_url)
 
         assert [each.content for each in await memory.history(user_id="ann")] == [SLOWLY]
@@ -183,14 +183,14 @@ async def test_what_would_be_buried_next_has_its_worker_to_itself(
 
 
 async def test_one_bad_turn_of_a_batch_is_parked_alone(database: Database, redis_url: str, tmp_path: Path) -> None:
-    async with Memory(database.url, broker=redis_url) as memory:
+    async with Memory(database.app_url, broker=redis_url) as memory:
         bad, later = turn_of("eve", "a NUL \x00 that Postgres refuses"), turn_of("eve", "of a later release")
         unreadable = encode_turn(later).replace(b'"v":1', b'"v":9')
         good = [turn_of(f"user-{n}", f"turn {n}") for n in range(30)]
         await hand_over(redis_url, *(offer(turn) for turn in good), offer(bad), Offer(turn=later, payload=unreadable))
 
         more = {"AFTERMIND_MAX_ATTEMPTS": "2", "AFTERMIND_BACKOFF_BASE_SECONDS": "0.1"}
-        with workers(environment(database.url, redis_url, **BRISK, **more), tmp_path):
+        with workers(environment(database.relay_url, redis_url, **BRISK, **more), tmp_path):
             await nothing_pending(redis_url)
 
         for n in range(30):
@@ -204,12 +204,12 @@ async def test_one_bad_turn_of_a_batch_is_parked_alone(database: Database, redis
 
 
 async def test_a_flood_of_one_user_does_not_hold_up_another(database: Database, redis_url: str, tmp_path: Path) -> None:
-    async with Memory(database.url, broker=redis_url) as memory:
+    async with Memory(database.app_url, broker=redis_url) as memory:
         flood = [offer(turn_of("flood", f"turn {n}")) for n in range(ROOMY.turns_of_user)]
         await hand_over(redis_url, *flood)
         receipt = await memory.remember("Only this.", user_id="ann")
 
-        with workers(environment(database.url, redis_url, **BRISK), tmp_path):
+        with workers(environment(database.relay_url, redis_url, **BRISK), tmp_path):
             await receipt.stored(timeout=60)
             await nothing_pending(redis_url)
 
@@ -230,8 +230,8 @@ async def test_a_flood_of_one_user_does_not_hold_up_another(database: Database, 
 async def test_workers_that_are_restarted_in_turn_lose_and_double_nothing(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
-    async with Memory(database.url, broker=redis_url) as memory:
-        env = environment(database.url, redis_url, **BRISK)
+    async with Memory(database.app_url, broker=redis_url) as memory:
+        env = environment(database.relay_url, redis_url, **BRISK)
         said: list[str] = []
         running = [start_worker(env, tmp_path / f"worker-{number}.log") for number in range(2)]
         try:

@@ -69,12 +69,12 @@ async def test_workers_outlive_what_redis_refuses_and_lose_nothing(
     valkey: Valkey, database: Database, tmp_path: Path, how: str
 ) -> None:
     env = environment(
-        database.url,
+        database.relay_url,
         valkey.url,
         AFTERMIND_RECONCILE_SECONDS="0.5",
     )
     settings = Settings(state_dir=tmp_path, embedder="hash")  # type: ignore[call-arg]
-    async with Memory(database.url, broker=valkey.url, settings=settings) as memory:
+    async with Memory(database.app_url, broker=valkey.url, settings=settings) as memory:
         with workers(env, tmp_path) as processes, valkey.client() as admin:
             await (await memory.remember("I live in Oslo.", user_id="ann", session_id="s")).stored(timeout=120)
             end = OUTAGES[how](valkey, admin)

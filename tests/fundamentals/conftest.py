@@ -25,7 +25,6 @@ def settings(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iter
     yield Settings(
         database_url=database.app_url,
         relay_url=database.relay_url,
-        allow_owner=False,
         replica_urls=database.app_replica_urls,
         broker_url=servers.redis_url,
         redis_prefix=f"fundamentals-{uuid4().hex[:8]}:",

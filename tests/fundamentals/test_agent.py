@@ -2,12 +2,13 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from aftermind import Agent, AgentResult, Memory, Settings, Tool, block_tools, errors, get_run_context
+from aftermind import Agent, AgentResult, Memory, Message, Role, Settings, Tool, block_tools, errors, get_run_context
 from aftermind.agent import TextDelta, ToolCalled, ToolReturned
-from aftermind.llm.base import ToolCall
+from aftermind.llm.protocols import ToolCall
 from aftermind.testing import ScriptedChatModel, drain
 
 
@@ -211,6 +212,66 @@ async def test_a_run_that_is_sent_again_with_its_key_is_one_turn(memory: Memory,
     said = await memory.history(user_id=user, session_id="s1")
     unanswered, answered = ["I live in Bergen."], ["I live in Bergen.", "Noted."]
     assert [each.content for each in said] == [*unanswered, *answered]
+
+
+async def test_a_conversation_that_the_caller_keeps_takes_the_place_of_the_history(memory: Memory, user: str) -> None:
+    model = ScriptedChatModel("Hello Ann.", "Ann.", "In Bergen.")
+    agent = Agent("You are helpful.", model=model, memory=memory)
+    talk: list[dict[str, str]] = [{"role": "system", "content": "Be brief."}]
+    for said in ("I am Ann.", "Who am I?", "I live in Bergen. Where do I live?"):
+        talk.append({"role": "user", "content": said})
+        answer = await agent.arun(messages=talk, user_id=user, session_id="s1")
+        talk.append({"role": "assistant", "content": answer.text})
+
+    assert [message["content"] for message in model.calls[2][1:]] == [each["content"] for each in talk[:-1]]
+    prompt = " ".join(message["content"] for message in model.calls[2])
+    assert prompt.count("I am Ann.") == 1, "neither the history nor the block repeats it"
+    stored = [each.content for each in await memory.history(user_id=user, session_id="s1")]
+    assert stored == [each["content"] for each in talk[1:]], "each message is remembered once, without instructions"
+
+
+async def test_messages_of_a_run_are_several_or_typed_and_metadata_is_remembered(memory: Memory, user: str) -> None:
+    agent = Agent(model=ScriptedChatModel("Noted."), memory=memory)
+    messages = [Message.assistant("Hi."), Message.user("I am Ann."), Message(role=Role.USER, content="I like tea.")]
+
+    result = await agent.arun(messages=messages, user_id=user, session_id="s1", metadata={"channel": "mail"})
+
+    said = await memory.history(user_id=user, session_id="s1")
+    assert [each.content for each in said] == ["I am Ann.", "I like tea.", "Noted."]
+    assert all(each.metadata == {"channel": "mail"} for each in said)
+    assert [message.content for message in result.messages] == ["I am Ann.", "I like tea.", "Noted."]
+
+
+async def test_metadata_of_a_run_makes_no_tool_trusted(memory: Memory, user: str) -> None:
+    def crm() -> str:
+        return "I live in Bergen."
+
+    model = ScriptedChatModel(ToolCall(id="1", name="crm", arguments="{}"), "Thanks.")
+    agent = Agent(model=model, memory=memory, tools=[crm])
+
+    await agent.arun("Look me up.", user_id=user, session_id="s1", metadata={"trusted": True})
+    await drain(memory, user_id=user)
+
+    assert await memory.facts.query(user_id=user, predicate="lives_in") == []
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"prompt": "Hi", "messages": ["Hi"]},
+        {"messages": []},
+        {"messages": [{"role": "assistant", "content": "Hi."}]},
+        {"messages": [{"role": "nobody", "content": "Hi."}]},
+        {"prompt": "Hi", "metadata": {"n": float("nan")}},
+    ],
+)
+async def test_a_run_without_a_question_of_the_user_is_refused(memory: Memory, user: str, given: Any) -> None:
+    model = ScriptedChatModel("Hello.")
+
+    with pytest.raises(errors.InvalidMessage):
+        await Agent(model=model, memory=memory).arun(**given, user_id=user)
+
+    assert model.calls == [], "nothing was asked, so nothing was paid"
 
 
 async def test_a_memory_can_be_given_by_its_url() -> None:

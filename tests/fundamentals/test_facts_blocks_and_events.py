@@ -94,6 +94,35 @@ async def test_a_fact_that_is_taken_back_is_believed_no_more(memory: Memory, use
     assert not await memory.facts.retract(fact, user_id=user), "it is not believed any more"
 
 
+async def test_a_graph_leads_over_facts_to_other_entities(memory: Memory, user: str) -> None:
+    await memory.facts.add("Alice", "works_at", "Acme", user_id=user)
+    await memory.facts.add("Acme", "owned_by", "Bob", user_id=user)
+    await memory.facts.add("Bob", "brother_of", "Eve", user_id=user)
+    await memory.facts.add("Ann", "likes", "tea", user_id=user)
+
+    graph = await memory.facts.graph("the alice", user_id=user)
+
+    assert dict(graph.hops) == {"the alice": 0, "Acme": 1, "Bob": 2}
+    assert [fact.predicate for fact in graph.facts] == ["works_at", "owned_by"]
+    assert len((await memory.facts.graph("Bob", hops=1, user_id=user)).facts) == 2  # in either direction
+
+
+async def test_a_graph_shows_another_moment_of_the_world(memory: Memory, user: str) -> None:
+    await memory.facts.add("Alice", "lives_in", "Bergen", user_id=user, valid_from=datetime(2020, 1, 1, tzinfo=UTC))
+    await memory.facts.add("Alice", "lives_in", "Oslo", user_id=user, valid_from=datetime(2024, 1, 1, tzinfo=UTC))
+
+    then = await memory.facts.graph("Alice", user_id=user, as_of=datetime(2022, 1, 1, tzinfo=UTC))
+
+    assert set(then.hops) == {"Alice", "Bergen"}
+    assert set((await memory.facts.graph("Alice", user_id=user)).hops) == {"Alice", "Oslo"}
+
+
+@pytest.mark.parametrize("hops", [0, 6, 1.5, True])
+async def test_hops_of_a_graph_are_bounded(memory: Memory, user: str, hops: int) -> None:
+    with pytest.raises(errors.InvalidFact, match="hops"):
+        await memory.facts.graph("Alice", hops=hops, user_id=user)
+
+
 async def test_a_block_is_edited_and_versioned(memory: Memory, user: str) -> None:
     await memory.blocks.set("todo", "buy milk", user_id=user)
     await memory.blocks.append("todo", "call Nora", user_id=user)

@@ -106,8 +106,8 @@ async def _foreign_ids(world: World, call: Call) -> object:
         job = receipts[call.number % len(receipts)].job_id
         own = Memory(settings=memory.settings, namespace=call.tenant)
         try:
-            assert await own.dead.shown(job) is None
-            assert await own.dead.discard(JobFilter(ids=(job,)), note="mine?", actor=call.tenant) == 0
+            assert await own.dead_letters.get(job) is None
+            assert await own.dead_letters.discard(JobFilter(ids=(job,)), note="mine?", actor=call.tenant) == 0
         finally:
             await own.close()
     return forgot
@@ -118,9 +118,9 @@ async def _dead(world: World, call: Call) -> object:
     try:
         everything = JobFilter(ids=tuple(each.job_id for rs in world.receipts.values() for each in rs[-20:]))
         return [
-            *await own.dead.listed(JobFilter()),
-            *await own.dead.listed(everything),
-            await own.dead.groups(JobFilter()),
+            *await own.dead_letters.list(JobFilter()),
+            *await own.dead_letters.list(everything),
+            await own.dead_letters.groups(JobFilter()),
         ]
     finally:
         await own.close()
@@ -168,7 +168,7 @@ ACTIONS: dict[str, Action] = {
     "profile": lambda w, c: w.memory.profile(**c.who),
     "progress": lambda w, c: w.memory.progress(**c.who),
     "export": lambda w, c: w.memory.export(**c.who),
-    "learned": lambda w, c: w.memory.learned(**c.who),
+    "learned": lambda w, c: w.memory.extraction(**c.who),
     "spending": lambda w, c: w.memory.spending(**c.who),
     "facts": lambda w, c: w.memory.facts.query(**c.who),
     "all facts": lambda w, c: w.memory.facts.history(**c.who),
@@ -189,13 +189,13 @@ ACTIONS: dict[str, Action] = {
 
 async def _refused_or_nothing(world: World) -> object:
     """Plans are of every tenant's jobs: an agent's role sees none and can make none."""
-    assert await world.memory.replays.listed() == []
+    assert await world.memory.replays.list() == []
     return None
 
 
 @pytest.fixture(scope="module")
 def world(settings: Settings, workers: None) -> Iterator[World]:
-    as_agent = settings.model_copy(update={"relay_url": None, "allow_owner": False})
+    as_agent = settings.model_copy(update={"relay_url": None})
     with asyncio.Runner() as runner:
         memory = Memory(settings=as_agent)
         yield World(memory=memory, runner=runner)

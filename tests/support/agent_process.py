@@ -4,6 +4,7 @@ answer each on stdout. Run as a file; it imports `aftermind` alone."""
 import asyncio
 import json
 import sys
+import time
 from typing import Any  # Any: what JSON says
 
 from aftermind import Memory
@@ -16,8 +17,19 @@ async def answer(memory: Memory, asked: dict[str, Any], receipts: list[Any]) -> 
     owner = {"user_id": asked["user"]}
     match asked["do"]:
         case "remember":
-            receipts.append(await memory.remember(asked["text"], session_id=asked["session"], **owner))
-            return True
+            receipt = await memory.remember(
+                asked["text"], session_id=asked["session"], accept=asked.get("accept"), **owner
+            )
+            receipts.append((asked["text"], receipt))
+            return receipt.spooled
+        case "receipts":
+            return [[text, str((await receipt.status()).stored)] for text, receipt in receipts]
+        case "time":
+            return time.time()
+        case "is_valid":
+            return await memory.api_keys.check(asked["text"]) is not None
+        case "last_at":
+            return [user.last_at and user.last_at.timestamp() for user in await memory.users()]
         case "learn":
             receipt = await memory.remember(asked["text"], session_id=asked["session"], accept=asked["accept"], **owner)
             await receipt.stored(timeout=SECONDS)
@@ -29,14 +41,16 @@ async def answer(memory: Memory, asked: dict[str, Any], receipts: list[Any]) -> 
             return {"text": block.text, "degraded": block.degraded}
         case "history":
             return [episode.content for episode in await memory.history(limit=10_000, **owner)]
+        case "vectors":
+            everything = await memory.export(vectors=True, **owner)
+            ids = {episode.id for episode in everything.episodes}
+            return [len(everything.episodes), len(ids & everything.vectors.keys())]
+        case "forget":
+            await memory.forget(**owner)
+            return None
         case "facts":
             rows = await memory.facts.history(**owner)
             return [[fact.predicate, fact.object] for fact in rows if fact.superseded_at is None]
-        case "forget":
-            return dict((await memory.forget(session_id=asked["session"] or None, **owner)).rows)
-        case "undo":
-            (episode,) = [each for each in await memory.history(**owner) if each.content == asked["text"]]
-            return [fact.object for fact in (await memory.undo(episode.id, **owner)).retracted]
     raise ValueError(asked["do"])
 
 

@@ -1,4 +1,4 @@
-"""A deployment of two releases at once: servers, with agents and workers of either on them."""
+"""A deployment of two releases at the same time: a database and a Redis, with agents and workers of both."""
 
 import asyncio
 import json
@@ -13,10 +13,9 @@ from typing import Any
 
 import psutil
 
-from aftermind import Memory, Settings
-from aftermind.types.claim import Claim
-from tests.support.former import Release
-from tests.support.servers import Servers, psql
+from aftermind import Settings
+from tests.support.releases import Release
+from tests.support.servers import Database, psql
 from tests.support.waiting import NeverHappened, wait_until
 from tests.support.workers import start_worker
 
@@ -24,7 +23,7 @@ AGENT = Path(__file__).with_name("agent_process.py")
 SERIOUS = re.compile(
     rb'"level": ?"(error|critical)"|\b(ERROR|CRITICAL|Traceback)\b|Undefined(Column|Table)', re.IGNORECASE
 )
-PAUSE = 0.05  # seconds between turns
+PAUSE = 0.25  # seconds between turns: enough of them in each step, and the machine is left to the processes
 
 
 @dataclass(slots=True)
@@ -49,11 +48,38 @@ class AgentProcess:
         return told["answer"]
 
 
+@dataclass(slots=True)
+class Running:
+    """An agent and a worker of one release. The agent adds turns to one session; `told` are those acknowledged."""
+
+    agent: AgentProcess
+    told: list[str] = field(default_factory=list)
+    _stops: asyncio.Event = field(default_factory=asyncio.Event)
+    _telling: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to add turns."""
+        self._telling = asyncio.create_task(self._tell())
+
+    async def stop(self) -> None:
+        """Add no more turns. Raises what the agent answered if a turn failed."""
+        self._stops.set()
+        if self._telling is not None:
+            await self._telling
+
+    async def _tell(self) -> None:
+        while not self._stops.is_set():
+            text = f"I like dish {len(self.told)} of the {self.agent.release.name} agent."
+            await self.agent.do("remember", text=text)
+            self.told.append(text)
+            await asyncio.sleep(PAUSE)
+
+
 @dataclass(slots=True, kw_only=True)
 class Deployment:
-    """Servers, and what runs on them; `settings` are those of every process."""
+    """A database, and what runs on it; `settings` are those of every process."""
 
-    servers: Servers
+    database: Database
     settings: Settings
     environment: Mapping[str, str]
     folder: Path
@@ -71,7 +97,19 @@ class Deployment:
         )
         said, _ = await process.communicate()
         assert process.returncode == 0, said.decode()
-        return self._ask("SELECT version_num FROM aftermind.schema_version")
+        return self.ask("SELECT version_num FROM aftermind.schema_version")
+
+    @asynccontextmanager
+    async def running(self, release: Release, *, on: str) -> AsyncIterator[Running]:
+        """An agent that adds turns, and a worker on these queues."""
+        async with self.agent(release) as agent:
+            with self.workers(release, on):
+                both = Running(agent)
+                both.start()
+                try:
+                    yield both
+                finally:
+                    await both.stop()
 
     @asynccontextmanager
     async def agent(self, release: Release) -> AsyncIterator[AgentProcess]:
@@ -113,36 +151,28 @@ class Deployment:
                 process.kill()
         assert not alive, "a worker did not stop on SIGTERM"
 
-    async def done_by(self, user: str) -> dict[str, set[str]]:
-        """Of which release the workers were that stored for a user (the hash embedder runs there too) and mined.
+    def stored_and_mined_by(self) -> set[tuple[str, str]]:
+        """The releases of the workers that stored and that mined the same user's turns, of every user.
 
-        Of turns that Redis accepted it is not kept who stored them.
+        Only of turns that Postgres accepted: of those that Redis accepted, no attempt is recorded.
         """
-        tried = self._ask(
+        attempts = """
+            SELECT user_id, kind, split_part(job_attempts.worker, ':', 2) AS pid
+            FROM aftermind.jobs JOIN aftermind.job_attempts ON job_id = id
+        """
+        pairs = self.ask(
             f"""
-            SELECT DISTINCT kind, split_part(job_attempts.worker, ':', 2) FROM aftermind.jobs
-            JOIN aftermind.job_attempts ON job_id = id
-            WHERE jobs.user_id = '{user}' AND kind IN ('store', 'extract')
+            SELECT DISTINCT stored.pid, mined.pid
+            FROM ({attempts}) AS stored JOIN ({attempts}) AS mined USING (user_id)
+            WHERE stored.kind = 'store' AND mined.kind = 'extract'
             """
         )
-        did: dict[str, set[str]] = {}
-        for row in tried.splitlines():
-            kind, pid = row.split("|")
-            did.setdefault(kind, set()).add(self.pids[int(pid)])
-        return did
+        return {(self.pids[int(store)], self.pids[int(mine)]) for store, mine in map(_pair, pairs.splitlines())}
 
     async def stored(self, count: int, *, user: str = "ann") -> None:
         """Wait until so many episodes of a user are stored."""
         query = f"SELECT count(*) >= {count} FROM aftermind.episodes WHERE user_id = '{user}'"
-        await wait_until(lambda: self._ask(query) == "t", timeout=60, description=f"{count} turns are stored")
-
-    async def works(self, release: Release, *, user: str = "ann") -> None:
-        """Wait until a worker of that release has done something for a user."""
-
-        async def did() -> bool:
-            return any(release.name in names for names in (await self.done_by(user)).values())
-
-        await wait_until(did, timeout=60, description=f"a worker of the {release.name} release works")
+        await wait_until(lambda: self.ask(query) == "t", timeout=60, description=f"{count} turns are stored")
 
     async def settled(self) -> None:
         """Wait until every job has ended. It says which have not."""
@@ -152,65 +182,28 @@ class Deployment:
         """
         ended = "every job has ended"
         try:
-            await wait_until(lambda: not self._ask(query), timeout=60, description=ended)
+            await wait_until(lambda: not self.ask(query), timeout=60, description=ended)
         except NeverHappened as exc:
-            raise NeverHappened(ended, exc.timeout, self._ask(query)) from exc
+            raise NeverHappened(ended, exc.timeout, self.ask(query)) from exc
 
     def states(self) -> set[str]:
         """The states that jobs are in."""
-        return set(self._ask("SELECT DISTINCT state FROM aftermind.jobs").splitlines())
-
-    async def facts_without_words(self) -> int:
-        """Facts that no word leads to."""
-        return int(self._ask("SELECT count(*) FROM aftermind.facts WHERE terms = '{}'"))
-
-    async def vectors(self, user: str) -> tuple[int, int]:
-        """How many messages of a user there are, and how many of them have a vector."""
-        async with Memory(settings=self.settings) as memory:
-            everything = await memory.export(user_id=user, vectors=True)
-        ids = {episode.id for episode in everything.episodes}
-        return len(everything.episodes), len(ids & everything.vectors.keys())
-
-    async def claims(self, user: str) -> tuple[Claim, ...]:
-        """What is kept of what a user said."""
-        async with Memory(settings=self.settings) as memory:
-            return tuple(said.claim for said in (await memory.export(user_id=user)).said)
+        return set(self.ask("SELECT DISTINCT state FROM aftermind.jobs").splitlines())
 
     def errors(self) -> list[str]:
         """What the logs of agents and workers say of errors."""
         lines = [(log.name, line) for log in self.logs for line in log.read_bytes().splitlines()]
         return [f"{name}: {line.decode(errors='replace')[:500]}" for name, line in lines if SERIOUS.search(line)]
 
-    def _ask(self, query: str) -> str:
-        return psql(self.servers.endpoints.postgres_url, query)
+    def ask(self, query: str) -> str:
+        """The bare output of a statement, as the owner of the tables."""
+        return psql(self.database.url, query)
 
     def _log(self, what: str, release: Release) -> Path:
         self.logs.append(self.folder / f"{what}-{release.name}-{len(self.logs)}.log")
         return self.logs[-1]
 
 
-@dataclass(slots=True)
-class Telling:
-    """Turns of one session, told one after the other by the agents there are; `told` are those acknowledged."""
-
-    agents: list[AgentProcess]
-    told: list[str] = field(default_factory=list)
-    _ends: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @asynccontextmanager
-    async def going_on(self) -> AsyncIterator[None]:
-        """Tell while the block runs."""
-        telling = asyncio.create_task(self._tell())
-        try:
-            yield
-        finally:
-            self._ends.set()
-            await telling
-
-    async def _tell(self) -> None:
-        while not self._ends.is_set():
-            for agent in list(self.agents):
-                text = f"I like dish {len(self.told)}, says the {agent.release.name} agent."
-                await agent.do("remember", text=text)
-                self.told.append(text)
-                await asyncio.sleep(PAUSE)
+def _pair(line: str) -> tuple[str, str]:
+    one, other = line.split("|")
+    return one, other

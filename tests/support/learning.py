@@ -10,20 +10,20 @@ from uuid import uuid4
 from sqlalchemy import text
 
 from aftermind import Memory, Message, Settings
-from aftermind.db.keyfiles import master_keys
-from aftermind.db.postgres import PostgresDatabase
+from aftermind.db.encryption.keyfiles import master_keys
+from aftermind.db.encryption.keyring import Vault
+from aftermind.db.engine import PostgresDatabase
 from aftermind.db.transaction import pg
-from aftermind.db.vault import Vault
 from aftermind.events.bus import EventBus
-from aftermind.ledger.postgres import PostgresLedger
-from aftermind.llm import resolver
-from aftermind.llm.base import identity_of
+from aftermind.ledger.postgres.ledger import PostgresLedger
+from aftermind.llm import factory
+from aftermind.llm.protocols import embedder_identity
 from aftermind.receipt import Receipt
 from aftermind.stores.postgres import PostgresStore, embedders
 from aftermind.types import JobId
-from aftermind.wire.connection import RedisLink
-from aftermind.wire.keys import Keys
-from aftermind_tasks.in_process import open_work
+from aftermind.wire.redis.client import RedisLink
+from aftermind.wire.redis_keys import Keys
+from aftermind_tasks.inmemory import open_work
 from tests.support.scripted_openai import ScriptedOpenAI
 from tests.support.servers import Database
 
@@ -82,7 +82,6 @@ async def learning(
         **{
             "database_url": database.app_url,
             "relay_url": database.relay_url,
-            "allow_owner": False,
             "broker_url": redis_url,
             "redis_prefix": f"learning-{uuid4().hex[:8]}:",
             "state_dir": state_dir,
@@ -103,8 +102,8 @@ async def learning(
     events = EventBus(db, link, Keys(settings.redis_prefix))
     vault = Vault(master_keys(settings.encryption_key, settings.state_dir))
     store, ledger = PostgresStore(vault=vault), PostgresLedger(db)
-    extractor, summariser = resolver.extractor(settings), resolver.summariser(settings)
-    profiler, embedder = resolver.profiler(settings), resolver.embedder(settings)
+    extractor, summariser = factory.extractor(settings), factory.summariser(settings)
+    profiler, embedder = factory.profiler(settings), factory.embedder(settings)
     work = open_work(
         settings=settings,
         db=db,
@@ -118,7 +117,7 @@ async def learning(
     )
     if embedder is not None:  # as a worker does when it starts
         async with db.transaction() as tx:
-            await embedders.adopt(tx, identity_of(embedder))
+            await embedders.adopt(tx, embedder_identity(embedder))
     models = (extractor, summariser, profiler, embedder)
     try:
         async with Memory(settings=settings) as memory:

@@ -19,11 +19,69 @@ class Mode(StrEnum):
     RESET = "reset"  # every connection, old and new, is torn down by RST
 
 
+class Side(StrEnum):
+    """Of which step of a process the cut is."""
+
+    BEFORE = "before"  # the step never reaches the server
+    AFTER = "after"  # the server carries it out, and its answer never arrives
+
+
+class Steps:
+    """Counts what a process sends through its proxies, and cuts all of them at one step: as if the process ended there.
+
+    A step is a request to Redis, or a statement that Postgres executes (not one that it prepares).
+    """
+
+    def __init__(self) -> None:
+        self.proxies: list[Proxy] = []
+        self.sent = 0
+        self._at: int | None = None
+        self._side = Side.BEFORE
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the step was reached."""
+        return self._at is not None and self.sent >= self._at
+
+    def arm(self, at: int, side: Side) -> None:
+        """Cut at the step of that number from now on, 1 is the next."""
+        self.sent, self._at, self._side = 0, at, side
+
+    def may_pass(self, chunk: bytes, *, is_postgres: bool) -> bool:
+        """Count a request; whether it is forwarded."""
+        if self.is_cut:
+            return False
+        if not is_postgres or chunk[:1] in _EXECUTES:
+            self.sent += 1
+        if self.is_cut and self._side is Side.BEFORE:
+            self.cut()
+            return False
+        return True
+
+    def may_return(self) -> bool:
+        """Whether an answer is forwarded."""
+        if self.is_cut:
+            self.cut()
+        return not self.is_cut
+
+    def cut(self) -> None:
+        """Tear down every connection of the process, and all that it tries from now on."""
+        for proxy in self.proxies:
+            proxy.reset()
+
+
+_EXECUTES = (b"B", b"E", b"Q")  # Bind or Execute of a prepared statement, or a simple query
+
+
 class Proxy:
     """Forwards a loopback port to a target; the mode can be changed at any time."""
 
-    def __init__(self, target_host: str, target_port: int) -> None:
+    def __init__(self, target_host: str, target_port: int, *, steps: Steps | None = None) -> None:
         self._target = (target_host, target_port)
+        self._steps = steps
+        self.is_postgres = False
+        if steps is not None:
+            steps.proxies.append(self)
         self._mode = Mode.PASS
         self._delay = 0.0
         self._server: asyncio.Server | None = None
@@ -97,16 +155,18 @@ class Proxy:
         self._writers.add(there_writer)
         try:
             async with asyncio.TaskGroup() as both:
-                both.create_task(self._pump(reader, there_writer))
-                both.create_task(self._pump(there_reader, writer))
+                both.create_task(self._pump(reader, there_writer, is_request=True))
+                both.create_task(self._pump(there_reader, writer, is_request=False))
         except* OSError:
             pass
         finally:
             _reset(there_writer)
             self._writers.discard(there_writer)
 
-    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, is_request: bool) -> None:
         while chunk := await source.read(CHUNK):
+            if not self._may_pass(chunk, is_request=is_request):
+                return
             if self._delay:
                 await asyncio.sleep(self._delay)
             if self._mode is not Mode.BLACKHOLE:
@@ -116,6 +176,11 @@ class Proxy:
             with suppress(OSError):
                 sink.write_eof()
 
+    def _may_pass(self, chunk: bytes, *, is_request: bool) -> bool:
+        if self._steps is None:
+            return True
+        return self._steps.may_pass(chunk, is_postgres=self.is_postgres) if is_request else self._steps.may_return()
+
     def _drop(self) -> None:
         for writer in list(self._writers):
             _reset(writer)
@@ -123,12 +188,13 @@ class Proxy:
 
 
 @asynccontextmanager
-async def proxy_to(url: str) -> AsyncIterator[Proxy]:
+async def proxy_to(url: str, *, steps: Steps | None = None) -> AsyncIterator[Proxy]:
     """A proxy to the host and port of a URL, stopped with the block."""
     parts = urlsplit(url)
     assert parts.hostname is not None
     assert parts.port is not None
-    proxy = Proxy(parts.hostname, parts.port)
+    proxy = Proxy(parts.hostname, parts.port, steps=steps)
+    proxy.is_postgres = parts.scheme.startswith("postgres")
     await proxy.start()
     try:
         yield proxy

@@ -21,7 +21,7 @@ import redis
 from aftermind.db import migrate as schema
 from aftermind.errors import StackError
 from aftermind.stack import Endpoints, Stack, binaries
-from tests.support import recycling
+from tests.support import database_reuse
 
 TEMPLATE = "aftermind_template"
 # What is committed need not survive a power cut of the test machine. Everything else is as users have it.
@@ -60,7 +60,7 @@ class Servers:
         psql(self.endpoints.admin_url, f"CREATE DATABASE {TEMPLATE} OWNER aftermind")
         template = self._database(TEMPLATE)
         migrate(template.url)
-        psql(template.admin_url, *recycling.REMEMBER)
+        psql(template.admin_url, *database_reuse.REMEMBER)
 
     def create_database(self) -> Database:
         """A migrated, empty database, there on the replica too."""
@@ -70,15 +70,15 @@ class Servers:
         create = f"CREATE DATABASE {name} TEMPLATE {TEMPLATE} OWNER aftermind"
         lsn = psql(self.endpoints.admin_url, create, "SELECT pg_current_wal_flush_lsn()")
         for url in self.endpoints.replica_urls:
-            psql(url, recycling.FOLLOW.format(lsn=lsn))
+            psql(url, database_reuse.FOLLOW.format(lsn=lsn))
         return self._database(name)
 
     def drop_database(self, database: Database) -> None:
         """Take a test's database back, whoever is still connected: emptied for the next, if its schema is as it was."""
         try:
-            is_pristine, lsn = recycling.answer_of(psql(database.admin_url, *recycling.EMPTY))
+            is_pristine, lsn = database_reuse.answer_of(psql(database.admin_url, *database_reuse.EMPTY))
             for url in database.replica_admin_urls:
-                psql(url, recycling.DISCONNECT, recycling.FOLLOW.format(lsn=lsn))
+                psql(url, database_reuse.DISCONNECT, database_reuse.FOLLOW.format(lsn=lsn))
         except AssertionError:  # the schema is not even there
             is_pristine = False
         if is_pristine:

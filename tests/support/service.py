@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from aftermind.faces.local_token import read_token
+from aftermind.api.local_sign_in import read_token
 from tests.support.waiting import wait_until_sync
 
 

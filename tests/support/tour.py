@@ -83,20 +83,20 @@ class Tour:
             "cardinalities": await memory.facts.cardinalities(namespace=tenant),
             "summary": summary and (summary.text, summary.turns),
             "profile": profile and sorted(profile.traits),
-            "learned": sorted((each.state, each.facts) for each in await memory.learned(**who)),
+            "learned": sorted((each.state, each.facts) for each in await memory.extraction(**who)),
             "spending": sorted({each.kind for each in await memory.spending(**who)}),
             "events": sorted({each.event for each in await memory.past_events(**who)}),
             "blocks": [(each.name, each.content) for each in await memory.blocks.list(**who)],
             "jobs": {user: await self._jobs(tenant, user) for user in ("ann", "cat", "dan")},
             "progress": (progress.pending_turns, progress.episodes, progress.embedded, progress.facts, progress.dead),
             "export": (len(taken.episodes), len(taken.facts), len(taken.said), len(taken.vectors), len(taken.learned)),
-            "keys": [(each.name, each.revoked_at is None) for each in await memory.keys.list(namespace=tenant)],
+            "keys": [(each.name, each.revoked_at is None) for each in await memory.api_keys.list(namespace=tenant)],
             "webhooks": [(each.description, each.waiting, each.failed) for each in await self._webhooks(tenant)],
             "policy": policy and (policy.max_episodes, policy.keep_important),
-            "trail": [(each.action, each.user_id) for each in await memory.audit.listed(namespace=tenant)],
+            "trail": [(each.action, each.user_id) for each in await memory.audit.list(namespace=tenant)],
             "trails": [each.faults for each in await memory.audit.verify(namespace=tenant)],
-            "dead": [each.reason_code for each in await memory.dead.listed(JobFilter(namespace=tenant))],
-            "plans": [(each.state, dict(each.counts)) for each in await memory.replays.listed(namespace=tenant)],
+            "dead": [each.reason_code for each in await memory.dead_letters.list(JobFilter(namespace=tenant))],
+            "plans": [(each.state, dict(each.counts)) for each in await memory.replays.list(namespace=tenant)],
             "ready": (await memory.health()).is_ready,
         }
 
@@ -104,16 +104,16 @@ class Tour:
         memory = self.memory
         whose: Named = {"namespace": tenant}
         await memory.facts.set_cardinality("likes", "multi", **whose)
-        kept, secret = await memory.keys.create("kept", **whose)
-        dropped, _ = await memory.keys.create("dropped", **whose)
-        hook = (await memory.webhooks.add(self.hook, description="told", **whose)).webhook
-        gone = (await memory.webhooks.add(self.hook, description="removed", **whose)).webhook
+        kept, secret = await memory.api_keys.create("kept", **whose)
+        dropped, _ = await memory.api_keys.create("dropped", **whose)
+        hook = (await memory.webhooks.create(self.hook, description="told", **whose)).webhook
+        gone = (await memory.webhooks.create(self.hook, description="removed", **whose)).webhook
         bounds: Named = {"max_age": timedelta(days=9), "max_episodes": 1, "archive": str(self.archive)}
         await memory.retention.set(keep_important=True, **bounds, **whose)
-        found = await memory.keys.check(secret)
+        found = await memory.api_keys.check(secret)
         return {
-            "key": (found == kept, await memory.keys.any(), await memory.keys.revoke(dropped.id, **whose)),
-            "hook": (await memory.webhooks.enable(hook.id, **whose), await memory.webhooks.remove(gone.id, **whose)),
+            "key": (found == kept, await memory.api_keys.any(), await memory.api_keys.revoke(dropped.id, **whose)),
+            "hook": (await memory.webhooks.enable(hook.id, **whose), await memory.webhooks.delete(gone.id, **whose)),
             "recorded": (await memory.audit.record("read", user_id="ann", **whose)).action,
         }
 
@@ -155,16 +155,16 @@ class Tour:
         await memory.remember("I sing.", session_id="s", save=("history", "facts"), **cat)
         sung = await self._dead(tenant, JobKind.EXTRACT)
         self.model.script.facts = FACTS
-        groups = await memory.dead.groups(JobFilter(namespace=tenant))
-        letter = await memory.dead.shown(sung)
-        plan = await memory.replays.plan(
+        groups = await memory.dead_letters.groups(JobFilter(namespace=tenant))
+        letter = await memory.dead_letters.get(sung)
+        plan = await memory.replays.create(
             JobFilter(ids=(sung,), namespace=tenant), NewPlan(name="again", reason="it may", actor="ops")
         )
         estimate = await memory.replays.estimate(plan.id)
-        await memory.replays.shadow(plan.id)
+        await memory.replays.dry_run(plan.id)
         await wait_until(lambda: self._has_shadow(plan), timeout=SECONDS, description="the shadow run")
-        await memory.replays.looked(plan.id, actor="ops")
-        shadows = [(each.state, each.added) for each in await memory.replays.shadows(plan.id)]
+        await memory.replays.record_access(plan.id, actor="ops")
+        shadows = [(each.state, each.added) for each in await memory.replays.dry_run_results(plan.id)]
         await memory.replays.start(plan.id)
         await wait_until(lambda: self._ended(plan), timeout=SECONDS, description="the plan is done")
         await memory.remember(HOPELESS, session_id="s", **cat)
@@ -174,8 +174,8 @@ class Tour:
             "letter": letter and (letter.job.state, len(letter.attempts)),
             "estimate": (estimate.items, estimate.model_calls, estimate.conflicts, estimate.refused),
             "shadows": shadows,
-            "items": [(each.state, each.new_state) for each in await memory.replays.items(plan.id)],
-            "discarded": await memory.dead.discard(aside, note="no use", actor="ops"),
+            "items": [(each.state, each.new_state) for each in await memory.replays.list_items(plan.id)],
+            "discarded": await memory.dead_letters.discard(aside, note="no use", actor="ops"),
         }
 
     async def _takes_back(self, tenant: str) -> Answers:
@@ -217,7 +217,7 @@ class Tour:
 
     async def _dead(self, tenant: str, kind: JobKind) -> JobId:
         async def found() -> JobId | None:
-            letters = await self.memory.dead.listed(JobFilter(namespace=tenant, kinds=(kind,)))
+            letters = await self.memory.dead_letters.list(JobFilter(namespace=tenant, kinds=(kind,)))
             return letters[0].id if letters else None
 
         job_id = await wait_until(found, timeout=SECONDS, description=f"a dead letter of {kind}")
@@ -225,10 +225,10 @@ class Tour:
         return job_id
 
     async def _has_shadow(self, plan: ReplayPlan) -> bool:
-        return [each.state for each in await self.memory.replays.shadows(plan.id)] == [JobState.DONE]
+        return [each.state for each in await self.memory.replays.dry_run_results(plan.id)] == [JobState.DONE]
 
     async def _ended(self, plan: ReplayPlan) -> bool:
-        found = await self.memory.replays.found(plan.id)
+        found = await self.memory.replays.get(plan.id)
         return found is not None and found.state is PlanState.DONE
 
 

@@ -9,15 +9,15 @@ from typing import Any
 from uuid import uuid4
 
 from aftermind import errors
+from aftermind.outbox.factory import make_publisher, remember_link
 from aftermind.outbox.publisher import Publisher
-from aftermind.outbox.wiring import make_publisher, remember_link
 from aftermind.settings import Settings
 from aftermind.types import LeaseToken, Message, Scope, Turn
 from aftermind.types.message import new_ids
-from aftermind.wire.connection import RedisLink
-from aftermind.wire.keys import Keys
 from aftermind.wire.payloads import encode_turn
 from aftermind.wire.pending import ClaimedTurn, Offer, Pending, PendingLimits
+from aftermind.wire.redis.client import RedisLink
+from aftermind.wire.redis_keys import Keys
 from tests.support.waiting import wait_until
 
 ROOMY = PendingLimits(turns=10_000, size_bytes=2**30, age=timedelta(hours=1), turns_of_user=1_000)
@@ -101,7 +101,7 @@ class Agent:
 
     async def remember(self, user: str | None = "alice", *texts: str, session: str | None = "s1") -> Turn:
         """Hand a turn over as `Memory.remember` does; the turn."""
-        turn = turn_of(user, *texts, session=session, base=self.publisher.position(max(len(texts), 1)))
+        turn = turn_of(user, *texts, session=session, base=self.publisher.positions.take(max(len(texts), 1)))
         await self.publisher.send(turn)
         return turn
 

@@ -13,7 +13,7 @@ import psutil
 from aftermind.wire import queues
 
 APP = "aftermind_workers.celery_app"
-TOUCHY = "tests.support.touchy_worker"  # the same, with a store job that stumbles over these words
+TOUCHY = "tests.support.crashing_worker"  # the same, with a store job that stumbles over these words
 DEADLY, SLOWLY = "take this worker with you", "one moment please"
 HOPELESS, LOUDLY = "this can never be done", "say it aloud"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from aftermind import Settings, errors, private_files
-from aftermind.cli import services
-from aftermind.db.keyfiles import audit_keys, master_keys
+from aftermind.cli import processes
+from aftermind.db.encryption.keyfiles import audit_keys, master_keys
 
 
 def mode_of(path: Path) -> int:
@@ -109,7 +109,7 @@ def test_what_the_stack_writes_down_of_the_environment_has_no_keys(monkeypatch: 
     monkeypatch.setenv("AFTERMIND_WEBHOOK_KEY", "x")
     monkeypatch.setenv("AFTERMIND_LANGUAGE", "german")
 
-    kept = services._ours()
+    kept = processes._ours()
 
     assert kept["AFTERMIND_LANGUAGE"] == "german"
     assert not [name for name in kept if name.endswith("_KEY")]

@@ -1,146 +1,205 @@
 """Many jobs, one claim, one transaction: a batch taken, held by heartbeat while it runs, and closed."""
 
 import asyncio
+import time
 from datetime import timedelta
 from uuid import uuid4
 
 from aftermind import errors
-from aftermind.types import JobState, Lease, LeaseToken
-from aftermind.wire.keys import LARGE_TURN_BYTES
-from aftermind.wire.pending import ClaimedTurn, Pending
-from aftermind_tasks import store, verdicts
-from aftermind_tasks.perform import Handler, Tally, perform
-from aftermind_workers.lease import LostInOutageError, while_held
-from aftermind_workers.lifecycle import Worker
+from aftermind.types import JobKind, JobState, Lease, LeaseToken
+from aftermind.wire.redis_keys import LARGE_TURN_BYTES
+from aftermind_tasks import retry_policy, store
+from aftermind_tasks.runner import Handler, Tally, perform
+from aftermind_workers import metrics
+from aftermind_workers.lease import LostInOutageError, held
+from aftermind_workers.lifecycle import PLACES_OF_BELL, Worker
 
-AT_ONCE = 4  # leases of one-job handlers that one bell runs side by side: they wait for models, not for each other
+WINDOW_SECONDS = 5.0  # time for which a doorbell claims and waits; longer jobs continue without it
+LOOK_SECONDS = 0.25  # between two claims of a process that found nothing, while its bells wait for running jobs
 
-
-async def pending_batch(worker: Worker) -> tuple[Tally, bool]:
-    """Store what is pending: up to a batch of turns, fairest first. Whether more could be claimed."""
-    pending, most = worker.runtime.pending, worker.runtime.settings.max_lost_leases
-    if pending is None:
-        return Tally(), False
-    done = await worker.solitude.run(
-        "pending",
-        lambda alone: _pending_batch(worker, pending, alone=alone),
-        lambda: pending.last_chance_is_next(max_lost=most),
-    )
-    return done or (Tally(), worker.is_stopping)
+Ran = tuple[Tally, bool]  # how a batch ended, and whether more could be claimed; None instead: nothing could be claimed
 
 
-async def ledger_batch(worker: Worker, handler: Handler, *, replays: bool = False) -> tuple[Tally, bool]:
-    """Run a batch of one kind from the ledger: live work, or what a replay put in. Whether more could be claimed.
-
-    Handlers that take one job at a time run `AT_ONCE` side by side.
-    """
-    ledger = worker.runtime.ledger
-    done = await worker.solitude.run(
-        f"{handler.kind} {replays}",
-        lambda alone: _ledger_batch(worker, handler, replays=replays, alone=alone),
-        lambda: ledger.last_chance_is_next(handler.kind, replays=replays),
-    )
-    return done or (Tally(), worker.is_stopping)
-
-
-async def _pending_batch(worker: Worker, pending: Pending, *, alone: bool) -> tuple[Tally, bool] | None:
-    runtime, settings = worker.runtime, worker.runtime.settings
-    if worker.is_stopping:
+async def store_pending_batch(worker: Worker, is_alone: bool) -> Ran | None:
+    """Claim pending turns, up to a batch and fairest first, and store them."""
+    runtime, settings, pending = worker.runtime, worker.runtime.settings, worker.runtime.pending
+    if pending is None or worker.is_stopping:
         return None
+    lasts, token = timedelta(seconds=settings.lease_seconds), LeaseToken(uuid4())
     may_take_large = not worker.large_turn.locked()
     if may_take_large:
         await worker.large_turn.acquire()
     try:
-        token = LeaseToken(uuid4())
         claimed = await pending.claim(
             worker=runtime.worker,
             token=token,
-            for_=timedelta(seconds=settings.lease_seconds),
+            for_=lasts,
             turns=settings.store_batch_turns,
             size_bytes=settings.store_batch_bytes,
             max_lost=settings.max_lost_leases,
-            alone=alone,
+            alone=is_alone,
             large=may_take_large,
         )
         if may_take_large and not (claimed and len(claimed[0].payload) > LARGE_TURN_BYTES):
             worker.large_turn.release()
             may_take_large = False
-        return await _store_claimed(worker, pending, claimed, token) if claimed else None
+        if not claimed:
+            return None
+        ids = [turn.job_id for turn in claimed]
+
+        async def renew() -> bool:
+            if await pending.heartbeat(ids, token=token, for_=lasts):
+                return True
+            job = await runtime.ledger.job(ids[0])  # the running batch may have stored it, and reports it now
+            return job is not None and job.state is JobState.DONE
+
+        try:
+            async with held(renew, job_id=ids[0], every=settings.heartbeat_seconds, lasts=settings.lease_seconds):
+                return await store.store_pending(runtime, claimed)
+        except LostInOutageError:
+            runtime.returns.turns(ids, token)
+            return Tally(snoozed=len(claimed), pause=retry_policy.OUTAGE_PAUSE), True
+        except errors.LeaseLost:
+            return Tally(lost=len(claimed)), True
     finally:
         if may_take_large:
             worker.large_turn.release()
 
 
-async def _store_claimed(
-    worker: Worker, pending: Pending, claimed: list[ClaimedTurn], token: LeaseToken
-) -> tuple[Tally, bool]:
-    runtime, settings = worker.runtime, worker.runtime.settings
-    lasts = timedelta(seconds=settings.lease_seconds)
-    ids = [turn.job_id for turn in claimed]
+async def run_ledger_batch(worker: Worker, handler: Handler, is_alone: bool, *, replays: bool) -> Ran | None:
+    """Claim jobs of one kind from the ledger, live ones or what a replay put in, and run them.
 
-    async def renew() -> bool:
-        if await pending.heartbeat(ids, token=token, for_=lasts):
-            return True
-        job = await runtime.ledger.job(ids[0])  # the work itself may have stored it, and tells of it now
-        return job is not None and job.state is JobState.DONE
-
-    try:
-        return await while_held(
-            store.store_pending(runtime, claimed),
-            renew,
-            job_id=ids[0],
-            every=settings.heartbeat_seconds,
-            lasts=settings.lease_seconds,
-        )
-    except LostInOutageError:
-        runtime.returns.turns(ids, token)
-        return Tally(snoozed=len(claimed), pause=verdicts.OUTAGE_PAUSE), True
-    except errors.LeaseLost:
-        return Tally(lost=len(claimed)), True
-
-
-async def _ledger_batch(worker: Worker, handler: Handler, *, replays: bool, alone: bool) -> tuple[Tally, bool] | None:
+    Jobs of handlers that take one at a time run side by side, `PLACES_OF_BELL` of each bell.
+    """
     runtime = worker.runtime
     if worker.is_stopping:
         return None
-    at_once = handler.at_once(runtime.settings)
-    limit = at_once if at_once > 1 else AT_ONCE
+    limit = handler.at_once(runtime.settings)
+    if limit == 1 and not is_alone:
+        return await _Window(worker, handler, replays=replays).run()
     lasts = timedelta(seconds=runtime.settings.lease_seconds)
     leases = await runtime.ledger.claim(
-        handler.kind, worker=runtime.worker, for_=lasts, limit=limit, replays=replays, alone=alone
+        handler.kind, worker=runtime.worker, for_=lasts, limit=limit, replays=replays, alone=is_alone
     )
     if not leases:
         return None
-    parts = [leases] if at_once > 1 else [[lease] for lease in leases]
-    tallies = await asyncio.gather(*(_held(worker, handler, part) for part in parts))
-    return sum(tallies, Tally()), len(leases) == limit or _are_suspects(leases)
+    return await _perform_held(worker, handler, leases), len(leases) == limit or _are_suspects(leases)
 
 
-async def _held(worker: Worker, handler: Handler, leases: list[Lease]) -> Tally:
+class _Window:
+    """Jobs of one doorbell that run one by one, `PLACES_OF_BELL` concurrently: each that ends makes space for the next.
+
+    So a long job occupies one slot of a doorbell, and no other job waits for it.
+    """
+
+    def __init__(self, worker: Worker, handler: Handler, *, replays: bool) -> None:
+        self._worker, self._handler, self._replays = worker, handler, replays
+        self._places = worker.replay_places if replays else worker.live_places
+        self._running: set[asyncio.Task[Tally]] = set()
+        self._tally = Tally()
+        self._is_more = False  # whether more jobs could be claimed, as far as the last claim shows
+        self._over = time.monotonic() + WINDOW_SECONDS
+
+    async def run(self) -> Ran | None:
+        """How they ended, and whether more could be claimed; None if nothing could be claimed."""
+        try:
+            await self._claim()
+            was_any = bool(self._running)
+            while self._running and (self._worker.is_stopping or time.monotonic() < self._over):
+                ended, _ = await asyncio.wait(self._running, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                self._running -= ended
+                self._tally = sum((task.result() for task in ended), self._tally)
+                if self._is_more or time.monotonic() >= self._places.look_at:
+                    await self._claim()
+        except BaseException:
+            for task in self._running:
+                task.cancel()
+            await asyncio.gather(*self._running, return_exceptions=True)
+            raise
+        for task in self._running:
+            self._leave(task)
+        return (self._tally, self._is_more or self._tally.pause is not None) if was_any else None
+
+    async def _claim(self) -> None:
+        """Claim and start as many jobs as there are free slots."""
+        runtime, places = self._worker.runtime, self._places
+        async with places.claiming:
+            room = min(PLACES_OF_BELL - len(self._running), places.free)
+            if room <= 0 or not self._may_claim():
+                return
+            leases = await runtime.ledger.claim(
+                self._handler.kind,
+                worker=runtime.worker,
+                for_=timedelta(seconds=runtime.settings.lease_seconds),
+                limit=room,
+                replays=self._replays,
+                except_namespaces=places.full_namespaces(),
+            )
+            for lease in leases:
+                self._running.add(asyncio.create_task(self._run(lease)))
+            await asyncio.sleep(0)  # each holds its place now
+        self._is_more = len(leases) == room or (bool(leases) and _are_suspects(leases))
+        if not self._is_more:
+            places.look_at = time.monotonic() + LOOK_SECONDS
+
+    def _may_claim(self) -> bool:
+        worker, now = self._worker, time.monotonic()
+        is_paused = self._tally.pause is not None or worker.gates.gate(self._handler.kind).wait(now) > 0
+        return not (worker.is_stopping or is_paused or worker.solitude.is_wanted or now > self._over)
+
+    async def _run(self, lease: Lease) -> Tally:
+        with self._worker.solitude.shared(), self._places.hold(lease.job.scope.namespace):
+            return await _perform_held(self._worker, self._handler, [lease])
+
+    def _leave(self, task: "asyncio.Task[Tally]") -> None:
+        """Let a job continue without its doorbell."""
+        started = time.monotonic()
+
+        async def rest() -> None:
+            count(self._worker, self._handler.kind, await task, started)
+
+        leftover = asyncio.create_task(rest())
+        self._worker.leftover.add(leftover)
+        leftover.add_done_callback(self._worker.leftover.discard)
+
+
+def count(worker: Worker, kind: JobKind, tally: Tally, started: float) -> None:
+    """Add jobs that ended to the metrics, and stop claiming their kind for the pause that an outage asked for."""
+    counts = tally.counts()
+    if counts:
+        metrics.SECONDS.labels(kind=kind).observe(time.monotonic() - started)
+        metrics.BATCH.labels(kind=kind).observe(sum(counts.values()))
+    for outcome, number in counts.items():
+        metrics.JOBS.labels(kind=kind, outcome=outcome).inc(number)
+    if tally.pause is not None:
+        worker.gates.gate(kind).shut(time.monotonic(), tally.pause)
+    elif tally.done:
+        worker.gates.gate(kind).opened()
+
+
+async def _perform_held(worker: Worker, handler: Handler, leases: list[Lease]) -> Tally:
     runtime, settings = worker.runtime, worker.runtime.settings
 
     async def renew() -> bool:
         if await runtime.ledger.heartbeat(leases, for_=timedelta(seconds=settings.lease_seconds)):
             return True
         mine = leases[0].job
-        job = await runtime.ledger.job(mine.id)  # the work itself may have closed it, and tells of it now
+        job = await runtime.ledger.job(mine.id)  # the running batch may have closed it, and reports it now
         return job is not None and job.state is JobState.DONE and job.attempts == mine.attempts
 
     try:
-        return await while_held(
-            perform(runtime, handler, leases),
-            renew,
-            job_id=leases[0].job.id,
-            every=settings.heartbeat_seconds,
-            lasts=settings.lease_seconds,
-        )
+        job_id, settings = leases[0].job.id, runtime.settings
+        async with held(renew, job_id=job_id, every=settings.heartbeat_seconds, lasts=settings.lease_seconds):
+            return await perform(runtime, handler, leases)
     except LostInOutageError:
         runtime.returns.jobs(leases)
-        return Tally(snoozed=len(leases), pause=verdicts.OUTAGE_PAUSE)
+        return Tally(snoozed=len(leases), pause=retry_policy.OUTAGE_PAUSE)
     except errors.LeaseLost:
         return Tally(lost=len(leases))
 
 
 def _are_suspects(leases: list[Lease]) -> bool:
-    """Jobs that have lost a lease are claimed few at once, so a short batch does not mean that nothing is left."""
+    """Jobs that have lost a lease are claimed in small batches, so a short batch does not mean that the queue
+    is empty.
+    """
     return leases[0].job.lost_leases > 0

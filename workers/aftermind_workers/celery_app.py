@@ -4,7 +4,7 @@ from celery import Celery
 
 from aftermind import errors
 from aftermind.settings import Settings
-from aftermind_workers import config, consumer, lifecycle, redis_transport, remote_control, ring
+from aftermind_workers import celery_config, consumer, lifecycle, redis_transport, remote_control, task
 
 
 def make_app(settings: Settings) -> Celery:
@@ -12,18 +12,18 @@ def make_app(settings: Settings) -> Celery:
 
     Raises `InvalidSettings` where no broker is named, or Celery is too old for the promises.
     """
-    config.check_versions()
+    celery_config.check_versions()
     redis_transport.install()
     consumer.refuse_compression()
     app = Celery("aftermind", set_as_current=False)
-    app.conf.update(config.celery_config(settings, broker=broker_of(settings)))
-    ring.add_task(app, settings)
+    app.conf.update(celery_config.celery_config(settings, broker=broker_url(settings)))
+    task.add_task(app, settings)
     remote_control.allow_reports_only()
     lifecycle.connect(settings)
     return app
 
 
-def broker_of(settings: Settings) -> str:
+def broker_url(settings: Settings) -> str:
     """Celery's broker: the one that is set, else the Redis of pending turns."""
     url = settings.broker_url or settings.redis_url
     if url is None:

@@ -1,8 +1,8 @@
-"""Which messages are doorbells: checked before kombu and Celery parse them, since whoever rings can push anything.
+"""Validates doorbells before kombu and Celery parse them, since a client that may send doorbells can push anything.
 
-A doorbell carries one job id and every option at its default. All else is refused and counted: text that is no JSON,
+A doorbell has one job id and every option at its default. All else is refused and counted: text that is not JSON,
 another shape, another task, options such as `eta`, `chain` or `reply_to`. Nothing is lost by a refusal, because the
-reconciler rings for every job.
+reconciler re-notifies about every job.
 """
 
 import binascii
@@ -44,7 +44,7 @@ _INERT: tuple[object, ...] = (
 )  # an option that changes nothing
 
 
-def refusal_of_redis_item(item: bytes, key: str) -> str | None:
+def check_redis_item(item: bytes, key: str) -> str | None:
     """Why an item of the Redis list `key` is no doorbell, None if it is one."""
     if len(item) > MAX_MESSAGE_BYTES:
         return "too large"

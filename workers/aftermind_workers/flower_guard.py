@@ -1,6 +1,6 @@
-"""What Flower leaves open by itself, closed: pages without a login, and a state file that others may plant.
+"""Closes gaps of Flower: pages without a login, and a state file that other users could replace.
 
-Its state file is a pickle, which is code to whoever reads it.
+Its state file is a pickle, which executes code when it is read.
 """
 
 from pathlib import Path
@@ -20,7 +20,7 @@ def require_login() -> None:
 
 
 def check_state(stem: Path) -> None:
-    """Raise `InvalidSettings` for a state file that this user cannot trust, and hide what an earlier release left."""
+    """Raise `InvalidSettings` for a state file that this user cannot trust, and make it private."""
     for path in stem.parent.glob(f"{stem.name}*"):
         try:
             if not path.is_symlink():

@@ -1,7 +1,7 @@
 """Flower's settings: `celery -A aftermind_workers.celery_app flower --conf=THIS_FILE`.
 
-What is set here stands above the environment, so address, port and password are not: they come from FLOWER_ADDRESS,
-FLOWER_PORT and FLOWER_BASIC_AUTH (`user:password`).
+Settings in this file have precedence over the environment, so address, port and password are not here: they come from
+FLOWER_ADDRESS, FLOWER_PORT and FLOWER_BASIC_AUTH (`user:password`).
 """
 
 import os
@@ -16,8 +16,8 @@ purge_offline_workers = 300  # seconds until a stopped worker leaves the list
 task_runtime_metric_buckets = [0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0]
 tasks_columns = "name,uuid,state,kwargs,received,runtime,worker"
 
-# It looks; it does not act. Whoever got past its password could else stop workers and send tasks of any name. What is
-# to be done is done by `aftermind replay`, by the service, and by whoever runs the processes.
+# Read-only. Otherwise a user with its password could stop workers and send tasks of any name. Use `aftermind replay`,
+# the console, and the process manager for actions.
 read_only = True
 
 # What it has seen survives a restart. Its file holds ids, names and reasons, as its pages do.

@@ -1,7 +1,7 @@
-"""Clears away what is old, in small batches: finished jobs, attempts, events, tombstones, and what policies let go.
+"""Deletes old rows in small batches: finished jobs, attempts, events, tombstones, and episodes by retention policies.
 
-It runs beside the reconciler, wherever that runs, under a lock of its own: an archive that is slow to answer must not
-keep anybody from ringing. What it does may be done twice at once without harm, and stops anywhere.
+It runs next to the reconciler, in the same process, under a separate lock: a slow archive must not delay notifications.
+Its steps may run twice concurrently without harm, and can stop at any point.
 """
 
 import logging
@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from aftermind import errors
-from aftermind.db import pruning, webhooks
-from aftermind.db.audit import Trail, whoami
-from aftermind.db.base import Transaction
-from aftermind.db.keyfiles import audit_keys
-from aftermind.db.leader import leading
-from aftermind.db.vault import Vault, no_masters
-from aftermind.faces.retention import Retention
-from aftermind.faces.witnesses import witnesses
-from aftermind.stores.postgres import indexing
-from aftermind.stores.postgres.keeping import PostgresKeeping
+from aftermind.api.audit_anchors import witnesses
+from aftermind.api.retention.policies import Retention
+from aftermind.db import expiry, webhook_deliveries
+from aftermind.db.audit.log import Trail, whoami
+from aftermind.db.encryption.keyfiles import audit_keys
+from aftermind.db.encryption.keyring import Vault
+from aftermind.db.leader_election import leading
+from aftermind.db.protocol import Transaction
+from aftermind.stores.postgres import vector_index
+from aftermind.stores.postgres.retention import PostgresRetention
 from aftermind.types import Scope
 from aftermind_tasks.runtime import Runtime
 
@@ -29,9 +29,9 @@ log = logging.getLogger(__name__)
 
 LEADER = "aftermind.janitor"  # begins the names of the advisory locks
 BATCH_ROWS = 1_000  # of one statement, so that no lock is held for long
-# Of one step in one round. Its lock's transaction is idle meanwhile, and ends at `db_timeout_seconds` x 2.
+# Limit of one step in one round. Its lock's transaction is idle during the step, and ends at `db_timeout_seconds` x 2.
 ROUND_SECONDS = 1.5
-INDEX_STEPS = 20  # of 200 vectors each, for an owner who has outgrown comparing them one by one
+INDEX_STEPS = 20  # of 200 vectors each, for an owner with more episodes than the exact-scan limit
 
 
 @dataclass(slots=True)
@@ -39,14 +39,13 @@ class Janitor:
     """One that clears away, between its rounds."""
 
     runtime: Runtime
-    # Behind which user the run of each namespace goes on.
+    # The user after which the run of each namespace continues.
     _stopped: dict[str, str | None] = field(default_factory=dict, init=False)
 
     async def round(self) -> bool:
-        """One round of what nobody else does at this moment; whether anything is left to do at once.
+        """One round of the steps that no other process runs; returns whether there is more work now.
 
-        Each step has a lock of its own, so that none waits for the time that another one takes. Raises nothing but
-        cancellation.
+        Each step has a separate lock, so that none waits for another. Raises nothing but cancellation.
         """
         steps = (
             self._jobs,
@@ -74,22 +73,22 @@ class Janitor:
 
     async def _attempts(self) -> bool:
         age = timedelta(days=self.runtime.settings.attempt_retention_days)
-        return await self._batches(lambda: self._own(lambda tx: pruning.attempts(tx, older_than=age, limit=BATCH_ROWS)))
+        return await self._batches(lambda: self._own(lambda tx: expiry.attempts(tx, older_than=age, limit=BATCH_ROWS)))
 
     async def _events(self) -> bool:
         age = timedelta(days=self.runtime.settings.event_retention_days)
         return await self._batches(lambda: self.runtime.events.prune(older_than=age, limit=BATCH_ROWS))
 
     async def _deliveries(self) -> bool:
-        return await self._batches(lambda: self._own(lambda tx: webhooks.prune(tx, limit=BATCH_ROWS)))
+        return await self._batches(lambda: self._own(lambda tx: webhook_deliveries.prune(tx, limit=BATCH_ROWS)))
 
     async def _tombstones(self) -> bool:
         age = timedelta(days=self.runtime.settings.tombstone_retention_days)
         is_more = False
-        for namespace in await pruning.namespaces(self.runtime.db):
+        for namespace in await expiry.namespaces(self.runtime.db):
             is_more |= await self._batches(
                 lambda namespace=namespace: self._own(  # type: ignore[misc]  # mypy cannot type a default
-                    lambda tx: pruning.tombstones(tx, namespace, older_than=age, limit=BATCH_ROWS), namespace
+                    lambda tx: expiry.tombstones(tx, namespace, older_than=age, limit=BATCH_ROWS), namespace
                 )
             )
         return is_more
@@ -111,22 +110,20 @@ class Janitor:
 
     async def _vectors(self) -> bool:
         most, ends_at = self.runtime.settings.exact_search_max_rows, time.monotonic() + ROUND_SECONDS
-        for owner in await indexing.grown(self.runtime.db, more_than=most):
+        for owner in await vector_index.grown(self.runtime.db, more_than=most):
             if time.monotonic() > ends_at:
                 return True
-            await indexing.index(self.runtime.db, owner, steps=INDEX_STEPS)
-        return False  # what is left of an owner is a round's work of its own
+            await vector_index.index(self.runtime.db, owner, steps=INDEX_STEPS)
+        return False  # the rest of an owner is work for the next round
 
     async def _policies(self) -> bool:
-        keeping = PostgresKeeping(self.runtime.vault or Vault(no_masters))
+        keeping = PostgresRetention(self.runtime.vault or Vault())
         every = timedelta(seconds=self.runtime.settings.retention_every_seconds)
         async with self.runtime.db.transaction(read_only=True) as tx:
-            policies = list(await keeping.policies(tx))
+            policies = await keeping.list_due(tx, every=every)
         random.shuffle(policies)  # one that has much to do must not keep the same others waiting
         is_more, ends_at = False, time.monotonic() + ROUND_SECONDS
         for policy in policies:
-            if policy.ran_at is not None and self.runtime.clock.utc_now() - policy.ran_at < every:
-                continue
             left = ends_at - time.monotonic()
             if left <= 0:
                 return True
@@ -136,12 +133,15 @@ class Janitor:
             except (errors.ArchiveUnavailable, errors.InvalidSettings) as exc:  # of this namespace alone
                 log.warning("archive refuses", extra={"namespace": policy.namespace, "error": str(exc)})
                 continue
-            log.info("let go", extra={"namespace": policy.namespace, "episodes": done.episodes, "users": done.users})
+            log.info(
+                "retention policy applied",
+                extra={"namespace": policy.namespace, "episodes": done.episodes, "users": done.users},
+            )
             if not done.is_done:
                 self._stopped[policy.namespace], is_more = done.stopped_after, True
         return is_more
 
-    def _retention(self, keeping: PostgresKeeping, namespace: str) -> Retention:
+    def _retention(self, keeping: PostgresRetention, namespace: str) -> Retention:
         return Retention(
             db=self.runtime.db,
             store=self.runtime.store,
@@ -179,7 +179,7 @@ class Janitor:
 
 
 async def run(runtime: Runtime, *, until: Callable[[], bool], pause: Callable[[float], Awaitable[None]]) -> None:
-    """A round every `settings.housekeeping_seconds`, and at once while there is more than a round's work."""
+    """A round every `settings.housekeeping_seconds`, and immediately while there is more than a round's work."""
     janitor = Janitor(runtime=runtime)
     while not until():
         is_more = False

@@ -1,15 +1,14 @@
-"""A heartbeat beside the work: it renews the lease, and stops the work when the lease is lost."""
+"""A heartbeat during the work: it renews the lease, and stops the work when the lease is lost."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 from aftermind import errors
 from aftermind.types import JobId
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 Renew = Callable[[], Awaitable[bool]]  # True while a lease of the batch holds, and once its effect is committed
 
 
@@ -17,25 +16,19 @@ class LostInOutageError(errors.LeaseLost):
     """The lease ran out because the server that keeps it could not be asked to renew it."""
 
 
-async def while_held(
-    work: Coroutine[Any, Any, T],  # Any: a coroutine's send and yield types
-    renew: Renew,
-    *,
-    job_id: JobId,
-    every: float,
-    lasts: float,
-) -> T:
-    """What `work` returns, with its lease renewed `every` so many seconds meanwhile.
+@asynccontextmanager
+async def held(renew: Renew, *, job_id: JobId, every: float, lasts: float) -> AsyncIterator[None]:
+    """Renew a lease every `every` seconds while the block runs.
 
-    When `renew` says that the lease is gone, or could not be asked for the `lasts` seconds that a lease is good for,
-    the work is cancelled and `LeaseLost` raised (`LostInOutageError` in the second case). The fence would refuse its
-    effect anyway: this saves the model call. `job_id` names the batch in the error.
+    If `renew` reports that the lease is lost, or fails for the `lasts` seconds of a lease, the block is cancelled and
+    `LeaseLost` raised (`LostInOutageError` in the second case). The fence would refuse its effect anyway: this saves
+    the model call. `job_id` names the batch in the error.
     """
     try:
         async with asyncio.TaskGroup() as group:
             beating = group.create_task(_beat(renew, job_id, every, lasts))
             try:
-                return await work
+                yield
             finally:
                 beating.cancel()
     except BaseExceptionGroup as several:

@@ -1,4 +1,4 @@
-"""A worker process from its first bell to its end: opened after a fork, drained on SIGTERM, watched meanwhile."""
+"""Life cycle of a worker process: opened after a fork, drained on SIGTERM, monitored in between."""
 
 import asyncio
 import contextlib
@@ -17,20 +17,22 @@ from celery import Celery, signals
 
 from aftermind import errors
 from aftermind.settings import Settings
-from aftermind.telemetry import logs, tracing
+from aftermind.telemetry import log_format, tracing
 from aftermind.wire import queues
 from aftermind_tasks.runtime import Runtime, open_runtime
-from aftermind_workers import config, courier, metrics, readiness, reconciler, replayer
-from aftermind_workers.limits import Gates
-from aftermind_workers.loop import LoopThread
+from aftermind_workers import celery_config, metrics, readiness, reconciler, replayer, webhook_dispatcher
+from aftermind_workers.backpressure import Gates
+from aftermind_workers.event_loop_thread import LoopThread
+from aftermind_workers.exclusive import Solitude
+from aftermind_workers.fair_share import Places
+from aftermind_workers.flower_events import Showing
 from aftermind_workers.observer import Counting
-from aftermind_workers.showing import Showing
-from aftermind_workers.solitude import Solitude
 
 log = logging.getLogger(__name__)
 
 WATCH_SECONDS = 5.0
-OPEN_SECONDS = 1.0  # between two tries to open the store, beside those of the opening itself
+PLACES_OF_BELL = 4  # jobs of one bell side by side: they wait for models, not for each other
+OPEN_SECONDS = 1.0  # between two attempts to open the store, in addition to the time of the attempts
 
 
 @dataclass(slots=True)
@@ -43,6 +45,11 @@ class Worker:
     stopping: threading.Event = field(default_factory=threading.Event)
     begun: "dict[str, Future[int]]" = field(default_factory=dict)  # by bell, see `early`
     solitude: Solitude = field(default_factory=Solitude)
+    next_source: dict[str, int] = field(default_factory=dict)  # of each queue, where the next bell begins
+    # Of jobs that run one by one: live ones, and those of replays.
+    live_places: Places = field(default_factory=lambda: _places(celery_config.CONCURRENCY[queues.EXTRACT]))
+    replay_places: Places = field(default_factory=lambda: _places(celery_config.CONCURRENCY[queues.REPLAY]))
+    leftover: set[asyncio.Task[None]] = field(default_factory=set)  # jobs that outlasted their bell
     # Held while a large turn is stored: one at a time, so that small turns always find a free slot.
     large_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
@@ -58,6 +65,11 @@ class Worker:
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
 
+    async def finish_leftover(self) -> None:
+        """Wait for the jobs that outlasted their bell; `drain` bounds the wait."""
+        while self.leftover:
+            await asyncio.wait(self.leftover)
+
     def drain(self, *, grace: float) -> None:
         """Finish what runs and claim nothing more; after `grace` seconds hand back what still runs.
 
@@ -70,9 +82,9 @@ class Worker:
         timer.start()
 
     async def watch_memory(self, limit_bytes: int) -> None:
-        """Ask Celery for a warm stop when the process has grown beyond the limit; its supervisor starts it anew.
+        """Request a warm stop from Celery when the process has grown beyond the limit; its supervisor restarts it.
 
-        Threads have no `max_memory_per_child`: this takes its place.
+        Threads have no `max_memory_per_child`; this replaces it.
         """
         process = psutil.Process()
         while not self.is_stopping:
@@ -126,7 +138,13 @@ def _open(settings: Settings) -> Worker:
         observer.showing = Showing(_named[0], node=_named[1])
     runtime = loop.run(open_runtime(settings, worker=name))
     runtime.observer = observer
-    return Worker(loop=loop, runtime=runtime)
+    bells = _named[0].conf.worker_concurrency if _named is not None else None
+    live_places = _places(int(bells or celery_config.CONCURRENCY[queues.EXTRACT]))
+    return Worker(loop=loop, runtime=runtime, live_places=live_places)
+
+
+def _places(bells: int) -> Places:
+    return Places(bells * PLACES_OF_BELL)
 
 
 def _configure(*, sender: str, instance: Any, conf: Any, options: dict[str, Any], **_: object) -> None:
@@ -134,27 +152,26 @@ def _configure(*, sender: str, instance: Any, conf: Any, options: dict[str, Any]
     """As many threads as the queues of this worker want, where the command named no number."""
     global _named
     _named = (instance.app, sender)
-    logs.configure()  # before Celery's own: what it warns of while it starts is a line like the others
-    if not options.get("concurrency"):
-        named = _names(options.get("queues"))
-        conf.worker_concurrency = max(config.CONCURRENCY[name] for name in named)
+    log_format.configure()  # before Celery's own: what it warns of while it starts is a line like the others
+    wanted = max(celery_config.CONCURRENCY[name] for name in _names(options.get("queues")))
+    conf.worker_concurrency = options.get("concurrency") or wanted
 
 
 def _on_logging(*, loglevel: int | str | None = None, **_: object) -> None:
     """In Celery's place: its own lines would be neither JSON nor without the text of foreign errors."""
-    logs.configure(level=loglevel or logging.INFO)
+    log_format.configure(level=loglevel or logging.INFO)
 
 
 def _names(given: object) -> list[str]:
     parts = given.split(",") if isinstance(given, str) else list(given) if isinstance(given, list | tuple) else []
-    return [name for name in parts if name in config.CONCURRENCY] or list(config.CONCURRENCY)
+    return [name for name in parts if name in celery_config.CONCURRENCY] or list(celery_config.CONCURRENCY)
 
 
 def _on_ready(settings: Settings) -> Any:  # Any: a signal's receiver
     def ready(*, sender: Any, **_: object) -> None:  # Any: Celery's consumer
         metrics.serve(settings)
         if sender.pool.__class__.__module__.endswith("prefork"):
-            readiness.tell(settings)
+            readiness.write_ready_file(settings)
             return  # the parent only forks; each child opens at its first bell
         names = frozenset(sender.app.amqp.queues.consume_from)
         # In a thread: a store that is away when the worker starts must not leave it without its understudies.
@@ -164,7 +181,7 @@ def _on_ready(settings: Settings) -> Any:  # Any: a signal's receiver
 
 
 def _begin(settings: Settings, names: frozenset[str]) -> None:
-    """Open this process's worker, however long its store is away, and start what it does beside its bells."""
+    """Open this process's worker, however long its database is down, and start its background services."""
     while True:
         try:
             worker = current(settings)
@@ -172,13 +189,13 @@ def _begin(settings: Settings, names: frozenset[str]) -> None:
         except (errors.Unavailable, errors.SchemaOutdated) as exc:
             log.warning("worker waits", extra={"error": str(exc)})
             time.sleep(OPEN_SECONDS)
-    readiness.tell(settings)
+    readiness.write_ready_file(settings)
     worker.loop.submit(worker.watch_memory(settings.worker_max_memory_bytes))
     if queues.STORE in names:
-        # An understudy: whoever holds the advisory lock does the work, so an operator who starts store workers
-        # and nothing else has a reconciler all the same.
+        # A standby reconciler: the holder of the advisory lock does the work, so a deployment of store workers alone
+        # has a reconciler.
         worker.loop.submit(reconciler.run(worker.runtime, until=lambda: worker.is_stopping, pause=worker.pause))
-        worker.loop.submit(courier.run(worker.runtime, until=lambda: worker.is_stopping, pause=worker.pause))
+        worker.loop.submit(webhook_dispatcher.run(worker.runtime, until=lambda: worker.is_stopping, pause=worker.pause))
     if queues.REPLAY in names:
         worker.loop.submit(replayer.run(worker.runtime, until=lambda: worker.is_stopping, pause=worker.pause))
 
@@ -196,6 +213,8 @@ def _on_shutdown(**_: object) -> None:
     tracing.flush()
     worker = _workers.pop(os.getpid(), None)
     if worker is not None:
+        with contextlib.suppress(TimeoutError, asyncio.CancelledError):
+            worker.loop.run(worker.finish_leftover())
         with contextlib.suppress(TimeoutError):
             worker.loop.run(worker.runtime.close(), timeout=5.0)
         worker.loop.stop()

@@ -1,8 +1,8 @@
-"""What workers count, for Prometheus.
+"""Prometheus metrics of workers.
 
-Safe with several processes: where `PROMETHEUS_MULTIPROC_DIR` is set, each writes its own file there and whoever serves
-`/metrics` adds them up. Labels are kinds and outcomes, never an owner: their number must not grow with users. How much
-lies in the queues is asked at the moment of a scrape, by the service (`aftermind.web`).
+Safe with several processes: if `PROMETHEUS_MULTIPROC_DIR` is set, each writes a separate file there and the process
+with `/metrics` adds them up. Labels are kinds and outcomes, never an owner: their number must not grow with users. The
+service reads queue lengths at the moment of a scrape (`aftermind.web`).
 """
 
 import logging
@@ -38,10 +38,10 @@ MODEL_CALLS = Counter("aftermind_model_calls", "Calls of models, by kind of job.
 MODEL_SECONDS = Counter("aftermind_model_seconds", "Seconds that these calls took.", ["kind", "model"])
 MODEL_TOKENS = Counter("aftermind_model_tokens", "Tokens of these calls, in and out.", ["kind", "model", "direction"])
 MODEL_COST = Counter(
-    "aftermind_model_cost_usd", "US dollars of these calls, of models whose price is known.", ["kind", "model"]
+    "aftermind_model_cost_usd", "US dollars of these calls, for models with a published price.", ["kind", "model"]
 )
 RSS = Gauge("aftermind_worker_rss_bytes", "Resident memory of the worker.", multiprocess_mode="liveall")
-RUNG_AGAIN = Counter("aftermind_rung_again", "Bells that the reconciler rang for what nobody held.", ["queue"])
+RUNG_AGAIN = Counter("aftermind_rung_again", "Doorbells that the reconciler sent for unclaimed jobs.", ["queue"])
 WEBHOOK_POSTS = Counter(
     "aftermind_webhook_posts", "Events posted to webhooks: taken, refused, or unreadable.", ["outcome"]
 )
@@ -52,7 +52,7 @@ LEASES_EXPIRED = Counter("aftermind_leases_expired", "Leases that ran out withou
 
 
 def serve(settings: Settings) -> None:
-    """Answer scrapes on `settings.metrics_port`, in a thread. A port that is taken is said, and no reason to stop."""
+    """Serve metrics on `settings.metrics_port`, in a thread. An occupied port is logged, and is no reason to stop."""
     if not settings.metrics_port:
         return
     try:

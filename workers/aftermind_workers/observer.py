@@ -1,12 +1,12 @@
-"""Counts what handlers tell of their jobs, in `metrics`, and shows those that did not go well in Flower."""
+"""Counts the reports of handlers in `metrics`, and sends failed jobs to Flower."""
 
-from aftermind.ledger.base import Spent
+from aftermind.ledger.protocol import Spent
 from aftermind.types import JobKind, Lease
 from aftermind.wire.pending import ClaimedTurn
 from aftermind_tasks.observer import Observer, Stage
 from aftermind_tasks.outcomes import Dead, Outcome, Retry
 from aftermind_workers import metrics
-from aftermind_workers.showing import Showing
+from aftermind_workers.flower_events import Showing
 
 
 class Counting(Observer):
@@ -38,8 +38,8 @@ class Counting(Observer):
         if self.showing is not None:
             self.showing.ended(lease.job, outcome)
 
-    def buried(self, turn: ClaimedTurn, reason_code: str) -> None:
+    def on_dead_letter(self, turn: ClaimedTurn, reason_code: str) -> None:
         """See `Observer`."""
         self.failed(JobKind.STORE, reason_code)
         if self.showing is not None:
-            self.showing.buried(turn, reason_code)
+            self.showing.on_dead_letter(turn, reason_code)

@@ -1,9 +1,9 @@
-"""Rings again for what nobody holds, and publishes what nobody published; the janitor beside it clears away.
+"""Re-notifies about unclaimed jobs, and publishes unpublished events; the janitor in the same process deletes old rows.
 
-Run it as a process of its own: `python -m aftermind_workers.reconciler`. Store workers run it as understudies, so that
-a deployment of workers alone has one too. Only one does the work at any moment, whoever gets the advisory lock for the
-tick; it lives in a transaction with an idle limit, so that a leader who is frozen in the middle of a tick loses it.
-Beside it runs a courier, wherever it runs.
+Run it as a separate process: `python -m aftermind_workers.reconciler`. Store workers run it as standby, so that a
+deployment of workers alone has one too. Only one does the work at any moment: the holder of the advisory lock of the
+tick. The lock belongs to a transaction with an idle limit, so that a leader that freezes in the middle of a tick loses
+it. A courier runs in the same process.
 """
 
 import asyncio
@@ -19,22 +19,22 @@ from datetime import timedelta
 from uuid import uuid4
 
 from aftermind import errors
-from aftermind.db import pruning
-from aftermind.db.leader import leading
-from aftermind.faces import erasure
+from aftermind.api import erasure_delivery
+from aftermind.db import expiry
+from aftermind.db.leader_election import leading
 from aftermind.settings import Settings
-from aftermind.telemetry import logs
+from aftermind.telemetry import log_format
 from aftermind.types import JobId
 from aftermind.wire import queues
-from aftermind.wire.epoch import ensure_epoch
-from aftermind_tasks import announcing
+from aftermind.wire.redis_epoch import ensure_epoch
+from aftermind_tasks import job_events
 from aftermind_tasks.runtime import Runtime, open_runtime
-from aftermind_workers import courier, janitor, metrics, readiness
+from aftermind_workers import janitor, metrics, readiness, webhook_dispatcher
 
 log = logging.getLogger(__name__)
 
 LEADER = "aftermind.reconciler"  # name of the advisory lock
-BELLS_A_TICK = 8  # of one queue: wakes that many workers, and each goes on until nothing is left
+BELLS_A_TICK = 8  # of one queue: wakes this many workers, and each continues until the queue is empty
 # Seconds between two bells for work that does not move. It bounds how late work is found that a killed worker took the
 # bell of; with 60 the last turns of a run of kills waited 27 s, and eight bells are 3 ms of work.
 LONGEST_SILENCE = 5.0
@@ -97,8 +97,10 @@ class Reconciler:
         runtime = self.runtime
         if runtime.pending is None:
             return
-        for namespace in await pruning.undelivered(runtime.db):
-            sent = await erasure.deliver_all(runtime.db, runtime.store, runtime.ledger, runtime.pending, namespace)
+        for namespace in await expiry.undelivered(runtime.db):
+            sent = await erasure_delivery.deliver_all(
+                runtime.db, runtime.store, runtime.ledger, runtime.pending, namespace
+            )
             log.info("erasures delivered", extra={"namespace": namespace, "erasures": sent})
 
     async def _deliver(self) -> None:
@@ -106,7 +108,7 @@ class Reconciler:
             await self.runtime.delivery.deliver_late()
 
     async def _expire(self) -> None:
-        expired = await announcing.expire_leases(self.runtime)
+        expired = await job_events.expire_leases(self.runtime)
         if expired:
             metrics.LEASES_EXPIRED.inc(expired)
             log.warning("leases expired", extra={"jobs": expired})
@@ -136,7 +138,7 @@ class Reconciler:
         if self.runtime.pending is None:
             return 0
         pending = await self.runtime.pending.backlog()
-        # A turn that has just come has a bell of its own on its way.
+        # The doorbell of a new turn was sent a moment ago.
         is_fresh = pending.oldest_age < timedelta(seconds=self.runtime.settings.reconcile_seconds)
         return 0 if is_fresh else pending.runnable
 
@@ -151,7 +153,7 @@ class Reconciler:
 async def run(
     runtime: Runtime, *, until: Callable[[], bool], pause: Callable[[float], Awaitable[None]] = asyncio.sleep
 ) -> None:
-    """A tick every `settings.reconcile_seconds`, until told to stop; the janitor at its side."""
+    """A tick every `settings.reconcile_seconds`, until stopped; the janitor runs in parallel."""
     reconciler = Reconciler(runtime=runtime)
     cleaning = asyncio.create_task(janitor.run(runtime, until=until, pause=pause), name="janitor")
     try:
@@ -171,7 +173,7 @@ async def _main() -> None:
     settings = Settings()  # type: ignore[call-arg]
     runtime = await open_runtime(settings, worker=f"{socket.gethostname()}:{os.getpid()}:reconciler")
     metrics.serve(settings)
-    readiness.tell(runtime.settings)
+    readiness.write_ready_file(runtime.settings)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -184,12 +186,13 @@ async def _main() -> None:
     log.info("reconciler starts", extra={"every_seconds": runtime.settings.reconcile_seconds})
     try:
         await asyncio.gather(
-            run(runtime, until=stop.is_set, pause=pause), courier.run(runtime, until=stop.is_set, pause=pause)
+            run(runtime, until=stop.is_set, pause=pause),
+            webhook_dispatcher.run(runtime, until=stop.is_set, pause=pause),
         )
     finally:
         await runtime.close()
 
 
 if __name__ == "__main__":
-    logs.configure()
+    log_format.configure()
     asyncio.run(_main())

@@ -12,7 +12,7 @@ from kombu.transport import redis as kombu_redis
 from redis import exceptions
 
 from aftermind.wire import queues
-from aftermind_workers.doorbell_check import refusal_of_redis_item, refusals
+from aftermind_workers.doorbell_check import check_redis_item, refusals
 
 PASSED_ON = (exceptions.RedisError, OSError, Empty)  # of the connection: the consumer reconnects
 
@@ -30,10 +30,10 @@ class DoorbellChannel(kombu_redis.Channel):
             return super()._brpop_read(**options)  # type: ignore[no-untyped-call]
         except exceptions.ResponseError as exc:
             if "WRONGTYPE" in str(exc):
-                self._remove_keys_of_other_types()
+                self._delete_mistyped_queue_keys()
             raise
 
-    def _remove_keys_of_other_types(self) -> None:
+    def _delete_mistyped_queue_keys(self) -> None:
         """Delete queues' keys that are no lists: nothing can be rung or popped there, and doorbells are expendable."""
         for queue in self.active_queues:
             try:
@@ -71,7 +71,7 @@ def _only_doorbells(answer: Any, **options: object) -> Any:  # Any: [key, item],
         return None
     key, item = answer
     name = key.decode("utf-8", "replace") if isinstance(key, bytes) else str(key)
-    why = refusal_of_redis_item(item if isinstance(item, bytes) else str(item).encode("utf-8", "replace"), name)
+    why = check_redis_item(item if isinstance(item, bytes) else str(item).encode("utf-8", "replace"), name)
     if why is None:
         return key, item
     refusals.note(next((each for each in _names(name)), None), why)

@@ -1,7 +1,7 @@
-"""What other processes may ask of a worker over the broker: to report, and nothing that changes it.
+"""Restricts the remote control of workers over the broker: they report, and accept no commands.
 
-Celery lets everybody who may publish on its control channel shut workers down, revoke tasks and change pools; Flower's
-Redis user may publish there, because its pages show what workers report.
+Celery lets any client with access to its control channel shut workers down, revoke tasks and change pools; Flower's
+Redis user may publish there, because its pages show workers' reports.
 """
 
 from celery.worker.control import Panel

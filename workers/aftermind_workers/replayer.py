@@ -1,8 +1,8 @@
-"""Puts the items of replay plans into the ledger, at each plan's pace.
+"""Enqueues the items of replay plans, at each plan's rate.
 
-Run it as a process of its own: `python -m aftermind_workers.replayer`. Workers of `memory.replay` run it as
-understudies. All state is in the plan's row, and a step is one transaction under its lock: several replayers take
-turns, and one that is killed in the middle has done a whole step or nothing.
+Run it as a separate process: `python -m aftermind_workers.replayer`. Workers of `memory.replay` run it as standby. All
+state is in the plan's row, and a step is one transaction under its lock: several replayers take turns, and one that is
+killed has completed a step or changed nothing.
 """
 
 import asyncio
@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable
 from uuid import uuid4
 
 from aftermind import errors
-from aftermind.ledger.replays import Replays
+from aftermind.ledger.postgres.replay_step import ReplayEngine
 from aftermind.settings import Settings
-from aftermind.telemetry import logs
+from aftermind.telemetry import log_format
 from aftermind.types import JobId
 from aftermind.types.replay import PlanId
 from aftermind.wire import queues
@@ -32,10 +32,10 @@ STEP_ITEMS = 100  # of one transaction, so that an abort never waits long for a 
 async def run(
     runtime: Runtime, *, until: Callable[[], bool], pause: Callable[[float], Awaitable[None]] = asyncio.sleep
 ) -> None:
-    """Step every running plan when it is due, until told to stop. Raises nothing but cancellation."""
+    """Step every running plan when it is due, until stopped. Raises nothing but cancellation."""
     while not until():
         try:
-            wait = await round_of(runtime)
+            wait = await run_round(runtime)
         except errors.Unavailable as exc:
             log.warning("replayer waits", extra={"error": str(exc)})
             wait = IDLE_SECONDS
@@ -45,16 +45,16 @@ async def run(
         await pause(wait)
 
 
-async def round_of(runtime: Runtime) -> float:
+async def run_round(runtime: Runtime) -> float:
     """One step of each running plan; how many seconds to wait for the next round."""
     replays = runtime.replays
     if replays is None:
         return IDLE_SECONDS
-    waits = [await _step(runtime, replays, plan_id) for plan_id in await replays.running()]
+    waits = [await _step(runtime, replays, plan_id) for plan_id in await replays.list_running()]
     return min((wait for wait in waits if wait is not None), default=IDLE_SECONDS)
 
 
-async def _step(runtime: Runtime, replays: Replays, plan_id: PlanId) -> float | None:
+async def _step(runtime: Runtime, replays: ReplayEngine, plan_id: PlanId) -> float | None:
     done = await replays.step(plan_id, limit=STEP_ITEMS)
     if done.replayed:
         log.info("replayed", extra={"plan": plan_id, "jobs": done.replayed, "skipped": done.skipped})
@@ -81,5 +81,5 @@ async def _main() -> None:
 
 
 if __name__ == "__main__":
-    logs.configure()
+    log_format.configure()
     asyncio.run(_main())

@@ -1,7 +1,7 @@
 """A small model loop with memory around it."""
 
 from aftermind.agent.agent import Agent
-from aftermind.agent.blocks import block_tools
+from aftermind.agent.block_edit_tools import block_tools
 from aftermind.agent.results import AgentEvent, AgentResult, TextDelta, ToolCalled, ToolReturned
 from aftermind.agent.tools import Tool
 

@@ -2,36 +2,43 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
 from aftermind import errors
-from aftermind.agent.remembering import Remembering
+from aftermind.agent.memory_hooks import Remembering
 from aftermind.agent.results import AgentEvent, AgentResult, TextDelta, ToolCalled, ToolReturned
 from aftermind.agent.tools import Function, Tool, collect
-from aftermind.context import RunContext, running
+from aftermind.api import blocking_portal, turn_builder
 from aftermind.events.types import MemoryEvent
-from aftermind.faces import portal, turns
-from aftermind.llm.base import ChatModel, ChatReply, Usage
+from aftermind.llm.protocols import ChatModel, ChatReply, Usage
 from aftermind.memory import Memory
 from aftermind.receipt import Receipt
+from aftermind.run_context import RunContext, running
 from aftermind.settings import Settings
 from aftermind.types import Episode, Json, Message, RecallBlock, Role, Scope
 from aftermind.types.scope import DEFAULT_NAMESPACE
+from aftermind.types.validation import Given, json_object, normalise
 
-NO_TOOLS_LEFT = "You have used up your tool calls. Answer with what you know."
+NO_TOOLS_LEFT = "You have used all your tool calls. Answer with the information that you have."
 
 
 @dataclass(slots=True)
 class _Run:
-    """One run as it goes: what the model is told, and what will be remembered of it."""
+    """One run: the messages for the model, and the turn to be remembered.
+
+    `conversation` are the caller's messages, if it gave them: they take the place of the remembered history.
+    """
 
     id: str
     scope: Scope
     metadata: Mapping[str, Json]
+    query: str
+    conversation: tuple[Message, ...] | None = None
     block: RecallBlock | None = None
     told: list[dict[str, Any]] = field(default_factory=list)  # Any: messages as OpenAI's chat completions have them
     turn: list[Message] = field(default_factory=list)
@@ -48,12 +55,12 @@ class _Run:
 class Agent:
     """A model with instructions, tools and a memory.
 
-    `model` is a name (`settings.chat_model` where None, asked through OpenAI or any compatible server) or a
-    `ChatModel`. `tools` are functions with type hints; inside them `get_run_context()` tells who they work for. With
-    `block_tools(memory)` among them the agent edits the blocks of its user.
-    `save` and `load` say which of history, facts, summary and profile are kept, and put into the next run; `load`
-    follows `save` where it is not given. `memory` is a `Memory`, or the URL of its store: close it by
-    `await agent.memory.close()`. A memory that fails never fails the answer, unless `strict`.
+    `model` is a name (`settings.chat_model` if None, called through OpenAI or a compatible server) or a `ChatModel`.
+    `tools` are functions with type hints; inside them `get_run_context()` returns the user of the run. With
+    `block_tools(memory)` among them the agent edits the blocks of its user. `save` and `load` select history, facts,
+    summary and profile for storing and for the next run; `load` follows `save` if it is not given. `memory` is a
+    `Memory`, or the URL of its store: close it with `await agent.memory.close()`. A memory that fails never fails the
+    answer, unless `strict`.
     """
 
     def __init__(
@@ -81,7 +88,7 @@ class Agent:
         self._remembering: Remembering | None = None
         if memory is not None:
             kept = frozenset(save) if save is not None else None
-            loaded = turns.loaded(load, save)
+            loaded = turn_builder.loaded(load, save)
             self._remembering = Remembering(
                 memory=memory,
                 strict=self._settings.strict if strict is None else strict,
@@ -93,22 +100,26 @@ class Agent:
 
     async def arun(
         self,
-        prompt: str,
+        prompt: str | None = None,
         *,
+        messages: Iterable[Given] | None = None,
         user_id: str | None = None,
         session_id: str | None = None,
         namespace: str | None = None,
         metadata: Mapping[str, Json] | None = None,
         idempotency_key: str | None = None,
     ) -> AgentResult:
-        """Answer. Raises what the model raises, `InvalidScope`, `InvalidInput`; of the memory only where strict.
+        """Answer a prompt, or the last of `messages`: a conversation that the caller keeps, in place of the history.
 
-        What the user said is remembered also where the model raises. With an `idempotency_key` the same run again, as a
-        client's retry makes it, is the same turn: give each prompt one, and the retry its first one's.
+        Remembered are the prompt, or the messages after the last answer, and the new answer, with the run's `metadata`.
+        Raises the model's errors, `InvalidScope`, `InvalidInput`; errors of memory only with `strict`.
+
+        The user's message is remembered even if the model raises. A repeated run with the same `idempotency_key`, as in
+        a client's retry, is the same turn: give each prompt a key, and a retry the key of its first run.
         """
-        run = self._begin(prompt, user_id, session_id, namespace, metadata)
+        run = self._begin(prompt, messages, user_id, session_id, namespace, metadata)
         run.idempotency_key = idempotency_key
-        async with aclosing(self._events(prompt, run)) as events:
+        async with aclosing(self._events(run)) as events:
             async for event in events:
                 if isinstance(event, AgentResult):
                     return event
@@ -116,34 +127,36 @@ class Agent:
 
     async def arun_stream(
         self,
-        prompt: str,
+        prompt: str | None = None,
         *,
+        messages: Iterable[Given] | None = None,
         user_id: str | None = None,
         session_id: str | None = None,
         namespace: str | None = None,
         metadata: Mapping[str, Json] | None = None,
         idempotency_key: str | None = None,
     ) -> AsyncGenerator[AgentEvent, None]:
-        """Answer piece by piece, with the events of memory and tools as they come; the last item is the result.
+        """Answer piece by piece, with the events of memory and tools; the last item is the result.
 
-        Who stops listening in the middle has heard a part: the turn is remembered with it, marked `interrupted`.
+        If the caller stops in the middle, the turn is remembered with the part sent so far, marked `interrupted`.
         """
-        run = self._begin(prompt, user_id, session_id, namespace, metadata)
+        run = self._begin(prompt, messages, user_id, session_id, namespace, metadata)
         run.idempotency_key = idempotency_key
         try:
-            async with aclosing(self._events(prompt, run)) as events:
+            async with aclosing(self._events(run)) as events:
                 async for event in events:
                     if isinstance(event, TextDelta):
                         run.heard.append(event.text)
                     yield event
         except (GeneratorExit, asyncio.CancelledError):
-            await self._keep_what_was_heard(run)
+            await self._remember_partial_answer(run)
             raise
 
     def run(
         self,
-        prompt: str,
+        prompt: str | None = None,
         *,
+        messages: Iterable[Given] | None = None,
         user_id: str | None = None,
         session_id: str | None = None,
         namespace: str | None = None,
@@ -151,9 +164,10 @@ class Agent:
         idempotency_key: str | None = None,
     ) -> AgentResult:
         """`arun` for callers without an event loop."""
-        return portal.call(
+        return blocking_portal.call(
             lambda: self.arun(
                 prompt,
+                messages=messages,
                 user_id=user_id,
                 session_id=session_id,
                 namespace=namespace,
@@ -164,8 +178,9 @@ class Agent:
 
     def run_stream(
         self,
-        prompt: str,
+        prompt: str | None = None,
         *,
+        messages: Iterable[Given] | None = None,
         user_id: str | None = None,
         session_id: str | None = None,
         namespace: str | None = None,
@@ -173,9 +188,10 @@ class Agent:
         idempotency_key: str | None = None,
     ) -> Iterator[AgentEvent]:
         """`arun_stream` for callers without an event loop."""
-        return portal.iterate(
+        return blocking_portal.iterate(
             lambda: self.arun_stream(
                 prompt,
+                messages=messages,
                 user_id=user_id,
                 session_id=session_id,
                 namespace=namespace,
@@ -184,16 +200,18 @@ class Agent:
             )
         )
 
-    async def _events(self, prompt: str, run: _Run) -> AsyncGenerator[AgentEvent, None]:
+    async def _events(self, run: _Run) -> AsyncGenerator[AgentEvent, None]:
         model = self._chat_model()
         told: list[MemoryEvent] = []
         history: Sequence[Episode] = ()
         if self._remembering is not None:
-            run.block, history = await self._remembering.recall(prompt, run.scope, told.append)
+            run.block, history = await self._remembering.recall(
+                run.query, run.scope, told.append, given=run.conversation
+            )
             for event in _taken(told):
                 yield event
-        run.turn.append(Message.user(prompt))
-        run.told = self._told(run.block, history, prompt)
+        spoken = history if run.conversation is None else run.conversation
+        run.told = self._prompt_messages(run.block, spoken, run)
         answer = ""
         try:
             async for piece in self._converse(model, run):
@@ -201,8 +219,8 @@ class Agent:
                     answer = piece
                 else:
                     yield piece
-        except Exception:  # the model failed: what the user said is remembered all the same
-            await self._keep_unanswered(run)
+        except Exception:  # the model failed: the user's message is remembered anyway
+            await self._remember_unanswered(run)
             raise
         receipt = None
         if self._remembering is not None:
@@ -222,42 +240,60 @@ class Agent:
         assert self._remembering is not None
         run.is_kept = True
         if answer.strip():
-            run.turn.append(Message.assistant(answer, name=self.agent_id))
+            run.turn.append(self._answer(answer, run.metadata))
         return await self._remembering.remember(run.turn, run.scope, told.append, idempotency_key=run.idempotency_key)
 
-    async def _keep_unanswered(self, run: _Run) -> None:
+    async def _remember_unanswered(self, run: _Run) -> None:
         """Remember a turn whose model failed, with what was heard of the answer; a retry is another turn."""
         if run.idempotency_key is not None:
             run.idempotency_key = hashlib.sha256(f"unanswered {run.idempotency_key}".encode()).hexdigest()
         if "".join(run.heard).strip():
-            await self._keep_what_was_heard(run)
+            await self._remember_partial_answer(run)
         elif self._remembering is not None:
             run.is_kept = True
             await self._remembering.remember(
                 run.turn, run.scope, lambda event: None, idempotency_key=run.idempotency_key
             )
 
-    async def _keep_what_was_heard(self, run: _Run) -> None:
+    async def _remember_partial_answer(self, run: _Run) -> None:
         text = "".join(run.heard)
         if self._remembering is None or run.is_kept or not text.strip():
             return
         run.is_kept = True
-        answer = Message(role=Role.ASSISTANT, content=text, name=self.agent_id, metadata={"interrupted": True})
+        answer = self._answer(text, {**run.metadata, "interrupted": True})
         await asyncio.shield(
             self._remembering.remember(
                 [*run.turn, answer], run.scope, lambda event: None, idempotency_key=run.idempotency_key
             )
         )
 
+    def _answer(self, text: str, metadata: Mapping[str, Json]) -> Message:
+        return Message(role=Role.ASSISTANT, content=text, name=self.agent_id, metadata=metadata)
+
     def _begin(
         self,
-        prompt: str,
+        prompt: str | None,
+        messages: Iterable[Given] | None,
         user_id: str | None,
         session_id: str | None,
         namespace: str | None,
         metadata: Mapping[str, Json] | None,
     ) -> _Run:
-        if not isinstance(prompt, str) or not prompt.strip():
+        bounds = turn_builder.limits(self._settings)
+        metadata = metadata or {}
+        if self.memory is not None:
+            metadata = json_object(metadata, bounds)
+        conversation = None
+        if messages is not None:
+            if prompt is not None:
+                raise errors.InvalidMessage("prompt", prompt, "give a prompt or messages, not both.")
+            conversation = normalise(messages, bounds, now=datetime.now(UTC))
+            if conversation[-1].role is not Role.USER:
+                raise errors.InvalidMessage("messages", conversation[-1].role, "the last message must be the user's.")
+            query, new = conversation[-1].content, _unanswered(conversation)
+        elif isinstance(prompt, str) and prompt.strip():
+            query, new = prompt, [Message.user(prompt)]
+        else:
             raise errors.InvalidMessage("prompt", prompt, "a prompt is text, and not empty.")
         default = self.memory.namespace if self.memory else DEFAULT_NAMESPACE
         scope = Scope(
@@ -266,17 +302,19 @@ class Agent:
             session_id=session_id,
             agent_id=self.agent_id,
         )
-        return _Run(id=uuid4().hex, scope=scope, metadata=metadata or {})
+        run = _Run(id=uuid4().hex, scope=scope, metadata=metadata, query=query, conversation=conversation)
+        run.turn += [replace(message, metadata={**metadata, **message.metadata}) for message in new]
+        return run
 
-    def _told(self, block: RecallBlock | None, history: Sequence[Episode], prompt: str) -> list[dict[str, Any]]:
+    def _prompt_messages(
+        self, block: RecallBlock | None, spoken: Sequence[Episode | Message], run: _Run
+    ) -> list[dict[str, Any]]:
         # Any: messages as OpenAI's chat completions have them
         system = self.instructions if not block else f"{self.instructions}\n\n{block.text}"
-        spoken = [
-            {"role": str(each.role), "content": each.content}
-            for each in history
-            if each.role in (Role.USER, Role.ASSISTANT)
-        ]
-        return [{"role": "system", "content": system}, *spoken, {"role": "user", "content": prompt}]
+        roles = (Role.USER, Role.ASSISTANT) if run.conversation is None else (Role.USER, Role.ASSISTANT, Role.SYSTEM)
+        told = [{"role": str(each.role), "content": each.content} for each in spoken if each.role in roles]
+        last = [{"role": "user", "content": run.query}] if run.conversation is None else []
+        return [{"role": "system", "content": system}, *told, *last]
 
     async def _converse(self, model: ChatModel, run: _Run) -> AsyncIterator[AgentEvent | str]:
         """Ask until the model wants no more tools; yields events, and the whole answer, as str, at the end."""
@@ -323,10 +361,17 @@ class Agent:
 
     def _chat_model(self) -> ChatModel:
         if self._model is None or isinstance(self._model, str):
-            from aftermind.llm.resolver import chat_model  # loads the provider's library: at first use only
+            from aftermind.llm.factory import chat_model  # loads the provider's library: at first use only
 
             self._model = chat_model(self._settings, self._model)
         return self._model
+
+
+def _unanswered(conversation: Sequence[Message]) -> list[Message]:
+    """The messages after the last answer; instructions of the caller are not part of a turn."""
+    answers = [place for place, message in enumerate(conversation) if message.role is Role.ASSISTANT]
+    rest = conversation[answers[-1] + 1 :] if answers else conversation
+    return [message for message in rest if message.role is not Role.SYSTEM]
 
 
 def _taken(heard: list[MemoryEvent]) -> list[MemoryEvent]:

@@ -1,9 +1,9 @@
-"""What a run answers, and what its stream tells meanwhile."""
+"""The result of a run, and the items of its stream."""
 
 from dataclasses import dataclass, field
 
 from aftermind.events.types import MemoryEvent
-from aftermind.llm.base import Usage
+from aftermind.llm.protocols import Usage
 from aftermind.receipt import Receipt
 from aftermind.types import Message, RecallBlock
 

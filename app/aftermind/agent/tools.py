@@ -19,7 +19,7 @@ Function = Callable[..., Any]  # Any: whatever a user's tool takes and returns
 class Tool:
     """A function that a model may call.
 
-    `trusted=True` lets what it returns become facts about the user; else only what the user says does.
+    With `trusted=True` its results may become facts about the user; otherwise only the user's messages may.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Tool:
         Raises `InvalidSettings` where a parameter's type has no JSON schema.
         """
         named = name or str(getattr(function, "__name__", type(function).__name__))
-        adapter: Callable[[Any], TypeAdapter[Any]] = TypeAdapter  # Any: it takes functions too, its types say no
+        adapter: Callable[[Any], TypeAdapter[Any]] = TypeAdapter  # Any: it accepts functions too, contrary to its types
         try:
             schema = adapter(function).json_schema()
             checked = validate_call(function)
@@ -45,15 +45,15 @@ class Tool:
         return cls(name=named, description=inspect.getdoc(function) or "", schema=schema, call=checked, trusted=trusted)
 
     def spec(self) -> dict[str, Any]:  # Any: as OpenAI's chat completions want it
-        """The tool as a model is told of it."""
+        """The tool's description for the model."""
         told = {"name": self.name, "description": self.description, "parameters": dict(self.schema)}
         return {"type": "function", "function": told}
 
     async def run(self, arguments: str) -> tuple[str, bool]:
-        """Call it with JSON arguments: what to tell the model, and whether it failed.
+        """Call it with JSON arguments; returns the text for the model, and whether it failed.
 
-        A plain function runs in a thread, with the run's context. What it raises is told to the model, which may mend
-        its call.
+        A plain function runs in a thread, with the run's context. The model gets the text of exceptions, and may
+        correct its call.
         """
         try:
             given = json.loads(arguments or "{}")
@@ -67,7 +67,7 @@ class Tool:
         except ValidationError as exc:
             wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in exc.errors())
             return f"error: {wrong}", True
-        except Exception as exc:  # the edge of a user's code: the model hears of it, the run goes on
+        except Exception as exc:  # the edge of a user's code: the model gets the error, the run continues
             return f"error: {type(exc).__name__}: {exc}", True
         return _text(answer), False
 

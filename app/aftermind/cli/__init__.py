@@ -13,10 +13,10 @@ from aftermind.cli import console
 FAMILIES: Mapping[str, tuple[str, ...]] = {
     "stack": ("up", "down", "status", "stack"),
     "ingest": ("ingest",),
-    "ask": ("recall", "facts", "events"),
-    "learned": ("learned", "costs", "undo"),
-    "personal": ("export", "forget", "remains"),
-    "dead": ("dead",),
+    "recall": ("recall", "facts", "events"),
+    "extraction": ("extraction", "costs", "undo"),
+    "user_data": ("export", "forget", "verify-erasure"),
+    "dead_letters": ("dead-letters", "dead"),
     "replay": ("replay",),
     "retention": ("retention",),
     "audit": ("audit",),
@@ -25,7 +25,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "reembed": ("reembed",),
     "worker": ("worker", "reconciler", "flower"),
     "web": ("web",),
-    "keys": ("keys",),
+    "api_keys": ("api-keys",),
     "webhooks": ("webhooks",),
     "migrate": ("migrate",),
     "redis_acl": ("redis-acl",),
@@ -36,7 +36,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def app_of(families: Iterable[str] = FAMILIES) -> typer.Typer:
+def make_app_for(families: Iterable[str] = FAMILIES) -> typer.Typer:
     """The command with these families of it."""
     app = typer.Typer(
         name="aftermind",
@@ -54,7 +54,7 @@ def app_of(families: Iterable[str] = FAMILIES) -> typer.Typer:
 def main() -> None:
     """Run the command. An error of ours is one line on stderr and exit code 2, never a traceback."""
     try:
-        app_of(_needed(sys.argv[1:]))()
+        make_app_for(_needed(sys.argv[1:]))()
     except errors.Bug:
         raise
     except errors.AftermindError as exc:

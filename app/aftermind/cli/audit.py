@@ -1,4 +1,4 @@
-"""`aftermind audit`: who looked at, changed or deleted whose memory, and whether that record is whole."""
+"""`aftermind audit`: list and verify the audit trail."""
 
 from typing import Annotated
 
@@ -14,7 +14,9 @@ from aftermind.types.audit import Action, AuditEntry, AuditReport
 BROKEN = 1  # exit code where something is wrong with a trail
 
 audit = typer.Typer(
-    name="audit", help="Who looked at, changed or deleted whose memory; kept in a chain.", no_args_is_help=True
+    name="audit",
+    help="The audit trail: reads, changes and deletions of memories, in a hash chain.",
+    no_args_is_help=True,
 )
 
 
@@ -27,28 +29,29 @@ def register(app: typer.Typer) -> None:
 def listed(
     *,
     namespace: Namespace = None,
-    user: Annotated[str | None, typer.Option("--user", "-u", help="Whose memory it was about.")] = None,
-    action: Annotated[Action | None, typer.Option(help="What was done.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Most entries, the newest.")] = 50,
+    user: Annotated[str | None, typer.Option("--user", "-u", help="Entries about this user's memory.")] = None,
+    action: Annotated[Action | None, typer.Option(help="Entries with this action.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of entries, the newest.")] = 50,
 ) -> None:
     """List the newest entries of a namespace, oldest first."""
     found = console.with_memory(
-        lambda memory: memory.audit.listed(namespace=namespace, user_id=user, action=action, limit=limit)
+        lambda memory: memory.audit.list(namespace=namespace, user_id=user, action=action, limit=limit)
     )
-    out.print(_table(found) if found else "Nothing is recorded.")
+    out.print(_table(found) if found else "No entries.")
 
 
 @audit.command()
 def verify(
     *,
     namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", help="Tenant. Default: every one that this role may see.")
+        str | None,
+        typer.Option("--namespace", "-n", help="Namespace. Default: every namespace that the database role may read."),
     ] = None,
 ) -> None:
-    """Check every entry: exit 0 if all are as written, 1 if one was changed, removed or inserted."""
+    """Verify every entry. Exit 0 if all are unchanged, 1 if one was changed, removed or inserted."""
     reports = console.with_memory(lambda memory: memory.audit.verify(namespace=namespace))
     for report in reports:
-        out.print(escape(_told(report)))
+        out.print(escape(_report_line(report)))
         for fault in report.faults:
             where = "" if fault.seq is None else f"entry {fault.seq}: "
             out.print(f"  [bold red]wrong[/]  {escape(where + fault.what)}")
@@ -59,12 +62,12 @@ def verify(
         raise typer.Exit(BROKEN)
 
 
-def _told(report: AuditReport) -> str:
+def _report_line(report: AuditReport) -> str:
     if not report.entries:
         return f"{report.namespace}: no entries"
     span = f"{report.entries:,} entries, {report.first} to {report.last}"
-    known = f"; the end is known to {' and '.join(report.witnesses)}" if report.witnesses else ""
-    return f"{report.namespace}: {span}, {'whole' if report.is_whole else 'NOT whole'}{known}"
+    known = f"; the newest entry is confirmed by {' and '.join(report.witnesses)}" if report.witnesses else ""
+    return f"{report.namespace}: {span}, {'intact' if report.is_whole else 'NOT intact'}{known}"
 
 
 def _table(found: list[AuditEntry]) -> Table:

@@ -1,4 +1,4 @@
-"""How the command speaks: one console for what was asked for, one for what is said about it."""
+"""Output of the command: one console for results, one for messages."""
 
 import asyncio
 import signal
@@ -25,12 +25,12 @@ FAILED = 2  # exit code of a command that could not do what was asked; 1 is "did
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
-User = Annotated[str | None, typer.Option("--user", "-u", help="Whose memory. Without it: the anonymous bucket.")]
-Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Tenant. Default: AFTERMIND_NAMESPACE.")]
+User = Annotated[str | None, typer.Option("--user", "-u", help="The user. Default: the anonymous user.")]
+Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Namespace. Default: AFTERMIND_NAMESPACE.")]
 
 
 def complain(text: str) -> None:
-    """One line about what went wrong."""
+    """Print an error in one line."""
     err.print(f"[bold red]error[/]  {escape(text)}")
 
 
@@ -40,7 +40,7 @@ def warn(text: str) -> None:
 
 
 def settings() -> Settings:
-    """What the environment and `.env` say."""
+    """Settings from the environment and `.env`."""
     return Settings()  # type: ignore[call-arg]  # every field has a default; pydantic's plugin is not loaded
 
 
@@ -69,9 +69,9 @@ def with_memory(
 
 
 async def looked(memory: "Memory", action: Action, *, user: str | None, namespace: str | None, **detail: Json) -> None:
-    """Record that whoever sits here is shown a user's memory; without the record it is not shown.
+    """Record that the operator reads a user's memory; if this fails, the memory is not shown.
 
-    A store of one process has no operators: nobody else could look into it.
+    A store within one process has no operators, so nothing is recorded.
     """
     if memory.keeps_audit:
         await memory.audit.record(action, user_id=user, namespace=namespace, detail=detail)
@@ -82,7 +82,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:  # Any: a coroutine's send and yield
 
     async def interruptible() -> T:
         task = asyncio.ensure_future(work)
-        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # else whoever called has a way of ending
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # otherwise the caller has its own signal handling
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         return await task
 

@@ -12,9 +12,9 @@ import typer
 from rich.markup import escape
 from rich.rule import Rule
 
-from aftermind.cli import ask, console, conversations, ingest, migrate, services
+from aftermind.cli import console, importers, ingest, migrate, processes, recall
 from aftermind.cli.console import err, out
-from aftermind.cli.services import Plan
+from aftermind.cli.processes import Plan
 from aftermind.cli.stack import table
 from aftermind.memory import Memory
 from aftermind.settings import Settings
@@ -28,9 +28,9 @@ QUESTIONS = (
     ("alice", "When is my sister's birthday?"),
     ("ben", "What is my cat called?"),
 )
-SHOWN = 3  # matches of a question
+MAX_LISTED = 3  # matches of a question
 
-Once = Annotated[bool, typer.Option("--once", help="Exit when it has been shown, with code 0.")]
+Once = Annotated[bool, typer.Option("--once", help="Exit with code 0 when the demo is complete.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -39,20 +39,20 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(*, once: Once = False) -> None:
-    """Start everything, play a conversation through it, show what is recalled and learnt; stay until Ctrl-C."""
+    """Start the stack, ingest a conversation, show recalls and facts; run until Ctrl-C."""
     settings = console.settings()
     began = time.monotonic()
     stack = Stack(settings.state_dir)
-    with _until_told_to_stop(), _up(stack) as is_ours:
+    with _until_stopped(), _up(stack) as is_ours:
         plan = _start(settings, stack)
         out.print(table(stack.status()))
         console.run(_show(settings, plan))
-        plan.print_addresses()
+        processes.print_addresses(settings)
         out.print(f"\nReady after {time.monotonic() - began:.1f} s.", end=" ")
         if once:
-            out.print("Stopping." if is_ours else "The stack goes on.")
+            out.print("Stopping." if is_ours else "The stack keeps running.")
             return
-        out.print("It stays up until Ctrl-C.")
+        out.print("It runs until Ctrl-C.")
         with contextlib.suppress(KeyboardInterrupt):
             signal.pause()
         err.print("\nStopping …")
@@ -60,7 +60,7 @@ def demo(*, once: Once = False) -> None:
 
 @contextlib.contextmanager
 def _up(stack: Stack) -> Iterator[bool]:
-    """The stack, up; whether it is ours, and so goes down at the end. One that runs already is used and left."""
+    """The running stack, and whether this command started it and must stop it."""
     if stack.running() is not None:
         yield False
         return
@@ -73,7 +73,7 @@ def _up(stack: Stack) -> Iterator[bool]:
 
 
 @contextlib.contextmanager
-def _until_told_to_stop() -> Iterator[None]:
+def _until_stopped() -> Iterator[None]:
     """SIGTERM and a closed terminal end it like Ctrl-C, in good order."""
     numbers = (signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, _interrupt) for number in numbers}
@@ -94,8 +94,8 @@ def _start(settings: Settings, stack: Stack) -> Plan:
     endpoints = stack.running()
     if endpoints is None:
         raise RuntimeError("the stack that was just brought up does not run")
-    plan = services.plan(settings, endpoints, stack.status())
-    with err.status("Bringing the schema up to date …"):
+    plan = processes.plan(settings, endpoints, stack.status())
+    with err.status("Migrating the schema …"):
         console.run(migrate.apply(settings, endpoints.postgres_url))
     with err.status("Starting workers, reconciler, web service and Flower …"):
         stack.supervise(plan.commands())
@@ -103,11 +103,11 @@ def _start(settings: Settings, stack: Stack) -> Plan:
 
 
 async def _show(settings: Settings, plan: Plan) -> None:
-    found = list(conversations.read(CONVERSATION))
+    found = list(importers.read(CONVERSATION))
     at = plan.addresses
     async with Memory(at.store, broker=at.broker, redis=at.redis, replicas=at.replicas, settings=settings) as memory:
-        out.print(Rule("events, as they come", align="left", style="dim"))
-        following = [ask.follow(memory, user) for user in ("alice", "ben")]
+        out.print(Rule("live events", align="left", style="dim"))
+        following = [recall.follow(memory, user) for user in ("alice", "ben")]
         await asyncio.sleep(0)
         try:
             done = await ingest.play(memory, found)
@@ -124,14 +124,14 @@ async def _questions(memory: Memory) -> None:
     for user, question in QUESTIONS:
         out.print(Rule(f"{user}: {escape(question)}", align="left", style="dim"))
         block = await memory.recall(question, user_id=user, token_budget=200)
-        shown = ask.matches(block, most=SHOWN)
+        shown = recall.matches(block, most=MAX_LISTED)
         out.print(shown)
-        out.print(f"[dim]{escape(ask.summary(block))}[/]")
+        out.print(f"[dim]{escape(recall.summary(block))}[/]")
 
 
 async def _facts(memory: Memory) -> None:
     for user in ("alice", "ben"):
         known = await memory.facts.query(user_id=user)
         learnt_by = ", ".join(sorted({fact.extractor for fact in known}))
-        out.print(Rule(f"facts about {user}, learnt by {escape(learnt_by or 'nobody')}", align="left", style="dim"))
-        out.print(ask.believed(known) if known else "None.")
+        out.print(Rule(f"facts about {user}, extracted by {escape(learnt_by or 'none')}", align="left", style="dim"))
+        out.print(recall.believed(known) if known else "None.")

@@ -1,14 +1,14 @@
-"""`aftermind doctor`: look at every component, and say how to mend what is not well."""
+"""`aftermind doctor`: check every component and suggest fixes."""
 
 import asyncio
 
 import typer
 from rich.markup import escape
 
-from aftermind.cli import checks, console
-from aftermind.cli.checks import Finding, Verdict
+from aftermind.api import connections
+from aftermind.cli import console, doctor_checks
 from aftermind.cli.console import err, out
-from aftermind.faces import addresses
+from aftermind.cli.doctor_checks import Finding, Verdict
 from aftermind.settings import Settings
 
 MARKS = {
@@ -24,9 +24,9 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor() -> None:
-    """Look at every component, and say how to mend what is not well. Exit code 1 where something is bad."""
+    """Check every component and suggest fixes. Exit code 1 if a check fails."""
     settings = console.settings()
-    with err.status("Looking …"):
+    with err.status("Checking …"):
         findings = console.run(examine(settings))
     for each in findings:
         out.print(f"{MARKS[each.verdict]}  {escape(each.what)}: {escape(each.seen)}")
@@ -40,21 +40,22 @@ def doctor() -> None:
 
 
 async def examine(settings: Settings) -> list[Finding]:
-    """Every finding, in the order of the data's way. Raises `InvalidSettings` where nothing can be looked at."""
-    found = addresses.resolve(settings)
-    looks = [checks.disk(settings), checks.spool(settings), checks.models(settings)]
+    """All findings, in the order of the data flow. Raises `InvalidSettings` if no component can be checked."""
+    found = connections.resolve(settings)
+    looks = [doctor_checks.disk(settings), doctor_checks.spool(settings), doctor_checks.models(settings)]
     if found.redis is not None:
         looks = [
-            checks.postgres(found.store, settings),
-            *(checks.replica(url, found.store, settings) for url in found.replicas),
-            checks.redis(found.redis, settings),
-            checks.work(found, settings),
-            checks.audit_keys(found, settings),
-            checks.vectors(found, settings),
+            doctor_checks.postgres(found.store, settings),
+            *(doctor_checks.replica(url, found.store, settings) for url in found.replicas),
+            doctor_checks.redis(found.redis, settings),
+            doctor_checks.work(found, settings),
+            doctor_checks.audit_keys(found, settings),
+            doctor_checks.keys(found, settings),
+            doctor_checks.vectors(found, settings),
             *looks,
         ]
     if found.redis is not None and found.broker == found.redis:
-        looks.append(checks.workers(found.redis, settings))
+        looks.append(doctor_checks.workers(found.redis, settings))
     if found.redis is not None and not found.replicas:
-        looks.insert(1, checks.no_replica())
+        looks.insert(1, doctor_checks.no_replica())
     return [finding for findings in await asyncio.gather(*looks) for finding in findings]

@@ -5,9 +5,9 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from aftermind.api.encryption import SPREAD_SECONDS, Sealed
 from aftermind.cli import console
 from aftermind.cli.console import Namespace, err, out
-from aftermind.faces.encryption import SPREAD_SECONDS, Sealed
 
 
 def register(app: typer.Typer) -> None:
@@ -17,37 +17,38 @@ def register(app: typer.Typer) -> None:
 
 
 def encrypt(*, namespace: Namespace = None) -> None:
-    """Seal a namespace's messages, facts, blocks, summaries and profiles in the database, while it is used.
+    """Encrypt a namespace's messages, facts, blocks, summaries and profiles in the database, during operation.
 
     Keep the master key (AFTERMIND_ENCRYPTION_KEY, else encryption.key in the state folder) where every worker and agent
     has it, and a copy of it: without it nothing of this can be read again.
     """
-    err.print(f"[dim]waits {SPREAD_SECONDS:g} s where every process has to know of the key first[/]")
+    err.print(f"[dim]waits {SPREAD_SECONDS:g} s until every process has loaded the key[/]")
     done = console.with_memory(lambda memory: memory.encryption.encrypt(namespace=namespace))
-    out.print(_told(done))
+    out.print(_result_line(done))
 
 
 def rotate_keys(
     *,
     namespace: Namespace = None,
     master: Annotated[
-        bool, typer.Option("--master", help="Only wrap the keys by the first of AFTERMIND_ENCRYPTION_KEY.")
+        bool,
+        typer.Option("--master", help="Only re-encrypt the namespaces' keys with the first AFTERMIND_ENCRYPTION_KEY."),
     ] = False,
     retire: Annotated[
-        bool, typer.Option("--retire", help="Only delete old keys that nothing is sealed with any more.")
+        bool, typer.Option("--retire", help="Only delete old keys that encrypt no content any more.")
     ] = False,
 ) -> None:
-    """Seal everything of a namespace with a new key, while it is used. The old key stays until --retire."""
+    """Re-encrypt a namespace with a new key, during operation. The old key is kept until --retire."""
     if master:
         count = console.with_memory(lambda memory: memory.encryption.rewrap(namespace=namespace))
-        out.print(f"{count} keys are wrapped by the first master key.")
+        out.print(f"{count} keys are encrypted with the first master key.")
         return
     if retire:
         dropped = console.with_memory(lambda memory: memory.encryption.retire(namespace=namespace)).dropped
         out.print(f"Deleted: {', '.join(dropped)}." if dropped else "No key can be deleted.")
         return
-    out.print(_told(console.with_memory(lambda memory: memory.encryption.rotate(namespace=namespace))))
+    out.print(_result_line(console.with_memory(lambda memory: memory.encryption.rotate(namespace=namespace))))
 
 
-def _told(done: Sealed) -> str:
-    return escape(f"{done.namespace} is sealed with {done.key_id}: {done.rows:,} rows, in {done.passes} passes.")
+def _result_line(done: Sealed) -> str:
+    return escape(f"{done.namespace} is encrypted with {done.key_id}: {done.rows:,} rows, in {done.passes} passes.")

@@ -6,8 +6,6 @@ import typer
 
 from aftermind.cli import console
 from aftermind.cli.console import out
-from aftermind.faces.health import Health
-from aftermind.memory import Memory
 from aftermind.types import JobKind
 from aftermind.wire import queues
 
@@ -20,13 +18,10 @@ def register(app: typer.Typer) -> None:
 
 
 def health(*, named: Queues = "all") -> None:
-    """Exit 0 where the store answers and no work lies about, else 1. Judged by the age of work, not by processes."""
+    """Exit 0 if the database answers and no job is overdue, else 1. Measured by the age of jobs, not by processes."""
     wanted = set(queues.QUEUES) if named == "all" else {name.strip() for name in named.split(",")}
 
-    async def work(memory: Memory) -> Health:
-        return await memory.health()
-
-    seen = console.with_memory(work)
+    seen = console.with_memory(lambda memory: memory.health())
     away = [f"{part.name}: {part.detail}" for part in seen.parts if part.needed and part.state == "down"]
     lying = [
         f"{row.kind}: {row.runnable:,} could run, the oldest since {row.age_seconds:.0f} s"
@@ -38,7 +33,7 @@ def health(*, named: Queues = "all") -> None:
         if part.state == "degraded" or (part.state == "down" and not part.needed):
             console.warn(
                 f"{part.name}: {part.detail}"
-            )  # a refused key, a full spool: said, and no reason to restart us
+            )  # a refused key or a full spool is reported, and a restart would not fix it
     out.print("\n".join(complaints) or "well")
     if complaints:
         raise typer.Exit(1)

@@ -12,20 +12,20 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from aftermind import errors
-from aftermind.cli import console, conversations
+from aftermind.cli import console, importers
 from aftermind.cli.console import err, out
-from aftermind.cli.conversations import BadLine, FileTurn
+from aftermind.cli.importers import BadLine, FileTurn
 from aftermind.memory import Memory
 
-AT_ONCE = 64  # turns on their way at once: they share round trips, and a file is never held in memory twice
-SHOWN = 20  # bad lines named one by one; the rest is counted
+MAX_IN_FLIGHT = 64  # concurrent turns: they share round trips, and a file is never held in memory twice
+MAX_LISTED = 20  # bad lines named one by one; the rest is counted
 LOOK_SECONDS = 0.25
-STILL_SECONDS = 45.0  # without any change, nobody works: a lease runs out and is rung for again well within it
+STILL_SECONDS = 45.0  # without progress: a lost lease is detected and re-notified well within this time
 
 Files = Annotated[list[Path], typer.Argument(help="OpenAI chat JSONL, or LoCoMo JSON.", show_default=False)]
-User = Annotated[str | None, typer.Option("--user", "-u", help="User of conversations that name none.")]
-Session = Annotated[str | None, typer.Option("--session", "-s", help="Session of conversations that name none.")]
-Wait = Annotated[bool, typer.Option(help="Wait until everything is stored, embedded and mined for facts.")]
+User = Annotated[str | None, typer.Option("--user", "-u", help="User of conversations without one.")]
+Session = Annotated[str | None, typer.Option("--session", "-s", help="Session of conversations without one.")]
+Wait = Annotated[bool, typer.Option(help="Wait until all turns are stored, embedded and extracted.")]
 
 
 @dataclass(slots=True)
@@ -68,13 +68,13 @@ def ingest(
     namespace: console.Namespace = None,
     wait: Wait = True,
 ) -> None:
-    """Hand conversations over, and follow them until they are stored, embedded and mined for facts.
+    """Remember conversations from files, and wait until they are stored, embedded and extracted.
 
-    A turn that was handed over before is not stored twice, so the same command resumes where it was stopped. Lines
-    that cannot be read are reported, the rest goes on, and the exit code is 1. It is 1 too where the end was not waited
-    for, because nobody works on it: nothing is lost, and the reason is said.
+    Repeating the command resumes where it stopped: no turn is stored twice. Invalid lines are reported and skipped, and
+    the exit code is 1. It is also 1 if the command stops waiting because there is no progress; nothing is lost, and the
+    reason is printed.
     """
-    found = [each for path in files for each in conversations.read(path, user=user, session=session)]
+    found = [each for path in files for each in importers.read(path, user=user, session=session)]
     done = console.with_memory(lambda memory: play(memory, found, namespace=namespace, wait=wait))
     report(done)
     if done.bad or done.stalled:
@@ -97,8 +97,8 @@ async def play(
     columns = (SpinnerColumn(), TextColumn("{task.description:<9}"), BarColumn(), TextColumn("{task.fields[said]}"))
     with Progress(*columns, TimeElapsedColumn(), console=err, transient=False) as bars:
         queued = bars.add_task("queued", total=len(turns), said=f"0 of {len(turns):,} turns")
-        for start in range(0, len(turns), AT_ONCE):
-            await _hand_over(memory, turns[start : start + AT_ONCE], namespace, done)
+        for start in range(0, len(turns), MAX_IN_FLIGHT):
+            await _hand_over(memory, turns[start : start + MAX_IN_FLIGHT], namespace, done)
             bars.update(queued, completed=done.queued + len(done.bad), said=f"{done.queued:,} of {len(turns):,} turns")
         bars.update(queued, completed=len(turns))
         if wait and done.users:
@@ -108,17 +108,19 @@ async def play(
 
 def report(done: Ingested) -> None:
     """What was handed over, and what was not."""
-    for each in done.bad[:SHOWN]:
+    for each in done.bad[:MAX_LISTED]:
         err.print(f"[yellow]skipped[/]  {escape(str(each.place))}: {escape(each.reason)}")
-    if len(done.bad) > SHOWN:
-        err.print(f"[yellow]skipped[/]  … and {len(done.bad) - SHOWN:,} more")
+    if len(done.bad) > MAX_LISTED:
+        err.print(f"[yellow]skipped[/]  … and {len(done.bad) - MAX_LISTED:,} more")
     users = f"{len(done.users):,} user{'s' if len(done.users) != 1 else ''}"
-    out.print(f"{done.queued:,} turns ({done.messages:,} messages) of {users} handed over, {len(done.bad):,} skipped.")
+    out.print(f"{done.queued:,} turns ({done.messages:,} messages) of {users} accepted, {len(done.bad):,} skipped.")
     if done.stalled:
-        console.warn(f"Nothing moves any more, so the end is not waited for: {done.stalled}")
-        console.warn("Nothing is lost. See that workers run (`aftermind status`, `aftermind doctor`); they go on then.")
+        console.warn(f"No progress, so the command stops waiting: {done.stalled}")
+        console.warn(
+            "Nothing is lost. Check that workers run (`aftermind status`, `aftermind doctor`); they continue the work."
+        )
     if done.spooled:
-        console.warn(f"{done.spooled:,} of them lie in this host's spool, because Redis is away; they are sent later.")
+        console.warn(f"{done.spooled:,} of them are in this host's spool because Redis is down; they are sent later.")
 
 
 async def _hand_over(memory: Memory, turns: Iterable[FileTurn], namespace: str | None, done: Ingested) -> None:
@@ -163,7 +165,7 @@ async def _follow(memory: Memory, done: Ingested, bars: Progress, watch: Watch) 
         bars.update(stored, completed=left, said=f"{left:,} of {done.queued:,} turns")
         bars.update(embedded, total=max(episodes, 1), completed=vectors, said=f"{vectors:,} of {episodes:,} episodes")
         trouble = f", {dead:,} dead letters" if dead else ""
-        bars.update(facts, said=f"{learnt:,} believed, {jobs:,} jobs to go{trouble}")
+        bars.update(facts, said=f"{learnt:,} facts, {jobs:,} jobs left{trouble}")
         if not waiting and not jobs:
             _complete(bars, facts)
             return
@@ -174,11 +176,11 @@ async def _follow(memory: Memory, done: Ingested, bars: Progress, watch: Watch) 
 
 
 async def _why_still(memory: Memory) -> str:
-    """What is known about why nothing moves: components that are not well, and work that lies about."""
+    """Reasons for missing progress: unhealthy components and overdue jobs."""
     health = await memory.health()
     sick = [f"{part.name}: {part.detail}" for part in health.parts if part.state != "ok"]
-    lying = [f"{row.kind}: {row.runnable:,} could run, {row.waiting:,} wait" for row in health.work if row.kind]
-    return "; ".join(sick + lying) or "no reason is known"
+    lying = [f"{row.kind}: {row.runnable:,} pending, {row.waiting:,} scheduled" for row in health.work if row.kind]
+    return "; ".join(sick + lying) or "the reason is unknown"
 
 
 def _complete(bars: Progress, task: TaskID) -> None:

@@ -5,13 +5,12 @@ import asyncio
 import typer
 
 from aftermind import errors
+from aftermind.api import connections
 from aftermind.cli import console
 from aftermind.cli.console import out
-from aftermind.faces import addresses
 from aftermind.settings import Settings
 
 REDIS_SECONDS = 5.0
-FILL_SECONDS = 600.0  # for one statement: the first reads every fact of every user
 
 
 def register(app: typer.Typer) -> None:
@@ -20,9 +19,9 @@ def register(app: typer.Typer) -> None:
 
 
 def migrate() -> None:
-    """Bring the database to this release's schema. Safe to repeat, and while the former release runs."""
+    """Migrate the database to this release's schema. Safe to repeat, also while the previous release runs."""
     settings = console.settings()
-    found = addresses.resolve(settings)
+    found = connections.resolve(settings)
     if found.is_in_process:
         raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", found.store, "only Postgres has a schema to migrate.")
     revision = console.run(apply(settings, found.owner or found.store))
@@ -32,9 +31,9 @@ def migrate() -> None:
 
 async def load_functions(settings: Settings, url: str) -> None:
     """Give Redis this release's functions: agents may call them and not load them. Raises `RedisUnavailable`."""
-    from aftermind.wire import script  # with Redis's client, which `aftermind status` does without
-    from aftermind.wire.connection import RedisLink
-    from aftermind.wire.keys import Keys
+    from aftermind.wire.redis import script  # with Redis's client, which `aftermind status` does without
+    from aftermind.wire.redis.client import RedisLink
+    from aftermind.wire.redis_keys import Keys
 
     link = RedisLink(url, timeout=REDIS_SECONDS, name="aftermind-migrate")
     try:
@@ -44,27 +43,11 @@ async def load_functions(settings: Settings, url: str) -> None:
 
 
 async def apply(settings: Settings, url: str) -> str:
-    """Migrate for the embedder that the settings name, and fill in what the former release's workers left out since the
-    last time; the revision that the database has then.
-    """
+    """Migrate for the embedder that the settings name, and return the new revision."""
     from aftermind.db import migrate as migrations  # with SQLAlchemy, which `aftermind status` does without
-    from aftermind.db.postgres import PostgresDatabase
-    from aftermind.llm import resolver
-    from aftermind.llm.base import identity_of
-    from aftermind.stores.postgres.catching_up import words_of_facts
+    from aftermind.llm import factory
+    from aftermind.llm.protocols import embedder_identity
 
-    embedder = resolver.embedder(settings)
-    identity = await asyncio.to_thread(identity_of, embedder) if embedder else None
-    revision = await migrations.apply(url, embedder=identity, language=settings.language)
-    database = PostgresDatabase(
-        url,
-        timeout_seconds=FILL_SECONDS,
-        connect_timeout_seconds=settings.db_connect_timeout_seconds,
-        pool_size=1,
-        application_name="aftermind-migrate",
-    )
-    try:
-        await words_of_facts(database)
-    finally:
-        await database.close()
-    return revision
+    embedder = factory.embedder(settings)
+    identity = await asyncio.to_thread(embedder_identity, embedder) if embedder else None
+    return await migrations.apply(url, embedder=identity, language=settings.language)

@@ -9,13 +9,13 @@ import typer
 from redis.asyncio.connection import parse_url
 
 from aftermind import errors, private_files
+from aftermind.api import connections
 from aftermind.cli import console
 from aftermind.cli.console import err, out
-from aftermind.faces import addresses
 from aftermind.settings import Settings
-from aftermind.wire import acl, script
-from aftermind.wire.connection import RedisLink
-from aftermind.wire.keys import Keys
+from aftermind.wire.redis import acl, script
+from aftermind.wire.redis.client import RedisLink
+from aftermind.wire.redis_keys import Keys
 
 Passwords = Annotated[
     Path | None,
@@ -24,7 +24,7 @@ Passwords = Annotated[
         show_default=False,
     ),
 ]
-Apply = Annotated[bool, typer.Option("--apply", help="Make them in the Redis that the settings name, as its admin.")]
+Apply = Annotated[bool, typer.Option("--apply", help="Create the users in the configured Redis, as its administrator.")]
 Tenant = Annotated[
     str | None,
     typer.Option("--namespace", "-n", help="One user alone: an agent's that reaches the users of this tenant."),
@@ -49,9 +49,9 @@ def redis_acl(*, passwords: Passwords = None, namespace: Tenant = None, apply: A
         if passwords is None:
             err.print(f"{user.name}: {words[name]}")
     if apply:
-        url = addresses.resolve(settings).required_redis
+        url = connections.resolve(settings).required_redis
         console.run(apply_to(url, [(user, words[name]) for name, user in made.items()], Keys(settings.redis_prefix)))
-        err.print("The users exist now. Keep them over a restart by an aclfile, or ACL SAVE.")
+        err.print("The users were created. To keep them over a restart, use an aclfile or ACL SAVE.")
 
 
 async def apply_to(url: str, made: Iterable[tuple[acl.RedisUser, str]], keys: Keys) -> None:
@@ -73,7 +73,7 @@ def database_number(settings: Settings) -> int:
     try:
         return int(parse_url(url.get_secret_value()).get("db") or 0)
     except ValueError as exc:
-        raise errors.InvalidSettings("AFTERMIND_BROKER_URL", "(hidden)", f"it is no Redis URL: {exc}.") from exc
+        raise errors.InvalidSettings("AFTERMIND_BROKER_URL", "(hidden)", f"it is not a Redis URL: {exc}.") from exc
 
 
 def _password(folder: Path | None, name: str) -> str:

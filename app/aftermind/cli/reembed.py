@@ -8,12 +8,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from aftermind import errors
+from aftermind.api import connections
+from aftermind.api.reembed import Reembeddings, Status
 from aftermind.cli import console
 from aftermind.cli.console import Namespace, err, out
-from aftermind.faces import addresses
-from aftermind.faces.reembedding import Reembeddings, Status
-from aftermind.llm import resolver
-from aftermind.llm.base import Embedder
+from aftermind.llm import factory
+from aftermind.llm.protocols import Embedder
 from aftermind.settings import Settings
 
 RESTART = (
@@ -40,10 +40,12 @@ def start(
     dimension: Annotated[
         int | None, typer.Option(min=1, max=4000, help="Vector length. Default: AFTERMIND_EMBEDDING_DIMENSION.")
     ] = None,
-    rate: Annotated[float, typer.Option(min=0, help="Episodes a second, about, of all workers. 0: unlimited.")] = 0.0,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and its cost, and change nothing.")] = False,
+    rate: Annotated[
+        float, typer.Option(min=0, help="Approximate episodes per second, all workers together. 0: unlimited.")
+    ] = 0.0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan and its cost.")] = False,
 ) -> None:
-    """Embed every stored episode by another embedder, in the background. Run again, it goes on.
+    """Embed every stored episode with another embedder, in the background. A repeated call continues.
 
     Workers do it; recall is served by the former vectors until `aftermind reembed cutover`.
     """
@@ -51,7 +53,7 @@ def start(
     target = _embedder(settings, to, dimension)
     work = _reembeddings(settings)
     plan = console.run(work.plan(target))
-    dollars = "its price is not known" if plan.cost_usd is None else f"${plan.cost_usd:,.2f}"
+    dollars = "price unknown" if plan.cost_usd is None else f"${plan.cost_usd:,.2f}"
     out.print(f"From {escape(str(plan.active))} to [bold]{escape(str(plan.target))}[/]:")
     out.print(f"{plan.episodes:,} episodes, about {plan.tokens:,} tokens, {dollars}.")
     if not dry_run:
@@ -61,7 +63,7 @@ def start(
 
 @reembed.command()
 def status() -> None:
-    """Show the active embedder, and the progress of a re-embedding."""
+    """Show the active embedder and the progress of a re-embedding."""
     settings = console.settings()
     with err.status("Counting vectors …"):
         found = console.run(_reembeddings(settings).status())
@@ -71,18 +73,20 @@ def status() -> None:
 @reembed.command()
 def compare(
     *,
-    questions: Annotated[Path | None, typer.Option(help="A file with a question a line; name the user too.")] = None,
-    user: Annotated[str | None, typer.Option("--user", "-u", help="Of this user. Default: of several users.")] = None,
+    questions: Annotated[Path | None, typer.Option(help="A file with one query per line; requires --user.")] = None,
+    user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user. Default: several users.")] = None,
     namespace: Namespace = None,
-    sample: Annotated[int, typer.Option(min=1, help="Without a file: so many of the newest messages are asked.")] = 20,
+    sample: Annotated[
+        int, typer.Option(min=1, help="Without a file: number of the newest messages to use as queries.")
+    ] = 20,
 ) -> None:
-    """Compare what questions find by either embedder: of their best ten, how many are the same, and which are not."""
+    """Compare the ten best matches of queries by either embedder: how many are the same, and which differ."""
     settings = console.settings()
     asked = [] if questions is None else [line for line in questions.read_text().splitlines() if line.strip()]
     if asked and user is None:
-        raise errors.InvalidFilter("questions", str(questions), "name the user who is asked about: --user.")
+        raise errors.InvalidFilter("questions", str(questions), "set the user with --user.")
     work = _reembeddings(settings).compare(questions=asked, namespace=namespace, user=user, sample=sample)
-    with err.status("Asking both embedders …"):
+    with err.status("Comparing both embedders …"):
         found = console.run(work)
     shown = Table(box=None, pad_edge=False, header_style="dim")
     for title in ("question", "overlap@10", "only before", "only after"):
@@ -93,15 +97,17 @@ def compare(
     out.print(shown)
     if found:
         mean = sum(each.overlap for each in found) / len(found)
-        out.print(f"\nMean overlap@10 of {len(found)} questions: [bold]{mean:.3f}[/].")
+        out.print(f"\nMean overlap@10 of {len(found)} queries: [bold]{mean:.3f}[/].")
 
 
 @reembed.command()
 def cutover(
     *,
-    force: Annotated[bool, typer.Option("--force", help="Though episodes lack a vector of the new embedder.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Cut over even if episodes lack a vector of the new embedder.")
+    ] = False,
 ) -> None:
-    """Let the new embedder serve. The former vectors are kept for `rollback` until `drop`."""
+    """Activate the new embedder. The former vectors are kept for `rollback` until `drop`."""
     settings = console.settings()
     with err.status("Building the index, then exchanging the columns …"):
         found = console.run(_reembeddings(settings).cutover(force=force))
@@ -111,7 +117,7 @@ def cutover(
 
 @reembed.command()
 def rollback() -> None:
-    """Let the former embedder serve again, after a cutover."""
+    """Reactivate the former embedder after a cutover."""
     settings = console.settings()
     with err.status("Exchanging the columns …"):
         found = console.run(_reembeddings(settings).rollback())
@@ -121,10 +127,10 @@ def rollback() -> None:
 
 @reembed.command()
 def drop(*, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False) -> None:
-    """Drop the vectors that do not serve: the former ones after a cutover, the new ones before it."""
+    """Drop the inactive vectors: the former ones after a cutover, the new ones before it."""
     settings = console.settings()
     if not yes:
-        typer.confirm("Drop the vectors of the embedder that does not serve?", abort=True)
+        typer.confirm("Drop the vectors of the inactive embedder?", abort=True)
     dropped = console.run(_reembeddings(settings).drop())
     out.print(f"The vectors of {escape(str(dropped))} are dropped.")
 
@@ -132,25 +138,25 @@ def drop(*, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")
 def _embedder(settings: Settings, to: str | None, dimension: int | None) -> Embedder:
     changed = {"embedder": to, "embedding_dimension": dimension}
     chosen = settings.model_copy(update={name: value for name, value in changed.items() if value is not None})
-    found = resolver.embedder(chosen)
+    found = factory.embedder(chosen)
     if found is None:
-        raise errors.InvalidSettings("embedder", "off", "name one: --to hash, openai:MODEL or local:PATH.")
+        raise errors.InvalidSettings("embedder", "off", "set --to hash, openai:MODEL or local:PATH.")
     return found
 
 
 def _reembeddings(settings: Settings) -> Reembeddings:
-    return Reembeddings(addresses.resolve(settings), settings)
+    return Reembeddings(connections.resolve(settings), settings)
 
 
 def _print(found: Status) -> None:
     stored, counts, steps = found.reembedding.stored, found.counts, found.steps
-    out.print(f"[bold]{escape(str(stored.active))}[/] serves: {_share(counts.active, counts.episodes)}.")
+    out.print(f"[bold]{escape(str(stored.active))}[/] is active: {_share(counts.active, counts.episodes)}.")
     if stored.standby is None:
-        out.print("No re-embedding is under way.")
+        out.print("No re-embedding exists.")
     else:
         kept = "kept for a rollback" if found.reembedding.is_cut_over else "being filled"
         share = _share(counts.standby, counts.episodes)
-        out.print(f"[bold]{escape(str(stored.standby))}[/] stands by, {kept}: {share}.")
+        out.print(f"[bold]{escape(str(stored.standby))}[/] is on standby, {kept}: {share}.")
     if steps.waiting or steps.running or steps.dead:
         out.print(f"Jobs: {steps.waiting:,} waiting, {steps.running:,} running, {steps.dead:,} dead.")
     if steps.why:

@@ -1,6 +1,7 @@
-"""`aftermind reextract`: draw facts anew from stored episodes, by another prompt or model, or show what that changes.
+"""`aftermind reextract`: repeat fact extraction with another prompt or model, or show what it would change.
 
-The command imports no handler: it makes a plan of jobs in the ledger, which workers of `memory.replay` do, and watches.
+The command imports no handler: it creates a plan of jobs in the ledger, which workers of `memory.replay` run, and
+follows it.
 """
 
 import asyncio
@@ -16,15 +17,15 @@ from rich.table import Table
 from aftermind import errors
 from aftermind.cli import console
 from aftermind.cli.console import Namespace, err, out
-from aftermind.cli.dead import actor, moment
+from aftermind.cli.dead_letters import actor, moment
 from aftermind.ledger.replays import RATE, NewPlan
-from aftermind.llm import resolver
+from aftermind.llm import factory
 from aftermind.memory import Memory
 from aftermind.types import Json
 from aftermind.types.replay import ItemState, JobFilter, PlanId, PlanState, ReplayMode, ReplayPlan, Shadow
 
 LOOK_SECONDS = 0.5
-PATIENCE_SECONDS = 20.0  # without a step forward, before it is said that no worker may be there
+PATIENCE_SECONDS = 20.0  # without progress, before a warning that no worker may be running
 
 T = TypeVar("T")
 
@@ -36,29 +37,33 @@ def register(app: typer.Typer) -> None:
 
 def reextract(
     *,
-    user: Annotated[str | None, typer.Option("--user", "-u", help="Of this user. Without it: of everybody.")] = None,
+    user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user. Default: all users.")] = None,
     namespace: Namespace = None,
-    session: Annotated[str | None, typer.Option("--session", "-s", help="Of this session; name the user too.")] = None,
+    session: Annotated[str | None, typer.Option("--session", "-s", help="Only this session; requires --user.")] = None,
     since: Annotated[
-        str | None, typer.Option(help="Mined (not said) since: 30m, 24h, 7d, or a time like 2026-01-31T12:00.")
+        str | None,
+        typer.Option(help="Messages extracted (not written) since: 30m, 24h, 7d, or a time like 2026-01-31T12:00."),
     ] = None,
     extractor: Annotated[
-        str | None, typer.Option(help="By this one: rules, openai:MODEL. Default: the one that is set.")
+        str | None, typer.Option(help="The extractor: rules, openai:MODEL. Default: the configured one.")
     ] = None,
-    instructions: Annotated[str | None, typer.Option(help="Told to the model beside its prompt.")] = None,
-    instructions_file: Annotated[Path | None, typer.Option(help="The same, from a file.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
-    sample: Annotated[int, typer.Option(min=1, help="For --dry-run: at most so many model calls.")] = 200,
-    rate: Annotated[float, typer.Option(help="Jobs a second.")] = RATE,
-    reason: Annotated[str, typer.Option("--because", help="Why; it is kept with the plan.")] = "facts drawn anew",
+    instructions: Annotated[str | None, typer.Option(help="Additional instructions for the model.")] = None,
+    instructions_file: Annotated[Path | None, typer.Option(help="File with additional instructions.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
+    sample: Annotated[int, typer.Option(min=1, help="For --dry-run: maximum number of model calls.")] = 200,
+    rate: Annotated[float, typer.Option(help="Jobs per second.")] = RATE,
+    reason: Annotated[
+        str, typer.Option("--because", help="The reason; it is stored with the plan.")
+    ] = "repeat fact extraction",
 ) -> None:
-    """Draw facts anew from stored episodes. Facts that are not found again are superseded, none is deleted."""
+    """Repeat fact extraction for stored episodes. Facts that are not found again are superseded; none is deleted."""
     if session is not None and user is None:
-        raise errors.InvalidFilter("session", session, "name the user whose session it is: --user.")
+        raise errors.InvalidFilter("session", session, "set the session's user with --user.")
     told = instructions_file.read_text(encoding="utf-8") if instructions_file else instructions
     overrides: dict[str, Json] = {"extractor": extractor, "instructions": told}
     if extractor is not None:
-        resolver.extractor(console.settings().model_copy(update={"extractor": extractor}))  # or it says what is wrong
+        # raises if the name is invalid
+        factory.extractor(console.settings().model_copy(update={"extractor": extractor}))
     new = NewPlan(
         name="reextract, dry run" if dry_run else "reextract",
         reason=reason,
@@ -73,11 +78,11 @@ def reextract(
             namespace=namespace or memory.namespace, user_id=user, session_id=session, since=moment("since", since)
         )
         try:
-            plan = await memory.replays.plan(wanted, new)
+            plan = await memory.replays.create(wanted, new)
         except errors.InvalidFilter as exc:
             if exc.field != "filter":
                 raise
-            out.print("Nothing that was mined fits: there is nothing to draw anew.")
+            out.print("No extracted message matches.")
             return
         if dry_run:
             await _foresee(memory, plan, sample)
@@ -88,16 +93,16 @@ def reextract(
 
 
 async def _foresee(memory: Memory, plan: ReplayPlan, sample: int) -> None:
-    asked = await memory.replays.shadow(plan.id, sample=sample)
+    asked = await memory.replays.dry_run(plan.id, sample=sample)
     try:
         found = await _watched(
-            lambda: memory.replays.shadows(plan.id),
+            lambda: memory.replays.dry_run_results(plan.id),
             lambda seen: sum(each.state.is_final for each in seen),
             until=lambda seen: all(each.state.is_final for each in seen),
         )
     finally:
         await memory.replays.abort(plan.id, note="a dry run")
-    await memory.replays.looked(plan.id)
+    await memory.replays.record_access(plan.id)
     changed = [each for each in found if each.added or each.superseded or each.error]
     out.print(_changes(changed) if changed else "Nothing would change.")
     added, gone = sum(len(each.added) for each in found), sum(len(each.superseded) for each in found)
@@ -114,7 +119,7 @@ async def _redo(memory: Memory, plan: ReplayPlan) -> None:
     await memory.replays.start(plan.id)
 
     async def look() -> ReplayPlan:
-        return await memory.replays.found(plan.id) or plan
+        return await memory.replays.get(plan.id) or plan
 
     done = await _watched(
         look,
@@ -122,15 +127,15 @@ async def _redo(memory: Memory, plan: ReplayPlan) -> None:
         until=lambda seen: seen.state is not PlanState.RUNNING,
     )
     counts = ", ".join(f"{count} {state}" for state, count in sorted(done.counts.items()))
-    out.print(f"{done.state}: {counts}. `aftermind facts --user ID --history` shows what took the place of what.")
+    out.print(f"{done.state}: {counts}. `aftermind facts --user ID --history` shows the superseded facts.")
     if done.note:
         out.print(escape(done.note))
     if done.state is not PlanState.DONE:
-        out.print(_go_on(done.id))
+        out.print(_next_command(done.id))
 
 
 async def _watched(look: Callable[[], Awaitable[T]], steps: Callable[[T], int], *, until: Callable[[T], bool]) -> T:
-    """Look until it is over. Says once that nothing moves; Ctrl-C leaves the work to the workers."""
+    """Wait until the plan has ended. Warns once if there is no progress; Ctrl-C leaves the work to the workers."""
     seen, moved_at, is_told = await look(), time.monotonic(), False
     before = steps(seen)
     while not until(seen):
@@ -144,8 +149,8 @@ async def _watched(look: Callable[[], Awaitable[T]], steps: Callable[[T], int], 
     return seen
 
 
-def _go_on(plan_id: PlanId) -> str:
-    return f"Go on with it: aftermind replay start {plan_id}"
+def _next_command(plan_id: PlanId) -> str:
+    return f"Continue with: aftermind replay start {plan_id}"
 
 
 def _changes(found: Sequence[Shadow]) -> Table:

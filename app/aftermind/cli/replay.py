@@ -12,7 +12,7 @@ from rich.table import Table
 from aftermind import errors
 from aftermind.cli import console
 from aftermind.cli.console import err, out
-from aftermind.cli.dead import (
+from aftermind.cli.dead_letters import (
     ErrorText,
     Fingerprint,
     Ids,
@@ -23,7 +23,7 @@ from aftermind.cli.dead import (
     Since,
     Until,
     actor,
-    wanted,
+    make_filter,
 )
 from aftermind.ledger.replays import CONCURRENCY, MAX_FAILURE_SHARE, RATE, NewPlan
 from aftermind.memory import Memory
@@ -32,9 +32,9 @@ from aftermind.types.replay import Estimate, PlanId, PlanState, ReplayMode, Repl
 
 PROGRESS_SECONDS = 0.5
 
-Plan = Annotated[str, typer.Argument(help="The plan's id, as `plan` and `ls` show it.", show_default=False)]
+Plan = Annotated[str, typer.Argument(help="The plan's id, as in `plan` and `ls`.", show_default=False)]
 
-replay = typer.Typer(name="replay", help="Bring dead letters back, by plan.", no_args_is_help=True)
+replay = typer.Typer(name="replay", help="Replay dead letters with a plan.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
@@ -43,10 +43,12 @@ def register(app: typer.Typer) -> None:
 
 
 @replay.command()
-def plan(
+def create(
     *,
-    reason: Annotated[str, typer.Option("--because", help="Why they come back; it is kept.", show_default=False)],
-    name: Annotated[str, typer.Option(help="What to call it.")] = "replay",
+    reason: Annotated[
+        str, typer.Option("--because", help="The reason; it is stored with the plan.", show_default=False)
+    ],
+    name: Annotated[str, typer.Option(help="Name of the plan.")] = "replay",
     ids: Ids = None,
     kind: Kinds = None,
     reasons: Reasons = None,
@@ -56,19 +58,23 @@ def plan(
     user: OfUser = None,
     since: Since = None,
     until: Until = None,
-    mode: Annotated[ReplayMode, typer.Option(help="The same again, edited, or facts drawn anew.")] = ReplayMode.RETRY,
-    override: Annotated[list[str] | None, typer.Option("--set", help="KEY=JSON laid over the payload.")] = None,
+    mode: Annotated[
+        ReplayMode, typer.Option(help="Retry unchanged, retry edited, or repeat fact extraction.")
+    ] = ReplayMode.RETRY,
+    override: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=JSON that replaces a field of the payload. May be repeated.")
+    ] = None,
     model: Annotated[str | None, typer.Option(help="For reextract: another model.")] = None,
-    prompt: Annotated[str | None, typer.Option(help="For reextract: further instructions to the model.")] = None,
-    rate: Annotated[float, typer.Option(help="Jobs a second.")] = RATE,
-    concurrency: Annotated[int, typer.Option(help="Unfinished at once.")] = CONCURRENCY,
-    max_failures: Annotated[float, typer.Option(help="Pause where a larger share fails again.")] = MAX_FAILURE_SHARE,
-    shadow: Annotated[
-        int, typer.Option(min=0, help="Run so many extractions without writing, and show the facts.")
+    prompt: Annotated[str | None, typer.Option(help="For reextract: additional instructions for the model.")] = None,
+    rate: Annotated[float, typer.Option(help="Jobs per second.")] = RATE,
+    concurrency: Annotated[int, typer.Option(help="Maximum number of unfinished jobs.")] = CONCURRENCY,
+    max_failures: Annotated[float, typer.Option(help="Pause if a larger share fails again.")] = MAX_FAILURE_SHARE,
+    sample: Annotated[
+        int, typer.Option(min=0, help="Run this number of extractions without writing, and show the facts.")
     ] = 0,
 ) -> None:
-    """Freeze what fits now into a plan, and say what it would do. Nothing comes back before `start`."""
-    asked = wanted(
+    """Create a plan from the matching dead letters and show an estimate. Nothing is replayed before `start`."""
+    asked = make_filter(
         ids=ids,
         kinds=kind,
         reasons=reasons,
@@ -92,16 +98,16 @@ def plan(
     )
 
     async def work(memory: Memory) -> tuple[ReplayPlan, Estimate]:
-        made = await memory.replays.plan(asked, new)
-        if shadow:
-            await memory.replays.shadow(made.id, sample=shadow)
+        made = await memory.replays.create(asked, new)
+        if sample:
+            await memory.replays.dry_run(made.id, sample=sample)
         return made, await memory.replays.estimate(made.id)
 
     made, estimate = console.with_memory(work)
-    out.print(f"Plan [bold]{made.id}[/] holds {estimate.items} jobs, frozen now.")
+    out.print(f"Plan [bold]{made.id}[/] has {estimate.items} jobs.")
     _foretell(estimate)
-    if shadow:
-        out.print(f"A sample runs without writing: `aftermind replay shadows {made.id}` shows what it would change.")
+    if sample:
+        out.print(f"A sample runs without writing: `aftermind replay dry-run {made.id}` shows what it would change.")
     out.print(f"Start it: aftermind replay start {made.id}")
 
 
@@ -109,16 +115,16 @@ def plan(
 def start(
     plan_id: Plan,
     *,
-    rate: Annotated[float | None, typer.Option(help="Jobs a second, in place of the plan's.")] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Stay until it is done, paused or aborted.")] = False,
+    rate: Annotated[float | None, typer.Option(help="Jobs per second, instead of the plan's rate.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is completed, paused or aborted.")] = False,
 ) -> None:
-    """Let a draft or a paused plan run. Workers of the queue memory.replay do it."""
+    """Start or resume a plan. Workers of the queue memory.replay run it."""
 
     async def work(memory: Memory) -> ReplayPlan:
         started = await memory.replays.start(PlanId(plan_id), rate=rate)
         while wait and started.state is PlanState.RUNNING:
             await asyncio.sleep(PROGRESS_SECONDS)
-            started = await memory.replays.found(started.id) or started
+            started = await memory.replays.get(started.id) or started
             err.print(_line(started), end="\r")
         return started
 
@@ -126,54 +132,56 @@ def start(
 
 
 @replay.command()
-def status(plan_id: Plan) -> None:
-    """Show how far a plan is."""
-    found = console.with_memory(lambda memory: memory.replays.found(PlanId(plan_id)))
+def get(plan_id: Plan) -> None:
+    """Show the progress of a plan."""
+    found = console.with_memory(lambda memory: memory.replays.get(PlanId(plan_id)))
     if found is None:
-        raise errors.InvalidFilter("plan", plan_id, "no replay plan has this id; `aftermind replay ls` shows them.")
+        raise errors.InvalidFilter(
+            "plan", plan_id, "no replay plan with this id exists; `aftermind replay list` lists them."
+        )
     _show(found)
 
 
 @replay.command()
 def estimate(plan_id: Plan) -> None:
-    """Say again what is left of a plan: counts, times, cost, conflicts."""
+    """Estimate the remaining jobs of a plan: counts, duration, cost, conflicts."""
     _foretell(console.with_memory(lambda memory: memory.replays.estimate(PlanId(plan_id))))
 
 
-@replay.command()
-def shadows(plan_id: Plan) -> None:
-    """Show which facts the sample of a plan would change."""
+@replay.command("dry-run")
+def dry_run(plan_id: Plan) -> None:
+    """Show the facts that the sample of a plan would change."""
 
     async def work(memory: Memory) -> list[Shadow]:
-        await memory.replays.looked(PlanId(plan_id))
-        return await memory.replays.shadows(PlanId(plan_id))
+        await memory.replays.record_access(PlanId(plan_id))
+        return await memory.replays.dry_run_results(PlanId(plan_id))
 
     found = console.with_memory(work)
-    out.print(_shadowed(found) if found else "No sample was run; see `aftermind replay plan --shadow`.")
+    out.print(_shadowed(found) if found else "No sample was run; see `aftermind replay create --sample`.")
 
 
 @replay.command()
 def pause(plan_id: Plan, *, note: str = "paused by hand") -> None:
-    """Put nothing more in until it is started again."""
+    """Pause a plan until it is started again."""
     _show(console.with_memory(lambda memory: memory.replays.pause(PlanId(plan_id), note=note)))
 
 
 @replay.command()
 def resume(plan_id: Plan) -> None:
-    """Go on with a paused plan; the same as `start`."""
+    """Resume a paused plan; the same as `start`."""
     _show(console.with_memory(lambda memory: memory.replays.start(PlanId(plan_id))))
 
 
 @replay.command()
 def abort(plan_id: Plan, *, note: str = "aborted by hand") -> None:
-    """Put nothing more in, for good. What waited stays a dead letter."""
+    """Abort a plan permanently. The remaining jobs stay dead letters."""
     _show(console.with_memory(lambda memory: memory.replays.abort(PlanId(plan_id), note=note)))
 
 
-@replay.command()
-def ls(*, limit: Annotated[int, typer.Option(min=1, help="Most lines.")] = 20) -> None:
+@replay.command("list")
+def list_(*, limit: Annotated[int, typer.Option(min=1, help="Maximum number of lines.")] = 20) -> None:
     """List plans, the latest first."""
-    found = console.with_memory(lambda memory: memory.replays.listed(limit=limit))
+    found = console.with_memory(lambda memory: memory.replays.list(limit=limit))
     shown = Table(box=None, pad_edge=False, header_style="dim")
     for title in ("plan", "name", "state", "by", "because", "jobs"):
         shown.add_column(title, no_wrap=title == "plan")
@@ -190,9 +198,9 @@ def _overrides(told: Sequence[str]) -> dict[str, Json]:
         try:
             values[key] = orjson.loads(value)
         except orjson.JSONDecodeError as exc:
-            raise errors.InvalidFilter("set", each, "say KEY=JSON, as in --set model='\"gpt-5\"'.") from exc
+            raise errors.InvalidFilter("set", each, "use KEY=JSON, as in --set model='\"gpt-5\"'.") from exc
         if not key or not equals:
-            raise errors.InvalidFilter("set", each, "say KEY=JSON.")
+            raise errors.InvalidFilter("set", each, "use KEY=JSON.")
     return values
 
 
@@ -216,12 +224,12 @@ def _foretell(told: Estimate) -> None:
     out.print(f"jobs         {told.items} ({kinds}) of {told.namespaces} tenants")
     if told.oldest and told.newest:
         out.print(f"died         {console.when(told.oldest)} to {console.when(told.newest)}")
-    out.print(f"takes        {told.seconds:,.0f} s at the plan's rate")
+    out.print(f"duration     {told.seconds:,.0f} s at the plan's rate")
     out.print(f"model calls  {told.model_calls:,}, about {told.tokens:,} tokens and ${told.cost_usd:,.2f}")
-    out.print(f"conflicts    {told.conflicts} have an unfinished job of the same effect, and join it")
-    out.print(f"newer facts  {told.newer_facts} of sessions that were mined again since")
+    out.print(f"conflicts    {told.conflicts} have an unfinished job of the same effect and are merged into it")
+    out.print(f"newer facts  {told.newer_facts} are of sessions with later extractions")
     if told.refused:
-        out.print(f"refused      {told.refused} cannot come back: forgotten, or no dead letters any more")
+        out.print(f"refused      {told.refused} cannot be replayed: forgotten, or not dead letters any more")
 
 
 def _shadowed(found: Sequence[Shadow]) -> Table:

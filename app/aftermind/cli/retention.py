@@ -9,11 +9,13 @@ from rich.markup import escape
 from aftermind import errors
 from aftermind.cli import console
 from aftermind.cli.console import Namespace, out
-from aftermind.cli.dead import UNITS
+from aftermind.cli.dead_letters import UNITS
 from aftermind.types.retention import Retained, RetentionPolicy
 
 retention = typer.Typer(
-    name="retention", help="How long a namespace keeps its episodes, and where they go.", no_args_is_help=True
+    name="retention",
+    help="Retention policies: how long a namespace keeps its episodes, and their archive.",
+    no_args_is_help=True,
 )
 
 
@@ -26,23 +28,28 @@ def register(app: typer.Typer) -> None:
 def show(*, namespace: Namespace = None) -> None:
     """Show a namespace's policy."""
     found = console.with_memory(lambda memory: memory.retention.get(namespace=namespace))
-    out.print(_told(found) if found else "Everything is kept.")
+    out.print(_policy_line(found) if found else "No policy: all episodes are kept.")
 
 
 @retention.command(name="set")
 def put(
     *,
     namespace: Namespace = None,
-    max_age: Annotated[str | None, typer.Option(help="Let go of what was remembered so long ago: 90d, 12h.")] = None,
-    max_episodes: Annotated[int | None, typer.Option(help="Keep the newest so many episodes of each user.")] = None,
+    max_age: Annotated[str | None, typer.Option(help="Delete episodes that are older: 90d, 12h.")] = None,
+    max_episodes: Annotated[
+        int | None, typer.Option(help="Keep this number of the newest episodes of each user.")
+    ] = None,
     keep_important: Annotated[
-        bool, typer.Option("--keep-important", help="Except what is marked important, or is a source of a fact.")
+        bool,
+        typer.Option(
+            "--keep-important", help="Keep episodes that are marked important or are a source of a current fact."
+        ),
     ] = False,
     archive: Annotated[
-        str | None, typer.Option(help="Write it there first: a folder, or s3://bucket/prefix (extra s3).")
+        str | None, typer.Option(help="Archive episodes before deletion: a folder, or s3://bucket/prefix (extra s3).")
     ] = None,
 ) -> None:
-    """Give a namespace a policy, in place of the one it had. `run --dry-run` shows what would go."""
+    """Set the policy of a namespace. `run --dry-run` shows what it would delete."""
     policy = console.with_memory(
         lambda memory: memory.retention.set(
             namespace=namespace,
@@ -52,23 +59,23 @@ def put(
             archive=archive,
         )
     )
-    out.print(_told(policy))
+    out.print(_policy_line(policy))
 
 
 @retention.command()
 def clear(*, namespace: Namespace = None) -> None:
-    """Keep everything of a namespace from now on."""
+    """Remove the policy of a namespace, so that all episodes are kept."""
     had = console.with_memory(lambda memory: memory.retention.clear(namespace=namespace))
-    out.print("Everything is kept from now on." if had else "Everything was kept already.")
+    out.print("Policy removed: all episodes are kept." if had else "There was no policy.")
 
 
 @retention.command()
 def run(
     *,
     namespace: Namespace = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count what would go, and delete nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be deleted.")] = False,
 ) -> None:
-    """Carry out a namespace's policy now. The reconciler does it once a day by itself."""
+    """Run the policy of a namespace now. The reconciler runs it once a day."""
     done = console.with_memory(lambda memory: memory.retention.run(namespace=namespace, dry_run=dry_run))
     out.print(_done(done))
 
@@ -78,11 +85,11 @@ def _age(told: str | None) -> timedelta | None:
         return None
     number, unit = told[:-1], told[-1:]
     if unit not in UNITS or not number.isdecimal():
-        raise errors.InvalidFilter("max-age", told, "say 90d, 12h or 30m.")
+        raise errors.InvalidFilter("max-age", told, "use 90d, 12h or 30m.")
     return timedelta(**{UNITS[unit]: int(number)})
 
 
-def _told(policy: RetentionPolicy) -> str:
+def _policy_line(policy: RetentionPolicy) -> str:
     bounds = []
     if policy.max_age is not None:
         bounds.append(f"younger than {_span(policy.max_age)}")
@@ -90,23 +97,23 @@ def _told(policy: RetentionPolicy) -> str:
         bounds.append(f"the newest {policy.max_episodes:,} of each user")
     lines = [f"namespace  {policy.namespace}", f"keeps      {', and '.join(bounds)}"]
     if policy.keep_important:
-        lines.append("except     what is marked important, and what a fact believed now was learned from")
-    lines.append(f"archive    {policy.archive or 'none: what goes is gone'}")
+        lines.append("except     episodes that are marked important or are a source of a current fact")
+    lines.append(f"archive    {policy.archive or 'none'}")
     lines.append(f"last run   {console.when(policy.ran_at) if policy.ran_at else 'not yet'}")
     return escape("\n".join(lines))
 
 
 def _done(done: Retained) -> str:
     if not done.episodes or done.oldest is None or done.newest is None:
-        return "Nothing has to go."
+        return "Nothing to delete."
     span = f"remembered {console.when(done.oldest)} to {console.when(done.newest)}"
     whose = f"{done.episodes:,} episodes of {done.users:,} {'user' if done.users == 1 else 'users'}, {span}"
     if done.dry_run:
-        return f"Would go: {whose}, with the facts that have no other source."
+        return f"Would be deleted: {whose}, with the facts that have no other source."
     more = [f"{count:,} {name}" for name, count in done.rows.items() if count]
     if done.archived:
         more.append(f"{done.archived:,} lines archived")
-    return f"Gone: {whose}." + (f" With them {', '.join(more)}." if more else "")
+    return f"Deleted: {whose}." + (f" With them {', '.join(more)}." if more else "")
 
 
 def _span(age: timedelta) -> str:

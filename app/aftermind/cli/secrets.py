@@ -17,7 +17,7 @@ import typer
 from aftermind import errors, private_files
 from aftermind.cli import console
 from aftermind.cli.console import out
-from aftermind.wire import acl
+from aftermind.wire.redis import acl
 
 DATABASE = "aftermind"
 ROLES = ("superuser", "migrator", "agent", "worker", "replicator")  # of Postgres
@@ -45,7 +45,9 @@ def secrets(
         made = _write(folder, postgres, replicas, redis, prefix)
     except OSError as exc:
         raise errors.InvalidSettings("folder", str(folder), f"it cannot be written: {exc.strerror}.") from exc
-    out.print(f"{made} files are new in {folder}. Keep a copy of audit_key, encryption_key and webhook_key elsewhere.")
+    out.print(
+        f"{made} files were written to {folder}. Keep a copy of audit_key, encryption_key and webhook_key elsewhere."
+    )
 
 
 def _write(folder: Path, postgres: str, replicas: list[str], redis: str, prefix: str) -> int:

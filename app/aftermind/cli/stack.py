@@ -6,13 +6,13 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from aftermind.cli import console, migrate, services
+from aftermind.api import connections
+from aftermind.cli import console, migrate, processes
 from aftermind.cli.console import out
-from aftermind.faces import addresses
 from aftermind.settings import Settings
 from aftermind.stack import ComponentState, ComponentStatus, Stack
 
-OLD_SECONDS = 60.0  # that runnable work may lie: a bell takes milliseconds
+OLD_SECONDS = 60.0  # a doorbell takes milliseconds, so older runnable jobs are overdue
 GOOD = {ComponentState.RUNNING, ComponentState.EXITED, ComponentState.HELD}
 Workers = Annotated[bool, typer.Option(help="Also run workers, the reconciler, the web service and Flower.")]
 
@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
 
 
 def up(*, workers: Workers = True) -> None:
-    """Start the embedded stack in the background: Postgres with a replica, Redis, and what works with them.
+    """Start the embedded stack in the background: Postgres with a replica, Redis, workers and the web service.
 
     It stays up until `aftermind down`. Run again, it starts what is missing.
     """
@@ -36,41 +36,39 @@ def up(*, workers: Workers = True) -> None:
     stack = Stack(settings.state_dir)
     with console.err.status("Starting Postgres, its replica and Redis …"):
         endpoints = stack.running() or stack.up(detach=True)
-    plan = services.plan(settings, endpoints, stack.status())
-    with console.err.status("Bringing the schema up to date …"):
+    plan = processes.plan(settings, endpoints, stack.status())
+    with console.err.status("Migrating the schema …"):
         console.run(migrate.apply(settings, endpoints.postgres_url))
     if workers:
         with console.err.status("Starting workers, web service and Flower …"):
             stack.supervise(plan.commands())
     out.print(table(stack.status()))
-    console.run(_warn_of_other_embedder(settings))
+    console.run(_warn_about_embedder(settings))
     if workers:
-        plan.print_addresses()
-    out.print(
-        "\nIt stays up until [bold]aftermind down[/]. Next: [bold]aftermind ingest examples/conversation.jsonl[/]"
-    )
+        processes.print_addresses(settings)
+    out.print("\nIt runs until [bold]aftermind down[/]. Next: [bold]aftermind ingest examples/conversation.jsonl[/]")
 
 
-async def _warn_of_other_embedder(settings: Settings) -> None:
+async def _warn_about_embedder(settings: Settings) -> None:
     """Warn of stored vectors of another embedder, with which the stack starts all the same."""
-    from aftermind.cli import checks  # with SQLAlchemy, which `aftermind status` does without
+    from aftermind.cli import doctor_checks  # with SQLAlchemy, which `aftermind status` does without
 
-    for finding in await checks.vectors(addresses.resolve(settings), settings):
-        if finding.verdict is checks.Verdict.BAD:
+    for finding in await doctor_checks.vectors(connections.resolve(settings), settings):
+        if finding.verdict is doctor_checks.Verdict.BAD:
             console.warn(finding.seen)
             console.warn(finding.remedy)
 
 
 def down() -> None:
-    """Stop the embedded stack in good order. Its data stays."""
+    """Stop the embedded stack gracefully. Its data is kept."""
     settings = console.settings()
     with console.err.status("Stopping …"):
         Stack(settings.state_dir).down()
-    out.print(f"Stopped. The data stays in {escape(str(settings.state_dir))}.")
+    out.print(f"Stopped. The data is kept in {escape(str(settings.state_dir))}.")
 
 
 def status() -> None:
-    """Show every component of the embedded stack. Exit code 1 where one is not well."""
+    """Show every component of the embedded stack. Exit code 1 if one is not healthy."""
     settings = console.settings()
     components = Stack(settings.state_dir).status()
     if not components:
@@ -78,29 +76,29 @@ def status() -> None:
         raise typer.Exit(1)
     out.print(table(components))
     if any(each.name == "flower" and each.state in GOOD for each in components):
-        services.print_addresses(settings)
+        processes.print_addresses(settings)
     if any(each.name == "postgres" and each.state is ComponentState.RUNNING for each in components):
-        _warn_of_work()
+        _warn_about_work()
     if any(each.state not in GOOD for each in components):
         raise typer.Exit(1)
 
 
-def _warn_of_work() -> None:
-    """What a look at processes does not show: a provider that is not asked, a store without its schema, old work."""
+def _warn_about_work() -> None:
+    """Warnings that process states do not show: a paused provider, a missing schema, overdue jobs."""
     health = console.with_memory(lambda memory: memory.health())
     for part in health.parts:
         if part.state != "ok":
             console.warn(f"{part.name}: {part.detail}")
     for row in health.work:
         if row.age_seconds > OLD_SECONDS:
-            console.warn(f"{row.kind}: {row.runnable:,} could run, the oldest since {row.age_seconds:.0f} s")
+            console.warn(f"{row.kind}: {row.runnable:,} pending jobs, the oldest for {row.age_seconds:.0f} s")
 
 
-def destroy(*, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False) -> None:
-    """Stop the embedded stack and remove its data for good."""
+def destroy(*, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False) -> None:
+    """Stop the embedded stack and delete its data permanently."""
     state_dir = console.settings().state_dir
     if not yes:
-        typer.confirm(f"Remove every memory in {state_dir}?", abort=True)
+        typer.confirm(f"Delete all data in {state_dir}?", abort=True)
     with console.err.status("Removing …"):
         Stack(state_dir).destroy()
     out.print(f"Removed the stack and its data from {escape(str(state_dir))}.")

@@ -10,13 +10,13 @@ from aftermind import errors
 from aftermind.cli import console
 from aftermind.memory import Memory
 from aftermind.settings import Settings
-from aftermind.telemetry import logs, tracing
+from aftermind.telemetry import log_format, tracing
 from aftermind.types.hosts import is_loopback
 
 log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
-OTHER_FILES = 1_024  # beside listeners: requests, databases, Redis
+OTHER_FILES = 1_024  # in addition to listeners: requests, databases, Redis
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on. Default: AFTERMIND_WEB_HOST.")]
 Port = Annotated[int | None, typer.Option(min=0, max=65535, help="Default: AFTERMIND_WEB_PORT.")]
@@ -28,10 +28,10 @@ def register(app: typer.Typer) -> None:
 
 
 def web(*, host: Host = None, port: Port = None) -> None:
-    """Run the web service until SIGTERM: the JSON API, the screens, health.
+    """Run the web service until SIGTERM: the JSON API, the console, health.
 
-    Without any key (`aftermind keys create`) it listens on this machine alone, whatever --host says, and asks for the
-    token in `web.token` of the state folder.
+    Without any API key (`aftermind api-keys create`) it listens on this machine only, whatever --host is, and requires
+    the token in `web.token` of the state folder.
     """
     import uvicorn
 
@@ -39,7 +39,7 @@ def web(*, host: Host = None, port: Port = None) -> None:
 
     settings = console.settings()
     _allow_sockets(settings.web_max_listeners)
-    logs.configure()
+    log_format.configure()
     tracing.export(settings, service="aftermind-web")
     uvicorn.run(
         "aftermind.web:create_app",
@@ -69,11 +69,11 @@ def _host(wanted: str, settings: Settings) -> str:
     """The address to listen on: without any API key this machine's own, and requests need the local token."""
     if console.with_memory(_has_keys):
         return wanted
-    from aftermind.faces import local_token
+    from aftermind.api import local_sign_in
 
-    local_token.read_token(settings.state_dir)
-    path = local_token.token_path(settings.state_dir)
-    log.warning(f"no API key exists: requests need the token in {path}. Create a key by `aftermind keys create NAME`.")
+    local_sign_in.read_token(settings.state_dir)
+    path = local_sign_in.token_path(settings.state_dir)
+    log.warning(f"no API key exists: requests need the token in {path}. Create one: `aftermind api-keys create NAME`.")
     if is_loopback(wanted):
         return wanted
     log.warning(f"no API key exists: the service listens on {LOOPBACK}, not on {wanted}. Create one, and restart.")
@@ -82,6 +82,7 @@ def _host(wanted: str, settings: Settings) -> str:
 
 async def _has_keys(memory: Memory) -> bool:
     try:
-        return await memory.keys.any()
+        return await memory.api_keys.any()
     except errors.AftermindError:
-        return True  # nobody can say now; each request without a key is judged again, and refused from afar
+        # unknown at this time; each request without a key is checked again, and refused from other machines
+        return True

@@ -1,5 +1,6 @@
 """`aftermind webhooks`: where a namespace's events are posted to."""
 
+from datetime import timedelta
 from typing import Annotated
 
 import typer
@@ -12,7 +13,9 @@ from aftermind.cli.console import Namespace, out
 from aftermind.memory import Memory
 from aftermind.types.webhook import NewWebhook, Webhook
 
-webhooks = typer.Typer(help="Where events are posted to: make, list, enable and remove webhooks.", no_args_is_help=True)
+webhooks = typer.Typer(
+    help="Where events are posted to: create, list, enable and delete webhooks.", no_args_is_help=True
+)
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="Its id, as `list` shows it.")]
 
@@ -23,7 +26,7 @@ def register(app: typer.Typer) -> None:
 
 
 @webhooks.command()
-def add(
+def create(
     url: Annotated[str, typer.Argument(help="https:// of the public internet.")],
     *,
     event: Annotated[
@@ -35,7 +38,7 @@ def add(
     """Make a webhook and print its secret, once: it signs what is posted there (Standard Webhooks)."""
 
     async def work(memory: Memory) -> NewWebhook:
-        return await memory.webhooks.add(url, events=event or (), description=description, namespace=namespace)
+        return await memory.webhooks.create(url, events=event or (), description=description, namespace=namespace)
 
     made = console.with_memory(work)
     kinds = ", ".join(made.webhook.events) or "every kind"
@@ -46,9 +49,33 @@ def add(
 
 @webhooks.command("list")
 def list_(*, namespace: Namespace = None) -> None:
-    """Show the webhooks of a namespace, and how each goes."""
+    """List the webhooks of a namespace with their state."""
     found = console.with_memory(lambda memory: memory.webhooks.list(namespace=namespace))
-    out.print(_table(found) if found else "This namespace has no webhook. `aftermind webhooks add URL` makes one.")
+    out.print(_table(found) if found else "This namespace has no webhook. `aftermind webhooks create URL` makes one.")
+
+
+@webhooks.command("rotate-secret")
+def rotate_secret(
+    webhook_id: Id,
+    *,
+    overlap_hours: Annotated[
+        float, typer.Option(min=0, max=720, help="Sign with the former secret too for this many hours.")
+    ] = 24.0,
+    namespace: Namespace = None,
+) -> None:
+    """Replace the secret of a webhook and print the new one, once. Both sign during the overlap."""
+
+    async def work(memory: Memory) -> NewWebhook | None:
+        overlap = timedelta(hours=overlap_hours)
+        return await memory.webhooks.rotate_secret(webhook_id, overlap=overlap, namespace=namespace)
+
+    rotated = console.with_memory(work)
+    if rotated is None:
+        raise errors.NotThere("webhook", webhook_id)
+    until = rotated.webhook.former_secret_until
+    ends = "no longer signs" if until is None else f"signs too until {console.when(until)}"
+    console.err.print(f"The former secret {ends}. Keep the new one: it is not shown again.")
+    out.print(rotated.secret, markup=False)
 
 
 @webhooks.command()
@@ -60,9 +87,9 @@ def enable(webhook_id: Id, *, namespace: Namespace = None) -> None:
 
 
 @webhooks.command()
-def remove(webhook_id: Id, *, namespace: Namespace = None) -> None:
+def delete(webhook_id: Id, *, namespace: Namespace = None) -> None:
     """Delete one, with what waits for it."""
-    if not console.with_memory(lambda memory: memory.webhooks.remove(webhook_id, namespace=namespace)):
+    if not console.with_memory(lambda memory: memory.webhooks.delete(webhook_id, namespace=namespace)):
         raise errors.NotThere("webhook", webhook_id)
     out.print(f"{webhook_id} gets nothing any more.")
 

@@ -10,13 +10,13 @@ from typing import Annotated, NoReturn
 import typer
 
 from aftermind import errors, private_files
+from aftermind.api import connections
 from aftermind.cli import console
-from aftermind.faces import addresses
 from aftermind.wire import queues
 
 Queues = Annotated[str, typer.Option("--queues", "-Q", help=f"Comma-separated: {', '.join(queues.QUEUES)}; or all.")]
 Concurrency = Annotated[
-    int | None, typer.Option("--concurrency", "-c", min=1, help="Bells at work at once. Default: by queue.")
+    int | None, typer.Option("--concurrency", "-c", min=1, help="Concurrent jobs. Default: by queue.")
 ]
 
 
@@ -37,7 +37,7 @@ def worker(*, named: Queues = "all", concurrency: Concurrency = None, loglevel: 
 
 
 def reconciler() -> None:
-    """Ring again for work that nobody holds, until SIGTERM. Run two: one leads, the other stands by."""
+    """Re-notify workers about unclaimed jobs, until SIGTERM. Run two: one leads, the other is on standby."""
     _become(reconciler_argv())
 
 
@@ -50,7 +50,7 @@ def flower(*, address: str = "127.0.0.1", port: int | None = None) -> None:
     for pair in login.split(","):
         user, _, password = pair.partition(":")
         if not user or not password:
-            why = "whoever reaches Flower sees every worker and job. Set it to user:password."
+            why = "Flower shows every worker and job. Set it to user:password."
             raise errors.InvalidSettings("FLOWER_BASIC_AUTH", None, why)
     settings = console.settings()
     private_files.make_folder(settings.state_dir)
@@ -76,7 +76,7 @@ def worker_argv(names: list[str], *, loglevel: str = "INFO") -> list[str]:
     """The command of a Celery worker on these queues."""
     node = "all" if len(names) > 1 else names[0].rpartition(".")[2]
     argv = [*celery_argv(), "worker", "-Q", ",".join(names), "-n", f"{node}@%h", "--loglevel", loglevel]
-    return [*argv, "--without-gossip", "--without-mingle"]  # workers of ours never need to know each other
+    return [*argv, "--without-gossip", "--without-mingle"]  # workers need no knowledge of each other
 
 
 def reconciler_argv() -> list[str]:
@@ -88,7 +88,7 @@ def flower_argv() -> list[str]:
     """The command of Flower; address, port and password come by its environment."""
     config = find_spec("aftermind_workers.flowerconfig")
     if config is None or config.origin is None:
-        raise errors.Bug("the workers' package is not installed beside the library.")
+        raise errors.Bug("the package aftermind_workers is not installed.")
     return [*celery_argv(), "flower", f"--conf={config.origin}"]
 
 
@@ -98,8 +98,8 @@ def celery_argv() -> list[str]:
 
 
 def _become(argv: list[str], more: Mapping[str, str] | None = None) -> NoReturn:
-    """Go on as that program: signals and exit code are its own."""
-    found = addresses.resolve(console.settings())
+    """Replace this process by the program, so that signals and exit code are those of the program."""
+    found = connections.resolve(console.settings())
     if found.is_in_process:
         why = "a store of one process runs its jobs in that process; workers need Postgres and Redis."
         raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", found.store, why)

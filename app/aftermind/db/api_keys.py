@@ -4,14 +4,16 @@ from datetime import datetime
 
 from sqlalchemy import Row, text
 
-from aftermind.db.audit import Trail
-from aftermind.db.base import Database, Transaction
+from aftermind import errors
+from aftermind.db.audit.log import Trail
+from aftermind.db.protocol import Database, Transaction
 from aftermind.db.transaction import pg
 from aftermind.types.api_key import ApiKey, Right
 from aftermind.types.audit import Action
 from aftermind.types.message import Json
 
-_COLUMNS = "namespace, id, name, rights, secret_sha256, created_at, expires_at, revoked_at"
+_COLUMNS = """namespace, id, name, rights, secret_sha256, created_at, expires_at, revoked_at,
+    revoked_at IS NULL AND coalesce(clock_timestamp() < expires_at, true) AS is_valid"""
 
 _ADD = text(
     f"""
@@ -30,7 +32,7 @@ _ANY = text("SELECT aftermind.has_api_keys() AS found")
 
 
 class PostgresApiKeys:
-    """See `aftermind.faces.keys`; a key is made and revoked with an entry in the trail. All raise
+    """See `aftermind.api.api_keys`; a key is made and revoked with an entry in the trail. All raise
     `StoreUnavailable`.
     """
 
@@ -47,7 +49,7 @@ class PostgresApiKeys:
         secret_sha256: bytes,
         expires_at: datetime | None,
     ) -> ApiKey:
-        """Keep a new key."""
+        """See `StoredKeys.add`."""
         async with self._database.transaction(namespace=namespace) as tx:
             row = await pg(tx).row(
                 _ADD,
@@ -58,11 +60,13 @@ class PostgresApiKeys:
                 secret=secret_sha256,
                 expires_at=expires_at,
             )
+            assert row is not None
+            if not row.is_valid:
+                raise errors.InvalidKey("expires_at", expires_at, "it is over already, by the database's clock.")
             await self._noted(
                 tx, namespace, {"api_key": key_id, "was": "added", "rights": list(map(str, sorted(rights)))}
             )
-        await self._told()
-        assert row is not None
+        await self._anchor()
         return _key(row)
 
     async def of(self, namespace: str) -> list[ApiKey]:
@@ -76,7 +80,7 @@ class PostgresApiKeys:
             was_open = await pg(tx).count(_REVOKE, namespace=namespace, id=key_id) == 1
             if was_open:
                 await self._noted(tx, namespace, {"api_key": key_id, "was": "revoked"})
-        await self._told()
+        await self._anchor()
         return was_open
 
     async def find(self, key_id: str) -> tuple[ApiKey, bytes] | None:
@@ -95,9 +99,9 @@ class PostgresApiKeys:
         if self._trail is not None:
             await self._trail.append(tx, namespace, Action.KEYS, detail=said)
 
-    async def _told(self) -> None:
+    async def _anchor(self) -> None:
         if self._trail is not None:
-            await self._trail.told()
+            await self._trail.anchor()
 
 
 def _key(row: Row[tuple[object, ...]]) -> ApiKey:
@@ -109,4 +113,5 @@ def _key(row: Row[tuple[object, ...]]) -> ApiKey:
         created_at=row.created_at,
         expires_at=row.expires_at,
         revoked_at=row.revoked_at,
+        is_valid=row.is_valid,
     )

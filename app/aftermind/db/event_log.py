@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 from sqlalchemy import Row, text
 
-from aftermind.db.base import Transaction
+from aftermind.db.protocol import Transaction
 from aftermind.db.transaction import pg
 from aftermind.types import Scope
 
@@ -125,12 +125,12 @@ async def append(tx: Transaction, rows: Sequence[EventRow]) -> list[EventRow]:
 
 
 async def unpublished(tx: Transaction, *, older_than: timedelta, limit: int) -> list[EventRow]:
-    """Events whose worker did not get to tell them, oldest first."""
+    """Events that their worker did not publish, oldest first."""
     return [_row(row) for row in await pg(tx).rows(_UNPUBLISHED, age=older_than, limit=limit)]
 
 
 async def mark_published(tx: Transaction, rows: Sequence[EventRow]) -> None:
-    """They have been told; the relay leaves them alone."""
+    """Mark events as published, so that the relay skips them."""
     if rows:
         await pg(tx).execute(_PUBLISHED, _keys(rows))
 
@@ -149,7 +149,7 @@ async def state(tx: Transaction, owner: Scope) -> tuple[int, int]:
 
 
 async def prune(tx: Transaction, *, older_than: timedelta, limit: int) -> int:
-    """Delete told events that are so old; how many. A cursor before them gets a gap event."""
+    """Delete published events older than the age; returns their number. A cursor before them gets a gap event."""
     row = await pg(tx).row(_PRUNE, age=older_than, limit=limit)
     return 0 if row is None else int(row.gone)
 

@@ -15,25 +15,25 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from aftermind import errors
-from aftermind.db import reembedding, tenancy
-from aftermind.db.failures import HEAD, driver_error, translated
-from aftermind.db.postgres import password_of
+from aftermind.db import reembed, row_level_security
+from aftermind.db.engine import password_reader
+from aftermind.db.error_mapping import HEAD, driver_error, translated
 from aftermind.db.tables import SCHEMA, VERSION_TABLE
 from aftermind.types import EmbedderIdentity
 
 T = TypeVar("T")
 
 DEFAULT_DIMENSION = 384  # of the offline embedder and of the small sentence-transformers
-LOCK = 4_702_111_234_905_311  # any fixed number: two migrators of one database must not run at once
-PAUSE = 0.5  # until the next try: those who waited go first
+LOCK = 4_702_111_234_905_311  # any fixed number: two migrators of one database must not run concurrently
+PAUSE = 0.5  # until the next attempt: waiting statements run first
 SCRIPTS = Path(__file__).parent / "migrations"
 
 _IN_USE = (
     "`SELECT pid, xact_start, state, query FROM pg_stat_activity ORDER BY xact_start` shows it first; end it, or run "
     "`aftermind migrate` later."
 )
-# Whoever wants a table after us waits behind us, and a recall has a second. But only after `deadlock_timeout` (1 s)
-# does Postgres send an autovacuum away that is in our way.
+# Statements that need the table queue after this lock request, and a recall has one second. Postgres cancels a blocking
+# autovacuum only after `deadlock_timeout` (1 s).
 _LOCK_WAIT = text(
     """
     SELECT set_config('lock_timeout', CAST(CAST(setting AS int) + 200 AS text), false)
@@ -55,15 +55,15 @@ async def apply(
     language: str = "english",
     patience: float = 60.0,
 ) -> str:
-    """Bring a database to this release's schema; the revision that it has then.
+    """Migrate a database to this release's schema; returns its revision.
 
-    Safe to repeat and to run at several places at once: the second waits for the first. A database without vectors
-    adopts `embedder`, whatever its dimension; the vectors of another one stay, until they are re-embedded
-    (`db.reembedding`). Without `embedder` a new database expects the hash embedder, of `dimension` (default 384).
+    Safe to repeat and to run concurrently: the second waits for the first. A database without vectors adopts
+    `embedder`, whatever its dimension; vectors of another embedder are kept until they are re-embedded (`db.reembed`).
+    Without `embedder` a new database uses the hash embedder, of `dimension` (default 384).
 
-    A table that somebody else's transaction keeps is waited for little more than a second at a time, since others wait
-    behind us, and for `patience` seconds in all. Then, and where the database does not answer, raises
-    `StoreUnavailable`; what was migrated stays so.
+    For a table that another transaction locks, it waits little more than a second at a time, because other statements
+    queue behind it, and `patience` seconds in total. After that, and if the database does not answer, raises
+    `StoreUnavailable`; completed migrations are kept.
     """
     engine = create_async_engine(
         "postgresql+asyncpg://", async_creator=lambda: asyncpg.connect(url, timeout=10), poolclass=NullPool
@@ -100,15 +100,15 @@ async def check(
     with translated("schema"):
         connection = await asyncpg.connect(
             url,
-            password=password_of(password_file),
+            password=password_reader(password_file),
             timeout=timeout_seconds,
             command_timeout=timeout_seconds,
-            statement_cache_size=0,  # a pooler may stand between
+            statement_cache_size=0,  # a pooler may be in between
         )
         try:
             found = await connection.fetchval(f"SELECT version_num FROM {SCHEMA}.{VERSION_TABLE}")
             if not allow_owner:
-                await tenancy.refuse_unbound(connection, "schema")
+                await row_level_security.refuse_unbound(connection, "schema")
         except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError) as exc:
             raise errors.SchemaOutdated(None, HEAD) from exc
         finally:
@@ -118,10 +118,10 @@ async def check(
 
 
 async def patiently(connection: AsyncConnection, work: Callable[[], Awaitable[T]], *, patience: float = 60.0) -> T:
-    """Do work that locks tables, again and again until no other transaction is in its way.
+    """Run a function that locks tables, and retry it until no other transaction blocks it.
 
-    Each try waits for a lock for little more than a second, since others wait behind it; `patience` is in seconds and
-    for all of them. Then raises `StoreUnavailable`.
+    Each attempt waits for a lock for little more than a second, because other statements queue behind it; `patience` is
+    in seconds and limits all attempts together. Then raises `StoreUnavailable`.
     """
     await connection.execute(_LOCK_WAIT)
     await connection.commit()
@@ -147,17 +147,15 @@ async def _migrated(
         await connection.execute(text(statement))
     await connection.commit()
     await connection.run_sync(_upgrade, new.dimension)
-    given = {"dimension": str(new.dimension), "embedder": new.name, "language": language}
-    for key, value in given.items():
-        await connection.execute(_NOTE, {"key": key, "value": value})
-    await reembedding.adopt(connection, wanted)
-    await tenancy.secure(connection)
+    await connection.execute(_NOTE, {"key": reembed.ACTIVE_KEY, "value": new.key})
+    await reembed.adopt(connection, wanted)
+    await row_level_security.secure(connection)
     await connection.commit()
     return HEAD
 
 
 def _upgrade(connection: Connection, dimension: int) -> None:
-    from alembic import command  # 0.5 s to import, and every worker looks at the schema without it
+    from alembic import command  # 0.5 s to import, and workers check the schema without it
     from alembic.config import Config
 
     config = Config()

@@ -26,13 +26,14 @@ from sqlalchemy import (
     Uuid,
     text,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, JSONB, TSVECTOR
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 
 SCHEMA = "aftermind"  # of our own, so that a database with its own `users` and `events` can be shared
 VERSION_TABLE = "schema_version"
 METADATA = MetaData(schema=SCHEMA)
 
-# Serial kinds: one running job a session. Written out, because a partial index serves only a query that says the same.
+# Serial kinds: one running job per session. Written out, because a partial index serves only a query with the same
+# text.
 SERIAL_KINDS = ("extract", "summarise", "profile")
 
 
@@ -42,10 +43,6 @@ def _id(name: str, *, nullable: bool = True) -> Column[str]:
 
 def _key(name: str) -> Column[str]:
     return Column(name, Text(collation="C"), primary_key=True)
-
-
-def _owner() -> Column[str]:
-    return Column("namespace", Text(collation="C"), nullable=False, server_default=text("''"))
 
 
 def _time(name: str, *, nullable: bool = True, now: bool = False) -> Column[datetime]:
@@ -60,8 +57,8 @@ USERS = Table(
     METADATA,
     *(_key(name) for name in ("namespace", "user_id")),
     _time("created_at", now=True),
-    Column("forgets", Integer, nullable=False, server_default=text("0")),
-    Column("indexing", SmallInteger, nullable=False, server_default=text("0")),  # stores.postgres.indexing
+    Column("tombstone_count", Integer, nullable=False, server_default=text("0")),
+    Column("index_state", SmallInteger, nullable=False, server_default=text("0")),  # stores.postgres.vector_index
 )
 
 TOMBSTONES = Table(
@@ -69,17 +66,17 @@ TOMBSTONES = Table(
     METADATA,
     *(_key(name) for name in ("namespace", "user_id")),
     Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("generation", BigInteger, nullable=False),
     _time("at", nullable=False),
     _id("session_id"),
     _time("before"),
     Column("ids", ARRAY(Uuid), nullable=False, server_default=text("'{}'")),
-    Column("by_policy", Boolean, nullable=False, server_default=text("false")),  # stores.postgres.keeping
-    Column("generation", BigInteger, nullable=False, server_default=text("0")),
-    Column("delivered", Boolean, nullable=False, server_default=text("true")),  # Redis has it
+    Column("by_policy", Boolean, nullable=False, server_default=text("false")),  # stores.postgres.retention
+    Column("delivered", Boolean, nullable=False),  # Redis has it
 )
 
-AUDIT = Table(  # see db.audit; inserted, never changed
-    "audit",
+AUDIT_LOG = Table(  # see db.audit.log; inserted, never changed
+    "audit_log",
     METADATA,
     _key("namespace"),
     Column("seq", BigInteger, primary_key=True, autoincrement=False),
@@ -104,7 +101,7 @@ AUDIT_HEADS = Table(
     Column("seal", LargeBinary, nullable=False, server_default=text("''")),
 )
 
-DATA_KEYS = Table(  # see db.vault
+DATA_KEYS = Table(  # see db.encryption.keyring
     "data_keys",
     METADATA,
     _key("namespace"),
@@ -115,8 +112,8 @@ DATA_KEYS = Table(  # see db.vault
     _time("created_at", now=True),
 )
 
-RETENTION = Table(  # how long a namespace keeps its episodes
-    "retention",
+RETENTION_POLICIES = Table(  # how long a namespace keeps its episodes
+    "retention_policies",
     METADATA,
     _key("namespace"),
     Column("max_age", Interval),
@@ -140,16 +137,17 @@ EPISODES = Table(
     Column("metadata", JSONB, nullable=False, server_default=text("'{}'")),
     _time("occurred_at", nullable=False),
     _time("remembered_at", nullable=False),
+    _time("stored_at", now=True),  # by the database's clock: retention asks it
     Column("position", BigInteger, nullable=False),
+    Column("counted_from", BigInteger),  # types.session_order: the base that its place began to count the session from
+    Column("shift", BigInteger),  # its position, less the one that it was accepted with
     Column("job_id", Uuid),
     Column("mark", Text),
     Column("keep", ARRAY(Text)),  # what `save=` named, NULL for everything
     Column("terms", ARRAY(BigInteger), nullable=False),  # stores.postgres.terms.term_keys: each term with its owner
     Column("embedding", HALFVEC),  # its dimension is the database's own: see `meta`
+    Column("embedding_standby", HALFVEC),  # of the other embedder of a re-embedding: see db.reembed
     Column("indexed", Boolean, nullable=False, server_default=text("false")),  # in the index of neighbours
-    Column("embedding_standby", HALFVEC),  # of the other embedder of a re-embedding: see db.reembedding
-    Column("counted_from", BigInteger),  # types.counting: the base that its place began to count the session from
-    Column("shift", BigInteger),  # its position, less the one that it was accepted with
 )
 
 PREDICATES = Table(
@@ -174,11 +172,8 @@ FACTS = Table(
     Column("superseded_by", Uuid),
     Column("strength", Integer, nullable=False, server_default=text("1")),
     Column("extractor", Text, nullable=False),
-    Column("lexemes", TSVECTOR),  # of the former release; nobody reads it
+    Column("terms", ARRAY(BigInteger), nullable=False),  # of its text, as episodes have them
     Column("embedding", HALFVEC),
-    Column(
-        "terms", ARRAY(BigInteger), nullable=False, server_default=text("'{}'")
-    ),  # of its text, as episodes have them
 )
 
 FACT_SOURCES = Table(
@@ -192,12 +187,12 @@ FACT_SOURCES = Table(
     ),
 )
 
-CLAIMS = Table(
-    "claims",
+ASSERTIONS = Table(
+    "assertions",
     METADATA,
     *(_key(name) for name in ("namespace", "user_id")),
     Column("id", Uuid, primary_key=True),
-    Column("about", BigInteger, nullable=False),  # stores.postgres.terms.keys_of: the subject as it is compared
+    Column("subject_key", BigInteger, nullable=False),  # stores.postgres.terms.hash_terms of the folded subject
     Column("subject", Text, nullable=False),
     _id("predicate", nullable=False),
     Column("object", Text, nullable=False),
@@ -224,19 +219,19 @@ EXTRACTIONS = Table(
     _time("at", now=True),
 )
 
-BATCHES = Table(  # which episodes a model was shown together, by the job that asked it
-    "batches",
+MODEL_BATCHES = Table(  # which episodes a model was shown together, by the job that asked it
+    "model_batches",
     METADATA,
     *(_key(name) for name in ("namespace", "user_id")),
     Column("job_id", Uuid, primary_key=True),
     _id("kind", nullable=False),
     _id("session_id"),
-    Column("shown", ARRAY(Uuid), nullable=False),
+    Column("episode_ids", ARRAY(Uuid), nullable=False),
     _time("at", now=True),
 )
 
-UNPROFILED = Table(  # episodes that the next profile update draws on
-    "unprofiled", METADATA, _key("namespace"), _key("user_id"), Column("episode_id", Uuid, primary_key=True)
+PROFILE_BACKLOG = Table(  # episodes that the next profile update draws on
+    "profile_backlog", METADATA, _key("namespace"), _key("user_id"), Column("episode_id", Uuid, primary_key=True)
 )
 
 BLOCKS = Table(
@@ -298,7 +293,7 @@ JOBS = Table(
     Column("edited", LargeBinary),  # a dead turn with other messages, for the replay that is to store those
     _id("effect_key", nullable=False),
     Column("slot", SmallInteger, nullable=False, server_default=text("0")),  # 1: the successor of one that runs
-    Column("turn", BigInteger),  # place in the fair order; NULL until run_at has passed
+    Column("queue_position", BigInteger),  # place in the fair order; NULL until run_at has passed
     Column("weight", Integer, nullable=False, server_default=text("1")),
     Column("attempts", Integer, nullable=False, server_default=text("0")),
     Column("lost_leases", Integer, nullable=False, server_default=text("0")),
@@ -323,7 +318,7 @@ JOBS = Table(
 JOB_ATTEMPTS = Table(
     "job_attempts",
     METADATA,
-    _owner(),
+    _id("namespace", nullable=False),
     Column("job_id", Uuid, primary_key=True),
     Column("number", Integer, primary_key=True),
     Column("worker", Text, nullable=False),
@@ -333,19 +328,18 @@ JOB_ATTEMPTS = Table(
     Column("error_class", Text),
     Column("error", Text),
     Column("model", Text),
+    Column("calls", Integer, nullable=False, server_default=text("0")),
     Column("tokens_in", Integer, nullable=False, server_default=text("0")),
     Column("tokens_out", Integer, nullable=False, server_default=text("0")),
     Column("cost_usd", Double, nullable=False, server_default=text("0")),
-    Column("calls", Integer, nullable=False, server_default=text("0")),
     Column("latency_ms", Double, nullable=False, server_default=text("0")),
 )
 
 SPENDING = Table(  # what model calls have cost, by day (UTC)
     "spending",
     METADATA,
-    _key("namespace"),
+    *(_key(name) for name in ("namespace", "user_id")),
     Column("day", Date, primary_key=True),
-    _key("user_id"),
     _key("kind"),
     _key("model"),
     Column("calls", BigInteger, nullable=False, server_default=text("0")),
@@ -355,11 +349,11 @@ SPENDING = Table(  # what model calls have cost, by day (UTC)
     Column("latency_ms", Double, nullable=False, server_default=text("0")),
 )
 
-JOB_FOLLOWS = Table(
-    "job_follows",
+JOB_FOLLOWUPS = Table(
+    "job_followups",
     METADATA,
-    _owner(),
-    Column("follows", Uuid, primary_key=True),
+    _id("namespace", nullable=False),
+    Column("followed_job_id", Uuid, primary_key=True),
     _key("kind"),
     Column("job_id", Uuid, primary_key=True),
 )
@@ -391,7 +385,7 @@ REPLAY_ITEMS = Table(
     METADATA,
     Column("plan_id", Text, primary_key=True),
     Column("job_id", Uuid, primary_key=True),
-    Column("place", Integer, nullable=False),
+    Column("position", Integer, nullable=False),
     Column("state", Text, nullable=False),
     Column("new_job_id", Uuid),
     Column("note", Text),
@@ -418,8 +412,8 @@ EVENTS = Table(
     _time("published_at"),
 )
 
-UNDELIVERED = Table(  # see db.undelivered
-    "undelivered",
+UNDELIVERED_WATERMARKS = Table(  # see db.undelivered_watermarks
+    "undelivered_watermarks",
     METADATA,
     _id("namespace", nullable=False),
     _id("user_id", nullable=False),
@@ -449,6 +443,8 @@ WEBHOOKS = Table(
     Column("url", Text, nullable=False),
     Column("events", ARRAY(Text), nullable=False, server_default=text("'{}'")),
     Column("secret", LargeBinary, nullable=False),  # sealed: events.sealing
+    Column("former_secret", LargeBinary),  # signs too until then
+    _time("former_secret_until"),
     Column("description", Text, nullable=False, server_default=text("''")),
     Column("is_disabled", Boolean, nullable=False, server_default=text("false")),
     Column("reason", Text),

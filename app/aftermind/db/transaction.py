@@ -10,15 +10,15 @@ from sqlalchemy import CursorResult, Executable, Row, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from aftermind import errors
-from aftermind.db.base import Transaction
-from aftermind.db.failures import short, translated
+from aftermind.db.error_mapping import short, translated
+from aftermind.db.protocol import Transaction
 
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]]  # Any: whatever the driver has a codec for
 
 # Server first: its own timeout leaves the connection usable. Ours is for a server that is frozen or cut off.
 CLIENT_GRACE_SECONDS = 0.25
 
-# Of the driver: the connection itself is gone, or in the middle of something that nobody will finish.
+# Driver errors: the connection itself is lost, or in the middle of an operation that will not finish.
 _BROKEN = (
     asyncpg.PostgresConnectionError,
     asyncpg.exceptions.OperatorInterventionError,
@@ -58,7 +58,6 @@ class PgTransaction:
         return {} if held is None or self._pooled else held.info
 
     def after_commit(self, call: Callable[[], None]) -> None:
-        """Run `call` once the commit has succeeded, in the order added; never after a rollback."""
         self._hooks.append(call)
 
     async def execute(self, statement: Executable, parameters: Parameters | None = None) -> CursorResult[Any]:
@@ -86,8 +85,9 @@ class PgTransaction:
             return found
 
     async def alone(self, statement: str, *arguments: Any) -> "asyncpg.Record | None":  # Any: see Parameters
-        """As `record`, of a read that stands by itself: it names its tenant (`tenancy.entering`), or reads no tenant's
-        rows. A BEGIN that was put off is not needed for it."""
+        """Like `record`, for a read that is complete in itself: it sets its tenant (`tenancy.entering`), or reads no
+        tenant's rows. It does not need a deferred BEGIN.
+        """
         async with self._driver(begun=False) as connection:
             found: asyncpg.Record | None = await connection.fetchrow(statement, *arguments)
             return found
@@ -99,10 +99,10 @@ class PgTransaction:
     async def begin(
         self, *, namespace: str | None, read_only: bool, settings: Mapping[str, str], put_off: bool = False
     ) -> None:
-        """BEGIN, with the tenant and what else holds for this transaction alone, so that a pool cannot leak it.
+        """BEGIN, with the tenant and other settings of this transaction only, so that a pool cannot leak them.
 
-        One round trip: a script of the simple protocol, which takes no parameters. Values go in as hexadecimal digits,
-        in which nothing can be quoted out of. `put_off`: only before the first statement that does not stand alone.
+        One round trip: a script of the simple protocol, which has no parameters. Values are passed as hexadecimal
+        digits, so that quoting cannot be broken. `put_off`: only before the first statement that needs a transaction.
         """
         self._namespace = namespace
         local = settings if namespace is None else {"aftermind.namespace": namespace, **settings}
@@ -125,7 +125,7 @@ class PgTransaction:
             return  # it never began
         async with self._driver() as connection:
             ended = await connection.execute("COMMIT")
-        if ended != "COMMIT":  # a statement had failed, and whoever ran it went on
+        if ended != "COMMIT":  # a statement had failed, and the caller continued
             raise errors.Bug(f"a transaction that had failed was to be committed: {ended}.")
 
     async def rollback(self) -> None:
@@ -148,7 +148,7 @@ class PgTransaction:
             call()
 
     def abandon(self) -> None:
-        """End the connection at once, without a word to the server."""
+        """Close the connection immediately, without notifying the server."""
         held = self._connection.sync_connection
         if held is None or held.closed or held.invalidated:
             return
@@ -167,8 +167,8 @@ class PgTransaction:
             # Without SQLAlchemy's own `get_raw_connection`, which changes greenlets to wait for nothing.
             held = self._connection.sync_connection
             if held is None or held.closed or held.invalidated:
-                raise errors.StoreUnavailable(self._what, "the connection is gone")
-            connection: Any = held.connection.driver_connection  # Any: asyncpg's, SQLAlchemy does not say so
+                raise errors.StoreUnavailable(self._what, "the connection was lost")
+            connection: Any = held.connection.driver_connection  # Any: asyncpg's, SQLAlchemy does not type it
             try:
                 if begun and self._put_off is not None:
                     script, self._put_off = self._put_off, None

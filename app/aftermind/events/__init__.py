@@ -1,1 +1,1 @@
-"""What memory tells about itself: event types, and the bus that carries them."""
+"""Events of memory: event types, and the bus that delivers them."""

@@ -1,7 +1,7 @@
-"""`EventBus`: events kept with their effects, told live over Redis, and caught up with from the record.
+"""`EventBus`: events stored with their effects, published live over Redis, and replayed from the stored events.
 
-Pub/sub forgets what nobody heard. So each event has a number of its owner's; a subscriber that misses one reads the
-record from there, and a number that it has seen already is dropped.
+Pub/sub loses events without a listener. Therefore each event has a number per owner; a subscriber that misses one reads
+the stored events from there, and drops numbers that it has already received.
 """
 
 import asyncio
@@ -15,29 +15,29 @@ import orjson
 
 from aftermind import errors
 from aftermind.db import event_log
-from aftermind.db.base import Database, Transaction, Watermark
 from aftermind.db.event_log import EventRow
-from aftermind.events.early import ToldEarly
-from aftermind.events.listening import Listener, Listeners
-from aftermind.events.marking import Marking
+from aftermind.db.protocol import Database, Transaction, Watermark
+from aftermind.events.deduplication import EarlyEvents
+from aftermind.events.published_marks import Marking
+from aftermind.events.pubsub import Listener, Listeners
 from aftermind.events.types import MemoryEvent, MemoryGap, from_json
 from aftermind.freshness import WatermarkDelivery
 from aftermind.types import Scope
-from aftermind.wire.connection import RedisLink
-from aftermind.wire.keys import Keys
+from aftermind.wire.redis.client import RedisLink
+from aftermind.wire.redis_keys import Keys
 from aftermind.wire.watermark import Watermarks
 
 log = logging.getLogger(__name__)
 
 PAGE = 500  # events of one read of the record
-RELAY_AGE = timedelta(seconds=1)  # a worker tells its own events within milliseconds
-LOOK_SECONDS = 1.0  # between looks at the record while Redis is away
+RELAY_AGE = timedelta(seconds=1)  # a worker publishes its events within milliseconds
+LOOK_SECONDS = 1.0  # between reads of the stored events while Redis is down
 
 
 class EventBus:
-    """Events of the store in `database`, told over `link`'s Redis. Constructing it connects nothing.
+    """Events of the store in `database`, published over `link`'s Redis. The first call connects.
 
-    `mark_after` seconds told events are marked as told, together; 0: each time at once. See `Marking`.
+    Published events are marked together every `mark_after` seconds; 0: each one immediately. See `Marking`.
     """
 
     def __init__(self, database: Database, link: RedisLink, keys: Keys, *, mark_after: float = 0.0) -> None:
@@ -48,17 +48,19 @@ class EventBus:
         self._delivery = WatermarkDelivery(database, Watermarks(link, keys))
 
     async def append(self, tx: Transaction, events: Sequence[MemoryEvent]) -> list[MemoryEvent]:
-        """Keep events in the effect's transaction; the same with their cursors, to be told after the commit."""
+        """Store events in the effect's transaction; returns them with their cursors, to be published after the
+        commit.
+        """
         rows = [EventRow(owner=event.scope.owner, id=event.id, event=event.to_json()) for event in events]
         kept = await event_log.append(tx, rows)
         return [replace(event, cursor=str(row.cursor)) for event, row in zip(events, kept, strict=True)]
 
     async def publish(self, events: Sequence[MemoryEvent], watermark: Watermark | None = None) -> None:
-        """Tell events that are committed, or that are only told live (no cursor); those kept are marked as told.
+        """Publish committed events, or live-only ones (no cursor); stored ones are marked as published.
 
-        Raises `RedisUnavailable` or `StoreUnavailable`; what was not told is told by the relay.
+        Raises `RedisUnavailable` or `StoreUnavailable`; the relay publishes the rest.
         """
-        await self._marking.note(await self._told(events, watermark))
+        await self._marking.note(await self._publish_all(events, watermark))
 
     async def relay(self, *, limit: int = PAGE) -> int:
         """Publish what its worker did not; how many rows were handled. Called by the reconciler.
@@ -78,23 +80,23 @@ class EventBus:
         return len(rows)
 
     async def prune(self, *, older_than: timedelta, limit: int) -> int:
-        """Delete told events that are so old; how many."""
+        """Delete published events older than the age; returns their number."""
         async with self._database.transaction() as tx:
             return await event_log.prune(tx, older_than=older_than, limit=limit)
 
     async def subscribe(self, owner: Scope, *, after: str | None = None) -> AsyncIterator[MemoryEvent]:
-        """The owner's events as they come, in order, each once; first those after the cursor `after`, if given.
+        """The owner's events in order, each one once; first those after the cursor `after`, if given.
 
-        A `MemoryGap` stands for events that retention deleted before they were read, at the start or later. While Redis
-        does not answer, the record is read once a second. While Postgres does not answer, the stream waits and resumes
-        after the last event that it gave. Ends with the loop over it. Raises `StoreUnavailable` if Postgres does not
-        answer at the start.
+        A `MemoryGap` replaces events that retention deleted before they were read, at the start or later. While Redis
+        does not answer, the stored events are read once a second. While Postgres does not answer, the stream waits and
+        resumes after its last event. Ends with the loop over it. Raises `StoreUnavailable` if Postgres does not answer
+        at the start.
         """
         owner = owner.owner
         async with self._listeners.listening(self._keys.events(owner)) as listener:
             seen, _ = await self._start(owner, after)
             is_behind = after is not None
-            early = ToldEarly()
+            early = EarlyEvents()
             while True:
                 if is_behind:
                     try:
@@ -134,7 +136,7 @@ class EventBus:
             return str((await event_log.state(tx, owner.owner))[0])
 
     async def close(self) -> None:
-        """Let go of the subscription's connection of the running loop, and mark what has been told."""
+        """Close the subscription's connection of the running loop, and mark published events."""
         await self._listeners.close()
         await self._marking.close()
 
@@ -146,7 +148,7 @@ class EventBus:
         try:
             return min(int(after), last), pruned
         except ValueError as exc:
-            raise errors.InvalidQuery("after", after, "a cursor is what an event's `cursor` says.") from exc
+            raise errors.InvalidQuery("after", after, "it must be the `cursor` of an event.") from exc
 
     async def _record(self, owner: Scope, seen: int) -> AsyncGenerator[MemoryEvent]:
         """What is kept after `seen`; a `MemoryGap` first if some of it was pruned."""
@@ -173,27 +175,27 @@ class EventBus:
                 return
 
     async def _next(self, listener: Listener, owner: Scope, seen: int) -> tuple[MemoryEvent | None, bool]:
-        """The next event that was told; or that the record has to be read, because something was missed."""
+        """The next published event; or a signal to read the stored events, because one was missed."""
         told = await listener.next(LOOK_SECONDS)
         if told is None:
             return None, listener.is_deaf
         try:
-            event = _heard(told, owner)
+            event = _decode(told, owner)
         except errors.UnknownPayload as exc:
             self._skipped(owner, exc)
             return None, False
         number = None if event.cursor is None else int(event.cursor)
         if number is not None and number <= seen:
-            return None, False  # told twice
+            return None, False  # published twice
         if number is not None and number > seen + 1:
             return None, True
         return event, False
 
-    async def _told(self, events: Sequence[MemoryEvent], watermark: Watermark | None) -> list[EventRow]:
-        """Tell them; the rows of those that are kept."""
+    async def _publish_all(self, events: Sequence[MemoryEvent], watermark: Watermark | None) -> list[EventRow]:
+        """Publish them; returns the rows of stored ones."""
         mark = None if watermark is None else watermark.encode()
         told = [replace(event, watermark=event.watermark or mark) for event in events]
-        await asyncio.gather(*(self._tell(event) for event in told))
+        await asyncio.gather(*(self._publish_one(event) for event in told))
         return [_row(event) for event in told if event.cursor is not None]
 
     async def _pass_on(self, row: EventRow, watermark: str | None) -> None:
@@ -207,7 +209,7 @@ class EventBus:
         self.unreadable += 1
         log.warning("event not understood", extra={"namespace": owner.namespace, "error": str(exc)})
 
-    async def _tell(self, event: MemoryEvent) -> None:
+    async def _publish_one(self, event: MemoryEvent) -> None:
         await self._link.call("PUBLISH", self._keys.events(event.scope.owner), orjson.dumps(event.to_json()))
 
 
@@ -219,7 +221,7 @@ def _event(row: EventRow) -> MemoryEvent:
     return replace(from_json(row.event), cursor=str(row.cursor))
 
 
-def _heard(message: bytes, owner: Scope) -> MemoryEvent:
+def _decode(message: bytes, owner: Scope) -> MemoryEvent:
     """A message of the owner's channel as an event. Raises `UnknownPayload` for anything else than one of theirs."""
     try:
         event = from_json(orjson.loads(message))

@@ -1,4 +1,4 @@
-"""The `Memory*` events: ids and counts, never what was said."""
+"""The `Memory*` events: ids and counts, never content."""
 
 from dataclasses import dataclass, field, fields
 from datetime import datetime
@@ -23,14 +23,14 @@ class MemoryEvent:
     cursor: str | None = None  # place in the owner's record, to resume after; None for what is only sent live
 
     def to_json(self) -> dict[str, Any]:  # Any: JSON as it leaves
-        """A flat JSON object with the scope's labels beside the event's own fields."""
+        """A flat JSON object with the scope's labels and the event's fields."""
         flat = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("scope", "at")}
         return {"event": self.event, "at": self.at.isoformat(), **self.scope.labels(), **flat}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRecallStarted(MemoryEvent):
-    """A recall began. `query` stays in the process: it is sent to nobody else."""
+    """A recall started. `query` stays in the process and is not sent anywhere."""
 
     event: ClassVar[str] = "MemoryRecallStarted"
     query: str = ""
@@ -67,9 +67,9 @@ class MemoryUpdateStarted(MemoryEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryUpdateCompleted(MemoryEvent):
-    """The job is done; a recall that follows sees it, whichever replica serves. With `kind` store: the turn is stored.
+    """The job is done; the next recall sees it, whichever replica serves. With `kind` store: the turn is stored.
 
-    An embed job says `MemoryEmbedded` instead, an extraction `MemoryFactsExtracted`.
+    An embed job sends `MemoryEmbedded` instead, an extraction `MemoryFactsExtracted`.
     """
 
     event: ClassVar[str] = "MemoryUpdateCompleted"
@@ -129,14 +129,14 @@ KINDS: dict[str, type[MemoryEvent]] = {
 }
 
 
-# Those that are rows of the record; the others are told live alone.
-KEPT = tuple(
+# Kinds that are stored; the others are live only.
+KEPT_KINDS = tuple(
     kind.event
     for kind in (MemoryUpdateStarted, MemoryUpdateCompleted, MemoryUpdateFailed, MemoryEmbedded, MemoryFactsExtracted)
 )
 
 
-def from_json(data: Any) -> MemoryEvent:  # Any: JSON as it arrives, whoever wrote it
+def from_json(data: Any) -> MemoryEvent:  # Any: JSON as received, from any writer
     """The event that `to_json` wrote. A later release's fields are dropped.
 
     Raises `UnknownPayload` for a kind that this release does not have, and for anything that is no event.

@@ -1,6 +1,6 @@
 """The steps of a re-embedding, as jobs: one of an owner at a time, each a batch of episodes."""
 
-from datetime import datetime
+from datetime import timedelta
 from hashlib import blake2b
 from uuid import UUID
 
@@ -18,7 +18,7 @@ def new_step(
     *,
     rate: float = 0.0,
     after: int = FIRST_POSITION,
-    run_at: datetime | None = None,
+    delay: timedelta | None = None,
 ) -> NewJob:
     """A step that makes vectors of the target for the owner's episodes from a position on.
 
@@ -31,5 +31,5 @@ def new_step(
         scope=owner,
         payload={TARGET: target.key, AFTER: after, RATE: rate},
         effect_key=f"reembed:{digest}:{owner.user_column}",
-        run_at=run_at,
+        delay=delay,
     )

@@ -1,6 +1,6 @@
-"""Whether a claim is said by the turns that it cites: in their words, or not at all.
+"""Grounding: whether an assertion is in the words of the turns that it cites.
 
-A model that obeys a text it was shown can claim anything and cite anyone. What it cannot do is put words into a turn.
+A model that obeys a text in its input can claim anything and cite any turn, but it cannot change the words of a turn.
 """
 
 import re
@@ -10,10 +10,11 @@ from functools import cached_property
 from itertools import pairwise
 from unicodedata import normalize
 
-from aftermind.llm.base import TurnText
-from aftermind.llm.trust import suspicion
-from aftermind.ranking.words import terms, tokens
-from aftermind.types.claim import Claim
+from aftermind.llm import text_process
+from aftermind.llm.injection.detect import suspicion
+from aftermind.llm.protocols import TurnText
+from aftermind.ranking.tokenizer import terms, tokens
+from aftermind.types.assertion import Assertion
 
 MIN_QUOTE_CHARACTERS = 3  # a letter is found in every turn
 MAX_PREDICATE_WORDS = 8
@@ -38,46 +39,62 @@ _VALUES |= {word: 10 * at for at, word in enumerate(_TENS, 2)}
 _VALUES |= {name: at for at, word in enumerate(_MONTHS, 1) for name in (word, word[:3])}
 
 
-def grounded(claims: Iterable[Claim], turns: Sequence[TurnText], *, subjects: Iterable[str] = ()) -> tuple[Claim, ...]:
-    """The claims that trusted turns say, each with those of its sources alone that say it.
+async def ground(
+    claims: Iterable[Assertion], turns: Sequence[TurnText], *, subjects: Iterable[str] = ()
+) -> tuple[Assertion, ...]:
+    """`grounded`, in a process for texts if the turns are long; none of the claims if that exceeds its deadline."""
+    claims, subjects = list(claims), list(subjects)
+    characters = sum(len(turn.content) for turn in turns)
+    if not claims or characters <= text_process.INLINE_CHARACTERS:
+        return grounded(claims, turns, subjects=subjects)
+    try:
+        return await text_process.run(characters, grounded, claims, turns, subjects=subjects)
+    except text_process.TextTimeout:
+        return ()
 
-    The quote stands in the source, and so do the content words of the object, by their stems; dates and numbers may be
-    spelt otherwise. The subject is the user, a speaker, one of the known `subjects`, or named by a trusted turn. No
-    field reads like an instruction.
+
+def grounded(
+    claims: Iterable[Assertion], turns: Sequence[TurnText], *, subjects: Iterable[str] = ()
+) -> tuple[Assertion, ...]:
+    """The assertions that are in trusted turns, each with only those sources that contain it.
+
+    The quote occurs in the source, and so do the content words of the object, by their stems; dates and numbers may be
+    written differently. The subject is the user, a speaker, one of the given `subjects`, or named by a trusted turn. No
+    field resembles an instruction.
     """
-    trusted = {turn.id: _Said(turn) for turn in turns if turn.trusted}
+    trusted = {turn.id: _QuotableTurn(turn) for turn in turns if turn.trusted}
     known = {_folded(subject) for subject in subjects} | {SPEAKER}
-    kept: list[Claim] = []
+    kept: list[Assertion] = []
     for claim in claims:
         sources = [each for each in dict.fromkeys(claim.sources) if each in trusted]
-        sources = [each for each in sources if trusted[each].says(claim.object, quote=claim.quote)]
+        sources = [each for each in sources if trusted[each].supports(claim.object, quote=claim.quote)]
         if sources and _is_known(claim.subject, known, trusted.values()) and _is_plain(claim):
             said_at = max(trusted[each].turn.occurred_at for each in sources)
             kept.append(replace(claim, sources=tuple(sources), said_at=said_at))
     return tuple(kept)
 
 
-def _is_known(subject: str, known: set[str], turns: Iterable["_Said"]) -> bool:
+def _is_known(subject: str, known: set[str], turns: Iterable["_QuotableTurn"]) -> bool:
     asked = [term for term in terms(subject) if term != SPEAKER]  # "user's dog" is named by "my dog"
     if not asked:
         return _folded(subject) in known
     return _folded(subject) in known or all(any(term in turn.terms for turn in turns) for term in asked)
 
 
-def _is_plain(claim: Claim) -> bool:
+def _is_plain(claim: Assertion) -> bool:
     predicate = claim.predicate.replace("_", " ").strip()
     fields = (claim.subject, predicate, claim.object, claim.quote or "")
     return bool(_PREDICATE.fullmatch(predicate)) and suspicion("\n".join(fields)) is None
 
 
-class _Said:
+class _QuotableTurn:
     """A turn, with its words made comparable once for all claims."""
 
     def __init__(self, turn: TurnText) -> None:
         self.turn = turn
 
-    def says(self, wanted: str, *, quote: str | None) -> bool:
-        """Whether the quote stands here, and every content word of what is wanted is one of the turn's."""
+    def supports(self, wanted: str, *, quote: str | None) -> bool:
+        """Whether the quote occurs here, and every wanted content word is in the turn."""
         return (quote is None or self._holds(quote)) and self._names(wanted)
 
     @cached_property
@@ -106,13 +123,13 @@ class _Said:
         words = _folded(quote)
         if words == self.text:
             return bool(words)
-        return len(words) >= MIN_QUOTE_CHARACTERS and bool(terms(words)) and _stands_in(words, self.text)
+        return len(words) >= MIN_QUOTE_CHARACTERS and bool(terms(words)) and _contains_words(words, self.text)
 
     def _names(self, wanted: str) -> bool:
         words = _folded(wanted)
         if not words:
             return False
-        if _stands_in(words, self.text):
+        if _contains_words(words, self.text):
             return True
         asked = terms(words)
         if not asked or (not _DENIALS.isdisjoint(tokens(words)) and not self.denies):
@@ -126,7 +143,7 @@ def _value(word: str) -> int | None:
     return int(word) if word.isdecimal() and len(word) < 16 else _VALUES.get(word)
 
 
-def _stands_in(words: str, whole: str) -> bool:
+def _contains_words(words: str, whole: str) -> bool:
     """As whole words, where the script has blanks between them."""
     start = r"(?<!\w)" if words[0].isascii() and words[0].isalnum() else ""
     end = r"(?!\w)" if words[-1].isascii() and words[-1].isalnum() else ""

@@ -6,8 +6,8 @@ from html import escape
 
 import orjson
 
-from aftermind.llm import trust
-from aftermind.llm.base import ExtractionRequest, TurnText
+from aftermind.llm.injection import detect
+from aftermind.llm.protocols import ExtractionRequest, TurnText
 from aftermind.types import Json
 
 EXTRACTION_VERSION = "3"
@@ -72,7 +72,7 @@ def turns(given: Sequence[TurnText]) -> str:
 
 
 def _turn(number: int, turn: TurnText) -> str:
-    name = f' name="{escape(trust.label(turn.name))}"' if turn.name else ""
+    name = f' name="{escape(detect.label(turn.name))}"' if turn.name else ""
     trusted = "yes" if turn.trusted else "no"
     at = turn.occurred_at.date().isoformat()
     head = f'<turn n="{number}" role="{turn.role}"{name} date="{at}" trusted="{trusted}">'

@@ -1,15 +1,14 @@
-"""What models must answer, as Pydantic schemas; and the way from there to claims."""
+"""Pydantic schemas of models' answers, and their conversion to assertions."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from aftermind.llm.base import TurnText
-from aftermind.llm.grounding import grounded
+from aftermind.llm.protocols import TurnText
 from aftermind.types import Cardinality, EpisodeId
-from aftermind.types.claim import Claim, Operation
+from aftermind.types.assertion import Assertion, Operation
 
 # What strict structured outputs take, for every model; fine-tuned models refuse bounds such as maxLength or minimum.
 STRICT_KEYWORDS = frozenset(
@@ -90,22 +89,20 @@ class AnsweredProfile(Answer):
     traits: list[AnsweredTrait] = Field(max_length=50)
 
 
-def claims_of(
-    answer: AnsweredExtraction, turns: Sequence[TurnText], *, subjects: Iterable[str] = ()
-) -> tuple[Claim, ...]:
-    """The claims that a trusted turn says, with what they rest on; see `grounding.grounded`."""
+def build_assertions(answer: AnsweredExtraction, turns: Sequence[TurnText]) -> tuple[Assertion, ...]:
+    """The assertions of a model's answer, without malformed ones; `grounding.ground` drops ungrounded ones."""
     found = (_claim(claim, turns) for claim in answer.claims)
-    return grounded((claim for claim in found if claim is not None), turns, subjects=subjects)
+    return tuple(claim for claim in found if claim is not None)
 
 
-def _claim(answered: AnsweredClaim, turns: Sequence[TurnText]) -> Claim | None:
+def _claim(answered: AnsweredClaim, turns: Sequence[TurnText]) -> Assertion | None:
     named = [turns[number - 1] for number in answered.sources if 0 < number <= len(turns)]
     if not named or not answered.predicate.strip():
         return None
     valid_from, valid_to = _moment(answered.valid_from), _moment(answered.valid_to)
     if valid_from and valid_to and valid_to < valid_from:
         return None
-    return Claim(
+    return Assertion(
         subject=answered.subject,
         predicate=answered.predicate,
         object=answered.object,
@@ -120,7 +117,7 @@ def _claim(answered: AnsweredClaim, turns: Sequence[TurnText]) -> Claim | None:
     )
 
 
-def evidence_of(numbers: Sequence[int], turns: Sequence[TurnText]) -> tuple[EpisodeId, ...]:
+def evidence_ids(numbers: Sequence[int], turns: Sequence[TurnText]) -> tuple[EpisodeId, ...]:
     """Ids of the turns of these numbers, those that exist."""
     return tuple(turns[number - 1].id for number in numbers if 0 < number <= len(turns))
 
@@ -137,5 +134,5 @@ def _moment(text: str | None) -> datetime | None:
 
 def _day(text: str) -> datetime:
     parts = [int(part) for part in text.split("-")]
-    day = date(parts[0], *([*parts[1:], 1, 1][:2]))  # "2019" and "2019-03" are what people say
+    day = date(parts[0], *([*parts[1:], 1, 1][:2]))  # people write "2019" and "2019-03"
     return datetime(day.year, day.month, day.day, tzinfo=UTC)

@@ -1,8 +1,8 @@
-"""Computing on texts that users sent, in a process of its own: it holds up no event loop, and it has a deadline.
+"""Computation on texts from users, in child processes: it blocks no event loop, and it has a deadline.
 
-A thread would not do. Regular expressions and Unicode normalisation hold the interpreter's lock. While messages of 256
-KB were checked, a loop that wakes up every millisecond was late by 8.6 ms at the median and 208 ms at most beside a
-thread, by 0.14 ms and 13 ms beside the process, and by 0.12 ms and 8 ms beside nothing (two busy cores).
+A thread is not sufficient. Regular expressions and Unicode normalisation hold the interpreter's lock. While messages of
+256 KB were checked, a loop that wakes up every millisecond was late by 8.6 ms at the median and 208 ms at most with a
+thread, by 0.14 ms and 13 ms with the process, and by 0.12 ms and 8 ms without any check (two busy cores).
 """
 
 import asyncio
@@ -23,24 +23,27 @@ from typing import IO, Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
+SHORT_CHARACTERS = 32_768  # of one call; a longer one has another process, so that short ones never wait for it
 INLINE_CHARACTERS = 2_000  # computed on the loop: a chat turn, in less than a millisecond
 CPU_SECONDS = 5.0  # of one call; an ordinary message of 256 KB takes 1 to 2
 WAIT_SECONDS = 60.0  # for an answer, on a machine however busy; then the process is killed
 IDLE_SECONDS = 60  # without a call after which the process ends
-_START = "from aftermind.llm.text_process import serve; serve()"
+SHORT_NICE, LONG_NICE = 0, 10  # priority of the processes: event loops and short texts run first
+_START = "from aftermind.llm.text_process import serve; serve({nice})"
 
 
 class TextTimeout(Exception):
     """A text took longer than its deadline. The text is at fault, not the machine: the deadline counts CPU time."""
 
 
-async def run(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a function of a module with these arguments in the process for texts. Raises `TextTimeout`.
+async def run(characters: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run a module's function with arguments of the given total length, in a process for texts.
 
-    Calls of this process run one after the other. Where no process can be started, a thread computes.
+    Short calls run one after the other in one process, long ones in another. If no process can be started, a thread
+    computes. Raises `TextTimeout`.
     """
     loop = asyncio.get_running_loop()
-    server = _server(os.getpid())
+    server = _server(os.getpid(), SHORT_NICE if characters <= SHORT_CHARACTERS else LONG_NICE)
     answer: T = await loop.run_in_executor(server.executor, server.call, work, args, kwargs)
     return answer
 
@@ -48,7 +51,8 @@ async def run(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 class _Server:
     """The process, started at the first call and again after it ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, nice: int) -> None:
+        self._nice = nice
         atexit.register(self._end)
         self.executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="aftermind texts")
         self._child: subprocess.Popen[bytes] | None = None
@@ -81,7 +85,7 @@ class _Server:
         try:
             # Apart from the terminal's signals; it ends when its input is closed, so it never outlives this process.
             self._child = subprocess.Popen(
-                [sys.executable, "-c", _START],
+                [sys.executable, "-c", _START.format(nice=self._nice)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
@@ -102,18 +106,18 @@ class _Server:
 
 
 @cache
-def _server(pid: int) -> _Server:
-    """One for a process; a forked one does not share its parent's pipes."""
-    return _Server()
+def _server(pid: int, nice: int) -> _Server:
+    """One for each process and priority; a forked process does not share its parent's pipes."""
+    return _Server(nice)
 
 
-def serve() -> None:
+def serve(nice: int = 0) -> None:
     """Answer calls from standard input until it is closed or nothing came for a while."""
     calls, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
     signal.signal(signal.SIGVTALRM, _expired)
     with suppress(OSError):
-        os.nice(5)  # loops that wait for no text go first
+        os.nice(nice)
     while select.select([calls], [], [], IDLE_SECONDS)[0]:
         try:
             work, args, kwargs = pickle.loads(_read(calls))

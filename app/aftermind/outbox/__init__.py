@@ -1,1 +1,1 @@
-"""The way of a turn out of the agent's process."""
+"""Transport of turns from the agent's process to workers."""

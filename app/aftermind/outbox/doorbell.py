@@ -1,7 +1,7 @@
-"""Celery's own messages, built without sending; the only file of the agent's side that imports Celery.
+"""Celery's messages, built without sending; the only file of the agent's side that imports Celery.
 
-A doorbell says "there is work", and names one job. It may be lost, doubled or late without harm. It carries the job id
-and nothing else: headers, events and Flower never show what users said.
+A doorbell signals "there is work", and names one job. It can be lost, duplicated or late without harm. It has the job
+id and nothing else: headers, events and Flower never show user content.
 """
 
 import itertools
@@ -19,8 +19,8 @@ from aftermind import errors
 from aftermind.types import JobId
 from aftermind.wire.queues import TASK, queue_arguments
 
-# Stand-ins of the template: as long as what takes their place, and so placed that base64 keeps them apart (the body
-# begins with `[["`, three bytes, and an id has 36, so its base64 begins and ends with the id's own characters).
+# Placeholders of the template: as long as their values, and placed so that base64 keeps them separate (the body begins
+# with `[["`, three bytes, and an id has 36, so its base64 begins and ends with the id's characters).
 _ID = b"6d8b5f0e-0000-7000-8000-1d0000000001"
 _TAG = b"6d8b5f0e-0000-7000-8000-1d0000000002"
 _ID_IN_BODY = b64encode(_ID)
@@ -29,7 +29,9 @@ _DOORBELLS: "WeakSet[Doorbell]" = WeakSet()
 
 
 class _Template(NamedTuple):
-    """A message with `%b` for the stand-ins; `order` puts (id, id in base64, tag) in theirs, as often as they occur."""
+    """A message with `%b` for the placeholders; `order` lists (id, id in base64, tag) in the order of their
+    occurrences.
+    """
 
     form: bytes
     order: Callable[[tuple[bytes, bytes, bytes]], tuple[bytes, ...]]
@@ -104,8 +106,8 @@ class Doorbell:
                 producer.connection.release()
 
     def _begin_life(self) -> None:
-        # Of a process: delivery tags are unique over all of them, and a lock that a thread of the parent holds would
-        # never be released in a fork. Nor would it know that the parent's broker connections are not its own.
+        # Per process: delivery tags are unique in it, and a lock that a thread of the parent holds would never be
+        # released in a fork. A fork would also use the parent's broker connections.
         self._life, self._lock = os.urandom(16).hex().encode(), threading.Lock()
         self._app = self._producer = None
 
@@ -185,11 +187,11 @@ def _rendered(queue: str) -> bytes:
 
 
 def _template(rendered: bytes) -> _Template:
-    """The message as a format, with a place for each stand-in."""
+    """The message as a format, with a position for each placeholder."""
     names = (_ID, _ID_IN_BODY, _TAG)
     found = re.findall(b"|".join(names), rendered)
     if set(found) != set(names):
-        raise errors.Bug(f"kombu's message does not hold the job id where it is looked for: {rendered!r}")
+        raise errors.Bug(f"kombu's message does not have the job id at the expected position: {rendered!r}")
     form = re.sub(b"|".join(names), b"%b", rendered.replace(b"%", b"%%"))
     return _Template(form, itemgetter(*(names.index(each) for each in found)))
 

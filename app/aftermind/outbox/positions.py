@@ -1,4 +1,4 @@
-"""Places in the order of what one process hands over, whichever way it goes."""
+"""Positions in the order of a process's turns, for every acceptor."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""`remember()` on its way out: one call to Redis, or the local spool within the time budget."""
+"""The transport of `remember()`: one call to Redis, or the local spool, within the time budget."""
 
 import asyncio
 import time
@@ -8,21 +8,21 @@ from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from aftermind import errors
-from aftermind.outbox.asking import Asking
-from aftermind.outbox.base import Sent
-from aftermind.outbox.drain import Drain
-from aftermind.outbox.group import Acceptor, Group, LateError
+from aftermind.outbox.doorbell_sender import Ringing
+from aftermind.outbox.generation_lookup import GenerationLookup
+from aftermind.outbox.group_commit import Acceptor, Group, LateError
 from aftermind.outbox.positions import Positions
-from aftermind.outbox.ringing import Ringing
+from aftermind.outbox.protocol import Sent
 from aftermind.outbox.spool import Spool
+from aftermind.outbox.spool_drain import Drain
 from aftermind.settings import Settings
 from aftermind.types import JobId, Scope, Turn
-from aftermind.types.erasure import Tombstone
-from aftermind.wire.keys import owner_part
+from aftermind.types.tombstone import Tombstone
 from aftermind.wire.payloads import encode_turn
 from aftermind.wire.pending import Accepted, Offer, PendingLimits
+from aftermind.wire.redis_keys import owner_part
 
-ORPHANS_SECONDS = 5.0  # how often a send looks whether another process left turns in the spool
+ORPHANS_SECONDS = 5.0  # how often a send checks for spooled turns of another process
 
 Recorded = Callable[[Turn], Awaitable[str | None]]  # the hash of what was recorded under the id of the turn
 
@@ -38,21 +38,17 @@ class Publisher:
         ringing: Ringing,
         spool: Spool,
         positions: Positions | None = None,
-        asking: Asking | None = None,
+        asking: GenerationLookup | None = None,
         recorded: Recorded | None = None,
     ) -> None:
         self._settings, self._acceptor, self._ringing, self.spool = settings, acceptor, ringing, spool
-        self._positions, self._asking, self._recorded = positions or Positions(), asking or Asking(), recorded
+        self.positions, self._asking, self._recorded = positions or Positions(), asking or GenerationLookup(), recorded
         self._limits = PendingLimits.from_settings(settings)
         self._drain = Drain(acceptor, spool)
         self._groups: WeakKeyDictionary[asyncio.AbstractEventLoop, Group] = WeakKeyDictionary()
         self._orphans_at = 0.0
         self._acceptor_seconds = 0.0
         self._divide_budget()
-
-    def position(self, count: int) -> int:
-        """A place in the order for `count` messages: microseconds since 1970, never the same twice in a process."""
-        return self._positions.take(count)
 
     async def send(self, turn: Turn) -> Sent:
         """Hand the turn over; it is safe when this returns. Within the budget, the spool's write and sync included.
@@ -64,7 +60,7 @@ class Publisher:
         began = time.monotonic()
         if turn.content_hash is not None:
             await self._check_key(turn)
-        self._look_for_orphans()
+        self._find_orphans()
         if self._drain.away is not None:
             return await self._spooled(turn, began, self._drain.away)
         if self.spool.holds(owner_part(turn.scope), turn.scope.session_id or ""):
@@ -85,15 +81,14 @@ class Publisher:
             raise errors.IdempotencyConflict(turn.idempotency_key)
         if accepted.refusal is not None:
             return await self._refused(turn, began, accepted)
-        self._positions.passed(accepted.base + len(turn.messages) - 1)
+        self._asking.begin_once()
+        self.positions.passed(accepted.base + len(turn.messages) - 1)
         return Sent(base=accepted.base, known=accepted.known)
 
     async def pending(self, owner: Scope) -> tuple[Turn, ...]:
-        """The owner's turns in this host's spool, oldest first."""
         return await self.spool.pending(owner)
 
     async def forget(self, stone: Tombstone) -> list[JobId]:
-        """Drop the turns that the tombstone covers whole from this host's spool; which."""
         return await self.spool.forget(stone)
 
     async def drained(self) -> None:
@@ -159,7 +154,7 @@ class Publisher:
             raise full
         return await self._spooled(turn, began, full)
 
-    def _look_for_orphans(self) -> None:
+    def _find_orphans(self) -> None:
         now = time.monotonic()
         if now < self._orphans_at:
             return

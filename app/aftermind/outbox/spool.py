@@ -1,7 +1,7 @@
-"""Turns on local disk while Redis is away: written and synced in a thread, seen by recall, drained in order.
+"""The spool: turns on local disk while Redis is down, written and synced in a thread, read by recall, sent in order.
 
-Each process writes files of its own, under a lock that dies with it; whoever drains next takes over files whose lock is
-free. So no turn waits for a process that will not come back, and no two processes send the same one.
+Each process writes separate files, under a lock that ends with the process; the next process that drains the spool
+takes over files without a lock. So no turn waits for a crashed process, and no two processes send the same turn.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ from weakref import WeakSet
 import orjson
 
 from aftermind import errors
-from aftermind.outbox.segment import DAMAGED, Entry, Segment
+from aftermind.outbox.spool_segment import DAMAGED, Entry, Segment
 from aftermind.types import JobId, Scope, Turn
-from aftermind.types.erasure import Tombstone
-from aftermind.wire.keys import owner_part
+from aftermind.types.tombstone import Tombstone
 from aftermind.wire.payloads import decode_turn
+from aftermind.wire.redis_keys import owner_part
 
 FIRST_WRITE_SECONDS = 0.05  # until a write was measured; the first one also makes folder and file, each synced
 WRITE_MARGIN = 1.5  # the next write may take longer than the last ones
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spooled:
-    """A turn as it lies in the spool."""
+    """A turn in the spool."""
 
     turn: Turn
     payload: bytes
@@ -54,10 +54,10 @@ class Spool:
         _SPOOLS.add(self)
 
     async def append(self, turn: Turn, payload: bytes) -> None:
-        """Keep the turn: it is on disk when this returns. Calls that come together share a sync.
+        """Store the turn: it is on disk when this returns. Concurrent calls share a sync.
 
-        Raises `SpoolFull`, and `SpoolUnavailable` where the disk does not take it. A caller that goes away in the
-        middle leaves its turn in the spool: it is whole, and will be sent.
+        Raises `SpoolFull`, and `SpoolUnavailable` if the disk fails. If the caller is cancelled, its turn stays in the
+        spool: it is complete, and will be sent.
         """
         future: Future[None] = Future()
         started = self._clock()
@@ -77,12 +77,18 @@ class Spool:
         return bool(self._sessions) and self._sessions[owner, session] > 0
 
     def content_hash(self, job_id: JobId) -> str | None:
-        """The hash of an unsent turn of this process that has an idempotency key. Answers from memory."""
-        held = self._unsent.get(job_id)
-        return None if held is None else held[0].content_hash
+        """The hash of an unsent turn of this process that has an idempotency key. Answers from memory.
+
+        Each acceptor of a process has its own spool in the folder; the turn may be in any of them.
+        """
+        for spool in list(_SPOOLS):
+            held = spool._unsent.get(job_id) if spool.folder == self.folder else None
+            if held is not None:
+                return held[0].content_hash
+        return None
 
     def has_orphans(self) -> bool:
-        """Whether files lie in the folder that this process has not taken; a look at the folder."""
+        """Whether the folder has files that this process has not taken over; reads the folder."""
         return len(self._paths()) > len(self._ours)
 
     @property
@@ -97,7 +103,7 @@ class Spool:
         return await self._run(lambda: self._pending(owner_part(owner)))
 
     async def take_over(self) -> int:
-        """Adopt files whose process is gone; the turns in them that are unsent."""
+        """Take over files of ended processes; returns their unsent turns."""
         return await self._run(self._adopt)
 
     async def next(self, limit: int, *, passing: frozenset[str] = frozenset()) -> list[Spooled]:
@@ -119,11 +125,11 @@ class Spool:
         return await self._run(lambda: self._forget(stone))
 
     def close(self) -> None:
-        """Finish what is being written and let go of the files; what is unsent waits for the next process."""
+        """Finish running writes and close the files; unsent turns wait for the next process."""
         self._thread.shutdown(wait=True)
-        self._let_go()
+        self._release_segments()
 
-    def _let_go(self) -> None:
+    def _release_segments(self) -> None:
         for segment in (*self._ours.values(), *self._others.values()):
             segment.close()
         self._reset()
@@ -148,7 +154,7 @@ class Spool:
         if not queued:
             return
         try:
-            self._check_room(sum(len(payload) for _, payload, _ in queued))
+            self._check_capacity(sum(len(payload) for _, payload, _ in queued))
             segment = self._open()
             self._hold(segment, segment.append([(turn, payload) for turn, payload, _ in queued]))
         except errors.AftermindError as exc:
@@ -160,7 +166,7 @@ class Spool:
                 if future.set_running_or_notify_cancel():
                     future.set_result(None)
 
-    def _check_room(self, wanted: int) -> None:
+    def _check_capacity(self, wanted: int) -> None:
         held = sum(_size(path) for path in self._paths())
         if held + wanted > self._max_bytes:
             raise errors.SpoolFull(str(self.folder), held, self._max_bytes)
@@ -189,19 +195,19 @@ class Spool:
             segment = None if path in self._ours else Segment.adopt(path)
             if segment is not None:
                 self._ours[path] = segment
-                gone, ours = self._gone(), self._unsent
+                gone, ours = self._erased_ids(), self._unsent
                 self._unsent = {}
                 self._hold(segment, [entry for entry in segment.turns.values() if entry.job_id not in gone])
                 adopted.update(self._unsent)
                 self._unsent = ours
                 self._tidy(segment)
-        # What a process has left that is gone was there before what this one appends.
+        # Turns of ended processes are older than the turns that this process appends.
         self._unsent = adopted | {job_id: held for job_id, held in self._unsent.items() if job_id not in adopted}
         return self.unsent
 
     def _oldest(self, limit: int, passing: frozenset[str]) -> list[Spooled]:
-        self._look_around()
-        for job_id in self._gone() & self._unsent.keys():  # forgotten by another process meanwhile
+        self._list_segments()
+        for job_id in self._erased_ids() & self._unsent.keys():  # forgotten by another process since
             self._let_off(job_id)
         waiting = [held for held in self._unsent.values() if held[0].owner not in passing]
         found = []
@@ -226,19 +232,19 @@ class Spool:
             self._tidy(segment)
 
     def _tidy(self, segment: Segment) -> None:
-        """Delete a file of ours that has nothing more to say."""
+        """Delete a file of this process that is not needed any more."""
         if segment.unreadable or not segment.gone >= segment.turns.keys():
             return
         if segment.gone - segment.turns.keys() and len(self._paths()) > len(self._ours):
-            return  # it says what is forgotten in files of others
+            return  # it records forgotten turns in files of other processes
         segment.remove()
         del self._ours[segment.path]
         if self._current is segment:
             self._current = None
 
     def _pending(self, owner: str) -> tuple[Turn, ...]:
-        self._look_around()
-        gone = self._gone()
+        self._list_segments()
+        gone = self._erased_ids()
         found = [
             _read(entry, segment)
             for segment in (*self._ours.values(), *self._others.values())
@@ -265,24 +271,24 @@ class Spool:
             self._tidy(segment)
         return gone
 
-    def _look_around(self) -> None:
+    def _list_segments(self) -> None:
         paths = set(self._paths())
         for path in [path for path in self._others if path not in paths or path in self._ours]:
             self._others.pop(path).close()
         for path in paths - self._ours.keys() - self._others.keys():
-            segment = Segment.look(path)
+            segment = Segment.open_read_only(path)
             if segment is not None:
                 self._others[path] = segment
         for segment in self._others.values():
             segment.refresh()
 
-    def _gone(self) -> set[JobId]:
+    def _erased_ids(self) -> set[JobId]:
         return set[JobId]().union(*(segment.gone for segment in (*self._ours.values(), *self._others.values())))
 
     def _paths(self) -> list[Path]:
         try:
             return sorted(Path(entry.path) for entry in os.scandir(self.folder) if entry.name.endswith(".spool"))
-        except OSError:  # not made yet; or not ours to read, and then writing says why
+        except OSError:  # not created yet; or not readable, and then writing reports the reason
             return []
 
 
@@ -326,10 +332,10 @@ _SPOOLS: WeakSet[Spool] = WeakSet()
 
 
 def _after_fork() -> None:
-    # The child has copies of the locked files: closing them leaves the parent's locks, keeping them would hold the
-    # locks when the parent is gone.
+    # The child has copies of the locked files: closing them keeps the parent's locks, keeping them would hold the locks
+    # after the parent has ended.
     for spool in list(_SPOOLS):
-        spool._let_go()
+        spool._release_segments()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -1,29 +1,43 @@
 """What is worth recalling: pure functions over words and vectors, without I/O and without a clock."""
 
 from aftermind.ranking.bm25 import idf
-from aftermind.ranking.corpus import Entry, Frame, Frequencies, Question, numbered, score_entries, score_frame
-from aftermind.ranking.diversity import diversified, overlap
-from aftermind.ranking.facts import Told, lifted, shares, sureness, value_of
+from aftermind.ranking.candidates import (
+    Entry,
+    Frame,
+    Frequencies,
+    Question,
+    features_of,
+    numbered,
+    score_entries,
+    score_frame,
+    worths_of,
+)
+from aftermind.ranking.coefficients import Models, models_of
+from aftermind.ranking.fact_scores import FactHit, fact_value, lifted, shares, sureness
 from aftermind.ranking.fusion import ranks, reciprocal_rank, scaled
+from aftermind.ranking.mmr import diversified, overlap
+from aftermind.ranking.tokenizer import ends_asking, spoken, stem, terms, tokens
 from aftermind.ranking.vectors import cosine, unit
-from aftermind.ranking.windows import WEIGHTS, Scores, Turns, Weights, score
-from aftermind.ranking.words import ends_asking, spoken, stem, terms, tokens
+from aftermind.ranking.windows import FEATURES, Scores, Turns, score
 
 __all__ = [
-    "WEIGHTS",
+    "FEATURES",
     "Entry",
+    "FactHit",
     "Frame",
     "Frequencies",
+    "Models",
     "Question",
     "Scores",
-    "Told",
     "Turns",
-    "Weights",
     "cosine",
     "diversified",
     "ends_asking",
+    "fact_value",
+    "features_of",
     "idf",
     "lifted",
+    "models_of",
     "numbered",
     "overlap",
     "ranks",
@@ -39,5 +53,5 @@ __all__ = [
     "terms",
     "tokens",
     "unit",
-    "value_of",
+    "worths_of",
 ]

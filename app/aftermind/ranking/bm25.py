@@ -1,8 +1,8 @@
-"""Okapi BM25 with presence for term frequency.
+"""Okapi BM25 with presence instead of term frequency.
 
 Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond" (2009), with the usual k1 and b and the
-idf that cannot go negative. A chat turn hardly ever says a word twice, so the frequency in a turn is taken as 1; that
-measured better than counting it (recall@10 0.603 against 0.576). Length is counted in distinct terms.
+idf that cannot be negative. A chat turn rarely repeats a word, so the frequency in a turn is taken as 1; that measured
+better than counting it (recall@10 0.603 against 0.576). Length is counted in distinct terms.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ B = 0.75
 
 
 def idf(episodes: int, frequencies: ArrayLike) -> Floats:
-    """How telling each term is among so many episodes, given how many have it; 0 for a term that none has."""
+    """The weight of each term among a number of episodes, given its number of episodes; 0 for a term without any."""
     df = np.asarray(frequencies, dtype=np.float64)
     total = np.maximum(episodes, df)
     return np.where(df > 0, np.log1p((total - df + 0.5) / (df + 0.5)), 0.0)
@@ -28,7 +28,7 @@ def length_weight(lengths: ArrayLike, average: float) -> Floats:
 
 
 def bm25(hits: NDArray[np.bool_], lengths: ArrayLike, idfs: Floats) -> Floats:
-    """The score of each text; `hits` tells for each text (row) which terms of the question (columns) it has."""
+    """The score of each text; `hits` marks for each text (row) its terms of the query (columns)."""
     size = np.asarray(lengths, dtype=np.float64)
     average = float(size.mean()) if size.size else 1.0
     return np.asarray((hits @ idfs) * length_weight(size, average), dtype=np.float64)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-NOISE = 1e-9  # of half-precision vectors that have nothing in common; scaled up it would look like a match
+NOISE = 1e-9  # of half-precision vectors without similarity; scaled up it would appear as a match
 
 
 def scaled(scores: Floats) -> Floats:

@@ -1,9 +1,9 @@
-"""A turn scored alone, with its neighbours, with its session, and by who speaks.
+"""Features of a turn: its words and its vector, alone, in its window and in its session, and its speaker.
 
-An answer seldom repeats the words of its question, and what a turn is about is often said next door. So each turn is
-scored by itself *and* as the window of the two turns before and after it: words count once, wherever in the window they
-are; vectors as the mean of the window's similarities. Every weight is a round number on a broad plateau (moving any of
-them by a third changes recall@10 by less than 0.01 on either half of the data, see benchmarks/README.md).
+An answer rarely repeats the words of its question, and the subject of a turn is often in a neighbouring turn. So each
+turn is scored by itself *and* as the window of the two turns before and after it: words count once, wherever in the
+window they are; vectors as the mean of the window's similarities. A logistic model of these features (`logistic`) gives
+the probability that the turn answers; its coefficients are fitted by `benchmarks/fit_ranking.py`.
 """
 
 from dataclasses import dataclass
@@ -12,37 +12,40 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aftermind.ranking.bm25 import length_weight
-from aftermind.ranking.fusion import scaled
+from aftermind.ranking.coefficients import Models
+from aftermind.ranking.fusion import NOISE, scaled
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 REACH = 2  # neighbours on either side; one finds less (0.76 for 0.78), three begin to blur
+BURST = 4  # messages of one speaker in a row that are one utterance; more of them blur the window
 LONG_TEXT = 100  # distinct terms; a pasted document has every word, so beyond this a window counts its words for less
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weights:
-    """How much each view of a turn counts. `lexical` and `vector` are the shares of words and of meaning."""
-
-    lexical: float = 0.5
-    vector: float = 0.5
-    alone: float = 0.4  # the turn by itself; the rest of 1 is its window
-    session: float = 0.1  # the words of the whole session
-    speaker: float = 0.15  # said by somebody whom the question names
-    question: float = 0.1  # taken off a turn that ends in a question
-    current: float = 0.05  # said in the session that asks
-
-
-WEIGHTS = Weights()
+FEATURES = (
+    "words",  # of the turn alone (BM25), by the best
+    "words_window",
+    "words_session",
+    "coverage",  # the share of the question's words, by their worth, that the window has
+    "vector",  # similarity of the turn alone, by the best
+    "vector_window",
+    "speaker",  # is named by the question; 1 for all turns where it names none
+    "asking",  # the turn ends in a question
+    "answers",  # words of the turn before, if that one ends in a question
+    "length",  # logarithm of its number of terms
+)
+FITTED_TURNS = 550  # of a user that the models were fitted to; of fewer turns each is likelier to be the answer
+MOST_LIKELIER = 4.0  # added to the log-odds for that: a single turn need not be the answer
+CURRENT = 0.3  # added to the log-odds of a turn of the session that asks: it breaks ties
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turns:
-    """Turns to be scored, one array entry each, in any order; context turns are there for their neighbours only.
+    """Turns to be scored, one array entry each, in any order; context turns are only neighbours.
 
-    `hits` tells which terms of the question (columns) each turn has, `length` how many distinct terms it has in all.
-    `similarity` is the cosine to the question, NaN where a turn has no vector. Positions order a session.
+    `hits` marks the terms of the query (columns) of each turn, `length` is its total number of distinct terms.
+    `similarity` is the cosine to the query, NaN for a turn without a vector. Positions order a session.
     """
 
     session: NDArray[np.int64]
@@ -53,9 +56,22 @@ class Turns:
     named: Bools
     asking: Bools
     current: Bools
+    speaker: NDArray[np.int64]  # a number for each name, -1 if it is unknown
 
     def __len__(self) -> int:
         return len(self.session)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worths:
+    """What the question's terms are worth: each, 0 for one that no turn has; and `whole`, all together, those included.
+
+    `episodes` is how many the owner has.
+    """
+
+    terms: Floats
+    whole: float
+    episodes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,66 +88,144 @@ class Scores:
     vector_window: Floats
 
 
-def score(turns: Turns, idfs: Floats, *, candidates: Bools, weights: Weights = WEIGHTS) -> Scores:
-    """Score every turn; `candidates` are those that the scales are taken from and that may be answers at all.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """Features of each turn, in the order of the turns: a column for each of `FEATURES`.
 
-    Without a term that anybody has, meaning alone counts, and the other way round; words alone count, too, for a turn
-    in whose window nothing has a vector yet. The rest score 0.
+    `blind` turns have no vector in their windows. `has_words` and `has_meaning` are whether any turn has words or
+    vectors that match.
     """
+
+    columns: Floats
+    blind: Bools
+    has_words: bool
+    has_meaning: bool
+
+
+def score(turns: Turns, question: Worths, *, candidates: Bools, models: Models) -> Scores:
+    """Score every turn; `candidates` determine the scales and are the only possible matches.
+
+    If no turn has a term, only vectors count, and vice versa; words alone count, too, for a turn whose window has no
+    vector yet. A turn without any match scores 0, as do the others.
+    """
+    found = features(turns, question, candidates=candidates)
+    columns = found.columns
+    likelier = np.clip(np.log(FITTED_TURNS / max(question.episodes, 1)), 0.0, MOST_LIKELIER)
+    bonus = np.asarray(likelier + turns.current * CURRENT, dtype=np.float64)
+    by_words = models.words.probabilities(columns, bonus)
+    if not found.has_meaning:
+        total = by_words
+    else:
+        model = models.both if found.has_words else models.meaning
+        # New messages are embedded a moment later: until then their score must not be lower.
+        total = np.where(found.blind, by_words, model.probabilities(columns, bonus))
+    parts = dict(zip(FEATURES, columns.T, strict=True))
+    evidence = parts["words_window"] + parts["words_session"] + parts["vector_window"] + parts["vector"]
+    return Scores(
+        total=np.where(candidates & (evidence + turns.named + turns.current > 0), total, 0.0),
+        lexical=parts["words"],
+        vector=parts["vector"],
+        lexical_window=parts["words_window"],
+        vector_window=parts["vector_window"],
+    )
+
+
+def features(turns: Turns, question: Worths, *, candidates: Bools) -> Features:
+    """What speaks for each turn."""
+    idfs = question.terms
     order = np.lexsort((turns.position, turns.session))
-    near = _Neighbours(turns.session[order])
-    hits, mask = turns.hits[order].astype(np.float64), candidates[order]
-    own = (hits @ idfs) * length_weight(turns.length[order], float(turns.length.mean()) if len(turns) else 1.0)
-    together = near.greatest(hits * np.minimum(1.0, LONG_TEXT / np.maximum(turns.length[order], 1))[:, None]) @ idfs
-    session = _whole_session(hits, turns.session[order]) @ idfs
+    near = _Neighbours(turns.session[order], turns.speaker[order])
+    hits, mask, length = turns.hits[order].astype(np.float64), candidates[order], turns.length[order]
+    own = (hits @ idfs) * length_weight(length, float(length.mean()) if len(length) else 1.0)
+    together = near.greatest(hits * np.minimum(1.0, LONG_TEXT / np.maximum(length, 1))[:, None]) @ idfs
+    session = _spread_over_session(hits, turns.session[order]) @ idfs
     alone, around, blind = _similarities(turns.similarity[order], near)
     parts = scaled(np.where(mask, np.stack([own, together, session, alone, around]), 0.0))
-    lexical, lexical_window, share, vector, vector_window = parts
-    words = weights.alone * lexical + (1 - weights.alone) * lexical_window
-    meaning = weights.alone * vector + (1 - weights.alone) * vector_window
-    by_words, by_meaning = _shares(weights, has_words=bool(words.any()), has_meaning=bool(meaning.any()))
-    # What was said a moment ago is embedded a moment later: it must not be worth half as much until then.
-    total = np.where(blind, by_words + by_meaning, by_words) * words + by_meaning * meaning + weights.session * share
-    total += weights.speaker * turns.named[order] - weights.question * turns.asking[order]
-    total += weights.current * turns.current[order]
-    most = 1 + weights.session + weights.speaker + weights.current
-    total = np.where(mask, np.minimum(np.maximum(total / most, 0.0), 1.0), 0.0)
+    words, words_window, words_session, vector, vector_window = parts
+    asking = turns.asking[order].astype(np.float64)
+    columns = np.stack(
+        [
+            words,
+            words_window,
+            words_session,
+            np.where(mask, together / max(question.whole, NOISE), 0.0),
+            vector,
+            vector_window,
+            np.where(turns.named.any(), turns.named[order], 1.0),
+            asking,
+            near.before(words * asking),
+            np.log1p(length),
+        ]
+    )
     back = np.argsort(order)
-    lexical, lexical_window, _, vector, vector_window = parts[:, back]
-    return Scores(
-        total=total[back],
-        lexical=lexical,
-        vector=vector,
-        lexical_window=lexical_window,
-        vector_window=vector_window,
+    return Features(
+        columns=np.ascontiguousarray(columns[:, back].T),
+        blind=blind[back],
+        has_words=bool(words_window.any()),
+        has_meaning=bool(vector_window.any() or vector.any()),
     )
 
 
 class _Neighbours:
-    """Who stands up to REACH places before and after whom in the same session; as slices, which copy nothing."""
+    """The utterances up to REACH positions before and after each turn's in its session.
 
-    def __init__(self, sessions: NDArray[np.int64]) -> None:
+    Messages that one speaker sends in a row are one utterance: people split in chats what is one turn in a dialogue.
+    """
+
+    def __init__(self, sessions: NDArray[np.int64], speakers: NDArray[np.int64]) -> None:
+        self._starts = _utterances(sessions, speakers)
+        self._sizes = np.diff(self._starts, append=len(sessions))
+        self._are_turns = len(self._starts) == len(sessions)  # most dialogues: nothing to combine
+        of = sessions[self._starts]
         self._steps: list[tuple[slice, slice, Floats]] = []
         for step in (*range(-REACH, 0), *range(1, REACH + 1)):
             here, there = slice(max(-step, 0), -step if step > 0 else None), slice(max(step, 0), min(step, 0) or None)
-            self._steps.append((here, there, (sessions[here] == sessions[there]).astype(np.float64)))
+            self._steps.append((here, there, (of[here] == of[there]).astype(np.float64)))
+
+    def before(self, values: Floats) -> Floats:
+        """The greatest value of the utterance before, 0 for the first of a session."""
+        each = self._combined(values, np.maximum)
+        result = np.zeros(len(each))
+        here, there, same = self._steps[REACH - 1]
+        result[here] = each[there] * same
+        return self._of_turns(result)
 
     def greatest(self, values: Floats) -> Floats:
         """Of each column, the greatest in the window; none may be negative."""
-        result = values.copy()
+        each = self._combined(values, np.maximum)
+        result = each.copy()
         for here, there, same in self._steps:
-            np.maximum(result[here], values[there] * same[:, None], out=result[here])
-        return result
+            np.maximum(result[here], each[there] * same[:, None], out=result[here])
+        return self._of_turns(result)
 
     def mean(self, values: Floats) -> Floats:
         """The mean of the window's values that are not NaN; NaN where all are."""
         known = ~np.isnan(values)
-        filled = np.where(known, values, 0.0)
-        total, count = filled.copy(), known.astype(np.float64)
+        filled = self._combined(np.where(known, values, 0.0), np.add)
+        counts = self._combined(known.astype(np.float64), np.add)
+        total, count = filled.copy(), counts.copy()
         for here, there, same in self._steps:
             total[here] += filled[there] * same
-            count[here] += known[there] * same
-        return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+            count[here] += counts[there] * same
+        return self._of_turns(np.where(count > 0, total / np.maximum(count, 1), np.nan))
+
+    def _combined(self, values: Floats, by: np.ufunc) -> Floats:
+        if self._are_turns:
+            return values
+        return np.asarray(by.reduceat(values, self._starts, axis=0), dtype=np.float64)
+
+    def _of_turns(self, values: Floats) -> Floats:
+        return values if self._are_turns else np.repeat(values, self._sizes, axis=0)
+
+
+def _utterances(sessions: NDArray[np.int64], speakers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where each utterance begins: of one known speaker in one session, BURST messages long at most."""
+    if not len(sessions):
+        return np.zeros(0, dtype=np.int64)
+    changes = (sessions[1:] != sessions[:-1]) | (speakers[1:] != speakers[:-1]) | (speakers[1:] < 0)
+    starts = np.concatenate([[0], np.flatnonzero(changes) + 1])
+    since = np.arange(len(sessions)) - np.repeat(starts, np.diff(starts, append=len(sessions)))
+    return np.flatnonzero(since % BURST == 0)
 
 
 def _similarities(similarity: Floats, near: _Neighbours) -> tuple[Floats, Floats, Bools]:
@@ -142,18 +236,9 @@ def _similarities(similarity: Floats, near: _Neighbours) -> tuple[Floats, Floats
     return np.where(np.isnan(similarity), around, similarity), around, blind
 
 
-def _whole_session(hits: Floats, sessions: NDArray[np.int64]) -> Floats:
+def _spread_over_session(hits: Floats, sessions: NDArray[np.int64]) -> Floats:
     if not len(sessions):
         return hits
     starts = np.concatenate([[0], np.flatnonzero(sessions[1:] != sessions[:-1]) + 1])
     sizes = np.diff(starts, append=len(sessions))
     return np.repeat(np.maximum.reduceat(hits, starts, axis=0), sizes, axis=0)
-
-
-def _shares(weights: Weights, *, has_words: bool, has_meaning: bool) -> tuple[float, float]:
-    whole = weights.lexical + weights.vector
-    if not has_meaning:
-        return (whole if weights.lexical else 0.0), 0.0
-    if not has_words:
-        return 0.0, (whole if weights.vector else 0.0)
-    return weights.lexical, weights.vector

@@ -1,8 +1,8 @@
 """From a question to a block: validate, embed, route, find, rank, cut to the budget, render."""
 
 from aftermind.recall.pipeline import Recall
-from aftermind.recall.query import Mode, Query
-from aftermind.recall.reranking import Reranker
+from aftermind.recall.query import Mode, Query, RecallOptions
+from aftermind.recall.reranker import Reranker
 from aftermind.recall.routing import Node, Routing
 
-__all__ = ["Mode", "Node", "Query", "Recall", "Reranker", "Routing"]
+__all__ = ["Mode", "Node", "Query", "Recall", "RecallOptions", "Reranker", "Routing"]

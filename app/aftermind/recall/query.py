@@ -5,15 +5,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from math import isfinite
+from typing import Literal, TypedDict, Unpack
 
 from aftermind import errors
-from aftermind.stores.base import EpisodeFilter
+from aftermind.stores.protocol import EpisodeFilter
 from aftermind.types import Json, Role, Scope
-from aftermind.types.moments import why_unusable
-from aftermind.types.normalise import Limits, json_object
+from aftermind.types.timestamps import why_unusable
+from aftermind.types.validation import Limits, json_object
 
-MAX_QUERY_CHARACTERS = 1_048_576  # an agent passes on what its user typed; nobody types more
-READ_CHARACTERS = 8_000  # of a long question: its beginning and its end, where people say what they want
+MAX_QUERY_CHARACTERS = 1_048_576  # an agent passes its user's input; longer input is not typed
+READ_CHARACTERS = 8_000  # of a long query: its beginning and end, which usually have the request
 MAX_LIMIT = 1_000
 KINDS = frozenset({"history", "facts", "summary", "profile", "blocks"})
 
@@ -27,13 +28,49 @@ class Mode(StrEnum):
     RECENCY = "recency"
 
 
+class RecallOptions(TypedDict, total=False):
+    """The options of a recall, the same in Python, over HTTP and on the command line. None is the default.
+
+    `token_budget` bounds the block (default `AFTERMIND_RECALL_TOKEN_BUDGET`), `limit` the matches (default
+    `AFTERMIND_RECALL_LIMIT`). `mode` is hybrid, vector, lexical or recency. Filters of episodes: `in_session`,
+    `by_agent`, `roles`, `metadata` (containment), `since` (inclusive) and `until` (exclusive). `as_of` asks for what
+    was believed at that time. `min_score` and `diversity` are from 0 to 1. `load` names the kinds of memory in the
+    block: history, facts, summary, profile, blocks. `rerank` applies the reranker that the memory was given.
+    """
+
+    token_budget: int | None
+    mode: "Mode | Literal['hybrid', 'vector', 'lexical', 'recency']"
+    limit: int | None
+    in_session: str | None
+    by_agent: str | None
+    roles: Iterable[str] | None
+    metadata: Mapping[str, Json] | None
+    since: datetime | None
+    until: datetime | None
+    as_of: datetime | None
+    min_score: float
+    diversity: float
+    load: Iterable[str] | None
+    rerank: bool
+
+
+_DEFAULTS: RecallOptions = {
+    "token_budget": 1_000,
+    "mode": "hybrid",
+    "limit": 20,
+    "min_score": 0.0,
+    "diversity": 0.0,
+    "rerank": False,
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """A recall, checked. `text` is what was asked, whole; `wanted` which episodes may answer.
+    """A validated recall. `text` is the whole query; `wanted` selects the episodes that may match.
 
-    `scope.session_id` is the session that asks: its turns come first among equals. `load` are the kinds of memory that
-    may be in the block: history (episodes), facts, summary, profile, blocks. `diversity` 0 to 1 is how much unlikeness
-    counts beside the score. `rerank` asks for the reranker that the pipeline was given.
+    `scope.session_id` is the current session: its turns are first among equals. `load` are the kinds of memory in the
+    block: history (episodes), facts, summary, profile, blocks. `diversity` 0 to 1 is the weight of dissimilarity
+    relative to the score. `rerank` requests the pipeline's reranker.
     """
 
     text: str
@@ -50,7 +87,7 @@ class Query:
 
     @property
     def searched(self) -> str:
-        """What is looked for: the text, of a very long one its beginning and its end."""
+        """The text to search: for a very long one, its beginning and end."""
         if len(self.text) <= READ_CHARACTERS:
             return self.text
         half = READ_CHARACTERS // 2
@@ -58,41 +95,33 @@ class Query:
 
     @classmethod
     def checked(
-        cls,
-        text: str,
-        scope: Scope,
-        *,
-        mode: str = "hybrid",
-        token_budget: int = 1_000,
-        limit: int = 20,
-        in_session: str | None = None,
-        by_agent: str | None = None,
-        roles: Iterable[str] | None = None,
-        metadata: Mapping[str, Json] | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        as_of: datetime | None = None,
-        min_score: float = 0.0,
-        diversity: float = 0.0,
-        load: Iterable[str] | None = None,
-        rerank: bool = False,
+        cls, text: str, scope: Scope, *, defaults: RecallOptions | None = None, **options: Unpack[RecallOptions]
     ) -> "Query":
-        """Raises `InvalidQuery` for anything that cannot be asked; an empty text is a question for what is newest."""
+        """Raise `InvalidQuery` for an option out of range. An empty text requests the newest episodes.
+
+        `defaults` replace options that are left out or None.
+        """
+        unknown = options.keys() - RecallOptions.__annotations__.keys()
+        if unknown:
+            raise TypeError(f"recall has no option {', '.join(map(repr, sorted(unknown)))}.")
+        asked: RecallOptions = {**_DEFAULTS, **(defaults or {})}
+        asked.update({name: value for name, value in options.items() if value is not None})  # type: ignore[typeddict-item]
         cleaned = _text(text)
-        chosen = _mode(mode) if cleaned.strip() else Mode.RECENCY
-        _whole("token_budget", token_budget, most=10_000_000)
-        _whole("limit", limit, most=MAX_LIMIT)
-        _share("min_score", min_score)
-        _share("diversity", diversity)
+        chosen = _mode(asked["mode"]) if cleaned.strip() else Mode.RECENCY
+        _check_integer("token_budget", asked["token_budget"], most=10_000_000)
+        _check_integer("limit", asked["limit"], most=MAX_LIMIT)
+        _share("min_score", asked["min_score"])
+        _share("diversity", asked["diversity"])
+        since, until, as_of = asked.get("since"), asked.get("until"), asked.get("as_of")
         for name, moment in (("since", since), ("until", until), ("as_of", as_of)):
             _moment(name, moment)
         if since and until and until <= since:
             raise errors.InvalidQuery("until", until, "the time range is empty: it ends before it begins.")
         wanted = EpisodeFilter(
-            session_id=in_session,
-            agent_id=by_agent,
-            roles=_roles(roles),
-            metadata=_metadata(metadata),
+            session_id=asked.get("in_session"),
+            agent_id=asked.get("by_agent"),
+            roles=_roles(asked.get("roles")),
+            metadata=_metadata(asked.get("metadata")),
             since=since,
             until=until,
         )
@@ -100,14 +129,14 @@ class Query:
             text=cleaned,
             scope=scope,
             mode=chosen,
-            token_budget=token_budget,
-            limit=limit,
+            token_budget=asked["token_budget"] or 0,
+            limit=asked["limit"] or 0,
             wanted=wanted,
             as_of=as_of,
-            min_score=min_score,
-            diversity=diversity,
-            load=_load(load),
-            rerank=rerank,
+            min_score=asked["min_score"],
+            diversity=asked["diversity"],
+            load=_load(asked.get("load")),
+            rerank=asked["rerank"],
         )
 
 
@@ -127,7 +156,7 @@ def _mode(mode: object) -> Mode:
         raise errors.InvalidQuery("mode", mode, f"a mode is one of {', '.join(Mode)}.") from exc
 
 
-def _whole(field: str, value: object, *, most: int) -> None:
+def _check_integer(field: str, value: object, *, most: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= most:
         raise errors.InvalidQuery(field, value, f"it is a whole number from 1 to {most:,}.")
 
@@ -135,7 +164,7 @@ def _whole(field: str, value: object, *, most: int) -> None:
 def _share(field: str, value: object) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not isfinite(value) or not 0 <= value <= 1:  # type: ignore[arg-type, operator]
-        raise errors.InvalidQuery(field, value, "it lies between 0 and 1.")
+        raise errors.InvalidQuery(field, value, "it must be between 0 and 1.")
 
 
 def _moment(field: str, moment: object) -> None:

@@ -1,9 +1,9 @@
-"""Which node a recall reads from: a replica that has seen the scope's last write, else the primary.
+"""Selects the node for a recall: a replica that has replayed the scope's last write, else the primary.
 
-A replica is asked how far it is on the very connection that is read from afterwards: a log position read elsewhere, or
-later, says nothing about the snapshot of a statement. What a connection has told holds for what it reads later, since
-no log is replayed backwards: so it is not asked at every recall. One that fails, lags or was promoted is left, and
-looked at in the background every `check` until it serves again, so that no recall waits for it a second time.
+A replica's position is read on the same connection that is used afterwards: a position read elsewhere, or later, has no
+relation to the snapshot of a statement. A position stays valid for later reads of the connection, since WAL is never
+replayed backwards: so it is not read at every recall. A replica that fails, lags or was promoted is not used, and
+checked in the background every `check` until it serves again, so that no recall waits for it a second time.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ from datetime import timedelta
 from time import monotonic
 
 from aftermind import errors
-from aftermind.db.base import Database, Transaction
-from aftermind.stores.searching import EpisodeSearch, NodeState
+from aftermind.db.protocol import Database, Transaction
+from aftermind.stores.search import EpisodeSearch, NodeState
 from aftermind.types import ServedBy, Watermark
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ REPLICA_SHARE = 0.4  # of the time that is left: what a frozen replica may cost 
 
 @dataclass(slots=True)
 class Node:
-    """A database that recall may read, and what is known of it. `known` None: it was never looked at."""
+    """A database that recall may read, and its state. `known` None: it was never checked."""
 
     name: str
     database: Database
@@ -67,11 +67,10 @@ class Routing:
     async def replica(
         self, passed: Iterable[Watermark], *, deadline: float, namespace: str | None = None
     ) -> AsyncIterator[Route | None]:
-        """A connection to a replica whose snapshots show everything up to `passed`, or None where none does.
+        """A connection to a replica whose snapshots include everything up to `passed`, or None if there is none.
 
-        `deadline` is of the running loop's clock, `namespace` the tenant whose rows are read. A
-        replica that fails inside the block is left, and the error raised; of one that is too slow the caller tells by
-        `leave`.
+        `deadline` is of the running loop's clock, `namespace` the tenant of the rows. A replica that fails inside the
+        block is not used any more, and the error is raised; for a slow one the caller calls `leave`.
         """
         marks = tuple(passed)
         async with AsyncExitStack() as stack:
@@ -93,25 +92,27 @@ class Routing:
             yield Route(tx=tx, served_by=self._served_by, node="primary")
 
     def leave(self, name: str, why: str) -> None:
-        """Read from this replica no more until a look at it in the background says that it serves again."""
+        """Stop using this replica until a background check finds it healthy."""
         for node in self._replicas:
             if node.name == name:
                 self._leave(node, why)
 
     def states(self) -> dict[str, str]:
-        """What is known of each replica, for metrics and doctor: `serving`, or why it is left."""
+        """State of each replica, for metrics and doctor: `serving`, or the reason why it is not used."""
         return {node.name: node.out or "serving" for node in self._replicas}
 
     def lags(self) -> dict[str, float]:
-        """Seconds that each replica was behind when it was last looked at; those that never answered are left out."""
+        """Lag in seconds of each replica at its last check; replicas that never answered are left out."""
         return {node.name: node.known.lag_seconds for node in self._replicas if node.known is not None}
 
-    async def look(self) -> None:
-        """Look at every replica now. Takes the time between two looks at most, and raises nothing."""
-        await self._look_at(self._replicas)
+    async def probe(self, nodes: Sequence[Node] | None = None) -> None:
+        """Check these replicas now, or all. Takes at most the interval between two checks, and raises nothing."""
+        async with asyncio.TaskGroup() as group:
+            for node in self._replicas if nodes is None else nodes:
+                group.create_task(self._probe_node(node))
 
     async def close(self) -> None:
-        """Stop looking at replicas."""
+        """Stop checking replicas."""
         if self._probe is not None:
             self._probe.cancel()
             await asyncio.gather(self._probe, return_exceptions=True)
@@ -120,7 +121,7 @@ class Routing:
     async def _first(
         self, stack: AsyncExitStack, marks: tuple[Watermark, ...], deadline: float, namespace: str | None
     ) -> tuple[Node, Route] | None:
-        self._look_again()
+        self._refresh_later()
         serving = [node for node in self._replicas if node.out is None]
         for node in sorted(serving, key=lambda each: each.known.lag_seconds if each.known else 0.0):
             left = deadline - asyncio.get_running_loop().time()
@@ -129,7 +130,7 @@ class Routing:
                     async with asyncio.timeout(max(left * REPLICA_SHARE, 0.0)):
                         tx = await attempt.enter_async_context(self._reading(node.database, deadline, namespace))
                         state = await self._search.node_state(tx, passed=marks)
-                    if node.out is None:  # else another recall has left it meanwhile
+                    if node.out is None:  # else another recall has excluded it already
                         self._note(node, state)
                     if node.out is None and state.has_passed(marks):
                         stack.push_async_exit(attempt.pop_all())
@@ -160,19 +161,14 @@ class Routing:
             log.warning("replica is left", extra={"replica": node.name, "reason": why})
         node.out = why
 
-    def _look_again(self) -> None:
-        """Look at the replicas that are left, in the background and one round at a time."""
+    def _refresh_later(self) -> None:
+        """Check excluded replicas, in the background and one round at a time."""
         now = self._clock()
         due = [node for node in self._replicas if node.out is not None and now - node.looked_at >= self._check]
         if due and (self._probe is None or self._probe.done()):
-            self._probe = asyncio.get_running_loop().create_task(self._look_at(due), name="aftermind replicas")
+            self._probe = asyncio.get_running_loop().create_task(self.probe(due), name="aftermind replicas")
 
-    async def _look_at(self, nodes: Sequence[Node]) -> None:
-        async with asyncio.TaskGroup() as group:
-            for node in nodes:
-                group.create_task(self._look(node))
-
-    async def _look(self, node: Node) -> None:
+    async def _probe_node(self, node: Node) -> None:
         try:
             async with asyncio.timeout(self._check), node.database.transaction(read_only=True) as tx:
                 state = await self._search.node_state(tx)

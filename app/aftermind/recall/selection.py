@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from aftermind.ranking import Frame, Scores, diversified, lifted, overlap, ranks, sureness, terms, value_of
-from aftermind.stores.searching import FactHit
+from aftermind.ranking import Frame, Scores, diversified, fact_value, lifted, overlap, ranks, sureness, terms
+from aftermind.stores.search import FactHit
 from aftermind.types import Episode, EpisodeId, Fact, FactId, Match
 
 COMPARED_CHARACTERS = 1_000  # of a text, where the unlikeness of matches is asked for
@@ -79,18 +79,18 @@ def weighed(
     return lifted(scores, worth, sources, frame.candidate)
 
 
-def of_facts(
+def select_facts(
     facts: Sequence[Fact], shares: Mapping[FactId, float], matches: Sequence[Match], *, min_score: float
 ) -> list[Match]:
-    """Facts by the share of the question that they cover, or behind the best of their turns; as given among equals.
+    """Facts by the share of the query that they cover, or after their best source turn; ties keep their order.
 
-    A fact that does neither is worth little but not nothing: it is what is known, and a block may have room.
+    Other facts have a small value: a block may have space for them.
     """
     turns = {match.item.id: match.score for match in matches if isinstance(match.item, Episode)}
     found = []
     for fact in facts:
         share = shares.get(fact.id, 0.0)
-        score = value_of(share, fact.confidence, max((turns.get(each, 0.0) for each in fact.sources), default=0.0))
+        score = fact_value(share, fact.confidence, max((turns.get(each, 0.0) for each in fact.sources), default=0.0))
         if score >= min_score:
             found.append(Match(item=fact, score=score, lexical_score=share))
     return sorted(found, key=lambda match: -match.score)

@@ -6,13 +6,13 @@ from dataclasses import asdict, dataclass, field
 
 from aftermind.errors import StackError
 from aftermind.stack import ports
-from aftermind.stack.folder import StateFolder, read_json, write_json
-from aftermind.stack.specs import Endpoints
+from aftermind.stack.models import Endpoints
+from aftermind.stack.state_dir import StateFolder, read_json, write_json
 
 FORMAT = 1
 DATABASE = "aftermind"
 ROLE = "aftermind"  # owns the database, and migrates it
-APP, RELAY = "aftermind_app", "aftermind_relay"  # see aftermind.db.tenancy
+APP, RELAY = "aftermind_app", "aftermind_relay"  # see aftermind.db.row_level_security
 SUPERUSER = "postgres"
 REPLICATOR = "aftermind_replicator"
 
@@ -35,15 +35,15 @@ class StackConfig:
         replicas = (self.replica_port,) if replica else ()
         return Endpoints(
             postgres_url=self._url(ROLE, self.password, self.postgres_port),
-            app_url=self._url(APP, self.password_of(APP), self.postgres_port),
-            relay_url=self._url(RELAY, self.password_of(RELAY), self.postgres_port),
-            replica_urls=tuple(self._url(APP, self.password_of(APP), port) for port in replicas),
+            app_url=self._url(APP, self.role_password(APP), self.postgres_port),
+            relay_url=self._url(RELAY, self.role_password(RELAY), self.postgres_port),
+            replica_urls=tuple(self._url(APP, self.role_password(APP), port) for port in replicas),
             redis_url=f"redis://:{self.redis_password}@127.0.0.1:{self.redis_port}/0",
             admin_url=self._url(SUPERUSER, self.superuser_password, self.postgres_port),
             replica_admin_urls=tuple(self._url(SUPERUSER, self.superuser_password, port) for port in replicas),
         )
 
-    def password_of(self, role: str) -> str:
+    def role_password(self, role: str) -> str:
         """The password of one of the lesser roles; derived, so that a folder of before they existed has them too."""
         return hmac.new(self.superuser_password.encode(), role.encode(), "sha256").hexdigest()
 
@@ -62,7 +62,9 @@ def load(folder: StateFolder) -> StackConfig | None:
     try:
         return StackConfig(**found)  # type: ignore[arg-type]  # written by `save`, field by field
     except TypeError as exc:
-        raise StackError("stack", f"{folder.config} is not complete: {exc}", "Mend it, or destroy the stack.") from exc
+        raise StackError(
+            "stack", f"{folder.config} is not complete: {exc}", "Correct it, or destroy the stack."
+        ) from exc
 
 
 def save(folder: StateFolder, config: StackConfig) -> None:
@@ -77,7 +79,7 @@ def new() -> StackConfig:
 
 
 def with_free_ports(config: StackConfig) -> StackConfig:
-    """The same configuration, with another port wherever a stranger sits on the remembered one."""
+    """The same configuration, with a new port where another process uses the stored one."""
     wanted = {name: getattr(config, name) for name in ("postgres_port", "replica_port", "redis_port")}
     taken = [name for name, port in wanted.items() if not ports.is_free(port)]
     chosen = dict(zip(taken, ports.choose(len(taken)), strict=True))

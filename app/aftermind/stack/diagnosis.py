@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 
 DISK_FULL = "No space left on device"
-FULL_BYTES = 1024**2  # less than this and neither a page of the log nor a report finds room
+FULL_BYTES = 1024**2  # with less, neither a page of the WAL nor a report can be written
 TAIL_BYTES = 4000
 TAIL_LINES = 3
 
@@ -21,22 +21,22 @@ CAUSES = (
     (
         "Bad file format reading the append only file",
         "its append-only file is damaged",
-        "Mend a copy of it with valkey-check-aof or redis-check-aof --fix, then start again.",
+        "Repair a copy of it with valkey-check-aof or redis-check-aof --fix, then start again.",
     ),
     (
         "could not locate a valid checkpoint record",
         "its data folder is damaged",
-        "Restore it from a backup; or, to begin anew, `aftermind stack destroy`.",
+        "Restore it from a backup, or start with an empty stack: `aftermind stack destroy`.",
     ),
 )
 
 
-def of_exit(code: int, log_path: Path, offset: int) -> tuple[str, str]:
+def explain_exit(code: int, log_path: Path, offset: int) -> tuple[str, str]:
     """What happened and what to do, from the exit code and what was logged since `offset`."""
     tail = _tail(log_path, offset)
     how = _how(code)
     if is_full(log_path.parent):
-        tail = f"{DISK_FULL}\n{tail}"  # with no room for the log, nobody could write why
+        tail = f"{DISK_FULL}\n{tail}"  # with a full disk the log has no reason
     for needle, cause, remedy in CAUSES:
         if needle in tail:
             return f"{how}: {cause}", remedy
@@ -45,7 +45,7 @@ def of_exit(code: int, log_path: Path, offset: int) -> tuple[str, str]:
 
 
 def is_full(folder: Path) -> bool:
-    """Whether the disk of a folder has no room left worth the name."""
+    """Whether the disk of a folder is practically full."""
     return shutil.disk_usage(folder).free < FULL_BYTES
 
 

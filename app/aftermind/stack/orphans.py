@@ -1,4 +1,4 @@
-"""Processes that a killed supervisor left behind, and the pid files of those that are gone."""
+"""Processes that a killed supervisor left running, and stale pid files."""
 
 import signal
 from collections.abc import Iterable, Mapping
@@ -8,11 +8,11 @@ from typing import Any
 import psutil
 
 GRACE = 10.0  # seconds before SIGKILL
-SAME_START = 1.0  # seconds: a process of that id that started at another time is somebody else
+SAME_START = 1.0  # seconds; a process with the same id but another start time is a different process
 
 
 def identify(pid: int) -> dict[str, float] | None:
-    """What to remember of a process so that it can be told from a later one with the same id."""
+    """The data that distinguishes a process from a later one with the same id."""
     try:
         return {"pid": pid, "started": psutil.Process(pid).create_time()}
     except psutil.NoSuchProcess:
@@ -38,10 +38,10 @@ def end(remembered: Iterable[Mapping[str, Any]]) -> list[int]:
 
 
 def end_postmaster(data: Path) -> None:
-    """End a server that still runs over a data folder, and remove the pid file of one that does not.
+    """Stop a server that still runs over a data folder, and remove a stale pid file.
 
-    Postgres removes a stale pid file itself, except when the id in it has gone to another process of the same user.
-    The caller holds the lock of the state folder, so no rightful server runs there.
+    Postgres removes a stale pid file itself, except if another process of the same user has the id. The caller holds
+    the lock of the state folder, so no legitimate server runs there.
     """
     pid_file = data / "postmaster.pid"
     try:

@@ -6,8 +6,8 @@ import socket
 from aftermind.errors import StackError
 
 LOOPBACK = "127.0.0.1"
-# Below the range that Linux (32768+) and macOS (49152+) take outgoing connections from: a remembered port there could
-# be in use by anybody's client at the next start.
+# Below the range from which Linux (32768+) and macOS (49152+) take ports of outgoing connections: otherwise any client
+# could use a stored port at the next start.
 FIRST, LAST = 15_000, 32_000
 TRIES = 200
 
@@ -25,7 +25,7 @@ def is_free(port: int) -> bool:
 
 
 def choose(count: int) -> list[int]:
-    """Different free ports, picked at random so that stacks started at once do not race for the same."""
+    """Distinct free ports, chosen at random so that concurrently started stacks do not compete for the same."""
     rng = random.SystemRandom()
     candidates = (port for port in rng.sample(range(FIRST, LAST), TRIES + count) if is_free(port))
     found = [port for port, _ in zip(candidates, range(count), strict=False)]
@@ -39,7 +39,7 @@ def _from_kernel() -> int:
 
 
 def require_free(component: str, port: int) -> None:
-    """Raise StackError when somebody else listens on the port."""
+    """Raise StackError if another process listens on the port."""
     if not is_free(port):
         raise StackError(
             component,

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from aftermind.errors import StackError
 from aftermind.stack import config as names
-from aftermind.stack import orphans, ports, tools
+from aftermind.stack import orphans, ports, subprocesses
 from aftermind.stack.config import StackConfig
-from aftermind.stack.folder import StateFolder
-from aftermind.stack.identity import Identity, dying_with_parent
+from aftermind.stack.models import Restart, StopOrder
 from aftermind.stack.program import Launch
-from aftermind.stack.specs import Restart, StopOrder
+from aftermind.stack.run_as import Identity, dying_with_parent
+from aftermind.stack.state_dir import StateFolder
 
 INITDB_TIMEOUT = 120.0  # seconds; takes 0.5 s on an idle disk
 SLOT = "aftermind_replica"
@@ -57,7 +57,7 @@ SETTINGS: Mapping[str, str] = {
 
 
 class Cluster:
-    """What primary and replica have in common: one data folder, one port, one way to start and stop."""
+    """The common part of primary and replica: one data folder, one port, one procedure to start and stop."""
 
     restart = Restart.ALWAYS
     probe_seconds = 5.0
@@ -93,7 +93,7 @@ class Cluster:
     async def probe(self) -> str | None:
         """Ask whether it takes connections."""
         argv = (str(self._programs / "pg_isready"), "-q", "-h", ports.LOOPBACK, "-p", str(self._port), "-t", "2")
-        code = (await tools.run(argv, timeout_seconds=5, env=tools.environment())).code
+        code = (await subprocesses.run(argv, timeout_seconds=5, env=subprocesses.environment())).code
         return {0: None, 1: "it is starting or stopping"}.get(code, "it does not answer")
 
     def launch(self, *, settings: Mapping[str, str], env: Mapping[str, str]) -> Launch:
@@ -103,7 +103,7 @@ class Cluster:
         # The identity first: a change of user would clear the death signal again.
         prefix = (*self._identity.prefix, *dying_with_parent("INT"))
         argv = (*prefix, str(self._programs / "postgres"), "-D", str(self._data), *flags)
-        return Launch(argv=argv, env={**tools.environment(), **env}, cwd=self._folder.root)
+        return Launch(argv=argv, env={**subprocesses.environment(), **env}, cwd=self._folder.root)
 
     def require_startable(self) -> None:
         """Check owner, version, port and stale pid file of a complete data folder."""
@@ -116,7 +116,7 @@ class Cluster:
         ports.require_free(self._name, self._port)
 
     def own(self, path: Path) -> None:
-        """Give a data folder to the identity that Postgres runs under, or say whose it is."""
+        """Give a data folder to the identity that runs Postgres, or raise with its owner."""
         if self._identity.owner is not None:
             _chown(path, *self._identity.owner)
         elif path.stat().st_uid != os.geteuid():
@@ -125,19 +125,21 @@ class Cluster:
 
     async def as_postgres(
         self, program: str, *arguments: str, env: Mapping[str, str] | None = None, stdin: str = ""
-    ) -> tools.Finished:
+    ) -> subprocesses.Finished:
         """Run one of Postgres's programs under its identity."""
         argv = (*self._identity.prefix, *dying_with_parent("KILL"), str(self._programs / program), *arguments)
-        whole = {**tools.environment(), **(env or {})}
-        return await tools.run(argv, timeout_seconds=INITDB_TIMEOUT, env=whole, cwd=self._folder.root, stdin=stdin)
+        whole = {**subprocesses.environment(), **(env or {})}
+        return await subprocesses.run(
+            argv, timeout_seconds=INITDB_TIMEOUT, env=whole, cwd=self._folder.root, stdin=stdin
+        )
 
     async def psql(self, sql: str, *, port: int, database: str = "postgres") -> str:
         """Run statements as the superuser and return their bare output; raises StackError with psql's own words."""
         argv = (str(self._programs / "psql"), "-XAtq", "-v", "ON_ERROR_STOP=1", "-h", ports.LOOPBACK)
         target = ("-p", str(port), "-U", names.SUPERUSER, "-d", database)
         login = {"PGPASSWORD": self._config.superuser_password, "PGCONNECT_TIMEOUT": "5"}
-        env = {**tools.environment(), **login}
-        done = await tools.run((*argv, *target), timeout_seconds=30, env=env, stdin=sql)
+        env = {**subprocesses.environment(), **login}
+        done = await subprocesses.run((*argv, *target), timeout_seconds=30, env=env, stdin=sql)
         if done.code != 0:
             raise StackError(self._name, done.reason, f"Its log: {self._folder.log(self._name)}")
         return done.output.strip()
@@ -158,7 +160,7 @@ class Cluster:
 
 
 class Primary(Cluster):
-    """The server that every write goes to."""
+    """The server that receives all writes."""
 
     stop_order = StopOrder.PRIMARY
 
@@ -184,10 +186,10 @@ class Primary(Cluster):
             settings=settings,
         )
         self._replica = replica
-        self._adopting = adopting  # stack.json is gone, so the data has passwords that nobody knows
+        self._adopting = adopting  # stack.json is missing, so the passwords of the data are unknown
 
     async def prepare(self) -> Launch:
-        """Make the data folder if there is none, mend what a crash left, and say how to start."""
+        """Create the data folder if needed, repair it after a crash, and return the command to start."""
         if not self._is_complete():
             await self._initialise()
         self.require_startable()
@@ -205,7 +207,9 @@ class Primary(Cluster):
         if self._data.exists() and any(self._data.iterdir()):
             # We rename complete folders into place, so this was one and lost files since: do not start empty instead.
             why = f"{self._data} is not a whole data folder (no global/pg_control or PG_VERSION)"
-            raise StackError(self.name, why, "Restore it from a backup; or, to begin anew, `aftermind stack destroy`.")
+            raise StackError(
+                self.name, why, "Restore it from a backup, or start with an empty stack: `aftermind stack destroy`."
+            )
         return False
 
     async def _initialise(self) -> None:
@@ -224,12 +228,12 @@ class Primary(Cluster):
         self.complete(building)
 
     async def _set_password(self) -> None:
-        """Give the superuser the password that we know, by the single-user mode, which asks for none."""
+        """Set the superuser's password to the configured one, in single-user mode, which needs no password."""
         sql = f"ALTER ROLE {names.SUPERUSER} PASSWORD '{self._config.superuser_password}';\n"
         done = await self.as_postgres("postgres", "--single", "-D", str(self._data), "postgres", stdin=sql)
         if done.code != 0 or "ERROR" in done.errors:
             remedy = f"Bring {self._folder.config} back, or `aftermind stack destroy`."
-            raise StackError(self.name, f"stack.json is gone and no new password can be set: {done.reason}", remedy)
+            raise StackError(self.name, f"stack.json is missing and no new password can be set: {done.reason}", remedy)
         self._adopting = False
 
     def _initdb_arguments(self, building: Path, password_file: Path) -> tuple[str, ...]:
@@ -244,7 +248,7 @@ class Primary(Cluster):
         lesser = "".join(
             f"""
             SELECT 'CREATE ROLE {each}' WHERE to_regrole('{each}') IS NULL \\gexec
-            ALTER ROLE {each} LOGIN PASSWORD '{self._config.password_of(each)}';
+            ALTER ROLE {each} LOGIN PASSWORD '{self._config.role_password(each)}';
             GRANT pg_monitor TO {each};"""
             for each in (names.APP, names.RELAY)
         )
@@ -286,4 +290,4 @@ def _initdb_remedy(reason: str, folder: StateFolder) -> str:
         return f"The disk of {folder.root} is full: free some space."
     if "could not look up effective user ID" in reason:  # `docker run --user 12345`
         return "Postgres wants the user to have a name: add one to /etc/passwd, or run as another user."
-    return "Mend what it names and try again; nothing of the half-made folder is kept."
+    return "Fix the reported cause and retry; the incomplete folder was removed."

@@ -1,4 +1,4 @@
-"""What the supervisor needs to know of anything that it keeps running."""
+"""The interface of a program that the supervisor keeps running."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from pathlib import Path
 from signal import Signals
 from typing import Protocol
 
-from aftermind.stack.specs import Restart
+from aftermind.stack.models import Restart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,9 @@ class Program(Protocol):
         """How often its health is asked for once it runs."""
 
     async def prepare(self) -> Launch:
-        """Mend what can be mended and say what to start. Raises StackError for what cannot; runs before every start."""
+        """Repair what can be repaired and return the command. Runs before every start. Raises StackError for other
+        faults.
+        """
 
     async def probe(self) -> str | None:
         """None when it is well, else what is wrong. Raises StackError where only a new start, with `prepare`, helps."""

@@ -8,10 +8,10 @@ from pathlib import Path
 from aftermind.errors import StackError
 from aftermind.stack import binaries, ports
 from aftermind.stack.config import StackConfig
-from aftermind.stack.folder import StateFolder
-from aftermind.stack.identity import dying_with_parent
+from aftermind.stack.models import Restart, StopOrder
 from aftermind.stack.program import Launch
-from aftermind.stack.specs import Restart, StopOrder
+from aftermind.stack.run_as import dying_with_parent
+from aftermind.stack.state_dir import StateFolder
 
 PROBE_TIMEOUT = 2.0  # seconds; a loopback PING takes 0.1 ms
 
@@ -35,7 +35,7 @@ class Redis:
         return self._config.redis_port
 
     async def prepare(self) -> Launch:
-        """Write the configuration and say how to start."""
+        """Write the configuration and return the command to start."""
         server = binaries.redis_server(self._config.redis_binary)
         ports.require_free(self.name, self.port)
         self._folder.redis.mkdir(mode=0o700, exist_ok=True)
@@ -61,7 +61,7 @@ class Redis:
         """Nothing to finish."""
 
     async def _ping(self) -> str | None:
-        # Four lines of RESP: the library's client belongs to wire/connection.py, and no pool is wanted here.
+        # Four lines of RESP: the library's client belongs to wire/redis/client.py, and no pool is wanted here.
         reader, writer = await asyncio.open_connection(ports.LOOPBACK, self.port)
         try:
             writer.write(f"AUTH {self._config.redis_password}\r\nPING\r\n".encode())
@@ -84,7 +84,7 @@ class Redis:
                 "appendfsync always",  # `remember` promises what the file holds; everysec could lose a second or two
                 "no-appendfsync-on-rewrite no",  # the same promise while the file is rewritten
                 "aof-load-truncated yes",  # a tail cut off by a crash was never acknowledged
-                'save ""',  # the append-only file is the only copy; snapshots beside it would fork for nothing
+                'save ""',  # the append-only file is the only copy; snapshots would fork without benefit
                 "maxmemory-policy noeviction",  # refuse a write rather than forget one
                 "tcp-keepalive 60",
                 "",

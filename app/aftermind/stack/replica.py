@@ -1,4 +1,4 @@
-"""The streaming replica of the primary: disposable, so whatever is wrong with it is mended by building it anew."""
+"""The streaming replica of the primary. It is disposable: every fault is fixed by rebuilding it."""
 
 import shutil
 from collections.abc import Mapping
@@ -8,11 +8,11 @@ from aftermind.errors import StackError
 from aftermind.stack import config as names
 from aftermind.stack import orphans, ports
 from aftermind.stack.config import StackConfig
-from aftermind.stack.folder import StateFolder
-from aftermind.stack.identity import Identity
+from aftermind.stack.models import StopOrder
 from aftermind.stack.postgres import CREATE_SLOT, DROP_SLOT, SLOT, Cluster
 from aftermind.stack.program import Launch
-from aftermind.stack.specs import StopOrder
+from aftermind.stack.run_as import Identity
+from aftermind.stack.state_dir import StateFolder
 
 
 class Replica(Cluster):
@@ -41,11 +41,11 @@ class Replica(Cluster):
         )
 
     async def prepare(self) -> Launch:
-        """Copy the primary where there is no usable copy yet, and say how to start."""
+        """Copy the primary if there is no usable copy, and return the command to start."""
         if not await self._is_usable():
             await self._rebuild()
         self.require_startable()
-        # On the command line, so that a remembered port that had to change is right; the password goes by environment.
+        # On the command line, so that a changed port is used; the password is in the environment.
         upstream = {
             "primary_conninfo": f"{self._conninfo()} application_name={SLOT}",
             "primary_slot_name": SLOT,
@@ -63,7 +63,7 @@ class Replica(Cluster):
                 return "it does not receive the log of its primary"
         except StackError as exc:
             return exc.why
-        raise StackError(self.name, "it fell too far behind its primary", "It is built anew by itself.")
+        raise StackError(self.name, "it fell too far behind its primary", "It is rebuilt automatically.")
 
     async def on_ready(self) -> None:
         """Nothing to finish: everything else arrives from the primary."""

@@ -12,15 +12,16 @@ from pathlib import Path
 from types import TracebackType
 
 from aftermind.errors import InvalidSettings, StackError
-from aftermind.stack import config, diagnosis, folder, orphans, wanted
-from aftermind.stack.folder import StateFolder
-from aftermind.stack.specs import Command, ComponentState, ComponentStatus, Endpoints
-from aftermind.stack.wanted import Report, Wanted
+from aftermind.stack import config, desired_state, diagnosis, orphans
+from aftermind.stack import state_dir as stack_state_dir
+from aftermind.stack.desired_state import DesiredState, Report
+from aftermind.stack.models import Command, ComponentState, ComponentStatus, Endpoints
+from aftermind.stack.state_dir import StateFolder
 
-POLL = 0.02  # seconds between looks at the report
+POLL = 0.02  # seconds between reads of the report
 START_TIMEOUT = 90.0  # a first start takes 2 s on an idle machine
 ENDING = ("stopping", "down", "failed")
-HOPELESS = 3  # restarts in a row before whoever waits for a command is told that it does not come up
+HOPELESS = 3  # restarts in a row before a waiting caller gets an error
 STOP_TIMEOUT = 120.0  # workers get 30 s of grace, Postgres up to 65
 
 
@@ -60,14 +61,14 @@ class Stack:
         Refused when a stack already runs over the folder; see `running`.
         """
         self._folder.create()
-        self._require_nobody()
-        wish = Wanted(
+        self._require_unlocked()
+        wish = DesiredState(
             run=secrets.token_hex(8),
             owner=None if detach else os.getpid(),
             replica=self._replica,
             postgres_settings=self._settings,
         )
-        wanted.hand_over(self._folder, wish)
+        desired_state.hand_over(self._folder, wish)
         self._supervisor = self._spawn(wish.run, detach=detach)
         try:
             self._await_report(lambda report: report.run == wish.run and report.phase == "up", timeout, "to come up")
@@ -78,15 +79,15 @@ class Stack:
 
     def running(self) -> Endpoints | None:
         """Where the stack answers that already runs over this folder, or None."""
-        report = self._report()
+        report = desired_state.read_report(self._folder)
         if self._folder.holder() is None or report is None or report.phase != "up":
             return None
         return self._endpoints()
 
     def supervise(self, commands: Sequence[Command], *, timeout: float = START_TIMEOUT) -> None:
-        """Have exactly these commands running beside the data servers, and wait until all are well.
+        """Run exactly these commands in addition to the data servers, and wait until all are healthy.
 
-        Those that ran before and are not among them, or differ, are stopped first, with their grace.
+        Running commands that are not in the list, or that differ, are stopped first, within their grace period.
         """
         names = {command.name for command in commands}
         if len(names) != len(commands):
@@ -108,7 +109,7 @@ class Stack:
 
     def status(self) -> list[ComponentStatus]:
         """Every component as last seen; all are stopped when no supervisor runs."""
-        report = self._report()
+        report = desired_state.read_report(self._folder)
         if report is None:
             return []
         if self._folder.holder() is None:
@@ -132,17 +133,17 @@ class Stack:
         self.down()
         self._folder.remove()
 
-    def _require_nobody(self) -> None:
+    def _require_unlocked(self) -> None:
         if self._folder.holder() is not None and self._is_ending():
             self._wait(lambda: self._folder.holder() is None, STOP_TIMEOUT, "to finish its last stop")
         if self._folder.holder() is not None:
             raise self._folder.held_error()
 
     def _is_ending(self) -> bool:
-        report = self._report()
+        report = desired_state.read_report(self._folder)
         if report is None or report.phase in ENDING:
             return report is not None
-        owner = wanted.read_wanted(self._folder).owner
+        owner = desired_state.read_desired_state(self._folder).owner
         return owner is not None and not orphans.is_alive(owner)  # its supervisor is just about to notice
 
     def _give_up(self, run: str) -> None:
@@ -150,7 +151,7 @@ class Stack:
         if self._supervisor is not None and self._supervisor.poll() is None:
             self.down()
         self._forget_supervisor()
-        self._folder.wish_of(run).unlink(missing_ok=True)
+        self._folder.start_request_path(run).unlink(missing_ok=True)
 
     def _spawn(self, run: str, *, detach: bool) -> "subprocess.Popen[bytes]":
         # -P: a file in the current folder named like a module of ours or of the library is not to be imported.
@@ -178,18 +179,15 @@ class Stack:
         ours = config.load(self._folder)
         if ours is None:
             raise StackError("stack", f"{self._folder.config} is missing", "Start the stack by `aftermind up`.")
-        return ours.endpoints(replica=wanted.read_wanted(self._folder).replica)
+        return ours.endpoints(replica=desired_state.read_desired_state(self._folder).replica)
 
-    def _report(self) -> Report | None:
-        return wanted.read_report(self._folder)
-
-    def _wish(self, change: Callable[[Wanted], Wanted], timeout: float) -> None:
+    def _wish(self, change: Callable[[DesiredState], DesiredState], timeout: float) -> None:
         holder = self._folder.holder()
         if holder is None:
             raise StackError("stack", f"nothing runs over {self._folder.root}", "Start it first: `aftermind up`.")
-        before = wanted.read_wanted(self._folder)
+        before = desired_state.read_desired_state(self._folder)
         wish = replace(change(before), revision=before.revision + 1)
-        wanted.write_wanted(self._folder, wish)
+        desired_state.write_desired_state(self._folder, wish)
         _signal(holder, signal.SIGHUP)
         self._await_report(lambda report: report.revision >= wish.revision, timeout, "to follow a wish")
 
@@ -209,7 +207,7 @@ class Stack:
 
     def _await_report(self, is_it: Callable[[Report], bool], timeout: float, what: str) -> None:
         def look() -> bool:
-            report = self._report()
+            report = desired_state.read_report(self._folder)
             if report is not None and self._is_ours(report):
                 if report.error is not None:
                     raise StackError(*report.error)
@@ -226,10 +224,10 @@ class Stack:
     def _require_supervisor(self) -> None:
         if self._supervisor is None or self._supervisor.poll() is None:
             return
-        report = self._report()
+        report = desired_state.read_report(self._folder)
         if report is not None and self._is_ours(report) and report.error is not None:
             raise StackError(*report.error)
-        if self._supervisor.returncode == folder.HELD_EXIT_CODE:
+        if self._supervisor.returncode == stack_state_dir.HELD_EXIT_CODE:
             raise self._folder.held_error()
         log = self._folder.log("supervisor")
         why = f"the supervisor ended (exit code {self._supervisor.returncode}): {_last_line(log)}"
@@ -256,4 +254,4 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 def _last_line(log: Path) -> str:
     lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "it printed nothing"

@@ -1,11 +1,11 @@
-"""The supervisor: a process of its own that starts, watches and stops everything of one state folder.
+"""The supervisor: a separate process that starts, monitors and stops all programs of one state folder.
 
-    python -m aftermind.stack.supervisor STATE_DIR RUN [--until-stdin-ends]
+python -m aftermind.stack.supervisor STATE_DIR RUN [--until-stdin-ends]
 
-It is told what to run by `wanted.json` and reports in `status.json`. SIGHUP: read the wish again. SIGTERM, SIGINT:
-stop everything in order and end. With `--until-stdin-ends` it also stops when whoever started it is gone, however
-that came about: a closed pipe needs no last words. If the supervisor itself is killed, the kernel ends its children
-(Linux), and the next start ends whatever is left (anywhere).
+It reads its programs from `wanted.json` and reports in `status.json`. SIGHUP: read `wanted.json` again. SIGTERM,
+SIGINT: stop all programs in order and exit. With `--until-stdin-ends` it also stops when its parent has ended for any
+reason, because the pipe closes. If the supervisor itself is killed, the kernel ends its children (Linux), and the next
+start ends the remaining ones (everywhere).
 """
 
 import asyncio
@@ -18,38 +18,38 @@ from contextlib import suppress
 from pathlib import Path
 
 from aftermind.errors import StackError
-from aftermind.stack import binaries, config, identity, orphans, wanted
-from aftermind.stack.command import CommandProgram
+from aftermind.stack import binaries, config, desired_state, orphans, run_as
+from aftermind.stack.command_program import CommandProgram
 from aftermind.stack.config import StackConfig
-from aftermind.stack.folder import HELD_EXIT_CODE, StateFolder, write_json
+from aftermind.stack.desired_state import Report
+from aftermind.stack.managed_process import Supervised
+from aftermind.stack.models import ComponentState
 from aftermind.stack.postgres import Primary
 from aftermind.stack.program import Program
 from aftermind.stack.redis import Redis
 from aftermind.stack.replica import Replica
-from aftermind.stack.specs import ComponentState
-from aftermind.stack.supervised import Supervised
-from aftermind.stack.wanted import Report
-from aftermind.telemetry import logs
+from aftermind.stack.state_dir import HELD_EXIT_CODE, StateFolder, write_json
+from aftermind.telemetry import log_format
 
-TICK = 1.0  # seconds between looks at the parent
-TRIM_EVERY = 30  # ticks between looks at the sizes of the logs
+TICK = 1.0  # seconds between checks of the parent
+TRIM_EVERY = 30  # ticks between checks of the log sizes
 
 log = logging.getLogger(__name__)
 
 
 class Supervisor:
-    """Runs what is wanted of one state folder; whoever makes it holds the folder's lock."""
+    """Runs the desired programs of one state folder; its creator holds the folder's lock."""
 
     def __init__(self, folder: StateFolder) -> None:
         self._folder = folder
-        self._wanted = wanted.read_wanted(folder)
+        self._wanted = desired_state.read_desired_state(folder)
         self._parts: dict[str, Supervised] = {}
         self._phase = "starting"
         self._error: StackError | None = None
         self._wish = asyncio.Event()
 
     async def run(self, *, until_stdin_ends: bool) -> int:
-        """Bring everything up, keep it so until told to stop, take everything down; returns an exit code."""
+        """Start everything, keep it running until stopped, stop everything; returns an exit code."""
         work = asyncio.create_task(self._work(parent=os.getppid() if until_stdin_ends else None))
         self._listen(work, until_stdin_ends=until_stdin_ends)
         self._report()
@@ -90,7 +90,7 @@ class Supervisor:
             if tick % TRIM_EVERY == 0:
                 self._folder.trim_logs()
             if parent is not None and os.getppid() != parent:
-                return  # a forked child of the parent may still hold the pipe open; its id tells all the same
+                return  # a forked child of the parent may still hold the pipe open; the parent's id shows its end
 
     async def _bring_up(self) -> None:
         known = config.load(self._folder)
@@ -109,7 +109,7 @@ class Supervisor:
 
     def _clusters(self, ours: StackConfig, *, adopting: bool) -> tuple[Primary, Replica | None]:
         programs = binaries.postgres_bin()
-        user = identity.for_postgres(programs / "postgres", data=self._folder.primary)
+        user = run_as.for_postgres(programs / "postgres", data=self._folder.primary)
         settings = self._wanted.postgres_settings
         primary = Primary(
             self._folder,
@@ -132,7 +132,7 @@ class Supervisor:
 
     async def _follow_wish(self) -> None:
         try:
-            self._wanted = wanted.read_wanted(self._folder)
+            self._wanted = desired_state.read_desired_state(self._folder)
         except StackError as exc:
             log.error("a wish is not followed: %s", exc)
             return
@@ -177,7 +177,7 @@ class Supervisor:
             components=tuple(part.status for part in self._parts.values()),
         )
         try:
-            wanted.write_report(self._folder, report)
+            desired_state.write_report(self._folder, report)
         except StackError as exc:  # a full disk must not end the supervision
             log.error("the report is not written: %s", exc)
 
@@ -197,8 +197,8 @@ def _on_stdin(loop: asyncio.AbstractEventLoop, work: "asyncio.Task[None]") -> No
 
 
 def main(arguments: list[str]) -> int:
-    """Run the supervisor of a state folder until it is told to stop."""
-    logs.configure()
+    """Run the supervisor of a state folder until it is stopped."""
+    log_format.configure()
     folder = StateFolder(Path(arguments[0]))
     try:
         descriptor = folder.lock()
@@ -206,8 +206,8 @@ def main(arguments: list[str]) -> int:
         log.error("%s", exc)
         return HELD_EXIT_CODE
     try:
-        wanted.accept(folder, arguments[1])
-        orphans.end(wanted.remembered_processes(folder))
+        desired_state.accept(folder, arguments[1])
+        orphans.end(desired_state.remembered_processes(folder))
         supervisor = Supervisor(folder)
     except StackError as exc:
         log.error("%s", exc)

@@ -1,1 +1,1 @@
-"""What a process tells of itself: numbers for Prometheus, spans for OpenTelemetry, lines of a log."""
+"""Telemetry of a process: Prometheus metrics, OpenTelemetry spans, logs."""

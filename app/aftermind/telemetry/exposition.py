@@ -19,13 +19,13 @@ def registry() -> "CollectorRegistry":
     folder = os.environ.get(FOLDER)
     if not folder:
         return REGISTRY
-    _bury_the_dead(Path(folder))
+    _remove_gauges_of_dead_processes(Path(folder))
     every = CollectorRegistry()
     MultiProcessCollector(every)  # type: ignore[no-untyped-call]
     return every
 
 
-def _bury_the_dead(folder: Path) -> None:
+def _remove_gauges_of_dead_processes(folder: Path) -> None:
     """Drop the live gauges of processes that were killed; their counters stay, so that sums never fall."""
     from prometheus_client.multiprocess import mark_process_dead
 

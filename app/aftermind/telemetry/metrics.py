@@ -23,17 +23,15 @@ class Instruments:
 
         self.recall = Histogram(
             "aftermind_recall_seconds",
-            "Seconds of a recall, by the node whose rows it read: replica, primary, process or nobody.",
+            "Seconds of a recall, by the node whose rows it read: replica, primary, process or none.",
             ["served_by"],
             buckets=QUICK,
             registry=registry,
         )
-        self.degraded = Counter(
-            "aftermind_recalls_degraded", "Recalls whose block said that something may be missing.", registry=registry
-        )
+        self.degraded = Counter("aftermind_recalls_degraded", "Recalls with a degraded block.", registry=registry)
         self.remember = Histogram(
             "aftermind_remember_seconds",
-            "Seconds that remember() took to hand a turn over, by where it went: accepted or spooled.",
+            "Seconds of a remember() call, by result: accepted or spooled.",
             ["outcome"],
             buckets=QUICK,
             registry=registry,

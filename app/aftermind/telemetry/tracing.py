@@ -1,7 +1,7 @@
 """Spans from `remember` to the model call, as one trace. Off by default: then a call costs one comparison.
 
-A span's context goes with a turn as a W3C `traceparent` (an id of the trace and one of the span, nothing of the turn):
-in the pending entry, and in the payload of the jobs that follow.
+A span's context is added to a turn as a W3C `traceparent` (ids of the trace and the span, no content): in the pending
+entry, and in the payload of follow-up jobs.
 """
 
 import time
@@ -30,7 +30,7 @@ def is_on() -> bool:
 
 
 def switch_on() -> None:
-    """Make spans from now on, by the tracer provider that the process has set; without one they go nowhere."""
+    """Create spans from now on, with the tracer provider of the process; without a provider they are discarded."""
     global _tracer
     from opentelemetry import trace
 
@@ -82,7 +82,7 @@ def span(name: str, **attributes: Attribute) -> "Iterator[Span | None]":
 
 
 def carried() -> str | None:
-    """The context of the current span, to go with a turn; None where there is none."""
+    """The context of the current span, to be added to a turn; None if there is none."""
     if _tracer is None:
         return None
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -94,10 +94,10 @@ def carried() -> str | None:
 
 @contextmanager
 def continued(name: str, parents: Sequence[str | None], **attributes: Attribute) -> Iterator[None]:
-    """Spans for a batch of jobs, each in the trace that its job came from, over the same stretch of time.
+    """Spans for a batch of jobs, each in the trace of its job, over the same period.
 
-    The first is the current one inside the block, so that the one model call of a batch stands in a trace; the others
-    link to it.
+    The first one is current inside the block, so that the single model call of a batch is in a trace; the others link
+    to it.
     """
     contexts = _contexts(parents)
     if _tracer is None or not contexts:
@@ -120,9 +120,9 @@ def continued(name: str, parents: Sequence[str | None], **attributes: Attribute)
 
 @contextmanager
 def _span_below(context: "Context | None", name: str, attributes: Mapping[str, Attribute]) -> "Iterator[Span]":
-    """A current span below a context that came from elsewhere, or below the current one.
+    """A current span below a remote context, or below the current span.
 
-    An exception is noted by its class alone: its text may quote what a user said.
+    Of an exception only the class is recorded: its text may quote user content.
     """
     assert _tracer is not None
     made = _tracer.start_as_current_span(name, context=context, attributes=attributes, record_exception=False)
@@ -135,7 +135,7 @@ def _span_below(context: "Context | None", name: str, attributes: Mapping[str, A
 
 
 def _contexts(parents: Sequence[str | None]) -> "list[Context]":
-    """The contexts that are spelt well, once each. Whoever wrote them may be of another release."""
+    """The well-formed contexts, without duplicates. Their writer may be another release."""
     if _tracer is None:
         return []
     from opentelemetry import context, trace

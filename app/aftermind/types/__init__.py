@@ -1,10 +1,10 @@
-"""The values that pass between all rooms: scopes, messages, facts, blocks, jobs, results."""
+"""Value types shared by all packages: scopes, messages, facts, blocks, jobs, results."""
 
-from aftermind.types.block import Block, Profile, Summary, Trait
+from aftermind.types.documents import Block, Profile, Summary, Trait
 from aftermind.types.embedder_identity import EmbedderIdentity, StoredEmbedders
+from aftermind.types.extraction import Learned, LearnedState
 from aftermind.types.fact import Cardinality, Fact
 from aftermind.types.job import Attempt, Job, JobKind, JobState, Lease, NewJob
-from aftermind.types.learned import Learned, LearnedState
 from aftermind.types.message import Episode, Json, Message, Role, Turn
 from aftermind.types.results import Match, RecallBlock, ServedBy
 from aftermind.types.scope import EpisodeId, FactId, JobId, LeaseToken, Scope

@@ -11,8 +11,8 @@ from aftermind.types.message import Json
 
 
 class Action(StrEnum):
-    """What was done: memory looked at or taken along, edited or erased; work replayed or discarded; keys changed; or
-    the policy by which a namespace lets go of its memory.
+    """The audited action: memory read, exported, edited or erased; jobs replayed or discarded; keys changed; or a
+    retention policy changed.
     """
 
     READ = "read"
@@ -27,9 +27,9 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
-    """One entry of a namespace's trail. `actor` is who, `user_id` whose memory (None: of nobody in particular).
+    """One entry of a namespace's trail. `actor` acted, on the memory of `user_id` (None: no particular user).
 
-    `detail` says what by ids and counts, never by content. `mac` vouches for the entry and all before it.
+    `detail` has ids and counts, never content. `mac` authenticates the entry and all before it.
     """
 
     namespace: str
@@ -54,9 +54,9 @@ class AuditFault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditReport:
-    """What a look at the trail of a namespace found. `witnesses` are the places beside the database that know its end.
+    """Result of verifying the trail of a namespace. `witnesses` are the places outside the database that have its end.
 
-    Without one nobody can tell whether the newest entries were cut off together with the head that counts them.
+    Without a witness, a deletion of the newest entries together with the head cannot be detected.
     """
 
     namespace: str

@@ -8,8 +8,8 @@ from typing import Self
 class EmbedderIdentity:
     """Name, dimension and revision of an embedder.
 
-    `revision` tells two models of one name apart: the language of the hash embedder, a digest of a local model's files.
-    It is empty where the name says everything.
+    `revision` distinguishes two models of one name: the language of the hash embedder, a digest of a local model's
+    files. It is empty if the name is sufficient.
     """
 
     name: str
@@ -34,10 +34,10 @@ class EmbedderIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredEmbedders:
-    """The embedders whose vectors a database holds.
+    """The embedders whose vectors a database has.
 
-    `active` is the one that recall compares with. `standby` is the one of a re-embedding: its target until the cutover,
-    the former embedder afterwards; None if no re-embedding is under way.
+    `active` is used by recall. `standby` belongs to a re-embedding: its target before the cutover, the former embedder
+    afterwards; None if there is no re-embedding.
     """
 
     active: EmbedderIdentity

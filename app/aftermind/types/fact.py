@@ -46,7 +46,7 @@ class Fact:
                     name, getattr(self, name), "a fact needs a subject, a predicate and an object."
                 )
         if not 0.0 <= self.confidence <= 1.0:
-            raise errors.InvalidFact("confidence", self.confidence, "a confidence lies between 0 and 1.")
+            raise errors.InvalidFact("confidence", self.confidence, "it must be between 0 and 1.")
         if self.valid_from and self.valid_to and self.valid_to < self.valid_from:
             raise errors.InvalidFact("valid_to", self.valid_to, "a fact cannot end before it begins.")
 

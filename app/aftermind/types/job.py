@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 import orjson
@@ -28,10 +28,11 @@ SUSPECTS = 8  # of a batch this part: jobs that lost a lease, any of which may b
 
 
 def together(limit: int, lost: int, *, most: int, alone: bool) -> int:
-    """How many jobs come together, of batches of `limit`, that lost so many leases of the `most` that bury them.
+    """Number of jobs to claim together, from batches of `limit`, by their lost leases; `most` lost leases make a dead
+    letter.
 
-    After the first a part of a batch, so that what one killed worker held is not worked off one by one. The last time
-    one, and none for a worker that is not `alone`: see `is_last_chance`.
+    After the first lost lease it is a part of a batch, so that the jobs of a killed worker are not processed one by
+    one. The last time it is one, and none for a worker that is not `alone`: see `is_last_chance`.
     """
     if lost == 0:
         return limit
@@ -41,9 +42,9 @@ def together(limit: int, lost: int, *, most: int, alone: bool) -> int:
 
 
 def is_last_chance(lost: int, *, most: int) -> bool:
-    """Whether one more lost lease buries the job.
+    """Whether one more lost lease makes the job a dead letter.
 
-    It must have its process to itself then: beside another job, whichever of the two killed it, both would be buried.
+    It then needs a process without other jobs: otherwise a crash caused by one job would dead-letter both.
     """
     return 0 < lost >= most - 1
 
@@ -52,16 +53,16 @@ SERIAL_KINDS = frozenset({JobKind.EXTRACT, JobKind.SUMMARISE, JobKind.PROFILE}) 
 
 
 class JobState(StrEnum):
-    """Where a job stands. The same eight words in code, tables, API and screens.
+    """State of a job. The same eight words in code, tables, API and console.
 
-    queued     may be claimed once `run_at` has passed (a debounce and a snooze are a later `run_at`)
-    running    somebody holds a lease
-    retrying   failed, and waits for its next try at `run_at`
+    queued     may be claimed once `run_at` has passed (a debounce and a snooze set a later `run_at`)
+    running    a worker has a lease
+    retrying   failed, and waits for its next attempt at `run_at`
     done       its effect is committed
-    dead       a dead letter: out of tries, or hopeless; kept whole until somebody acts
+    dead       a dead letter: attempts used, or it cannot succeed; kept until an operator acts
     replayed   a dead letter that has a successor
-    discarded  a dead letter that somebody closed, with a note
-    forgotten  what it was for has been forgotten
+    discarded  a dead letter that an operator closed, with a note
+    forgotten  its content has been forgotten
     """
 
     QUEUED = "queued"
@@ -96,7 +97,7 @@ TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
 def check_transition(before: JobState, after: JobState) -> None:
     """Raise `Bug` where `after` may not follow `before`."""
     if after not in TRANSITIONS[before]:
-        raise errors.Bug(f"a job cannot go from {before} to {after}.")
+        raise errors.Bug(f"a job cannot change from {before} to {after}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +113,7 @@ class NewJob:
     scope: Scope
     payload: Mapping[str, Json] = field(default_factory=dict)
     effect_key: str
-    run_at: datetime | None = None
+    delay: timedelta | None = None  # from the moment of the enqueue, by the ledger's clock
     follows: tuple[JobId, ...] = ()  # the store jobs whose follow-up work it does, for their receipts
     origin_job_id: JobId | None = None
     replay_plan_id: str | None = None
@@ -120,10 +121,10 @@ class NewJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A job as the ledger has it.
+    """A job in the ledger.
 
-    `attempts` counts claims, also the one that runs now; `lost_leases` counts those that ended without a word.
-    `answer` is what a model said, kept until the job is done so that a retry neither pays nor asks again.
+    `attempts` counts claims, the current one included; `lost_leases` counts those that ended without a result. `answer`
+    is a model's answer, kept until the job is done so that a retry does not call and pay again.
     """
 
     id: JobId
@@ -141,7 +142,7 @@ class Job:
     error: str | None = None
     fingerprint: str | None = None
     answer: Mapping[str, Json] | None = None
-    note: str | None = None  # why it waits, or what there is to say about how it ended
+    note: str | None = None  # reason for waiting, or a remark about the result
     raw: bytes | None = None  # a turn that the ledger accepted, or bytes that could not be read
     origin_job_id: JobId | None = None
 

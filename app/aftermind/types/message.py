@@ -17,7 +17,7 @@ Json = Any  # JSON as decoded: checked once where it enters (types.normalise), s
 
 
 class Role(StrEnum):
-    """Who speaks."""
+    """The role of a speaker."""
 
     SYSTEM = "system"
     USER = "user"
@@ -29,8 +29,8 @@ class Role(StrEnum):
 class Message:
     """One chat message, before it is stored.
 
-    `occurred_at` is when it was said (zone-aware); None means now. `metadata` is a JSON object; references to images
-    and tool calls that came with the content are kept in it under `attachments`, `tool_calls` and `tool_call_id`.
+    `occurred_at` is the time of the message (zone-aware); None means now. `metadata` is a JSON object; references to
+    images and tool calls of the content are kept in it under `attachments`, `tool_calls` and `tool_call_id`.
     """
 
     role: Role
@@ -41,7 +41,7 @@ class Message:
 
     @classmethod
     def user(cls, content: str, *, name: str | None = None, occurred_at: datetime | None = None) -> Self:
-        """What a user said."""
+        """A message of the user."""
         return cls(role=Role.USER, content=content, name=name, occurred_at=occurred_at)
 
     @classmethod
@@ -69,11 +69,11 @@ UNDONE = "undone"  # the mark of an episode from which nothing is to be drawn, n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """A message once it has an id: stored, or on its way (`pending`).
+    """A message with its id: stored or pending (`pending`).
 
-    `position` orders a session: microseconds since 1970 as the agent gave them, strictly increasing within a session.
-    `mark` says why the text is treated with suspicion ("instruction-like", "undone"), None where it is not. `keep` is
-    the `save=` of its turn: no model call for another kind sees it.
+    `position` orders a session: microseconds since 1970 as assigned by the agent, strictly increasing within a session.
+    `mark` is the reason for suspicion ("instruction-like", "undone"), None if there is none. `keep` is the `save=` of
+    its turn: model calls for other kinds do not see it.
     """
 
     id: EpisodeId
@@ -97,7 +97,8 @@ class Turn:
     `base` is the position of the first; the others follow by one. `idempotency_key` is kept to be seen, its work is
     done by the job id that was derived from it, and `content_hash` shows whether the key was used for other content.
     `trace` is the span that handed it over. `generation` is that of the last erasure before the turn was accepted
-    (None: a former release accepted it), `counted_from` see `types.counting`.
+    (None: spooled while neither Redis nor Postgres answered), `counted_from` see `types.session_order` (None: accepted
+    while Redis did not answer).
     """
 
     job_id: JobId
@@ -147,9 +148,10 @@ class Turn:
 
 
 def content_hash(scope: Scope, idempotency_key: str, messages: Sequence[Message]) -> str:
-    """What a key was used for: the session, and each message with its name and metadata, not when it was said.
+    """Digest of the turn that a key was used for: the session, and each message with its name and metadata, without
+    times.
 
-    The key goes in first: it is kept nowhere beside the hash, so that nothing can be learned from that by guessing.
+    The key is hashed first. It is stored nowhere next to the hash, so that content cannot be guessed from the hash.
     """
     said = [[each.role.value, each.name, each.content, each.metadata] for each in messages]
     whole = json.dumps([idempotency_key, scope.session_id, said], sort_keys=True, ensure_ascii=True)
@@ -157,8 +159,9 @@ def content_hash(scope: Scope, idempotency_key: str, messages: Sequence[Message]
 
 
 def without_key(turn: Turn) -> Turn:
-    """The turn as one of its own: its idempotency key belongs to other content. Its ids follow from the first, so that
-    the same is made of it again."""
+    """The turn without its idempotency key, which belongs to other content. Its ids are derived from the first ids, so
+    that a repetition gives the same turn.
+    """
     job_id = uuid5(turn.job_id, turn.content_hash or "")
     ids = tuple(EpisodeId(uuid5(job_id, str(index))) for index in range(len(turn.messages)))
     return replace(turn, job_id=JobId(job_id), episode_ids=ids, idempotency_key=None, content_hash=None)

@@ -9,8 +9,8 @@ from typing import NewType
 from aftermind import errors
 from aftermind.types.job import Attempt, Job, JobKind, JobState
 from aftermind.types.message import Json
-from aftermind.types.moments import why_unusable
 from aftermind.types.scope import JobId
+from aftermind.types.timestamps import why_unusable
 
 PlanId = NewType("PlanId", str)
 
@@ -18,11 +18,11 @@ MAX_REASON = 500  # characters of a plan's reason: a sentence and a ticket
 
 
 class ReplayMode(StrEnum):
-    """What becomes of an item.
+    """Mode of a replay.
 
-    retry      the same job once more, with a fresh count of tries
-    edited     the same with parts of its payload replaced
-    reextract  facts are drawn anew from the job's episodes, by another prompt or model; the former are superseded
+    retry      the same job again, with all attempts
+    edited     the same job with some fields of its payload replaced
+    reextract  facts are extracted again from the job's episodes, by another prompt or model; the former are superseded
     """
 
     RETRY = "retry"
@@ -31,7 +31,7 @@ class ReplayMode(StrEnum):
 
 
 class PlanState(StrEnum):
-    """Where a plan stands: `draft` until started; `running` and `paused` back and forth; the rest is final."""
+    """State of a plan: `draft` until started; `running` and `paused` can alternate; the other states are final."""
 
     DRAFT = "draft"
     RUNNING = "running"
@@ -46,13 +46,13 @@ class PlanState(StrEnum):
 
 
 class ItemState(StrEnum):
-    """Where an item of a plan stands.
+    """State of an item of a plan.
 
-    waiting    its successor is still to be put in
+    waiting    its successor is not enqueued yet
     replayed   its successor is in the ledger, and not final yet
     done       its successor is done
-    failed     its successor is a dead letter itself; the original entry is not doubled, the successor is the entry now
-    skipped    nothing was put in, and `note` says why
+    failed     its successor is a dead letter, which replaces the original entry
+    skipped    nothing was enqueued; `note` has the reason
     """
 
     WAITING = "waiting"
@@ -90,10 +90,10 @@ class JobFilter:
             if why is not None:
                 raise errors.InvalidFilter(name, moment, why)
         if self.since and self.until and self.until < self.since:
-            raise errors.InvalidFilter("until", self.until, "it lies before `since`.")
+            raise errors.InvalidFilter("until", self.until, "it is before `since`.")
 
     def to_json(self) -> dict[str, Json]:
-        """What is set, as a plan keeps it for its readers; the plan itself goes by its frozen items."""
+        """The set fields, stored with the plan for display; the plan itself uses its fixed list of items."""
         named: dict[str, Json] = {name: getattr(self, name) for name in self.__slots__}
         for name, value in named.items():
             if isinstance(value, tuple):
@@ -105,7 +105,9 @@ class JobFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """One of them, whole: the job, every attempt, its payload as bytes where it has some, and what came of it since."""
+    """One dead letter with all details: the job, every attempt, the bytes of its payload if there are any, and its
+    successors.
+    """
 
     job: Job
     attempts: tuple[Attempt, ...]
@@ -130,10 +132,12 @@ class DeadGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayPlan:
-    """Which jobs come back, how fast, and why. Its items were frozen when it was made: later deaths are not in it.
+    """The jobs to replay, the rate and the reason. Its items are fixed when it is created: later dead letters are not
+    in it.
 
-    `rate` is in jobs a second, `concurrency` how many successors may be unfinished at once. It pauses by itself where
-    more than `max_failure_share` of the last 50 that ended are dead again; `note` says so then.
+    `rate` is in jobs per second, `concurrency` the maximum number of unfinished successors. The plan pauses
+    automatically if more than `max_failure_share` of the last 50 finished items are dead again; `note` then has the
+    reason.
     """
 
     id: PlanId
@@ -161,7 +165,7 @@ class ReplayPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayItem:
-    """One job of a plan, and the job that was put in for it. `kind` is None where the job itself is gone."""
+    """One job of a plan and its successor. `kind` is None if the job was deleted."""
 
     plan_id: PlanId
     job_id: JobId
@@ -176,11 +180,11 @@ class ReplayItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What a plan would do, before it does anything: a dry run.
+    """Dry run of a plan.
 
-    Tokens and cost are those of the items' own attempts, averaged by kind over what the ledger knows. `seconds` is at
-    the plan's rate. `conflicts` counts items whose work an unfinished job does already, `newer_facts` those whose
-    session was mined again since, `refused` those that cannot come back (forgotten, or no dead letter any more).
+    Tokens and cost are those of the items' own attempts, else averages by kind in the ledger. `seconds` is at the
+    plan's rate. `conflicts` counts items whose work an unfinished job already does, `newer_facts` those of sessions
+    with later extractions, `refused` those that cannot be replayed (forgotten, or not dead letters any more).
     """
 
     items: int

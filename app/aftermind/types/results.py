@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from aftermind.types.block import Block, Profile, Summary
+from aftermind.types.documents import Block, Profile, Summary
 from aftermind.types.fact import Fact
 from aftermind.types.message import Episode
 
@@ -15,7 +15,7 @@ class ServedBy(StrEnum):
     REPLICA = "replica"
     PRIMARY = "primary"
     PROCESS = "process"  # a store inside this process
-    NOBODY = "nobody"  # degraded: no store answered in time
+    NONE = "none"  # degraded: no store answered in time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +38,10 @@ class Match:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecallBlock:
-    """What was recalled for a question.
+    """The result of a recall.
 
     `text` is XML for a system prompt, at most `tokens_used` tokens; `matches` are the chunks in it, best first.
-    `degraded` says why the block may lack something, None where it is whole. `served_by` names the node.
+    `degraded` is the reason if a part may be missing, None if it is complete. `served_by` names the node.
     """
 
     query: str

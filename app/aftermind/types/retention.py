@@ -6,18 +6,19 @@ from datetime import datetime, timedelta
 from urllib.parse import urlsplit
 
 from aftermind import errors
-from aftermind.types.moments import before_now
+from aftermind.types.timestamps import before_now
 
-SHORTEST = timedelta(minutes=1)  # below it a turn could go before its jobs are done
+SHORTEST = timedelta(minutes=1)  # below it a turn could be deleted before its jobs are done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionPolicy:
-    """What a namespace keeps: episodes younger than `max_age`, of each user the newest `max_episodes`; None: no bound.
+    """The episodes that a namespace keeps: younger than `max_age`, and of each user the newest `max_episodes`; None: no
+    limit.
 
-    `keep_important` excepts episodes whose metadata say `"important": true` and those that a fact believed now was
-    learned from. `archive` is where what goes is written first: a folder (`file:///…` or a path), or
-    `s3://bucket/prefix`. `ran_at` is when the policy was last carried out to its end. Raises `InvalidSettings`.
+    `keep_important` exempts episodes with `"important": true` in their metadata and sources of current facts. `archive`
+    is where deleted episodes are written first: a folder (`file:///…` or a path), or `s3://bucket/prefix`. `ran_at` is
+    when the policy last ran to its end. Raises `InvalidSettings`.
     """
 
     namespace: str
@@ -29,7 +30,7 @@ class RetentionPolicy:
 
     def __post_init__(self) -> None:
         if self.max_age is not None and self.max_age < SHORTEST:
-            why = f"the shortest is {SHORTEST.total_seconds():g} s: jobs of a turn that goes sooner may still run."
+            why = f"the shortest is {SHORTEST.total_seconds():g} s: jobs of a younger turn may still run."
             raise errors.InvalidSettings("max_age", self.max_age, why)
         if self.max_age is not None and before_now(self.max_age) is None:
             raise errors.InvalidSettings("max_age", self.max_age, "it reaches back before the year 1.")
@@ -48,10 +49,12 @@ class RetentionPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retained:
-    """What a run of a policy let go, or with `dry_run` would: users concerned, episodes, and other rows by kind.
+    """Result of running a policy, or with `dry_run` its forecast: affected users, deleted episodes, and other rows by
+    kind.
 
     `archived` counts the episodes and facts written to the archive, `oldest` and `newest` are when they were
-    remembered. `is_done` is False where time ran out first, behind the user `stopped_after`: `run(after=…)` goes on.
+    remembered. `is_done` is False if the time limit was reached, after the user `stopped_after`: `run(after=…)`
+    continues.
     """
 
     namespace: str

@@ -1,4 +1,4 @@
-"""Who a memory belongs to."""
+"""The owner and the labels of a memory."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ class Scope:
             raise errors.InvalidScope("namespace", None, f"a namespace is text; the default is {DEFAULT_NAMESPACE!r}.")
         for field in FIELDS:
             value = getattr(self, field)
-            # What nearly all ids are, and what the check below would say of them too.
+            # Fast path for typical ids; the check below would accept them too.
             if value is not None and not (
                 type(value) is str and value.isascii() and 0 < len(value) <= MAX_ID_BYTES and "\x00" not in value
             ):
@@ -44,7 +44,7 @@ class Scope:
 
     @property
     def owner(self) -> "Scope":
-        """The same owner without its labels: the key of pending, watermark, events and tombstones."""
+        """The owner without labels: the key of pending, watermark, events and tombstones."""
         if self.session_id is None and self.agent_id is None:
             return self
         return replace(self, session_id=None, agent_id=None)

@@ -1,4 +1,4 @@
-"""Where a tenant wants its events posted to, and how that goes."""
+"""Webhooks of a tenant and their state."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,9 +11,9 @@ WebhookId = NewType("WebhookId", UUID)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Webhook:
-    """A tenant's endpoint. `events` are names of kinds, empty for all. `reason`: what went wrong last, or why it is
+    """A tenant's endpoint. `events` are names of kinds, empty for all. `reason` is the last error, or why it is
     disabled; `failing_since` is set from the first failure to the next success. `waiting` counts deliveries to come,
-    `failed` those that were given up.
+    `failed` those that were given up. Until `former_secret_until` posts also have a signature with the former secret.
     """
 
     id: WebhookId
@@ -24,6 +24,7 @@ class Webhook:
     is_disabled: bool = False
     reason: str | None = None
     failing_since: datetime | None = None
+    former_secret_until: datetime | None = None
     delivered_at: datetime | None = None
     created_at: datetime
     waiting: int = 0
@@ -32,7 +33,7 @@ class Webhook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewWebhook:
-    """A webhook that was just made, with its secret: told here and never again."""
+    """A webhook with the secret that was just made for it, which no other call returns."""
 
     webhook: Webhook
     secret: str = field(repr=False)
@@ -40,14 +41,14 @@ class NewWebhook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """One event for one webhook, claimed under `token`. `sealed` opens to the secret."""
+    """One event for one webhook, claimed under `token`. `sealed` opens to the secrets that sign, the newest first."""
 
     webhook_id: WebhookId
     namespace: str
     user_id: str  # as in the record: "" for the anonymous bucket
     seq: int
     url: str = field(repr=False)
-    sealed: bytes = field(repr=False)
+    sealed: tuple[bytes, ...] = field(repr=False)
     event_id: str
     event: Mapping[str, Any]  # Any: JSON
     attempts: int

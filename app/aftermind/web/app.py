@@ -1,4 +1,4 @@
-"""The FastAPI application: one memory, who may ask, the JSON API, the screens, and health for machines."""
+"""The FastAPI application: one memory, authentication, the JSON API, the console, and health checks."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,27 +9,32 @@ from fastapi.responses import JSONResponse
 from prometheus_client import REGISTRY
 
 import aftermind
-from aftermind.faces.health import Health
+from aftermind.api import connections
+from aftermind.api.health import Health
+from aftermind.api.key_fingerprints import announce_keys
 from aftermind.memory import Memory
 from aftermind.settings import Settings
 from aftermind.web import problems, routes
-from aftermind.web.auth import Door
-from aftermind.web.feeds import Feeds
-from aftermind.web.guard import Guard
+from aftermind.web.auth import Authenticator
+from aftermind.web.event_fanout import Feeds
 from aftermind.web.limits import CallerLimits
-from aftermind.web.pages import routes as screens
-from aftermind.web.pages.frame import signed_out
-from aftermind.web.pages.pulse import Pulse
+from aftermind.web.middleware import Guard
+from aftermind.web.pages import mount as screens
+from aftermind.web.pages.metrics_sampler import Pulse
+from aftermind.web.pages.rendering import signed_out
 from aftermind.web.routes import metrics
 from aftermind.web.shared_health import SharedHealth
+from aftermind.web.shared_rate import SharedRate
 from aftermind.web.sse import before_stopping
+from aftermind.wire.redis.client import RedisLink
+from aftermind.wire.redis_keys import Keys
 
 BODY_FLOOR = 1_048_576  # bytes of a request that is no turn: the largest question
 BODIES_PER_KEY = 4  # largest bodies of one key that are held in memory at the same time
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
-    """The application, with a memory as the settings or the embedded stack say. Connects at its first request."""
+    """Create the application with a memory from the settings or the embedded stack. It connects lazily."""
     settings = settings or Settings()  # type: ignore[call-arg]
     memory = Memory(settings=settings, metrics=REGISTRY)
 
@@ -40,9 +45,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             app.state.feeds = feeds = Feeds(memory, most=settings.web_max_listeners)
             app.state.health = SharedHealth(memory)
             app.state.verifying = asyncio.Lock()
+            announcing = asyncio.create_task(announce_keys(settings), name="aftermind key fingerprints")
             with before_stopping(feeds.end):
                 yield
-            await pulse.close()
+            announcing.cancel()
+            await asyncio.gather(announcing, pulse.close(), shared.close(), return_exceptions=True)
 
     app = FastAPI(
         title="Aftermind",
@@ -54,16 +61,20 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         openapi_url="/v1/openapi.json",
         redirect_slashes=False,  # such a redirect leads to the host that the request's Host header names
     )
-    app.state.memory, app.state.door = memory, Door(memory)
+    redis = connections.resolve(settings).redis
+    link = None if redis is None else RedisLink(redis, timeout=settings.redis_timeout_seconds, name="aftermind-web")
+    shared = SharedRate(link, Keys(settings.redis_prefix))
+    app.state.memory, app.state.door = memory, Authenticator(memory, shared)
     problems.install(app)
     max_bytes = 2 * settings.turn_max_bytes + BODY_FLOOR
     limits = CallerLimits(
         max_requests=settings.web_requests_per_key,
         max_streams=settings.web_streams_per_key,
         max_body_bytes=BODIES_PER_KEY * max_bytes,
-        requests_per_second=settings.web_rate_per_key,
     )
-    app.add_middleware(Guard, max_bytes=max_bytes, limits=limits, signed_out=signed_out)
+    app.add_middleware(
+        Guard, max_bytes=max_bytes, limits=limits, shared=shared, rate=settings.web_rate_per_key, signed_out=signed_out
+    )
     app.get("/healthz", include_in_schema=False)(healthz)
     app.get("/readyz", include_in_schema=False)(readyz)
     app.include_router(metrics.router)

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,22 +14,24 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.requests import HTTPConnection
 
 from aftermind import errors
-from aftermind.faces import local_token
+from aftermind.api import local_sign_in
 from aftermind.memory import Memory
 from aftermind.types import Json
 from aftermind.types.api_key import ApiKey, Right
 from aftermind.types.audit import Action
 from aftermind.types.hosts import is_loopback
-from aftermind.web.problems import route_of
+from aftermind.web.problems import route_template
+from aftermind.web.shared_rate import SharedRate
 
 COOKIE = "aftermind_key"  # of a browser that has signed in
 KEPT_SECONDS = 5.0  # how long a checked key is not asked for again: a revoked one is noticed after that
 MOST_KEPT = 10_000
+MAX_UNKNOWN_KEYS = 300  # a minute from one address, of all processes together; each costs a query
 TRUE = frozenset({"true", "1", "on", "t", "yes", "y"})  # as the framework reads them in a query
 SESSION_SECONDS = 60.0  # between two audit entries about the same page of a browser session
 KEY_SECONDS = 3_600.0  # between two audit entries about the same key, user and action
 
-bearer = HTTPBearer(auto_error=False, description="A key made by `aftermind keys create`.")
+bearer = HTTPBearer(auto_error=False, description="An API key, created with `aftermind api-keys create`.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,22 +61,34 @@ class Caller:
 
 
 @dataclass(slots=True)
-class Door:
-    """Checks keys, and remembers for a few seconds what came of it. One a process."""
+class Authenticator:
+    """Checks API keys and caches the results for a few seconds. One per process."""
 
     memory: Memory
+    shared: SharedRate
+    _good: OrderedDict[bytes, None] = field(default_factory=OrderedDict)  # keys that were valid once, by hash
     _kept: dict[bytes, tuple[float, ApiKey | None]] = field(default_factory=dict)  # by hash: a text may be of any size
-    _closed_at: float | None = None  # when a key was first seen to exist; there is no way back
+    _closed_at: float | None = None  # time at which a key was first found; never reset
     _asked_at: float | None = None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def check(self, text: str) -> ApiKey | None:
-        """The key, or None. Raises `StoreUnavailable`."""
+    async def check(self, text: str, *, peer: str) -> ApiKey | None:
+        """The key, or None. Raises `StoreUnavailable`, and `TooManyRequests` for a peer that tries many unknown keys.
+
+        A key that was valid here once is never limited, so others behind the same proxy are not locked out.
+        """
         now, shown = time.monotonic(), hashlib.sha256(text.encode("utf-8", "replace")).digest()
         kept = self._kept.get(shown)
         if kept is not None and kept[0] > now:
             return kept[1]
-        found = await self.memory.keys.check(text)
+        if shown not in self._good:
+            what = "unknown API keys per minute"
+            await self.shared.take(f"unknown:{peer}", limit=MAX_UNKNOWN_KEYS, window_seconds=60.0, what=what)
+        found = await self.memory.api_keys.check(text)
+        if found is not None:
+            self._good[shown] = None
+            if len(self._good) > MOST_KEPT:
+                self._good.popitem(last=False)
         if len(self._kept) >= MOST_KEPT:  # keys are being guessed; good ones are cached again at their next request
             self._kept.clear()
         self._kept[shown] = (now + KEPT_SECONDS, found)
@@ -86,7 +101,7 @@ class Door:
         async with self._lock:
             now = time.monotonic()
             if self._closed_at is None and (self._asked_at is None or now - self._asked_at > KEPT_SECONDS):
-                if await self.memory.keys.any():
+                if await self.memory.api_keys.any():
                     self._closed_at = now
                 self._asked_at = now
         return self._closed_at is None
@@ -99,16 +114,16 @@ class Door:
         peer = connection.client.host if connection.client else ""
         if not is_loopback(peer) or not is_loopback(connection.url.hostname or ""):
             return False
-        return local_token.is_token(text, self.memory.settings.state_dir)
+        return local_sign_in.is_token(text, self.memory.settings.state_dir)
 
 
-def memory_of(request: HTTPConnection) -> Memory:
+def get_memory(request: HTTPConnection) -> Memory:
     """The memory of this process."""
     memory: Memory = request.app.state.memory
     return memory
 
 
-def shown_text(connection: HTTPConnection, *, is_api: bool) -> tuple[str | None, bool]:
+def presented_credential(connection: HTTPConnection, *, is_api: bool) -> tuple[str | None, bool]:
     """What a request authenticates with, and whether that is a browser's cookie. Headers count for the API alone."""
     scheme, _, text = connection.headers.get("authorization", "").partition(" ")
     if is_api and scheme.lower() == "bearer" and text.strip():
@@ -126,16 +141,16 @@ async def caller(
 
 async def admit(connection: HTTPConnection, text: str | None, *, is_session: bool = False) -> Caller:
     """The caller that a key or the local token identifies. Raises `KeyRefused`, and `StoreUnavailable`."""
-    door: Door = connection.app.state.door
+    door: Authenticator = connection.app.state.door
     if not text:
-        raise errors.KeyRefused("a key is needed.")
-    if text.startswith(local_token.PREFIX):
+        raise errors.KeyRefused("an API key is required.")
+    if text.startswith(local_sign_in.PREFIX):
         if door.is_local_token(connection, text) and await door.is_open():
             return Caller(namespace=door.memory.namespace, rights=frozenset(Right), is_session=is_session)
         raise errors.KeyRefused(
-            "this local token is wrong, or not valid here: it serves this machine until a key exists."
+            "the local token is invalid, or is used from another machine, or an API key exists already."
         )
-    key = await door.check(text)
+    key = await door.check(text, peer=connection.client.host if connection.client else "")
     if key is None:
         raise errors.KeyRefused("API key is unknown, revoked or expired.")
     return Caller(namespace=key.namespace, rights=key.rights, key=key, is_session=is_session)
@@ -148,10 +163,10 @@ async def record_access(request: Request, who: Caller, action: Action, *, user_i
     hour, user and action: agents call many times a second, and the trail is kept for a year. An agent's access does not
     fail with the database: recall and remember work without it.
     """
-    memory = memory_of(request)
+    memory = get_memory(request)
     if not memory.keeps_audit:
         return
-    route = route_of(request.scope)
+    route = route_template(request.scope)
 
     async def add() -> None:
         await memory.audit.record(action, user_id=user_id, namespace=who.namespace, detail={"by": route, **detail})
@@ -198,7 +213,7 @@ def _needing(right: Right) -> Callable[[Request, Caller], Awaitable[Caller]]:
     return allowed
 
 
-Remembering = Annotated[Memory, Depends(memory_of)]
+Remembering = Annotated[Memory, Depends(get_memory)]
 Reader = Annotated[Caller, Depends(_needing(Right.READ))]
 Writer = Annotated[Caller, Depends(_needing(Right.WRITE))]
 Operator = Annotated[Caller, Depends(_needing(Right.OPERATE))]

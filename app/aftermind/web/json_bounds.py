@@ -27,10 +27,12 @@ def check_body(body: bytes) -> None:
     if len(body) > SMALL_BYTES and _separators(body) > MAX_VALUES:
         bare = body.replace(b"\\\\", b"").replace(b'\\"', b"")  # what quotes are left delimit strings
         if bare.count(b'"') > 4 * MAX_VALUES or _separators(b"".join(bare.split(b'"')[::2])) > MAX_VALUES:
-            why = f"a body holds at most {MAX_VALUES:,} JSON values."
+            why = f"a body may have at most {MAX_VALUES:,} JSON values."
             raise errors.InvalidQuery("body", f"{len(body):,} bytes", why)
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _depth(body) > MAX_DEPTH:
-        raise errors.InvalidQuery("body", f"{len(body):,} bytes", f"a body nests at most {MAX_DEPTH} values deep.")
+        raise errors.InvalidQuery(
+            "body", f"{len(body):,} bytes", f"a body may be nested at most {MAX_DEPTH} levels deep."
+        )
 
 
 def _separators(text: bytes) -> int:

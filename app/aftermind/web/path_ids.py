@@ -1,7 +1,7 @@
 """Ids in paths: percent-encoded slashes belong to the id, and `-` with `anonymous=true` is the anonymous user.
 
-Servers decode `%2F` before routing, so that an id with a slash would look like two segments of the path. The raw path
-still has it: here it becomes a character that no decoded path can hold, and the convertor turns it back.
+Servers decode `%2F` before routing, so that an id with a slash would be two segments of the path. The raw path still
+has it: it is replaced by a character that no decoded path can contain, and the convertor reverses this.
 """
 
 from typing import Annotated
@@ -22,10 +22,10 @@ UserPath = Annotated[
     Path(
         min_length=1,
         max_length=MAX_ID_BYTES,
-        description="Whose memory, percent-encoded (`/` as `%2F`); `-` with `anonymous=true` for the anonymous user.",
+        description="User id, percent-encoded (`/` as `%2F`); `-` with `anonymous=true` for the anonymous user.",
     ),
 ]
-IsAnonymous = Annotated[bool, Query(description="The anonymous user; the path's user is `-` then.")]
+IsAnonymous = Annotated[bool, Query(description="Use the anonymous user; the user in the path must be `-`.")]
 
 
 class IdConvertor(Convertor[str]):
@@ -45,7 +45,7 @@ class IdConvertor(Convertor[str]):
 register_url_convertor("id", IdConvertor())
 
 
-def keep_encoded_slashes(scope: Scope) -> None:
+def decode_path_segments(scope: Scope) -> None:
     """Decode the raw path of a request segment by segment, where it holds an encoded slash."""
     raw: bytes = scope.get("raw_path") or b""
     if b"%2f" in raw.lower():
@@ -58,6 +58,6 @@ def named_user(user_id: UserPath, *, anonymous: IsAnonymous = False) -> str | No
     if not anonymous:
         return user_id
     if user_id != ANONYMOUS:
-        why = f"with anonymous=true the user of the path is {ANONYMOUS!r}: a request is about one user."
+        why = f"with anonymous=true the user in the path must be {ANONYMOUS!r}: a request is about one user."
         raise errors.InvalidScope("user_id", user_id, why)
     return None

@@ -1,4 +1,4 @@
-"""Errors as problem documents (RFC 9457): one shape for whatever goes wrong, with what to do about it."""
+"""Errors as problem documents (RFC 9457), each with a remedy."""
 
 import logging
 import math
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 TYPE = "urn:problem-type:"
-RETRY_SECONDS = 1  # of what does not answer: most is back by then, and a client that asks again then harms nobody
+RETRY_SECONDS = 1  # most outages are over by then, and a client that retries then causes no harm
 
 # The first that fits, from the particular to the general: status, and whether the same request may work later.
 STATUS: tuple[tuple[type[errors.AftermindError], int, bool], ...] = (
@@ -49,16 +49,16 @@ STATUS: tuple[tuple[type[errors.AftermindError], int, bool], ...] = (
 
 
 class Problem(BaseModel):
-    """What went wrong, as RFC 9457 has it. `field` names what of the request it was, where that is one thing."""
+    """An error in the format of RFC 9457. `field` names the invalid part of the request, if there is one."""
 
     model_config = ConfigDict(extra="allow")
 
-    type: str = Field(description="Which kind of problem: `urn:problem-type:` and a name that does not change.")
+    type: str = Field(description="Kind of the problem: `urn:problem-type:` and a stable name.")
     title: str
     status: int
-    detail: str = Field(description="What was wrong, with which value, and what to do.")
+    detail: str = Field(description="What failed, the value, and what to do.")
     field: str | None = None
-    errors: list[dict[str, Any]] | None = Field(None, description="Every field that was wrong, where several were.")
+    errors: list[dict[str, Any]] | None = Field(None, description="All invalid fields, if there are several.")
 
 
 _SCHEMA = {"schema": {"$ref": "#/components/schemas/Problem"}}
@@ -70,10 +70,10 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
 
 def install(app: FastAPI) -> None:
     """Answer every error of `app` with a problem document."""
-    app.add_exception_handler(errors.AftermindError, _of_ours)
-    app.add_exception_handler(RequestValidationError, _of_validation)
-    app.add_exception_handler(HTTPException, _of_http)
-    app.add_exception_handler(Exception, _of_a_fault)
+    app.add_exception_handler(errors.AftermindError, _handle_aftermind_error)
+    app.add_exception_handler(RequestValidationError, _handle_validation_error)
+    app.add_exception_handler(HTTPException, _handle_http_error)
+    app.add_exception_handler(Exception, _handle_unexpected)
     described = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -81,7 +81,7 @@ def install(app: FastAPI) -> None:
         whole["components"]["schemas"].setdefault("Problem", Problem.model_json_schema())
         return whole
 
-    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's own way of adding to its schema
+    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented method to extend its schema
 
 
 def problem(
@@ -93,19 +93,19 @@ def problem(
     more: Mapping[str, Any] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
-    """One problem document. What a request said may be no valid Unicode; an answer has to be."""
+    """Create a problem document. Text from a request may be invalid Unicode; a response must not be."""
     body = {"type": TYPE + name, "title": title, "status": status, "detail": _clean(detail), **(more or {})}
     return JSONResponse(body, status_code=status, headers=headers, media_type=MEDIA_TYPE)
 
 
-def status_of(error: errors.AftermindError) -> tuple[int, bool]:
+def error_status(error: errors.AftermindError) -> tuple[int, bool]:
     """The status of an error of ours, and whether the same request may work later."""
     return next(((code, again) for kind, code, again in STATUS if isinstance(error, kind)), (500, False))
 
 
-def of(error: errors.AftermindError) -> JSONResponse:
+def to_response(error: errors.AftermindError) -> JSONResponse:
     """The document of an error of ours."""
-    status, may_retry = status_of(error)
+    status, may_retry = error_status(error)
     words = re.findall(r"[A-Z][a-z]*", type(error).__name__)
     wait = max(RETRY_SECONDS, math.ceil(getattr(error, "retry_after", None) or 0))
     headers = {"Retry-After": str(wait)} if may_retry else {}
@@ -118,29 +118,29 @@ def of(error: errors.AftermindError) -> JSONResponse:
     )
 
 
-async def _of_ours(request: Request, error: Exception) -> JSONResponse:
+async def _handle_aftermind_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, errors.AftermindError)
     if isinstance(error, errors.Bug):
         log.exception("a fault of ours", exc_info=error)
-    return of(error)
+    return to_response(error)
 
 
-async def _of_validation(request: Request, error: Exception) -> JSONResponse:
-    """What does not fit the schema. The values are left out: they may be what a user said."""
+async def _handle_validation_error(request: Request, error: Exception) -> JSONResponse:
+    """Problems of a request that does not match the schema. Values are left out: they may be user content."""
     assert isinstance(error, RequestValidationError)
     found = [{"field": _clean(".".join(map(str, each["loc"]))), "why": _clean(each["msg"])} for each in error.errors()]
     told = "; ".join(f"{each['field']}: {each['why']}" for each in found[:5])
     return problem("invalid-request", 422, "Invalid request", told, more={"errors": found})
 
 
-async def _of_http(request: Request, error: Exception) -> JSONResponse:
+async def _handle_http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     name = "not-found" if error.status_code == 404 else f"http-{error.status_code}"
     told = f"{request.method} {request.url.path}: {error.detail}."
     return problem(name, error.status_code, str(error.detail), told, headers=error.headers)
 
 
-def route_of(scope: Scope) -> str:
+def route_template(scope: Scope) -> str:
     """The template of a request's route: a path itself holds names that users gave, and is never logged."""
     route = scope.get("route")
     path = getattr(route, "path_format", None) or getattr(route, "path", None)
@@ -150,9 +150,11 @@ def route_of(scope: Scope) -> str:
     return f"/v1{path}" if is_api else path
 
 
-async def _of_a_fault(request: Request, error: Exception) -> JSONResponse:
-    log.exception("%s %s", request.method, route_of(request.scope), exc_info=error)
-    return problem("fault", 500, "A fault of ours", "Please report it with the time; the log of the service says more.")
+async def _handle_unexpected(request: Request, error: Exception) -> JSONResponse:
+    log.exception("%s %s", request.method, route_template(request.scope), exc_info=error)
+    return problem(
+        "fault", 500, "Internal error", "Please report it with the time; the log of the service has details."
+    )
 
 
 def _clean(text: str) -> str:

@@ -4,7 +4,7 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
-from aftermind.faces.health import Health
+from aftermind.api.health import Health
 from aftermind.memory import Memory
 
 FRESH_SECONDS = 1.0  # shorter than what any probe or scrape waits between two requests

@@ -1,8 +1,8 @@
-"""Server-sent events: the response that carries a listener's pieces, and its end when the process stops.
+"""Server-sent events: the response that sends a listener's pieces, and its end when the process stops.
 
-Starlette's own streaming response runs a task group of two tasks for each connection, and FastAPI's adds two streams
-and a third task. With thousands of idle listeners those are what costs; here it is the request's own task, and one that
-waits for the client to go.
+Starlette's streaming response runs a task group of two tasks for each connection, and FastAPI's adds two streams and a
+third task. With thousands of idle listeners these dominate the cost. This response uses the request's task and one that
+waits for the client to disconnect.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from aftermind import errors
-from aftermind.web.feeds import Listener
+from aftermind.web.event_fanout import Listener
 
 SEND_SECONDS = 30.0  # a client that takes nothing for so long is cut off
 HEADERS = {
@@ -38,7 +38,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """For ASGI."""
-        gone = asyncio.get_running_loop().create_task(self._until_gone(receive))
+        gone = asyncio.get_running_loop().create_task(self._until_disconnected(receive))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             await self._piece(send, self._first)
@@ -46,7 +46,7 @@ class EventStream(Response):
                 await self._piece(send, piece)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except (TimeoutError, OSError, errors.Unavailable):
-            pass  # returning without an end closes the connection: the client knows its last id
+            pass  # an unterminated response closes the connection; the client has its last id
         finally:
             self._listener.leave()
             gone.cancel()
@@ -55,7 +55,7 @@ class EventStream(Response):
         async with asyncio.timeout(SEND_SECONDS):
             await send({"type": "http.response.body", "body": piece, "more_body": True})
 
-    async def _until_gone(self, receive: Receive) -> None:
+    async def _until_disconnected(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
         self._listener.end()
@@ -63,10 +63,9 @@ class EventStream(Response):
 
 @contextmanager
 def before_stopping(call: Callable[[], None]) -> Iterator[None]:
-    """Run `call` on the running loop at SIGTERM or SIGINT, beside what the server does then.
+    """Run `call` on the running loop at SIGTERM or SIGINT, in addition to the server's handler.
 
-    A server waits for its connections to end before it tells the application that it stops; streams do not end of
-    themselves.
+    A server waits for its connections to end before it notifies the application; streams never end by themselves.
     """
     loop = asyncio.get_running_loop()
     found: dict[int, Any] = {}  # Any: as `signal` has them
@@ -78,7 +77,7 @@ def before_stopping(call: Callable[[], None]) -> Iterator[None]:
         if callable(before):
             before(number, frame)
 
-    if threading.current_thread() is not threading.main_thread():  # where signals are handled by somebody else
+    if threading.current_thread() is not threading.main_thread():  # other threads do not handle signals
         yield
         return
     for number in (signal.SIGTERM, signal.SIGINT):

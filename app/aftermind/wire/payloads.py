@@ -1,4 +1,4 @@
-"""Turns as bytes: what lies in Redis, in the spool and in dead letters. Versioned; old versions stay readable."""
+"""Turns as bytes, as stored in Redis, in the spool and in dead letters. Versioned; old versions stay readable."""
 
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
@@ -52,9 +52,9 @@ def encode_turn(turn: Turn) -> bytes:
 def decode_turn(
     payload: bytes, *, base: int | None = None, generation: int | None = None, counted_from: int | None = None
 ) -> Turn:
-    """The reverse; `base`, `generation` and `counted_from` are what Redis gave, in place of the payload's own.
+    """Decode a turn; `base`, `generation` and `counted_from` from Redis replace those of the payload.
 
-    Raises `UnknownPayload` for a version or a shape that this release does not know.
+    Raises `UnknownPayload` for an unsupported version or shape.
     """
     data = _loaded(payload)
     try:
@@ -82,7 +82,7 @@ def decode_turn(
         raise errors.UnknownPayload("turn", f"{VERSION} ({type(exc).__name__}: {exc})") from exc
 
 
-def decode_turn_of(
+def decode_owned_turn(
     payload: bytes,
     *,
     owner: Scope,

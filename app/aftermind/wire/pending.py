@@ -8,17 +8,10 @@ from uuid import UUID
 
 from aftermind import errors
 from aftermind.types import JobId, LeaseToken, Scope, Turn, Watermark
-from aftermind.types.erasure import Generation, Tombstone
 from aftermind.types.job import is_last_chance, together
-from aftermind.wire.channel import UnknownScriptError
-from aftermind.wire.connection import RedisLink
-from aftermind.wire.epoch import Epoch
-from aftermind.wire.keys import Keys, owner_of, owner_part
+from aftermind.types.tombstone import Generation, Tombstone
 from aftermind.wire.payloads import decode_turn
-from aftermind.wire.queues import STORE
-from aftermind.wire.resp import Answer, Argument, packed
-from aftermind.wire.script import Script
-from aftermind.wire.turns import (
+from aftermind.wire.pending_turns import (
     Accepted,
     ClaimedTurn,
     Offer,
@@ -28,6 +21,13 @@ from aftermind.wire.turns import (
     Refusal,
     Settled,
 )
+from aftermind.wire.queues import STORE
+from aftermind.wire.redis.client import RedisLink
+from aftermind.wire.redis.connection import UnknownScriptError
+from aftermind.wire.redis.resp import Answer, Argument, packed
+from aftermind.wire.redis.script import Script
+from aftermind.wire.redis_epoch import Epoch
+from aftermind.wire.redis_keys import Keys, owner_part, parse_owner
 
 __all__ = [
     "BELLS",
@@ -45,10 +45,10 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 BELLS = 16  # that wait at most in a list: more than a machine has idle workers, and each finds up to a batch of turns
-SCRIPT_TURNS = 25  # turns that one script takes or settles: Redis serves nobody else meanwhile, for some 40 us a turn
+SCRIPT_TURNS = 25  # turns per script: Redis is blocked for some 40 us per turn
 HEAD = 6  # arguments of accept that are the same for every turn of a process
 PARTS = 4  # of a turn in the answer of read
-PAGE = 1_000  # turns that forget looks at in one call
+PAGE = 1_000  # turns that forget processes in one call
 
 
 _REFUSALS = {2: Refusal.TURNS, 3: Refusal.BYTES, 4: Refusal.AGE, 5: Refusal.USER}
@@ -58,14 +58,25 @@ _CONFLICT = 6
 class Pending:
     """The pending turns of one Redis. Every method is one atomic call and raises `RedisUnavailable`.
 
-    `generation` is what this process knows of erasures: it learns from each answer, and tells a Redis that was emptied.
+    A watermark or epoch that cannot be read is counted in `malformed`, and the recall is served by the primary.
+
+    `generation` is the latest erasure that this process has received: each answer updates it, and it is sent to a Redis
+    that was emptied.
     """
 
     def __init__(self, link: RedisLink, keys: Keys, generation: Generation | None = None) -> None:
         self._link, self._keys = link, keys
         self.generation = generation or Generation()
-        agents = ("accept", "reserve", "read", "forget", "generation")
-        workers = ("claim", "heartbeat", "release", "settle", "backlog", "next")
+        self.malformed = 0  # watermarks and epochs that could not be read, since the start
+        agents = ("pending_accept", "pending_reserve", "pending_read", "pending_erase", "generation_raise")
+        workers = (
+            "pending_claim",
+            "pending_heartbeat",
+            "pending_release",
+            "pending_settle",
+            "pending_backlog",
+            "pending_lost_leases",
+        )
         self._scripts = {name: Script(name, keys) for name in (*agents, *workers)}
         self._packed_head: tuple[tuple[PendingLimits, int], bytes] | None = None
 
@@ -79,11 +90,12 @@ class Pending:
         bells: Sequence[bytes] = (),
         most_bells: int = BELLS,
     ) -> list[Accepted]:
-        """Take turns and ring for them; an answer for each, in order. A job id that is pending already changes nothing.
+        """Accept turns and send doorbells; returns an answer for each, in order. A job id that is already pending
+        changes nothing.
 
         `bells` are Celery messages (outbox.doorbell) for the first offers; as many are pushed as turns were new, while
-        fewer than `most_bells` wait in the queue's list. Positions are advanced past the session's highest, so that
-        the order of a session is the order of acceptance, whatever the agents' clocks say.
+        fewer than `most_bells` wait in the queue's list. Positions are advanced past the session's highest, so that the
+        order of a session is the order of acceptance, whatever the agents' clocks are.
         """
         channel = self._link.channel() or await self._link.connect()
         command = self.accept_command(offers, limits, bells, most_bells)
@@ -92,20 +104,22 @@ class Pending:
         except UnknownScriptError:
             head = self._accept_head(limits, most_bells)
             rest = (self.generation.told, len(offers), *_offered_all(offers), *bells)
-            answer = await self._scripts["accept"](self._link, *head, *rest)
+            answer = await self._scripts["pending_accept"](self._link, *head, *rest)
         return self.accepted(offers, answer)
 
     def accept_command(
         self, offers: Sequence[Offer], limits: PendingLimits, bells: Sequence[bytes], most_bells: int
     ) -> bytes:
-        """The same as bytes for `Channel.send`, for a caller that reads the answer as it arrives (`accepted`)."""
+        """The call of `accept` as bytes for `Channel.send`, for a caller that reads the answer when it arrives
+        (`accepted`).
+        """
         if self._packed_head is None or self._packed_head[0] != (limits, most_bells):
             self._packed_head = (limits, most_bells), packed(self._accept_head(limits, most_bells))
         arguments: list[Argument] = [self.generation.told, len(offers), *_offered_all(offers), *bells]
-        return self._scripts["accept"].packed(HEAD + len(arguments), self._packed_head[1], packed(arguments))
+        return self._scripts["pending_accept"].packed(HEAD + len(arguments), self._packed_head[1], packed(arguments))
 
     def accepted(self, offers: Sequence[Offer], answer: Answer) -> list[Accepted]:
-        """What the script's answer says about each offer."""
+        """Decode the script's answer for each offer."""
         self.generation.learn(int(answer[-1] or 0))
         return [_accepted(offer, *each) for offer, *each in zip(offers, answer[:-2:2], answer[1:-2:2], strict=True)]
 
@@ -114,42 +128,58 @@ class Pending:
         queue = self._keys.queue(STORE)
         return (queue, most_bells, limits.turns, limits.size_bytes, most_age, limits.turns_of_user)
 
-    async def reserve(self, turns: Sequence[Turn]) -> list[Turn]:
-        """Give turns that Postgres is to accept their place in the order of what Redis accepts."""
+    async def reserve(self, turns: Sequence[Turn]) -> tuple[list[Turn], frozenset[JobId]]:
+        """Give turns that Postgres is to accept their place in the order of what Redis accepts.
+
+        Also returns those whose idempotency key belongs to other content that is pending in Redis.
+        """
         arguments = [
-            (owner_part(turn.scope), turn.scope.session_id or "", turn.base, len(turn.messages)) for turn in turns
+            (
+                *(owner_part(turn.scope), turn.scope.session_id or "", turn.base, len(turn.messages)),
+                *(str(turn.job_id), turn.content_hash or ""),
+            )
+            for turn in turns
         ]
-        found = await self._scripts["reserve"](self._link, *(each for of_turn in arguments for each in of_turn))
-        return [
+        found = await self._scripts["pending_reserve"](self._link, *(each for of_turn in arguments for each in of_turn))
+        placed = [
             replace(turn, base=int(base), counted_from=int(counted_from))
-            for turn, base, counted_from in zip(turns, found[::2], found[1::2], strict=True)
+            for turn, base, counted_from in zip(turns, found[::3], found[1::3], strict=True)
         ]
+        conflicts = (turn.job_id for turn, is_other in zip(turns, found[2::3], strict=True) if int(is_other))
+        return placed, frozenset(conflicts)
 
     async def read(self, owner: Scope, *, limit: int, skip: int = 0) -> PendingRead:
         """The owner's newest turns with watermark and epoch; read it before the database, and drop doubles by id.
 
         `skip` passes over that many of the newest, for reading all of them page by page.
         """
-        answer = await self._scripts["read"](self._link, owner_part(owner), limit, skip)
+        answer = await self._scripts["pending_read"](self._link, owner_part(owner), limit, skip)
         epoch, watermark, total, flat, redis_ms, trusted_ms, generation = answer
         self.generation.learn(int(generation or 0))
         turns, unreadable = _decoded(flat, owner.owner)
+        try:
+            mark = None if watermark is None else Watermark.decode(watermark.decode())
+            life = None if epoch is None else Epoch.decode(epoch.decode())
+        except ValueError as exc:  # written by hand, or by an agent of the tenant
+            self.malformed += 1
+            log.warning("malformed watermark ignored: the primary serves", extra={"error": str(exc)[:200]})
+            mark = life = None
         return PendingRead(
             turns=turns,
             total=total,
-            watermark=None if watermark is None else Watermark.decode(watermark.decode()),
-            epoch=None if epoch is None else Epoch.decode(epoch.decode()),
+            watermark=mark,
+            epoch=life,
             unreadable=unreadable,
             redis_ms=int(redis_ms),
             trusted_ms=int(trusted_ms),
         )
 
     async def forget(self, stone: Tombstone) -> list[JobId]:
-        """An erasure that is committed arrives: from now on turns are accepted under its generation, and those that it
-        covers whole are removed; which. It changes nothing where it has arrived before.
+        """Apply a committed erasure: from now on turns are accepted under its generation, and pending turns that it
+        covers completely are removed; returns those. A repetition changes nothing.
 
-        A turn that is covered in part stays: its store transaction drops those episodes by the tombstone. Page by
-        page, so that nobody waits long for a user with many.
+        A turn that is covered in part stays: its store transaction drops those episodes because of the tombstone.
+        Processed in pages, so that a user with many turns does not block others.
         """
         part = owner_part(stone.owner)
         whole = "all" if stone.is_whole else "session" if stone.is_session else "some"
@@ -161,16 +191,22 @@ class Pending:
             seen = len(read.turns) + read.unreadable
             what = whole if seen < PAGE else "some"
             head = (part, stone.generation, what, stone.session_id or "")
-            removed += [JobId(UUID(job.decode())) for job in await self._scripts["forget"](self._link, *head, *gone)]
+            removed += [
+                JobId(UUID(job.decode())) for job in await self._scripts["pending_erase"](self._link, *head, *gone)
+            ]
             kept += seen - len(gone)
             if seen < PAGE:
                 self.generation.learn(stone.generation)
                 return removed
 
-    async def raise_generation(self, number: int | None = None) -> tuple[int | None, int | None]:
-        """Let what comes be accepted under this number at least (None: read alone); the last one now, and the one that
-        turns were accepted under which came before anybody told."""
-        found = await self._scripts["generation"](self._link, "" if number is None else number)
+    async def raise_generation(
+        self, number: int | None = None, *, begun: int | None = None
+    ) -> tuple[int | None, int | None]:
+        """Accept later turns under at least this number (None: only read it); returns the current one, and the one of
+        turns that were accepted before Redis had any. That is set once, to `begun`: see `Database.generation_floor`.
+        """
+        given = ("" if each is None else each for each in (number, begun))
+        found = await self._scripts["generation_raise"](self._link, *given)
         last, begun = (None if each is None else int(each) for each in found)
         self.generation.learn(last or 0)
         return last, begun
@@ -189,15 +225,16 @@ class Pending:
         alone: bool = False,
         large: bool = True,
     ) -> list[ClaimedTurn]:
-        """Take up to so many turns and bytes: namespaces in turn, owners in turn within each, an owner's oldest first.
+        """Claim up to a number of turns and bytes: namespaces in turn, owners in turn within each, an owner's oldest
+        first.
 
-        A turn counts by its size, so that a namespace with large ones gets no larger share. One that is larger than
-        `LARGE_TURN_BYTES` comes alone; with `large` false such turns are passed over.
+        A turn counts by its size, so that a namespace with large turns gets no larger share. A turn larger than
+        `LARGE_TURN_BYTES` is claimed alone; with `large` false such turns are skipped.
 
-        Counts the attempt now. Turns that lost a lease come with others that lost as many, and fewer of them
-        (`types.job.together`); those on their last chance only to who runs nothing beside them and so asks `alone`:
-        others get nothing while one is next (`last_chance_is_next`). By `SCRIPT_TURNS` in a call: one that fails
-        behind others leaves it at those.
+        The attempt is counted now. Turns that lost a lease are claimed with others that lost as many, and fewer of them
+        (`types.job.together`); those on their last chance only by a process without other jobs, which passes `alone`:
+        others get nothing while one is next (`last_chance_is_next`). `SCRIPT_TURNS` per call: if a later call fails,
+        the turns of earlier ones are returned.
         """
         claimed: list[ClaimedTurn] = []
         head = (str(token), worker, _ms(for_))
@@ -206,19 +243,19 @@ class Pending:
             some = min(turns - len(claimed), SCRIPT_TURNS)
             left = size_bytes - sum(len(turn.payload) for turn in claimed)
             try:
-                answers = await self._scripts["claim"](
+                answers = await self._scripts["pending_claim"](
                     self._link, *head, some, left, max_lost, len(claimed), int(large), *suspects
                 )
             except errors.RedisUnavailable:
                 if not claimed:
                     raise
                 break
-            claimed += await self._whole(answers, token)
+            claimed += await self._valid_turns(answers, token)
             if len(answers) < some or (claimed and claimed[0].lost_leases):
                 break
         return claimed
 
-    async def _whole(self, answers: Sequence[list[bytes]], token: LeaseToken) -> list[ClaimedTurn]:
+    async def _valid_turns(self, answers: Sequence[list[bytes]], token: LeaseToken) -> list[ClaimedTurn]:
         """Those that an agent can have written. Any others are removed: an entry by hand must not stop the rest."""
         claimed, malformed = [], []
         for answer in answers:
@@ -228,16 +265,16 @@ class Pending:
                 malformed.append(answer[0])
         if malformed:
             log.error("malformed pending entries removed", extra={"turns": len(malformed)})
-            await self._scripts["settle"](self._link, "", "", "", 0, *malformed)
+            await self._scripts["pending_settle"](self._link, "", "", "", 0, *malformed)
         return claimed
 
     async def last_chance_is_next(self, *, max_lost: int) -> bool:
-        """Whether the next turn comes only to who claims `alone`."""
-        return is_last_chance(int(await self._scripts["next"](self._link)), most=max_lost)
+        """Whether the next turn can only be claimed with `alone`."""
+        return is_last_chance(int(await self._scripts["pending_lost_leases"](self._link)), most=max_lost)
 
     async def heartbeat(self, ids: Sequence[JobId], *, token: LeaseToken, for_: timedelta) -> frozenset[JobId]:
         """Renew the leases; the jobs that the token still holds."""
-        held = await self._scripts["heartbeat"](self._link, str(token), _ms(for_), *map(str, ids))
+        held = await self._scripts["pending_heartbeat"](self._link, str(token), _ms(for_), *map(str, ids))
         return frozenset(JobId(UUID(job.decode())) for job in held)
 
     async def release(
@@ -255,7 +292,7 @@ class Pending:
         `uncount_loss` (Redis was away when they were to be given back) a lease that has run out since is not counted.
         """
         flag = "1" if counts else "2" if uncount_loss else "0"
-        return int(await self._scripts["release"](self._link, str(token), _ms(after), flag, *map(str, ids)))
+        return int(await self._scripts["pending_release"](self._link, str(token), _ms(after), flag, *map(str, ids)))
 
     async def settle(
         self, ids: Sequence[JobId], *, watermark: Watermark | None, owners: Iterable[Scope] = ()
@@ -267,12 +304,12 @@ class Pending:
         """
         parts = ("", "", "") if watermark is None else (watermark.system, watermark.timeline, watermark.lsn)
         also = sorted({owner_part(owner) for owner in owners})
-        removed, runnable = await self._scripts["settle"](self._link, *parts, len(also), *also, *map(str, ids))
+        removed, runnable = await self._scripts["pending_settle"](self._link, *parts, len(also), *also, *map(str, ids))
         return Settled(removed=removed, runnable=runnable)
 
     async def backlog(self, *, name: int = 0) -> PendingBacklog:
         """How much is pending, and up to `name` ids to ring for. Leases that ran out count as runnable again."""
-        turns, runnable, size, age, namespaces, jobs = await self._scripts["backlog"](self._link, name)
+        turns, runnable, size, age, namespaces, jobs = await self._scripts["pending_backlog"](self._link, name)
         return PendingBacklog(
             turns=turns,
             runnable=runnable,
@@ -313,7 +350,7 @@ def _claimed(answer: list[bytes], token: LeaseToken) -> ClaimedTurn:
     job, owner, payload, base, attempts, lost, at, poison, generation, counted_from = answer
     return ClaimedTurn(
         job_id=JobId(UUID(job.decode())),
-        owner=owner_of(owner.decode()),
+        owner=parse_owner(owner.decode()),
         payload=payload,
         base=int(base),
         attempts=int(attempts),

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from aftermind.types import JobKind
 
-TASK = "aftermind.run"  # never changes: a worker discards tasks whose name it does not know
+TASK = "aftermind.run"  # never changes: a worker discards tasks with an unknown name
 
 STORE = "memory.store"
 EMBED = "memory.embed"
@@ -12,7 +12,7 @@ EXTRACT = "memory.extract"
 REPLAY = "memory.replay"
 QUEUES = (STORE, EMBED, EXTRACT, REPLAY)
 
-# Slow model calls have queues, and so worker pools, of their own: they never hold up a store.
+# Slow model calls have separate queues and worker pools: they never delay a store.
 QUEUE_OF: Mapping[JobKind, str] = {
     JobKind.STORE: STORE,
     JobKind.FORGET: STORE,

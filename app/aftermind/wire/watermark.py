@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Sequence
 
 from aftermind.types import Scope, Watermark
-from aftermind.wire.connection import RedisLink
-from aftermind.wire.keys import Keys, namespace_part, owner_part
-from aftermind.wire.script import Script
+from aftermind.wire.redis.client import RedisLink
+from aftermind.wire.redis.script import Script
+from aftermind.wire.redis_keys import Keys, namespace_part, owner_part
 
-SCRIPT_OWNERS = 200  # whose watermarks one script raises, for 2 us each: Redis serves nobody else meanwhile
+SCRIPT_OWNERS = 200  # watermarks per script, 2 us each: Redis is blocked for this time
 
 
 class Watermarks:
@@ -15,7 +15,7 @@ class Watermarks:
 
     def __init__(self, link: RedisLink, keys: Keys) -> None:
         self._link, self._keys = link, keys
-        self._raise, self._trust = Script("raise", keys), Script("trust", keys)
+        self._raise, self._trust = Script("watermark_raise", keys), Script("watermark_trust", keys)
 
     async def raise_to(self, watermark: Watermark | None, owners: Iterable[Scope]) -> None:
         """After a COMMIT (never before), for those whose rows it changed. None (no replica can lag) does nothing."""

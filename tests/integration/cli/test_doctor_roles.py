@@ -1,13 +1,20 @@
 """The doctor finds roles that row-level security does not bind, tables without it, and keys that are not shared."""
 
+import base64
 from pathlib import Path
 
+import redis
 from pydantic import SecretStr
 
 from aftermind import Memory, Settings
 from aftermind.cli import doctor
-from aftermind.cli.checks import Finding, Verdict
+from aftermind.cli.doctor_checks import Finding, Verdict
+from aftermind.wire.process_keys import list_announced
+from aftermind_tasks.runtime import open_runtime
 from tests.support.servers import Database, psql
+from tests.support.waiting import wait_until
+
+OLD, NEW = (base64.urlsafe_b64encode(bytes([number]) * 32).decode() for number in (1, 2))
 
 
 def settings_of(database: Database, url: str, redis_url: str, folder: Path) -> Settings:
@@ -16,7 +23,6 @@ def settings_of(database: Database, url: str, redis_url: str, folder: Path) -> S
         relay_url=database.relay_url,
         broker_url=redis_url,
         state_dir=folder,
-        allow_owner=False,
         embedder="off",
     )  # type: ignore[arg-type, call-arg]
 
@@ -60,3 +66,59 @@ async def test_a_trail_that_another_process_writes_with_another_key_is_bad(
 
     assert seen.verdict is Verdict.BAD
     assert "default" in seen.seen
+
+
+async def test_processes_with_different_keys_are_bad(database: Database, redis_url: str, tmp_path: Path) -> None:
+    mine = settings_of(database, database.relay_url, redis_url, tmp_path)
+    keys = {"webhook_key": SecretStr(NEW), "encryption_key": SecretStr("a master key of sixteen")}
+    same = mine.model_copy(update=keys)
+    worker = await open_runtime(same, worker="one")
+    rotating = await open_runtime(same.model_copy(update={"webhook_key": SecretStr(f"{OLD},{NEW}")}), worker="two")
+
+    async def bad(settings: Settings) -> set[str]:
+        return {each.seen for each in await found(settings, "keys") if each.verdict is Verdict.BAD}
+
+    async def announced() -> bool:
+        assert worker.redis is not None
+        return len(await list_announced(worker.redis, worker.keys)) == 2
+
+    await wait_until(announced, timeout=20, description="both have announced their keys")
+    lacking = await bad(same)
+    strange = await bad(same.model_copy(update={"encryption_key": SecretStr("another key of sixteen")}))
+    text = values_of(redis_url, worker.keys.processes())
+    await rotating.close()
+    await worker.close()
+
+    assert lacking == {
+        "this process does not have the newest AFTERMIND_WEBHOOK_KEY of worker two",
+        "worker one does not have the newest AFTERMIND_WEBHOOK_KEY of worker two",
+    }
+    assert "this process does not have the newest AFTERMIND_ENCRYPTION_KEY of worker one" in strange
+    assert not any(secret in text for secret in (OLD, NEW, "a master key"))
+
+
+async def test_a_damaged_key_file_does_not_keep_a_worker_from_starting(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "webhook.key").write_text("short")
+    settings = settings_of(database, database.relay_url, redis_url, tmp_path)
+
+    worker = await open_runtime(settings, worker="one")
+    [seen] = await found(settings, "keys")
+    await worker.close()
+
+    assert seen.verdict is Verdict.BAD
+    assert "damaged" in seen.seen
+
+
+async def test_the_redis_user_is_shown(database: Database, redis_url: str, tmp_path: Path) -> None:
+    [seen] = await found(settings_of(database, database.app_url, redis_url, tmp_path), "Redis user")
+
+    assert seen.seen == "default"
+    assert "redis-acl" in seen.remedy
+
+
+def values_of(redis_url: str, key: str) -> str:
+    """Everything that a hash of Redis holds."""
+    with redis.Redis.from_url(redis_url) as client:
+        return str(client.hgetall(key))

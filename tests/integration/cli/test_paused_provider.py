@@ -3,23 +3,23 @@
 from pathlib import Path
 
 from aftermind import errors
-from aftermind.cli import checks
-from aftermind.cli.checks import Verdict
-from aftermind.faces.addresses import Addresses
-from aftermind.llm.gate import Gate
+from aftermind.api.connections import Addresses
+from aftermind.cli import doctor_checks
+from aftermind.cli.doctor_checks import Verdict
+from aftermind.llm.rate_limit import ProviderLimiter
 from aftermind.memory import Memory
 from aftermind.settings import Settings
-from aftermind.wire.connection import RedisLink
-from aftermind.wire.keys import Keys
-from tests.support.closing import closing
+from aftermind.wire.redis.client import RedisLink
+from aftermind.wire.redis_keys import Keys
+from tests.support.resource_cleanup import closing
 from tests.support.servers import Database
 
 
 async def _refuse(redis_url: str) -> None:
     async with closing(RedisLink(redis_url, timeout=2.0, name="test")) as link:
-        gate = Gate()
+        gate = ProviderLimiter()
         gate.bind(link, Keys())
-        await gate.told("openai", errors.ModelKeyRefused("openai", "the key was refused (401)"))
+        await gate.report("openai", errors.ModelKeyRefused("openai", "the key was refused (401)"))
 
 
 async def test_doctor_and_health_name_the_provider_whose_key_is_refused(
@@ -29,7 +29,7 @@ async def test_doctor_and_health_name_the_provider_whose_key_is_refused(
     await _refuse(redis_url)
     found = Addresses(store=database.app_url, replicas=(), redis=redis_url, broker=redis_url)
 
-    findings = await checks.work(found, settings)
+    findings = await doctor_checks.work(found, settings)
     async with Memory(database.app_url, broker=redis_url, redis=redis_url, settings=settings) as memory:
         seen = await memory.health()
 

@@ -11,7 +11,7 @@ from tests.support.workers import environment
 
 
 async def test_a_command_waits_for_the_vector_of_its_question(database: Database, redis_url: str) -> None:
-    async with Memory(database.url, broker=redis_url) as memory:
+    async with Memory(database.app_url, broker=redis_url) as memory:
         await memory.remember("I moved to Oslo.", user_id="ann")
     with scripted_openai() as model:
         asked = {
@@ -23,7 +23,7 @@ async def test_a_command_waits_for_the_vector_of_its_question(database: Database
         done = await asyncio.to_thread(
             subprocess.run,
             [sys.executable, "-m", "aftermind.cli", "recall", "When did I move to Oslo?", "--user", "ann"],
-            env=environment(database.url, redis_url, **asked),
+            env=environment(database.relay_url, redis_url, **asked),
             capture_output=True,
             text=True,
             timeout=60,

@@ -16,18 +16,18 @@ from sqlalchemy.dialects.postgresql.asyncpg import dialect
 
 import aftermind
 from aftermind import Memory, Settings, errors
-from aftermind.db.postgres import PostgresDatabase
-from aftermind.stores.postgres.positional import Positional
+from aftermind.db.engine import PostgresDatabase
+from aftermind.db.sql_params import Positional
 from aftermind.wire import queues
 from tests.fundamentals.conftest import as_environment
-from tests.support.receiver import receiver
+from tests.support.expanded_schema import widen
 from tests.support.scripted_openai import scripted_openai
 from tests.support.servers import Database, psql
 from tests.support.tour import QUICK, Tour
-from tests.support.widened import widen
+from tests.support.webhook_receiver import receiver
 from tests.support.workers import TOUCHY, workers
 
-Told = list[tuple[str, str]]  # names and types of what a statement answers with
+FactHit = list[tuple[str, str]]  # names and types of what a statement answers with
 
 _CONNECTIONS = """
 SELECT pid, application_name FROM pg_stat_activity
@@ -57,7 +57,7 @@ async def test_no_statement_answers_with_more_once_every_table_and_view_has_a_fu
     star = await _told(connection, _ALL)
     await connection.close()
 
-    assert {"jobs", "facts", "searched", "schema_version"} <= widened
+    assert {"jobs", "facts", "searchable_episodes", "schema_version"} <= widened
     assert len(statements) > 150, "each is a value of a module"
     assert {name: told for name, told in after.items() if told != before[name]} == {}
     assert [name for name, _ in star] == ["key", "value", "later"], "the connection sees the new column"
@@ -90,7 +90,7 @@ async def test_a_statement_that_was_prepared_before_is_an_outage_of_one_call(
 async def test_who_meets_a_statement_of_before_is_told_to_call_again(database: Database, tmp_path: Path) -> None:
     """No migration of ours changes the type of a column, but one that did would be met so."""
     given = Settings(
-        database_url=SecretStr(database.url),
+        database_url=SecretStr(database.app_url),
         broker_url=SecretStr("redis://127.0.0.1:1/0"),
         db_pool_size=1,
         state_dir=tmp_path,
@@ -100,11 +100,11 @@ async def test_who_meets_a_statement_of_before_is_told_to_call_again(database: D
         assert [block.content for block in await memory.blocks.list(user_id="alice")] == ["Dry."]
         psql(database.url, "ALTER TABLE aftermind.blocks ALTER COLUMN description TYPE varchar")
 
-        with pytest.raises(errors.StoreUnavailable, match="make the call again") as told:
+        with pytest.raises(errors.StoreUnavailable, match="Repeat the call") as told:
             await memory.blocks.list(user_id="alice")
         again = await memory.blocks.list(user_id="alice")
 
-    assert "a migration has changed a table" in str(told.value)
+    assert "a migration changed a table" in str(told.value)
     assert "Is Postgres running" not in str(told.value)
     assert [block.content for block in again] == ["Dry."]
 
@@ -120,7 +120,6 @@ async def test_what_runs_while_every_table_gets_a_column_answers_as_before(
             database_url=SecretStr(database.app_url),
             relay_url=SecretStr(database.relay_url),
             broker_url=SecretStr(redis_url),
-            allow_owner=False,
             state_dir=tmp_path,
             webhook_allow_private=True,
             embedder="openai:text-embedding-3-small",
@@ -144,7 +143,12 @@ async def test_what_runs_while_every_table_gets_a_column_answers_as_before(
                 assert await tour.reads("second") == seen
                 kept = connected & _connections(database)
     assert {"aftermind-agent", "aftermind-worker"} <= {each.split("|")[1] for each in kept}
-    assert _warnings(tmp_path / "worker-0.log") == {"job failed", "job buried", "turn not stored", "turn buried"}
+    assert _warnings(tmp_path / "worker-0.log") == {
+        "job failed",
+        "job dead-lettered",
+        "turn not stored",
+        "turn dead-lettered",
+    }
 
 
 def _warnings(log: Path) -> set[str]:
@@ -179,6 +183,6 @@ def _sql(statement: object) -> str | None:
     return None
 
 
-async def _told(connection: "asyncpg.Connection[asyncpg.Record]", sql: str) -> Told:
+async def _told(connection: "asyncpg.Connection[asyncpg.Record]", sql: str) -> FactHit:
     prepared = await connection.prepare(sql)
     return [(each.name, each.type.name) for each in prepared.get_attributes()]

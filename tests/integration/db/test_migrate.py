@@ -1,5 +1,6 @@
 """Migrations: what they make is what the tables say, once, whoever runs them and however often."""
 
+import ast
 import asyncio
 import warnings
 from collections.abc import AsyncIterator
@@ -17,7 +18,7 @@ from sqlalchemy.pool import NullPool
 
 from aftermind import errors
 from aftermind.db import migrate, tables
-from aftermind.db.failures import HEAD
+from aftermind.db.error_mapping import HEAD
 from aftermind.types import EmbedderIdentity
 from tests.support.servers import Database, Servers, psql
 from tests.support.waiting import wait_until
@@ -27,6 +28,7 @@ _EPISODE = (
     "(namespace, user_id, id, role, content, occurred_at, remembered_at, position, terms) VALUES "
     "('default', 'alice', gen_random_uuid(), 'user', 'Hello', now(), now(), 1, '{}')",
 )
+MIGRATIONS = Path(migrate.SCRIPTS, "versions")
 NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"  # port 1: refused at once
 
 
@@ -72,11 +74,21 @@ def test_the_newest_migration_is_the_one_that_this_release_asks_for() -> None:
     assert ScriptDirectory.from_config(config).get_heads() == [HEAD]
 
 
-def test_every_migration_says_whether_it_expands_or_contracts() -> None:
-    names = [path.name for path in Path(migrate.SCRIPTS, "versions").glob("*.py")]
+def test_every_migration_after_the_initial_one_is_named_after_its_number_and_kind() -> None:
+    names = sorted(path.name for path in MIGRATIONS.glob("*.py"))
 
-    assert names
-    assert all(name[:4].isdigit() and name[4:].startswith(("_pre_", "_post_")) for name in names)
+    assert names[0] == "0001_initial.py"
+    assert all(name[:4].isdigit() and name[4:].startswith(("_pre_", "_post_")) for name in names[1:])
+
+
+def test_a_migration_imports_nothing_of_the_application() -> None:
+    trees = [ast.parse(path.read_text()) for path in MIGRATIONS.glob("*.py")]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
+
+    assert "alembic" in imported
+    assert not [name for name in imported if name.startswith(("aftermind", "None"))]
 
 
 async def test_migrators_at_one_moment_follow_each_other_and_a_later_one_changes_nothing(empty: str) -> None:
@@ -142,8 +154,8 @@ async def test_a_database_without_vectors_adopts_another_embedder_of_any_dimensi
     await migrate.apply(empty, embedder=OTHER)
 
     assert _dimension(empty) == "64"
-    assert psql(empty, "SELECT value FROM aftermind.meta WHERE key = 'vectors'") == OTHER.key.strip("\n")
-    assert psql(empty, "SELECT count(*) FROM aftermind.searched") == "0"  # of no tenant, as ever
+    assert psql(empty, "SELECT value FROM aftermind.meta WHERE key = 'active_embedder'") == OTHER.key.strip("\n")
+    assert psql(empty, "SELECT count(*) FROM aftermind.searchable_episodes") == "0"  # of no tenant, as ever
     assert psql(empty, "SELECT count(*) FROM pg_indexes WHERE indexname = 'episodes_embedding'") == "1"
 
 
@@ -154,7 +166,8 @@ async def test_stored_vectors_keep_their_embedder_whatever_the_migrator_is_confi
     await migrate.apply(empty, embedder=OTHER)
 
     assert _dimension(empty) == "2"
-    assert psql(empty, "SELECT split_part(value, E'\\n', 1) FROM aftermind.meta WHERE key = 'vectors'") == "hash:2"
+    name = "SELECT split_part(value, E'\\n', 1) FROM aftermind.meta WHERE key = 'active_embedder'"
+    assert psql(empty, name) == "hash:2"
 
 
 async def test_a_database_without_a_schema_is_named_outdated(empty: str) -> None:

@@ -10,13 +10,13 @@ import pytest
 from sqlalchemy import text
 
 from aftermind import errors
-from aftermind.db.base import Watermark
-from aftermind.db.memory import MemoryDatabase
-from aftermind.db.postgres import PostgresDatabase
+from aftermind.db.engine import PostgresDatabase
+from aftermind.db.inmemory import MemoryDatabase
+from aftermind.db.protocol import Watermark
 from aftermind.stores.postgres import PostgresStore
 from aftermind.types import Scope
-from tests.support.closing import closing
 from tests.support.faults import frozen
+from tests.support.resource_cleanup import closing
 from tests.support.servers import Database, Servers, psql
 from tests.support.waiting import wait_until
 

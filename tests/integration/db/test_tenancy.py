@@ -7,15 +7,16 @@ from uuid import uuid4
 
 import asyncpg
 import pytest
+import redis
 from pydantic import SecretStr
 from sqlalchemy import text
 
 from aftermind import Memory, Settings, errors
-from aftermind.db import migrate, tenancy
-from aftermind.db.postgres import PostgresDatabase
-from aftermind.db.tenancy import entering
+from aftermind.db import migrate, row_level_security
+from aftermind.db.engine import PostgresDatabase
+from aftermind.db.row_level_security import entering
 from aftermind_tasks.runtime import open_runtime
-from tests.support.closing import closing
+from tests.support.resource_cleanup import closing
 from tests.support.servers import Database, Servers, psql
 
 ADD = text("INSERT INTO aftermind.users (namespace, user_id) VALUES (:namespace, 'alice')")
@@ -79,8 +80,9 @@ def test_nothing_runs_with_its_owners_rights_but_what_asks_for_one_tenant_or_one
     """The views ask for the tenant. A key is shown before its tenant is known: its door gives the row of one id."""
     definers = psql(
         database.url,
-        "SELECT proname, CASE WHEN proname IN ('next_generation', 'adopt_embedder') THEN '' ELSE prosrc END, "
-        "proconfig FROM pg_proc "
+        "SELECT proname, CASE WHEN proname IN "
+        "('next_generation', 'generation_floor', 'adopt_embedder', 'is_key_used') THEN '' ELSE prosrc END, proconfig "
+        "FROM pg_proc "
         "WHERE prosecdef AND pronamespace = 'aftermind'::regnamespace ORDER BY proname",
     )
     views = psql(
@@ -93,11 +95,15 @@ def test_nothing_runs_with_its_owners_rights_but_what_asks_for_one_tenant_or_one
         # The identity of an embedder is of the whole database: it names no tenant's row.
         'adopt_embedder||{"search_path=pg_catalog, pg_temp"}',
         'api_key|SELECT * FROM aftermind.api_keys WHERE id = wanted|{"search_path=pg_catalog, pg_temp"}',
+        # A number below every erasure that Redis has not got: it names no tenant.
+        'generation_floor||{"search_path=pg_catalog, pg_temp"}',
         'has_api_keys|SELECT EXISTS (SELECT FROM aftermind.api_keys)|{"search_path=pg_catalog, pg_temp"}',
+        # Whether any tenant has rows made with a key: a process that lost its file makes no other one.
+        'is_key_used||{"search_path=pg_catalog, pg_temp"}',
         # It counts erasures, and nobody can set that back.
         'next_generation||{"search_path=pg_catalog, pg_temp"}',
     ]
-    assert views.splitlines() == ["searched|t", "searched_facts|t"]
+    assert views.splitlines() == ["searchable_episodes|t", "searchable_facts|t"]
 
 
 def test_no_foreign_key_can_cross_tenants(database: Database) -> None:
@@ -237,9 +243,12 @@ async def test_search_walks_its_indexes_under_row_level_security(database: Datab
     connection = await asyncpg.connect(database.app_url)
     async with connection.transaction():
         await connection.execute("SET LOCAL enable_seqscan = off; SET LOCAL aftermind.namespace = 'acme'")
-        said = await connection.fetch("EXPLAIN SELECT id FROM aftermind.searched WHERE terms @> ARRAY[7::bigint]")
+        said = await connection.fetch(
+            "EXPLAIN SELECT id FROM aftermind.searchable_episodes WHERE terms @> ARRAY[7::bigint]"
+        )
         near = await connection.fetch(
-            "EXPLAIN SELECT id FROM aftermind.searched WHERE indexed ORDER BY embedding <=> $1::text::halfvec LIMIT 5",
+            "EXPLAIN SELECT id FROM aftermind.searchable_episodes "
+            "WHERE indexed ORDER BY embedding <=> $1::text::halfvec LIMIT 5",
             str([1.0] * 384),
         )
     await connection.close()
@@ -253,7 +262,7 @@ def bypassing(servers: Servers, database: Database) -> Iterator[str]:
     """A login that is neither superuser nor owner, and bypasses row-level security all the same."""
     name = f"bypass_{secrets.token_hex(4)}"
     admin = servers.endpoints.admin_url
-    psql(admin, f"CREATE ROLE {name} LOGIN PASSWORD 'p' BYPASSRLS IN ROLE {tenancy.APP}")
+    psql(admin, f"CREATE ROLE {name} LOGIN PASSWORD 'p' BYPASSRLS IN ROLE {row_level_security.APP}")
     _, _, place = database.app_url.rpartition("@")
     yield f"postgresql://{name}:p@{place}"
     psql(admin, f"DROP ROLE {name}")
@@ -285,6 +294,27 @@ async def test_migrating_again_changes_no_policy_and_waits_for_nobody(database: 
         await reader.execute("LOCK TABLE aftermind.episodes IN ROW EXCLUSIVE MODE")  # as a store job does
         await asyncio.wait_for(migrate.apply(database.url), 10)
     await reader.close()
+
+
+async def test_no_role_can_exhaust_the_numbers_of_erasures(database: Database, redis_url: str) -> None:
+    largest = 2**63 - 2
+    async with Memory(database.app_url, broker=redis_url, settings=Settings(embedder="off")) as memory:  # type: ignore[call-arg]
+        await memory.remember("I like tea.", user_id="ann")
+        connection = await asyncpg.connect(database.app_url)
+        with pytest.raises(asyncpg.PostgresError, match="was never given"):
+            await connection.fetchval("SELECT aftermind.next_generation($1)", largest)
+        last = await connection.fetchval("SELECT aftermind.next_generation(1)")
+        await connection.close()
+        with redis.Redis.from_url(redis_url) as client:
+            client.hset("aftermind:generation", "last", 10**18 - 1)  # more digits are read as no number
+        with pytest.raises(errors.GenerationOutOfRange, match="`generation`"):
+            await memory.forget(user_id="ann")
+        with redis.Redis.from_url(redis_url) as client:
+            client.delete("aftermind:generation")
+
+    assert last < 100
+    async with Memory(database.app_url, broker=redis_url, settings=Settings(embedder="off")) as memory:  # type: ignore[call-arg]
+        assert (await memory.forget(user_id="ann")).pending_turns == 1
 
 
 async def _write_as_another(app: PostgresDatabase) -> None:

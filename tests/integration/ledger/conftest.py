@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from aftermind.db.postgres import PostgresDatabase
-from aftermind.ledger.overrides import OverrideRules
-from aftermind.ledger.postgres_dead import PostgresDeadLetters
-from aftermind.ledger.postgres_replays import PostgresReplays
-from tests.support.dead import Letters
+from aftermind.db.engine import PostgresDatabase
+from aftermind.ledger.postgres.dead_letters import DeadLetters
+from aftermind.ledger.replay_overrides import OverrideRules
+from tests.support.dead_letters import Letters
+from tests.support.replay_engine import SteppedReplays as Replays
 from tests.support.servers import Database
 
 
@@ -30,12 +30,12 @@ async def letters(database: Database) -> AsyncIterator[Letters]:
 
 
 @pytest.fixture
-def dead(postgres: PostgresDatabase) -> PostgresDeadLetters:
+def dead(postgres: PostgresDatabase) -> DeadLetters:
     """The dead letters."""
-    return PostgresDeadLetters(postgres)
+    return DeadLetters(postgres)
 
 
 @pytest.fixture
-def replays(postgres: PostgresDatabase) -> PostgresReplays:
+def replays(postgres: PostgresDatabase) -> Replays:
     """The plans."""
-    return PostgresReplays(postgres, rules=OverrideRules(extractors=frozenset({"openai:gpt-5"})))
+    return Replays(postgres, rules=OverrideRules(extractors=frozenset({"openai:gpt-5"})))

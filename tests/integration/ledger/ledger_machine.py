@@ -18,16 +18,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from aftermind import errors
-from aftermind.db.postgres import PostgresDatabase
-from aftermind.ledger.base import Failure
-from aftermind.ledger.overrides import OverrideRules
-from aftermind.ledger.postgres import PostgresLedger
-from aftermind.ledger.postgres_dead import PostgresDeadLetters
-from aftermind.ledger.postgres_replays import PostgresReplays
-from aftermind.ledger.postgres_stepping import step
+from aftermind.db.engine import PostgresDatabase
+from aftermind.ledger.postgres.dead_letters import DeadLetters
+from aftermind.ledger.postgres.ledger import PostgresLedger
+from aftermind.ledger.postgres.replay_step import step
+from aftermind.ledger.protocol import Failure
+from aftermind.ledger.replay_overrides import OverrideRules
 from aftermind.ledger.replays import NewPlan
 from aftermind.types import JobId, JobKind, JobState, Lease, NewJob, Scope
 from aftermind.types.replay import ItemState, JobFilter, PlanId, ReplayMode
+from tests.support.replay_engine import SteppedReplays as Replays
 
 T = TypeVar("T")
 LEASE = 90  # seconds
@@ -43,7 +43,7 @@ _SHIFT = """
     UPDATE aftermind.replay_plans SET due_at = due_at - $1::interval, resumed_at = resumed_at - $1::interval;
     UPDATE aftermind.replay_items SET updated_at = updated_at - $1::interval
 """
-_EMPTY = "TRUNCATE aftermind.jobs, aftermind.job_attempts, aftermind.job_follows, aftermind.replay_plans CASCADE"
+_EMPTY = "TRUNCATE aftermind.jobs, aftermind.job_attempts, aftermind.job_followups, aftermind.replay_plans CASCADE"
 
 
 class Killed(Exception):
@@ -79,8 +79,8 @@ class LedgerMachine(RuleBasedStateMachine):
         self.runner = asyncio.Runner()
         self.database = PostgresDatabase(self.url)
         self.ledger = PostgresLedger(self.database, max_lost_leases=MAX_LOST, promote_every=timedelta(0))
-        self.dead = PostgresDeadLetters(self.database)
-        self.replays = PostgresReplays(self.database, rules=RULES)
+        self.dead = DeadLetters(self.database)
+        self.replays = Replays(self.database, rules=RULES)
         self.link = self.run(asyncpg.connect(self.url))
         self.run(self.link.execute(_EMPTY))
         self.jobs: dict[JobId, Modelled] = {}
@@ -220,7 +220,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(lease=leases)
     def bury(self, lease: Lease) -> None:
-        if self._close(lease, self.ledger.bury(None, lease, FAILURE)):
+        if self._close(lease, self.ledger.mark_dead(None, lease, FAILURE)):
             self.jobs[lease.job.id].state = JobState.DEAD
 
     def _close(self, lease: Lease, work: Coroutine[Any, Any, None]) -> bool:
@@ -280,7 +280,7 @@ class LedgerMachine(RuleBasedStateMachine):
             max_failure_share=1.0,
         )
         try:
-            made = self.run(self.replays.plan(JobFilter(kinds=(kind,)), new))
+            made = self.run(self.replays.create(JobFilter(kinds=(kind,)), new))
         except errors.InvalidFilter:
             assert not fits
             return multiple()

@@ -6,25 +6,25 @@ from datetime import timedelta
 import pytest
 
 from aftermind import errors
-from aftermind.db.postgres import PostgresDatabase
-from aftermind.ledger.postgres import PostgresLedger
-from aftermind.ledger.postgres_replays import PostgresReplays
+from aftermind.db.engine import PostgresDatabase
+from aftermind.ledger.postgres.ledger import PostgresLedger
 from aftermind.ledger.replays import NewPlan, Step
 from aftermind.types import JobKind
 from aftermind.types.replay import ItemState, JobFilter, PlanState, ReplayMode, ReplayPlan
-from tests.support.dead import Letters
+from tests.support.dead_letters import Letters
+from tests.support.replay_engine import SteppedReplays as Replays
 
 FAST = 1_000.0  # jobs a second: the pace is not what a test waits for
 
 
-async def running(replays: PostgresReplays, wanted: JobFilter | None = None, **values: object) -> ReplayPlan:
+async def running(replays: Replays, wanted: JobFilter | None = None, **values: object) -> ReplayPlan:
     """A plan over all dead letters, started."""
     named = {"name": "plan", "reason": "the model is back", "actor": "ops", "rate": FAST, "concurrency": 100}
-    plan = await replays.plan(wanted or JobFilter(), NewPlan(**{**named, **values}))  # type: ignore[arg-type]
+    plan = await replays.create(wanted or JobFilter(), NewPlan(**{**named, **values}))  # type: ignore[arg-type]
     return await replays.start(plan.id)
 
 
-async def step_until(replays: PostgresReplays, plan: ReplayPlan, count: int) -> list[Step]:
+async def step_until(replays: Replays, plan: ReplayPlan, count: int) -> list[Step]:
     """Steps until so many jobs are back."""
     steps = [await replays.step(plan.id)]
     while sum(step.replayed for step in steps) < count:
@@ -33,8 +33,8 @@ async def step_until(replays: PostgresReplays, plan: ReplayPlan, count: int) -> 
     return steps
 
 
-async def test_each_item_has_exactly_one_successor_with_its_payload(replays: PostgresReplays, letters: Letters) -> None:
-    old = await letters.bury(7)
+async def test_each_item_has_exactly_one_successor_with_its_payload(replays: Replays, letters: Letters) -> None:
+    old = await letters.mark_dead(7)
     plan = await running(replays)
 
     await step_until(replays, plan, 7)
@@ -44,32 +44,30 @@ async def test_each_item_has_exactly_one_successor_with_its_payload(replays: Pos
     assert {(row["payload"], row["raw"], row["attempts"]) for row in rows} == {('{"episodes": ["e"]}', b"whole", 0)}
 
 
-async def test_what_dies_after_the_plan_was_made_is_not_in_it(replays: PostgresReplays, letters: Letters) -> None:
-    await letters.bury(2)
+async def test_what_dies_after_the_plan_was_made_is_not_in_it(replays: Replays, letters: Letters) -> None:
+    await letters.mark_dead(2)
     plan = await running(replays)
-    await letters.bury(5)
+    await letters.mark_dead(5)
 
     await step_until(replays, plan, 2)
     await letters.end("done")
     await replays.step(plan.id)
 
-    found = await replays.found(plan.id)
+    found = await replays.get(plan.id)
     assert found is not None
     assert (found.state, found.counts) == (PlanState.DONE, {ItemState.DONE: 2})
     assert (await letters.states())["dead"] == 5
 
 
-async def test_a_plan_that_fits_nothing_is_refused_and_leaves_nothing(
-    replays: PostgresReplays, letters: Letters
-) -> None:
+async def test_a_plan_that_fits_nothing_is_refused_and_leaves_nothing(replays: Replays, letters: Letters) -> None:
     with pytest.raises(errors.InvalidFilter, match="no dead letter fits"):
         await running(replays)
 
-    assert await replays.listed() == []
+    assert await replays.list() == []
 
 
-async def test_two_plans_over_the_same_letters_bring_each_back_once(replays: PostgresReplays, letters: Letters) -> None:
-    old = await letters.bury(20)
+async def test_two_plans_over_the_same_letters_bring_each_back_once(replays: Replays, letters: Letters) -> None:
+    old = await letters.mark_dead(20)
     plans = [await running(replays) for _ in range(2)]
 
     for _ in range(6):
@@ -77,24 +75,24 @@ async def test_two_plans_over_the_same_letters_bring_each_back_once(replays: Pos
         await asyncio.sleep(0.01)
 
     assert await letters.successors() == dict.fromkeys(old, 1)
-    counts = [(await replays.items(plan.id, limit=50)) for plan in plans]
+    counts = [(await replays.list_items(plan.id, limit=50)) for plan in plans]
     states = sorted(item.state for items in counts for item in items)
     assert states == [ItemState.REPLAYED] * 20 + [ItemState.SKIPPED] * 20
 
 
-async def test_two_letters_of_one_effect_share_a_successor(replays: PostgresReplays, letters: Letters) -> None:
-    await letters.bury(2, effect="session-1")
+async def test_two_letters_of_one_effect_share_a_successor(replays: Replays, letters: Letters) -> None:
+    await letters.mark_dead(2, effect="session-1")
     plan = await running(replays)
 
     await step_until(replays, plan, 2)
 
     assert await letters.states() == {"replayed": 2, "queued": 1}
-    assert len({item.new_job_id for item in await replays.items(plan.id)}) == 1
+    assert len({item.new_job_id for item in await replays.list_items(plan.id)}) == 1
 
 
-async def test_an_item_waits_while_a_job_of_its_effect_runs(replays: PostgresReplays, letters: Letters) -> None:
-    await letters.bury(effect="session-1")
-    [live] = await letters.bury(effect="session-1", state="running")
+async def test_an_item_waits_while_a_job_of_its_effect_runs(replays: Replays, letters: Letters) -> None:
+    await letters.mark_dead(effect="session-1")
+    [live] = await letters.mark_dead(effect="session-1", state="running")
     plan = await running(replays)
 
     assert (await replays.step(plan.id)).replayed == 0
@@ -104,10 +102,8 @@ async def test_an_item_waits_while_a_job_of_its_effect_runs(replays: PostgresRep
     assert (await letters.states()) == {"replayed": 1, "done": 1, "queued": 1}
 
 
-async def test_replaying_while_the_cause_persists_does_not_double_the_entry(
-    replays: PostgresReplays, letters: Letters
-) -> None:
-    await letters.bury(3)
+async def test_replaying_while_the_cause_persists_does_not_double_the_entry(replays: Replays, letters: Letters) -> None:
+    await letters.mark_dead(3)
 
     for _ in range(4):
         plan = await running(replays)
@@ -118,23 +114,23 @@ async def test_replaying_while_the_cause_persists_does_not_double_the_entry(
     assert (await letters.states())["dead"] == 3
 
 
-async def test_a_plan_pauses_by_itself_when_too_many_fail_again(replays: PostgresReplays, letters: Letters) -> None:
-    await letters.bury(100)
+async def test_a_plan_pauses_by_itself_when_too_many_fail_again(replays: Replays, letters: Letters) -> None:
+    await letters.mark_dead(100)
     plan = await running(replays, concurrency=20)
 
     await step_until(replays, plan, 20)
     await letters.end("dead")
     await replays.step(plan.id)
 
-    paused = await replays.found(plan.id)
+    paused = await replays.get(plan.id)
     assert paused is not None
     assert paused.state is PlanState.PAUSED
     assert "20 of the last 20" in (paused.note or "")
     assert paused.counts == {ItemState.FAILED: 20, ItemState.WAITING: 80}
 
 
-async def test_a_paused_plan_goes_on_where_it_was(replays: PostgresReplays, letters: Letters) -> None:
-    old = await letters.bury(10)
+async def test_a_paused_plan_goes_on_where_it_was(replays: Replays, letters: Letters) -> None:
+    old = await letters.mark_dead(10)
     plan = await running(replays, concurrency=4)
     await step_until(replays, plan, 4)
 
@@ -148,8 +144,8 @@ async def test_a_paused_plan_goes_on_where_it_was(replays: PostgresReplays, lett
     assert set(await letters.successors()) <= set(old)
 
 
-async def test_what_waited_stays_a_dead_letter_after_an_abort(replays: PostgresReplays, letters: Letters) -> None:
-    await letters.bury(10)
+async def test_what_waited_stays_a_dead_letter_after_an_abort(replays: Replays, letters: Letters) -> None:
+    await letters.mark_dead(10)
     plan = await running(replays, concurrency=3)
     await step_until(replays, plan, 3)
 
@@ -163,8 +159,8 @@ async def test_what_waited_stays_a_dead_letter_after_an_abort(replays: PostgresR
         await replays.start(plan.id)
 
 
-async def test_the_pace_is_kept(replays: PostgresReplays, letters: Letters) -> None:
-    await letters.bury(60)
+async def test_the_pace_is_kept(replays: Replays, letters: Letters) -> None:
+    await letters.mark_dead(60)
     plan = await running(replays, rate=40.0)
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -174,8 +170,8 @@ async def test_the_pace_is_kept(replays: PostgresReplays, letters: Letters) -> N
     assert 0.9 < loop.time() - began < 1.2  # the first at once, then 40 in a second
 
 
-async def test_a_payload_is_edited_in_the_successor_only(replays: PostgresReplays, letters: Letters) -> None:
-    [old] = await letters.bury(kind="extract")
+async def test_a_payload_is_edited_in_the_successor_only(replays: Replays, letters: Letters) -> None:
+    [old] = await letters.mark_dead(kind="extract")
     plan = await running(replays, mode=ReplayMode.EDITED, overrides={"model": "gpt-5"})
 
     await step_until(replays, plan, 1)
@@ -186,11 +182,11 @@ async def test_a_payload_is_edited_in_the_successor_only(replays: PostgresReplay
     assert list(payloads.values()) == ['{"model": "gpt-5", "episodes": ["e"], "reextract": true}']
 
 
-async def test_extractions_that_succeeded_can_be_repeated_too(replays: PostgresReplays, letters: Letters) -> None:
-    [done] = await letters.bury(kind="extract", state="done")
+async def test_extractions_that_succeeded_can_be_repeated_too(replays: Replays, letters: Letters) -> None:
+    [done] = await letters.mark_dead(kind="extract", state="done")
     await letters.mine(done)
-    await letters.bury(kind="embed", state="done")
-    await letters.bury(kind="extract", state="done")  # another has had the last word about what it mined
+    await letters.mark_dead(kind="embed", state="done")
+    await letters.mark_dead(kind="extract", state="done")  # another has had the last word about what it mined
     wanted = JobFilter(namespace="default")
     plan = await running(replays, wanted, mode=ReplayMode.REEXTRACT, overrides={"model": "gpt-5"})
 
@@ -201,18 +197,19 @@ async def test_extractions_that_succeeded_can_be_repeated_too(replays: PostgresR
     assert payload == '{"model": "gpt-5", "episodes": ["e"], "reextract": true}'
 
 
-async def test_a_dry_run_counts_and_changes_nothing(replays: PostgresReplays, letters: Letters) -> None:
-    await letters.bury(6, kind="extract", effect=None)
-    await letters.bury(kind="embed", effect="one", namespace="other")
-    await letters.bury(kind="embed", effect="one", namespace="other", state="queued")
-    [priced] = await letters.bury(kind="extract", state="done")
+async def test_a_dry_run_counts_and_changes_nothing(replays: Replays, letters: Letters) -> None:
+    await letters.mark_dead(6, kind="extract", effect=None)
+    await letters.mark_dead(kind="embed", effect="one", namespace="other")
+    await letters.mark_dead(kind="embed", effect="one", namespace="other", state="queued")
+    [priced] = await letters.mark_dead(kind="extract", state="done")
     await letters.connection.execute(
-        "INSERT INTO aftermind.job_attempts (job_id, number, worker, started_at, tokens_in, tokens_out, cost_usd) "
-        "VALUES ($1, 1, 'w', now(), 90, 10, 0.5)",
+        "INSERT INTO aftermind.job_attempts "
+        "(namespace, job_id, number, worker, started_at, tokens_in, tokens_out, cost_usd) "
+        "VALUES ('default', $1, 1, 'w', now(), 90, 10, 0.5)",
         priced,
     )
     before = await letters.states()
-    plan = await replays.plan(JobFilter(), NewPlan(name="p", reason="r", actor="a", rate=2.0))
+    plan = await replays.create(JobFilter(), NewPlan(name="p", reason="r", actor="a", rate=2.0))
 
     told = await replays.estimate(plan.id)
 
@@ -222,8 +219,8 @@ async def test_a_dry_run_counts_and_changes_nothing(replays: PostgresReplays, le
     assert await letters.states() == before
 
 
-async def test_what_was_forgotten_meanwhile_is_skipped_and_said_so(replays: PostgresReplays, letters: Letters) -> None:
-    gone, kept, forgotten = await letters.bury(3)
+async def test_what_was_forgotten_meanwhile_is_skipped_and_said_so(replays: Replays, letters: Letters) -> None:
+    gone, kept, forgotten = await letters.mark_dead(3)
     plan = await running(replays)
     await letters.connection.execute("DELETE FROM aftermind.jobs WHERE id = $1", gone)
     await letters.connection.execute("UPDATE aftermind.jobs SET state = 'forgotten' WHERE id = $1", forgotten)
@@ -232,9 +229,9 @@ async def test_what_was_forgotten_meanwhile_is_skipped_and_said_so(replays: Post
         await replays.step(plan.id)
         await letters.end("done")
 
-    notes = {item.job_id: (item.state, item.note) for item in await replays.items(plan.id)}
+    notes = {item.job_id: (item.state, item.note) for item in await replays.list_items(plan.id)}
     assert notes == {
-        gone: (ItemState.SKIPPED, "the job is gone"),
+        gone: (ItemState.SKIPPED, "the job was deleted"),
         kept: (ItemState.DONE, None),
         forgotten: (ItemState.SKIPPED, "it is forgotten"),
     }
@@ -245,22 +242,22 @@ async def test_what_was_forgotten_meanwhile_is_skipped_and_said_so(replays: Post
     [("reason", " "), ("actor", ""), ("rate", 0.0), ("rate", 1e9), ("concurrency", 0), ("max_failure_share", 1.5)],
 )
 async def test_values_that_cannot_be_meant_are_refused(
-    replays: PostgresReplays, letters: Letters, field: str, value: object
+    replays: Replays, letters: Letters, field: str, value: object
 ) -> None:
-    await letters.bury()
+    await letters.mark_dead()
 
     with pytest.raises(errors.InvalidFilter, match=field):
         await running(replays, None, **{field: value})
 
 
 async def test_live_traffic_never_waits_behind_replays(
-    replays: PostgresReplays, letters: Letters, postgres: PostgresDatabase
+    replays: Replays, letters: Letters, postgres: PostgresDatabase
 ) -> None:
     ledger = PostgresLedger(postgres)
-    await letters.bury(5)
+    await letters.mark_dead(5)
     plan = await running(replays)
     await step_until(replays, plan, 5)
-    [live] = await letters.bury(state="queued")
+    [live] = await letters.mark_dead(state="queued")
 
     lease = timedelta(seconds=30)
     taken = await ledger.claim(JobKind.EMBED, worker="live", for_=lease, limit=10)

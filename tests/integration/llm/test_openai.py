@@ -13,11 +13,11 @@ import pytest
 
 from aftermind import errors
 from aftermind.llm import schemas
-from aftermind.llm.base import ChatReply, ExtractionRequest, ToolCall, TurnText
 from aftermind.llm.openai.chat import OpenAIChat
 from aftermind.llm.openai.client import Client
 from aftermind.llm.openai.embeddings import OpenAIEmbedder
-from aftermind.llm.openai.mining import OpenAIExtractor, OpenAIProfiler, OpenAISummariser
+from aftermind.llm.openai.extraction import OpenAIExtractor, OpenAIProfiler, OpenAISummariser
+from aftermind.llm.protocols import ChatReply, ExtractionRequest, ToolCall, TurnText
 from aftermind.types import EpisodeId, Role
 from tests.support.scripted_openai import ScriptedOpenAI, is_strict
 

@@ -11,20 +11,20 @@ import pytest
 
 from aftermind import errors
 from aftermind import receipt as receipt_module
-from aftermind.db.postgres import PostgresDatabase
+from aftermind.db.engine import PostgresDatabase
 from aftermind.events.bus import EventBus
 from aftermind.events.types import MemoryUpdateCompleted
-from aftermind.ledger.postgres import PostgresLedger
+from aftermind.ledger.postgres.ledger import PostgresLedger
+from aftermind.outbox.factory import make_publisher, remember_link
 from aftermind.outbox.publisher import Publisher
-from aftermind.outbox.wiring import make_publisher, remember_link
 from aftermind.receipt import Receipt, StepState
 from aftermind.settings import Settings
 from aftermind.types import JobKind, JobState, Scope, Turn
-from aftermind.wire.keys import Keys
 from aftermind.wire.payloads import decode_turn
 from aftermind.wire.queues import STORE
+from aftermind.wire.redis_keys import Keys
 from tests.support.proxy import proxy_to
-from tests.support.servers import Database
+from tests.support.servers import Database, psql
 from tests.support.turns import texts_of, turn_of
 from tests.support.valkey import Valkey, running_valkey
 from tests.support.waiting import wait_until
@@ -41,8 +41,8 @@ def valkey() -> Iterator[Valkey]:
 class Agent:
     """An agent's write path that accepts by Postgres."""
 
-    def __init__(self, url: str, redis_url: str, state_dir: Path) -> None:
-        self.settings = Settings(state_dir=state_dir, accept="postgres")  # type: ignore[call-arg]
+    def __init__(self, url: str, redis_url: str, state_dir: Path, **changed: object) -> None:
+        self.settings = Settings(state_dir=state_dir, accept="postgres", **changed)  # type: ignore[call-arg, arg-type]
         self.db = PostgresDatabase(url)
         self.ledger = PostgresLedger(self.db)
         self.link = remember_link(self.settings, redis_url)
@@ -51,7 +51,7 @@ class Agent:
         )
 
     async def remember(self, user: str = "alice", *texts: str) -> tuple[Turn, bool]:
-        turn = turn_of(user, *texts, base=self.publisher.position(max(1, len(texts))))
+        turn = turn_of(user, *texts, base=self.publisher.positions.take(max(1, len(texts))))
         return turn, (await self.publisher.send(turn)).spooled
 
     async def unstored(self, owner: Scope = ALICE) -> list[str]:
@@ -66,8 +66,8 @@ class Agent:
 
 
 @asynccontextmanager
-async def agent_on(url: str, valkey: Valkey, state_dir: Path) -> AsyncIterator[Agent]:
-    agent = Agent(url, valkey.url, state_dir)
+async def agent_on(url: str, valkey: Valkey, state_dir: Path, **changed: object) -> AsyncIterator[Agent]:
+    agent = Agent(url, valkey.url, state_dir, **changed)
     try:
         yield agent
     finally:
@@ -126,6 +126,81 @@ async def test_concurrent_turns_of_many_tenants_share_commits(
             assert await agent.unstored(turn.scope.owner) == [turn.messages[0].content]
 
 
+LIMITS = {
+    "pending turns": {"pending_max_turns": 1},
+    "pending bytes": {"pending_max_bytes": 1_000},
+    "pending turns of this user": {"pending_max_turns_per_user": 1},
+}
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+async def test_beyond_a_limit_the_caller_gets_queue_full_if_that_is_set(
+    database: Database, valkey: Valkey, tmp_path: Path, limit: str
+) -> None:
+    async with agent_on(database.url, valkey, tmp_path, when_full="refuse", **LIMITS[limit]) as agent:
+        await agent.remember("alice", "first" * 120)
+
+        with pytest.raises(errors.QueueFull) as caught:
+            await agent.remember("alice", "second" * 120)
+
+        assert caught.value.what == limit
+        assert await agent.unstored() == ["first" * 120]
+
+
+async def test_a_limit_of_one_user_or_namespace_does_not_refuse_others(
+    database: Database, valkey: Valkey, tmp_path: Path
+) -> None:
+    limits = {"pending_max_turns": 2, "pending_max_turns_per_user": 1, "when_full": "refuse"}
+    async with agent_on(database.url, valkey, tmp_path, **limits) as agent:
+        await agent.remember("alice", "first")
+        with pytest.raises(errors.QueueFull, match="this user"):
+            await agent.remember("alice", "second")
+        await agent.remember("bob", "third")
+        with pytest.raises(errors.QueueFull, match="pending turns"):
+            await agent.remember("carol", "fourth")
+
+        await agent.publisher.send(turn_of("carol", "fifth", namespace="other"))
+
+        assert await agent.unstored(Scope(namespace="other", user_id="carol")) == ["fifth"]
+
+
+async def test_beyond_a_limit_the_turn_is_spooled_and_accepted_when_there_is_space(
+    database: Database, valkey: Valkey, tmp_path: Path
+) -> None:
+    async with agent_on(database.url, valkey, tmp_path, pending_max_turns_per_user=1) as agent:
+        await agent.remember("alice", "first")
+        _, spooled = await agent.remember("alice", "second")
+        before = await agent.unstored()
+
+        [lease] = await agent.ledger.claim(JobKind.STORE, worker="w", for_=timedelta(seconds=30))
+        async with agent.db.transaction() as tx:
+            await agent.ledger.finish(tx, lease)
+        await wait_until(agent.unstored, timeout=20, description="the second turn is accepted")
+
+        assert spooled
+        assert before == ["first"]
+        assert await agent.unstored() == ["second"]
+
+
+async def test_turns_that_workers_leave_for_too_long_stop_new_ones(
+    database: Database, valkey: Valkey, tmp_path: Path
+) -> None:
+    async with agent_on(
+        database.url, valkey, tmp_path, when_full="refuse", pending_max_age_seconds=3_600, pending_max_turns=2_000
+    ) as agent:
+        await agent.remember("alice", "first")
+        psql(database.url, "UPDATE aftermind.jobs SET created_at = created_at - interval '2 hours'")
+
+        async def is_refused() -> bool:  # a count serves for a second
+            try:
+                await agent.remember("alice", "another")
+            except errors.QueueFull as exc:
+                return exc.what.startswith("age")
+            return False
+
+        await wait_until(is_refused, timeout=20, description="the age of the oldest turn refuses new ones")
+
+
 @pytest.mark.parametrize("fault", ["reset", "blackhole"])
 async def test_without_postgres_the_turn_is_spooled_and_committed_later(
     database: Database, valkey: Valkey, tmp_path: Path, fault: str
@@ -182,7 +257,7 @@ async def test_a_receipt_follows_the_ledger_where_events_are_missed(
 async def test_a_receipt_is_woken_by_the_event_and_does_not_wait_for_the_next_look(
     database: Database, valkey: Valkey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(receipt_module, "FIRST_LOOK", 60.0)
+    monkeypatch.setattr(receipt_module, "FIRST_POLL_SECONDS", 60.0)
     async with agent_on(database.url, valkey, tmp_path) as agent:
         events = EventBus(agent.db, agent.link, Keys())
         turn, spooled = await agent.remember("alice", "I moved to Oslo.")

@@ -10,8 +10,8 @@ from celery import Celery
 
 from aftermind.outbox.doorbell import Doorbell
 from aftermind.types import JobId
-from aftermind.wire.keys import Keys
 from aftermind.wire.queues import EMBED, STORE, TASK
+from aftermind.wire.redis_keys import Keys
 from tests.support.valkey import Valkey
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from aftermind import errors
-from aftermind.outbox import group, segment
+from aftermind.outbox import group_commit, spool_segment
 from aftermind.outbox.spool import FIRST_WRITE_SECONDS, WRITE_MARGIN
 from aftermind.types import Scope
-from aftermind.wire.keys import Keys
 from aftermind.wire.queues import STORE, TASK
+from aftermind.wire.redis_keys import Keys
 from tests.support.proxy import proxy_to
 from tests.support.turns import agent_on, turn_of
 from tests.support.valkey import Valkey
@@ -92,7 +92,7 @@ async def test_concurrent_turns_share_calls_and_each_is_kept(valkey: Valkey, tmp
 async def test_waiting_for_others_of_ones_own_process_says_nothing_about_redis(
     valkey: Valkey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(group, "MOST_TURNS", 1)
+    monkeypatch.setattr(group_commit, "MOST_TURNS", 1)
     async with proxy_to(valkey.url) as proxy, agent_on(proxy.url(valkey.url), tmp_path) as agent:
         await agent.remember("warm")
         proxy.delay(0.02)  # so fifty turns a second go out, and those after the first twenty or so are late
@@ -104,7 +104,7 @@ async def test_waiting_for_others_of_ones_own_process_says_nothing_about_redis(
         proxy.let_pass()
         await agent.publisher.drained()
         assert (await agent.pending.read(Scope(user_id="alice"), limit=0)).total == 80
-        assert "turns go to the spool" not in caplog.text
+        assert "turns are spooled" not in caplog.text
 
 
 async def test_a_caller_that_is_cancelled_takes_nobody_with_it_and_leaves_no_half_turn(
@@ -210,20 +210,20 @@ async def test_redis_gets_what_the_spools_last_writes_leave_of_the_budget(
     async with agent_on(valkey.url, tmp_path, remember_budget_seconds=2.0, redis_timeout_seconds=9.0) as agent:
         assert agent.link.timeout < 2.0 - FIRST_WRITE_SECONDS / 2  # also before a write was measured
         now = [0.0]
-        synced = segment._sync
+        synced = spool_segment._sync
 
         def slow_disk(fd: int) -> None:
             now[0] += 0.4
             synced(fd)
 
-        monkeypatch.setattr(segment, "_sync", slow_disk)
+        monkeypatch.setattr(spool_segment, "_sync", slow_disk)
         monkeypatch.setattr(agent.publisher.spool, "_clock", lambda: now[0])
         valkey.stop()
         await agent.remember("alice", "m0")
 
         assert agent.link.timeout == pytest.approx(2.0 - 0.4 * WRITE_MARGIN)
 
-        monkeypatch.setattr(segment, "_sync", synced)
+        monkeypatch.setattr(spool_segment, "_sync", synced)
         for number in range(1, 60):
             await agent.remember("alice", f"m{number}")
         assert agent.link.timeout > 1.9  # a slow minute is forgotten

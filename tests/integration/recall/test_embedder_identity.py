@@ -9,13 +9,13 @@ import pytest
 import redis
 
 from aftermind import Memory, Settings, errors
-from aftermind.llm.base import Embedder, identity_of
-from aftermind.llm.hashing import HashEmbedder
+from aftermind.llm.hash_embedder import HashEmbedder
+from aftermind.llm.protocols import Embedder, embedder_identity
 from aftermind.ranking.vectors import Matrix
 from aftermind.wire import queues
-from tests.support.remembered import keep, said
 from tests.support.scripted_openai import scripted_openai
 from tests.support.servers import Database, psql
+from tests.support.stored_turns import keep, said
 from tests.support.waiting import wait_until
 from tests.support.workers import environment, workers
 
@@ -82,8 +82,8 @@ async def test_vectors_of_questions_in_redis_belong_to_one_revision_of_an_embedd
     await keep(database.url, [said("I keep bees")])
     first, second = Reversed(revision="1"), Reversed(revision="2")
     for embedder in (first, second):
-        key = identity_of(embedder).key.replace("\n", "\\n")
-        psql(database.url, f"UPDATE aftermind.meta SET value = E'{key}' WHERE key = 'vectors'")
+        key = embedder_identity(embedder).key.replace("\n", "\\n")
+        psql(database.url, f"UPDATE aftermind.meta SET value = E'{key}' WHERE key = 'active_embedder'")
         memory = opened(database, redis_url, tmp_path, embedder)
         await memory.recall("bees", user_id="alice", session_id="s1")
         await memory.close()
@@ -129,9 +129,9 @@ async def test_a_worker_with_another_embedder_stores_turns_without_vectors_until
 async def test_an_inline_embedder_never_writes_into_the_vectors_of_another_one(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
-    key = identity_of(Reversed()).key.replace("\n", "\\n")
+    key = embedder_identity(Reversed()).key.replace("\n", "\\n")
     await keep(database.url, [said("I keep bees")])
-    psql(database.url, f"UPDATE aftermind.meta SET value = E'{key}' WHERE key = 'vectors'")
+    psql(database.url, f"UPDATE aftermind.meta SET value = E'{key}' WHERE key = 'active_embedder'")
     memory = opened(database, redis_url, tmp_path, Reversed())
 
     with workers(environment(database.relay_url, redis_url, **BRISK), tmp_path, on=ALL):
@@ -160,7 +160,7 @@ async def test_health_names_the_other_embedder_and_the_command_that_re_embeds(
 
 
 def test_the_messages_carry_what_was_stored_and_what_is_configured() -> None:
-    error = errors.EmbedderMismatch(identity_of(HashEmbedder()), identity_of(Reversed()))
+    error = errors.EmbedderMismatch(embedder_identity(HashEmbedder()), embedder_identity(Reversed()))
 
-    assert (error.stored, error.configured) == (identity_of(HashEmbedder()), identity_of(Reversed()))
+    assert (error.stored, error.configured) == (embedder_identity(HashEmbedder()), embedder_identity(Reversed()))
     assert json.dumps(str(error)).count("hash:384") == 1

@@ -5,30 +5,23 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from alembic import command
-from alembic.config import Config
-from sqlalchemy import Connection
-from sqlalchemy.ext.asyncio import create_async_engine
-from sqlalchemy.pool import NullPool
 
-from aftermind.db import migrate
-from aftermind.db.memory import MemoryDatabase
-from aftermind.db.postgres import PostgresDatabase
-from aftermind.llm.hashing import HashEmbedder
+from aftermind.db.engine import PostgresDatabase
+from aftermind.db.inmemory import MemoryDatabase
+from aftermind.llm.hash_embedder import HashEmbedder
 from aftermind.ranking import Question
 from aftermind.recall import Query, Recall, Routing
-from aftermind.recall.query_vectors import QueryVectors
+from aftermind.recall.query_embeddings import QueryVectors
 from aftermind.settings import Settings
 from aftermind.stores.inmemory import InMemoryStore
 from aftermind.stores.postgres import PostgresStore
 from aftermind.stores.postgres.search import READ_SETTINGS, PostgresSearch
-from aftermind.stores.postgres.terms import term_keys
-from aftermind.stores.searching import Found, Search, Wanted
+from aftermind.stores.search import BlockRequest, Search, SearchResult
 from aftermind.types import Episode, EpisodeId, Fact, FactId, RecallBlock, Scope
 from aftermind.types.message import new_ids
-from tests.support.closing import closing
-from tests.support.remembered import START, keep, said
-from tests.support.servers import Database, Servers, psql
+from tests.support.resource_cleanup import closing
+from tests.support.servers import Database
+from tests.support.stored_turns import START, keep, said
 
 ALICE = Scope(user_id="alice")
 
@@ -150,37 +143,5 @@ async def test_both_stores_find_the_same_facts(database: Database) -> None:
             assert len(ours.facts) == (2 if moment is None else 4)
 
 
-def _wanted(found: Found) -> Wanted:
-    return Wanted(ids=found.ids, facts=[hit.id for hit in found.facts], load=frozenset({"facts"}))
-
-
-async def test_facts_of_the_former_release_are_found_after_the_migration(servers: Servers) -> None:
-    made = servers.create_database()
-    psql(made.url, "DROP SCHEMA aftermind CASCADE", "CREATE SCHEMA aftermind")
-    engine = create_async_engine(made.url.replace("postgresql://", "postgresql+asyncpg://"), poolclass=NullPool)
-    async with engine.connect() as connection:
-        await connection.run_sync(_at_the_former_release)
-    await engine.dispose()
-    psql(
-        made.url,
-        """
-        INSERT INTO aftermind.facts (namespace, user_id, id, subject, predicate, object, confidence, cardinality,
-                                     recorded_at, extractor, lexemes)
-        VALUES ('default', 'alice', gen_random_uuid(), 'user', 'lives_in', 'Bergen', 1, 'multi', now(), 'user', '')
-        """,
-    )
-
-    await migrate.apply(made.url)
-
-    wanted = term_keys(ALICE, "user lives in Bergen")
-    assert psql(made.url, "SELECT terms FROM aftermind.facts") == "{" + ",".join(map(str, wanted)) + "}"
-    servers.drop_database(made)
-
-
-def _at_the_former_release(connection: Connection) -> None:
-    config = Config()
-    config.set_main_option("script_location", str(migrate.SCRIPTS))
-    config.attributes["connection"] = connection
-    config.attributes["dimension"] = 384
-    command.upgrade(config, "0009_pre_encryption")
-    connection.commit()
+def _wanted(found: SearchResult) -> BlockRequest:
+    return BlockRequest(ids=found.ids, facts=[hit.id for hit in found.facts], load=frozenset({"facts"}))

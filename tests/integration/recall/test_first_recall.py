@@ -19,8 +19,8 @@ PRELUDE = """
 import asyncio, json, sys, threading, time
 from importlib.machinery import PathFinder
 from aftermind import Memory, sync
-from aftermind.faces import portal
-from aftermind.recall import query_vectors
+from aftermind.api import blocking_portal as portal
+from aftermind.recall import query_embeddings
 
 heavy = "sentence_transformers" if len(sys.argv) > 1 else "openai"
 
@@ -128,12 +128,12 @@ async def test_a_recall_at_once_is_answered_by_words_and_does_not_wait() -> None
     seen = await told(AT_ONCE)
 
     assert not seen["loaded"]
-    assert seen["degraded"].endswith(f"3-small:384 took more than {BUDGET:g} s: words alone were searched")
+    assert seen["degraded"].endswith(f"3-small:384 took more than {BUDGET:g} s: only a lexical search was made")
 
 
 ENDS = """
 async def main():
-    query_vectors.PREPARE_AFTER_SECONDS *= 100
+    query_embeddings.PREPARE_AFTER_SECONDS *= 100
     started = time.monotonic()
     async with Memory() as memory:
         await memory.remember("I own a boat.", user_id="alice")
@@ -204,7 +204,7 @@ async def test_a_model_of_this_machine_is_loaded_before_the_first_recall(tmp_pat
     later, at_once = await told(LATER, "local", **at), await told(AT_ONCE, "local", **at)
 
     assert (later["loaded"], later["degraded"]) == (True, None)
-    assert at_once["degraded"] == f"local:{tmp_path} took more than {BUDGET:g} s: words alone were searched"
+    assert at_once["degraded"] == f"local:{tmp_path} took more than {BUDGET:g} s: only a lexical search was made"
 
 
 @pytest.mark.parametrize("embedder", ["hash", "off"])

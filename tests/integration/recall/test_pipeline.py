@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 
 from aftermind import errors
-from aftermind.db.postgres import PostgresDatabase
-from aftermind.llm.base import Embedder, Vectors
-from aftermind.llm.hashing import HashEmbedder
+from aftermind.db.engine import PostgresDatabase
+from aftermind.llm.hash_embedder import HashEmbedder
+from aftermind.llm.protocols import Embedder, Vectors
 from aftermind.recall import Query, Recall, Reranker, Routing
-from aftermind.recall.query_vectors import QueryVectors
+from aftermind.recall.query_embeddings import QueryVectors
 from aftermind.settings import Settings
 from aftermind.stores.postgres import PostgresStore
 from aftermind.stores.postgres.search import READ_SETTINGS, PostgresSearch
 from aftermind.types import Block, Episode, Fact, FactId, Match, Scope, ServedBy
 from aftermind.types.message import new_ids
-from tests.support.closing import closing
-from tests.support.remembered import START, keep, said
+from tests.support.resource_cleanup import closing
 from tests.support.servers import Database
+from tests.support.stored_turns import START, keep, said
 
 ALICE = Scope(user_id="alice", session_id="s1")
 Open = Callable[..., Recall]
@@ -240,7 +240,7 @@ async def test_a_slow_provider_leaves_words_and_says_so(database: Database, open
     assert asyncio.get_running_loop().time() - began < 1.0
     assert "bees" in block.text
     assert block.degraded is not None
-    assert "words alone" in block.degraded
+    assert "only a lexical search" in block.degraded
     assert block.served_by is ServedBy.PRIMARY
 
 

@@ -8,19 +8,19 @@ from typing import Any
 import asyncpg
 import pytest
 
-from aftermind.db.postgres import PostgresDatabase
-from aftermind.llm.hashing import HashEmbedder
+from aftermind.db.engine import PostgresDatabase
+from aftermind.llm.hash_embedder import HashEmbedder
 from aftermind.recall import Node, Query, Recall, Routing
-from aftermind.recall.query_vectors import QueryVectors
+from aftermind.recall.query_embeddings import QueryVectors
 from aftermind.settings import Settings
 from aftermind.stores.postgres import PostgresStore
 from aftermind.stores.postgres.search import READ_SETTINGS, STATE_SECONDS, PostgresSearch
-from aftermind.stores.postgres.whole import MOST_WHOLE
+from aftermind.stores.postgres.search_exhaustive import MOST_WHOLE
 from aftermind.types import RecallBlock, Scope, ServedBy, Turn, Watermark
 from aftermind.types.message import Message, new_ids
-from tests.support.closing import closing
-from tests.support.remembered import START, keep, said
+from tests.support.resource_cleanup import closing
 from tests.support.servers import Database, psql
+from tests.support.stored_turns import START, keep, said
 from tests.support.waiting import wait_until
 
 ALICE = Scope(user_id="alice", session_id="s1")
@@ -251,7 +251,7 @@ async def test_with_nothing_to_read_from_what_is_pending_is_shown_in_bounded_tim
         block = await reading.recall("Where did I move?")
 
         assert asyncio.get_running_loop().time() - began < 1.5
-        assert block.served_by is ServedBy.NOBODY
+        assert block.served_by is ServedBy.NONE
         assert block.degraded is not None
         assert "Oslo" in block.text
 

@@ -6,15 +6,15 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
-from aftermind.db.postgres import PostgresDatabase
-from aftermind.llm.hashing import HashEmbedder
+from aftermind.db.engine import PostgresDatabase
+from aftermind.llm.hash_embedder import HashEmbedder
 from aftermind.ranking import Question, score_frame
-from aftermind.stores.base import EpisodeFilter
 from aftermind.stores.postgres.search import READ_SETTINGS, PostgresSearch
-from aftermind.stores.searching import Found, Search, found_among
+from aftermind.stores.protocol import EpisodeFilter
+from aftermind.stores.search import Search, SearchResult, search_in_memory
 from aftermind.types import Episode, EpisodeId, Role, Scope
-from tests.support.remembered import START, keep, said
 from tests.support.servers import Database
+from tests.support.stored_turns import START, keep, said
 
 ALICE = Scope(user_id="alice")
 EMBEDDER = HashEmbedder()
@@ -43,7 +43,7 @@ async def find(
     vector: bool = True,
     exact_rows: int = 20_000,
     tails: Sequence[str | None] = (),
-) -> Found:
+) -> SearchResult:
     asked = Search(
         question=Question.of(text),
         vector=EMBEDDER.vectors([text])[0] if vector else None,
@@ -55,12 +55,12 @@ async def find(
         return await search.find(tx, owner, asked)
 
 
-def best(found: Found, text: str) -> list[EpisodeId]:
+def best(found: SearchResult, text: str) -> list[EpisodeId]:
     total = score_frame(found.frame, Question.of(text), found.frequencies).total
     return [found.ids[row] for row in np.argsort(-total, kind="stable") if total[row] > 0]
 
 
-def nearest(found: Found) -> list[EpisodeId]:
+def nearest(found: SearchResult) -> list[EpisodeId]:
     return [found.ids[row] for row in np.argsort(-found.frame.similarity)]
 
 
@@ -81,7 +81,7 @@ async def test_the_statement_scores_as_if_everything_were_at_hand(
     found = await find(reader, search, "the trip to Rome")
 
     asked = Search(question=Question.of("the trip to Rome"), vector=EMBEDDER.vectors(["the trip to Rome"])[0])
-    expected = found_among(episodes, vectors, asked)
+    expected = search_in_memory(episodes, vectors, asked)
     assert best(found, "the trip to Rome")[:5] == best(expected, "the trip to Rome")[:5]
     assert list(found.frequencies.having) == list(expected.frequencies.having)
     assert found.frequencies.episodes == len(episodes)

@@ -93,8 +93,8 @@ async def test_agent_and_worker_speak_tls_and_check_whom_they_speak_to(database:
             f"{url.replace(str(urlsplit(url).port), str(postgres_port))}?sslmode=verify-full&sslrootcert={authority.ca}"
             for url in (database.app_url, database.relay_url)
         )
-        settings = Settings(state_dir=tmp_path, allow_owner=False, embedder="hash")  # type: ignore[call-arg]
-        with workers(environment(relay, redis, AFTERMIND_ALLOW_OWNER="false"), tmp_path):
+        settings = Settings(state_dir=tmp_path, embedder="hash")  # type: ignore[call-arg]
+        with workers(environment(relay, redis), tmp_path):
             async with Memory(app, broker=redis, settings=settings) as memory:
                 receipt = await memory.remember("I live in Oslo.", user_id="alice")
                 await receipt.stored(timeout=30)

@@ -14,7 +14,7 @@ import pytest
 from aftermind import Memory, Settings
 from aftermind.events.types import MemoryEvent, MemoryUpdateFailed, MemoryUpdateStarted
 from aftermind.types import JobKind
-from aftermind_tasks import announcing
+from aftermind_tasks import job_events
 from aftermind_tasks.runtime import open_runtime
 from tests.support.learning import Learning, learning
 from tests.support.scripted_openai import ScriptedOpenAI, scripted_openai
@@ -105,12 +105,12 @@ async def test_a_job_whose_workers_vanish_says_that_it_is_given_up(
     async with opened(embedder="hash") as learnt:
         await learnt.memory.remember("I live in Oslo.", user_id=ANN, session_id="s1")
         settings = Settings(  # type: ignore[call-arg]
-            database_url=database.url, redis_url=servers.redis_url, state_dir=tmp_path, embedder="hash"
+            database_url=database.relay_url, redis_url=servers.redis_url, state_dir=tmp_path, embedder="hash"
         )
         runtime = await open_runtime(settings, worker="reconciler")
         for _ in range(3):
             assert await learnt.ledger.claim(JobKind.STORE, worker="w", for_=timedelta(0), alone=True)
-            assert await announcing.expire_leases(runtime) == 1
+            assert await job_events.expire_leases(runtime) == 1
         await runtime.close()
 
         (failed,) = await learnt.memory.past_events(user_id=ANN, after="0")

@@ -10,8 +10,8 @@ from aftermind import errors
 from aftermind.settings import Settings
 from aftermind.types import Job, JobKind, JobState, Lease, Message, Scope, Turn
 from aftermind.wire.payloads import encode_turn
-from aftermind_tasks import mining, registry
-from aftermind_tasks.perform import Tally, perform
+from aftermind_tasks import extraction_call, registry
+from aftermind_tasks.runner import Tally, perform
 from aftermind_tasks.runtime import Runtime, open_runtime
 from tests.support.scripted_openai import ScriptedOpenAI, scripted_openai
 from tests.support.servers import Database
@@ -37,6 +37,7 @@ async def runtime(
     """A worker's runtime, quick to try again."""
     for name, value in {
         "AFTERMIND_DATABASE_URL": database.url,
+        "AFTERMIND_ALLOW_OWNER": "true",  # the tests read and change rows themselves, through the runtime's database
         "AFTERMIND_REDIS_URL": redis_url,
         "AFTERMIND_EMBEDDER": "openai:text-embedding-3-small",
         "AFTERMIND_EXTRACTOR": "openai:scripted",
@@ -152,14 +153,14 @@ async def test_an_answer_is_paid_once_though_its_worker_failed_before_it_was_app
     runtime: Runtime, model: ScriptedOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await remember(runtime, turn_of("ann", SAID))
-    write = mining.write
+    write = extraction_call.write
 
     async def fails(*_: object) -> None:
         raise errors.StoreUnavailable("primary", "restarts")
 
-    monkeypatch.setattr(mining, "write", fails)
+    monkeypatch.setattr(extraction_call, "write", fails)
     assert (await work(runtime, JobKind.EXTRACT)).snoozed == 1
-    monkeypatch.setattr(mining, "write", write)
+    monkeypatch.setattr(extraction_call, "write", write)
     assert (await work(runtime, JobKind.EXTRACT)).done == 1
 
     assert model.calls.by_kind["AnsweredExtraction"] == 1

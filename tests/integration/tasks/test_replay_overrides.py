@@ -9,13 +9,16 @@ from sqlalchemy import text
 
 from aftermind import Memory, Settings, errors
 from aftermind.db.transaction import pg
-from aftermind.ledger.base import Failure
+from aftermind.ledger.protocol import Failure
+from aftermind.ledger.replay_overrides import OverrideRules
 from aftermind.ledger.replays import NewPlan
+from aftermind.llm import factory
 from aftermind.types import JobId, JobKind, Lease
 from aftermind.types.replay import ItemState, JobFilter, ReplayMode
 from aftermind_tasks import registry
-from aftermind_tasks.perform import Tally, perform
+from aftermind_tasks.runner import Tally, perform
 from aftermind_tasks.runtime import Runtime, open_runtime
+from tests.support.replay_engine import SteppedReplays
 from tests.support.scripted_openai import ScriptedOpenAI, scripted_openai
 from tests.support.servers import Database
 
@@ -38,7 +41,7 @@ async def runtime(
 ) -> AsyncIterator[Runtime]:
     """A worker's runtime."""
     for name, value in {
-        "AFTERMIND_DATABASE_URL": database.url,
+        "AFTERMIND_DATABASE_URL": database.relay_url,
         "AFTERMIND_REDIS_URL": redis_url,
         "AFTERMIND_ACCEPT": "postgres",
         "AFTERMIND_EMBEDDER": "hash",
@@ -50,6 +53,8 @@ async def runtime(
     }.items():
         monkeypatch.setenv(name, value)
     opened = await open_runtime(Settings(), worker="test")  # type: ignore[call-arg]
+    rules = OverrideRules(extractors=factory.replayable(opened.settings))
+    opened.replays = SteppedReplays(opened.db, rules=rules)
     yield opened
     await opened.close()
 
@@ -103,8 +108,8 @@ async def test_an_override_that_is_not_the_operators_is_refused_when_the_plan_is
         await learned(runtime, memory)
 
         with pytest.raises(errors.InvalidFilter, match="overrides"):
-            await memory.replays.plan(EXTRACTIONS, asked(**overrides))
-        assert await memory.replays.listed() == []
+            await memory.replays.create(EXTRACTIONS, asked(**overrides))
+        assert await memory.replays.list() == []
 
 
 async def test_what_the_operator_allows_may_be_named(runtime: Runtime) -> None:
@@ -112,9 +117,9 @@ async def test_what_the_operator_allows_may_be_named(runtime: Runtime) -> None:
         await learned(runtime, memory)
 
         for overrides in ({"model": "scripted"}, {"model": "allowed"}, {"extractor": "rules"}, {"instructions": "Go."}):
-            assert (await memory.replays.plan(EXTRACTIONS, asked(**overrides))).overrides == overrides
+            assert (await memory.replays.create(EXTRACTIONS, asked(**overrides))).overrides == overrides
         with pytest.raises(errors.InvalidFilter, match="retry"):
-            await memory.replays.plan(EXTRACTIONS, asked(ReplayMode.RETRY, model="allowed"))
+            await memory.replays.create(EXTRACTIONS, asked(ReplayMode.RETRY, model="allowed"))
 
 
 @pytest.mark.parametrize("override", ['{"extractor": "os:system"}', '{"model": "gpt-huge"}', '{"model": 7}'])
@@ -123,7 +128,7 @@ async def test_an_override_that_gets_into_a_payload_pauses_nobody_else(runtime: 
     async with Memory() as memory:
         await learned(runtime, memory)
         assert runtime.replays is not None
-        plan = await runtime.replays.plan(EXTRACTIONS, asked(model="allowed"))
+        plan = await runtime.replays.create(EXTRACTIONS, asked(model="allowed"))
         async with runtime.db.transaction() as tx:
             await pg(tx).execute(
                 text("UPDATE aftermind.replay_plans SET overrides = CAST(:given AS jsonb)"), {"given": override}
@@ -146,7 +151,7 @@ async def test_a_model_that_a_tenant_chose_shuts_no_gate_however_it_ends(
     async with Memory() as memory:
         await learned(runtime, memory)
         assert runtime.replays is not None
-        plan = await runtime.replays.plan(EXTRACTIONS, asked(model="allowed"))
+        plan = await runtime.replays.create(EXTRACTIONS, asked(model="allowed"))
         await runtime.replays.start(plan.id)
         await runtime.replays.step(plan.id)
         model.script.key = "another" if status == "401" else None
@@ -167,20 +172,20 @@ async def buried(runtime: Runtime, memory: Memory, said: object = "I live in Ols
     """A dead letter of a turn."""
     await memory.remember(said, user_id="alice", session_id="s1")  # type: ignore[arg-type]
     (lease,) = await claimed(runtime, JobKind.STORE)
-    await runtime.ledger.bury(None, lease, BROKEN)
+    await runtime.ledger.mark_dead(None, lease, BROKEN)
     return lease.job.id
 
 
 async def replayed(runtime: Runtime, memory: Memory, job_id: JobId, **overrides: Any) -> None:  # Any: as above
     """Run a plan with an edit to its end."""
-    plan = await memory.replays.plan(JobFilter(ids=(job_id,)), asked(ReplayMode.EDITED, **overrides))
+    plan = await memory.replays.create(JobFilter(ids=(job_id,)), asked(ReplayMode.EDITED, **overrides))
     assert runtime.replays is not None
     await runtime.replays.start(plan.id)
     await runtime.replays.step(plan.id)
     for lease in await claimed(runtime, JobKind.STORE, replays=True):
         await perform(runtime, registry.handler(JobKind.STORE), [lease])
     await runtime.replays.step(plan.id)
-    (item,) = await runtime.replays.items(plan.id)
+    (item,) = await runtime.replays.list_items(plan.id)
     assert item.state is ItemState.DONE
 
 
@@ -196,10 +201,10 @@ async def test_a_dead_turn_is_stored_with_the_messages_that_it_was_edited_to(run
             ("user", "I live in Oslo."),
             ("assistant", "Noted."),
         ]
-        letter = await memory.dead.shown(job_id)
+        letter = await memory.dead_letters.get(job_id)
         assert letter is not None
         assert b"Olso" in (letter.raw or b""), "the letter stays as it was"
-        plan = (await memory.replays.listed())[0]
+        plan = (await memory.replays.list())[0]
         assert plan.overrides == {}, "what the user said lies with the user's own rows"
 
 
@@ -231,7 +236,7 @@ async def test_edited_messages_pass_the_border_of_new_ones(
         job_id = await buried(runtime, memory)
 
         with pytest.raises(error):
-            await memory.replays.plan(JobFilter(ids=(job_id,)), asked(ReplayMode.EDITED, messages=messages))
+            await memory.replays.create(JobFilter(ids=(job_id,)), asked(ReplayMode.EDITED, messages=messages))
 
 
 async def test_an_edit_is_for_one_letter_and_for_kinds_that_it_means_something_to(runtime: Runtime) -> None:
@@ -241,16 +246,16 @@ async def test_an_edit_is_for_one_letter_and_for_kinds_that_it_means_something_t
         message = [{"role": "user", "content": "I live in Oslo."}]
 
         with pytest.raises(errors.InvalidFilter, match="one job"):
-            await memory.replays.plan(JobFilter(ids=(first, second)), asked(ReplayMode.EDITED, messages=message))
+            await memory.replays.create(JobFilter(ids=(first, second)), asked(ReplayMode.EDITED, messages=message))
         with pytest.raises(errors.InvalidFilter, match="store job"):
-            await memory.replays.plan(JobFilter(ids=(first,)), asked(ReplayMode.EDITED, model="allowed"))
+            await memory.replays.create(JobFilter(ids=(first,)), asked(ReplayMode.EDITED, model="allowed"))
 
 
 async def test_an_edit_goes_with_what_is_forgotten(runtime: Runtime, database: Database) -> None:
     async with Memory() as memory:
         job_id = await buried(runtime, memory)
         edit = [{"role": "user", "content": "I live in Oslo."}]
-        plan = await memory.replays.plan(JobFilter(ids=(job_id,)), asked(ReplayMode.EDITED, messages=edit))
+        plan = await memory.replays.create(JobFilter(ids=(job_id,)), asked(ReplayMode.EDITED, messages=edit))
 
         await memory.forget(user_id="alice")
         assert runtime.replays is not None
@@ -260,7 +265,7 @@ async def test_an_edit_goes_with_what_is_forgotten(runtime: Runtime, database: D
         async with runtime.db.transaction(read_only=True) as tx:
             (row,) = await pg(tx).rows(text("SELECT count(*) AS left FROM aftermind.jobs WHERE edited IS NOT NULL"))
         assert row.left == 0
-        assert [each.state for each in await runtime.replays.items(plan.id)] == [ItemState.SKIPPED]
+        assert [each.state for each in await runtime.replays.list_items(plan.id)] == [ItemState.SKIPPED]
         assert await memory.history(user_id="alice") == []
 
 
@@ -269,8 +274,8 @@ async def test_a_dead_extraction_comes_back_by_another_model(runtime: Runtime, m
         await memory.remember(SAID, user_id="alice", session_id="s1")
         await work(runtime, JobKind.STORE)
         (lease,) = await claimed(runtime, JobKind.EXTRACT)
-        await runtime.ledger.bury(None, lease, BROKEN)
-        plan = await memory.replays.plan(JobFilter(ids=(lease.job.id,)), asked(ReplayMode.EDITED, model="allowed"))
+        await runtime.ledger.mark_dead(None, lease, BROKEN)
+        plan = await memory.replays.create(JobFilter(ids=(lease.job.id,)), asked(ReplayMode.EDITED, model="allowed"))
         assert runtime.replays is not None
         await runtime.replays.start(plan.id)
         await runtime.replays.step(plan.id)

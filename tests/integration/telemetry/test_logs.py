@@ -10,7 +10,7 @@ import pytest
 
 from aftermind import Memory, errors
 from aftermind.settings import Settings
-from aftermind.telemetry import logs
+from aftermind.telemetry import log_format
 from aftermind.types import JobKind
 from aftermind.types.replay import JobFilter
 from aftermind.web.auth import COOKIE
@@ -30,7 +30,7 @@ async def test_a_canary_sentence_is_in_no_log_of_any_process_at_any_level(
     database: Database, redis_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    for name in logs.TALKATIVE:
+    for name in log_format.TALKATIVE:
         caplog.set_level(logging.WARNING, logger=name)  # as `logs.configure` has it
     with scripted_openai() as model:
         model.script.plan = ["schema", "garbage", "500", "refusal", "400", "schema"]
@@ -47,7 +47,7 @@ async def test_a_canary_sentence_is_in_no_log_of_any_process_at_any_level(
         }
         env = environment(database.relay_url, redis_url, **told)
         settings = Settings(embedder="hash", embedding_dimension=384)  # type: ignore[call-arg]
-        async with Memory(database.url, broker=redis_url, settings=settings) as memory:
+        async with Memory(database.app_url, broker=redis_url, settings=settings) as memory:
             with service(env, tmp_path) as url, workers(env, tmp_path, on=ALL, app=TOUCHY, loglevel="DEBUG"):
                 for number in range(4):
                     await memory.remember(f"I keep {CANARY}, {number}.", user_id="ann", session_id=f"s{number}")
@@ -60,7 +60,9 @@ async def test_a_canary_sentence_is_in_no_log_of_any_process_at_any_level(
                 await _get(url, f"/v1/users/{CANARY}/blocks", cookies)
                 wanted = JobFilter(kinds=(JobKind.STORE,))
                 await wait_until(
-                    lambda: memory.dead.groups(wanted), timeout=60, description="what was said aloud is a dead letter"
+                    lambda: memory.dead_letters.groups(wanted),
+                    timeout=60,
+                    description="what was said aloud is a dead letter",
                 )
                 await _get(url, "/readyz")
 
@@ -69,7 +71,7 @@ async def test_a_canary_sentence_is_in_no_log_of_any_process_at_any_level(
     assert [name for name, text in written.items() if "marmalade" in text] == []
     assert "marmalade" not in caplog.text
     lines = [json.loads(line) for line in written["worker-0.log"].splitlines() if line and line not in CELERYS_OWN]
-    buried = next(line for line in lines if line["message"] == "turn buried")
+    buried = next(line for line in lines if line["message"] == "turn dead-lettered")
     assert buried["level"] == "ERROR"
     assert buried["reason"] == "bug:ValueError"
     assert buried["job_id"]
@@ -87,7 +89,7 @@ def test_an_error_is_told_by_class_and_place_and_never_by_its_text(log: tuple[lo
         except ValueError as exc:
             raise errors.StoreUnavailable("primary", "gone") from exc
     except errors.StoreUnavailable:
-        with logs.bound(job_id="7", session_id=None):
+        with log_format.bound(job_id="7", session_id=None):
             logger.exception("it failed", extra={"count": 3})
 
     line = json.loads(written.getvalue())
@@ -103,12 +105,12 @@ def test_on_a_terminal_a_line_is_for_people(monkeypatch: pytest.MonkeyPatch) -> 
     record = logging.LogRecord("aftermind", logging.WARNING, __file__, 1, "lease lost", (), None)
     record.job_id = "7"
 
-    line = logs.Lines().format(record)
+    line = log_format.Lines().format(record)
 
     assert line.endswith("WARNING lease lost  job_id=7")
 
 
-@pytest.mark.parametrize(("terminal", "formatter"), [(True, logs.Lines), (False, logs.JsonLines)])
+@pytest.mark.parametrize(("terminal", "formatter"), [(True, log_format.Lines), (False, log_format.JsonLines)])
 def test_what_is_no_terminal_gets_json(
     terminal: bool, formatter: type[logging.Formatter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,7 +119,7 @@ def test_what_is_no_terminal_gets_json(
     root = logging.getLogger()
     before, level = list(root.handlers), root.level
     try:
-        logs.configure(stream=stream)
+        log_format.configure(stream=stream)
         assert [type(handler.formatter) for handler in root.handlers] == [formatter]
         assert logging.getLogger("openai").getEffectiveLevel() == logging.WARNING
     finally:
@@ -131,7 +133,7 @@ def log() -> tuple[logging.Logger, io.StringIO]:
     written = io.StringIO()
     logger = logging.Logger("aftermind.test")
     handler = logging.StreamHandler(written)
-    handler.setFormatter(logs.JsonLines())
+    handler.setFormatter(log_format.JsonLines())
     logger.addHandler(handler)
     return logger, written
 

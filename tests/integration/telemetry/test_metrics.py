@@ -41,8 +41,8 @@ async def test_the_service_sums_up_what_two_workers_have_counted(
             "OPENAI_BASE_URL": model.url,
             "PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "metrics"),
         }
-        env = environment(database.url, redis_url, **BRISK, **asked)
-        async with Memory(database.url, broker=redis_url) as memory:
+        env = environment(database.relay_url, redis_url, **BRISK, **asked)
+        async with Memory(database.app_url, broker=redis_url) as memory:
             with service(env, tmp_path) as url, workers(env, tmp_path, count=2, on=ALL):
                 receipts = [await memory.remember("I like fjords.", user_id=f"u{n}") for n in range(20)]
                 for receipt in receipts:
@@ -71,9 +71,9 @@ async def test_the_service_sums_up_what_two_workers_have_counted(
 async def test_a_scrape_tells_what_lies_about_and_since_when(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
-    told = {"AFTERMIND_REPLICA_URLS": f'["{database.replica_urls[0]}"]', "AFTERMIND_METRICS_TOKEN": TOKEN}
+    told = {"AFTERMIND_REPLICA_URLS": f'["{database.app_replica_urls[0]}"]', "AFTERMIND_METRICS_TOKEN": TOKEN}
     env = environment(database.relay_url, redis_url, **told)
-    async with Memory(database.url, broker=redis_url) as memory:
+    async with Memory(database.app_url, broker=redis_url) as memory:
         await memory.remember("one", user_id="a")
         await memory.remember("two", user_id="b")
 
@@ -96,8 +96,8 @@ async def test_a_worker_answers_a_scrape_of_its_own(database: Database, redis_ur
     port = free_port()
     told = {'aftermind_jobs_total{kind="store",outcome="done"}': 1.0}
     bells = 'aftermind_bells_total{outcome="work",queue="memory.store"}'
-    with workers(environment(database.url, redis_url, AFTERMIND_METRICS_PORT=str(port)), tmp_path):
-        async with Memory(database.url, broker=redis_url) as memory:
+    with workers(environment(database.relay_url, redis_url, AFTERMIND_METRICS_PORT=str(port)), tmp_path):
+        async with Memory(database.app_url, broker=redis_url) as memory:
             receipt = await memory.remember("one", user_id="a")
             await receipt.stored(timeout=60)
         await wait_until(

@@ -57,8 +57,8 @@ async def test_a_turn_is_one_trace_up_to_the_model_calls_of_the_workers(
             "OTEL_BSP_SCHEDULE_DELAY": "200",
         }
         settings = Settings(tracing=True, accept=accept)  # type: ignore[arg-type, call-arg]
-        async with Memory(database.url, broker=redis_url, settings=settings) as memory:
-            with workers(environment(database.url, redis_url, **told), tmp_path, on=ALL):
+        async with Memory(database.app_url, broker=redis_url, settings=settings) as memory:
+            with workers(environment(database.relay_url, redis_url, **told), tmp_path, on=ALL):
                 with trace.get_tracer("the application").start_as_current_span("a request") as request:
                     receipt = await memory.remember(SAID, user_id="ann", session_id="s")
                 await receipt.extracted(timeout=60)
@@ -112,7 +112,7 @@ def test_a_batch_stands_in_the_trace_of_each_of_its_jobs(spans: InMemorySpanExpo
 async def test_switched_off_no_span_is_made_and_no_turn_carries_one(
     spans: InMemorySpanExporter, database: Database, redis_url: str
 ) -> None:
-    async with Memory(database.url, broker=redis_url) as memory:
+    async with Memory(database.app_url, broker=redis_url) as memory:
         with trace.get_tracer("the application").start_as_current_span("a request"):
             receipt = await memory.remember(SAID, user_id="ann")
             await memory.recall("Where do I live?", user_id="ann")

@@ -47,7 +47,6 @@ def _settings(servers: Servers, database: Database, state_dir: Path) -> Settings
     return Settings(
         database_url=database.app_url,
         relay_url=database.relay_url,
-        allow_owner=False,
         replica_urls=database.app_replica_urls,
         broker_url=servers.redis_url,
         redis_prefix=f"web-{uuid4().hex[:8]}:",
@@ -67,10 +66,10 @@ def worker(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iter
 def service(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """Keys of namespace `ours`: `all`, and one for each right, named by it. Of namespace `theirs`: `other`."""
     with Memory(settings=settings) as memory:
-        keys = {"all": memory.keys.create("all", namespace="ours")[1]}
-        keys["other"] = memory.keys.create("other", namespace="theirs")[1]
+        keys = {"all": memory.api_keys.create("all", namespace="ours")[1]}
+        keys["other"] = memory.api_keys.create("other", namespace="theirs")[1]
         for right in RIGHTS:
-            keys[right] = memory.keys.create(right, rights=[right], namespace="ours")[1]
+            keys[right] = memory.api_keys.create(right, rights=[right], namespace="ours")[1]
     with serving(settings, tmp_path_factory.mktemp("service") / "log") as url:
         yield Service(url=url, settings=settings, keys=keys)
 

@@ -69,6 +69,24 @@ def test_the_same_idempotency_key_is_the_same_turn(api: httpx.Client, user: str)
     assert len(api.get(f"/v1/users/{user}/episodes").json()["items"]) == 1
 
 
+def test_the_same_idempotency_key_with_other_content_is_refused(api: httpx.Client, user: str) -> None:
+    def post(content: str, session: str) -> httpx.Response:
+        body = {"messages": content, "session_id": session}
+        return api.post(f"/v1/users/{user}/turns", json=body, headers={"Idempotency-Key": "k-1"})
+
+    first = post("once", "s1")
+    while_pending = [post("twice", "s1"), post("once", "s2")]
+    wait_until_sync(
+        lambda: api.get(first.json()["status_url"]).json()["stored"] == "done", description="stored", timeout=20
+    )
+    after = [post("twice", "s1"), post("once", "s2")]
+
+    assert [each.status_code for each in (*while_pending, *after)] == [422] * 4
+    assert "idempotency" in after[0].json()["type"]
+    assert post("once", "s1").json()["job_id"] == first.json()["job_id"]
+    assert [each["content"] for each in api.get(f"/v1/users/{user}/episodes").json()["items"]] == ["once"]
+
+
 def test_episodes_are_paged_back_in_time_without_a_gap_or_a_double(api: httpx.Client, user: str) -> None:
     start = datetime(2026, 1, 1, tzinfo=UTC)
     said = [
@@ -142,7 +160,7 @@ def test_a_user_is_exported_and_forgotten_and_everything_has_to_be_said(api: htt
 def test_rows_of_a_user_can_be_had_as_they_are(api: httpx.Client, user: str) -> None:
     api.post(f"/v1/users/{user}/turns", json={"messages": ["I love chess."], "session_id": "games"})
     wait_until_sync(
-        lambda: [row["state"] for row in api.get(f"/v1/users/{user}/learned").json()] == ["facts"],
+        lambda: [row["state"] for row in api.get(f"/v1/users/{user}/extraction").json()] == ["facts"],
         timeout=30,
         description="mined",
     )
@@ -192,7 +210,7 @@ def test_text_that_no_database_keeps_is_a_problem_of_the_request(api: httpx.Clie
     asked = [
         ("/v1/replays", plan),
         ("/v1/replays", {**plan, "filter": {}, "name": bad}),
-        ("/v1/dead/discard", {"filter": {"reasons": [bad]}, "note": "n", "actor": "a"}),
+        ("/v1/dead-letters/discard", {"filter": {"reasons": [bad]}, "note": "n", "actor": "a"}),
         (f"/v1/users/{user}/facts", {"subject": "x", "predicate": bad, "object": "z"}),
         (f"/v1/users/{user}/recall", {"query": "x", "metadata": {"k": bad}}),
         (f"/v1/users/{user}/forget", {"session_id": bad}),

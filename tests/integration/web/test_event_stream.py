@@ -17,15 +17,15 @@ import pytest
 import redis.asyncio
 import uvicorn
 
-from aftermind.db.postgres import PostgresDatabase
+from aftermind.db.engine import PostgresDatabase
 from aftermind.events.bus import EventBus
 from aftermind.settings import Settings
 from aftermind.types import Scope
-from aftermind.web import create_app, feeds
-from aftermind.wire.connection import RedisLink
-from aftermind.wire.keys import Keys
+from aftermind.web import create_app, event_fanout
+from aftermind.wire.redis.client import RedisLink
+from aftermind.wire.redis_keys import Keys
 from tests.conformance.bus_contract import ALICE, BOB, Rig, completed, ids
-from tests.support.listening import Event, listening
+from tests.support.event_listener import Event, listening
 from tests.support.proxy import Proxy
 from tests.support.servers import Database, psql
 from tests.support.service import local_token
@@ -211,7 +211,7 @@ async def test_while_redis_is_away_events_come_from_the_record(
 
 
 async def test_silence_is_broken_by_a_comment(serve: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeds, "BEAT_SECONDS", 0.1)
+    monkeypatch.setattr(event_fanout, "BEAT_SECONDS", 0.1)
     async with listening(await serve(), PATH) as stream:
         silence = asyncio.create_task(stream.next(1))
         await wait_until(lambda: len(stream.comments) >= 3, description="it was broken three times")
@@ -224,8 +224,8 @@ async def test_silence_is_broken_by_a_comment(serve: Callable[..., object], monk
 async def test_a_stream_ends_in_time_for_its_key_to_be_asked_for_again(
     serve: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feeds, "BEAT_SECONDS", 0.1)
-    monkeypatch.setattr(feeds, "LIFE_SECONDS", 0.3)
+    monkeypatch.setattr(event_fanout, "BEAT_SECONDS", 0.1)
+    monkeypatch.setattr(event_fanout, "LIFE_SECONDS", 0.3)
 
     async with listening(await serve(), PATH) as stream:
         assert await stream.ended()

@@ -107,7 +107,7 @@ BODIES = {
         "/v1/replays",
         {"filter": {}, "name": "n", "reason": "r", "actor": "a", "mode": "edited", "overrides": {"k": "HERE"}},
     ),
-    "died": ("/v1/dead/discard", {"filter": {"since": "HERE"}, "note": "n", "actor": "a"}),
+    "died": ("/v1/dead-letters/discard", {"filter": {"since": "HERE"}, "note": "n", "actor": "a"}),
 }
 
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import asyncpg
 import httpx
 import pytest
 
-from aftermind import Settings
+from aftermind import Settings, errors
 from aftermind.sync import Memory
-from tests.support.dead import Letters
+from tests.support.dead_letters import Letters
 from tests.support.deployed_service import Service, serving
+from tests.support.servers import psql
 from tests.support.service import local_token
 
 CANARY = "canary-7f3a"
@@ -39,7 +41,7 @@ class Planted:
         """A route's path with all of them in it."""
         names = {"user_id": USER, "name": "secret", "fact_id": self.fact_id, "plan_id": self.plan_id}
         names["webhook_id"] = self.webhook_id
-        job = self.dead_id if template.startswith("/v1/dead") else self.job_id
+        job = self.dead_id if template.startswith("/v1/dead-letters") else self.job_id
         return template.format(**names, job_id=job)
 
 
@@ -64,7 +66,7 @@ OPERATIONS = {
     ("POST", "/v1/users/{user_id}/recall/scored"): Operation("read", {"query": CANARY}),
     ("GET", "/v1/users/{user_id}/episodes"): Operation("read"),
     ("GET", "/v1/users/{user_id}/context"): Operation("read"),
-    ("GET", "/v1/users/{user_id}/learned"): Operation("read"),
+    ("GET", "/v1/users/{user_id}/extraction"): Operation("read"),
     ("GET", "/v1/users/{user_id}/sessions"): Operation("read"),
     ("GET", "/v1/users/{user_id}/summary"): Operation("read"),
     ("GET", "/v1/users/{user_id}/profile"): Operation("read"),
@@ -85,10 +87,10 @@ OPERATIONS = {
     ("GET", "/v1/users/{user_id}/events"): Operation("read"),
     ("GET", "/v1/users/{user_id}/jobs"): Operation("read"),
     ("GET", "/v1/users/{user_id}/jobs/{job_id}"): Operation("read"),
-    ("GET", "/v1/dead"): Operation("operate"),
-    ("GET", "/v1/dead/groups"): Operation("operate"),
-    ("GET", "/v1/dead/{job_id}"): Operation("operate"),
-    ("POST", "/v1/dead/discard"): Operation("operate", {"filter": {}, "note": "gone", "actor": "me"}),
+    ("GET", "/v1/dead-letters"): Operation("operate"),
+    ("GET", "/v1/dead-letters/groups"): Operation("operate"),
+    ("GET", "/v1/dead-letters/{job_id}"): Operation("operate"),
+    ("POST", "/v1/dead-letters/discard"): Operation("operate", {"filter": {}, "note": "gone", "actor": "me"}),
     ("POST", "/v1/replays"): Operation("operate", PLAN),
     ("GET", "/v1/replays"): Operation("operate"),
     ("GET", "/v1/replays/{plan_id}"): Operation("operate"),
@@ -101,8 +103,8 @@ OPERATIONS = {
     ("POST", "/v1/users/{user_id}/undo"): Operation("write", {"ids": [NOBODY]}),
     ("GET", "/v1/users/{user_id}/erasure"): Operation("operate"),
     ("POST", "/v1/reextract"): Operation("operate", {"reason": "a test", "user_id": USER, "dry_run": True}),
-    ("POST", "/v1/replays/{plan_id}/shadows"): Operation("operate"),
-    ("GET", "/v1/replays/{plan_id}/shadows"): Operation("operate"),
+    ("POST", "/v1/replays/{plan_id}/dry-run"): Operation("operate"),
+    ("GET", "/v1/replays/{plan_id}/dry-run"): Operation("operate"),
     ("GET", "/v1/retention"): Operation("operate"),
     ("PUT", "/v1/retention"): Operation("operate", {"max_episodes": 1_000_000}),
     ("DELETE", "/v1/retention"): Operation("operate"),
@@ -112,6 +114,7 @@ OPERATIONS = {
     ("GET", "/v1/webhooks"): Operation("operate"),
     ("GET", "/v1/webhooks/{webhook_id}"): Operation("operate"),
     ("POST", "/v1/webhooks/{webhook_id}/enable"): Operation("operate"),
+    ("POST", "/v1/webhooks/{webhook_id}/secret"): Operation("operate"),
     ("DELETE", "/v1/webhooks/{webhook_id}"): Operation("operate"),
 }
 EACH = pytest.mark.parametrize(("method", "path"), list(OPERATIONS), ids=lambda value: value)
@@ -125,7 +128,7 @@ def planted(service: Service, worker: None, owner_url: str) -> Planted:
         receipt.extracted(30)
         fact = memory.facts.add("user", "likes", f"{CANARY} a fact", user_id=USER)
         memory.blocks.set("secret", f"{CANARY} a block", user_id=USER)
-        dead = str(asyncio.run(_bury(owner_url)))
+        dead = str(asyncio.run(_mark_dead(owner_url)))
     with service.client() as ours:
         made = ours.post("/v1/replays", json={**PLAN, "name": CANARY})
         assert made.status_code == 201, made.text
@@ -141,10 +144,10 @@ def planted(service: Service, worker: None, owner_url: str) -> Planted:
     )
 
 
-async def _bury(url: str) -> object:
+async def _mark_dead(url: str) -> object:
     connection = await asyncpg.connect(url)
     try:
-        return (await Letters(connection).bury(namespace="ours", user=USER, error=f"{CANARY} an error"))[0]
+        return (await Letters(connection).mark_dead(namespace="ours", user=USER, error=f"{CANARY} an error"))[0]
     finally:
         await connection.close()
 
@@ -205,23 +208,45 @@ def test_what_is_looked_for_would_be_seen_with_a_key_of_ours(service: Service, p
 
     assert {path.removeprefix("/v1/users/{user_id}/").removeprefix("/v1/") for path in seen} == {
         *("episodes", "context", "export", "facts", "facts/{fact_id}/why", "blocks", "blocks/{name}"),
-        *("jobs", "dead", "dead/groups", "dead/{job_id}", "replays", "replays/{plan_id}"),
+        *("jobs", "dead-letters", "dead-letters/groups", "dead-letters/{job_id}", "replays", "replays/{plan_id}"),
         *("webhooks", "webhooks/{webhook_id}"),
     }
 
 
 def test_a_revoked_and_an_expired_key_open_nothing(service: Service) -> None:
     with Memory(settings=service.settings) as memory:
-        made, text = memory.keys.create("for a while", namespace="ours")
+        made, text = memory.api_keys.create("for a while", namespace="ours")
         headers = {"Authorization": f"Bearer {text}"}
         fresh = httpx.get(f"{service.url}/v1/whoami", headers=headers)
         assert fresh.json() == {"namespace": "ours", "rights": ["operate", "read", "write"], "key": made.id}
-        assert not memory.keys.revoke(made.id, namespace="theirs")
-        assert memory.keys.revoke(made.id, namespace="ours")
-        assert memory.keys.check(text) is None
-        assert not memory.keys.revoke(made.id, namespace="ours")
+        assert not memory.api_keys.revoke(made.id, namespace="theirs")
+        assert memory.api_keys.revoke(made.id, namespace="ours")
+        assert memory.api_keys.check(text) is None
+        assert not memory.api_keys.revoke(made.id, namespace="ours")
     with serving(service.settings, Path(service.settings.state_dir) / "second.log") as url:  # it has not seen it before
         assert httpx.get(f"{url}/v1/whoami", headers=headers).status_code == 401
+
+
+def test_a_key_expires_by_the_clock_of_the_database(service: Service, owner_url: str) -> None:
+    with Memory(settings=service.settings) as memory:
+        made, text = memory.api_keys.create(
+            "for a while", namespace="ours", expires_at=datetime.now(UTC) + timedelta(days=1)
+        )
+        before = memory.api_keys.check(text)
+        psql(
+            owner_url, f"UPDATE aftermind.api_keys SET expires_at = now() - interval '1 second' WHERE id = '{made.id}'"
+        )
+        after = memory.api_keys.check(text)
+        [listed] = [key for key in memory.api_keys.list(namespace="ours") if key.id == made.id]
+        with pytest.raises(errors.InvalidKey, match="over"):
+            memory.api_keys.create("too late", namespace="ours", expires_at=datetime.now(UTC) - timedelta(seconds=1))
+        names = {key.name for key in memory.api_keys.list(namespace="ours")}
+
+    assert before is not None
+    assert before.is_valid
+    assert after is None
+    assert not listed.is_valid
+    assert "too late" not in names
 
 
 def test_a_key_is_kept_as_a_hash_alone(service: Service, owner_url: str) -> None:
@@ -287,8 +312,8 @@ def test_the_local_token_is_refused_to_a_name_that_is_not_of_this_machine(
 
 def test_from_the_first_key_on_one_is_needed(open_service: tuple[str, Path], fresh_settings: Settings) -> None:
     with Memory(settings=fresh_settings) as memory:
-        memory.keys.create("the first")
-        assert memory.keys.any()
+        memory.api_keys.create("the first")
+        assert memory.api_keys.any()
     with serving(fresh_settings, Path(fresh_settings.state_dir) / "closed.log") as url:
         assert httpx.get(f"{url}/v1/whoami").status_code == 401
         headers = _shown(local_token(fresh_settings.state_dir))
@@ -316,7 +341,7 @@ def _everything(service: Service) -> dict[str, Any]:
     """All of ours that a request could change."""
     with service.client() as ours:
         whole: dict[str, Any] = ours.get(f"/v1/users/{USER}/export").json()
-        whole["dead"] = ours.get("/v1/dead").json()
+        whole["dead"] = ours.get("/v1/dead-letters").json()
         whole["plans"] = ours.get("/v1/replays").json()
         whole["webhooks"] = ours.get("/v1/webhooks").json()
     return whole

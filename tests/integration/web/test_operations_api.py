@@ -76,7 +76,7 @@ def test_extraction_is_repeated_after_a_dry_run_that_changes_nothing(api: httpx.
 
     tried = api.post("/v1/reextract", json={**asked, "dry_run": True})
     assert tried.status_code == 201, tried.text
-    changes = f"/v1/replays/{tried.json()['id']}/shadows"
+    changes = f"/v1/replays/{tried.json()['id']}/dry-run"
     wait_until_sync(
         lambda: [each["state"] for each in api.get(changes).json()] == ["done"], timeout=60, description="it was tried"
     )
@@ -141,7 +141,7 @@ def test_every_access_is_audited_with_the_identity_that_was_authenticated(servic
 def test_a_label_of_the_callers_own_is_kept_apart_from_who_it_is(service: Service) -> None:
     what = {"filter": {"reasons": ["none-such"]}, "note": "a test", "actor": "the president"}
     with service.client() as api:
-        api.post("/v1/dead/discard", json=what)
+        api.post("/v1/dead-letters/discard", json=what)
         signed = [entry for entry in api.get("/v1/audit").json() if entry["detail"].get("label") == "the president"]
 
         assert all(entry["actor"].startswith("key ") for entry in signed)

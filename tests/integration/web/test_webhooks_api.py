@@ -31,6 +31,25 @@ def test_a_webhook_is_made_shown_enabled_and_removed(service: Service) -> None:
             assert gone.headers["content-type"] == "application/problem+json"
 
 
+def test_a_secret_is_replaced_and_both_sign_for_a_while(service: Service) -> None:
+    with service.client() as api:
+        hook = api.post("/v1/webhooks", json=HOOK).json()
+        path = f"/v1/webhooks/{hook['id']}"
+
+        rotated = api.post(f"{path}/secret", json={"overlap_hours": 2})
+        ended = api.post(f"{path}/secret", json={"overlap_hours": 0}).json()
+
+        assert rotated.status_code == 200, rotated.text
+        assert rotated.json()["former_secret_until"] is not None
+        assert ended["former_secret_until"] is None
+        assert len({hook["secret"], rotated.json()["secret"], ended["secret"]}) == 3
+        assert api.post(f"{path}/secret").json()["former_secret_until"] is not None
+        assert "secret" not in api.get(path).json()
+        assert api.post(f"{path}/secret", json={"overlap_hours": 721}).status_code == 422
+        assert api.delete(path).status_code == 204
+        assert api.post(f"{path}/secret").status_code == 404
+
+
 @pytest.mark.parametrize(
     ("wrong", "field"),
     [
@@ -58,16 +77,20 @@ def test_the_command_makes_lists_enables_and_removes(service: Service) -> None:
         argv = [sys.executable, "-m", "aftermind.cli", "webhooks", *words, "--namespace", "ours"]
         return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
 
-    made = command("add", "https://1.1.1.1/by-command", "--event", "MemoryUpdateFailed")
+    made = command("create", "https://1.1.1.1/by-command", "--event", "MemoryUpdateFailed")
     assert made.returncode == 0, made.stderr
     assert made.stdout.startswith("whsec_")
     (hook,) = re.findall(r"[0-9a-f-]{36}", made.stderr)
     listed = command("list")
     assert hook in listed.stdout
     assert made.stdout.strip() not in listed.stdout
+    rotated = command("rotate-secret", hook, "--overlap-hours", "2")
+    assert rotated.stdout.startswith("whsec_"), rotated.stderr
+    assert rotated.stdout != made.stdout
+    assert "signs too until" in rotated.stderr
     assert command("enable", hook).returncode == 0
-    assert command("remove", hook).returncode == 0
-    again = command("remove", hook)
-    assert (again.returncode, "there is no webhook" in again.stderr) == (2, True)
-    refused = command("add", "https://localhost/")
+    assert command("delete", hook).returncode == 0
+    again = command("delete", hook)
+    assert (again.returncode, "does not exist in this namespace" in again.stderr) == (2, True)
+    refused = command("create", "https://localhost/")
     assert (refused.returncode, "public internet" in refused.stderr) == (2, True)

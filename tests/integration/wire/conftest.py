@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from aftermind.wire.connection import RedisLink
-from aftermind.wire.keys import Keys
 from aftermind.wire.pending import Pending
+from aftermind.wire.redis.client import RedisLink
+from aftermind.wire.redis_keys import Keys
 from tests.support.valkey import Valkey, running_valkey
 
 

@@ -13,8 +13,9 @@ import redis
 
 from aftermind import Memory, Settings, errors
 from aftermind.cli.redis_acl import apply_to
-from aftermind.wire import acl, queues, script
-from aftermind.wire.keys import Keys
+from aftermind.wire import queues
+from aftermind.wire.redis import acl, script
+from aftermind.wire.redis_keys import Keys
 from tests.support.servers import Database
 from tests.support.valkey import Valkey, running_valkey
 from tests.support.waiting import wait_until
@@ -52,12 +53,9 @@ def denied(server: Valkey) -> list[str]:
 async def test_each_does_its_work_and_nothing_of_it_is_denied(
     guarded: Valkey, database: Database, tmp_path: Path, name: str
 ) -> None:
-    settings = Settings(
-        redis_prefix=PREFIX, namespace="acme", state_dir=tmp_path / "agent", allow_owner=False, embedder="hash"
-    )  # type: ignore[call-arg]
+    settings = Settings(redis_prefix=PREFIX, namespace="acme", state_dir=tmp_path / "agent", embedder="hash")  # type: ignore[call-arg]
     more = {
         "AFTERMIND_REDIS_PREFIX": PREFIX,
-        "AFTERMIND_ALLOW_OWNER": "false",
         "AFTERMIND_EXTRACT_QUIET_SECONDS": "0.2",
         "AFTERMIND_RECONCILE_SECONDS": "0.5",
         "AFTERMIND_HOUSEKEEPING_SECONDS": "0.5",
@@ -145,7 +143,7 @@ def test_what_is_not_its_work_is_refused(guarded: Valkey, name: str, command: tu
 
 def test_a_function_grants_nothing_that_its_caller_may_not_do(guarded: Valkey) -> None:
     """Were it otherwise, an agent could take turns from workers by the function that claims them."""
-    claim = script.library(Keys(PREFIX)).function("claim")
+    claim = script.library(Keys(PREFIX)).function("pending_claim")
     with client_of(guarded, "agent") as client, pytest.raises(redis.exceptions.ResponseError, match=r"(?i)acl|perm"):
         client.execute_command("FCALL", claim, 0, "t", "w", 1, 1, 1, 1, 0)  # type: ignore[no-untyped-call]
     with guarded.client() as admin:

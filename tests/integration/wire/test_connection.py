@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from aftermind import errors
-from aftermind.wire.connection import RedisLink, unavailable
+from aftermind.wire.redis.client import RedisLink, unavailable
 from tests.support.proxy import proxy_to
 from tests.support.valkey import Valkey
 from tests.support.waiting import wait_until

@@ -7,10 +7,10 @@ import pytest
 
 from aftermind import errors
 from aftermind.types import Scope, Watermark
-from aftermind.wire.connection import RedisLink
-from aftermind.wire.epoch import Epoch, ensure_epoch
-from aftermind.wire.keys import Keys
 from aftermind.wire.pending import Pending
+from aftermind.wire.redis.client import RedisLink
+from aftermind.wire.redis_epoch import Epoch, ensure_epoch
+from aftermind.wire.redis_keys import Keys
 from aftermind.wire.watermark import Watermarks
 from tests.support.valkey import Valkey
 

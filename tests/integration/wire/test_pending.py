@@ -7,12 +7,12 @@ from uuid import uuid4
 import pytest
 
 from aftermind.types import JobId, LeaseToken, Scope, Turn, Watermark
-from aftermind.types.erasure import Tombstone
+from aftermind.types.tombstone import Tombstone
 from aftermind.wire import pending as pending_module
-from aftermind.wire.connection import RedisLink
-from aftermind.wire.keys import Keys
 from aftermind.wire.pending import SCRIPT_TURNS, Accepted, Pending, PendingLimits, Refusal
 from aftermind.wire.queues import STORE
+from aftermind.wire.redis.client import RedisLink
+from aftermind.wire.redis_keys import Keys
 from tests.support.turns import ROOMY, claim, lose, offer, texts_of, turn_of
 from tests.support.waiting import wait_until
 
@@ -106,7 +106,7 @@ async def test_a_turn_carries_the_last_generation_that_redis_or_its_agent_has_he
 ) -> None:
     other = Pending(link, keys)
     await accept(pending, turn_of("alice", "before anybody told"))
-    await pending.raise_generation(5)
+    await pending.raise_generation(5, begun=5)
     await accept(other, turn_of("alice", "told by Redis"))
     other.generation.learn(9)
     await accept(other, turn_of("alice", "told by the agent"))
@@ -122,7 +122,7 @@ async def test_a_turn_carries_the_last_generation_that_redis_or_its_agent_has_he
 
 async def test_an_erasure_removes_what_came_before_it_and_nothing_that_came_after(pending: Pending) -> None:
     await accept(pending, turn_of("alice", "before anybody told"))
-    await pending.raise_generation(5)
+    await pending.raise_generation(5, begun=5)
     await accept(pending, turn_of("alice", "under 5"))
     await pending.raise_generation(6)
     await accept(pending, turn_of("alice", "under 6"), turn_of("alice", "in another session", session="s2"))

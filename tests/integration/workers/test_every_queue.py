@@ -20,12 +20,12 @@ async def test_a_turn_that_postgres_accepted_is_stored_though_redis_was_wiped(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
     settings = Settings(accept="postgres", state_dir=tmp_path)  # type: ignore[call-arg]
-    memory = Memory(database.url, broker=redis_url, settings=settings)
+    memory = Memory(database.app_url, broker=redis_url, settings=settings)
     receipt = await memory.remember("I moved to Oslo.", user_id="ann", session_id="s")
     with redis.Redis.from_url(redis_url) as client:
         client.flushall()
 
-    with workers(environment(database.url, redis_url, **BRISK), tmp_path):
+    with workers(environment(database.relay_url, redis_url, **BRISK), tmp_path):
         await receipt.stored(timeout=60)
 
     assert [episode.content for episode in await memory.history(user_id="ann")] == ["I moved to Oslo."]
@@ -45,8 +45,8 @@ async def test_a_turn_is_stored_embedded_and_mined_by_workers_that_ask_a_model(
             "OPENAI_API_KEY": "k",
             "OPENAI_BASE_URL": model.url,
         }
-        memory = Memory(database.url, broker=redis_url)
-        with workers(environment(database.url, redis_url, **BRISK, **asked), tmp_path, on=ALL):
+        memory = Memory(database.app_url, broker=redis_url)
+        with workers(environment(database.relay_url, redis_url, **BRISK, **asked), tmp_path, on=ALL):
             receipt = await memory.remember(said, user_id="ann", session_id="s")
             await receipt.stored(timeout=60)
             await receipt.embedded(timeout=30)

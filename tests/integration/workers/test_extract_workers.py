@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from aftermind import Memory, Message
-from aftermind.db.postgres import PostgresDatabase
-from aftermind.ledger.postgres import PostgresLedger
+from aftermind.db.engine import PostgresDatabase
+from aftermind.ledger.postgres.ledger import PostgresLedger
 from aftermind.outbox.doorbell import Doorbell
 from aftermind.types import JobKind, JobState
 from aftermind.wire import queues
@@ -61,11 +61,11 @@ async def believed(memory: Memory, user: str) -> list[tuple[str, str, object, ob
 @pytest.mark.long
 async def test_the_facts_are_those_of_the_usual_order_once(database: Database, redis_url: str, tmp_path: Path) -> None:
     db = PostgresDatabase(database.url)
-    ledger, bell, memory = PostgresLedger(db), Doorbell(redis_url), Memory(database.url, broker=redis_url)
+    ledger, bell, memory = PostgresLedger(db), Doorbell(redis_url), Memory(database.app_url, broker=redis_url)
     with scripted_openai() as model:
         model.script.facts = script()
         asked = {"AFTERMIND_EXTRACTOR": "openai:scripted", "OPENAI_API_KEY": "k", "OPENAI_BASE_URL": model.url}
-        env = environment(database.url, redis_url, **BRISK, **asked)
+        env = environment(database.relay_url, redis_url, **BRISK, **asked)
         with workers(env, tmp_path, count=2, on=f"{queues.STORE},{queues.EXTRACT}"):
             await tell(memory, "in order", range(len(SAID)), bell, ledger)
             await tell(memory, "shuffled", SHUFFLED, bell, ledger)

@@ -37,8 +37,8 @@ QUEUES = ",".join((queues.STORE, queues.REPLAY))
 async def test_a_dead_job_and_its_replay_are_found_in_flower_by_the_job_id_also_after_a_restart(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
-    env = environment(database.url, redis_url, AFTERMIND_STATE_DIR=str(tmp_path), **BRISK)
-    memory = Memory(database.url, broker=redis_url)
+    env = environment(database.relay_url, redis_url, AFTERMIND_STATE_DIR=str(tmp_path), **BRISK)
+    memory = Memory(database.relay_url, broker=redis_url)  # replay plans are an operator's
     with flower(env, tmp_path) as client:
         with workers(env, tmp_path, on=QUEUES, app=TOUCHY):
             receipt = await memory.remember(f"{LOUDLY}: a secret of mine", user_id="ann", session_id="s")
@@ -47,7 +47,7 @@ async def test_a_dead_job_and_its_replay_are_found_in_flower_by_the_job_id_also_
             )
         with workers(env, tmp_path, on=QUEUES):  # the mended release
             new = NewPlan(name="p", reason="mended", actor="a test")
-            plan = await memory.replays.plan(JobFilter(ids=(receipt.job_id,)), new)
+            plan = await memory.replays.create(JobFilter(ids=(receipt.job_id,)), new)
             await memory.replays.start(plan.id)
             again = await wait_until(
                 lambda: _found(client, str(receipt.job_id), "SUCCESS"),
@@ -71,7 +71,7 @@ async def test_a_dead_job_and_its_replay_are_found_in_flower_by_the_job_id_also_
 def test_nothing_is_told_and_nothing_done_without_the_password_nor_done_with_it(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
-    env = environment(database.url, redis_url, AFTERMIND_STATE_DIR=str(tmp_path), **BRISK)
+    env = environment(database.relay_url, redis_url, AFTERMIND_STATE_DIR=str(tmp_path), **BRISK)
     with flower(env, tmp_path) as client, httpx.Client(base_url=client.base_url, trust_env=False) as stranger:
         reading = ("/", "/workers", "/tasks", "/broker", "/api/workers", "/api/tasks", "/metrics", "/healthcheck")
         acting = ("/api/task/send-task/aftermind.run", "/api/worker/shutdown/x", "/api/task/revoke/x")

@@ -9,8 +9,8 @@ import redis
 from aftermind import Memory
 from aftermind.errors import JobDead
 from aftermind.types import Scope
-from aftermind.wire.keys import Keys, owner_part
 from aftermind.wire.payloads import encode_turn
+from aftermind.wire.redis_keys import Keys, owner_part
 from tests.support.servers import Database, psql
 from tests.support.turns import turn_of
 from tests.support.waiting import wait_until
@@ -24,13 +24,16 @@ async def test_a_pending_turn_of_one_owner_stores_nothing_for_another(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
     foreign = encode_turn(turn_of("bob", "planted", namespace="theirs"))
-    memory, theirs = Memory(database.url, broker=redis_url), Memory(database.url, broker=redis_url, namespace="theirs")
+    memory, theirs = (
+        Memory(database.app_url, broker=redis_url),
+        Memory(database.app_url, broker=redis_url, namespace="theirs"),
+    )
     receipts = [await memory.remember(f"turn {number}", user_id="ann") for number in range(3)]
     with redis.Redis.from_url(redis_url) as client:
         client.hset(KEYS.turn(receipts[1].job_id), "payload", foreign)
 
     assert "planted" not in (await memory.recall("planted", user_id="ann")).text
-    with workers(environment(database.url, redis_url), tmp_path):
+    with workers(environment(database.relay_url, redis_url), tmp_path):
         await receipts[2].stored(timeout=60)
         with pytest.raises(JobDead):
             await receipts[1].stored(timeout=60)
@@ -48,12 +51,15 @@ async def test_a_ledger_row_of_one_owner_stores_nothing_for_another(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
     foreign = encode_turn(turn_of("bob", "planted", namespace="theirs")).hex()
-    memory, theirs = Memory(database.url, broker=redis_url), Memory(database.url, broker=redis_url, namespace="theirs")
+    memory, theirs = (
+        Memory(database.app_url, broker=redis_url),
+        Memory(database.app_url, broker=redis_url, namespace="theirs"),
+    )
     receipts = [await memory.remember(f"turn {number}", user_id="ann", accept="postgres") for number in range(3)]
     planted = receipts[1].job_id
     psql(database.admin_url, f"UPDATE aftermind.jobs SET raw = decode('{foreign}', 'hex') WHERE id = '{planted}'")
 
-    with workers(environment(database.url, redis_url, AFTERMIND_RECONCILE_SECONDS="0.5"), tmp_path):
+    with workers(environment(database.relay_url, redis_url, AFTERMIND_RECONCILE_SECONDS="0.5"), tmp_path):
         await receipts[2].stored(timeout=60)
         with pytest.raises(JobDead):
             await receipts[1].stored(timeout=60)
@@ -108,14 +114,14 @@ def with_an_id_that_is_none(client: redis.Redis, job: str) -> None:
 async def test_a_malformed_pending_entry_is_removed_and_stops_no_other(
     database: Database, redis_url: str, tmp_path: Path, spoil: Callable[[redis.Redis, str], None]
 ) -> None:
-    memory = Memory(database.url, broker=redis_url)
+    memory = Memory(database.app_url, broker=redis_url)
     receipts = [await memory.remember(f"turn {number}", user_id="ann") for number in range(3)]
     other = await memory.remember("of another", user_id="eve")
     with redis.Redis.from_url(redis_url) as client:
         spoil(client, str(receipts[0].job_id))
         await memory.recall("turn", user_id="ann")
 
-        with workers(environment(database.url, redis_url), tmp_path):
+        with workers(environment(database.relay_url, redis_url), tmp_path):
             await other.stored(timeout=60)
             await receipts[2].stored(timeout=60)
             await wait_until(lambda: client.zcard(KEYS.index()) == 0, timeout=30, description="it is removed")

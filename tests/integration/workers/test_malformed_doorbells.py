@@ -19,7 +19,7 @@ from aftermind.outbox.doorbell import Doorbell
 from aftermind.stack.ports import choose
 from aftermind.types import JobId
 from aftermind.wire import queues
-from aftermind.wire.keys import Keys
+from aftermind.wire.redis_keys import Keys
 from tests.integration.wire.test_acl import PREFIX, client_of, guarded, url_of
 from tests.support.rabbitmq import running_rabbitmq
 from tests.support.servers import Database
@@ -134,13 +134,12 @@ def garbage_counted(port: int) -> float:
 async def test_what_is_no_doorbell_is_dropped_and_counted_and_the_worker_goes_on(
     guarded: Valkey, database: Database, tmp_path: Path
 ) -> None:
-    settings = Settings(redis_prefix=PREFIX, state_dir=tmp_path, allow_owner=False)
+    settings = Settings(redis_prefix=PREFIX, state_dir=tmp_path)
     [port] = choose(1)
     env = environment(
         database.relay_url,
         url_of(guarded, "worker"),
         AFTERMIND_REDIS_PREFIX=PREFIX,
-        AFTERMIND_ALLOW_OWNER="false",
         AFTERMIND_METRICS_PORT=str(port),
         AFTERMIND_RECONCILE_SECONDS="60",  # whatever is stored here, a doorbell woke the worker for it
     )
@@ -167,12 +166,11 @@ async def test_what_is_no_doorbell_is_dropped_and_counted_and_the_worker_goes_on
 
 
 async def test_a_queue_whose_key_is_no_list_is_repaired(guarded: Valkey, database: Database, tmp_path: Path) -> None:
-    settings = Settings(redis_prefix=PREFIX, state_dir=tmp_path, allow_owner=False)
+    settings = Settings(redis_prefix=PREFIX, state_dir=tmp_path)
     env = environment(
         database.relay_url,
         url_of(guarded, "worker"),
         AFTERMIND_REDIS_PREFIX=PREFIX,
-        AFTERMIND_ALLOW_OWNER="false",
         AFTERMIND_RECONCILE_SECONDS="0.5",
     )
     async with Memory(database.app_url, broker=url_of(guarded, "agent"), settings=settings) as memory:
@@ -190,8 +188,8 @@ async def test_a_queue_whose_key_is_no_list_is_repaired(guarded: Valkey, databas
 async def test_malformed_broadcasts_of_remote_control_end_no_worker(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
-    memory = Memory(database.url, broker=redis_url)
-    env = environment(database.url, redis_url, AFTERMIND_RECONCILE_SECONDS="60")
+    memory = Memory(database.app_url, broker=redis_url)
+    env = environment(database.relay_url, redis_url, AFTERMIND_RECONCILE_SECONDS="60")
     with workers(env, tmp_path) as (worker,), redis.Redis.from_url(redis_url) as client:
         await (await memory.remember("before", user_id="ann")).stored(timeout=60)
         channel = f"{Keys().prefix}/0.celery.pidbox"
@@ -239,7 +237,7 @@ async def test_rabbitmq_delivers_no_malformed_doorbell_to_celery_either(
 ) -> None:
     [port] = choose(1)
     env = environment(
-        database.url,
+        database.relay_url,
         redis_url,
         AFTERMIND_BROKER_URL=rabbitmq,
         AFTERMIND_METRICS_PORT=str(port),
@@ -251,7 +249,7 @@ async def test_rabbitmq_delivers_no_malformed_doorbell_to_celery_either(
         "content_type": "application/json",
         "content_encoding": "utf-8",
     }
-    memory = Memory(database.url, broker=rabbitmq, redis=redis_url)
+    memory = Memory(database.app_url, broker=rabbitmq, redis=redis_url)
     with workers(env, tmp_path) as (worker,), Connection(rabbitmq) as connection:  # type: ignore[no-untyped-call]
         await (await memory.remember("before", user_id="ann")).stored(timeout=60)
         producer = connection.Producer(auto_declare=False)

@@ -9,17 +9,17 @@ import pytest
 from typer.testing import CliRunner
 
 from aftermind import Memory, Settings, errors
-from aftermind.cli import app_of
-from aftermind.faces.addresses import Addresses
-from aftermind.faces.reembedding import Reembeddings
-from aftermind.llm import resolver
-from aftermind.llm.base import identity_of
-from aftermind.llm.hashing import HashEmbedder
+from aftermind.api.connections import Addresses
+from aftermind.api.reembed import Reembeddings
+from aftermind.cli import make_app_for
+from aftermind.llm import factory
+from aftermind.llm.hash_embedder import HashEmbedder
+from aftermind.llm.protocols import embedder_identity
 from aftermind.types import EmbedderIdentity
 from aftermind.wire import queues
-from tests.support.remembered import keep, said
 from tests.support.scripted_openai import ScriptedOpenAI, scripted_openai
 from tests.support.servers import Database, psql
+from tests.support.stored_turns import keep, said
 from tests.support.waiting import wait_until
 from tests.support.workers import environment, workers
 
@@ -27,7 +27,7 @@ ALL = ",".join((queues.STORE, queues.EMBED))
 UNHURRIED = {"recall_budget_seconds": 20.0, "query_embedding_budget_seconds": 10.0}
 BRISK = {"AFTERMIND_RECONCILE_SECONDS": "0.5", "AFTERMIND_EXTRACTOR": "off", "AFTERMIND_LEASE_SECONDS": "4"}
 BRISK |= {"AFTERMIND_HEARTBEAT_SECONDS": "1"}
-HASH = identity_of(HashEmbedder())
+HASH = embedder_identity(HashEmbedder())
 SMALL = EmbedderIdentity(name="openai:text-embedding-3-small:384", dimension=384)
 LARGE = EmbedderIdentity(name="openai:text-embedding-3-small", dimension=1536)
 
@@ -69,7 +69,7 @@ class Rig:
 
     async def start(self, target: EmbedderIdentity) -> None:
         """Begin."""
-        found = resolver.embedder_of(target, self.settings)
+        found = factory.make_embedder_for(target, self.settings)
         assert found is not None
         await self.work.start(found)
 
@@ -183,7 +183,7 @@ async def test_what_is_forgotten_during_a_re_embedding_leaves_no_vector_of_eithe
     with workers(rig.environment(), rig.folder, on=ALL):
         await rig.filled()
         await memory.forget(user_id="alice")
-    remains = await memory.remains(user_id="alice")
+    remains = await memory.verify_erasure(user_id="alice")
     await rig.work.cutover()
     block = await memory.recall("bees", user_id="alice")
     await memory.close()
@@ -296,7 +296,7 @@ def test_the_commands_do_the_same(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> 
     }
     for name, value in named.items():
         monkeypatch.setenv(name, value)
-    command, runner = app_of(["reembed"]), CliRunner()
+    command, runner = make_app_for(["reembed"]), CliRunner()
 
     def run(*arguments: str) -> str:
         done = runner.invoke(command, ["reembed", *arguments], catch_exceptions=False)
@@ -305,7 +305,7 @@ def test_the_commands_do_the_same(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> 
 
     to = ("--to", "openai:text-embedding-3-small")
     assert "6 episodes" in run("start", *to, "--dry-run")
-    assert "No re-embedding is under way" in run("status")
+    assert "No re-embedding exists" in run("status")
     run("start", *to)
     assert "being filled: 0 of 6" in run("status")
     with workers(rig.environment(), rig.folder, on=ALL):
@@ -314,4 +314,4 @@ def test_the_commands_do_the_same(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> 
     assert "kept for a rollback" in run("cutover")
     assert "hash:384" in run("rollback")
     assert "openai" in run("drop", "--yes")
-    assert "No re-embedding is under way" in run("status")
+    assert "No re-embedding exists" in run("status")

@@ -6,7 +6,7 @@ from pathlib import Path
 from celery import Celery
 
 from aftermind import Settings
-from aftermind_workers.config import celery_config
+from aftermind_workers.celery_config import celery_config
 from tests.support.servers import Database
 from tests.support.waiting import wait_until_sync
 from tests.support.workers import environment, workers

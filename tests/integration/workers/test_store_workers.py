@@ -14,7 +14,7 @@ from aftermind.outbox.doorbell import Doorbell
 from aftermind.settings import Settings
 from aftermind.types import JobId
 from aftermind.wire import queues
-from aftermind.wire.keys import Keys
+from aftermind.wire.redis_keys import Keys
 from tests.support.servers import Database, psql
 from tests.support.waiting import wait_until
 from tests.support.workers import environment, workers
@@ -43,15 +43,15 @@ def pending(redis_url: str) -> int:
 async def test_a_turn_is_stored_though_its_agent_was_killed_right_after_remember(
     database: Database, redis_url: str, tmp_path: Path, accept: str
 ) -> None:
-    argv = [sys.executable, "-c", AGENT, database.url, redis_url, accept]
+    argv = [sys.executable, "-c", AGENT, database.app_url, redis_url, accept]
     killed = await asyncio.to_thread(subprocess.run, argv, cwd=tmp_path, check=False, timeout=60)
     assert killed.returncode == -9
 
     def stored() -> bool:
         return psql(database.url, "SELECT count(*) FROM aftermind.episodes") == "1"
 
-    memory = Memory(database.url, broker=redis_url)
-    with workers(environment(database.url, redis_url, AFTERMIND_RECONCILE_SECONDS="0.5"), tmp_path):
+    memory = Memory(database.app_url, broker=redis_url)
+    with workers(environment(database.relay_url, redis_url, AFTERMIND_RECONCILE_SECONDS="0.5"), tmp_path):
         await wait_until(stored, timeout=60, description="the turn is stored")
 
     assert [episode.content for episode in await memory.history(user_id="ann")] == ["I moved to Oslo."]
@@ -61,7 +61,7 @@ async def test_a_turn_is_stored_though_its_agent_was_killed_right_after_remember
 async def test_bells_that_are_doubled_forged_or_garbage_store_nothing_twice(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
-    memory = Memory(database.url, broker=redis_url)
+    memory = Memory(database.app_url, broker=redis_url)
     receipt = await memory.remember([Message.user("I moved to Oslo.")], user_id="ann")
     bell = Doorbell(redis_url)
     client = redis.Redis.from_url(redis_url)
@@ -70,7 +70,7 @@ async def test_bells_that_are_doubled_forged_or_garbage_store_nothing_twice(
     for message in (*bells, bell.message(receipt.job_id, queues.STORE).replace(b"aftermind.run", b"aftermind.bad")):
         client.lpush(keys.queue(queues.STORE), message)
 
-    with workers(environment(database.url, redis_url), tmp_path, count=2):
+    with workers(environment(database.relay_url, redis_url), tmp_path, count=2):
         await receipt.stored(timeout=60)
         await wait_until(
             lambda: client.llen(keys.queue(queues.STORE)) == 0, timeout=60, description="every bell is answered"
@@ -86,8 +86,8 @@ async def test_bells_that_are_doubled_forged_or_garbage_store_nothing_twice(
 async def test_a_worker_killed_in_the_middle_loses_and_doubles_nothing(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
-    memory = Memory(database.url, broker=redis_url)
-    env = environment(database.url, redis_url, AFTERMIND_LEASE_SECONDS="3", AFTERMIND_HEARTBEAT_SECONDS="1")
+    memory = Memory(database.app_url, broker=redis_url)
+    env = environment(database.relay_url, redis_url, AFTERMIND_LEASE_SECONDS="3", AFTERMIND_HEARTBEAT_SECONDS="1")
     turns = [f"turn {number}" for number in range(600)]
     for turn in turns:
         await memory.remember(turn, user_id="ann", session_id="s")
@@ -109,8 +109,8 @@ async def test_a_worker_has_not_grown_after_ten_thousand_stores(
 ) -> None:
     # Patient, so that on a busy machine no turn goes to the spool, which this test does not wait for.
     patient = Settings(remember_budget_seconds=60, redis_timeout_seconds=60)  # type: ignore[call-arg]
-    memory = Memory(database.url, broker=redis_url, settings=patient)
-    with workers(environment(database.url, redis_url, AFTERMIND_EXTRACTOR="off"), tmp_path) as (worker,):
+    memory = Memory(database.app_url, broker=redis_url, settings=patient)
+    with workers(environment(database.relay_url, redis_url, AFTERMIND_EXTRACTOR="off"), tmp_path) as (worker,):
         await remember_and_drain(memory, redis_url, range(FIRST))
         after_first = worker.memory_info().rss
         for start in range(FIRST, LAST, FIRST):

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from datetime import timedelta
@@ -16,17 +17,19 @@ import pytest
 from pydantic import SecretStr
 
 from aftermind import Memory, Settings, errors
-from aftermind.db import webhooks as rows
+from aftermind.db import webhook_deliveries as rows
 from aftermind.events.types import MemoryEvent, MemoryUpdateFailed
+from aftermind.events.webhooks.http_client import Poster, Refusal
 from aftermind.types import Scope
 from aftermind.types.webhook import NewWebhook
 from aftermind_tasks.runtime import Runtime, open_runtime
-from aftermind_workers import courier
+from aftermind_workers import webhook_dispatcher
 from tests.conformance.bus_contract import ALICE, BOB, completed
 from tests.support.certificates import Authority
-from tests.support.receiver import Post, Receiver, receiver
+from tests.support.proxy import proxy_to
 from tests.support.servers import Database, psql
 from tests.support.waiting import wait_until as wait_until_in
+from tests.support.webhook_receiver import Post, Receiver, receiver
 from tests.support.workers import environment, workers
 
 QUICK = timedelta(milliseconds=20)
@@ -44,7 +47,6 @@ class Posting:
             "broker_url": SecretStr(redis_url),
             "state_dir": folder,
             "embedder": "hash",
-            "allow_owner": False,
             "webhook_allow_private": True,
             "db_timeout_seconds": 30.0,  # a busy machine is not what is tested here
             "db_connect_timeout_seconds": 30.0,
@@ -57,20 +59,20 @@ class Posting:
 
     async def happens(self, *events: MemoryEvent) -> list[MemoryEvent]:
         """Events of a commit, by a worker."""
-        runtime = await self._opened()
+        runtime = await self.opened()
         async with runtime.db.transaction() as tx:
             return await runtime.events.append(tx, events)
 
     async def courier(self, count: int = 1) -> None:
         """Start couriers."""
-        runtime = await self._opened()
+        runtime = await self.opened()
         for _ in range(count):
-            running = courier.run(runtime, until=lambda: self._stop, pause=_short, first_wait=QUICK)
+            running = webhook_dispatcher.run(runtime, until=lambda: self._stop, pause=_short, first_wait=QUICK)
             self._couriers.append(asyncio.create_task(running))
 
     async def add(self, to: Receiver, **more: Any) -> NewWebhook:  # Any: arguments of `add`
         """A webhook that leads to a receiver."""
-        return await self.memory.webhooks.add(to.url, **more)
+        return await self.memory.webhooks.create(to.url, **more)
 
     def undelivered(self) -> int:
         """Rows that wait, of everybody."""
@@ -84,7 +86,8 @@ class Posting:
         if self.runtime is not None:
             await self.runtime.close()
 
-    async def _opened(self) -> Runtime:
+    async def opened(self) -> Runtime:
+        """The runtime of its worker."""
         if self.runtime is None:
             self.runtime = await open_runtime(self.settings, worker="test")
         return self.runtime
@@ -158,6 +161,39 @@ async def test_a_secret_is_told_once_and_lies_sealed(
     )
     assert made.secret[6:] not in dump
     assert made.secret[6:].encode().hex() not in dump
+
+
+async def test_both_secrets_sign_until_the_rotation_is_over(
+    open_posting: Callable[..., Posting], endpoint: Receiver, database: Database
+) -> None:
+    posting = open_posting()
+    made = await posting.add(endpoint)
+    before = made.secret
+
+    rotated = await posting.memory.webhooks.rotate_secret(made.webhook.id, overlap=timedelta(hours=1))
+    await posting.courier()
+    await posting.happens(completed())
+    await wait_until(lambda: len(endpoint.taken) == 1, description="it is posted during the overlap")
+    psql(database.admin_url, "UPDATE aftermind.webhooks SET former_secret_until = now() - interval '1 second'")
+    await posting.happens(completed())
+    await wait_until(lambda: len(endpoint.taken) == 2, description="it is posted after the overlap")
+    leaked = await posting.memory.webhooks.rotate_secret(made.webhook.id, overlap=timedelta())
+    await posting.happens(completed())
+    await wait_until(lambda: len(endpoint.taken) == 3, description="it is posted after a leak")
+
+    assert rotated is not None
+    assert leaked is not None
+    secrets = (before, rotated.secret, leaked.secret)
+    assert len(set(secrets)) == 3
+    signed = [[post.is_signed_by(secret) for secret in secrets] for post in endpoint.posts]
+    assert signed == [[True, True, False], [False, True, False], [False, False, True]]
+    assert [len(post.headers["webhook-signature"].split(" ")) for post in endpoint.posts] == [2, 1, 1]
+    assert rotated.webhook.former_secret_until is not None
+    assert leaked.webhook.former_secret_until is None
+    assert await posting.memory.webhooks.rotate_secret(made.webhook.id, namespace="globex") is None
+    for wrong in (timedelta(seconds=-1), timedelta(days=31)):
+        with pytest.raises(errors.InvalidWebhook, match="overlap"):
+            await posting.memory.webhooks.rotate_secret(made.webhook.id, overlap=wrong)
 
 
 async def test_a_row_that_is_no_event_is_dropped_and_holds_up_no_delivery(
@@ -296,7 +332,7 @@ async def test_a_slow_receiver_holds_up_no_other(open_posting: Callable[..., Pos
         await wait_until(lambda: len(endpoint.taken) == 200, description="the quick one has all")
 
         assert len(slow.taken) < 100
-        assert slow.most_at_once <= courier.POSTS_EACH
+        assert slow.most_at_once <= webhook_dispatcher.POSTS_EACH
 
 
 async def test_what_a_courier_took_with_it_is_posted_by_another(
@@ -314,6 +350,54 @@ async def test_what_a_courier_took_with_it_is_posted_by_another(
 
     psql(database.url, "UPDATE aftermind.webhook_deliveries SET due_at = now()")
     await wait_until(lambda: endpoint.taken, description="another one posts it")
+
+
+async def test_the_result_of_a_post_is_written_when_the_database_answers_again(
+    open_posting: Callable[..., Posting], endpoint: Receiver, database: Database
+) -> None:
+    async with proxy_to(database.relay_url) as proxy:
+        cut = threading.Event()
+
+        def outage(post: Post) -> int:
+            if not cut.is_set():
+                cut.set()
+                proxy.reset()
+            return 200
+
+        endpoint.answer = outage
+        relay = SecretStr(proxy.url(database.relay_url))
+        posting = open_posting(relay_url=relay, db_timeout_seconds=2.0, db_connect_timeout_seconds=2.0)
+        await posting.add(endpoint)
+        await posting.happens(completed(), completed(BOB))
+        await posting.courier()
+        await wait_until(lambda: len(endpoint.taken) == 2, description="both are posted")
+        await asyncio.sleep(1.0)
+        assert posting.undelivered() > 0, "the database was unavailable"
+        proxy.let_pass()
+
+        await wait_until(lambda: posting.undelivered() == 0, description="both results are written")
+        await posting.close()
+
+    assert len(endpoint.posts) == 2, "no courier had to post again"
+
+
+async def test_a_result_that_cannot_be_written_delays_no_other(
+    open_posting: Callable[..., Posting], endpoint: Receiver
+) -> None:
+    posting = open_posting()
+    await posting.add(endpoint)
+    await posting.happens(completed(), completed(BOB))
+    runtime = await posting.opened()
+    async with runtime.db.transaction() as tx:
+        found = await rows.claim(tx, token=uuid4(), lease=timedelta(seconds=30), limit=8, each=8)
+    courier = webhook_dispatcher.Courier(runtime=runtime, poster=Poster())
+    courier.note_result(found[0], Refusal("a text that Postgres refuses: \x00"))
+    courier.note_result(found[1], None)
+
+    await courier.commit_results()
+    await courier.close()
+
+    assert posting.undelivered() == 1
 
 
 async def test_several_couriers_post_everything_once_while_nothing_fails(
@@ -334,7 +418,7 @@ async def test_a_name_that_changes_its_mind_is_not_connected_to(
 ) -> None:
     """DNS rebinding: public when the webhook is made, this machine when it is posted to."""
     posting = open_posting(webhook_allow_private=False)
-    await posting._opened()
+    await posting.opened()
     port = int(endpoint.url.rsplit(":", 1)[1].split("/")[0])
     real, told = socket.getaddrinfo, ["93.184.216.34"]
 
@@ -344,7 +428,7 @@ async def test_a_name_that_changes_its_mind_is_not_connected_to(
         return real(host, *rest, **more)
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    await posting.memory.webhooks.add(f"https://rebinding.example:{port}/hook")
+    await posting.memory.webhooks.create(f"https://rebinding.example:{port}/hook")
     told[0] = "127.0.0.1"
     await posting.happens(completed())
     await posting.courier()
@@ -388,7 +472,7 @@ async def test_a_private_target_is_refused_when_the_webhook_is_made(
     posting = open_posting(webhook_allow_private=False)
 
     with pytest.raises(errors.InvalidWebhook, match="public internet"):
-        await posting.memory.webhooks.add(f"https://{host}/hook")
+        await posting.memory.webhooks.create(f"https://{host}/hook")
     assert await posting.memory.webhooks.list() == []
 
 
@@ -398,8 +482,8 @@ async def test_a_tenant_neither_sees_nor_touches_nor_hears_another(
     posting = open_posting()
     hooks = posting.memory.webhooks
     async with receiver() as others:
-        mine = await hooks.add(endpoint.url, namespace="acme")
-        await hooks.add(others.url, namespace="globex")
+        mine = await hooks.create(endpoint.url, namespace="acme")
+        await hooks.create(others.url, namespace="globex")
         await posting.happens(completed(Scope(namespace="acme", user_id="alice")))
         await posting.courier()
         await wait_until(lambda: endpoint.taken, description="the right one hears it")
@@ -408,7 +492,7 @@ async def test_a_tenant_neither_sees_nor_touches_nor_hears_another(
         assert others.connections == 0
     assert [each.url for each in await hooks.list(namespace="globex")] == [others.url]
     assert await hooks.get(mine.webhook.id, namespace="globex") is None
-    assert not await hooks.remove(mine.webhook.id, namespace="globex")
+    assert not await hooks.delete(mine.webhook.id, namespace="globex")
     assert not await hooks.enable(mine.webhook.id, namespace="globex")
     assert await hooks.get(mine.webhook.id, namespace="acme") is not None
 
@@ -421,9 +505,9 @@ async def test_what_is_removed_or_forgotten_is_not_posted(
     await posting.happens(completed(), completed(BOB))
     await posting.memory.forget(user_id="alice")
     assert posting.undelivered() == 1
-    assert await posting.memory.webhooks.remove(made.webhook.id)
+    assert await posting.memory.webhooks.delete(made.webhook.id)
     assert posting.undelivered() == 0
-    assert not await posting.memory.webhooks.remove(made.webhook.id)
+    assert not await posting.memory.webhooks.delete(made.webhook.id)
     await posting.happens(completed())
 
     await posting.courier()
@@ -435,17 +519,17 @@ async def test_a_webhook_that_cannot_be_is_refused(open_posting: Callable[..., P
     hooks = open_posting().memory.webhooks
 
     with pytest.raises(errors.InvalidWebhook, match="MemoryUpdateCompleted"):
-        await hooks.add(endpoint.url, events=["MemoryRecallStarted"])
+        await hooks.create(endpoint.url, events=["MemoryRecallStarted"])
     with pytest.raises(errors.InvalidWebhook, match="description"):
-        await hooks.add(endpoint.url, description="x" * 501)
+        await hooks.create(endpoint.url, description="x" * 501)
     with pytest.raises(errors.InvalidWebhook, match="UUID"):
-        await hooks.remove("first")
+        await hooks.delete("first")
     with pytest.raises(errors.InvalidSettings, match="webhooks"):
         await Memory("inmemory").webhooks.list()
     for _ in range(50):
-        await hooks.add(endpoint.url)
+        await hooks.create(endpoint.url)
     with pytest.raises(errors.InvalidWebhook, match="as many as it may"):
-        await hooks.add(endpoint.url)
+        await hooks.create(endpoint.url)
 
 
 async def test_a_turn_that_real_workers_store_is_told_to_a_webhook(

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.harness import wording
+from benchmarks.harness import messages
 from benchmarks.harness.checker import Findings, Strike, compare
 from benchmarks.harness.evidence import Evidence, StoredEpisode, StoredFact
 from benchmarks.harness.history import Erased, Recalled, Remembered
@@ -16,12 +16,12 @@ def told(number: int, *, kind: str = "ok") -> list[Remembered]:
     """The two lines of one turn."""
     entry = Remembered(
         type="invoke",
-        marker=wording.marker_of(0, number),
+        marker=messages.marker_of(0, number),
         user="u",
         session="s",
         number=number,
         at=number,
-        fact=wording.object_of(0, number),
+        fact=messages.object_of(0, number),
         job=str(number),
     )
     return [entry, replace(entry, type=kind, at=number + 0.5)]  # type: ignore[arg-type]
@@ -29,13 +29,13 @@ def told(number: int, *, kind: str = "ok") -> list[Remembered]:
 
 def stored(number: int) -> StoredEpisode:
     """The turn as it should be stored."""
-    content = wording.content_of(0, number)
+    content = messages.content_of(0, number)
     return StoredEpisode(user="u", session="s", position=number, content=content, embedded=True)
 
 
 def recalled(kind: str, *, at: float = 5.0) -> Recalled:
     """A recall of the first turn."""
-    marker = wording.marker_of(0, 0)
+    marker = messages.marker_of(0, 0)
     return Recalled(type=kind, marker=marker, user="u", began=at, ended=at + 0.1, acknowledged=0.5)  # type: ignore[arg-type]
 
 
@@ -43,7 +43,7 @@ HISTORY = [entry for number in range(TURNS) for entry in told(number)]
 FACTS = tuple(
     StoredFact(user="u", predicate="collects", object=name, strength=1)
     for number in range(TURNS)
-    if (name := wording.object_of(0, number))
+    if (name := messages.object_of(0, number))
 )
 WHOLE = Evidence(
     episodes=tuple(stored(number) for number in range(TURNS)),
@@ -67,7 +67,7 @@ def check(
     return compare(HISTORY if history is None else history, recalls, strikes, evidence)
 
 
-MARKER = wording.marker_of(9, 1)
+MARKER = messages.marker_of(9, 1)
 THEIRS = StoredEpisode(
     user="eraser-0", session="erased", position=1, content=f"This is note {MARKER} of my diary.", embedded=True
 )
@@ -96,11 +96,11 @@ def test_what_was_forgotten_is_gone_and_what_came_later_is_kept(
 def test_a_turn_whose_record_was_damaged_is_not_counted_as_lost() -> None:
     evidence = replace(WHOLE, episodes=WHOLE.episodes[1:], facts=FACTS[1:])
 
-    assert compare(HISTORY, (), (), evidence, damaged={wording.marker_of(0, 0)}).is_clean
+    assert compare(HISTORY, (), (), evidence, damaged={messages.marker_of(0, 0)}).is_clean
 
 
 def test_a_recall_that_only_a_slow_model_degraded_is_counted_apart() -> None:
-    slow = replace(recalled("degraded"), why="openai took more than 0.3 s: words alone were searched")
+    slow = replace(recalled("degraded"), why="openai took more than 0.3 s: only a lexical search was made")
     away = replace(slow, why=f"{slow.why}; pending unknown")
 
     found = check(recalls=(slow, away))

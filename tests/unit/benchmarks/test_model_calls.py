@@ -5,12 +5,12 @@ from datetime import UTC, datetime
 from uuid import uuid4
 
 from aftermind.types import Cardinality, Fact, FactId, Scope
-from benchmarks.model_calls import Said, conversation, lost
+from benchmarks.model_calls import Reply, conversation, lost
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def fact_of(said: Said) -> Fact:
+def fact_of(said: Reply) -> Fact:
     return Fact(
         id=FactId(uuid4()),
         scope=Scope(user_id=said.user),

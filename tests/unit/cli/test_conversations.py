@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aftermind.cli.conversations import BadLine, FileTurn, read
+from aftermind.cli.importers import BadLine, FileTurn, read
 from aftermind.types import Message, Role
 
 

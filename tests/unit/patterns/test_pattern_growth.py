@@ -20,6 +20,7 @@ import aftermind
 import aftermind_tasks
 import aftermind_workers
 from aftermind import errors
+from aftermind.llm.offline.grammar import LANGUAGES, grammar_of
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -29,7 +30,9 @@ LENGTH = 1_500  # characters of the shorter text; the other is four times as lon
 SIGNIFICANT_SECONDS = 0.03  # what takes less is no danger, and cannot be told from noise
 GROWTH = 10.0  # of the time for four times the text: 4 if it is linear, 16 if it is quadratic
 # Patterns that only ever see texts of so many characters: sentences of the rules, and dates in them.
-BOUNDED = {"aftermind.llm.offline.rules": 400, "aftermind.llm.offline.dates": 400}
+BOUNDED = dict.fromkeys(
+    [f"aftermind.llm.offline.{name}" for name in ("rule_extractor", "dates", "grammar", "object_phrase")], 400
+)
 BOUNDED_GROWTH = 40.0  # at most quadratic within the bound, with room for noise
 OPTIONAL = {"aftermind_workers.flowerconfig"}  # needs settings of its own when it is imported
 
@@ -53,6 +56,9 @@ def patterns() -> Mapping[str, tuple[re.Pattern[str], int]]:
         for value in vars(module).values():
             for pattern in patterns_in(value, 0):
                 found.setdefault(f"{name}:{pattern.pattern[:60]}", (pattern, BOUNDED.get(name, 4 * LENGTH)))
+    for language in LANGUAGES:
+        for pattern in patterns_in(grammar_of(language), 0):
+            found[f"{language}:{pattern.pattern}"] = (pattern, BOUNDED["aftermind.llm.offline.grammar"])
     return found
 
 
@@ -166,7 +172,7 @@ def test_a_pattern_that_is_quadratic_is_found_out() -> None:
 
 
 def test_the_tree_has_patterns_to_look_at() -> None:
-    assert len(patterns()) > 80
+    assert len(patterns()) > 400
 
 
 @pytest.mark.long

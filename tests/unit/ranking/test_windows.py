@@ -1,10 +1,13 @@
 """A turn scored alone, with its neighbours, with its session, and by its speaker."""
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aftermind.ranking import Entry, Frequencies, Question, Weights, score_entries, terms
+from aftermind.ranking import FEATURES, Entry, Frequencies, Models, Question, models_of, score_entries, terms
+from aftermind.ranking.logistic import Model
 
 
 def said(*texts: str, session: str = "s", name: str | None = None, similar: list[float] | None = None) -> list[Entry]:
@@ -19,6 +22,13 @@ def said(*texts: str, session: str = "s", name: str | None = None, similar: list
         )
         for place, text in enumerate(texts)
     ]
+
+
+def without(*features: str) -> Models:
+    """The models, blind to some features."""
+    fitted = models_of().words
+    seen = Model(fitted.coefficients * [name not in features for name in FEATURES], fitted.intercept)
+    return replace(models_of(), words=seen)
 
 
 def totals(entries: list[Entry], question: str, session: str | None = None) -> list[float]:
@@ -37,10 +47,10 @@ def test_an_answer_stands_before_the_question_that_it_answers() -> None:
     entries = said("Which theme?", "Dark theme!")
 
     with_it = score_entries(entries, Question.of("theme"))
-    without = score_entries(entries, Question.of("theme"), weights=Weights(question=0.0))
+    blind = score_entries(entries, Question.of("theme"), models=without("asking", "answers"))
 
     assert with_it.total[1] > with_it.total[0]
-    assert without.total[1] <= without.total[0]
+    assert blind.total[1] <= blind.total[0]
 
 
 def test_a_window_ends_with_its_session() -> None:
@@ -158,3 +168,30 @@ def test_a_turn_that_has_no_vector_yet_is_not_worth_half_for_that() -> None:
     found = totals([*old, *others, *new], "note zebra")
 
     assert found[-1] == max(found)
+
+
+def test_messages_in_a_row_of_one_speaker_are_one_utterance_of_a_window() -> None:
+    texts = ["we flew to Rome", "last week", "by night", "and it rained", "lovely!"]
+    speakers = ["Ann", "Ann", "Ann", "Bob", "Ann"]
+
+    def scored(names: list[str | None]) -> list[float]:
+        entries = [
+            Entry(session="s", position=place, terms=frozenset(terms(text)), name=name)
+            for place, (text, name) in enumerate(zip(texts, names, strict=True))
+        ]
+        return list(score_entries(entries, Question.of("trip to Rome")).lexical_window)
+
+    assert scored([*speakers])[4] == 1.0, "two utterances away"
+    assert scored([None] * 5)[4] == 0.0, "four messages away, of unknown speakers"
+
+
+def test_a_long_burst_is_more_than_one_utterance() -> None:
+    entries = [
+        Entry(session="s", position=place, terms=frozenset({"rome"} if place == 0 else {"x"}), name="Ann")
+        for place in range(30)
+    ]
+
+    found = score_entries(entries, Question.of("Rome")).lexical_window
+
+    assert found[11] == 1.0
+    assert found[12] == 0.0

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aftermind.wire.resp import ProtocolError, Reader, Refused, pack
+from aftermind.wire.redis.resp import ProtocolError, Reader, Refused, pack
 
 ANSWERS = st.recursive(
     st.none() | st.integers(-(2**63), 2**63 - 1) | st.binary(max_size=50), lambda inner: st.lists(inner), max_leaves=10

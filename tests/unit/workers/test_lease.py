@@ -1,16 +1,19 @@
 """The heartbeat beside the work."""
 
 import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
 from uuid import uuid4
 
 import pytest
 
 from aftermind import errors
 from aftermind.types import JobId
-from aftermind_workers.lease import while_held
+from aftermind_workers.lease import Renew, held
 from tests.support.waiting import wait_until
 
 JOB = JobId(uuid4())
+T = TypeVar("T")
 
 
 class Renewals:
@@ -32,9 +35,9 @@ async def never() -> None:
     await asyncio.Event().wait()
 
 
-async def held(work: object, renew: Renewals, *, lasts: float = 10.0) -> object:
-    assert asyncio.iscoroutine(work)
-    return await asyncio.wait_for(while_held(work, renew, job_id=JOB, every=0.01, lasts=lasts), 5)
+async def while_held(work: Awaitable[T], renew: Renew, *, every: float = 0.01, lasts: float = 10.0) -> T:
+    async with asyncio.timeout(5), held(renew, job_id=JOB, every=every, lasts=lasts):
+        return await work
 
 
 async def test_the_answer_of_the_work_is_returned_and_the_beating_ends() -> None:
@@ -44,7 +47,7 @@ async def test_the_answer_of_the_work_is_returned_and_the_beating_ends() -> None
         await wait_until(lambda: renew.asked >= 2, description="two heartbeats")
         return "done"
 
-    assert await held(work(), renew) == "done"
+    assert await while_held(work(), renew) == "done"
     assert len(asyncio.all_tasks()) == 1
 
 
@@ -59,7 +62,7 @@ async def test_work_whose_lease_is_gone_is_cancelled() -> None:
             raise
 
     with pytest.raises(errors.LeaseLost):
-        await held(work(), Renewals(True, False))
+        await while_held(work(), Renewals(True, False))
     assert was_cancelled.is_set()
 
 
@@ -70,7 +73,7 @@ async def test_an_outage_shorter_than_the_lease_does_not_stop_the_work() -> None
         await wait_until(lambda: renew.asked >= 4, description="heartbeats again after the outage")
         return "done"
 
-    assert await held(work(), renew) == "done"
+    assert await while_held(work(), renew) == "done"
 
 
 @pytest.mark.parametrize("turns", range(5))
@@ -89,13 +92,12 @@ async def test_work_that_ends_just_as_its_lease_is_renewed_ends(turns: int) -> N
             await asyncio.sleep(0)
         return "done"
 
-    async with asyncio.timeout(5):
-        assert await while_held(work(), renew, job_id=JOB, every=0.03, lasts=10) == "done"
+    assert await while_held(work(), renew, every=0.03) == "done"
 
 
 async def test_an_outage_longer_than_the_lease_stops_the_work() -> None:
     with pytest.raises(errors.LeaseLost):
-        await held(never(), Renewals(errors.RedisUnavailable("away")), lasts=0.05)
+        await while_held(never(), Renewals(errors.RedisUnavailable("away")), lasts=0.05)
 
 
 async def test_an_error_of_the_work_comes_out_as_it_is() -> None:
@@ -103,11 +105,11 @@ async def test_an_error_of_the_work_comes_out_as_it_is() -> None:
         raise errors.StoreUnavailable("db", "away")
 
     with pytest.raises(errors.StoreUnavailable):
-        await held(work(), Renewals(True))
+        await while_held(work(), Renewals(True))
 
 
 async def test_cancelling_from_outside_is_a_cancellation() -> None:
-    task = asyncio.ensure_future(while_held(never(), Renewals(True), job_id=JOB, every=0.01, lasts=10))
+    task = asyncio.ensure_future(while_held(never(), Renewals(True)))
     await asyncio.sleep(0)
 
     task.cancel()

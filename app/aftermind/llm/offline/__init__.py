@@ -1,1 +1,1 @@
-"""What stands in for a model where none is configured: rules, honest about being rules."""
+"""Rule-based replacements for models if none is configured."""

@@ -1,7 +1,7 @@
-"""What "last year" or "since March" means in a turn of a given date.
+"""Meaning of "last year" or "since March" in a turn of a given date.
 
-`dateparser` was looked at: it resolves "march" or "last week" to a guessed day and hour, reads numbers and "may" as
-dates, and takes a millisecond a text. Facts need the period that was meant, from few forms.
+`dateparser` was evaluated: it resolves "march" or "last week" to a guessed day and hour, reads numbers and "may" as
+dates, and takes a millisecond per text. Facts need the intended period, from few forms.
 """
 
 import re
@@ -25,7 +25,7 @@ _FORMS = tuple(
         r"(?P<iso>\d{4}-\d{2}-\d{2})",
         rf"(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\s+(?:of\s+)?(?P<month>{_MONTH})\b\.?,?\s*(?P<year>\d{{4}})?",
         rf"(?P<month>{_MONTH})\b\.?\s+(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\b,?\s*(?P<year>\d{{4}})?",
-        # "may" and "march" are verbs too, so a bare month stands behind a word of time, or has a year.
+        # "may" and "march" are verbs too, so a bare month must follow a word of time, or have a year.
         rf"(?:\b(?P<which>last|this|next)|{_WHEN})\s+(?P<month>{_MONTH})\b(?:\s+(?:of\s+)?(?P<year>\d{{4}}))?",
         rf"\b(?P<month>{_MONTH})\b\s+(?:of\s+)?(?P<year>\d{{4}})",
         rf"^\s*(?P<month>{_MONTH})\s*$",
@@ -50,7 +50,7 @@ class Period:
 
 
 def find(text: str, said_at: datetime) -> Period | None:
-    """The first time that the text names, as seen from `said_at`; None where it names none that is known."""
+    """The first time in the text, relative to `said_at`; None if there is none."""
     matches = [match for form in _FORMS if (match := form.search(text))]
     for match in sorted(matches, key=lambda match: (match.start(), -len(match.group()))):
         if (period := _resolved(match.groupdict(), said_at)) is not None:
@@ -89,7 +89,7 @@ def _calendar(found: dict[str, str | None], today: datetime) -> Period:
 
 
 def _nearest_year(month: int, which: str, today: datetime) -> int:
-    """Without a word for it a month is the latest one that has begun: people tell what was."""
+    """Without a qualifier a month is the latest one that has begun: people report the past."""
     if which == "next":
         return today.year if month > today.month else today.year + 1
     if which == "last":
@@ -123,7 +123,7 @@ def _relative(which: str, unit: str, today: datetime) -> Period:
             year = today.year
         start = datetime(year, _SEASONS[unit], 1, tzinfo=UTC)
         if which == "last" and _plus_months(start, 3) > today:
-            start = start.replace(year=year - 1)  # the winter that goes on in January is not the last one
+            start = start.replace(year=year - 1)  # a winter that continues in January is not the last one
         return Period(start=start, end=_plus_months(start, 3))
     if unit == "day":
         return _days(today + timedelta(days=step), 1)

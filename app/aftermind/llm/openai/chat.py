@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from aftermind import errors
-from aftermind.llm.base import ChatReply, ToolCall
 from aftermind.llm.openai.client import Client, usage
+from aftermind.llm.protocols import ChatReply, ToolCall
 
 
 class OpenAIChat:
@@ -22,7 +22,7 @@ class OpenAIChat:
         """One answer. Raises the model errors of `aftermind.errors`."""
         started = time.monotonic()
         async with self._client.call(self._model) as sdk:
-            answer = await sdk.chat.completions.create(**self._asked(messages, tools))
+            answer = await sdk.chat.completions.create(**self._complete(messages, tools))
         if not answer.choices:
             raise errors.BadModelAnswer(self._client.provider, "no choices")
         message = answer.choices[0].message
@@ -45,7 +45,7 @@ class OpenAIChat:
         calls: dict[int, dict[str, str]] = {}
         spent = (0, 0)
         async with self._client.call(self._model) as sdk:
-            asked = {**self._asked(messages, tools), "stream": True, "stream_options": {"include_usage": True}}
+            asked = {**self._complete(messages, tools), "stream": True, "stream_options": {"include_usage": True}}
             async for chunk in await sdk.chat.completions.create(**asked):
                 if chunk.usage:
                     spent = (chunk.usage.prompt_tokens, chunk.usage.completion_tokens)
@@ -58,7 +58,7 @@ class OpenAIChat:
         cost = usage(self._model, spent[0], spent[1], started)
         yield ChatReply(content="".join(texts), tool_calls=found, usage=cost)
 
-    def _asked(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def _complete(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         asked: dict[str, Any] = {"model": self._model, "messages": list(messages)}
         return asked | ({"tools": list(tools)} if tools else {})
 

@@ -1,4 +1,4 @@
-"""One client a process and loop, with our deadline, without retries of its own, and its errors made ours."""
+"""One client per process and loop, with Aftermind's deadline and errors, and without its own retries."""
 
 import asyncio
 import time
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from aftermind import errors
-from aftermind.llm.base import Usage
-from aftermind.llm.gate import Gate
+from aftermind.llm.protocols import Usage
+from aftermind.llm.rate_limit import ProviderLimiter
 from aftermind.telemetry import tracing
 
 if TYPE_CHECKING:
     import openai
 
-# US dollars for a million tokens, in and out, as published in 2025; a model that is not here has no known price.
+# US dollars per million tokens, input and output, as published in 2025; other models have no price.
 PRICES: Mapping[str, tuple[float, float]] = {
     "gpt-5": (1.25, 10.0),
     "gpt-5-mini": (0.25, 2.0),
@@ -39,7 +39,7 @@ class Client:
     api_key: str | None = field(repr=False)
     base_url: str | None = None
     timeout: float = 60.0
-    gate: Gate = field(default_factory=Gate, repr=False)
+    gate: ProviderLimiter = field(default_factory=ProviderLimiter, repr=False)
     _by_loop: "WeakKeyDictionary[asyncio.AbstractEventLoop, openai.AsyncOpenAI]" = field(
         default_factory=WeakKeyDictionary, repr=False
     )
@@ -63,20 +63,20 @@ class Client:
         import openai
 
         made = openai.AsyncOpenAI(api_key=self.api_key, base_url=self.base_url, timeout=self.timeout, max_retries=0)
-        _ = made.embeddings, made.chat.completions  # modules of their own, imported when they are first asked for
+        _ = made.embeddings, made.chat.completions  # separate modules, imported at first access
         return made
 
     async def close(self) -> None:
-        """Let go of the running loop's connections. It can be used again afterwards."""
+        """Close the running loop's connections. It can be used again afterwards."""
         client = self._by_loop.pop(asyncio.get_running_loop(), None)
         if client is not None:
             await client.close()
 
     @asynccontextmanager
     async def call(self, model: str, *, tokens: int = 0) -> AsyncIterator["openai.AsyncOpenAI"]:
-        """The SDK's client for one call of about so many tokens, within what the gate lets through.
+        """The SDK's client for one call with an estimated number of tokens, if the rate limit admits it.
 
-        Under the deadline, errors as those of `aftermind.errors`; `ProviderPaused` where the gate is shut.
+        Applies the deadline, raises errors of `aftermind.errors`; `ProviderPaused` if the provider is paused.
         """
         await self.gate.admit(self.provider, tokens=tokens)
         try:
@@ -84,13 +84,13 @@ class Client:
                 with tracing.span("aftermind.model", **_described(self.provider, model)):
                     yield sdk
         except errors.AftermindError as exc:
-            await self.gate.told(self.provider, exc)
+            await self.gate.report(self.provider, exc)
             raise
-        await self.gate.told(self.provider, None)
+        await self.gate.report(self.provider, None)
 
     @asynccontextmanager
     async def _called(self) -> AsyncIterator["openai.AsyncOpenAI"]:
-        """The call itself. Messages carry status and kind, never request or answer: those hold what users said."""
+        """The call itself. Messages have status and kind, never request or response, which contain user content."""
         client = await self.sdk()
         import openai
 

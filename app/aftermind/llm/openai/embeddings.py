@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from aftermind import errors
-from aftermind.llm import tokens
-from aftermind.llm.base import Vectors
+from aftermind.llm import token_count
 from aftermind.llm.openai.client import PRICES, Client
+from aftermind.llm.protocols import Vectors
 
 DIMENSIONS = {"text-embedding-3-small": 1536, "text-embedding-3-large": 3072, "text-embedding-ada-002": 1536}
 MAX_TOKENS = 8_000  # of one text; the endpoint refuses more than 8,192, so the end of a longer one is left out
@@ -35,8 +35,8 @@ class OpenAIEmbedder:
         """One row a text, of unit length. Raises the model errors of `aftermind.errors`."""
         if not texts:
             return np.zeros((0, self.dimension), dtype=np.float32)
-        given = [tokens.cut(text, MAX_TOKENS) or " " for text in texts]  # the endpoint refuses an empty text
-        async with self._client.call(self._model, tokens=sum(map(tokens.estimate, given))) as sdk:
+        given = [token_count.cut(text, MAX_TOKENS) or " " for text in texts]  # the endpoint refuses an empty text
+        async with self._client.call(self._model, tokens=sum(map(token_count.upper_bound, given))) as sdk:
             if self._asked is None:
                 answer = await sdk.embeddings.create(model=self._model, input=given)
             else:

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from aftermind import errors
-from aftermind.llm.base import Usage
 from aftermind.llm.openai.client import Client, usage
+from aftermind.llm.protocols import Usage
 from aftermind.llm.schemas import strict_schema
 
 A = TypeVar("A", bound=BaseModel)
@@ -18,7 +18,7 @@ _REPAIR = "{} Answer again, whole, as JSON of the schema; the turns are material
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Said:
+class _Completion:
     """A completion: its text, whether it is a refusal, tokens in and out."""
 
     text: str
@@ -29,8 +29,8 @@ class _Said:
 async def ask(client: Client, model: str, system: str, prompt: str, schema: type[A]) -> tuple[A, Usage]:
     """An answer of `schema` by chat completions with a strict JSON schema.
 
-    One that cannot be used, or a refusal, is told so and asked for once more; then `BadModelAnswer` or `ModelRefused`.
-    What was paid for is told of answers and, as `usage`, of errors.
+    After an unusable answer or a refusal, the model is called once more with the error; then `BadModelAnswer` or
+    `ModelRefused`. The cost is returned with answers and, as `usage`, with errors.
     """
     started = time.monotonic()
     messages = [{"role": "system", "content": system}, {"role": "user", "content": prompt}]
@@ -54,7 +54,9 @@ async def ask(client: Client, model: str, system: str, prompt: str, schema: type
     return answer, paid
 
 
-async def _complete(client: Client, model: str, messages: Sequence[dict[str, str]], schema: type[BaseModel]) -> _Said:
+async def _complete(
+    client: Client, model: str, messages: Sequence[dict[str, str]], schema: type[BaseModel]
+) -> _Completion:
     wanted: Any = {  # Any: the SDK's own typed dicts, which plain dicts fit
         "type": "json_schema",
         "json_schema": {"name": schema.__name__, "strict": True, "schema": strict_schema(schema)},
@@ -69,10 +71,10 @@ async def _complete(client: Client, model: str, messages: Sequence[dict[str, str
     choice = answer.choices[0]
     refused = bool(choice.message.refusal) or choice.finish_reason == "content_filter"
     spent = (answer.usage.prompt_tokens, answer.usage.completion_tokens) if answer.usage else (0, 0)
-    return _Said(text=choice.message.content or "", refused=refused, spent=spent)
+    return _Completion(text=choice.message.content or "", refused=refused, spent=spent)
 
 
-def _read(client: Client, said: _Said, schema: type[A]) -> A | errors.AftermindError:
+def _read(client: Client, said: _Completion, schema: type[A]) -> A | errors.AftermindError:
     """The answer, or what is wrong with it."""
     if said.refused:
         return errors.ModelRefused(client.provider, "refusal")

@@ -5,8 +5,8 @@ from dataclasses import replace
 from datetime import datetime
 
 from aftermind import errors
-from aftermind.db.base import Transaction
-from aftermind.db.memory import mem
+from aftermind.db.inmemory import mem
+from aftermind.db.protocol import Transaction
 from aftermind.stores.inmemory.episodes import owner_key
 from aftermind.types import Block, Profile, Scope, Summary, Trait
 
@@ -15,16 +15,13 @@ class InMemoryDocuments:
     """The part of the store that keeps documents. See `Store` for what each method promises."""
 
     async def block(self, tx: Transaction, owner: Scope, name: str) -> Block | None:
-        """One block, or None."""
         found: Block | None = mem(tx).rows("blocks", owner_key(owner)).get(name)
         return found
 
     async def blocks(self, tx: Transaction, owner: Scope) -> list[Block]:
-        """All blocks of the owner, by name."""
         return sorted(mem(tx).rows("blocks", owner_key(owner)).values(), key=lambda block: block.name)
 
     async def put_block(self, tx: Transaction, block: Block, *, expected_version: int | None) -> Block:
-        """Create or replace; the stored block with its new version."""
         rows = mem(tx).rows("blocks", owner_key(block.scope))
         found = rows[block.name].version if block.name in rows else 0
         if expected_version is not None and expected_version != found:
@@ -34,21 +31,17 @@ class InMemoryDocuments:
         return stored
 
     async def delete_block(self, tx: Transaction, owner: Scope, name: str) -> bool:
-        """Whether there was one."""
         return mem(tx).drop(mem(tx).rows("blocks", owner_key(owner)), name)
 
     async def summary(self, tx: Transaction, owner: Scope, session_id: str | None) -> Summary | None:
-        """The session's latest summary, or None."""
         found: Summary | None = mem(tx).rows("summaries", owner_key(owner)).get(session_id)
         return found
 
     async def summaries(self, tx: Transaction, owner: Scope, *, limit: int = 20) -> list[Summary]:
-        """The latest summary of each session, the latest updated first."""
         rows = mem(tx).rows("summaries", owner_key(owner)).values()
         return sorted(rows, key=lambda summary: summary.updated_at, reverse=True)[:limit]
 
     async def put_summary(self, tx: Transaction, summary: Summary, *, over: int | None = None) -> bool:
-        """Keep it, unless a stored one covers more of the session."""
         rows = mem(tx).rows("summaries", owner_key(summary.scope))
         before: Summary | None = rows.get(summary.scope.session_id)
         if before is not None and before.covers_to > summary.covers_to and before.version != over:
@@ -59,14 +52,12 @@ class InMemoryDocuments:
         return True
 
     async def profile(self, tx: Transaction, owner: Scope) -> Profile | None:
-        """The owner's profile, or None."""
         found: Profile | None = mem(tx).table("profiles").get(owner_key(owner))
         return found
 
     async def merge_profile(
         self, tx: Transaction, owner: Scope, traits: Mapping[str, Trait], *, at: datetime
     ) -> Profile:
-        """Set the named traits and leave every other as it is."""
         before = await self.profile(tx, owner) or Profile(scope=owner.owner)
         timed = {name: replace(trait, updated_at=at) for name, trait in traits.items()}
         merged = dict(sorted({**before.traits, **timed}.items()))

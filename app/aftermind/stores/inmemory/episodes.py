@@ -2,12 +2,12 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-from aftermind.db.base import Transaction
-from aftermind.db.memory import mem
-from aftermind.stores.base import EpisodeFilter, MiningOutcome, SessionInfo, Standing, Vector
+from aftermind.db.inmemory import mem
+from aftermind.db.protocol import Transaction
+from aftermind.stores.protocol import EpisodeFilter, MiningOutcome, SessionInfo, Standing, Vector
 from aftermind.types import EmbedderIdentity, Episode, EpisodeId, JobId, Scope, StoredEmbedders
-from aftermind.types.counting import Counted
-from aftermind.types.erasure import Tombstone
+from aftermind.types.session_order import Counted
+from aftermind.types.tombstone import Tombstone
 
 Owner = tuple[str, str]
 
@@ -21,14 +21,13 @@ class InMemoryEpisodes:
     """The part of the store that keeps episodes. See `Store` for what each method promises."""
 
     async def tombstones(self, tx: Transaction, owners: Sequence[Scope]) -> list[Tombstone]:
-        """The owners' tombstones; there is nobody to lock out, since transactions follow each other."""
+        """The owners' tombstones; no lock is needed, because transactions run one after the other."""
         table = mem(tx).table("tombstones")
         return [stone for key in {owner_key(owner) for owner in owners} for stone in table.get(key, ())]
 
     async def standing(
         self, tx: Transaction, owner: Scope, sessions: Collection[str | None], *, generation: int | None = None
     ) -> Standing:
-        """Tombstones since a generation, and the newest of each session."""
         key = owner_key(owner)
         stones = mem(tx).table("tombstones").get(key, ()) if generation is not None else ()
         newest: dict[str | None, Counted] = {}
@@ -43,8 +42,9 @@ class InMemoryEpisodes:
     async def hold_order(self, tx: Transaction, owner: Scope, session_id: str | None) -> None:
         """Transactions follow each other."""
 
-    async def shift_of(self, tx: Transaction, owner: Scope, session_id: str | None, counted_from: int) -> int | None:
-        """The shift of the newest episode of a session that was counted from there."""
+    async def find_session_shift(
+        self, tx: Transaction, owner: Scope, session_id: str | None, counted_from: int
+    ) -> int | None:
         table = mem(tx).table("counted")
         found = [table.get(each.id) for each in _in_session(tx, owner, session_id)]
         shifts = [each[1] for each in found if each is not None and each[0] == counted_from]
@@ -58,7 +58,6 @@ class InMemoryEpisodes:
         *,
         counted: Mapping[EpisodeId, Counted] | None = None,
     ) -> frozenset[EpisodeId]:
-        """Store them with their vectors; the ids that were new."""
         new = set()
         for episode in given:
             rows = mem(tx).rows("episodes", owner_key(episode.scope))
@@ -80,7 +79,6 @@ class InMemoryEpisodes:
     async def unembedded(
         self, tx: Transaction, owner: Scope, embedder: EmbedderIdentity, *, after_position: int, limit: int
     ) -> list[Episode]:
-        """The owner's first episodes from a position on that lack a vector."""
         vectors = mem(tx).rows("vectors", owner_key(owner))
         lacking = [each for each in _ordered(tx, owner) if each.position >= after_position and each.id not in vectors]
         return lacking[:limit]
@@ -92,7 +90,6 @@ class InMemoryEpisodes:
         *,
         embedder: EmbedderIdentity | None = None,
     ) -> int:
-        """Give stored episodes their vectors; how many exist."""
         there = 0
         for (owner, id_), vector in vectors.items():
             if id_ in mem(tx).rows("episodes", owner_key(owner)):
@@ -101,25 +98,20 @@ class InMemoryEpisodes:
         return there
 
     async def vectors(self, tx: Transaction, owner: Scope) -> dict[EpisodeId, Vector]:
-        """Every vector of the owner's episodes."""
         return dict(mem(tx).rows("vectors", owner_key(owner)))
 
     async def episodes(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[Episode]:
-        """Those of the owner that exist, in the order asked for."""
         rows = mem(tx).rows("episodes", owner_key(owner))
         return [rows[id_] for id_ in ids if id_ in rows]
 
     async def mined_in(self, tx: Transaction, owner: Scope, job_id: JobId) -> list[Episode]:
-        """The owner's episodes of which that job had the last word, in session order."""
         rows = mem(tx).rows("extractions", owner_key(owner))
         return [each for each in _ordered(tx, owner) if each.id in rows and rows[each.id].job_id == job_id]
 
     async def history(self, tx: Transaction, owner: Scope, wanted: EpisodeFilter, *, limit: int) -> list[Episode]:
-        """The newest `limit` that fit, oldest first."""
         return [episode for episode in _ordered(tx, owner) if wanted.fits(episode)][-limit:] if limit else []
 
     async def sessions(self, tx: Transaction, owner: Scope, *, limit: int = 100) -> list[SessionInfo]:
-        """The owner's sessions, the latest first."""
         groups: dict[str | None, list[Episode]] = {}
         for episode in _ordered(tx, owner):
             groups.setdefault(episode.scope.session_id, []).append(episode)
@@ -137,7 +129,6 @@ class InMemoryEpisodes:
     async def session_span(
         self, tx: Transaction, owner: Scope, session_id: str | None, *, after_position: int, limit: int
     ) -> list[Episode]:
-        """A session's episodes after a position, oldest first."""
         span = [episode for episode in _in_session(tx, owner, session_id) if episode.position > after_position]
         return span[:limit]
 
@@ -149,23 +140,19 @@ class InMemoryEpisodes:
         *,
         embedder: EmbedderIdentity | None = None,
     ) -> frozenset[EpisodeId]:
-        """Which of them have a vector."""
         vectors = mem(tx).rows("vectors", owner_key(owner))
         return frozenset(id_ for id_ in ids if id_ in vectors)
 
     async def unmined(self, tx: Transaction, owner: Scope, session_id: str | None, *, limit: int) -> list[Episode]:
-        """A session's episodes without an outcome, oldest first."""
         mined = mem(tx).rows("extractions", owner_key(owner))
         return [episode for episode in _in_session(tx, owner, session_id) if episode.id not in mined][:limit]
 
     async def note_outcomes(self, tx: Transaction, owner: Scope, outcomes: Sequence[MiningOutcome]) -> None:
-        """Say what came of mining."""
         rows = mem(tx).rows("extractions", owner_key(owner))
         for outcome in outcomes:
             mem(tx).put(rows, outcome.episode_id, outcome)
 
     async def outcomes(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[MiningOutcome]:
-        """What came of mining those of them that were mined."""
         rows = mem(tx).rows("extractions", owner_key(owner))
         return [rows[id_] for id_ in ids if id_ in rows]
 

@@ -1,16 +1,16 @@
-"""Facts of one process: rows as in a database, superseded and strengthened, never changed in what they say."""
+"""Facts of one process: rows as in a database, superseded and strengthened; their content never changes."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
 
-from aftermind.claims.predicates import folded
-from aftermind.db.base import Transaction
-from aftermind.db.memory import mem
+from aftermind.db.inmemory import mem
+from aftermind.db.protocol import Transaction
+from aftermind.facts.predicates import folded
 from aftermind.stores.inmemory.episodes import owner_key
 from aftermind.types import Cardinality, EpisodeId, Fact, FactId, Scope
-from aftermind.types.claim import Said
+from aftermind.types.assertion import RecordedAssertion
 
 
 class InMemoryFacts:
@@ -20,7 +20,6 @@ class InMemoryFacts:
         """Nothing to hold: transactions of one process follow each other."""
 
     async def add_facts(self, tx: Transaction, given: Sequence[Fact]) -> int:
-        """Insert rows as they are."""
         added = 0
         for fact in given:
             rows = mem(tx).rows("facts", owner_key(fact.scope))
@@ -32,7 +31,6 @@ class InMemoryFacts:
     async def supersede_facts(
         self, tx: Transaction, owner: Scope, ids: Sequence[FactId], *, at: datetime, by_id: FactId | None = None
     ) -> int:
-        """End our belief in them at `at`."""
         rows = mem(tx).rows("facts", owner_key(owner))
         ended = [id_ for id_ in ids if id_ in rows and rows[id_].superseded_at is None]
         for id_ in ended:
@@ -42,7 +40,6 @@ class InMemoryFacts:
     async def strengthen_fact(
         self, tx: Transaction, owner: Scope, fact_id: FactId, *, sources: Sequence[EpisodeId], confidence: float
     ) -> None:
-        """The same claim once more."""
         rows = mem(tx).rows("facts", owner_key(owner))
         fact: Fact | None = rows.get(fact_id)
         if fact is None:
@@ -65,7 +62,6 @@ class InMemoryFacts:
         history: bool = False,
         limit: int = 1_000,
     ) -> list[Fact]:
-        """Facts of the owner, newest belief first."""
         now = mem(tx).database.now()
 
         def fits(fact: Fact) -> bool:
@@ -78,26 +74,26 @@ class InMemoryFacts:
         return sorted(rows, key=lambda fact: (fact.recorded_at, fact.id), reverse=True)[:limit]
 
     async def fact(self, tx: Transaction, owner: Scope, fact_id: FactId) -> Fact | None:
-        """One fact by id, superseded or not."""
         found: Fact | None = mem(tx).rows("facts", owner_key(owner)).get(fact_id)
         return found
 
     async def facts_from(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[Fact]:
-        """Facts, believed now, that have one of the episodes among their sources."""
         wanted = set(ids)
         believed = await self.facts(tx, owner, history=True, limit=1_000_000)
         return [fact for fact in believed if fact.superseded_at is None and wanted & set(fact.sources)]
 
-    async def said(self, tx: Transaction, owner: Scope, subjects: Collection[str] | None = None) -> list[Said]:
-        """Every claim that was kept of the subjects."""
+    async def said(
+        self, tx: Transaction, owner: Scope, subjects: Collection[str] | None = None
+    ) -> list[RecordedAssertion]:
         wanted = None if subjects is None else frozenset(map(folded, subjects))
-        rows: list[Said] = list(mem(tx).rows("claims", owner_key(owner)).values())
+        rows: list[RecordedAssertion] = list(mem(tx).rows("assertions", owner_key(owner)).values())
         found = [one for one in rows if wanted is None or folded(one.claim.subject) in wanted]
         return sorted(found, key=lambda one: (one.claim.said_at, one.id))
 
-    async def keep_said(self, tx: Transaction, owner: Scope, given: Sequence[Said], *, unsaid: Sequence[UUID]) -> None:
-        """Keep claims, and those that are `unsaid` no longer."""
-        rows = mem(tx).rows("claims", owner_key(owner))
+    async def put_assertions(
+        self, tx: Transaction, owner: Scope, given: Sequence[RecordedAssertion], *, unsaid: Sequence[UUID]
+    ) -> None:
+        rows = mem(tx).rows("assertions", owner_key(owner))
         for id_ in unsaid:
             mem(tx).drop(rows, id_)
         for one in given:
@@ -105,14 +101,12 @@ class InMemoryFacts:
                 mem(tx).put(rows, one.id, one)
 
     async def cardinalities(self, tx: Transaction, namespace: str) -> dict[str, Cardinality]:
-        """How the namespace treats the predicates of which it has said so."""
         rows: dict[tuple[str, str], Cardinality] = mem(tx).table("predicates")
         return {predicate: said for (space, predicate), said in sorted(rows.items()) if space == namespace}
 
     async def set_cardinality(
         self, tx: Transaction, namespace: str, predicate: str, cardinality: Cardinality | None
     ) -> None:
-        """Say how the namespace treats a predicate from now on; None takes it back."""
         rows = mem(tx).table("predicates")
         if cardinality is None:
             mem(tx).drop(rows, (namespace, predicate))

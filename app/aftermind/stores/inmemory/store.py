@@ -3,18 +3,28 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from aftermind.claims.redo import TOLD
-from aftermind.db.base import Transaction
-from aftermind.db.memory import MemoryTransaction, mem
-from aftermind.stores.base import Mined, ShownTogether
+from aftermind.db.inmemory import MemoryTransaction, mem
+from aftermind.db.protocol import Transaction
+from aftermind.facts.reextract import BY_USER
 from aftermind.stores.inmemory.documents import InMemoryDocuments
 from aftermind.stores.inmemory.episodes import InMemoryEpisodes, owner_key
+from aftermind.stores.inmemory.extraction import InMemoryLearning
 from aftermind.stores.inmemory.facts import InMemoryFacts
-from aftermind.stores.inmemory.learning import InMemoryLearning
-from aftermind.stores.searching import Briefing, Found, NodeState, Search, Wanted, briefed, found_among
+from aftermind.stores.protocol import BatchNeighbours, Mined
+from aftermind.stores.search import (
+    BlockRequest,
+    Briefing,
+    NodeState,
+    Search,
+    SearchResult,
+    search_in_memory,
+    worth_showing,
+)
 from aftermind.types import Cardinality, EpisodeId, Fact, JobState, Scope, Watermark
-from aftermind.types.erasure import Tombstone
 from aftermind.types.message import UNDONE
+from aftermind.types.tombstone import Tombstone
+
+MOST_SUMMARIES = 1_000
 
 
 class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemoryLearning):
@@ -29,17 +39,32 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
         """No replica."""
         return NodeState(replica=False)
 
-    async def find(self, tx: Transaction, owner: Scope, search: Search) -> Found:
+    async def find(self, tx: Transaction, owner: Scope, search: Search) -> SearchResult:
         """Every episode of the owner is scored exactly."""
         key = owner_key(owner)
         episodes = sorted(mem(tx).rows("episodes", key).values(), key=lambda each: (each.position, each.id))
         then = search.known_at
         facts = await self.facts(tx, owner, as_of=then, known_at=then, limit=1_000_000) if search.facts else ()
-        return found_among(episodes, mem(tx).rows("vectors", key), search, facts=facts, language=self._language)
+        return search_in_memory(episodes, mem(tx).rows("vectors", key), search, facts=facts, language=self._language)
 
-    async def brief(self, tx: Transaction, owner: Scope, wanted: Wanted, *, found: Found | None = None) -> Briefing:
-        """What is shown."""
-        return await briefed(self, tx, owner, wanted)
+    async def brief(
+        self, tx: Transaction, owner: Scope, wanted: BlockRequest, *, found: SearchResult | None = None
+    ) -> Briefing:
+        at, load = wanted.at, wanted.load
+        facts = await self.facts(tx, owner, as_of=at, known_at=at, limit=1_000_000) if "facts" in load else []
+        blocks = await self.blocks(tx, owner) if "blocks" in load else []
+        summaries = await self.summaries(tx, owner, limit=MOST_SUMMARIES) if "summary" in load else []
+        told = [each for each in summaries if at is None or each.updated_at <= at]
+        profile = await self.profile(tx, owner) if "profile" in load else None
+        return Briefing(
+            episodes=await self.episodes(tx, owner, wanted.ids) if wanted.ids else [],
+            facts=worth_showing(facts, wanted),
+            blocks=[block for block in blocks if at is None or block.updated_at <= at],
+            summary=next(
+                (each for each in told if each.scope.session_id == wanted.session_id), told[0] if told else None
+            ),
+            profile=None if profile is None or at is not None else profile,
+        )
 
     # forgetting, counting
 
@@ -69,7 +94,7 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
         counts = {"episodes": len(gone)}
         _forget_traces(run, tombstone.owner, gone)
         for id_ in gone:
-            for table in ("episodes", "vectors", "extractions", "unprofiled"):
+            for table in ("episodes", "vectors", "extractions", "profile_backlog"):
                 run.drop(run.rows(table, key), id_)
             run.drop(run.table("counted"), id_)
         _forget_batches(run, key, gone)
@@ -77,27 +102,26 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
         counts["summaries"] = sum(run.drop(run.rows("summaries", key), session) for session in sessions)
         counts["traits"] = _forget_traits(run, key, gone)
         if tombstone.session_id is None and tombstone.before is None and not tombstone.ids:
-            counts |= _forget_whole(run, key, counts)
+            counts |= _erase_owner(run, key, counts)
         if tombstone.before is None and not tombstone.ids:
             counts["jobs"] = _forget_jobs(run, tombstone)
         return counts
 
     async def undo(
-        self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId], *, beside: ShownTogether
+        self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId], *, beside: BatchNeighbours
     ) -> dict[str, int]:
-        """Mark episodes as undone and drop what drew on them."""
         run, key, undone = mem(tx), owner_key(owner), set(ids)
         episodes, mined, facts = run.rows("episodes", key), run.rows("extractions", key), run.rows("facts", key)
         sessions = {episodes[id_].scope.session_id for id_ in undone & episodes.keys()}
         for id_ in undone & episodes.keys():
             run.put(episodes, id_, replace(episodes[id_], mark=UNDONE))
-            run.drop(run.rows("unprofiled", key), id_)
+            run.drop(run.rows("profile_backlog", key), id_)
             if id_ in mined:
                 run.put(mined, id_, replace(mined[id_], outcome=Mined.EMPTY, reason=UNDONE, facts=0))
         for id_ in beside.mined:
             run.drop(mined, id_)
         for id_, fact in list(facts.items()):
-            gone = undone if fact.extractor == TOLD else undone | beside.mined
+            gone = undone if fact.extractor == BY_USER else undone | beside.mined
             left = tuple(source for source in fact.sources if source not in gone)
             if fact.superseded_at is None and len(left) < len(fact.sources):
                 run.put(facts, id_, replace(fact, sources=left, strength=max(1, fact.strength - 1)))
@@ -108,7 +132,6 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
         }
 
     async def counts(self, tx: Transaction, owner: Scope) -> dict[str, int]:
-        """Rows of the owner by kind."""
         run, key = mem(tx), owner_key(owner)
         facts = [fact for fact in run.rows("facts", key).values() if fact.superseded_at is None]
         return {
@@ -122,7 +145,7 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
 
 
 def _forget_batches(run: MemoryTransaction, key: tuple[str, str], gone: set[EpisodeId]) -> None:
-    rows = run.rows("batches", key)
+    rows = run.rows("model_batches", key)
     for job_id, batch in list(rows.items()):
         left = tuple(id_ for id_ in batch.shown if id_ not in gone)
         if not left:
@@ -142,12 +165,12 @@ def _forget_facts(run: MemoryTransaction, key: tuple[str, str], gone: set[Episod
         elif len(left) < len(fact.sources):
             run.put(rows, id_, replace(fact, sources=left))
     _reopen(run, key, dropped)
-    _forget_said(run, key, gone)
+    _erase_assertions(run, key, gone)
     return len(dropped)
 
 
-def _forget_said(run: MemoryTransaction, key: tuple[str, str], gone: set[EpisodeId]) -> None:
-    rows = run.rows("claims", key)
+def _erase_assertions(run: MemoryTransaction, key: tuple[str, str], gone: set[EpisodeId]) -> None:
+    rows = run.rows("assertions", key)
     for id_, one in list(rows.items()):
         left = tuple(source for source in one.claim.sources if source not in gone)
         if one.claim.sources and not left:
@@ -157,7 +180,7 @@ def _forget_said(run: MemoryTransaction, key: tuple[str, str], gone: set[Episode
 
 
 def _reopen(run: MemoryTransaction, key: tuple[str, str], dropped: Sequence[Fact]) -> None:
-    """What a fact that is forgotten had ended goes on, until the next that is still believed."""
+    """A fact that a forgotten one had ended is valid again, until the next current one."""
     rows = run.rows("facts", key)
     believed = [fact for fact in dropped if fact.superseded_at is None and fact.cardinality is Cardinality.SINGLE]
     starts = {(fact.subject, fact.predicate, fact.valid_from) for fact in believed}
@@ -177,9 +200,9 @@ def _forget_traits(run: MemoryTransaction, key: tuple[str, str], gone: set[Episo
     return len(profile.traits) - len(kept)
 
 
-def _forget_whole(run: MemoryTransaction, key: tuple[str, str], counts: dict[str, int]) -> dict[str, int]:
+def _erase_owner(run: MemoryTransaction, key: tuple[str, str], counts: dict[str, int]) -> dict[str, int]:
     more = {}
-    run.put(run.table("claims"), key, {})
+    run.put(run.table("assertions"), key, {})
     for table in ("facts", "blocks", "summaries"):
         more[table] = counts.get(table, 0) + len(run.rows(table, key))
         run.put(run.table(table), key, {})
@@ -189,7 +212,7 @@ def _forget_whole(run: MemoryTransaction, key: tuple[str, str], counts: dict[str
 
 
 def _forget_traces(run: MemoryTransaction, owner: Scope, gone: set[EpisodeId]) -> None:
-    """Answers of models that drew on what goes."""
+    """Delete stored model answers that used the forgotten episodes."""
     jobs, names = run.table("jobs"), {str(id_) for id_ in gone}
     for id_, record in list(jobs.items()):
         job = record.job

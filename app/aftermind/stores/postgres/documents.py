@@ -7,10 +7,10 @@ import orjson
 from sqlalchemy import select, text
 
 from aftermind import errors
-from aftermind.db.base import Transaction
+from aftermind.db.protocol import Transaction
 from aftermind.db.tables import BLOCKS, PROFILE_TRAITS, PROFILES, SUMMARIES
 from aftermind.db.transaction import pg
-from aftermind.stores.postgres.rows import block_of, summary_of
+from aftermind.stores.postgres.rows import to_block, to_summary
 from aftermind.types import Block, EpisodeId, Profile, Scope, Summary, Trait
 
 # The version is checked and raised by the statement itself: two edits of one version meet at the row's lock.
@@ -61,14 +61,14 @@ async def block(tx: Transaction, owner: Scope, name: str) -> Block | None:
     """See `Store.block`."""
     rule = (BLOCKS.c.namespace == owner.namespace, BLOCKS.c.user_id == owner.user_column, BLOCKS.c.name == name)
     row = (await pg(tx).execute(select(BLOCKS).where(*rule))).first()
-    return None if row is None else block_of(owner, row)
+    return None if row is None else to_block(owner, row)
 
 
 async def blocks(tx: Transaction, owner: Scope) -> list[Block]:
     """See `Store.blocks`."""
     rule = (BLOCKS.c.namespace == owner.namespace, BLOCKS.c.user_id == owner.user_column)
     rows = (await pg(tx).execute(select(BLOCKS).where(*rule).order_by(BLOCKS.c.name))).all()
-    return [block_of(owner, row) for row in rows]
+    return [to_block(owner, row) for row in rows]
 
 
 async def put_block(tx: Transaction, given: Block, *, expected_version: int | None) -> Block:
@@ -87,7 +87,7 @@ async def put_block(tx: Transaction, given: Block, *, expected_version: int | No
     if row is None:
         there = await block(tx, given.scope, given.name)
         raise errors.BlockConflict(given.name, expected_version or 0, there.version if there else 0)
-    return block_of(given.scope, row)
+    return to_block(given.scope, row)
 
 
 async def delete_block(tx: Transaction, owner: Scope, name: str) -> bool:
@@ -100,14 +100,14 @@ async def summary(tx: Transaction, owner: Scope, session_id: str | None) -> Summ
     """See `Store.summary`. The sessionless bucket is kept under the empty text."""
     rule = (SUMMARIES.c.namespace == owner.namespace, SUMMARIES.c.user_id == owner.user_column)
     row = (await pg(tx).execute(select(SUMMARIES).where(*rule, SUMMARIES.c.session_id == (session_id or "")))).first()
-    return None if row is None else summary_of(owner, row)
+    return None if row is None else to_summary(owner, row)
 
 
 async def summaries(tx: Transaction, owner: Scope, *, limit: int) -> list[Summary]:
     """See `Store.summaries`."""
     rule = (SUMMARIES.c.namespace == owner.namespace, SUMMARIES.c.user_id == owner.user_column)
     wanted = select(SUMMARIES).where(*rule).order_by(SUMMARIES.c.updated_at.desc()).limit(limit)
-    return [summary_of(owner, row) for row in (await pg(tx).execute(wanted)).all()]
+    return [to_summary(owner, row) for row in (await pg(tx).execute(wanted)).all()]
 
 
 async def put_summary(tx: Transaction, given: Summary, *, over: int | None) -> bool:

@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy import text
 
-from aftermind.db.base import Transaction
-from aftermind.db.postgres import encode_half
+from aftermind.db.engine import encode_half
+from aftermind.db.protocol import Transaction
 from aftermind.db.transaction import pg
-from aftermind.stores.base import Vector
-from aftermind.stores.postgres.rows import EPISODE_COLUMNS, episode_of
+from aftermind.stores.postgres.rows import EPISODE_COLUMNS, to_episode
+from aftermind.stores.protocol import Vector
 from aftermind.types import EmbedderIdentity, Episode, EpisodeId, Scope, StoredEmbedders
 
-ACTIVE_KEY, STANDBY_KEY = "vectors", "standby_vectors"
+ACTIVE_KEY, STANDBY_KEY = "active_embedder", "standby_embedder"
 _SHOWN = ", ".join(column.name for column in EPISODE_COLUMNS)
 
 _STORED = text(
@@ -65,7 +65,7 @@ _HAVING = {
     )
     for column in ("embedding", "embedding_standby")
 }
-_ADOPT = text("SELECT aftermind.adopt_embedder(:wanted, :dimension)")
+_ADOPT = text("SELECT aftermind.adopt_embedder(:wanted)")
 
 
 async def stored(tx: Transaction, *, hold: bool = False) -> StoredEmbedders | None:
@@ -81,12 +81,12 @@ async def adopt(tx: Transaction, identity: EmbedderIdentity) -> bool:
 
     Only for the dimension that the column has; `aftermind migrate` changes that. Takes SHARE ROW EXCLUSIVE on episodes.
     """
-    row = await pg(tx).row(_ADOPT, wanted=identity.key, dimension=identity.dimension)
+    row = await pg(tx).row(_ADOPT, wanted=identity.key)
     return row is not None and bool(row[0])
 
 
 async def set_vectors(
-    tx: Transaction, vectors: Mapping[tuple[Scope, EpisodeId], Vector], *, embedder: EmbedderIdentity | None
+    tx: Transaction, vectors: Mapping[tuple[Scope, EpisodeId], Vector], *, embedder: EmbedderIdentity | None = None
 ) -> int:
     """See `Store.set_vectors`."""
     column = await _column(tx, embedder, hold=True) if vectors else None
@@ -108,7 +108,7 @@ async def vectors(tx: Transaction, owner: Scope) -> dict[EpisodeId, Vector]:
 
 
 async def embedded(
-    tx: Transaction, owner: Scope, ids: Sequence[EpisodeId], *, embedder: EmbedderIdentity | None
+    tx: Transaction, owner: Scope, ids: Sequence[EpisodeId], *, embedder: EmbedderIdentity | None = None
 ) -> frozenset[EpisodeId]:
     """See `Store.embedded`. By the primary key."""
     column = await _column(tx, embedder) if ids else None
@@ -126,7 +126,7 @@ async def lacking(
     if column is None:
         return []
     given = {"namespace": owner.namespace, "user": owner.user_column, "after": after_position, "limit": limit}
-    return [episode_of(owner, row) for row in await pg(tx).rows(_LACKING[column], **given)]
+    return [to_episode(owner, row) for row in await pg(tx).rows(_LACKING[column], **given)]
 
 
 async def _column(tx: Transaction, embedder: EmbedderIdentity | None, *, hold: bool = False) -> str | None:

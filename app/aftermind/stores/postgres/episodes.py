@@ -8,19 +8,19 @@ from uuid import UUID
 import orjson
 from sqlalchemy import Select, select, text
 
-from aftermind.db.base import Transaction
-from aftermind.db.postgres import encode_half
+from aftermind.db.encryption.keyring import Ring
+from aftermind.db.engine import encode_half
+from aftermind.db.protocol import Transaction
 from aftermind.db.tables import EPISODES
 from aftermind.db.transaction import pg
-from aftermind.db.vault import Ring
-from aftermind.stores.base import EpisodeFilter, SessionInfo, Standing, Vector
-from aftermind.stores.postgres.rows import EPISODE_COLUMNS, episode_of
-from aftermind.stores.postgres.sealed import place_of_episode, sealed
+from aftermind.stores.postgres.encrypted_columns import EPISODE_TEXT, sealed
+from aftermind.stores.postgres.rows import EPISODE_COLUMNS, to_episode
 from aftermind.stores.postgres.terms import term_keys
+from aftermind.stores.protocol import EpisodeFilter, SessionInfo, Standing, Vector
 from aftermind.types import Episode, EpisodeId, Scope
-from aftermind.types.counting import Counted
-from aftermind.types.erasure import Tombstone
 from aftermind.types.message import ALL_KINDS, UNDONE
+from aftermind.types.session_order import Counted
+from aftermind.types.tombstone import Tombstone
 
 _E = EPISODES.c
 
@@ -34,7 +34,7 @@ _OWNERS = text(
 )
 _LOCK = text(
     """
-    SELECT users.namespace, users.user_id, forgets FROM aftermind.users
+    SELECT users.namespace, users.user_id, tombstone_count FROM aftermind.users
     JOIN unnest(CAST(:namespaces AS text[]), CAST(:users AS text[])) AS given (namespace, user_id)
       ON users.namespace = given.namespace AND users.user_id = given.user_id
     ORDER BY users.namespace, users.user_id FOR SHARE OF users
@@ -53,12 +53,12 @@ _NEWEST = """
     SELECT session_id, position, counted_from, shift FROM aftermind.episodes
     WHERE namespace = :namespace AND user_id = :user AND session_id {is_it} ORDER BY position DESC LIMIT 1
 """
-_STANDING = text(
+_TOMBSTONES_IN_FORCE = text(
     f"""
     SELECT (SELECT json_agg(stone)::text FROM (
                 SELECT generation, at, session_id, before, ids, by_policy FROM aftermind.tombstones
                 WHERE namespace = :namespace AND user_id = :user
-                  AND (generation > CAST(:generation AS bigint) OR generation = 0)) AS stone) AS stones,
+                  AND generation > CAST(:generation AS bigint)) AS stone) AS stones,
            (SELECT json_agg(newest)::text FROM unnest(CAST(:sessions AS text[])) AS asked (session) CROSS JOIN LATERAL (
                 ({_NEWEST.format(is_it="= asked.session")})
                 UNION ALL (SELECT * FROM ({_NEWEST.format(is_it="IS NULL")}) AS nowhere WHERE asked.session IS NULL)
@@ -66,7 +66,7 @@ _STANDING = text(
     """
 )
 _HOLD = text("SELECT pg_advisory_xact_lock(hashtextextended(:key, 0))")
-FURTHEST_BACK = 10_000  # episodes of a session that are looked through for one that was counted from the same base
+FURTHEST_BACK = 10_000  # episodes of a session that are searched for one with the same count base
 _SHIFT = text(
     f"""
     SELECT shift FROM (
@@ -94,7 +94,7 @@ _ADD = text(
     f"""
     INSERT INTO aftermind.episodes (namespace, {NAMES}, indexed)
     SELECT namespace, {GIVEN},
-           coalesce((SELECT indexing > 0 FROM aftermind.users
+           coalesce((SELECT index_state > 0 FROM aftermind.users
                      WHERE users.namespace = given.namespace AND users.user_id = given.user_id), false)
     FROM unnest(CAST(:namespaces AS text[]), {ARRAYS}) AS given (namespace, {NAMES})
     ON CONFLICT DO NOTHING
@@ -112,19 +112,19 @@ _SESSIONS = text(
 
 
 async def tombstones(tx: Transaction, owners: Sequence[Scope]) -> list[Tombstone]:
-    """See `Store.tombstones`. An owner who is new gets a row to lock."""
+    """See `Store.tombstones`. A new owner gets a row to lock."""
     given = sorted({(owner.namespace, owner.user_column) for owner in owners})
     columns = {"namespaces": [namespace for namespace, _ in given], "users": [user for _, user in given]}
     locked = await pg(tx).rows(_LOCK, **columns)
     if len(locked) < len(given):
         await pg(tx).execute(_OWNERS, columns)
         locked = await pg(tx).rows(_LOCK, **columns)
-    if not any(row.forgets for row in locked):
+    if not any(row.tombstone_count for row in locked):
         return []
-    return [stone_of(row) for row in await pg(tx).rows(_TOMBSTONES, **columns)]
+    return [to_tombstone(row) for row in await pg(tx).rows(_TOMBSTONES, **columns)]
 
 
-def stone_of(row: Any) -> Tombstone:  # Any: a row of tombstones
+def to_tombstone(row: Any) -> Tombstone:  # Any: a row of tombstones
     """The tombstone that a row is."""
     return Tombstone(
         owner=Scope(namespace=row.namespace, user_id=row.user_id or None),
@@ -138,11 +138,11 @@ def stone_of(row: Any) -> Tombstone:  # Any: a row of tombstones
 
 
 async def standing(
-    tx: Transaction, owner: Scope, sessions: Collection[str | None], *, generation: int | None
+    tx: Transaction, owner: Scope, sessions: Collection[str | None], *, generation: int | None = None
 ) -> Standing:
     """See `Store.standing`. By the key of `tombstones`, and the end of `episodes_session` for each session."""
     given = {"namespace": owner.namespace, "user": owner.user_column}
-    row = await pg(tx).row(_STANDING, **given, generation=generation, sessions=list(sessions))
+    row = await pg(tx).row(_TOMBSTONES_IN_FORCE, **given, generation=generation, sessions=list(sessions))
     if row is None:
         return Standing()
     stones = [
@@ -172,8 +172,8 @@ async def hold_order(tx: Transaction, owner: Scope, session_id: str | None) -> N
     await pg(tx).execute(_HOLD, {"key": "aftermind.order " + orjson.dumps(parts).decode()})
 
 
-async def shift_of(tx: Transaction, owner: Scope, session_id: str | None, counted_from: int) -> int | None:
-    """See `Store.shift_of`. From the end of `episodes_session`; what is further back counts as not there."""
+async def find_session_shift(tx: Transaction, owner: Scope, session_id: str | None, counted_from: int) -> int | None:
+    """See `Store.find_session_shift`. From the end of `episodes_session`; what is further back counts as not there."""
     given = {"namespace": owner.namespace, "user": owner.user_column, "session": session_id, "from": counted_from}
     row = await pg(tx).row(_SHIFT, **given)
     return None if row is None else int(row.shift or 0)
@@ -220,28 +220,28 @@ def columns(
         "remembered": [episode.remembered_at for episode in episodes],
         "positions": [episode.position for episode in episodes],
         "marks": [episode.mark for episode in episodes],
-        "keeps": [_keep(episode) for episode in episodes],
+        "keeps": [_save_options(episode) for episode in episodes],
         "terms": [_terms(rings[episode.scope.namespace], episode, language) for episode in episodes],
         "vectors": [_packed(vectors.get(episode.id)) for episode in episodes],
     }
 
 
-def _keep(episode: Episode) -> str | None:
+def _save_options(episode: Episode) -> str | None:
     return None if episode.keep == ALL_KINDS else f"{{{','.join(sorted(episode.keep))}}}"
 
 
 async def by_ids(tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[Episode]:
     """See `Store.episodes`. By the primary key."""
-    rows = (await pg(tx).execute(_of(owner).where(_E.id.in_(list(ids))))).all() if ids else []
-    found = {row.id: episode_of(owner, row) for row in rows}
+    rows = (await pg(tx).execute(_select_owner(owner).where(_E.id.in_(list(ids))))).all() if ids else []
+    found = {row.id: to_episode(owner, row) for row in rows}
     return [found[id_] for id_ in ids if id_ in found]
 
 
 async def history(tx: Transaction, owner: Scope, wanted: EpisodeFilter, *, limit: int) -> list[Episode]:
     """See `Store.history`. By `episodes_session` or `episodes_position`, from their ends."""
-    statement = _filtered(_of(owner), wanted).order_by(_E.position.desc(), _E.id.desc()).limit(limit)
+    statement = _filtered(_select_owner(owner), wanted).order_by(_E.position.desc(), _E.id.desc()).limit(limit)
     rows = (await pg(tx).execute(statement)).all()
-    return [episode_of(owner, row) for row in reversed(rows)]
+    return [to_episode(owner, row) for row in reversed(rows)]
 
 
 async def session_span(
@@ -249,11 +249,13 @@ async def session_span(
 ) -> list[Episode]:
     """See `Store.session_span`. By `episodes_session`."""
     in_session = _E.session_id.is_(None) if session_id is None else _E.session_id == session_id
-    statement = _of(owner).where(in_session, _E.position > after_position).order_by(_E.position, _E.id).limit(limit)
-    return [episode_of(owner, row) for row in (await pg(tx).execute(statement)).all()]
+    statement = (
+        _select_owner(owner).where(in_session, _E.position > after_position).order_by(_E.position, _E.id).limit(limit)
+    )
+    return [to_episode(owner, row) for row in (await pg(tx).execute(statement)).all()]
 
 
-async def sessions(tx: Transaction, owner: Scope, *, limit: int) -> list[SessionInfo]:
+async def sessions(tx: Transaction, owner: Scope, *, limit: int = 100) -> list[SessionInfo]:
     """See `Store.sessions`."""
     rows = await pg(tx).rows(_SESSIONS, namespace=owner.namespace, user=owner.user_column, limit=limit)
     return [
@@ -266,11 +268,11 @@ def _owned(owner: Scope) -> tuple[Any, Any]:  # Any: column expressions
     return _E.namespace == owner.namespace, _E.user_id == owner.user_column
 
 
-def _of(owner: Scope) -> Select[Any]:  # Any: the columns of an episode
+def _select_owner(owner: Scope) -> Select[Any]:  # Any: the columns of an episode
     return select(*EPISODE_COLUMNS).where(*_owned(owner))
 
 
-def _filtered(statement: Select[Any], wanted: EpisodeFilter) -> Select[Any]:  # Any: as `_of`
+def _filtered(statement: Select[Any], wanted: EpisodeFilter) -> Select[Any]:  # Any: as `_select_owner`
     rules: list[Any] = []  # Any: column expressions
     if wanted.session_id is not None:
         rules.append(_E.session_id == wanted.session_id)
@@ -296,7 +298,7 @@ def _packed(vector: Vector | None) -> bytes | None:
 
 
 def _content(ring: Ring, episode: Episode) -> str:
-    return sealed(ring, episode.content, place_of_episode(episode.scope, episode.id))
+    return sealed(ring, episode.content, EPISODE_TEXT.place(episode.scope, episode.id))
 
 
 def _terms(ring: Ring, episode: Episode, language: str) -> str:

@@ -1,15 +1,15 @@
-"""Bi-temporal statements over facts: rows are added, superseded and strengthened, never changed in what they say."""
+"""Bi-temporal statements over facts: rows are added, superseded and strengthened; their content never changes."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from sqlalchemy import TextClause, text
 
-from aftermind.db.base import Transaction
+from aftermind.db.encryption.keyring import Ring
+from aftermind.db.protocol import Transaction
 from aftermind.db.transaction import pg
-from aftermind.db.vault import Ring
-from aftermind.stores.postgres.rows import fact_of
-from aftermind.stores.postgres.sealed import sealed_fact
+from aftermind.stores.postgres.encrypted_columns import sealed_fact
+from aftermind.stores.postgres.rows import to_fact
 from aftermind.stores.postgres.terms import term_keys
 from aftermind.types import Cardinality, EpisodeId, Fact, FactId, Scope
 
@@ -63,7 +63,7 @@ _STRENGTHEN = text(
 
 
 def selected(rule: str) -> TextClause:
-    """Facts of an owner (`:namespace`, `:user`) that a rule fits, as `fact_of` reads them."""
+    """Facts of an owner (`:namespace`, `:user`) that a rule fits, as `to_fact` reads them."""
     return text(
         f"""
         SELECT id, session_id, agent_id, subject, predicate, object, confidence, cardinality, valid_from, valid_to,
@@ -145,7 +145,9 @@ def _terms(fact: Fact, ring: Ring, language: str) -> str:
     return "{" + ",".join(map(str, term_keys(fact.scope, fact.text, language, key=ring.terms or b""))) + "}"
 
 
-async def supersede(tx: Transaction, owner: Scope, ids: Sequence[FactId], *, at: datetime, by_id: FactId | None) -> int:
+async def supersede(
+    tx: Transaction, owner: Scope, ids: Sequence[FactId], *, at: datetime, by_id: FactId | None = None
+) -> int:
     """See `Store.supersede_facts`."""
     if not ids:
         return 0
@@ -186,19 +188,19 @@ async def query(
         history=history,
         limit=limit,
     )
-    return [fact_of(owner, row) for row in rows]
+    return [to_fact(owner, row) for row in rows]
 
 
 async def one(tx: Transaction, owner: Scope, fact_id: FactId) -> Fact | None:
     """See `Store.fact`."""
     row = await pg(tx).row(_ONE, namespace=owner.namespace, user=owner.user_column, id=fact_id)
-    return None if row is None else fact_of(owner, row)
+    return None if row is None else to_fact(owner, row)
 
 
 async def from_episodes(tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[Fact]:
     """See `Store.facts_from`. By `fact_sources_episode`."""
     rows = await pg(tx).rows(_FROM, namespace=owner.namespace, user=owner.user_column, ids=list(ids))
-    return [fact_of(owner, row) for row in rows]
+    return [to_fact(owner, row) for row in rows]
 
 
 async def cardinalities(tx: Transaction, namespace: str) -> dict[str, Cardinality]:

@@ -9,21 +9,21 @@ from aftermind.types import Block, Cardinality, Episode, EpisodeId, Fact, FactId
 from aftermind.types.message import ALL_KINDS
 
 _HIDDEN = ("counted_from", "shift", "terms", "embedding", "embedding_standby", "indexed", "job_id")
-EPISODE_COLUMNS = tuple(column for column in EPISODES.c if column.name not in _HIDDEN)  # those of `episode_of`
+EPISODE_COLUMNS = tuple(column for column in EPISODES.c if column.name not in _HIDDEN)  # those of `to_episode`
 
 
-def scope_of(owner: Scope, row: Row[Any]) -> Scope:  # Any: a row with labels
+def to_scope(owner: Scope, row: Row[Any]) -> Scope:  # Any: a row with labels
     """The owner with the labels of a row."""
     return Scope(
         namespace=owner.namespace, user_id=owner.user_id, session_id=row.session_id or None, agent_id=row.agent_id
     )
 
 
-def episode_of(owner: Scope, row: Row[Any]) -> Episode:  # Any: a row of `episodes`
+def to_episode(owner: Scope, row: Row[Any]) -> Episode:  # Any: a row of `episodes`
     """The episode that a row is."""
     return Episode(
         id=EpisodeId(row.id),
-        scope=scope_of(owner, row),
+        scope=to_scope(owner, row),
         role=Role(row.role),
         content=row.content,
         name=row.name,
@@ -36,11 +36,11 @@ def episode_of(owner: Scope, row: Row[Any]) -> Episode:  # Any: a row of `episod
     )
 
 
-def fact_of(owner: Scope, row: Row[Any]) -> Fact:  # Any: a row of `facts` with its `sources`
+def to_fact(owner: Scope, row: Row[Any]) -> Fact:  # Any: a row of `facts` with its `sources`
     """The fact that a row is."""
     return Fact(
         id=FactId(row.id),
-        scope=scope_of(owner, row),
+        scope=to_scope(owner, row),
         subject=row.subject,
         predicate=row.predicate,
         object=row.object,
@@ -56,7 +56,7 @@ def fact_of(owner: Scope, row: Row[Any]) -> Fact:  # Any: a row of `facts` with 
     )
 
 
-def block_of(owner: Scope, row: Row[Any]) -> Block:  # Any: a row of `blocks`
+def to_block(owner: Scope, row: Row[Any]) -> Block:  # Any: a row of `blocks`
     """The block that a row is."""
     return Block(
         scope=owner.owner,
@@ -68,7 +68,7 @@ def block_of(owner: Scope, row: Row[Any]) -> Block:  # Any: a row of `blocks`
     )
 
 
-def summary_of(owner: Scope, row: Row[Any]) -> Summary:  # Any: a row of `summaries`
+def to_summary(owner: Scope, row: Row[Any]) -> Summary:  # Any: a row of `summaries`
     """The summary that a row is."""
     return Summary(
         scope=Scope(namespace=owner.namespace, user_id=owner.user_id, session_id=row.session_id or None),

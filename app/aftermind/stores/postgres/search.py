@@ -1,4 +1,4 @@
-"""Lexical and vector search in one statement, that of an owner who has little or that of one who has much."""
+"""Lexical and vector search in one statement: full-scan search for small users, indexed search for large ones."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,23 +9,22 @@ import asyncpg
 import orjson
 
 from aftermind import errors
-from aftermind.db.base import Transaction
+from aftermind.db.encryption.keyring import Vault
+from aftermind.db.protocol import Transaction
+from aftermind.db.sql_params import Positional
 from aftermind.db.transaction import pg
-from aftermind.db.vault import Vault, no_masters
 from aftermind.ranking import Frequencies
-from aftermind.stores.postgres import sealed
-from aftermind.stores.postgres.briefing import brief, parameters
-from aftermind.stores.postgres.finding import FIND
-from aftermind.stores.postgres.frames import frame_of
-from aftermind.stores.postgres.positional import Positional
-from aftermind.stores.postgres.terms import keys_of
-from aftermind.stores.postgres.told import hits_of
-from aftermind.stores.postgres.whole import EVERY_EPISODE, MOST_WHOLE, WHOLE, WHOLE_STANDBY, Held
-from aftermind.stores.searching import Briefing, Found, NodeState, Search, Wanted
+from aftermind.stores.postgres import encrypted_columns
+from aftermind.stores.postgres.block_query import brief, parameters
+from aftermind.stores.postgres.fact_search import parse_hits
+from aftermind.stores.postgres.scoring_columns import to_frame
+from aftermind.stores.postgres.search_exhaustive import EVERY_EPISODE, MOST_WHOLE, STANDBY_STATEMENTS, STATEMENTS, Held
+from aftermind.stores.postgres.search_indexed import FIND
+from aftermind.stores.postgres.terms import hash_terms
+from aftermind.stores.search import BlockRequest, Briefing, NodeState, Search, SearchResult
 from aftermind.types import Scope, StoredEmbedders, Watermark
 
-# Of connections that serve recall alone. Generic plans: planning anew for each owner costs 0.5 ms, and has nothing to
-# go by.
+# For connections that serve recall only. Generic plans: planning for each owner costs 0.5 ms without benefit.
 READ_SETTINGS: Mapping[str, str] = {
     "plan_cache_mode": "force_generic_plan",
     "default_transaction_read_only": "on",
@@ -90,8 +89,8 @@ class PostgresSearch:
     """
 
     def __init__(self, vault: Vault | None = None, *, whole: int = MOST_WHOLE, standby: bool = False) -> None:
-        self._whole, self._statements = (EVERY_EPISODE, WHOLE_STANDBY) if standby else (whole, WHOLE)
-        self._sizes, self._vault, self._is_standby = _Sizes(self._whole), vault or Vault(no_masters), standby
+        self._whole, self._statements = (EVERY_EPISODE, STANDBY_STATEMENTS) if standby else (whole, STATEMENTS)
+        self._sizes, self._vault, self._is_standby = _Sizes(self._whole), vault or Vault(), standby
 
     async def node_state(self, tx: Transaction, *, passed: Sequence[Watermark] | None = None) -> NodeState:
         """How far this node is; run it before the search and on the same connection. Locks nothing."""
@@ -107,7 +106,7 @@ class PostgresSearch:
     async def _state(self, tx: Transaction) -> NodeState:
         row = await pg(tx).alone(_STATE.sql)
         if row is None:
-            raise errors.Bug("Postgres did not tell its state.")
+            raise errors.Bug("Postgres did not return its state.")
         if not row["recovering"]:
             return NodeState(replica=False)
         place = (
@@ -118,20 +117,21 @@ class PostgresSearch:
         late = float("inf") if row["late"] is None else max(float(row["late"]), 0.0)
         return NodeState(replica=True, replayed=place, lag_seconds=late)
 
-    async def find(self, tx: Transaction, owner: Scope, search: Search) -> Found:
+    async def find(self, tx: Transaction, owner: Scope, search: Search) -> SearchResult:
         """The owner's turns around the best hits, in one statement; reads only, locks nothing."""
-        # While a namespace is being encrypted a term may lie there by either hash; afterwards by the keyed one alone.
+        # During the encryption of a namespace a term may be stored with either hash; afterwards only with the keyed
+        # one.
         term_keys = (await self._vault.ring(tx, owner.namespace)).term_keys
-        keys = [each for key in term_keys for each in keys_of(owner, search.question.terms, key=key)]
-        given = parameters(search.along or Wanted()) | _parameters(owner, search, keys)
+        keys = [each for key in term_keys for each in hash_terms(owner, search.question.terms, key=key)]
+        given = parameters(search.along or BlockRequest()) | _parameters(owner, search, keys)
         row = await self._row(tx, owner.owner, given)
         ways, having = len(term_keys), row["frequencies"] or [0] * len(keys)
         frequencies = Frequencies(episodes=row["episodes"], having=[sum(each) for each in _by_term(having, ways)])
-        return Found(
+        return SearchResult(
             ids=row["ids"] or (),
-            frame=frame_of(row, keys, ways),
+            frame=to_frame(row, keys, ways),
             frequencies=frequencies,
-            facts=hits_of(row["told"], terms=len(keys) // ways),
+            facts=parse_hits(row["told"], terms=len(keys) // ways),
             unstored=row["unstored"] or (),
             embedders=StoredEmbedders.from_keys(row["standby_embedder"], None)
             if self._is_standby
@@ -140,7 +140,7 @@ class PostgresSearch:
         )
 
     async def _row(self, tx: Transaction, owner: Scope, given: dict[str, Any]) -> asyncpg.Record:
-        """What either search answers: one trip, but for an owner of whom it is not known yet that there is much."""
+        """The result of either search: one round trip, except for an owner that the query finds to be large."""
         filtered = "known_at" in given
         given |= {"tenant": pg(tx).namespace, "whole": self._whole}
         if not self._sizes.has_much(owner):
@@ -160,7 +160,9 @@ class PostgresSearch:
             raise errors.Bug("the search answered nothing at all.")
         return row
 
-    async def brief(self, tx: Transaction, owner: Scope, wanted: Wanted, *, found: Found | None = None) -> Briefing:
+    async def brief(
+        self, tx: Transaction, owner: Scope, wanted: BlockRequest, *, found: SearchResult | None = None
+    ) -> Briefing:
         """What is shown, in one statement where the search did not hold it; reads only, locks nothing."""
         held = found.held if found is not None else None
         shown = held.briefing(owner, wanted) if isinstance(held, Held) else None
@@ -168,13 +170,13 @@ class PostgresSearch:
             shown = await brief(tx, owner, wanted)
         return replace(
             shown,
-            episodes=await sealed.open_episodes(self._vault, tx, owner, shown.episodes),
-            facts=await sealed.open_facts(self._vault, tx, owner, shown.facts),
-            blocks=await sealed.open_blocks(self._vault, tx, owner, shown.blocks),
+            episodes=await encrypted_columns.open_episodes(self._vault, tx, owner, shown.episodes),
+            facts=await encrypted_columns.open_facts(self._vault, tx, owner, shown.facts),
+            blocks=await encrypted_columns.open_blocks(self._vault, tx, owner, shown.blocks),
             summary=None
             if shown.summary is None
-            else (await sealed.open_summaries(self._vault, tx, owner, [shown.summary]))[0],
-            profile=await sealed.open_profile(self._vault, tx, owner, shown.profile),
+            else (await encrypted_columns.open_summaries(self._vault, tx, owner, [shown.summary]))[0],
+            profile=await encrypted_columns.open_profile(self._vault, tx, owner, shown.profile),
         )
 
 
@@ -208,6 +210,6 @@ def _parameters(owner: Scope, search: Search, keys: Sequence[int]) -> dict[str, 
 
 
 def _by_term(values: Sequence[int], ways: int) -> list[Sequence[int]]:
-    """What belongs to each term, where each was asked for in so many ways."""
+    """Group by term, each with the given number of forms."""
     size = len(values) // ways
     return [values[place::size] for place in range(size)]

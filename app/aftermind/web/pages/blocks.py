@@ -6,16 +6,16 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from aftermind import errors
-from aftermind.web.pages import frame
-from aftermind.web.pages.access import WRITES, Owner, Whose
+from aftermind.web.pages import rendering
+from aftermind.web.pages.dependencies import WRITES, Owner, Whose
 
-router = APIRouter(route_class=frame.PageRoute)
+router = APIRouter(route_class=rendering.PageRoute)
 
 
 @router.get("/memory/blocks", response_class=HTMLResponse)
 async def blocks(request: Request, whose: Owner) -> HTMLResponse:
     """Every block of a user, each in a form."""
-    return await _shown(request, whose)
+    return await _render(request, whose)
 
 
 @router.post("/memory/blocks", dependencies=WRITES, response_model=None)
@@ -27,28 +27,28 @@ async def save(
     description: Annotated[str, Form()] = "",
     version: Annotated[int, Form()] = 0,
 ) -> HTMLResponse | RedirectResponse:
-    """Keep a block's text, unless somebody else changed it since this page was drawn: then both texts are shown."""
+    """Save a block's text. If another edit was faster, show both texts and save nothing."""
     text = content.replace("\r\n", "\n")  # forms send line ends as RFC 5322 has them
     try:
         await whose.memory.blocks.set(
             name.strip(), text, description=description, **whose.scope, expected_version=version
         )
     except (errors.BlockConflict, errors.InvalidBlock) as exc:
-        return await _shown(request, whose, status=409, problem=str(exc), mine={name.strip(): text})
-    return RedirectResponse(frame.link("/memory/blocks", **whose.query, saved=name.strip()), status_code=303)
+        return await _render(request, whose, status=409, problem=str(exc), mine={name.strip(): text})
+    return RedirectResponse(rendering.link("/memory/blocks", **whose.query, saved=name.strip()), status_code=303)
 
 
 @router.post("/memory/blocks/delete", dependencies=WRITES, response_model=None)
 async def delete(whose: Owner, name: Annotated[str, Form()]) -> RedirectResponse:
     """Remove a block."""
     await whose.memory.blocks.delete(name, **whose.scope)
-    return RedirectResponse(frame.link("/memory/blocks", **whose.query), status_code=303)
+    return RedirectResponse(rendering.link("/memory/blocks", **whose.query), status_code=303)
 
 
-async def _shown(
+async def _render(
     request: Request, whose: Whose, *, status: int = 200, problem: str | None = None, mine: dict[str, str] | None = None
 ) -> HTMLResponse:
-    return frame.page(
+    return rendering.page(
         request,
         "blocks.html",
         status=status,

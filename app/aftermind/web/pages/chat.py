@@ -1,4 +1,4 @@
-"""Chat: try an agent with memory around it, and see what it was told and what is learnt from it afterwards."""
+"""Chat: try an agent with memory, and inspect its recalled memory and the facts extracted afterwards."""
 
 import asyncio
 from typing import Annotated
@@ -12,24 +12,24 @@ from aftermind.agent import Agent
 from aftermind.settings import Settings
 from aftermind.types import Learned, LearnedState, Message
 from aftermind.types.api_key import Right
-from aftermind.web.auth import memory_of
-from aftermind.web.pages import frame
-from aftermind.web.pages.access import WRITES, Owner, Seen, recorded, whose
-from aftermind.web.pages.happening import list_of_kinds, stream
+from aftermind.web.auth import get_memory
+from aftermind.web.pages import rendering
+from aftermind.web.pages.dependencies import WRITES, Owner, Seen, recorded, whose
+from aftermind.web.pages.events import list_kinds, stream
 
 EARLIER = 20  # messages of the session that are shown above the new ones
 AGENT = "chat"
 INSTRUCTIONS = "You are a helpful assistant. Answer briefly, and use what you remember of the user."
 ANSWER_SECONDS = 90.0  # a model that has not answered by then is not waited for; browsers and proxies end at about that
 
-router = APIRouter(route_class=frame.PageRoute)
+router = APIRouter(route_class=rendering.PageRoute)
 
 
 @router.get("/chat", response_class=HTMLResponse)
 async def chat(
     request: Request, viewer: Seen, user: str = "", session: str = "chat", *, anonymous: bool = False
 ) -> HTMLResponse:
-    """The session so far, and a place to say something."""
+    """Show the session so far and a form for the next message."""
     shown: dict[str, object] = {"whose": None}
     if user or anonymous:
         chosen = await recorded(request, whose(viewer, user.strip(), anonymous=anonymous))
@@ -37,18 +37,18 @@ async def chat(
         shown = {
             "whose": chosen,
             "stream": stream(chosen, cursor),
-            "kinds": list_of_kinds(),
+            "kinds": list_kinds(),
             "earlier": await viewer.memory.history(**chosen.scope, session_id=session, limit=EARLIER),
         }
     model = _model(viewer.memory.settings)
-    return frame.page(
+    return rendering.page(
         request, "chat.html", shown, here="chat", session=session, model=model, may_write=viewer.may(Right.WRITE)
     )
 
 
 @router.post("/chat/say", dependencies=WRITES, response_class=HTMLResponse)
-async def say(request: Request, whose: Owner, prompt: Annotated[str, Form()], session: str = "chat") -> HTMLResponse:
-    """Answer, and remember after the answer. Without a model nobody answers, and the page says so."""
+async def send(request: Request, whose: Owner, prompt: Annotated[str, Form()], session: str = "chat") -> HTMLResponse:
+    """Answer, then remember the exchange. Without a model there is no answer, and the page states this."""
     memory = whose.memory
     model = _model(memory.settings)
     if model is None:
@@ -62,17 +62,17 @@ async def say(request: Request, whose: Owner, prompt: Annotated[str, Form()], se
         except TimeoutError as exc:
             raise errors.ModelUnavailable(model, f"no answer within {ANSWER_SECONDS:g} s") from exc
         told = {"block": out.memory, "answer": out.text, "receipt": out.receipt, "usage": out.usage}
-    return frame.page(request, "_exchange.html", told, whose=whose, session=session, prompt=prompt, model=model)
+    return rendering.page(request, "_exchange.html", told, whose=whose, session=session, prompt=prompt, model=model)
 
 
 @router.get("/chat/after", response_class=HTMLResponse)
 async def after(request: Request, whose: Owner, episode: UUID, session: str = "chat") -> HTMLResponse:
-    """How far a turn has come since its answer, and what was learnt from it; asks again until that is known."""
+    """Show the state of a turn after its answer and the facts from it; polls until both are final."""
     found = await whose.memory.history(**whose.scope, session_id=session, limit=200)
-    came = await whose.memory.learned(**whose.scope, session_id=session, limit=200)
+    came = await whose.memory.extraction(**whose.scope, session_id=session, limit=200)
     facts = await whose.memory.facts.history(**whose.scope, limit=1_000)
     learned = next((each for each in came if each.episode_id == episode), None)
-    return frame.page(
+    return rendering.page(
         request,
         "_after.html",
         whose=whose,
@@ -86,10 +86,10 @@ async def after(request: Request, whose: Owner, episode: UUID, session: str = "c
 
 
 def _agent(request: Request) -> Agent:
-    """One of the process, for everybody: a model client of its own for each message would never be closed."""
+    """One agent for the whole process: model clients created per message would never be closed."""
     state = request.app.state
     if not hasattr(state, "agent"):
-        state.agent = Agent(INSTRUCTIONS, memory=memory_of(request), agent_id=AGENT, history_messages=EARLIER)
+        state.agent = Agent(INSTRUCTIONS, memory=get_memory(request), agent_id=AGENT, history_messages=EARLIER)
     agent: Agent = state.agent
     return agent
 

@@ -4,28 +4,28 @@ import asyncio
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, JSONResponse
 
 from aftermind import errors
-from aftermind.ledger.base import Spending, Spent
+from aftermind.ledger.protocol import Spending, Spent
 from aftermind.telemetry import exposition
 from aftermind.types import JobKind
 from aftermind.types.api_key import Right
 from aftermind.types.replay import DeadGroup, JobFilter
-from aftermind.web.pages import counting, frame
-from aftermind.web.pages.access import Seen, Viewer
-from aftermind.web.pages.pulse import Pulse, Sample
+from aftermind.web.pages import metric_deltas, rendering
+from aftermind.web.pages.dependencies import Seen, Viewer
+from aftermind.web.pages.metrics_sampler import Pulse, Sample
 
 RATE_OVER = timedelta(seconds=30)  # long enough to be calm, short enough to be now
 LATENCY_OVER = timedelta(minutes=5)
 SHARES = (0.5, 0.99)
-GROUPS = 1_000  # of dead letters that failed alike: beyond it the counts are "at least so many"
+GROUPS = 1_000  # groups of dead letters with equal errors; beyond it the counts are lower bounds
 FINISHED = "done"  # the outcome of a job that did what it was for
 
-router = APIRouter(route_class=frame.PageRoute)
+router = APIRouter(route_class=rendering.PageRoute)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +44,13 @@ class Row:
 @router.get("/", response_class=HTMLResponse)
 async def overview(request: Request, viewer: Seen) -> HTMLResponse:
     """The whole page; its numbers and charts renew themselves."""
-    return frame.page(request, "overview.html", await _told(request, viewer), here="overview")
+    return rendering.page(request, "overview.html", await _measures(request, viewer), here="overview")
 
 
 @router.get("/overview/live", response_class=HTMLResponse)
 async def live(request: Request, viewer: Seen) -> HTMLResponse:
     """The numbers alone."""
-    return frame.page(request, "_overview.html", await _told(request, viewer))
+    return rendering.page(request, "_overview.html", await _measures(request, viewer))
 
 
 @router.get("/overview/series")
@@ -71,27 +71,28 @@ def _series(samples: Sequence[Sample]) -> dict[str, object]:
     }
 
 
-async def _told(request: Request, viewer: Seen) -> dict[str, object]:
+async def _measures(request: Request, viewer: Seen) -> dict[str, object]:
     memory, samples = viewer.memory, await _pulse(request).samples()
     now = samples[-1]
     before = _back(samples, LATENCY_OVER)
     finished = _finished(samples)
-    recalls = counting.grown(before.counts, now.counts, "aftermind_recall_seconds_count", ("served_by",))
+    recalls = metric_deltas.grown(before.counts, now.counts, "aftermind_recall_seconds_count", ("served_by",))
     is_up = _is_up(now)
-    today = datetime.now(UTC).date()
-    is_told = is_up and viewer.may(Right.OPERATE)  # what letters say and models cost is for operators
-    spending = await memory.spending(namespace=viewer.namespace, since=today, everybody=True) if is_told else []
+    is_told = is_up and viewer.may(Right.OPERATE)  # dead letters and costs are shown to operators only
+    spending = await memory.spending(namespace=viewer.namespace, everybody=True) if is_told else []
     groups = await _groups(viewer) if is_told else None
     return {
         "health": now.health,
         "rows": [_row(now, kind, finished, groups) for kind in JobKind],
         "per_second": sum(finished.values()),
-        "fresh": counting.quantiles(before.counts, now.counts, "aftermind_freshness_seconds", "stage", SHARES),
-        "recall": counting.quantiles(before.counts, now.counts, "aftermind_recall_seconds", None, SHARES).get(""),
-        "recall_by": counting.quantiles(before.counts, now.counts, "aftermind_recall_seconds", "served_by", SHARES),
+        "fresh": metric_deltas.quantiles(before.counts, now.counts, "aftermind_freshness_seconds", "stage", SHARES),
+        "recall": metric_deltas.quantiles(before.counts, now.counts, "aftermind_recall_seconds", None, SHARES).get(""),
+        "recall_by": metric_deltas.quantiles(
+            before.counts, now.counts, "aftermind_recall_seconds", "served_by", SHARES
+        ),
         "recalls": {key[0]: round(count) for key, count in recalls.items()},
-        "degraded": _sum(counting.grown(before.counts, now.counts, "aftermind_recalls_degraded_total", ())),
-        "failures": counting.grown(before.counts, now.counts, "aftermind_failures_total", ("kind", "reason")),
+        "degraded": _sum(metric_deltas.grown(before.counts, now.counts, "aftermind_recalls_degraded_total", ())),
+        "failures": metric_deltas.grown(before.counts, now.counts, "aftermind_failures_total", ("kind", "reason")),
         "over": min(LATENCY_OVER, now.at - samples[0].at).total_seconds(),
         "spending": spending,
         "models": _by_model(spending),
@@ -109,7 +110,7 @@ def _pulse(request: Request) -> Pulse:
 
 async def _groups(viewer: Viewer) -> Sequence[DeadGroup] | None:
     try:
-        return await viewer.memory.dead.groups(JobFilter(namespace=viewer.namespace), limit=GROUPS)
+        return await viewer.memory.dead_letters.groups(JobFilter(namespace=viewer.namespace), limit=GROUPS)
     except errors.InvalidSettings:  # a store of one process keeps no dead letters
         return None
 
@@ -138,7 +139,7 @@ def _finished(samples: Sequence[Sample]) -> dict[str, float]:
     seconds = (now.at - before.at).total_seconds()
     if not seconds:
         return {}
-    more = counting.grown(before.counts, now.counts, "aftermind_jobs_total", ("kind", "outcome"))
+    more = metric_deltas.grown(before.counts, now.counts, "aftermind_jobs_total", ("kind", "outcome"))
     return {kind: count / seconds for (kind, outcome), count in more.items() if outcome == FINISHED}
 
 
@@ -159,7 +160,7 @@ def _kinds(samples: Sequence[Sample]) -> list[JobKind]:
 
 
 def _sum_by_kind(samples: Sequence[Sample]) -> set[str]:
-    more = counting.grown(samples[0].counts, samples[-1].counts, "aftermind_jobs_total", ("kind",))
+    more = metric_deltas.grown(samples[0].counts, samples[-1].counts, "aftermind_jobs_total", ("kind",))
     return {key[0] for key in more}
 
 
@@ -172,7 +173,7 @@ def _recall_series(samples: Sequence[Sample]) -> dict[str, list[float | None]]:
     for place in range(len(samples)):
         until = samples[: place + 1]
         before, now = _back(until, RATE_OVER), until[-1]
-        took = counting.quantiles(before.counts, now.counts, "aftermind_recall_seconds", None, SHARES).get("")
+        took = metric_deltas.quantiles(before.counts, now.counts, "aftermind_recall_seconds", None, SHARES).get("")
         for name, value in zip(found, took or (None, None), strict=True):
             found[name].append(None if value is None else round(value * 1_000, 2))
     return found

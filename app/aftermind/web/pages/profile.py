@@ -5,12 +5,12 @@ from typing import Annotated
 from fastapi import APIRouter, Form, HTTPException, Request
 from fastapi.responses import HTMLResponse
 
-from aftermind.web.pages import frame
-from aftermind.web.pages.access import WRITES, Owner
+from aftermind.web.pages import rendering
+from aftermind.web.pages.dependencies import WRITES, Owner
 
-SESSIONS = 30  # whose summaries are shown; the others stand at their sessions
+SESSIONS = 30  # sessions with their summaries on this page; the page of a session shows the others
 
-router = APIRouter(route_class=frame.PageRoute)
+router = APIRouter(route_class=rendering.PageRoute)
 
 
 @router.get("/memory/profile", response_class=HTMLResponse)
@@ -22,7 +22,7 @@ async def profile(request: Request, whose: Owner) -> HTMLResponse:
         for each in sessions
         if each.session_id is not None
     ]
-    return frame.page(
+    return rendering.page(
         request,
         "profile.html",
         here="memory",
@@ -43,9 +43,9 @@ async def forget(
 ) -> HTMLResponse:
     """Delete everything of a user, or of one session, for good; their id has to be typed."""
     if confirm.strip() != (whose.user_id or "anonymous"):
-        raise HTTPException(422, "The id that was typed is another one, so nothing was forgotten.")
+        raise HTTPException(422, "The typed id does not match, so nothing was forgotten.")
     gone = await whose.memory.forget(**whose.scope, session_id=session or None)
     counts = ", ".join(f"{count:,} {name}" for name, count in gone.rows.items() if count)
-    on_the_way = f"; {gone.pending_turns} turns on their way" if gone.pending_turns else ""
-    text = f"Forgotten: {counts or 'nothing was there'}{on_the_way}."
-    return frame.page(request, "_notice.html", text=text, tone="good")
+    pending = f"; {gone.pending_turns} pending turns" if gone.pending_turns else ""
+    text = f"Forgotten: {counts or 'nothing was stored'}{pending}."
+    return rendering.page(request, "_notice.html", text=text, tone="good")

@@ -1,4 +1,4 @@
-"""Replays: freeze dead letters into a plan, look at what it would do, start it and watch it."""
+"""Replays: create a plan from dead letters, show its estimate, start it and follow it."""
 
 from functools import partial
 from typing import Annotated
@@ -8,18 +8,18 @@ from fastapi import APIRouter, Form, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from aftermind import errors
-from aftermind.ledger.overrides import refuse_instructions
+from aftermind.ledger.replay_overrides import refuse_instructions
 from aftermind.ledger.replays import CONCURRENCY, RATE, NewPlan
 from aftermind.types import JobKind, Json
 from aftermind.types.replay import ItemState, PlanId, ReplayMode, ReplayPlan
 from aftermind.web import auth
-from aftermind.web.pages import frame
-from aftermind.web.pages.access import OPERATES, Seen, Viewer
-from aftermind.web.pages.dead import Asked
+from aftermind.web.pages import rendering
+from aftermind.web.pages.dead_letters import Asked
+from aftermind.web.pages.dependencies import OPERATES, Seen, Viewer
 
 ITEMS = 50
 
-router = APIRouter(route_class=frame.PageRoute, dependencies=OPERATES)
+router = APIRouter(route_class=rendering.PageRoute, dependencies=OPERATES)
 
 
 @router.post("/dead/plan", response_model=None)
@@ -42,16 +42,16 @@ async def plan(
         rate=rate,
         concurrency=concurrency,
     )
-    made = await viewer.memory.replays.plan(filters.wanted(viewer.namespace), new)
-    return RedirectResponse(frame.link("/dead/replay", plan=made.id), status_code=303)
+    made = await viewer.memory.replays.create(filters.to_filter(viewer.namespace), new)
+    return RedirectResponse(rendering.link("/dead/replay", plan=made.id), status_code=303)
 
 
 @router.get("/dead/replay", response_class=HTMLResponse)
-async def shown(request: Request, viewer: Seen, plan: Annotated[str, Query()]) -> HTMLResponse:
+async def show_plan(request: Request, viewer: Seen, plan: Annotated[str, Query()]) -> HTMLResponse:
     """A plan: the dry run while it is a draft, its progress afterwards."""
     found = await _plan(viewer, plan)
     estimate = await viewer.memory.replays.estimate(found.id) if found.state == "draft" else None
-    return frame.page(
+    return rendering.page(
         request,
         "replay.html",
         await _progress(request, viewer, found),
@@ -68,7 +68,7 @@ async def progress(request: Request, viewer: Seen, plan: Annotated[str, Query()]
     `was` is the state that the page was drawn with: what can be done in another one is another page.
     """
     found = await _plan(viewer, plan)
-    answer = frame.page(request, "_replay.html", await _progress(request, viewer, found))
+    answer = rendering.page(request, "_replay.html", await _progress(request, viewer, found))
     if was and was != found.state:
         answer.headers["HX-Refresh"] = "true"
     return answer
@@ -98,31 +98,31 @@ async def abort(viewer: Seen, plan: Annotated[str, Form()]) -> RedirectResponse:
 @router.post("/dead/replay/shadow", response_model=None)
 async def shadow(viewer: Seen, plan: Annotated[str, Form()]) -> RedirectResponse:
     """Run a sample of the extractions without writing."""
-    await viewer.memory.replays.shadow((await _plan(viewer, plan)).id)
+    await viewer.memory.replays.dry_run((await _plan(viewer, plan)).id)
     return _to(plan)
 
 
 async def _progress(request: Request, viewer: Viewer, found: ReplayPlan) -> dict[str, object]:
     replays = viewer.memory.replays
-    shadows = await replays.shadows(found.id)
+    shadows = await replays.dry_run_results(found.id)
     if any(each.added or each.superseded or each.error for each in shadows):
-        work = partial(replays.looked, found.id, actor=viewer.actor)
+        work = partial(replays.record_access, found.id, actor=viewer.actor)
         await auth.once(request, (viewer.actor, found.id), work, auth.SESSION_SECONDS)
     ended = sum(found.counts.get(state, 0) for state in (ItemState.DONE, ItemState.FAILED, ItemState.SKIPPED))
     return {
         "plan": found,
         "ended": ended,
         "is_moving": not found.state.is_final or found.counts.get(ItemState.REPLAYED, 0) > 0,
-        "items": await replays.items(found.id, limit=ITEMS),
+        "items": await replays.list_items(found.id, limit=ITEMS),
         "shadows": shadows,
         "states": list(ItemState),
     }
 
 
 async def _plan(viewer: Viewer, plan_id: str) -> ReplayPlan:
-    found = await viewer.memory.replays.found(PlanId(plan_id), namespace=viewer.namespace)
+    found = await viewer.memory.replays.get(PlanId(plan_id), namespace=viewer.namespace)
     if found is None:
-        raise HTTPException(404, f"There is no replay plan {plan_id}.")
+        raise HTTPException(404, f"Replay plan {plan_id} does not exist.")
     return found
 
 
@@ -138,9 +138,11 @@ def _overrides(told: str) -> dict[str, Json]:
     except orjson.JSONDecodeError as exc:
         raise errors.InvalidFilter("payload", told[:80], f"it is not JSON: {exc}.") from exc
     if not isinstance(values, dict):
-        raise errors.InvalidFilter("payload", told[:80], "it is a JSON object, which is laid over the payload.")
+        raise errors.InvalidFilter(
+            "payload", told[:80], "it must be a JSON object; its fields replace those of the payload."
+        )
     return values
 
 
 def _to(plan_id: str) -> RedirectResponse:
-    return RedirectResponse(frame.link("/dead/replay", plan=plan_id), status_code=303)
+    return RedirectResponse(rendering.link("/dead/replay", plan=plan_id), status_code=303)

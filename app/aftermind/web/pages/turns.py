@@ -8,14 +8,14 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
 from aftermind.types import EpisodeId, Fact
-from aftermind.web.pages import frame
-from aftermind.web.pages.access import Owner
+from aftermind.web.pages import rendering
+from aftermind.web.pages.dependencies import Owner
 
 SESSIONS = 200
 SHOWN, MOST_SHOWN = 50, 1_000
-FACTS = 5_000  # of a user, to be put beside the turns that they came from
+FACTS = 5_000  # facts of a user, to be matched with their source turns
 
-router = APIRouter(route_class=frame.PageRoute)
+router = APIRouter(route_class=rendering.PageRoute)
 
 
 @router.get("/memory/user", response_class=HTMLResponse)
@@ -28,8 +28,8 @@ async def turns(
     """The newest turns of a user, or of one of their sessions."""
     memory = whose.memory
     episodes = await memory.history(**whose.scope, session_id=session, limit=shown + 1)
-    learned = await memory.learned(**whose.scope, session_id=session, limit=shown)
-    return frame.page(
+    learned = await memory.extraction(**whose.scope, session_id=session, limit=shown)
+    return rendering.page(
         request,
         "turns.html",
         here="memory",
@@ -49,7 +49,7 @@ async def turns(
 async def progress(request: Request, whose: Owner) -> HTMLResponse:
     """How far the user's turns have come; a piece that renews itself."""
     found = await whose.memory.progress(**whose.scope)
-    return frame.page(request, "_progress.html", progress=found, whose=whose)
+    return rendering.page(request, "_progress.html", progress=found, whose=whose)
 
 
 def _by_source(facts: Iterable[Fact]) -> dict[EpisodeId, list[Fact]]:

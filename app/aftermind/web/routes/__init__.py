@@ -1,4 +1,4 @@
-"""The JSON API, a file a subject. Every path says whose memory it is about; the key says of which namespace."""
+"""The JSON API, one file per resource. The path names the user, the API key determines the namespace."""
 
 from fastapi import APIRouter
 
@@ -6,17 +6,17 @@ from aftermind.web import problems
 from aftermind.web.routes import (
     audit,
     blocks,
+    dead_letters,
+    episodes,
     events,
     facts,
     jobs,
-    letters,
     memory,
     reextract,
     replays,
     retention,
-    rows,
+    users,
     webhooks,
-    whole,
 )
 
 VERSION = "/v1"
@@ -27,13 +27,13 @@ def router() -> APIRouter:
     made = APIRouter(prefix=VERSION, responses=problems.RESPONSES)
     for each in (
         memory,
-        rows,
+        episodes,
         facts,
         blocks,
         events,
-        whole,
+        users,
         jobs,
-        letters,
+        dead_letters,
         replays,
         reextract,
         retention,

@@ -7,14 +7,14 @@ from fastapi import APIRouter, Query
 
 from aftermind.types.audit import Action
 from aftermind.types.scope import MAX_ID_BYTES
-from aftermind.web import shapes
+from aftermind.web import schemas
 from aftermind.web.auth import Operator, Remembering
-from aftermind.web.paging import Limit
+from aftermind.web.pagination import Limit
 
 router = APIRouter(prefix="/audit", tags=["audit"])
 
 
-class AuditEntryOut(shapes.Shape):
+class AuditEntryOut(schemas.Shape):
     """One entry. `actor` is the authenticated identity; a label that the caller chose is in `detail`."""
 
     seq: int
@@ -25,14 +25,14 @@ class AuditEntryOut(shapes.Shape):
     detail: dict[str, Any]
 
 
-class AuditFaultOut(shapes.Shape):
+class AuditFaultOut(schemas.Shape):
     """What is wrong with the trail, and at which entry; null: with the trail as a whole."""
 
     seq: int | None
     what: str
 
 
-class AuditReportOut(shapes.Shape):
+class AuditReportOut(schemas.Shape):
     """A verification. Without `witnesses` a cut at the trail's end cannot be seen."""
 
     is_whole: bool
@@ -43,7 +43,7 @@ class AuditReportOut(shapes.Shape):
     faults: list[AuditFaultOut]
 
 
-@router.get("", summary="Audit entries, the newest last")
+@router.get("", summary="Audit entries, oldest first")
 async def list_(
     memory: Remembering,
     who: Operator,
@@ -52,7 +52,7 @@ async def list_(
     limit: Limit = 100,
 ) -> list[AuditEntryOut]:
     """The newest `limit` entries that fit: accesses, edits, erasures, replays, discards, keys, policies."""
-    found = await memory.audit.listed(user_id=user_id, action=action, namespace=who.namespace, limit=limit)
+    found = await memory.audit.list(user_id=user_id, action=action, namespace=who.namespace, limit=limit)
     return [
         AuditEntryOut(
             seq=each.seq,

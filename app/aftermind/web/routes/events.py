@@ -8,7 +8,7 @@ from fastapi.responses import Response
 from aftermind import errors
 from aftermind.types import Scope
 from aftermind.web.auth import Reader
-from aftermind.web.feeds import Feeds
+from aftermind.web.event_fanout import Feeds
 from aftermind.web.routes.memory import User
 from aftermind.web.sse import EventStream
 
@@ -19,14 +19,14 @@ After = Annotated[str | None, Query(description="The same, for a first connectio
 
 DESCRIPTION = """
 Server-sent events. Each has the name of its kind (`MemoryUpdateCompleted`, …) and its fields as JSON; ids and counts,
-never what was said.
+never content.
 
-Those with an `id` are kept, in order and without gaps, for `AFTERMIND_EVENT_RETENTION_DAYS`: come again with
-`Last-Event-ID`, and those missed come first. Where some of them are too old to be had, an event `gap` says so. Events
-without an `id` are told live only.
+Events with an `id` are stored, in order and without gaps, for `AFTERMIND_EVENT_RETENTION_DAYS`. Reconnect with
+`Last-Event-ID` to get the missed ones first; an event `gap` means that some of them were too old. Events without an
+`id` are sent live only.
 
-A comment comes every 15 seconds. The stream ends after some 15 minutes, where its reader is too slow, and
-where the process stops: a client that comes again misses nothing.
+A comment is sent every 15 seconds. The stream ends after about 15 minutes, if its reader is too slow, and when the
+process stops; a client that reconnects misses nothing.
 """
 
 

@@ -1,4 +1,4 @@
-"""Facts: what is believed, told, taken back, and why."""
+"""Facts: list, add, retract, sources."""
 
 from typing import Annotated
 from uuid import UUID
@@ -8,15 +8,15 @@ from pydantic import AwareDatetime
 
 from aftermind import errors
 from aftermind.types import Cardinality
-from aftermind.web import paging, shapes
+from aftermind.web import pagination, schemas
 from aftermind.web.auth import Reader, Remembering, Writer
-from aftermind.web.paging import Cursor, Limit, Page
+from aftermind.web.pagination import Cursor, Limit, Page
 from aftermind.web.routes.memory import User
 
 router = APIRouter(tags=["facts"])
 
 
-@router.get("/users/{user_id:id}/facts", summary="Facts, newest belief first")
+@router.get("/users/{user_id:id}/facts", summary="Facts, the newest first")
 async def query(
     user_id: User,
     memory: Remembering,
@@ -28,9 +28,9 @@ async def query(
     history: Annotated[bool, Query(description="Every row, whatever its times.")] = False,
     limit: Limit = 100,
     cursor: Cursor = None,
-) -> Page[shapes.FactOut]:
+) -> Page[schemas.FactOut]:
     """By default those that we believe now and that are true now."""
-    rows = paging.wanted(cursor, limit)
+    rows = pagination.rows_to_read(cursor, limit)
     if history:
         if as_of is not None or known_at is not None:
             raise errors.InvalidQuery("history", history, "it takes no as_of or known_at: it is every row.")
@@ -45,11 +45,13 @@ async def query(
             known_at=known_at,
             limit=rows,
         )
-    return paging.page(found, cursor=cursor, limit=limit, key=lambda each: each.id, shown=shapes.fact)
+    return pagination.page(
+        found, cursor=cursor, limit=limit, key=lambda each: each.id, shown=schemas.FactOut.model_validate
+    )
 
 
-@router.post("/users/{user_id:id}/facts", status_code=201, summary="Tell a fact")
-async def add(user_id: User, told: shapes.FactIn, memory: Remembering, who: Writer) -> shapes.FactOut:
+@router.post("/users/{user_id:id}/facts", status_code=201, summary="Add a fact")
+async def add(user_id: User, told: schemas.FactIn, memory: Remembering, who: Writer) -> schemas.FactOut:
     """The one that is believed then: a new object of a single-valued predicate ends the old one's validity."""
     found = await memory.facts.add(
         told.subject,
@@ -62,24 +64,24 @@ async def add(user_id: User, told: shapes.FactIn, memory: Remembering, who: Writ
         confidence=told.confidence,
         cardinality=None if told.cardinality is None else Cardinality(told.cardinality),
     )
-    return shapes.fact(found)
+    return schemas.FactOut.model_validate(found)
 
 
-@router.delete("/users/{user_id:id}/facts/{fact_id}", status_code=204, summary="Take a fact back")
+@router.delete("/users/{user_id:id}/facts/{fact_id}", status_code=204, summary="Retract a fact")
 async def retract(user_id: User, fact_id: UUID, memory: Remembering, who: Writer) -> None:
-    """It never was so; what it had ended goes on. 404 where it is not believed any more."""
+    """As if it had never been true: a fact that it had ended is valid again. HTTP 404 if it is superseded."""
     if not await memory.facts.retract(str(fact_id), user_id=user_id, namespace=who.namespace):
-        raise errors.NotThere("fact that is believed", str(fact_id))
+        raise errors.NotThere("current fact", str(fact_id))
 
 
-@router.get("/users/{user_id:id}/facts/{fact_id}/why", summary="Where a fact came from")
-async def why(user_id: User, fact_id: UUID, memory: Remembering, who: Reader) -> shapes.WhyOut:
+@router.get("/users/{user_id:id}/facts/{fact_id}/why", summary="Sources of a fact")
+async def why(user_id: User, fact_id: UUID, memory: Remembering, who: Reader) -> schemas.WhyOut:
     """The episodes that it was drawn from, and what drew it."""
     found = await memory.facts.why(str(fact_id), user_id=user_id, namespace=who.namespace)
     if found is None:
         raise errors.NotThere("fact", str(fact_id))
-    return shapes.WhyOut(
-        fact=shapes.fact(found.fact),
-        episodes=[shapes.episode(each) for each in found.episodes],
+    return schemas.WhyOut(
+        fact=schemas.FactOut.model_validate(found.fact),
+        episodes=[schemas.episode(each) for each in found.episodes],
         extractor=found.extractor,
     )

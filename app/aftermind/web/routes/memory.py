@@ -7,8 +7,8 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Header, Request
 
 from aftermind import errors
-from aftermind.faces.turns import KEY_BYTES
-from aftermind.web import shapes
+from aftermind.api.turn_builder import KEY_BYTES
+from aftermind.web import schemas
 from aftermind.web.auth import Reader, Remembering, Writer
 from aftermind.web.path_ids import ANONYMOUS, named_user
 
@@ -30,11 +30,11 @@ IdempotencyKey = Annotated[
 async def remember(
     request: Request,
     user_id: User,
-    turn: shapes.TurnIn,
+    turn: schemas.TurnIn,
     memory: Remembering,
     who: Writer,
     idempotency_key: IdempotencyKey = None,
-) -> shapes.ReceiptOut:
+) -> schemas.ReceiptOut:
     """Hand a turn over. It is safe when this answers, and the next recall sees it; the rest follows in the background.
 
     `429` where more is pending than the service takes and it is set to refuse; `503` where neither Redis nor the
@@ -52,7 +52,7 @@ async def remember(
         save=turn.save,
         accept=turn.accept,
     )
-    return shapes.ReceiptOut(
+    return schemas.ReceiptOut(
         job_id=receipt.job_id,
         episode_ids=list(receipt.episode_ids),
         spooled=receipt.spooled,
@@ -60,34 +60,32 @@ async def remember(
     )
 
 
-@router.get("/users/{user_id:id}/turns/{job_id}", summary="How far a turn has come")
-async def turn_status(user_id: User, job_id: UUID, memory: Remembering, who: Reader) -> shapes.StatusOut:
-    """Where the turn of a receipt stands. It waits for nothing: events tell when something changes."""
+@router.get("/users/{user_id:id}/turns/{job_id}", summary="State of a turn")
+async def turn_status(user_id: User, job_id: UUID, memory: Remembering, who: Reader) -> schemas.StatusOut:
+    """The current state of a receipt's turn. Returns immediately; events report changes."""
     status = await memory.jobs.status(str(job_id), user_id=user_id, namespace=who.namespace)
     if status is None:
         raise errors.NotThere("turn", str(job_id))
-    return shapes.StatusOut(stored=status.stored, embedded=status.embedded, extracted=status.extracted, why=status.why)
+    return schemas.StatusOut(stored=status.stored, embedded=status.embedded, extracted=status.extracted, why=status.why)
 
 
-@router.post("/users/{user_id:id}/recall", summary="Recall what fits a question")
-async def recall(user_id: User, asked: shapes.RecallIn, memory: Remembering, who: Reader) -> shapes.RecallOut:
-    """A block for a system prompt, within a token budget, and what is in it.
+@router.post("/users/{user_id:id}/recall", summary="Recall a block for a query")
+async def recall(user_id: User, asked: schemas.RecallIn, memory: Remembering, who: Reader) -> schemas.RecallOut:
+    """A block for a system prompt, within a token budget, and its parts.
 
-    Answered within AFTERMIND_RECALL_BUDGET_SECONDS also where the store is away: `degraded` says so then.
+    Answers within AFTERMIND_RECALL_BUDGET_SECONDS, also if the database is down; `degraded` then has the reason.
     """
     block = await memory.recall(user_id=user_id, namespace=who.namespace, **asked.model_dump())
-    return shapes.recalled(block)
+    return schemas.recalled(block)
 
 
-@router.post("/users/{user_id:id}/recall/scored", summary="Every match of a question, with its scores")
+@router.post("/users/{user_id:id}/recall/scored", summary="All matches of a query, with their scores")
 async def recall_scored(
-    user_id: User, asked: shapes.RecallIn, memory: Remembering, who: Reader
-) -> list[shapes.MatchOut]:
-    """What was found, best first, whatever tokens it takes; `token_budget` plays no part."""
-    found = await memory.recall_scored(
-        user_id=user_id, namespace=who.namespace, **asked.model_dump(exclude={"token_budget"})
-    )
-    return [shapes.match(each) for each in found]
+    user_id: User, asked: schemas.RecallIn, memory: Remembering, who: Reader
+) -> list[schemas.MatchOut]:
+    """What was found, best first, whatever tokens it takes; `token_budget` is not used."""
+    found = await memory.recall_scored(user_id=user_id, namespace=who.namespace, **asked.model_dump())
+    return [schemas.match(each) for each in found]
 
 
 def _status_url(request: Request, user_id: str | None, job_id: UUID) -> str:

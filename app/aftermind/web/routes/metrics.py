@@ -5,23 +5,26 @@ from collections.abc import Iterator
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from aftermind import errors
-from aftermind.faces import local_token
-from aftermind.faces.health import Health
+from aftermind.api import local_sign_in
+from aftermind.api.health import Health
 from aftermind.telemetry import exposition
 from aftermind.types import JobKind
-from aftermind.web.auth import Door, admit, shown_text
+from aftermind.web.auth import Authenticator, admit, presented_credential
 from aftermind.web.shared_health import SharedHealth
 
 router = APIRouter()
 
 WORK = {
     "runnable": ("aftermind_runnable_jobs", "Jobs that could run now; with store, turns that wait in Redis."),
-    "running": ("aftermind_running_jobs", "Jobs that somebody holds a lease on."),
+    "running": ("aftermind_running_jobs", "Running jobs: those with a lease."),
     "waiting": ("aftermind_waiting_jobs", "Jobs whose time has not come: a debounce, a back-off, a pause."),
-    "dead": ("aftermind_dead_letters", "Jobs that failed for good, until somebody replays or discards them."),
+    "dead": (
+        "aftermind_dead_letters",
+        "Dead letters: jobs that have used all attempts and were not replayed or discarded.",
+    ),
     "age_seconds": ("aftermind_oldest_runnable_seconds", "Since when the oldest of the runnable could run."),
 }
 
@@ -42,26 +45,26 @@ async def metrics(request: Request) -> Response:
 
 
 async def _check_token(request: Request) -> None:
-    door: Door = request.app.state.door
-    text, _ = shown_text(request, is_api=True)
+    door: Authenticator = request.app.state.door
+    text, _ = presented_credential(request, is_api=True)
     given = door.memory.settings.metrics_token
     wanted = "" if given is None else given.get_secret_value()
     if text and wanted and hmac.compare_digest(text.encode("utf-8", "replace"), wanted.encode()):
         return
-    if text and text.startswith(local_token.PREFIX):
+    if text and text.startswith(local_sign_in.PREFIX):
         await admit(request, text)
         return
-    raise errors.KeyRefused("metrics need the token that AFTERMIND_METRICS_TOKEN holds.")
+    raise errors.KeyRefused("/metrics requires the token of AFTERMIND_METRICS_TOKEN.")
 
 
 class Now:
-    """A look at everything, as a collector of one scrape."""
+    """Collects the current state for one scrape."""
 
     def __init__(self, health: Health) -> None:
         self._health = health
 
     def collect(self) -> Iterator[Metric]:
-        """One family after the other; what could not be asked is left out, so that nobody takes it for a zero."""
+        """Yield the metric families; a family without an answer is left out, so that it is not read as zero."""
         up = GaugeMetricFamily("aftermind_component_up", "Whether a component answers.", labels=["component"])
         for part in self._health.parts:
             up.add_metric([part.name], float(part.state != "down"))
@@ -76,6 +79,11 @@ class Now:
         for name, seconds in self._health.paused.items():
             paused.add_metric([name], seconds)
         yield paused
+        yield CounterMetricFamily(
+            "aftermind_texts_refused",
+            "Encrypted texts that the service refused: changed, replaced, or plain where all are encrypted.",
+            self._health.refused_texts,
+        )
 
     def _work(self) -> Iterator[Metric]:
         rows = {row.kind: row for row in self._health.work}

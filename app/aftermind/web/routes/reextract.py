@@ -7,21 +7,21 @@ from aftermind import errors
 from aftermind.ledger.replays import MAX_RATE, RATE, NewPlan
 from aftermind.types import Json
 from aftermind.types.replay import MAX_REASON, JobFilter, ReplayMode
-from aftermind.web import shapes
+from aftermind.web import schemas
 from aftermind.web.auth import Operator, Remembering
 from aftermind.web.routes.replays import PlanOut
 
 router = APIRouter(prefix="/reextract", tags=["reextract"])
 
-MAX_INSTRUCTIONS = 20_000  # characters told to the model beside its prompt
+MAX_INSTRUCTIONS = 20_000  # characters of additional instructions for the model
 SAMPLE = 200  # model calls of a dry run
 
 
-class ReextractIn(shapes.Shape):
+class ReextractIn(schemas.Shape):
     """Which extractions to repeat, and how. `dry_run` shows what would change, and changes nothing."""
 
-    user_id: shapes.Id | None = Field(None, description="Null: of every user.")
-    session_id: shapes.Id | None = Field(None, description="Name the user too.")
+    user_id: schemas.Id | None = Field(None, description="Null: of every user.")
+    session_id: schemas.Id | None = Field(None, description="Name the user too.")
     since: AwareDatetime | None = Field(None, description="Extracted since then.")
     extractor: str | None = Field(None, max_length=200, description="Null: the one that is set.")
     instructions: str | None = Field(None, max_length=MAX_INSTRUCTIONS)
@@ -50,8 +50,8 @@ async def create(asked: ReextractIn, memory: Remembering, who: Operator) -> Plan
         rate=asked.rate,
     )
     wanted = JobFilter(namespace=who.namespace, user_id=asked.user_id, session_id=asked.session_id, since=asked.since)
-    plan = await memory.replays.plan(wanted, new)
+    plan = await memory.replays.create(wanted, new)
     if asked.dry_run:
-        await memory.replays.shadow(plan.id, sample=asked.sample)
+        await memory.replays.dry_run(plan.id, sample=asked.sample)
         return PlanOut.model_validate(plan)
     return PlanOut.model_validate(await memory.replays.start(plan.id))

@@ -8,25 +8,25 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field
 
 from aftermind import errors
-from aftermind.ledger.overrides import refuse_instructions
+from aftermind.ledger.replay_overrides import refuse_instructions
 from aftermind.ledger.replays import CONCURRENCY, MAX_FAILURE_SHARE, MAX_RATE, RATE, SHADOWS, NewPlan
 from aftermind.memory import Memory
 from aftermind.types.replay import MAX_REASON, ItemState, PlanId, PlanState, ReplayMode, ReplayPlan
-from aftermind.web import shapes
+from aftermind.web import schemas
 from aftermind.web.auth import Caller, Operator, Remembering
-from aftermind.web.paging import Limit
-from aftermind.web.routes.letters import FilterIn
+from aftermind.web.pagination import Limit
+from aftermind.web.routes.dead_letters import FilterIn
 
 router = APIRouter(prefix="/replays", tags=["replays"])
 
 PlanPath = Annotated[str, Path(min_length=1, max_length=200)]
 
 
-class PlanIn(shapes.Shape):
-    """What to bring back, how fast, by whom and why.
+class PlanIn(schemas.Shape):
+    """Dead letters to replay, the rate, the actor and the reason.
 
-    `overrides`: `model` or `extractor` of extractions, among those that the operator allows. With mode `edited` also
-    `messages` of one store job, or fewer `episodes` of one embed job. A turn's messages are checked as new ones are.
+    `overrides`: `model` or `extractor` of extractions, if the operator allows them. With mode `edited` also `messages`
+    of one store job, or fewer `episodes` of one embed job. Messages are validated like new ones.
     """
 
     filter: FilterIn
@@ -40,14 +40,14 @@ class PlanIn(shapes.Shape):
     max_failure_share: float = Field(MAX_FAILURE_SHARE, gt=0, le=1)
 
 
-class NoteIn(shapes.Shape):
+class NoteIn(schemas.Shape):
     """Why."""
 
     note: str = Field(min_length=1, max_length=500)
 
 
-class PlanOut(shapes.Shape):
-    """A plan with the counts of its items. It pauses by itself where too many fail again; `note` says so then."""
+class PlanOut(schemas.Shape):
+    """A plan with the counts of its items. It pauses if too many fail again; `note` then has the reason."""
 
     id: str
     name: str
@@ -67,7 +67,7 @@ class PlanOut(shapes.Shape):
     counts: dict[ItemState, int]
 
 
-class ItemOut(shapes.Shape):
+class ItemOut(schemas.Shape):
     """One job of a plan, and the job that was put in for it."""
 
     job_id: UUID
@@ -80,7 +80,7 @@ class ItemOut(shapes.Shape):
     updated_at: datetime
 
 
-class ShadowOut(shapes.Shape):
+class ShadowOut(schemas.Shape):
     """What one item would change, found by running it without writing."""
 
     job_id: UUID
@@ -96,7 +96,7 @@ class ShadowsOut(BaseModel):
     running: int
 
 
-class EstimateOut(shapes.Shape):
+class EstimateOut(schemas.Shape):
     """What a plan would do, before it does anything."""
 
     items: int
@@ -112,11 +112,11 @@ class EstimateOut(shapes.Shape):
     refused: int
 
 
-@router.post("", status_code=201, summary="Freeze what fits into a plan")
+@router.post("", status_code=201, summary="Create a replay plan")
 async def make(new: PlanIn, memory: Remembering, who: Operator) -> PlanOut:
     """A draft: nothing is put in before it is started. 422 where nothing fits."""
     refuse_instructions(new.overrides or {})
-    plan = await memory.replays.plan(
+    plan = await memory.replays.create(
         new.filter.of(who),
         NewPlan(
             name=new.name,
@@ -132,41 +132,41 @@ async def make(new: PlanIn, memory: Remembering, who: Operator) -> PlanOut:
     return PlanOut.model_validate(plan)
 
 
-@router.get("", summary="Plans, the latest first")
+@router.get("", summary="Replay plans, the latest first")
 async def list_(memory: Remembering, who: Operator, limit: Limit = 50) -> list[PlanOut]:
     """Those of the namespace; a plan over several is seen by the command line alone."""
-    found = await memory.replays.listed(namespace=who.namespace, limit=limit)
+    found = await memory.replays.list(namespace=who.namespace, limit=limit)
     return [PlanOut.model_validate(plan) for plan in found]
 
 
-@router.get("/{plan_id:id}", summary="One plan")
+@router.get("/{plan_id:id}", summary="One replay plan")
 async def get(plan_id: PlanPath, memory: Remembering, who: Operator) -> PlanOut:
     """With how many of its items have come how far."""
     return PlanOut.model_validate(await _own(memory, plan_id, who))
 
 
-@router.get("/{plan_id:id}/estimate", summary="A dry run")
+@router.get("/{plan_id:id}/estimate", summary="Estimate a replay plan")
 async def estimate(plan_id: PlanPath, memory: Remembering, who: Operator) -> EstimateOut:
     """Counts, times, cost and conflicts. Changes nothing."""
     plan = await _own(memory, plan_id, who)
     return EstimateOut.model_validate(await memory.replays.estimate(plan.id))
 
 
-@router.post("/{plan_id:id}/shadows", status_code=202, summary="Run a sample without writing")
+@router.post("/{plan_id:id}/dry-run", status_code=202, summary="Run a sample of a plan without writing")
 async def shadow(
     plan_id: PlanPath, memory: Remembering, who: Operator, sample: Annotated[int, Query(ge=1, le=1_000)] = SHADOWS
 ) -> ShadowsOut:
     """A dry run of extractions by workers, which costs their model calls. Other kinds have nothing to show."""
     plan = await _own(memory, plan_id, who)
-    return ShadowsOut(running=len(await memory.replays.shadow(plan.id, sample=sample)))
+    return ShadowsOut(running=len(await memory.replays.dry_run(plan.id, sample=sample)))
 
 
-@router.get("/{plan_id:id}/shadows", summary="What the sample would change")
+@router.get("/{plan_id:id}/dry-run", summary="Changes that the sample would make")
 async def shadows(plan_id: PlanPath, memory: Remembering, who: Operator) -> list[ShadowOut]:
-    """Facts that would be added and superseded, as far as it has come. It shows what users said."""
+    """Facts that the sample would add and supersede so far. It contains users' content."""
     plan = await _own(memory, plan_id, who)
-    await memory.replays.looked(plan.id)
-    return [ShadowOut.model_validate(each) for each in await memory.replays.shadows(plan.id)]
+    await memory.replays.record_access(plan.id)
+    return [ShadowOut.model_validate(each) for each in await memory.replays.dry_run_results(plan.id)]
 
 
 @router.get("/{plan_id:id}/items", summary="Items of a plan, in their order")
@@ -179,11 +179,11 @@ async def items(
 ) -> list[ItemOut]:
     """Of these states, where any are named."""
     plan = await _own(memory, plan_id, who)
-    found = await memory.replays.items(plan.id, states=state or (), limit=limit)
+    found = await memory.replays.list_items(plan.id, states=state or (), limit=limit)
     return [ItemOut.model_validate(each) for each in found]
 
 
-@router.post("/{plan_id:id}/start", summary="Let a plan run")
+@router.post("/{plan_id:id}/start", summary="Start or resume a replay plan")
 async def start(
     plan_id: PlanPath,
     memory: Remembering,
@@ -195,14 +195,14 @@ async def start(
     return PlanOut.model_validate(await memory.replays.start(plan.id, rate=rate))
 
 
-@router.post("/{plan_id:id}/pause", summary="Put nothing more in until it is started again")
+@router.post("/{plan_id:id}/pause", summary="Pause a replay plan")
 async def pause(plan_id: PlanPath, why: NoteIn, memory: Remembering, who: Operator) -> PlanOut:
-    """What was put in goes on."""
+    """Jobs that were already replayed continue."""
     plan = await _own(memory, plan_id, who)
     return PlanOut.model_validate(await memory.replays.pause(plan.id, note=why.note))
 
 
-@router.post("/{plan_id:id}/abort", summary="Put nothing more in, for good")
+@router.post("/{plan_id:id}/abort", summary="Abort a replay plan")
 async def abort(plan_id: PlanPath, why: NoteIn, memory: Remembering, who: Operator) -> PlanOut:
     """What waited stays a dead letter."""
     plan = await _own(memory, plan_id, who)
@@ -210,7 +210,7 @@ async def abort(plan_id: PlanPath, why: NoteIn, memory: Remembering, who: Operat
 
 
 async def _own(memory: Memory, plan_id: str, who: Caller) -> ReplayPlan:
-    plan = await memory.replays.found(PlanId(plan_id), namespace=who.namespace)
+    plan = await memory.replays.get(PlanId(plan_id), namespace=who.namespace)
     if plan is None:
         raise errors.NotThere("replay plan", plan_id)
     return plan

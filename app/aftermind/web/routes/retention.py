@@ -8,16 +8,16 @@ from pydantic import Field
 
 from aftermind import errors
 from aftermind.types.retention import SHORTEST, Retained, RetentionPolicy
-from aftermind.web import shapes
+from aftermind.web import schemas
 from aftermind.web.auth import Operator, Remembering
 
 router = APIRouter(prefix="/retention", tags=["retention"])
 
 MAX_AGE_SECONDS = 100 * 366 * 86_400  # a century; the database has no interval for more than some thousand years
-RUN_SECONDS = 20.0  # of one request; `stopped_after` says where the next one continues
+RUN_SECONDS = 20.0  # limit of one request; `stopped_after` is the position from which the next one continues
 
 
-class RetentionIn(shapes.Shape):
+class RetentionIn(schemas.Shape):
     """How long to keep episodes: those younger than an age, the newest of each user, or both."""
 
     max_age_seconds: float | None = Field(None, ge=SHORTEST.total_seconds(), le=MAX_AGE_SECONDS)
@@ -27,7 +27,7 @@ class RetentionIn(shapes.Shape):
     )
 
 
-class RetentionOut(shapes.Shape):
+class RetentionOut(schemas.Shape):
     """A policy. `archive` is where deleted episodes are written first; `aftermind retention` alone can set it."""
 
     max_age_seconds: float | None
@@ -37,7 +37,7 @@ class RetentionOut(shapes.Shape):
     ran_at: datetime | None
 
 
-class RetainedOut(shapes.Shape):
+class RetainedOut(schemas.Shape):
     """What a run deleted, or with `dry_run` would. `is_done` is false where its time ran out."""
 
     users: int
@@ -55,7 +55,7 @@ class RetainedOut(shapes.Shape):
 async def get(memory: Remembering, who: Operator) -> RetentionOut | None:
     """Null where the namespace keeps everything."""
     found = await memory.retention.get(namespace=who.namespace)
-    return None if found is None else _shown(found)
+    return None if found is None else _to_out(found)
 
 
 @router.put("", summary="Replace the retention policy")
@@ -72,17 +72,17 @@ async def update(given: RetentionIn, memory: Remembering, who: Operator) -> Rete
         archive=None if former is None else former.archive,  # a path on the workers' hosts: the operator's to choose
         namespace=who.namespace,
     )
-    return _shown(policy)
+    return _to_out(policy)
 
 
-@router.delete("", status_code=204, summary="Remove the retention policy")
+@router.delete("", status_code=204, summary="Delete the retention policy")
 async def delete(memory: Remembering, who: Operator) -> None:
     """Everything is kept from now on. 404 where there is no policy."""
     if not await memory.retention.clear(namespace=who.namespace):
         raise errors.NotThere("retention policy", who.namespace)
 
 
-@router.post("/run", summary="Carry out the retention policy")
+@router.post("/run", summary="Run the retention policy")
 async def run(
     memory: Remembering,
     who: Operator,
@@ -95,7 +95,7 @@ async def run(
     return _counted(done)
 
 
-def _shown(policy: RetentionPolicy) -> RetentionOut:
+def _to_out(policy: RetentionPolicy) -> RetentionOut:
     return RetentionOut(
         max_age_seconds=None if policy.max_age is None else policy.max_age.total_seconds(),
         max_episodes=policy.max_episodes,

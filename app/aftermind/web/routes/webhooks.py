@@ -1,6 +1,6 @@
-"""Webhooks of the key's namespace: made, listed, removed, enabled again."""
+"""Webhooks of the key's namespace: made, listed, removed, enabled again, given another secret."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated
 from uuid import UUID
 
@@ -8,8 +8,8 @@ from fastapi import APIRouter, Path
 from pydantic import Field
 
 from aftermind import errors
-from aftermind.types.webhook import Webhook
-from aftermind.web import shapes
+from aftermind.types.webhook import NewWebhook
+from aftermind.web import schemas
 from aftermind.web.auth import Operator, Remembering
 
 router = APIRouter(prefix="/webhooks", tags=["webhooks"])
@@ -17,7 +17,7 @@ router = APIRouter(prefix="/webhooks", tags=["webhooks"])
 HookPath = Annotated[UUID, Path(description="As the list shows it.")]
 
 
-class WebhookIn(shapes.Shape):
+class WebhookIn(schemas.Shape):
     """Where to post to. No `events`: every kind that is kept."""
 
     url: str = Field(
@@ -27,8 +27,8 @@ class WebhookIn(shapes.Shape):
     description: str = Field(default="", max_length=500)
 
 
-class WebhookOut(shapes.Shape):
-    """A webhook and how it goes. `reason`: what went wrong last. A disabled one gets nothing until it is enabled."""
+class WebhookOut(schemas.Shape):
+    """A webhook with its state. `reason` is the last error. A disabled webhook receives nothing until it is enabled."""
 
     id: UUID
     url: str
@@ -37,6 +37,7 @@ class WebhookOut(shapes.Shape):
     is_disabled: bool
     reason: str | None
     failing_since: datetime | None
+    former_secret_until: datetime | None
     delivered_at: datetime | None
     created_at: datetime
     waiting: int
@@ -44,24 +45,32 @@ class WebhookOut(shapes.Shape):
 
 
 class NewWebhookOut(WebhookOut):
-    """With its secret: shown here and never again."""
+    """With the secret that was just made for it, which no other answer shows."""
 
     secret: str
 
 
-@router.post("", status_code=201, summary="Make a webhook")
+class RotationIn(schemas.Shape):
+    """For how long the former secret signs too; 0 ends it immediately."""
+
+    overlap_hours: float = Field(default=24.0, ge=0, le=720)
+
+
+@router.post("", status_code=201, summary="Create a webhook")
 async def make(new: WebhookIn, memory: Remembering, who: Operator) -> NewWebhookOut:
-    """Each kept event of any user is posted there as JSON, signed as the Standard Webhooks specification says, at least
-    once and in no order. 422 for an address that is not of the public internet.
+    """Each stored event of any user is posted as JSON, signed as in the Standard Webhooks specification, at least once
+    and in any order. HTTP 422 for an address that is not on the public internet.
     """
-    made = await memory.webhooks.add(new.url, events=new.events, description=new.description, namespace=who.namespace)
-    return NewWebhookOut(**_shown(made.webhook).model_dump(), secret=made.secret)
+    made = await memory.webhooks.create(
+        new.url, events=new.events, description=new.description, namespace=who.namespace
+    )
+    return _to_new_out(made)
 
 
-@router.get("", summary="Every webhook")
+@router.get("", summary="All webhooks")
 async def list_(memory: Remembering, who: Operator) -> list[WebhookOut]:
     """All of them, the oldest first: a namespace has few."""
-    return [_shown(each) for each in await memory.webhooks.list(namespace=who.namespace)]
+    return [WebhookOut.model_validate(each) for each in await memory.webhooks.list(namespace=who.namespace)]
 
 
 @router.get("/{webhook_id}", summary="One webhook")
@@ -70,23 +79,37 @@ async def get(webhook_id: HookPath, memory: Remembering, who: Operator) -> Webho
     found = await memory.webhooks.get(webhook_id, namespace=who.namespace)
     if found is None:
         raise errors.NotThere("webhook", str(webhook_id))
-    return _shown(found)
+    return WebhookOut.model_validate(found)
 
 
-@router.delete("/{webhook_id}", status_code=204, summary="Remove a webhook")
+@router.delete("/{webhook_id}", status_code=204, summary="Delete a webhook")
 async def remove(webhook_id: HookPath, memory: Remembering, who: Operator) -> None:
     """With what waits for it. 404 where there is none."""
-    if not await memory.webhooks.remove(webhook_id, namespace=who.namespace):
+    if not await memory.webhooks.delete(webhook_id, namespace=who.namespace):
         raise errors.NotThere("webhook", str(webhook_id))
 
 
-@router.post("/{webhook_id}/enable", summary="Try a webhook again")
+@router.post("/{webhook_id}/enable", summary="Enable a webhook and deliver again")
 async def enable(webhook_id: HookPath, memory: Remembering, who: Operator) -> WebhookOut:
-    """At once, with all that waited or was given up and is not yet older than events are kept."""
+    """Deliver again immediately, with all waiting and failed events that are still within the retention of events."""
     if not await memory.webhooks.enable(webhook_id, namespace=who.namespace):
         raise errors.NotThere("webhook", str(webhook_id))
     return await get(webhook_id, memory, who)
 
 
-def _shown(webhook: Webhook) -> WebhookOut:
-    return WebhookOut.model_validate(webhook)
+@router.post("/{webhook_id}/secret", summary="Replace the secret of a webhook")
+async def rotate_secret(
+    webhook_id: HookPath, memory: Remembering, who: Operator, rotation: RotationIn | None = None
+) -> NewWebhookOut:
+    """Posts carry both signatures, separated by a space, during the overlap. A second rotation ends the secret before
+    the former one.
+    """
+    overlap = timedelta(hours=(rotation or RotationIn()).overlap_hours)
+    rotated = await memory.webhooks.rotate_secret(webhook_id, overlap=overlap, namespace=who.namespace)
+    if rotated is None:
+        raise errors.NotThere("webhook", str(webhook_id))
+    return _to_new_out(rotated)
+
+
+def _to_new_out(made: NewWebhook) -> NewWebhookOut:
+    return NewWebhookOut(**WebhookOut.model_validate(made.webhook).model_dump(), secret=made.secret)

@@ -1,10 +1,10 @@
-// What the screens do beyond links and forms. Nothing here knows what a memory is.
+// Behaviour of the console beyond links and forms.
 "use strict";
 
 (() => {
   const root = document.documentElement;
 
-  // Theme: kept in a cookie, so that the server draws the next page right at once.
+  // Theme: kept in a cookie, so that the server renders the next page with it.
   const buttons = document.querySelectorAll("[data-set-theme]");
   const show = (theme) => {
     root.dataset.theme = theme;
@@ -22,13 +22,13 @@
   const current = document.querySelector(".side nav [aria-current]");
   if (current) current.parentElement.scrollLeft = current.offsetLeft - 60;
 
-  // What cannot be undone asks first, in a dialog of ours: `data-ask` says what would happen, `data-yes` names it.
+  // Destructive actions ask for confirmation in a dialog: `data-ask` is its text, `data-yes` the label of its button.
   const dialog = document.getElementById("ask");
   const ask = (source, proceed) => {
     dialog.querySelector("h2").textContent = source.dataset.askTitle || "Are you sure?";
     dialog.querySelector("p").textContent = source.dataset.ask;
     const yes = dialog.querySelector("[value=yes]");
-    yes.textContent = source.dataset.yes || "Go on";
+    yes.textContent = source.dataset.yes || "Continue";
     yes.classList.toggle("danger", !source.dataset.harmless);
     dialog.returnValue = "";
     dialog.addEventListener("close", () => { if (dialog.returnValue === "yes") proceed(); }, { once: true });
@@ -47,7 +47,7 @@
     ask(form, () => { form.dataset.answered = "yes"; form.requestSubmit(event.submitter); });
   });
 
-  // A page that nobody looks at asks for nothing; it catches up when it is seen again.
+  // A hidden page sends no requests; it updates when it becomes visible.
   document.addEventListener("htmx:beforeRequest", (event) => {
     const live = (event.detail.elt.getAttribute("hx-trigger") || "").includes("every");
     if (live && document.hidden) event.preventDefault();

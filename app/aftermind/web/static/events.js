@@ -53,7 +53,7 @@
 
     const source = new EventSource(box.dataset.events);
     source.onopen = () => say("live", "good");
-    source.onerror = () => say(source.readyState === EventSource.CLOSED ? "refused" : "coming again", "warn");
+    source.onerror = () => say(source.readyState === EventSource.CLOSED ? "refused" : "reconnecting", "warn");
     for (const kind of box.dataset.kinds.split(" ")) {
       source.addEventListener(kind, (event) => {
         if (pause && pause.getAttribute("aria-pressed") === "true") held.push(event);
@@ -64,7 +64,7 @@
       pause.addEventListener("click", () => {
         const stop = pause.getAttribute("aria-pressed") !== "true";
         pause.setAttribute("aria-pressed", String(stop));
-        pause.textContent = stop ? "Go on" : "Pause";
+        pause.textContent = stop ? "Resume" : "Pause";
         if (!stop) held.splice(0).forEach(show);
       });
     }

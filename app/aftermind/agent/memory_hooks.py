@@ -1,0 +1,151 @@
+"""The memory around a run: nothing of it delays the answer or makes it fail, unless the agent is strict."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import TypedDict, TypeVar
+
+from aftermind.events.types import (
+    MemoryEvent,
+    MemoryRecallCompleted,
+    MemoryRecallStarted,
+    MemoryUpdateFailed,
+    MemoryUpdateQueued,
+)
+from aftermind.memory import Memory
+from aftermind.recall.render import without_turns
+from aftermind.receipt import Receipt
+from aftermind.types import Episode, Message, RecallBlock, Role, Scope
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+REMEMBERED_ROLES = frozenset({Role.USER, Role.ASSISTANT})  # of the history, as chat messages
+GRACE_SECONDS = 0.5  # beyond memory's own deadlines: what does not end by itself is cut off
+
+
+class _Labels(TypedDict):
+    namespace: str
+    user_id: str | None
+    session_id: str | None
+    agent_id: str | None
+
+
+@dataclass(slots=True)
+class Remembering:
+    """What one agent does with its memory. `failing` steps are kept over runs, so that an outage is logged once."""
+
+    memory: Memory
+    strict: bool
+    save: frozenset[str] | None
+    load: frozenset[str] | None
+    token_budget: int | None
+    history_messages: int
+    failing: set[str] = field(default_factory=set)
+
+    async def recall(
+        self,
+        query: str,
+        scope: Scope,
+        tell: Callable[[MemoryEvent], None],
+        *,
+        given: Sequence[Message] | None = None,
+    ) -> tuple[RecallBlock | None, Sequence[Episode]]:
+        """The block for a question, and the session so far, if the caller has not `given` it. None and nothing where
+        memory fails.
+        """
+        tell(MemoryRecallStarted(scope=scope, at=_now(), query=query))
+        seconds = self.memory.settings.recall_budget_seconds + GRACE_SECONDS
+        block, history = await asyncio.gather(
+            self._tried("recall", self._block(query, scope), seconds, scope, tell),
+            self._tried("history", self._history(scope, is_given=given is not None), seconds, scope, tell),
+        )
+        if block is None:
+            return None, history or ()
+        ids = {each.id for each in history or () if each.role in REMEMBERED_ROLES}
+        contents = {(each.role, each.content) for each in given or ()}
+        block = _without(
+            block,
+            lambda each: (
+                each.id in ids or (each.scope.session_id == scope.session_id and (each.role, each.content) in contents)
+            ),
+        )
+        done = MemoryRecallCompleted(
+            scope=scope,
+            at=_now(),
+            query=query,
+            tokens_used=block.tokens_used,
+            chunks_included=block.chunks_included,
+            chunks_available=block.chunks_available,
+            duration_ms=block.duration_ms,
+        )
+        tell(done)
+        return block, history or ()
+
+    async def remember(
+        self,
+        messages: Sequence[Message],
+        scope: Scope,
+        tell: Callable[[MemoryEvent], None],
+        *,
+        idempotency_key: str | None = None,
+    ) -> Receipt | None:
+        """Hand the turn over. None where memory fails."""
+        seconds = self.memory.settings.remember_budget_seconds + self.memory.settings.db_timeout_seconds + GRACE_SECONDS
+        work = self.memory.remember(messages, save=self.save, idempotency_key=idempotency_key, **_labels(scope))
+        receipt = await self._tried("remember", work, seconds, scope, tell)
+        if receipt is not None:
+            job = str(receipt.job_id)
+            tell(MemoryUpdateQueued(scope=scope, at=_now(), job_id=job, message_count=len(messages)))
+        return receipt
+
+    async def _block(self, query: str, scope: Scope) -> RecallBlock:
+        return await self.memory.recall(query, token_budget=self.token_budget, load=self.load, **_labels(scope))
+
+    async def _history(self, scope: Scope, *, is_given: bool) -> Sequence[Episode]:
+        wanted = not is_given and (self.load is None or "history" in self.load)
+        if not wanted or scope.session_id is None or not self.history_messages:
+            return ()
+        return await self.memory.history(limit=self.history_messages, **_labels(scope))
+
+    async def _tried(
+        self, what: str, work: Awaitable[T], seconds: float, scope: Scope, tell: Callable[[MemoryEvent], None]
+    ) -> T | None:
+        try:
+            async with asyncio.timeout(seconds):
+                found = await work
+        except Exception as exc:  # memory failing as a whole must not take the answer with it
+            if self.strict:
+                raise
+            if not self.failing:
+                log.warning("memory fails, the agent answers without it", extra={"step": what}, exc_info=exc)
+            self.failing.add(what)
+            error = f"{type(exc).__name__}: {exc}"
+            tell(MemoryUpdateFailed(scope=scope, at=_now(), kind=what, error=error, attempts=1))
+            return None
+        self.failing.discard(what)
+        return found
+
+
+def _without(block: RecallBlock, is_given: Callable[[Episode], bool]) -> RecallBlock:
+    """The block without the messages that the model is given as chat messages: each is in the prompt once.
+
+    A message that the budget shortened stays: its line is not the whole message.
+    """
+    shown = [match.item for match in block.matches if isinstance(match.item, Episode) and is_given(match.item)]
+    text, dropped = without_turns(block.text, shown)
+    gone = {each.id for each in dropped}
+    kept = tuple(match for match in block.matches if not isinstance(match.item, Episode) or match.item.id not in gone)
+    return replace(block, text=text, matches=kept, chunks_included=block.chunks_included - len(gone))
+
+
+def _labels(scope: Scope) -> _Labels:
+    return _Labels(
+        namespace=scope.namespace, user_id=scope.user_id, session_id=scope.session_id, agent_id=scope.agent_id
+    )
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

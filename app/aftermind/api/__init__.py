@@ -1,0 +1,1 @@
+"""The objects behind `Memory`: connections, wiring and sub-APIs."""

@@ -1,0 +1,93 @@
+"""`memory.api_keys`: keys to the HTTP service, made, listed, revoked and checked."""
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Iterable
+from datetime import datetime
+
+from aftermind import errors
+from aftermind.api.services import Parts
+from aftermind.types.api_key import ApiKey, Right
+from aftermind.types.timestamps import why_unusable
+
+PREFIX = "am"  # of every key: scanners for leaked secrets find it by that
+NAME_CHARACTERS = 200
+EVERY = frozenset(Right)
+
+
+class ApiKeys:
+    """The keys of a namespace. Every call raises `StoreUnavailable`, and `InvalidSettings` where there is no database.
+
+    A key has the form `am_ID_SECRET`. The id is shown in lists and logs; the secret is shown once.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    async def create(
+        self,
+        name: str,
+        *,
+        rights: Iterable[Right | str] = EVERY,
+        expires_at: datetime | None = None,
+        namespace: str | None = None,
+    ) -> tuple[ApiKey, str]:
+        """Create a key; returns it with its full text. Raises `InvalidKey` for an unknown right or an expiry in the
+        past.
+        """
+        owner = self._parts.scope(namespace=namespace)
+        if not name.strip() or len(name) > NAME_CHARACTERS:
+            raise errors.InvalidKey(
+                "name", name, f"the name of the key's user or program, in 1 to {NAME_CHARACTERS} characters."
+            )
+        why = None if expires_at is None else why_unusable(expires_at)
+        if why is not None:
+            raise errors.InvalidKey("expires_at", expires_at, why)
+        key_id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
+        made = await self._parts.stored_keys.add(
+            owner.namespace,
+            key_id,
+            name=name,
+            rights=_rights(rights),
+            secret_sha256=_hash(secret),
+            expires_at=expires_at,
+        )
+        return made, f"{PREFIX}_{key_id}_{secret}"
+
+    async def list(self, *, namespace: str | None = None) -> list[ApiKey]:
+        """Every key of the namespace, revoked ones too, the oldest first."""
+        return await self._parts.stored_keys.of(self._parts.scope(namespace=namespace).namespace)
+
+    async def revoke(self, key_id: str, *, namespace: str | None = None) -> bool:
+        """Close a key for good; False where there is none of that id that is open. A service notices within 5 s."""
+        return await self._parts.stored_keys.revoke(self._parts.scope(namespace=namespace).namespace, key_id)
+
+    async def check(self, text: str) -> ApiKey | None:
+        """The key of any namespace whose whole text this is; None where it is none, or it is revoked or expired."""
+        prefix, _, rest = text.partition("_")
+        key_id, _, secret = rest.partition("_")
+        if prefix != PREFIX or not key_id or not secret or not text.isascii():
+            return None
+        found = await self._parts.stored_keys.find(key_id)
+        if found is None or not hmac.compare_digest(found[1], _hash(secret)):
+            return None
+        return found[0] if found[0].is_valid else None
+
+    async def any(self) -> bool:
+        """Whether a key was ever made, in any namespace: from then on the service asks for one."""
+        return self._parts.trail is not None and await self._parts.stored_keys.any()
+
+
+def _rights(given: Iterable[Right | str]) -> frozenset[Right]:
+    try:
+        rights = frozenset(Right(each) for each in ([given] if isinstance(given, str) else given))
+    except ValueError as exc:
+        raise errors.InvalidKey("rights", given, f"what can be named is {', '.join(Right)}.") from exc
+    if not rights:
+        raise errors.InvalidKey("rights", given, "a key without any right opens nothing.")
+    return rights
+
+
+def _hash(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode()).digest()

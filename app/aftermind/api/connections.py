@@ -1,0 +1,173 @@
+"""Where the store, Redis and the broker are: from arguments, settings, or the embedded stack that is up."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr
+
+from aftermind import errors
+from aftermind.settings import Settings
+
+ENDPOINTS = "endpoints.json"  # there while an embedded stack is up, with its passwords
+POSTGRES = ("postgresql", "postgres", "postgresql+asyncpg")
+REDIS = ("redis", "rediss", "unix", "redis+socket")
+AMQP = ("amqp", "amqps")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addresses:
+    """Where everything is. Without `redis` the store is of this process alone, and so is its queue."""
+
+    store: str = field(repr=False)  # URLs hold passwords
+    replicas: tuple[str, ...] = field(default=(), repr=False)
+    relay: str | None = field(default=None, repr=False)  # the store, as the role that sees every tenant's jobs
+    owner: str | None = field(default=None, repr=False)  # the store, as the owner of its schema
+    redis: str | None = field(default=None, repr=False)
+    broker: str | None = field(default=None, repr=False)
+
+    @property
+    def is_in_process(self) -> bool:
+        """Whether jobs run in this process, because no worker could reach the store."""
+        return self.redis is None
+
+    @property
+    def required_redis(self) -> str:
+        """The Redis of a store that workers reach."""
+        if self.redis is None:
+            raise errors.Bug("a store of one process has no Redis.")
+        return self.redis
+
+    @property
+    def required_broker(self) -> str:
+        """The broker of a store that workers reach."""
+        return self.broker or self.required_redis
+
+    def environment(self) -> Mapping[str, str]:
+        """The connections as settings, for processes that this one starts."""
+        named = {"AFTERMIND_DATABASE_URL": self.store, "AFTERMIND_REPLICA_URLS": json.dumps(self.replicas)}
+        more = {
+            "AFTERMIND_RELAY_URL": self.relay,
+            "AFTERMIND_REDIS_URL": self.redis,
+            "AFTERMIND_BROKER_URL": self.broker,
+        }
+        return {**named, **{name: value for name, value in more.items() if value is not None}}
+
+
+def resolve(
+    settings: Settings,
+    *,
+    url: str | None = None,
+    broker: str | None = None,
+    redis: str | None = None,
+    replicas: Sequence[str] = (),
+) -> Addresses:
+    """Resolve the connections. Arguments have precedence over settings, settings over the embedded stack of
+    `settings.state_dir`.
+
+    Connects nothing. Raises `InvalidSettings` if a value is missing, unreadable or inconsistent.
+    """
+    store = url or _secret(settings.database_url)
+    if store is None:
+        return _embedded(settings, broker=broker, redis=redis)
+    scheme = _scheme("url", store)
+    if scheme not in POSTGRES:
+        return _in_process_addresses(store, broker=broker, redis=redis, replicas=replicas)
+    broker = broker or _secret(settings.broker_url)
+    redis = redis or _secret(settings.redis_url)
+    if broker is None and redis is None:
+        known = _read_endpoints(settings.state_dir)
+        if known is None or known.store != store:
+            why = "Postgres needs a Redis for its workers. Name it: Memory(url, broker='redis://localhost:6379/0')."
+            raise errors.InvalidSettings("broker", None, why)
+        broker = redis = known.redis
+    broker, redis = _queue(broker, redis)
+    named = tuple(replicas) or tuple(each.get_secret_value() for each in settings.replica_urls)
+    for each in named:
+        if _scheme("replicas", each) not in POSTGRES:
+            raise errors.InvalidSettings("replicas", _without_password(each), "a replica is a postgresql:// URL.")
+    relay = _secret(settings.relay_url) if url is None else None  # another store than the one that the settings name
+    owner = _secret(settings.migrator_url) if url is None else None
+    return Addresses(store=store, replicas=named, relay=relay, owner=owner, redis=redis, broker=broker)
+
+
+def _queue(broker: str | None, redis: str | None) -> tuple[str, str]:
+    """Broker and Redis; each is the default of the other if possible."""
+    broker = broker or redis
+    scheme = _scheme("broker", broker)
+    if scheme in REDIS:
+        redis = redis or broker
+    elif scheme not in AMQP:
+        why = "a broker is a redis:// or an amqp:// URL."
+        raise errors.InvalidSettings("broker", _without_password(str(broker)), why)
+    if redis is None or broker is None:
+        why = "an amqp broker rings, but pending turns, watermarks and events need a Redis: pass redis='redis://…' too."
+        raise errors.InvalidSettings("redis", None, why)
+    if _scheme("redis", redis) not in REDIS:
+        raise errors.InvalidSettings("redis", _without_password(redis), "it is a redis://, rediss:// or unix:// URL.")
+    return broker, redis
+
+
+def _in_process_addresses(store: str, *, broker: str | None, redis: str | None, replicas: Sequence[str]) -> Addresses:
+    given = {"broker": broker, "redis": redis, "replicas": replicas or None}
+    for name, value in given.items():
+        if value is not None:
+            why = f"{store.split(':')[0]!r} lives in one process, where no worker could reach it. Leave {name} out."
+            raise errors.InvalidSettings(name, "…", why)
+    return Addresses(store=store)
+
+
+def _embedded(settings: Settings, *, broker: str | None, redis: str | None) -> Addresses:
+    found = _read_endpoints(settings.state_dir)
+    if found is None:
+        why = (
+            "no store is named, and no embedded stack is up here. Start one by `aftermind up`, set "
+            "AFTERMIND_DATABASE_URL and AFTERMIND_BROKER_URL, or try Memory('inmemory')."
+        )
+        raise errors.InvalidSettings("url", None, why)
+    if broker is None and redis is None:
+        return found
+    broker, redis = _queue(broker, redis or found.redis)
+    return replace(found, redis=redis, broker=broker)
+
+
+def _read_endpoints(state_dir: Path) -> Addresses | None:
+    path = state_dir / ENDPOINTS
+    try:
+        known = json.loads(path.read_text())
+        redis = str(known["redis_url"])
+        return Addresses(
+            store=str(known["postgres_url"]),
+            replicas=tuple(known["replica_urls"]),
+            relay=known.get("relay_url"),
+            owner=known.get("owner_url"),
+            redis=redis,
+            broker=redis,
+        )
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        why = f"it cannot be read ({exc}). `aftermind down` and `aftermind up` rewrite it."
+        raise errors.InvalidSettings(ENDPOINTS, str(path), why) from exc
+
+
+def _scheme(field_name: str, url: object) -> str:
+    if not isinstance(url, str) or not url:
+        raise errors.InvalidSettings(field_name, url, "it is a URL, as text.")
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # a port that is no number shows here, not at the first call
+    except ValueError as exc:
+        raise errors.InvalidSettings(field_name, _without_password(url), f"it is not a URL: {exc}.") from exc
+    return parts.scheme or url.partition(":")[0]
+
+
+def _without_password(url: str) -> str:
+    head, at, tail = url.rpartition("@")
+    return f"{head.partition('://')[0]}://…@{tail}" if at else url
+
+
+def _secret(value: SecretStr | None) -> str | None:
+    return None if value is None else value.get_secret_value()

@@ -1,0 +1,85 @@
+"""Delivery of a committed erasure to Redis, where it removes the turns that it covers."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from aftermind import errors
+from aftermind.db.protocol import Database
+from aftermind.ledger.protocol import Ledger
+from aftermind.outbox.single_task import OneTask
+from aftermind.stores.protocol import Store
+from aftermind.types import JobId
+from aftermind.types.tombstone import Tombstone
+from aftermind.wire.pending import Pending
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = (0.05, 1.0)  # first and longest wait for a Redis that does not answer
+
+
+async def deliver(
+    db: Database, store: Store, ledger: Ledger, pending: Pending, stone: Tombstone, gone: Sequence[JobId] = ()
+) -> int:
+    """Raise the generation in Redis and remove the turns that the tombstone covers; returns their number, including
+    those already `gone`. Their receipts report `forgotten`. A repetition changes nothing.
+    """
+    await settle_generation(db, pending)
+    removed = [*gone, *await pending.forget(stone)]
+    async with db.transaction(namespace=stone.owner.namespace) as tx:
+        await ledger.record_forgotten(tx, stone.owner, removed)
+        await store.delivered(tx, stone)
+    return len(removed)
+
+
+async def settle_generation(db: Database, pending: Pending) -> None:
+    """Before an erasure: let Redis have the generation of turns that it accepted before it had any number."""
+    _, begun = await pending.raise_generation()
+    if begun is None:
+        await pending.raise_generation(begun=await db.generation_floor())
+
+
+async def deliver_all(db: Database, store: Store, ledger: Ledger, pending: Pending, namespace: str) -> int:
+    """Every erasure of a namespace that Redis may not have; how many there were."""
+    async with db.transaction(namespace=namespace, read_only=True) as tx:
+        waiting = await store.undelivered(tx, namespace)
+    for stone in waiting:
+        await deliver(db, store, ledger, pending, stone)
+    return len(waiting)
+
+
+class Deliveries:
+    """Erasures of this process that Redis has not accepted yet: retried until it does.
+
+    If the process ends before, the reconciler sends them: the tombstones record undelivered ones.
+    """
+
+    def __init__(self, db: Database, store: Store, ledger: Ledger, pending: Pending) -> None:
+        self._db, self._store, self._ledger, self._pending = db, store, ledger, pending
+        self._waiting: list[tuple[Tombstone, Sequence[JobId]]] = []
+        self._task = OneTask()
+
+    def begin(self, stone: Tombstone, gone: Sequence[JobId]) -> None:
+        """Send it from the running loop as soon as Redis answers."""
+        self._waiting.append((stone, gone))
+        self._task.start(self._run)
+
+    async def close(self) -> None:
+        """End it; what has not been sent is the reconciler's."""
+        await self._task.cancel()
+
+    async def _run(self) -> None:
+        wait, longest = RETRY_SECONDS
+        while self._waiting:
+            stone, gone = self._waiting[0]
+            try:
+                await deliver(self._db, self._store, self._ledger, self._pending, stone, gone)
+            except errors.Unavailable:
+                await asyncio.sleep(wait)
+                wait = min(wait * 2, longest)
+            except Exception:  # the edge of a background task: the reconciler retries
+                log.exception("an erasure was not delivered")
+                self._waiting.pop(0)
+            else:
+                self._waiting.pop(0)
+                wait = RETRY_SECONDS[0]

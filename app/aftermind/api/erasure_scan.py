@@ -1,0 +1,105 @@
+"""Searches every place that can have content of a user."""
+
+import asyncio
+import mmap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aftermind.api.connections import REDIS, Addresses
+from aftermind.settings import Settings
+from aftermind.types import Scope
+from aftermind.types.erasure_report import Place, Remains
+from aftermind.wire.erasure_scan import in_redis
+from aftermind.wire.redis.client import RedisLink
+from aftermind.wire.redis_keys import Keys
+
+if TYPE_CHECKING:
+    from aftermind.db.engine import PostgresDatabase
+
+LOOK_SECONDS = 600.0  # for one table: an operator asks, and every row of every user is read
+MAPPED_BYTES = 2**20  # beyond it a file is not read into memory
+
+
+class Looking:
+    """Searches Postgres, its replicas, Redis, this host's spool and its logs, over separate connections."""
+
+    def __init__(self, settings: Settings, where: Addresses) -> None:
+        self._settings, self._where = settings, where
+
+    async def scan(self, owner: Scope, texts: Sequence[str]) -> Remains:
+        """Every place, the primary's tables first. Raises `StoreUnavailable` where the primary does not answer."""
+        return Remains(
+            places=(
+                *await self._in_postgres(owner, texts),
+                *await self._in_redis(owner, texts),
+                await asyncio.to_thread(_in_files, "spool", self._settings.state_dir / "spool", texts),
+                await asyncio.to_thread(_in_files, "logs", self._settings.state_dir / "logs", texts),
+            )
+        )
+
+    async def _in_postgres(self, owner: Scope, texts: Sequence[str]) -> list[Place]:
+        from aftermind.db.encryption.keyfiles import master_keys
+        from aftermind.db.encryption.keyring import Vault
+        from aftermind.db.erasure_scan import in_tables, on_replica  # only users of Postgres load SQLAlchemy
+        from aftermind.stores.postgres.erasure_scan import Seeking
+
+        opener = Seeking(Vault(master_keys(self._settings.encryption_key, self._settings.state_dir)))
+        primary = self._open(self._where.owner or self._where.store)
+        replicas = [self._open(url) for url in self._where.replicas]
+        try:
+            mark = await primary.watermark()
+            places = await in_tables(primary, owner, texts, opener=opener)
+            places += [await on_replica(each, owner, texts, after=mark, opener=opener) for each in replicas]
+        finally:
+            for each in (primary, *replicas):
+                await each.close()
+        return places
+
+    async def _in_redis(self, owner: Scope, texts: Sequence[str]) -> list[Place]:
+        keys = Keys(self._settings.redis_prefix)
+        urls = {"redis": self._where.required_redis}
+        broker = self._where.required_broker
+        if broker != urls["redis"] and broker.split("://")[0] in REDIS:
+            urls["broker"] = broker
+        places = []
+        for name, url in urls.items():
+            link = RedisLink(url, timeout=10.0, connections=2, name="aftermind-looking")
+            places.append(await in_redis(link, keys, owner, texts, name=name))
+            await link.close()
+        return places
+
+    def _open(self, url: str) -> "PostgresDatabase":
+        from aftermind.db.engine import PostgresDatabase
+
+        return PostgresDatabase(
+            url,
+            timeout_seconds=LOOK_SECONDS,
+            connect_timeout_seconds=self._settings.db_connect_timeout_seconds,
+            pool_size=1,
+            application_name="aftermind-looking",
+            pooled=self._settings.database_pooler,
+            password_file=None if url == self._where.owner else self._settings.database_password_file,
+        )
+
+
+def _in_files(name: str, folder: Path, texts: Sequence[str]) -> Place:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
+    spelt = [each.encode() for each in texts]
+    found, size = 0, 0
+    for path in paths:
+        try:
+            found += (
+                sum(map(path.read_bytes().count, spelt)) if path.stat().st_size < MAPPED_BYTES else _mapped(path, spelt)
+            )
+            size += path.stat().st_size
+        except FileNotFoundError:  # sent or deleted in between
+            continue
+        except OSError as exc:
+            return Place(name=name, missing=f"{path} cannot be read: {exc.strerror}")
+    return Place(name=name, looked=f"{len(paths)} files, {size:,} bytes", found=found)
+
+
+def _mapped(path: Path, spelt: Sequence[bytes]) -> int:
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return sum(data.find(text) >= 0 for text in spelt)

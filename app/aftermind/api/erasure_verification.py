@@ -1,0 +1,64 @@
+"""What remains of a user, and a forget that shows what it did."""
+
+import secrets
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from aftermind import errors
+from aftermind.api import forget, history, turn_builder
+from aftermind.api.erasure_scan import Looking
+from aftermind.api.forget import Forgot
+from aftermind.api.services import Parts
+from aftermind.receipt import Receipt
+from aftermind.types import Scope
+from aftermind.types.erasure_report import Proof, Remains
+
+STORED_SECONDS = 10.0  # for the canary to be stored; without workers it is found while it is pending
+IDS = 20  # of the user's latest episodes that are searched together with the canary
+
+
+async def remains(parts: Parts, owner: Scope, texts: Sequence[str]) -> Remains:
+    """Where any of the texts is found, and rows and keys of the user."""
+    if any(not isinstance(each, str) or not each.strip() for each in texts):
+        raise errors.InvalidQuery("texts", list(texts), "each text to search for must be non-empty.")
+    return await _looking(parts).scan(owner, texts)
+
+
+async def forget_and_prove(parts: Parts, owner: Scope) -> Forgot:
+    """Store a canary, check that it is found, forget the user, and search again."""
+    looking = _looking(parts)
+    ids = tuple(episode.id for episode in await history.history(parts, owner, limit=IDS))
+    canary = f"canary{secrets.token_hex(12)}"
+    await _plant(parts, owner, f"The word of the canary is {canary}.")
+    sought = [canary, *map(str, ids)]
+    before = await looking.scan(owner, sought)
+    began = time.monotonic()
+    gone = await forget.forget(parts, owner)
+    seconds = time.monotonic() - began
+    after = await looking.scan(owner, sought)
+    return replace(gone, proof=Proof(canary=canary, ids=ids, before=before, after=after, seconds=seconds))
+
+
+def _looking(parts: Parts) -> Looking:
+    if parts.looking is None:
+        why = "jobs run in this process, which keeps nothing in any other place. Use Postgres."
+        raise errors.InvalidSettings("store", "inmemory", why)
+    return parts.looking
+
+
+async def _plant(parts: Parts, owner: Scope, said: str) -> None:
+    outbox = parts.outboxes.get()
+    turn = turn_builder.make_turn(
+        said,
+        owner,
+        turn_builder.limits(parts.settings),
+        keep=turn_builder.KINDS,
+        idempotency_key=None,
+        position=outbox.positions.take,
+    )
+    sent = await outbox.send(turn)
+    receipt = Receipt(turn, spooled=sent.spooled, ledger=parts.ledger, news=parts.events)
+    with suppress(TimeoutError, errors.AftermindError):
+        await receipt.stored(timeout=STORED_SECONDS)

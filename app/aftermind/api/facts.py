@@ -1,0 +1,284 @@
+"""`memory.facts`: query, add and retract facts, and show their sources."""
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from uuid import UUID
+
+from uuid6 import uuid7
+
+from aftermind import errors
+from aftermind.api.services import Parts
+from aftermind.db.protocol import Transaction
+from aftermind.facts import predicates
+from aftermind.facts.graph import FactGraph, neighbourhood
+from aftermind.facts.reextract import BY_USER
+from aftermind.facts.resolve import Changes, decide
+from aftermind.stores import apply_changes
+from aftermind.types import Cardinality, Episode, EpisodeId, Fact, FactId, Scope
+from aftermind.types.assertion import Assertion, Operation
+from aftermind.types.timestamps import why_unusable
+
+FACT_BYTES = 8_192  # of subject, predicate or object each: a sentence, not a document
+MAX_HOPS = 5  # of a graph: most facts of a user are within three of each other
+EVERY_FACT = 100_000  # of a user: what is read where rows have to be compared here
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Why:
+    """The sources of a fact: its episodes and its extractor (`user`: stated by a call)."""
+
+    fact: Fact
+    episodes: tuple[Episode, ...]
+    extractor: str
+
+
+class Facts:
+    """The facts of a user. Every call raises `InvalidScope`, `InvalidFact` and `StoreUnavailable`."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    async def query(
+        self,
+        *,
+        user_id: str | None = None,
+        namespace: str | None = None,
+        subject: str | None = None,
+        predicate: str | None = None,
+        as_of: datetime | None = None,
+        known_at: datetime | None = None,
+        limit: int = 1_000,
+    ) -> list[Fact]:
+        """Facts, newest belief first: by default those that we believe now and that are true now.
+
+        `as_of` asks for another moment of the world, `known_at` for another moment of our knowledge. Subject and
+        predicate are found however they were put: "the Ann" and "ann", `moved_to` and `lives_in`.
+        """
+        owner = self._parts.scope(namespace=namespace, user_id=user_id)
+        _zoned(as_of=as_of, known_at=known_at)
+        async with self._parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
+            found = await self._parts.store.facts(
+                tx, owner, predicate=_named(predicate), as_of=as_of, known_at=known_at, limit=_read(subject, limit)
+            )
+        return _about(found, subject)[:limit]
+
+    async def history(
+        self,
+        subject: str | None = None,
+        predicate: str | None = None,
+        *,
+        user_id: str | None = None,
+        namespace: str | None = None,
+        limit: int = 1_000,
+    ) -> list[Fact]:
+        """Every row about a subject and predicate, whatever its times: what was believed, and until when."""
+        owner = self._parts.scope(namespace=namespace, user_id=user_id)
+        async with self._parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
+            found = await self._parts.store.facts(
+                tx, owner, predicate=_named(predicate), history=True, limit=_read(subject, limit)
+            )
+        return _about(found, subject)[:limit]
+
+    async def graph(
+        self,
+        entity: str,
+        *,
+        user_id: str | None = None,
+        namespace: str | None = None,
+        hops: int = 2,
+        as_of: datetime | None = None,
+        limit: int = 1_000,
+    ) -> FactGraph:
+        """The facts and entities within so many `hops` (1 to 5) of an entity, true now or at `as_of`.
+
+        A hop leads from the subject of a fact to its object or back. At most `limit` facts, the nearest first.
+        """
+        owner = self._parts.scope(namespace=namespace, user_id=user_id)
+        _zoned(as_of=as_of)
+        if isinstance(hops, bool) or not isinstance(hops, int) or not 1 <= hops <= MAX_HOPS:
+            raise errors.InvalidFact("hops", hops, f"it must be a whole number from 1 to {MAX_HOPS}.")
+        name = _text("entity", entity)
+        async with self._parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
+            facts = await self._parts.store.facts(tx, owner, as_of=as_of, limit=EVERY_FACT)
+        return neighbourhood(name, facts, hops=hops, limit=limit)
+
+    async def add(
+        self,
+        subject: str,
+        predicate: str,
+        object: str,
+        *,
+        user_id: str | None = None,
+        namespace: str | None = None,
+        valid_from: datetime | None = None,
+        valid_to: datetime | None = None,
+        confidence: float = 1.0,
+        cardinality: Cardinality | None = None,
+        sources: tuple[EpisodeId, ...] = (),
+    ) -> Fact:
+        """Add a fact; returns the resulting fact.
+
+        It is treated like an extracted fact: a new object of a single-valued predicate ends the old one's validity, the
+        same fact again becomes stronger.
+        """
+        owner = self._parts.scope(namespace=namespace, user_id=user_id)
+        _zoned(valid_from=valid_from, valid_to=valid_to)
+        claim = Assertion(
+            subject=_text("subject", subject),
+            predicate=_text("predicate", predicate),
+            object=_text("object", object),
+            said_at=datetime.now(UTC),
+            valid_from=valid_from,
+            valid_to=valid_to,
+            confidence=confidence,
+            cardinality=cardinality,
+            sources=sources,
+        )
+        if valid_from and valid_to and valid_to < valid_from:
+            raise errors.InvalidFact("valid_to", valid_to, "a fact cannot end before it begins.")
+        if not 0.0 <= confidence <= 1.0:
+            raise errors.InvalidFact("confidence", confidence, "it must be between 0 and 1.")
+        changes = await self._parts.effects.commit(owner, lambda tx: self._believe(tx, owner, claim))
+        name = predicates.canonical(claim.predicate)
+        said = [fact for fact in changes.believed if fact.predicate == name]
+        same = [fact for fact in said if predicates.same_text(fact.object, claim.object)]
+        at = claim.starts_at or claim.said_at
+        told = next((fact for fact in same if fact.is_valid_at(at)), same[-1] if same else None)
+        if told is None:
+            raise errors.Bug("a stated fact was not stored.")
+        if told in changes.added:
+            return told
+        found = await self._one(owner, told.id)
+        if found is None:
+            raise errors.Bug("a fact that was strengthened is not there.")
+        return found
+
+    async def retract(
+        self, fact: Fact | FactId | str, *, user_id: str | None = None, namespace: str | None = None
+    ) -> bool:
+        """Retract a fact, as if it had never been true. A fact that it had ended is valid again. False if it is already
+        superseded.
+
+        To state that a fact has ended instead, add it again with `valid_to`.
+        """
+        owner = self._parts.scope(namespace=namespace, user_id=user_id)
+        fact_id = _id(fact)
+        found = await self._one(owner, fact_id)
+        if found is None or found.superseded_at is not None:
+            return False
+        claim = Assertion(
+            subject=found.subject,
+            predicate=found.predicate,
+            object=found.object,
+            said_at=datetime.now(UTC),
+            operation=Operation.RETRACT,
+        )
+        changes = await self._parts.effects.commit(owner, lambda tx: self._believe(tx, owner, claim))
+        return fact_id in changes.superseded
+
+    async def why(
+        self, fact: Fact | FactId | str, *, user_id: str | None = None, namespace: str | None = None
+    ) -> Why | None:
+        """Where a fact came from, superseded or not; None where the user has no such fact."""
+        owner = self._parts.scope(namespace=namespace, user_id=user_id)
+        async with self._parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
+            found = await self._parts.store.fact(tx, owner, _id(fact))
+            if found is None:
+                return None
+            episodes = await self._parts.store.episodes(tx, owner, found.sources)
+        return Why(fact=found, episodes=tuple(episodes), extractor=found.extractor)
+
+    async def cardinalities(self, *, namespace: str | None = None) -> dict[str, Cardinality]:
+        """The cardinalities that the namespace has set for predicates; models and rules decide about others."""
+        space = self._parts.scope(namespace=namespace).namespace
+        async with self._parts.db.transaction(namespace=space, read_only=True) as tx:
+            return await self._parts.store.cardinalities(tx, space)
+
+    async def set_cardinality(
+        self, predicate: str, cardinality: Cardinality | str | None, *, namespace: str | None = None
+    ) -> None:
+        """Set whether a subject has one object of a predicate at a time (`single`) or several (`multi`), with
+        precedence over models; None removes the setting. It applies to later extractions in the whole namespace.
+        """
+        owner = self._parts.scope(namespace=namespace)
+        name = predicates.canonical(_text("predicate", predicate))
+        try:
+            said = None if cardinality is None else Cardinality(cardinality)
+        except ValueError as exc:
+            raise errors.InvalidFact("cardinality", cardinality, "it is 'single', 'multi' or None.") from exc
+        await self._parts.effects.commit(
+            owner, lambda tx: self._parts.store.set_cardinality(tx, owner.namespace, name, said)
+        )
+
+    async def _one(self, owner: Scope, fact_id: FactId) -> Fact | None:
+        async with self._parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
+            return await self._parts.store.fact(tx, owner, fact_id)
+
+    async def _believe(self, tx: Transaction, owner: Scope, claim: Assertion) -> Changes:
+        store, now = self._parts.store, datetime.now(UTC)
+        await store.tombstones(tx, [owner])  # holds a forget of this user off until the end
+        await store.hold_beliefs(tx, owner)
+        rows = await store.facts(tx, owner, history=True, limit=EVERY_FACT)  # a subject may be spelt otherwise
+        believed = [row for row in rows if row.superseded_at is None]
+        said = await store.said(tx, owner, [claim.subject])
+        # An assertion by a call is the latest, also after messages dated in the future.
+        latest = max((one.claim.said_at for one in said), default=claim.said_at)
+        if latest > claim.said_at:
+            claim = replace(claim, said_at=latest, valid_from=claim.starts_at)
+        changes = decide(
+            [claim],
+            believed,
+            said=said,
+            owner=owner,
+            now=now,
+            extractor=BY_USER,
+            new_id=_new_id,
+            cardinalities=await store.cardinalities(tx, owner.namespace),
+        )
+        await apply_changes.write(store, tx, owner, changes, at=now)
+        return changes
+
+
+def _named(predicate: str | None) -> str | None:
+    return None if predicate is None else predicates.canonical(predicate)
+
+
+def _read(subject: str | None, limit: int) -> int:
+    """How many rows to read: subjects are compared here, as they are where it is decided about them."""
+    return limit if subject is None else EVERY_FACT
+
+
+def _about(found: list[Fact], subject: str | None) -> list[Fact]:
+    return found if subject is None else [fact for fact in found if predicates.same_text(fact.subject, subject)]
+
+
+def _new_id() -> FactId:
+    return FactId(UUID(bytes=uuid7().bytes))
+
+
+def _id(fact: Fact | FactId | str) -> FactId:
+    if isinstance(fact, Fact):
+        return fact.id
+    try:
+        return FactId(fact if isinstance(fact, UUID) else UUID(fact))
+    except (ValueError, AttributeError, TypeError) as exc:
+        raise errors.InvalidFact("fact", fact, "it is a Fact or the id of one.") from exc
+
+
+def _text(field: str, value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise errors.InvalidFact(field, value, "a fact needs a subject, a predicate and an object, as text.")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError as exc:
+        raise errors.InvalidFact(field, value, "it must be valid Unicode; this one has a lone surrogate.") from exc
+    if size > FACT_BYTES:
+        raise errors.InvalidFact(field, f"{size} bytes", f"it has at most {FACT_BYTES:,} bytes.")
+    return value.replace("\x00", "").strip()
+
+
+def _zoned(**moments: datetime | None) -> None:
+    for field, moment in moments.items():
+        why = None if moment is None else why_unusable(moment)
+        if why is not None:
+            raise errors.InvalidFact(field, moment, why)

@@ -1,0 +1,204 @@
+"""Forget and export a user, in every place with content."""
+
+import logging
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime
+from uuid import UUID
+
+from uuid6 import uuid7
+
+from aftermind import errors
+from aftermind.api import erasure_delivery, history
+from aftermind.api.services import Parts
+from aftermind.db.protocol import Transaction
+from aftermind.ledger.protocol import Ledger, Spending
+from aftermind.stores.protocol import DrewOn, Store, Vector
+from aftermind.types import (
+    Block,
+    Episode,
+    EpisodeId,
+    Fact,
+    Job,
+    JobId,
+    JobKind,
+    JobState,
+    Json,
+    Learned,
+    NewJob,
+    Profile,
+    Scope,
+    Summary,
+)
+from aftermind.types.assertion import RecordedAssertion
+from aftermind.types.audit import Action
+from aftermind.types.erasure_report import Proof
+from aftermind.types.timestamps import why_unusable
+from aftermind.types.tombstone import Tombstone
+from aftermind.wire.payloads import decode_turn, encode_turn
+
+log = logging.getLogger(__name__)
+
+PAGE = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forgot:
+    """Deleted rows by kind, and deleted pending turns; the proof if requested."""
+
+    rows: Mapping[str, int] = field(default_factory=dict)
+    pending_turns: int = 0
+    proof: Proof | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Export:
+    """All data of a user. `episodes` include pending ones; `jobs` are unfinished ones, and dead letters with their
+    payload. `said` are all assertions, retracted ones included. `vectors` are empty if not requested.
+    """
+
+    scope: Scope
+    episodes: tuple[Episode, ...]
+    facts: tuple[Fact, ...]
+    blocks: tuple[Block, ...]
+    summaries: tuple[Summary, ...]
+    profile: Profile | None
+    jobs: tuple[Job, ...]
+    learned: tuple[Learned, ...] = ()
+    spending: tuple[Spending, ...] = ()
+    said: tuple[RecordedAssertion, ...] = ()
+    vectors: Mapping[EpisodeId, Vector] = field(default_factory=dict)
+
+
+async def forget(
+    parts: Parts,
+    owner: Scope,
+    *,
+    session_id: str | None = None,
+    before: datetime | None = None,
+    ids: Iterable[EpisodeId | str] | None = None,
+) -> Forgot:
+    """Delete stored content and reject later copies: the tombstone is committed with the deletes."""
+    named = frozenset() if ids is None else frozenset(map(episode_id, ids))
+    if ids is not None and not named:
+        return Forgot()
+    why = None if before is None else why_unusable(before)
+    if why is not None:
+        raise errors.InvalidQuery("before", before, why)
+    asked = Tombstone(owner=owner, session_id=session_id, before=before, ids=named)
+    if parts.pending is not None:
+        with suppress(errors.RedisUnavailable):  # the generation of accepted turns must be below the new number
+            await erasure_delivery.settle_generation(parts.db, parts.pending)
+    known = parts.generation.known or 0
+
+    async def delete(tx: Transaction) -> tuple[dict[str, int], Tombstone]:
+        counts, stone = await erase(parts.store, parts.ledger, tx, asked, known=known)
+        if parts.trail is not None:
+            await parts.trail.append(
+                tx, owner.namespace, Action.ERASE, user_id=owner.user_id, detail=_audit_detail(stone)
+            )
+        return counts, stone
+
+    rows, stone = await parts.effects.commit(owner, delete)
+    parts.generation.learn(stone.generation)
+    parts.wake()
+    if parts.trail is not None:
+        await parts.trail.anchor()
+    return Forgot(rows=rows, pending_turns=await _erase_pending(parts, stone))
+
+
+async def erase(
+    store: Store, ledger: Ledger, tx: Transaction, asked: Tombstone, *, known: int = 0
+) -> tuple[dict[str, int], Tombstone]:
+    """Write the tombstone and delete the rows and ledger turns that it covers; returns counts, and the tombstone with
+    its number, which is above `known`. The owner stays locked, so nothing is stored concurrently.
+    """
+    stone = replace(asked, generation=await store.begin_erasure(tx, asked.owner, known=known))
+    drew_on = await store.drew_on(tx, stone)
+    counts = await store.forget(tx, stone)
+    await _erase_from_ledger(ledger, tx, stone)
+    if not stone.is_whole and (drew_on.sessions or drew_on.evidence):
+        await ledger.enqueue(tx, [rebuilding(stone.owner, drew_on)])
+    return counts, stone
+
+
+async def export(parts: Parts, owner: Scope, *, vectors: bool = False) -> Export:
+    """Everything of a user, the newest rows included. Raises `StoreUnavailable`."""
+    episodes = await history.everything(parts, owner)
+    async with parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
+        store = parts.store
+        facts = await store.facts(tx, owner, history=True, limit=1_000_000)
+        said = await store.said(tx, owner)
+        blocks = await store.blocks(tx, owner)
+        summaries = await store.summaries(tx, owner, limit=100_000)
+        profile = await store.profile(tx, owner)
+        learned = await store.learned(tx, owner, None, limit=len(episodes) + 1)
+        embedded = await store.vectors(tx, owner) if vectors else {}
+    spent = await parts.ledger.spending(owner.namespace, since=date.min, owner=owner)
+    jobs = await parts.ledger.jobs(owner=owner, limit=100_000)
+    return Export(
+        scope=owner,
+        episodes=tuple(episodes),
+        facts=tuple(facts),
+        blocks=tuple(blocks),
+        summaries=tuple(summaries),
+        profile=profile,
+        learned=tuple(learned),
+        spending=tuple(spent),
+        said=tuple(said),
+        vectors=embedded,
+        jobs=tuple(job for job in jobs if not job.state.is_final or job.state is JobState.DEAD),
+    )
+
+
+async def _erase_from_ledger(ledger: Ledger, tx: Transaction, stone: Tombstone) -> None:
+    """Remove forgotten content from turns in the ledger: accepted and not stored yet, or dead letters."""
+    for job_id, payload in await ledger.list_turn_payloads(tx, stone.owner):
+        try:
+            turn = decode_turn(payload)
+        except errors.UnknownPayload:  # unreadable bytes, whose content cannot be determined
+            continue
+        rest = turn.without(stone.fits)
+        if rest is not turn:
+            await ledger.rewrite_turn(tx, job_id, None if rest is None else encode_turn(rest))
+
+
+async def _erase_pending(parts: Parts, stone: Tombstone) -> int:
+    """Turns in Redis and in this host's spool. What is missed here is dropped by the tombstone when it is stored."""
+    gone = [job_id for outbox in parts.outboxes.all() for job_id in await outbox.forget(stone)]
+    if parts.pending is None or parts.deliveries is None:
+        return len(gone)
+    try:
+        return await erasure_delivery.deliver(parts.db, parts.store, parts.ledger, parts.pending, stone, gone)
+    except errors.Unavailable as exc:
+        log.warning("an erasure waits for Redis", extra={"generation": stone.generation, "error": str(exc)})
+        parts.deliveries.begin(stone, gone)
+        return len(gone)
+
+
+def _audit_detail(stone: Tombstone) -> dict[str, Json]:
+    """What was to be forgotten, for the audit trail."""
+    asked: dict[str, Json] = {"session_id": stone.session_id, "ids": len(stone.ids) or None}
+    asked["before"] = None if stone.before is None else stone.before.isoformat()
+    return {name: value for name, value in asked.items() if value is not None} or {"everything": True}
+
+
+def rebuilding(owner: Scope, drew_on: DrewOn) -> NewJob:
+    """The job that rebuilds summaries and traits that used deleted content, from the remaining content."""
+    job_id = JobId(UUID(bytes=uuid7().bytes))
+    return NewJob(
+        id=job_id,
+        kind=JobKind.FORGET,
+        scope=owner,
+        payload={"sessions": list(drew_on.sessions), "evidence": [str(each) for each in drew_on.evidence]},
+        effect_key=str(job_id),
+    )
+
+
+def episode_id(given: object) -> EpisodeId:
+    """The id of an episode, as given or as text. Raises `InvalidQuery`."""
+    try:
+        return EpisodeId(given if isinstance(given, UUID) else UUID(str(given)))
+    except ValueError as exc:
+        raise errors.InvalidQuery("ids", given, "these are ids of episodes.") from exc

@@ -1,0 +1,340 @@
+"""How everything is, as a memory sees it: the store, its replicas, Redis, the spool, and what waits to be done."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeVar
+
+from aftermind import errors
+from aftermind.api.services import Parts
+from aftermind.ledger.protocol import Backlog
+from aftermind.llm.rate_limit import ProviderState
+from aftermind.outbox.spool import damaged_files
+from aftermind.outbox.spool_segment import DAMAGED
+from aftermind.settings import Settings
+from aftermind.types import JobKind, JobState, Scope
+from aftermind.wire import queues
+from aftermind.wire.pending import PendingBacklog
+from aftermind.wire.redis_keys import Keys
+
+LYING_SECONDS = 120.0  # a bell takes milliseconds, and the reconciler rings again within seconds
+LOOK_SECONDS = 2.0  # for each component; all are checked concurrently
+CONDENSING = frozenset({JobKind.SUMMARISE, JobKind.PROFILE})
+
+T = TypeVar("T")
+State = Literal["ok", "degraded", "down"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Component:
+    """One component. `needed`: without it no question can be answered whole."""
+
+    name: str
+    state: State
+    detail: str = ""
+    needed: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Unfinished work of one kind; `age_seconds` is how long the oldest could have run already."""
+
+    kind: str
+    runnable: int = 0
+    running: int = 0
+    waiting: int = 0
+    dead: int = 0
+    age_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """A replica as it was found a moment ago. `lag_seconds` None: it has never answered."""
+
+    name: str
+    serving: bool
+    lag_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """Work outside the ledger: turns and bytes pending in Redis, bells by queue, bytes spooled on this host.
+
+    `spool_damaged` counts the damaged places of the spool whose bytes are kept as `.damaged` files.
+    """
+
+    turns: int = 0
+    size_bytes: int = 0
+    bells: Mapping[str, int] = field(default_factory=dict)
+    spooled_bytes: int = 0
+    spool_damaged: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """Components, and unfinished work by kind; without a database there is no information about work.
+
+    `waiting` is None if Redis does not answer, or there is none; `paused` are providers with their remaining pause in
+    seconds. `refused_texts` counts texts that this process did not decrypt since it started, `malformed_values`
+    watermarks of Redis that it could not read.
+    """
+
+    parts: tuple[Component, ...]
+    work: tuple[Work, ...] = ()
+    replicas: tuple[Replica, ...] = ()
+    waiting: Waiting | None = None
+    paused: Mapping[str, float] = field(default_factory=dict)
+    refused_texts: int = 0
+    malformed_values: int = 0
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether everything that an answer needs is there."""
+        return all(part.state != "down" for part in self.parts if part.needed)
+
+    @property
+    def lying(self) -> tuple[Work, ...]:
+        """Overdue jobs: runnable for too long, because workers are down or stuck."""
+        return tuple(row for row in self.work if row.age_seconds > LYING_SECONDS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a user's turns have come. `jobs` are unfinished follow-ups of turns; `dead` are dead letters.
+
+    `later`: summaries and profiles that are to be brought up to date once the user has been quiet for a while. A turn
+    can be recalled, with what was learnt from it, without them.
+    """
+
+    pending_turns: int
+    episodes: int
+    embedded: int
+    facts: int
+    jobs: int
+    dead: int
+    later: int = 0
+
+
+def spooled_bytes(settings: Settings) -> int:
+    """Bytes of unsent turns in this host's spool, without what is kept of damaged ones.
+
+    A file that is drained during the call counts as empty.
+    """
+    total = 0
+    for path in (settings.state_dir / "spool").glob("*"):
+        with suppress(FileNotFoundError):
+            total += path.stat().st_size if path.is_file() and path.suffix != DAMAGED else 0
+    return total
+
+
+def damaged_spool(settings: Settings) -> str:
+    """Message about damaged bytes in this host's spool; "" if there are none."""
+    count = len(damaged_files(settings.state_dir / "spool"))
+    if not count:
+        return ""
+    return f"{count} damaged {'place' if count == 1 else 'places'}, kept as {settings.state_dir / 'spool'}/*{DAMAGED}"
+
+
+async def health(parts: Parts) -> Health:
+    """Check all components concurrently, each for at most `LOOK_SECONDS`."""
+    async with asyncio.TaskGroup() as group:
+        pending = group.create_task(_answered(_pending(parts)))
+        gate = group.create_task(_answered(parts.gate.states()))
+        spooled = group.create_task(_answered(asyncio.to_thread(spooled_bytes, parts.settings)))
+        looks = [_check("store", lambda: _store(parts))]
+        if parts.redis is not None:
+            looks.append(_check("redis", lambda: _redis(parts)))
+            looks.append(_check("spool", lambda: _spool(parts.settings, spooled), needed=False))
+            looks.append(_check("models", lambda: _models(gate), needed=False))
+            looks.append(_check("vectors", lambda: _vectors(parts), needed=False))
+            looks.append(_check("encryption", lambda: _encryption(parts), needed=False))
+            looks.append(_check("webhooks", lambda: _webhooks(parts), needed=False))
+        seen, work, waiting, _ = await asyncio.gather(
+            asyncio.gather(*looks), _work(parts, pending), _waiting(parts, pending, spooled), parts.routing.probe()
+        )
+    states, lags = parts.routing.states(), parts.routing.lags()
+    replicas = [Replica(name=each, serving=states[each] == "serving", lag_seconds=lags.get(each)) for each in states]
+    return Health(
+        parts=(*seen, *(_replica(name, state) for name, state in states.items())),
+        work=tuple(work),
+        replicas=tuple(replicas),
+        waiting=waiting,
+        paused={each.provider: each.wait_seconds for each in gate.result() or () if each.why is not None},
+        refused_texts=parts.refused_texts(),
+        malformed_values=0 if parts.pending is None else parts.pending.malformed,
+    )
+
+
+async def progress(parts: Parts, owner: Scope) -> Progress:
+    """How far an owner's turns have come. Raises `StoreUnavailable`; turns in Redis count 0 where it is away."""
+    waiting = len(await parts.outboxes.local_turns(owner))
+    if parts.pending is not None:
+        waiting += (await parts.pending.read(owner, limit=0)).total
+    async with parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
+        counts = await parts.store.counts(tx, owner)
+    unfinished = (JobState.QUEUED, JobState.RUNNING, JobState.RETRYING)
+    jobs = await parts.ledger.jobs(owner=owner, states=(*unfinished, JobState.DEAD), limit=10_000)
+    dead = sum(job.state is JobState.DEAD for job in jobs)
+    later = sum(job.kind in CONDENSING and job.state is not JobState.DEAD for job in jobs)
+    return Progress(
+        pending_turns=waiting,
+        episodes=counts.get("episodes", 0),
+        embedded=counts.get("embedded", 0),
+        facts=counts.get("facts", 0),
+        jobs=len(jobs) - dead - later,
+        dead=dead,
+        later=later,
+    )
+
+
+async def _check(name: str, ask: Callable[[], Awaitable[str]], *, needed: bool = True) -> Component:
+    try:
+        async with asyncio.timeout(LOOK_SECONDS):
+            detail = await ask()
+    except (TimeoutError, errors.AftermindError) as exc:
+        why = str(exc) or f"no answer within {LOOK_SECONDS:g} s"
+        return Component(name=name, state="down", detail=why, needed=needed)
+    state: State = "degraded" if detail.startswith("!") else "ok"
+    return Component(name=name, state=state, detail=detail.removeprefix("!"), needed=needed)
+
+
+async def _store(parts: Parts) -> str:
+    await parts.check_schema()
+    return "answers, schema up to date"
+
+
+async def _redis(parts: Parts) -> str:
+    assert parts.redis is not None
+    await parts.redis.call("PING")
+    return "answers"
+
+
+async def _answered(asked: Awaitable[T]) -> T | None:
+    """A value that several checks need, requested once; None without an answer in time."""
+    try:
+        async with asyncio.timeout(LOOK_SECONDS):
+            return await asked
+    except (TimeoutError, OSError, errors.AftermindError):
+        return None
+
+
+async def _pending(parts: Parts) -> PendingBacklog | None:
+    return None if parts.pending is None else await parts.pending.backlog()
+
+
+async def _spool(settings: Settings, spooled: asyncio.Task[int | None]) -> str:
+    waiting = await asyncio.shield(spooled)
+    if waiting is None:
+        raise TimeoutError
+    found = [f"{waiting:,} bytes of turns wait for Redis"] if waiting else []
+    found += [said] if (said := await asyncio.to_thread(damaged_spool, settings)) else []
+    return f"!{'; '.join(found)}" if found else "empty"
+
+
+async def _models(gate: asyncio.Task[list[ProviderState] | None]) -> str:
+    """The reasons of paused providers, shared by all processes; jobs of that kind wait."""
+    states = await asyncio.shield(gate)
+    if states is None:
+        raise TimeoutError
+    paused = [each for each in states if each.why is not None]
+    if not paused:
+        return "no provider is paused"
+    told = (f"{each.provider} is not asked for {each.wait_seconds:.0f} s: {each.why}" for each in paused)
+    return f"!{'; '.join(told)}. Its jobs wait."
+
+
+async def _vectors(parts: Parts) -> str:
+    """Whether stored vectors are of the configured embedder, and whether a re-embedding is running."""
+    if parts.embedders is None:
+        return "one embedder"
+    stored, configured = await parts.embedders()
+    if stored is None or configured is None:
+        return "not compared: no embedder is configured"
+    if configured not in stored:
+        return f"!{errors.EmbedderMismatch(stored.active, configured)} Recall is lexical only."
+    if stored.standby is not None:
+        return f"{stored.active} serves; {stored.standby} is on standby: `aftermind reembed status` shows the progress"
+    return f"{stored.active} serves"
+
+
+async def _encryption(parts: Parts) -> str:
+    """Texts that this process has refused: the database was changed by other means."""
+    count = parts.refused_texts()
+    if not count:
+        return "no text was refused"
+    return f"!{count} texts were changed, replaced or not encrypted: the log names table and row"
+
+
+async def _webhooks(parts: Parts) -> str:
+    """Webhooks of the memory's tenant only: those of others are not visible to it."""
+    from aftermind.db import webhook_deliveries  # only users of Postgres need SQLAlchemy
+
+    async with parts.db.transaction(namespace=parts.namespace, read_only=True) as tx:
+        disabled, failing = await webhook_deliveries.unwell(tx, parts.namespace)
+    if not disabled and not failing:
+        return "none fails"
+    return f"!{disabled} disabled, {failing} failing: `aftermind webhooks list` shows the reason. Their events wait."
+
+
+def _replica(name: str, state: str) -> Component:
+    well = state == "serving"
+    return Component(name=f"replica {name}", state="ok" if well else "degraded", detail=state, needed=False)
+
+
+async def _waiting(
+    parts: Parts, pending: asyncio.Task[PendingBacklog | None], spooled: asyncio.Task[int | None]
+) -> Waiting | None:
+    if parts.redis is None:
+        return None
+    keys = Keys(parts.settings.redis_prefix)
+    try:
+        async with asyncio.timeout(LOOK_SECONDS):
+            bells = {name: int(await parts.redis.call("LLEN", keys.queue(name))) for name in queues.QUEUES}
+    except (TimeoutError, errors.AftermindError):
+        return None
+    backlog, size = await pending, await spooled
+    if backlog is None:
+        return None
+    damaged = await asyncio.to_thread(damaged_files, parts.settings.state_dir / "spool")
+    return Waiting(
+        turns=backlog.turns,
+        size_bytes=backlog.size_bytes,
+        bells=bells,
+        spooled_bytes=size or 0,
+        spool_damaged=len(damaged),
+    )
+
+
+async def _work(parts: Parts, pending: asyncio.Task[PendingBacklog | None]) -> list[Work]:
+    rows, waiting = await _answered(parts.ledger.backlog()), await pending
+    if rows is None:
+        return []  # the components already report that the database is down
+    found = [_to_work(row) for row in rows]
+    if waiting is not None:
+        age = waiting.oldest_age.total_seconds() if waiting.runnable else 0.0
+        found = _with_pending(found, runnable=waiting.runnable, turns=waiting.turns, age=age)
+    return [row for row in found if row.runnable or row.running or row.waiting or row.dead]
+
+
+def _to_work(row: Backlog) -> Work:
+    return Work(
+        kind=row.kind,
+        runnable=row.runnable,
+        running=row.running,
+        waiting=row.waiting,
+        dead=row.dead,
+        age_seconds=row.oldest_wait.total_seconds() if row.oldest_wait else 0.0,
+    )
+
+
+def _with_pending(rows: list[Work], *, runnable: int, turns: int, age: float) -> list[Work]:
+    """Turns that wait in Redis are store jobs too."""
+    stored = next((row for row in rows if row.kind == JobKind.STORE), Work(kind=JobKind.STORE))
+    merged = replace(
+        stored,
+        runnable=stored.runnable + runnable,
+        running=stored.running + turns - runnable,
+        age_seconds=max(stored.age_seconds, age),
+    )
+    return [merged, *(row for row in rows if row.kind != JobKind.STORE)]

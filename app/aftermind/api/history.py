@@ -1,0 +1,235 @@
+"""Rows instead of a block: stored and pending turns, merged without duplicates, as recall reads them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from aftermind import errors
+from aftermind.api.services import Parts
+from aftermind.db.protocol import Transaction
+from aftermind.llm import token_count
+from aftermind.llm.injection import detect, screening
+from aftermind.recall.budget import MOST_CHARACTERS
+from aftermind.recall.pending_candidates import standing_turns
+from aftermind.stores.protocol import EpisodeFilter, SessionInfo, UserInfo
+from aftermind.types import Episode, Learned, LearnedState, Profile, Scope, Summary, Turn, Watermark
+from aftermind.wire.payloads import decode_readable
+from aftermind.wire.pending import Pending
+
+T = TypeVar("T")
+
+MOST = 10_000  # rows of one call; page back with `before` for more
+PAGE = 500
+MESSAGE_TOKENS = 4  # role and separators of a chat message, as OpenAI's formats count them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PendingTurns:
+    """Turns that no store job has committed yet, and the watermark that a replica needs to be read with them."""
+
+    accepted: tuple[Turn, ...]
+    local: tuple[Turn, ...]  # those that only this host has
+    passed: tuple[Watermark, ...] | None  # None: no replica is read
+
+
+async def history(parts: Parts, scope: Scope, *, limit: int, before: Episode | int | None = None) -> list[Episode]:
+    """The newest that carry the scope's labels, oldest first."""
+    wanted = EpisodeFilter(session_id=scope.session_id, agent_id=scope.agent_id)
+    return await search(parts, scope, paged(wanted, before), limit=limit)
+
+
+def paged(wanted: EpisodeFilter, before: Episode | int | None) -> EpisodeFilter:
+    """A page of episodes older than an episode or a position."""
+    if before is None:
+        return wanted
+    position = before.position if isinstance(before, Episode) else before
+    if isinstance(position, bool) or not isinstance(position, int) or not -(2**63) <= position < 2**63:
+        raise errors.InvalidQuery("before", before, "it is an episode, or the position of one.")
+    return replace(wanted, before_position=position)
+
+
+async def search(parts: Parts, scope: Scope, wanted: EpisodeFilter, *, limit: int) -> list[Episode]:
+    """The newest that fit, oldest first. Pending is read before the database, so that nothing falls in between."""
+    _check_limit(limit)
+    owner = scope.owner
+    waiting = await _read_pending(parts, owner, wanted, limit=limit)
+
+    async def read(tx: Transaction) -> list[Episode]:
+        shown = await _matching_pending(
+            parts, tx, owner, waiting, wanted
+        )  # first: what is stored in between is then in both
+        return _merged(await parts.store.history(tx, owner, wanted, limit=limit), shown)
+
+    return await _marked((await _from_a_node(parts, waiting, read, namespace=owner.namespace))[-limit:])
+
+
+async def context_window(parts: Parts, scope: Scope, *, max_tokens: int) -> list[Episode]:
+    """The newest that fit into the tokens together, oldest first; none is cut, and none that was undone is there."""
+    if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens <= 0:
+        raise errors.InvalidQuery("max_tokens", max_tokens, "it is a whole number above 0.")
+    chosen: list[Episode] = []
+    left = max_tokens
+    before: Episode | None = None
+    wanted = EpisodeFilter(session_id=scope.session_id, agent_id=scope.agent_id, undone=False)
+    while True:
+        page = await search(parts, scope, paged(wanted, before), limit=PAGE)
+        for episode in reversed(page):
+            if len(episode.content) > left * MOST_CHARACTERS:
+                return chosen[::-1]  # too long for every tokenizer: no need to count on the loop
+            left -= token_count.count(episode.content) + MESSAGE_TOKENS
+            if left < 0:
+                return chosen[::-1]
+            chosen.append(episode)
+        if len(page) < PAGE:
+            return chosen[::-1]
+        before = page[0]
+
+
+async def everything(parts: Parts, owner: Scope) -> list[Episode]:
+    """All episodes of an owner, oldest first."""
+    found: list[Episode] = []
+    before: Episode | None = None
+    while True:
+        page = await history(parts, owner, limit=MOST, before=before)
+        found = [*page, *found]
+        if len(page) < MOST:
+            return found
+        before = page[0]
+
+
+async def sessions(parts: Parts, owner: Scope, *, limit: int) -> list[SessionInfo]:
+    """Stored sessions, the latest first."""
+    return await _read(parts, owner, lambda tx: parts.store.sessions(tx, owner, limit=limit))
+
+
+async def users(parts: Parts, space: Scope, prefix: str, after: str | None, *, limit: int) -> list[UserInfo]:
+    """The users of a namespace. From the primary, so that a user stored a moment ago is included."""
+    _check_limit(limit)
+    for field, text in (("prefix", prefix), ("after", after)):
+        if text and "\x00" in text:
+            raise errors.InvalidQuery(field, text, "an id cannot hold a NUL character.")
+    async with parts.db.transaction(namespace=space.namespace, read_only=True) as tx:
+        return await parts.store.users(tx, space.namespace, prefix=prefix, after=after, limit=limit)
+
+
+async def summary(parts: Parts, owner: Scope, session_id: str | None) -> Summary | None:
+    """A session's summary."""
+    return await _read(parts, owner, lambda tx: parts.store.summary(tx, owner, session_id))
+
+
+async def profile(parts: Parts, owner: Scope) -> Profile | None:
+    """An owner's profile."""
+    return await _read(parts, owner, lambda tx: parts.store.profile(tx, owner))
+
+
+async def learned(parts: Parts, owner: Scope, session_id: str | None, *, limit: int) -> list[Learned]:
+    """The extraction outcome of each of the newest episodes; pending ones wait to be stored."""
+    _check_limit(limit)
+    wanted = EpisodeFilter(session_id=session_id)
+    waiting = await _read_pending(parts, owner, wanted, limit=limit)
+    async with parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:  # jobs are on the primary
+        stored = await parts.store.learned(tx, owner, session_id, limit=limit)
+        shown = await _matching_pending(parts, tx, owner, waiting, wanted)
+    known = {each.episode_id for each in stored}
+    pending = [
+        Learned(
+            episode_id=episode.id,
+            session_id=episode.scope.session_id,
+            occurred_at=episode.occurred_at,
+            state=LearnedState.WAITING,
+            reason="not stored yet",
+        )
+        for episode in shown
+        if episode.id not in known
+    ]
+    return [*stored, *pending][-limit:]
+
+
+async def _read(parts: Parts, owner: Scope, read: Callable[[Transaction], Awaitable[T]]) -> T:
+    return await _from_a_node(parts, await _read_pending(parts, owner), read, namespace=owner.namespace)
+
+
+async def _from_a_node(
+    parts: Parts, waiting: _PendingTurns, read: Callable[[Transaction], Awaitable[T]], *, namespace: str
+) -> T:
+    """From a replica that has seen the owner's last write, else from the primary."""
+    deadline = asyncio.get_running_loop().time() + parts.settings.db_timeout_seconds
+    if waiting.passed is not None:
+        with suppress(errors.StoreUnavailable):  # the replica failed: the primary has all rows
+            async with parts.routing.replica(waiting.passed, deadline=deadline, namespace=namespace) as route:
+                if route is not None:
+                    return await read(route.tx)
+    async with parts.routing.primary(deadline=deadline, namespace=namespace) as first:
+        return await read(first.tx)
+
+
+async def _read_pending(
+    parts: Parts, owner: Scope, wanted: EpisodeFilter | None = None, *, limit: int = 0
+) -> _PendingTurns:
+    """The newest matching turns, at least `limit` if there are as many; without a filter none, only the watermark."""
+    local = await parts.outboxes.local_turns(owner)
+    waiting: list[Turn] = []
+    passed: tuple[Watermark, ...] | None = None
+    if parts.pending is not None:
+        with suppress(errors.RedisUnavailable):  # the primary has the stored turns, and this host its spooled ones
+            turns, passed = await _pending(parts, parts.pending, owner, wanted, limit=limit)
+            waiting += turns
+    if wanted is None:
+        return _PendingTurns(accepted=(), local=(), passed=passed)
+    return _PendingTurns(accepted=tuple(waiting), local=tuple(local), passed=passed)
+
+
+async def _pending(
+    parts: Parts, pending: Pending, owner: Scope, wanted: EpisodeFilter | None, *, limit: int
+) -> tuple[list[Turn], tuple[Watermark, ...] | None]:
+    """Page by page from the newest, with the watermark of the last page, which covers turns stored in between."""
+    found: list[Turn] = []
+    passed_over = fitting = 0
+    while True:
+        read = await pending.read(owner, limit=0 if wanted is None else PAGE, skip=passed_over)
+        found += read.turns
+        seen = len(read.turns) + read.unreadable
+        passed_over += seen
+        is_last = not seen or passed_over >= read.total
+        fitting += 0 if is_last else len(_fitting(read.turns, wanted))
+        if is_last or fitting >= limit:
+            deadline = asyncio.get_running_loop().time() + parts.settings.db_timeout_seconds
+            passed = None if parts.lease is None else await parts.lease.passed(owner, read, deadline=deadline)
+            return found, None if passed is None else passed.marks
+
+
+async def _matching_pending(
+    parts: Parts, tx: Transaction, owner: Scope, waiting: _PendingTurns, wanted: EpisodeFilter
+) -> list[Episode]:
+    """Matching pending turns relative to the node that is read; including those accepted by its ledger."""
+    ledger = decode_readable(await parts.ledger.unstored(tx, owner), owner=owner)
+    turns = await standing_turns(parts.store, tx, owner, [*ledger, *waiting.accepted], waiting.local)
+    return _fitting(turns, wanted)
+
+
+async def _marked(episodes: list[Episode]) -> list[Episode]:
+    """The episodes, those that no store has checked yet with the marks that storing gives them."""
+    waiting = [each for each in episodes if each.pending]
+    found = await screening.marks(screening.by_turn(waiting)) if waiting else {}
+    return [detect.marked(each, found) for each in episodes] if found else episodes
+
+
+def _fitting(turns: Iterable[Turn], wanted: EpisodeFilter | None) -> list[Episode]:
+    if wanted is None:
+        return []
+    episodes = (episode for turn in turns if turn.keep for episode in turn.episodes(pending=True))
+    return [episode for episode in episodes if wanted.fits(episode)]
+
+
+def _check_limit(limit: object) -> None:
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 0 < limit <= MOST:
+        raise errors.InvalidQuery("limit", limit, f"it is a whole number from 1 to {MOST:,}.")
+
+
+def _merged(stored: Sequence[Episode], waiting: Iterable[Episode]) -> list[Episode]:
+    """Each once, in order; what is stored already is not pending any more."""
+    known = {episode.id: episode for episode in waiting}
+    known |= {episode.id: replace(episode, pending=False) for episode in stored}
+    return sorted(known.values(), key=lambda episode: episode.position)

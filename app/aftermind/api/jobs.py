@@ -1,0 +1,87 @@
+"""`memory.jobs`: the background jobs of a user, and the state of a turn from any process."""
+
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+from aftermind import errors
+from aftermind.api.services import Parts
+from aftermind.api.turn_builder import KINDS
+from aftermind.receipt import ReceiptStatus, judge
+from aftermind.types import Job, JobId, JobKind, JobState, Scope
+
+MOST = 10_000
+PAGE = 500
+
+
+class Jobs:
+    """The jobs of a user. Every call raises `InvalidScope`, `InvalidFilter` and `StoreUnavailable`."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    async def list(
+        self,
+        *,
+        user_id: str | None = None,
+        namespace: str | None = None,
+        states: Sequence[JobState | str] = (),
+        kinds: Sequence[JobKind | str] = (),
+        limit: int = 100,
+    ) -> list[Job]:
+        """Jobs of the user, the latest first; of these states and kinds where any are named."""
+        owner = self._parts.scope(namespace=namespace, user_id=user_id)
+        if isinstance(limit, bool) or not 0 < limit <= MOST:
+            raise errors.InvalidFilter("limit", limit, f"it is a whole number from 1 to {MOST:,}.")
+        try:
+            wanted, of = [JobState(each) for each in states], [JobKind(each) for each in kinds]
+        except ValueError as exc:
+            why = f"states are {', '.join(JobState)}; kinds are {', '.join(JobKind)}."
+            raise errors.InvalidFilter("states, kinds", [*states, *kinds], why) from exc
+        return await self._parts.ledger.jobs(owner=owner, states=wanted, kinds=of, limit=limit)
+
+    async def get(self, job_id: JobId | str, *, user_id: str | None = None, namespace: str | None = None) -> Job | None:
+        """One job of the user, or None. A turn in Redis has no row yet: ask for its `status`."""
+        return await self._find(self._parts.scope(namespace=namespace, user_id=user_id), _id(job_id))
+
+    async def status(
+        self, job_id: JobId | str, *, user_id: str | None = None, namespace: str | None = None
+    ) -> ReceiptStatus | None:
+        """State of a user's turn, by the job id of its receipt; None if there is no such turn."""
+        owner, wanted = self._parts.scope(namespace=namespace, user_id=user_id), _id(job_id)
+        is_pending = await self._is_pending(owner, wanted)  # before the ledger: turns move from pending to the ledger
+        job = await self._find(owner, wanted)
+        if job is None and not is_pending:
+            return None
+        follow: Mapping[JobKind, JobState] = {}
+        if job is not None and job.state is JobState.DONE:
+            follow = await self._parts.ledger.episode_states(wanted, owner=owner)
+        return judge(job, follow, keep=KINDS)
+
+    async def _find(self, owner: Scope, job_id: JobId) -> Job | None:
+        found = await self._parts.ledger.job(job_id, owner=owner)
+        return found if found is not None and found.scope.owner == owner else None
+
+    async def _is_pending(self, owner: Scope, job_id: JobId) -> bool:
+        if any(turn.job_id == job_id for turn in await self._parts.outboxes.local_turns(owner)):
+            return True
+        if self._parts.pending is None:
+            return False
+        skip = 0
+        while True:
+            try:
+                read = await self._parts.pending.read(owner, limit=PAGE, skip=skip)
+            except errors.RedisUnavailable:
+                return False
+            if any(turn.job_id == job_id for turn in read.turns):
+                return True
+            seen = len(read.turns) + read.unreadable
+            if seen < PAGE:
+                return False
+            skip += seen
+
+
+def _id(given: object) -> JobId:
+    try:
+        return JobId(given if isinstance(given, UUID) else UUID(str(given)))
+    except ValueError as exc:
+        raise errors.InvalidFilter("job_id", given, "it is the id of a receipt or a job.") from exc

@@ -1,0 +1,1 @@
+"""Retention policies and the archives they write."""

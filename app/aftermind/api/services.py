@@ -1,0 +1,90 @@
+"""The services of a `Memory`, and operations that sub-APIs share."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from aftermind.api.audit import Audit
+from aftermind.api.encryption import Encryption
+from aftermind.api.erasure_delivery import Deliveries
+from aftermind.api.erasure_scan import Looking
+from aftermind.api.outboxes import Outboxes
+from aftermind.db.api_keys import PostgresApiKeys
+from aftermind.db.audit.log import Trail
+from aftermind.db.encryption.keyring import Vault
+from aftermind.db.protocol import Database
+from aftermind.freshness import Effects, ReplicaLease, WatermarkDelivery
+from aftermind.ledger.postgres.dead_letters import DeadLetters
+from aftermind.ledger.postgres.replay_plans import Replays
+from aftermind.ledger.protocol import Ledger
+from aftermind.llm.rate_limit import ProviderLimiter
+from aftermind.recall import Recall, Routing
+from aftermind.receipt import News
+from aftermind.settings import Settings
+from aftermind.stores.postgres.retention import PostgresRetention
+from aftermind.stores.protocol import Store
+from aftermind.types import EmbedderIdentity, Scope, StoredEmbedders
+from aftermind.types.tombstone import Generation
+from aftermind.wire.pending import Pending
+from aftermind.wire.redis.client import RedisLink
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The services of a `Memory`. Those with a default are None if jobs run in this process.
+
+    `embedders` returns those of the store, and the configured one of this process.
+    """
+
+    settings: Settings
+    namespace: str
+    db: Database
+    store: Store
+    ledger: Ledger
+    events: News
+    recall: Recall
+    routing: Routing
+    outboxes: Outboxes
+    effects: Effects
+    postgres: Database  # `NoDatabase` without Postgres
+    operations: Database  # reads of operators: of every tenant if the role allows it; `NoDatabase` without Postgres
+    stored_keys: PostgresApiKeys
+    dead_letters: DeadLetters
+    replays: Replays
+    policies: PostgresRetention
+    audit: Audit
+    encryption: Encryption
+    check_schema: Callable[[], Awaitable[None]]
+    embedders: Callable[[], Awaitable[tuple[StoredEmbedders | None, EmbedderIdentity | None]]] | None = None
+    redis: RedisLink | None = None
+    pending: Pending | None = None
+    delivery: WatermarkDelivery | None = None
+    lease: ReplicaLease | None = None
+    deliveries: Deliveries | None = None
+    generation: Generation = field(default_factory=Generation)
+    looking: Looking | None = None
+    trail: Trail | None = None
+    vault: Vault | None = None
+    gate: ProviderLimiter = field(default_factory=ProviderLimiter)
+    wake: Callable[[], None] = lambda: None  # begin what was put into the ledger, where this process works it off
+    refused_texts: Callable[[], int] = lambda: 0  # since the start: changed, replaced, or plain where it may not be
+    closing: Sequence[Callable[[], Awaitable[None]]] = ()
+
+    def scope(
+        self,
+        *,
+        namespace: str | None = None,
+        user_id: str | None = None,
+        session_id: str | None = None,
+        agent_id: str | None = None,
+    ) -> Scope:
+        """The scope of a call. Raises `InvalidScope`."""
+        chosen = self.namespace if namespace is None else namespace
+        return Scope(namespace=chosen, user_id=user_id, session_id=session_id, agent_id=agent_id)
+
+    async def close(self) -> None:
+        """Close all services, the outboxes first: their remaining turns are sent or stay on disk."""
+        await self.outboxes.close()
+        if self.deliveries is not None:
+            await self.deliveries.close()
+        for close in self.closing:
+            await close()

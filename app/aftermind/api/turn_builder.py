@@ -1,0 +1,84 @@
+"""What `remember()` was given, as a turn: checked, normalised, with ids and its place in the order."""
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+
+from aftermind import errors
+from aftermind.recall import query
+from aftermind.settings import Settings
+from aftermind.types import Scope, Turn
+from aftermind.types.message import ALL_KINDS, content_hash, keyed_ids, new_ids
+from aftermind.types.validation import Given, Limits, normalise
+
+KINDS = ALL_KINDS  # what of a conversation can be kept, and loaded
+KEY_BYTES = 1_024
+
+
+def limits(settings: Settings) -> Limits:
+    """Limits of a turn from the settings."""
+    return Limits(
+        message_bytes=settings.message_max_bytes,
+        messages=settings.turn_max_messages,
+        turn_bytes=settings.turn_max_bytes,
+        metadata_bytes=settings.metadata_max_bytes,
+        metadata_depth=settings.metadata_max_depth,
+        future=timedelta(seconds=settings.future_tolerance_seconds),
+    )
+
+
+def make_turn(
+    given: Given | Iterable[Given],
+    scope: Scope,
+    bounds: Limits,
+    *,
+    keep: frozenset[str],
+    idempotency_key: str | None,
+    position: Callable[[int], int],
+) -> Turn:
+    """The turn. Raises `InvalidMessage` before anything is handed over."""
+    now = datetime.now(UTC)  # for people alone: neither order nor erasure asks it
+    messages = normalise(given, bounds, now=now)
+    if idempotency_key is None:
+        job_id, episode_ids = new_ids(len(messages))
+    else:
+        job_id, episode_ids = keyed_ids(scope, _key(idempotency_key), len(messages))
+    return Turn(
+        job_id=job_id,
+        scope=scope,
+        remembered_at=now,
+        base=position(len(messages)),
+        messages=messages,
+        episode_ids=episode_ids,
+        keep=keep,
+        idempotency_key=idempotency_key,
+        content_hash=None if idempotency_key is None else content_hash(scope, idempotency_key, messages),
+    )
+
+
+def kinds(
+    field: str, given: Iterable[str] | None, otherwise: frozenset[str], *, of: frozenset[str] = KINDS
+) -> frozenset[str]:
+    """The kinds of memory to save or load. Raises `InvalidSettings` for an unknown kind."""
+    if given is None:
+        return otherwise
+    if isinstance(given, str):
+        raise errors.InvalidSettings(field, given, "it is a set of names, as {'facts'}.")
+    chosen = frozenset(given)
+    if not chosen <= of:
+        raise errors.InvalidSettings(field, sorted(chosen - of), f"what can be named is {', '.join(sorted(of))}.")
+    return chosen
+
+
+def loaded(load: Iterable[str] | None, save: Iterable[str] | None) -> frozenset[str] | None:
+    """What a recall may hold: as named, else what is saved, with the blocks; None is everything."""
+    if load is not None:
+        return kinds("load", load, query.KINDS, of=query.KINDS)
+    return None if save is None else frozenset(save) | {"blocks"}
+
+
+def _key(key: object) -> str:
+    if not isinstance(key, str) or not key:
+        raise errors.InvalidMessage("idempotency_key", key, "it is text, and not empty.")
+    if len(key.encode("utf-8", "replace")) > KEY_BYTES or "\x00" in key:
+        raise errors.InvalidMessage("idempotency_key", key, f"it has at most {KEY_BYTES} UTF-8 bytes, and no NUL.")
+    return key

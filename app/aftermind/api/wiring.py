@@ -1,0 +1,372 @@
+"""How a `Memory` is put together from addresses and settings. Nothing here connects."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+from aftermind import errors
+from aftermind.api.audit import Audit
+from aftermind.api.audit_anchors import witnesses
+from aftermind.api.connections import Addresses
+from aftermind.api.encryption import Encryption
+from aftermind.api.erasure_delivery import Deliveries
+from aftermind.api.erasure_scan import Looking
+from aftermind.api.outboxes import Accept, Outboxes
+from aftermind.api.services import Parts
+from aftermind.api.turn_builder import limits
+from aftermind.db.api_keys import PostgresApiKeys
+from aftermind.db.audit.log import Trail
+from aftermind.db.encryption.keyfiles import audit_keys, master_keys
+from aftermind.db.encryption.keyring import Vault
+from aftermind.db.engine import PostgresDatabase
+from aftermind.db.inmemory import MemoryDatabase
+from aftermind.db.protocol import Database, NoDatabase
+from aftermind.events.bus import EventBus
+from aftermind.events.inmemory import LocalBus
+from aftermind.freshness import Effects, ReplicaLease, WatermarkDelivery
+from aftermind.ledger.inmemory.ledger import InMemoryLedger
+from aftermind.ledger.postgres.dead_letters import DeadLetters
+from aftermind.ledger.postgres.ledger import PostgresLedger
+from aftermind.ledger.postgres.replay_plans import Replays
+from aftermind.ledger.protocol import Ledger
+from aftermind.ledger.replay_overrides import OverrideRules
+from aftermind.llm import factory
+from aftermind.llm.clients import Providers, make_limiter
+from aftermind.llm.protocols import Embedder, Extractor, embedder_identity
+from aftermind.outbox import factory as outbox_wiring
+from aftermind.outbox.positions import Positions
+from aftermind.outbox.protocol import Outbox
+from aftermind.recall import Node, Recall, Routing
+from aftermind.recall.pending_candidates import PendingTurns
+from aftermind.recall.pipeline import Follow, UnstoredTurns
+from aftermind.recall.query_embeddings import QueryVectors
+from aftermind.recall.reranker import Reranker
+from aftermind.settings import Settings
+from aftermind.stores.inmemory import InMemoryStore
+from aftermind.stores.postgres import PostgresStore
+from aftermind.stores.postgres.retention import PostgresRetention
+from aftermind.stores.postgres.search import READ_SETTINGS, PostgresSearch
+from aftermind.stores.protocol import Store
+from aftermind.stores.search import EpisodeSearch
+from aftermind.types import EmbedderIdentity, ServedBy, StoredEmbedders
+from aftermind.types.tombstone import Generation
+from aftermind.wire.pending import Pending
+from aftermind.wire.redis.client import RedisLink
+from aftermind.wire.redis_keys import Keys
+from aftermind.wire.watermark import Watermarks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """What agents and workers share of one database and one Redis."""
+
+    keys: Keys
+    vault: Vault
+    store: PostgresStore
+    events: EventBus
+    pending: Pending
+    delivery: WatermarkDelivery
+
+
+def open_database(
+    settings: Settings,
+    url: str,
+    *,
+    name: str,
+    password_file: Path | None = None,
+    session_settings: Mapping[str, str] | None = None,
+) -> PostgresDatabase:
+    """A database configured by the settings; the server shows `name` as the application."""
+    return PostgresDatabase(
+        url,
+        timeout_seconds=settings.db_timeout_seconds,
+        connect_timeout_seconds=settings.db_connect_timeout_seconds,
+        pool_size=settings.db_pool_size,
+        application_name=name,
+        allow_owner=settings.allow_owner,
+        pooled=settings.database_pooler,
+        password_file=password_file,
+        session_settings=session_settings,
+    )
+
+
+def open_backend(
+    settings: Settings,
+    db: PostgresDatabase,
+    link: RedisLink,
+    providers: Providers,
+    *,
+    mark_after: float = 0.0,
+) -> Backend:
+    """The parts of an agent or a worker; its model clients share their limits through the same Redis."""
+    keys = Keys(settings.redis_prefix)
+    providers.gate.bind(link, keys)
+    vault = Vault(master_keys(settings.encryption_key, settings.state_dir))
+    return Backend(
+        keys=keys,
+        vault=vault,
+        store=PostgresStore(language=settings.language, vault=vault),
+        events=EventBus(db, link, keys, mark_after=mark_after),
+        pending=Pending(link, keys, Generation()),
+        delivery=WatermarkDelivery(db, Watermarks(link, keys)),
+    )
+
+
+def open_parts(
+    where: Addresses,
+    settings: Settings,
+    *,
+    namespace: str | None = None,
+    embedder: str | Embedder | None = None,
+    extractor: str | Extractor | None = None,
+    reranker: Reranker | None = None,
+) -> Parts:
+    """The parts of a memory. Raises `InvalidSettings`."""
+    named = {
+        name: given for name, given in (("embedder", embedder), ("extractor", extractor)) if isinstance(given, str)
+    }
+    settings = settings.model_copy(update=named) if named else settings
+    providers = Providers(make_limiter(settings))
+    if embedder is None or isinstance(embedder, str):
+        embedder = factory.embedder(settings, providers=providers)
+    namespace = settings.namespace if namespace is None else namespace
+    if where.is_in_process:
+        if extractor is None or isinstance(extractor, str):
+            extractor = factory.extractor(settings, providers=providers)
+        return _in_process_services(where, settings, namespace, embedder, extractor, reranker, providers)
+    return _postgres_services(where, settings, namespace, embedder, reranker, providers)
+
+
+def _in_process_services(
+    where: Addresses,
+    settings: Settings,
+    namespace: str,
+    embedder: Embedder | None,
+    extractor: Extractor | None,
+    reranker: Reranker | None,
+    providers: Providers,
+) -> Parts:
+    if where.store.rstrip(":/") != "inmemory":
+        raise errors.InvalidSettings("url", where.store, "a store is a postgresql:// URL, or 'inmemory'.")
+    db, store = MemoryDatabase(), InMemoryStore(language=settings.language)
+    ledger, events = InMemoryLedger(db, max_lost_leases=settings.max_lost_leases), LocalBus(db)
+    queue = outbox_wiring.make_in_process(
+        settings,
+        db=db,
+        store=store,
+        ledger=ledger,
+        events=events,
+        embedder=embedder,
+        extractor=extractor,
+        summariser=factory.summariser(settings, providers=providers),
+        profiler=factory.profiler(settings, providers=providers),
+    )
+    outboxes = Outboxes(settings, lambda accept: queue)
+    routing = Routing(db, [], store, served_by=ServedBy.PROCESS)
+    recall = _recall(settings, embedder, reranker, store, store, routing, _vectors(settings, embedder), outboxes, None)
+    effects, nothing, vault = Effects(db), NoDatabase(), Vault()
+    trail = Trail(audit_keys(settings.audit_key, settings.state_dir))  # unused: nothing can be recorded
+    return Parts(
+        settings=settings,
+        namespace=namespace,
+        db=db,
+        store=store,
+        ledger=ledger,
+        events=events,
+        recall=recall,
+        routing=routing,
+        outboxes=outboxes,
+        effects=effects,
+        postgres=nothing,
+        operations=nothing,
+        stored_keys=PostgresApiKeys(nothing),
+        dead_letters=DeadLetters(nothing),
+        replays=Replays(nothing),
+        policies=PostgresRetention(vault),
+        audit=Audit(db=nothing, work=nothing, trail=trail, namespace=namespace, of_all=False),
+        encryption=Encryption(db=nothing, vault=vault, trail=trail, namespace=namespace, language=settings.language),
+        check_schema=_nothing_to_check,
+        gate=providers.gate,
+        wake=queue.wake,
+        closing=(recall.close, providers.close),
+    )
+
+
+async def _nothing_to_check() -> None:
+    """A store inside the process has no schema."""
+
+
+def _postgres_services(
+    where: Addresses,
+    settings: Settings,
+    namespace: str,
+    embedder: Embedder | None,
+    reranker: Reranker | None,
+    providers: Providers,
+) -> Parts:
+    link = outbox_wiring.remember_link(settings, where.required_redis)
+    agent_database, secret = partial(open_database, settings, name="aftermind-agent"), settings.database_password_file
+    db = agent_database(where.store, password_file=secret)
+    longest = min(settings.recall_budget_seconds, settings.db_timeout_seconds)
+    reading = {**READ_SETTINGS, "statement_timeout": str(max(1, round(longest * 1000)))}  # no caller waits longer
+    primary, *replicas = (
+        agent_database(url, session_settings=reading, password_file=secret) for url in (where.store, *where.replicas)
+    )
+    backend = open_backend(settings, db, link, providers)
+    keys, vault, store, pending = backend.keys, backend.vault, backend.store, backend.pending
+    # Recall has a separate one: a lagging replica must not determine the encryption key of this process's writes.
+    recall_vault = Vault(master_keys(settings.encryption_key, settings.state_dir))
+    search = PostgresSearch(recall_vault)
+    # Operators' queries cover every tenant if this process has the role for it; else only its own.
+    work, seen = (db, namespace) if where.relay is None else (agent_database(where.relay), None)
+    ledger = PostgresLedger(work, namespace=seen, max_lost_leases=settings.max_lost_leases)
+    routing = Routing(
+        primary,
+        [Node(each.name, each) for each in replicas],
+        search,
+        max_lag=timedelta(seconds=settings.replica_max_lag_seconds),
+        check=timedelta(seconds=settings.replica_check_seconds),
+    )
+    delivery = backend.delivery
+    lease = ReplicaLease(primary, Watermarks(link, keys), delivery, has_replicas=bool(replicas))
+    effects = Effects(db, delivery)
+    trail = Trail(audit_keys(settings.audit_key, settings.state_dir), witnesses(settings.state_dir, link, keys))
+    outboxes = Outboxes(settings, _publishers(settings, where, link, pending, db, ledger, delivery))
+    vectors = _vectors(settings, embedder, link, keys)
+
+    async def check_schema() -> None:
+        from aftermind.db import migrate  # Alembic: loaded only for the check
+
+        await migrate.check(db.url, allow_owner=settings.allow_owner, password_file=secret)
+
+    async def embedders() -> tuple[StoredEmbedders | None, EmbedderIdentity | None]:
+        # In a thread: a local model is loaded for its identity.
+        configured = None if embedder is None else await asyncio.to_thread(embedder_identity, embedder)
+        async with db.transaction(read_only=True) as tx:
+            return await store.stored_embedders(tx), configured
+
+    async def follow(identity: EmbedderIdentity) -> tuple[QueryVectors, PendingTurns] | None:
+        other = await asyncio.to_thread(factory.make_embedder_for, identity, settings, providers=providers)
+        if other is None:
+            return None
+        return _vectors(settings, other, link, keys), PendingTurns(other, language=settings.language)
+
+    rules = OverrideRules(extractors=factory.replayable(settings), limits=limits(settings))
+    recall = _recall(
+        settings, embedder, reranker, store, search, routing, vectors, outboxes, pending, lease, ledger.unstored, follow
+    )
+    return Parts(
+        settings=settings,
+        namespace=namespace,
+        db=db,
+        store=store,
+        ledger=ledger,
+        events=backend.events,
+        recall=recall,
+        routing=routing,
+        outboxes=outboxes,
+        check_schema=check_schema,
+        embedders=embedders,
+        redis=link,
+        pending=pending,
+        delivery=delivery,
+        lease=lease,
+        deliveries=Deliveries(db, store, ledger, pending),
+        generation=pending.generation,
+        effects=effects,
+        postgres=db,
+        operations=work,
+        stored_keys=PostgresApiKeys(db, trail=trail),
+        dead_letters=DeadLetters(work, namespace=seen, trail=trail),
+        replays=Replays(work, trail=trail, rules=rules),
+        policies=PostgresRetention(vault),
+        audit=Audit(db=db, work=work, trail=trail, namespace=namespace, of_all=seen is None),
+        encryption=Encryption(db=work, vault=vault, trail=trail, namespace=namespace, language=settings.language),
+        trail=trail,
+        vault=vault,
+        looking=Looking(settings, where),
+        gate=providers.gate,
+        refused_texts=lambda: vault.refused + recall_vault.refused,
+        closing=(
+            recall.close,
+            providers.close,
+            backend.events.close,
+            link.close,
+            db.close,
+            work.close,
+            primary.close,
+            *(each.close for each in replicas),
+        ),
+    )
+
+
+def _publishers(
+    settings: Settings,
+    where: Addresses,
+    link: RedisLink,
+    pending: Pending,
+    db: Database,
+    ledger: Ledger,
+    delivery: WatermarkDelivery,
+) -> Callable[[Accept], Outbox]:
+    positions = Positions()  # of this process: turns of one caller stay in order in every accept mode
+
+    def make(accept: Accept) -> Outbox:
+        chosen = settings.model_copy(update={"accept": accept})
+        return outbox_wiring.make_publisher(
+            chosen,
+            broker=where.required_broker,
+            link=link,
+            database=db,
+            ledger=ledger,
+            delivery=delivery,
+            pending=pending,
+            positions=positions,
+        )
+
+    return make
+
+
+def _vectors(
+    settings: Settings, embedder: Embedder | None, link: RedisLink | None = None, keys: Keys | None = None
+) -> QueryVectors:
+    return QueryVectors(
+        embedder,
+        budget_seconds=settings.query_embedding_budget_seconds,
+        redis=link,
+        keys=keys,
+        keep_seconds=settings.vector_cache_seconds,
+    )
+
+
+def _recall(
+    settings: Settings,
+    embedder: Embedder | None,
+    reranker: Reranker | None,
+    store: Store,
+    search: EpisodeSearch,
+    routing: Routing,
+    vectors: QueryVectors,
+    outboxes: Outboxes,
+    pending: Pending | None,
+    lease: ReplicaLease | None = None,
+    unstored: UnstoredTurns | None = None,
+    follow: Follow | None = None,
+) -> Recall:
+    return Recall(
+        store,
+        search,
+        routing,
+        vectors,
+        settings=settings,
+        pending=pending,
+        lease=lease,
+        pending_turns=PendingTurns(embedder, language=settings.language),
+        local_turns=outboxes.local_turns,
+        unstored=unstored,
+        reranker=reranker,
+        follow=follow,
+    )

@@ -1,0 +1,86 @@
+"""`aftermind api-keys`: API keys of the HTTP service."""
+
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from aftermind import errors
+from aftermind.cli import console
+from aftermind.cli.console import Namespace, out
+from aftermind.cli.dead_letters import moment
+from aftermind.memory import Memory
+from aftermind.types.api_key import ApiKey, Right
+
+keys = typer.Typer(help="API keys of the HTTP service: create, list and revoke them.", no_args_is_help=True)
+
+Rights = Annotated[
+    list[Right] | None,
+    typer.Option("--right", help="read, write or operate; may be repeated. Default: all three."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.add_typer(keys, name="api-keys")
+
+
+@keys.command()
+def create(
+    name: Annotated[str, typer.Argument(help="Name of the user or program: 'web shop', 'alice'.")],
+    *,
+    namespace: Namespace = None,
+    right: Rights = None,
+    expires: Annotated[str | None, typer.Option(help="Expiry: a day like 2027-01-31, or a time (UTC).")] = None,
+) -> None:
+    """Create an API key and print it once: only its hash is stored."""
+
+    async def work(memory: Memory) -> tuple[ApiKey, str]:
+        return await memory.api_keys.create(
+            name,
+            rights=frozenset(right or Right),
+            expires_at=None if expires is None else moment("expires", expires),
+            namespace=namespace,
+        )
+
+    made, text = console.with_memory(work)
+    told = f"Key [bold]{made.id}[/] of namespace {escape(repr(made.namespace))} may {_may(made)}."
+    console.err.print(f"{told} Store it now: it is not shown again.")
+    out.print(text, markup=False)
+
+
+@keys.command("list")
+def list_(*, namespace: Namespace = None) -> None:
+    """List the API keys of a namespace, without their secrets."""
+    found = console.with_memory(lambda memory: memory.api_keys.list(namespace=namespace))
+    out.print(
+        _table(found) if found else "This namespace has no API key. Create one with `aftermind api-keys create NAME`."
+    )
+
+
+@keys.command()
+def revoke(
+    key_id: Annotated[str, typer.Argument(help="The key's id, as in `list`.")], *, namespace: Namespace = None
+) -> None:
+    """Revoke an API key permanently. Running services apply this within 5 seconds."""
+    if not console.with_memory(lambda memory: memory.api_keys.revoke(key_id, namespace=namespace)):
+        raise errors.NotThere("valid API key", key_id)
+    out.print(f"{key_id} is revoked.")
+
+
+def _table(found: list[ApiKey]) -> Table:
+    shown = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("id", "name", "may", "made", "until", "state"):
+        shown.add_column(title)
+    for key in found:
+        until = console.when(key.expires_at) if key.expires_at else "-"
+        state = "[green]valid[/]" if key.is_valid else "[yellow]expired[/]"
+        if key.revoked_at is not None:
+            state = f"[red]revoked {console.when(key.revoked_at)}[/]"
+        shown.add_row(key.id, escape(key.name), _may(key), console.when(key.created_at), until, state)
+    return shown
+
+
+def _may(key: ApiKey) -> str:
+    return ", ".join(right for right in Right if right in key.rights)

@@ -1,0 +1,237 @@
+"""`aftermind dead-letters`: list, show and discard dead letters."""
+
+import getpass
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+from uuid import UUID
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from aftermind import errors
+from aftermind.cli import console
+from aftermind.cli.console import out
+from aftermind.memory import Memory
+from aftermind.types import Job, JobId, JobKind
+from aftermind.types.audit import Action
+from aftermind.types.replay import DeadGroup, DeadLetter, JobFilter
+from aftermind.types.timestamps import before_now
+
+UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+Kinds = Annotated[list[JobKind] | None, typer.Option("--kind", "-k", help="Of this kind. May be repeated.")]
+Reasons = Annotated[
+    list[str] | None, typer.Option("--reason", "-r", help="Reason code, as in `stats`. May be repeated.")
+]
+Fingerprint = Annotated[
+    str | None, typer.Option("--fingerprint", "-f", help="With this error fingerprint, as in `stats`.")
+]
+ErrorText = Annotated[str | None, typer.Option("--error", "-e", help="Error contains this text.")]
+OfUser = Annotated[str | None, typer.Option("--user", "-u", help="Of this user; requires --namespace.")]
+OfNamespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Of this namespace. Default: all.")]
+Since = Annotated[str | None, typer.Option(help="Died after: 30m, 24h, 7d, or a time like 2026-01-31T12:00.")]
+Until = Annotated[str | None, typer.Option(help="Died before this time, in the same format.")]
+Ids = Annotated[list[UUID] | None, typer.Option("--id", help="This job. May be repeated.")]
+Limit = Annotated[int, typer.Option(min=1, help="Maximum number of lines.")]
+
+dead = typer.Typer(
+    name="dead",
+    help="Dead letters: jobs that have used all attempts. They are kept until you replay or discard them.",
+    no_args_is_help=True,
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.add_typer(dead, name="dead-letters")
+    app.add_typer(dead, name="dead", hidden=True)  # the short form
+
+
+def make_filter(
+    *,
+    ids: Sequence[UUID] | None,
+    kinds: Sequence[JobKind] | None,
+    reasons: Sequence[str] | None,
+    fingerprint: str | None,
+    error: str | None,
+    namespace: str | None,
+    user: str | None,
+    since: str | None,
+    until: str | None,
+) -> JobFilter:
+    """A filter as the options name it."""
+    return JobFilter(
+        ids=tuple(JobId(each) for each in ids or ()),
+        kinds=tuple(kinds or ()),
+        reasons=tuple(reasons or ()),
+        fingerprint=fingerprint,
+        error=error,
+        namespace=namespace,
+        user_id=user,
+        since=moment("since", since),
+        until=moment("until", until),
+    )
+
+
+def moment(name: str, told: str | None) -> datetime | None:
+    """A time, or how long ago it was."""
+    if told is None:
+        return None
+    number, unit = told[:-1], told[-1:]
+    if unit in UNITS and number.isdecimal():
+        return _ago(name, told)
+    try:
+        at = datetime.fromisoformat(told)
+    except ValueError as exc:
+        raise errors.InvalidFilter(name, told, "use 30m, 24h, 7d, or a time like 2026-01-31T12:00.") from exc
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def _ago(name: str, told: str) -> datetime:
+    """A number and a unit. Raises `InvalidFilter` for a span that Python cannot hold."""
+    try:
+        at = before_now(timedelta(**{UNITS[told[-1:]]: int(told[:-1])}))
+    except (ValueError, OverflowError):
+        at = None
+    if at is None:
+        raise errors.InvalidFilter(name, told, "it reaches back before the year 1.")
+    return at
+
+
+def actor() -> str:
+    """The operator at this terminal, recorded with each action."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a container without a name for its user
+        return "unknown"
+
+
+@dead.command("list")
+def list_(
+    *,
+    ids: Ids = None,
+    kind: Kinds = None,
+    reason: Reasons = None,
+    fingerprint: Fingerprint = None,
+    error: ErrorText = None,
+    namespace: OfNamespace = None,
+    user: OfUser = None,
+    since: Since = None,
+    until: Until = None,
+    limit: Limit = 50,
+) -> None:
+    """List dead letters, the latest first."""
+    asked = make_filter(
+        ids=ids,
+        kinds=kind,
+        reasons=reason,
+        fingerprint=fingerprint,
+        error=error,
+        namespace=namespace,
+        user=user,
+        since=since,
+        until=until,
+    )
+    found = console.with_memory(lambda memory: memory.dead_letters.list(asked, limit=limit))
+    out.print(_make_table(found) if found else "No dead letters.")
+
+
+@dead.command()
+def stats(*, namespace: OfNamespace = None, since: Since = None, limit: Limit = 50) -> None:
+    """Group dead letters by error, the most frequent first."""
+    asked = JobFilter(namespace=namespace, since=moment("since", since))
+    found = console.with_memory(lambda memory: memory.dead_letters.groups(asked, limit=limit))
+    out.print(_grouped(found) if found else "No dead letters.")
+
+
+@dead.command()
+def get(job_id: Annotated[UUID, typer.Argument(help="The job.", show_default=False)]) -> None:
+    """Show one dead letter: every attempt, the size of its payload, and its replays."""
+
+    async def work(memory: Memory) -> DeadLetter | None:
+        found = await memory.dead_letters.get(JobId(job_id))
+        if found is not None:
+            scope = found.job.scope
+            said = {"by": "dead show", "job": str(job_id)}
+            await console.looked(memory, Action.READ, user=scope.user_id, namespace=scope.namespace, **said)
+        return found
+
+    letter = console.with_memory(work)
+    if letter is None:
+        raise errors.InvalidFilter("job", str(job_id), "no job with this id exists.")
+    _show(letter)
+
+
+@dead.command()
+def discard(
+    *,
+    note: Annotated[str, typer.Option(help="The reason; it is stored with the dead letter.", show_default=False)],
+    ids: Ids = None,
+    kind: Kinds = None,
+    reason: Reasons = None,
+    fingerprint: Fingerprint = None,
+    error: ErrorText = None,
+    namespace: OfNamespace = None,
+    user: OfUser = None,
+    since: Since = None,
+    until: Until = None,
+) -> None:
+    """Discard matching dead letters. They are still readable and can be replayed by id."""
+    asked = make_filter(
+        ids=ids,
+        kinds=kind,
+        reasons=reason,
+        fingerprint=fingerprint,
+        error=error,
+        namespace=namespace,
+        user=user,
+        since=since,
+        until=until,
+    )
+    if asked == JobFilter():
+        raise errors.InvalidFilter(
+            "filter", None, "set at least one filter, so that not all dead letters are discarded by accident."
+        )
+    count = console.with_memory(lambda memory: memory.dead_letters.discard(asked, note=note, actor=actor()))
+    out.print(f"Discarded {count}.")
+
+
+def _make_table(found: Sequence[Job]) -> Table:
+    shown = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("job", "kind", "owner", "reason", "attempts", "died", "error"):
+        shown.add_column(title, no_wrap=title in ("job", "died"))
+    for job in found:
+        owner = f"{job.scope.namespace}/{job.scope.user_id or '-'}"
+        texts = (str(job.id), job.kind, owner, job.reason_code or "", str(job.attempts))
+        shown.add_row(*(escape(text) for text in (*texts, console.when(job.updated_at), job.error or "")))
+    return shown
+
+
+def _grouped(found: Sequence[DeadGroup]) -> Table:
+    shown = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("jobs", "kind", "reason", "fingerprint", "tenants", "oldest", "newest", "error"):
+        shown.add_column(title, justify="right" if title in ("jobs", "tenants") else "left")
+    for group in found:
+        times = (console.when(group.oldest), console.when(group.newest))
+        texts = (str(group.count), group.kind, group.reason_code, group.fingerprint, str(group.namespaces))
+        shown.add_row(*(escape(text) for text in (*texts, *times, group.error)))
+    return shown
+
+
+def _show(letter: DeadLetter) -> None:
+    job = letter.job
+    out.print(f"[bold]{job.kind}[/] {job.id} is [bold]{job.state}[/] ({escape(job.reason_code or 'no reason')})")
+    out.print(f"owner        {escape(job.scope.namespace)}/{escape(job.scope.user_id or '-')}")
+    out.print(f"error        {escape(job.error or '')}\nfingerprint  {job.fingerprint}\nlost leases  {job.lost_leases}")
+    if letter.note:
+        out.print(f"note         {escape(letter.note)}")
+    if letter.raw is not None:
+        out.print(f"payload      {len(letter.raw):,} bytes")
+    for each in letter.attempts:
+        spent = f"  {each.tokens_in + each.tokens_out} tokens of {each.model}" if each.model else ""
+        said = f"{each.outcome or 'unknown'} by {each.worker}{spent}  {each.error or ''}"
+        out.print(f"attempt {each.number}    {console.when(each.started_at)}  {escape(said)}")
+    for successor in letter.successors:
+        out.print(f"replayed as  {successor.id}, which is {successor.state}")

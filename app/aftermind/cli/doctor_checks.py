@@ -1,0 +1,413 @@
+"""The doctor's checks, one function per component. They return findings and never raise for a faulty component."""
+
+import asyncio
+import shutil
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import wraps
+from typing import ParamSpec
+
+from aftermind import errors
+from aftermind.api import audit_anchors
+from aftermind.api.connections import Addresses
+from aftermind.api.health import damaged_spool, spooled_bytes
+from aftermind.api.key_fingerprints import find_mismatches, fingerprints
+from aftermind.api.wiring import open_parts
+from aftermind.cli import worker_probe
+from aftermind.db import migrate, node_probe
+from aftermind.llm import factory
+from aftermind.llm.protocols import embedder_identity
+from aftermind.llm.rate_limit import ProviderState
+from aftermind.settings import Settings
+from aftermind.wire.process_keys import list_announced
+from aftermind.wire.redis.client import RedisLink, unavailable
+from aftermind.wire.redis_keys import Keys
+
+P = ParamSpec("P")
+
+CLOCKS_APART = 2.0  # seconds: order within a session is kept by Redis, but what people read is our clock
+FREE_DISK = 1024**3
+LOOK_SECONDS = 10.0
+PAUSED = "Correct the key (OPENAI_API_KEY, in the workers' environment), or the budget, or wait for the provider."
+ROLE_REMEDY = "Connect as a member of aftermind_app (agents) or aftermind_relay (workers): see docs/security.md."
+OLD_WORK = 60.0  # seconds; a doorbell takes milliseconds, so older runnable jobs are overdue
+
+
+class Verdict(Enum):
+    """How serious a finding is."""
+
+    GOOD = auto()
+    WARNING = auto()
+    BAD = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """The checked component, the observation and the remedy."""
+
+    what: str
+    seen: str
+    verdict: Verdict = Verdict.GOOD
+    remedy: str = ""
+
+
+Look = Callable[P, Awaitable[list[Finding]]]
+
+
+def _looking(what: str, remedy: str) -> Callable[[Look[P]], Look[P]]:
+    """What does not answer is a finding too."""
+
+    def decorate(look: Look[P]) -> Look[P]:
+        @wraps(look)
+        async def looked(*args: P.args, **kwargs: P.kwargs) -> list[Finding]:
+            try:
+                async with asyncio.timeout(LOOK_SECONDS):
+                    return await look(*args, **kwargs)
+            except (errors.AftermindError, TimeoutError) as exc:
+                why = str(exc) or f"no answer within {LOOK_SECONDS:g} s"
+                return [Finding(what=what, seen=why, verdict=Verdict.BAD, remedy=remedy)]
+
+        return looked
+
+    return decorate
+
+
+@_looking("Postgres", "Start it (`aftermind up` for the embedded one), or correct AFTERMIND_DATABASE_URL.")
+async def postgres(url: str, settings: Settings) -> list[Finding]:
+    """The primary: whether it answers, is a primary, has our schema, and agrees with our clock."""
+    seen = await node_probe.node(url)
+    findings = [Finding(what="Postgres", seen=f"version {seen.version} answers in {seen.round_trip_ms:.1f} ms")]
+    if seen.in_recovery:
+        remedy = "Set AFTERMIND_DATABASE_URL to the primary and list replicas in AFTERMIND_REPLICA_URLS."
+        findings.append(Finding(what="Postgres", seen="it is a replica", verdict=Verdict.BAD, remedy=remedy))
+    findings.append(_clock("Postgres", seen.clock_ahead_seconds))
+    findings.append(await _schema(url, settings))
+    findings += await _isolation(url)
+    if seen.fsync == "off" or seen.synchronous_commit == "off":
+        remedy = "Set fsync=on and synchronous_commit=on: otherwise a crash loses commits that callers rely on."
+        said = f"fsync={seen.fsync}, synchronous_commit={seen.synchronous_commit}"
+        findings.append(Finding(what="Postgres", seen=said, verdict=Verdict.WARNING, remedy=remedy))
+    return findings
+
+
+@_looking("replica", "Start it, or take it out of AFTERMIND_REPLICA_URLS; recall reads the primary until then.")
+async def replica(url: str, primary: str, settings: Settings) -> list[Finding]:
+    """A replica: whether it follows this primary, and how far behind it is."""
+    seen, leader = await asyncio.gather(node_probe.node(url), node_probe.node(primary))
+    what = f"replica {seen.name}"
+    if not seen.in_recovery:
+        remedy = (
+            "It was promoted or never was a replica. Rebuild it with pg_basebackup, or configure it as the primary."
+        )
+        return [Finding(what=what, seen="it is not a replica", verdict=Verdict.BAD, remedy=remedy)]
+    if seen.system != leader.system:
+        remedy = "It follows another cluster. Rebuild it from this primary."
+        return [Finding(what=what, seen="it belongs to another primary", verdict=Verdict.BAD, remedy=remedy)]
+    behind = max(0, leader.lsn - seen.lsn)
+    if behind and seen.lag_seconds > settings.replica_max_lag_seconds:
+        remedy = "Check its disk, network and long queries; recall does not use it until it has caught up."
+        said = f"{seen.lag_seconds:.0f} s and {behind / 1024**2:.1f} MB behind"
+        return [Finding(what=what, seen=said, verdict=Verdict.WARNING, remedy=remedy)]
+    return [Finding(what=what, seen=f"follows, {behind:,} bytes behind"), _clock(what, seen.clock_ahead_seconds)]
+
+
+async def no_replica() -> list[Finding]:
+    """Finding for a configuration without replicas."""
+    remedy = "Every recall reads the primary. List streaming replicas in AFTERMIND_REPLICA_URLS to distribute the load."
+    return [Finding(what="replicas", seen="none", verdict=Verdict.GOOD, remedy=remedy)]
+
+
+@_looking("Redis", "Start it (`aftermind up` for the embedded one), or correct AFTERMIND_REDIS_URL.")
+async def redis(url: str, settings: Settings) -> list[Finding]:
+    """Redis: whether it answers, keeps what it is given, and never evicts."""
+    link = RedisLink(url, timeout=2.0, name="aftermind-doctor")
+    try:
+        started = time.perf_counter()
+        await link.call("PING")
+        took = (time.perf_counter() - started) * 1000
+        with unavailable():
+            client = link.client()
+            server, memory = await client.info("server"), await client.info("memory")
+            persistence, clock = await client.info("persistence"), await client.time()
+        version = server.get("valkey_version") or server.get("redis_version")
+        findings = [Finding(what="Redis", seen=f"version {version} answers in {took:.1f} ms")]
+        findings.append(_clock("Redis", clock[0] + clock[1] / 1e6 - time.time()))
+        findings += await _redis_user(link)
+        findings += await _durability(link, persistence)
+        findings += await _eviction(link, memory)
+        return findings
+    finally:
+        await link.close()
+
+
+@_looking("work", "See `aftermind status`, and the logs of workers and reconciler.")
+async def work(found: Addresses, settings: Settings) -> list[Finding]:
+    """Pending jobs, and whether workers process them."""
+    parts = open_parts(found, settings)
+    try:
+        findings = []
+        if parts.pending is not None:
+            backlog = await parts.pending.backlog()
+            age = backlog.oldest_age.total_seconds()
+            findings.append(_backlog("pending turns", backlog.turns, age, "store"))
+        for row in await parts.ledger.backlog():
+            age = row.oldest_wait.total_seconds() if row.oldest_wait else 0.0
+            if row.runnable:
+                findings.append(_backlog(f"{row.kind} jobs", row.runnable, age, str(row.kind)))
+            if row.dead:
+                remedy = "Each is kept with its reason and payload. Fix the cause, then replay them."
+                said = f"{row.dead:,} dead letters"
+                findings.append(Finding(what=f"{row.kind} jobs", seen=said, verdict=Verdict.WARNING, remedy=remedy))
+        findings += [
+            Finding(what=f"provider {each.provider}", seen=_paused(each), verdict=Verdict.BAD, remedy=PAUSED)
+            for each in await parts.gate.states()
+            if each.why is not None
+        ]
+        return findings or [Finding(what="work", seen="no pending jobs")]
+    finally:
+        await parts.close()
+
+
+@_looking("workers", "See `aftermind status`, and the logs of the workers.")
+async def workers(url: str, settings: Settings) -> list[Finding]:
+    """Whether a bell is taken from each queue: the canary."""
+    link = RedisLink(url, timeout=2.0, name="aftermind-canary")
+    try:
+        waits = await worker_probe.sing(link, Keys(settings.redis_prefix))
+    finally:
+        await link.close()
+    return [_sung(queue, wait) for queue, wait in waits.items()]
+
+
+async def disk(settings: Settings) -> list[Finding]:
+    """Free disk space for the spool and the embedded stack."""
+    folder = settings.state_dir.absolute()
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    free = shutil.disk_usage(there).free
+    if free < FREE_DISK:
+        remedy = "Free disk space: on a full disk Postgres and Redis stop writing, and no turn can be stored."
+        said = f"{free / 1024**3:.2f} GiB free at {folder}"
+        return [Finding(what="disk", seen=said, verdict=Verdict.WARNING, remedy=remedy)]
+    return [Finding(what="disk", seen=f"{free / 1024**3:.0f} GiB free at {folder}")]
+
+
+async def spool(settings: Settings) -> list[Finding]:
+    """Turns on this host's disk because Redis was away, and what is kept of damaged ones."""
+    said = await asyncio.to_thread(damaged_spool, settings)
+    remedy = (
+        "Check the disk. The log has file and offset; each file has one damaged record. Delete the files afterwards."
+    )
+    damaged = [Finding(what="spool", seen=said, verdict=Verdict.BAD, remedy=remedy)] if said else []
+    return [*damaged, *_damaged_witnesses(settings), *_unsent(settings)]
+
+
+def _damaged_witnesses(settings: Settings) -> list[Finding]:
+    found = sorted((settings.state_dir / "audit").glob(f"*{audit_anchors.DAMAGED}"))
+    remedy = "Check the disk, run `aftermind audit verify` (it still reads Redis's witness), then delete the file."
+    return [
+        Finding(what="audit witness", seen=f"damaged: {each}", verdict=Verdict.BAD, remedy=remedy) for each in found
+    ]
+
+
+def _unsent(settings: Settings) -> list[Finding]:
+    if settings.spool_max_bytes == 0:
+        remedy = "remember() raises while Redis is down. Set AFTERMIND_SPOOL_MAX_BYTES to store turns on disk instead."
+        return [Finding(what="spool", seen="disabled", verdict=Verdict.WARNING, remedy=remedy)]
+    size = spooled_bytes(settings)
+    if size:
+        remedy = "They are sent when Redis answers again, by any process with this state folder."
+        said = f"{size:,} bytes of turns in {settings.state_dir / 'spool'}"
+        return [Finding(what="spool", seen=said, verdict=Verdict.WARNING, remedy=remedy)]
+    return [Finding(what="spool", seen="empty")]
+
+
+@_looking("models", "Correct AFTERMIND_EMBEDDER, or install the extra that it names.")
+async def models(settings: Settings) -> list[Finding]:
+    """Which models will be used."""
+    embedder, extractor = factory.embedder(settings), factory.extractor(settings)
+    named = f"embedder {embedder.name if embedder else 'off'}, extractor {extractor.name if extractor else 'off'}"
+    offline = settings.openai_api_key is None and settings.embedder == "auto"
+    remedy = "Offline rules and hashing: set OPENAI_API_KEY for better recall and facts." if offline else ""
+    return [Finding(what="models", seen=named, remedy=remedy)]
+
+
+async def _schema(url: str, settings: Settings) -> Finding:
+    try:
+        await migrate.check(url, allow_owner=settings.allow_owner)
+    except errors.UnboundRole as exc:
+        return Finding(what="role", seen=str(exc), verdict=Verdict.BAD, remedy=ROLE_REMEDY)
+    except errors.Conflict as exc:
+        return Finding(what="schema", seen=str(exc), verdict=Verdict.BAD, remedy="Run `aftermind migrate`.")
+    return Finding(what="schema", seen="up to date")
+
+
+async def _isolation(url: str) -> list[Finding]:
+    """Whether row-level security is forced on every table of tenants, and binds this role."""
+    seen = await node_probe.isolation(url)
+    if seen.open_tables:
+        said = f"row-level security is not forced on {', '.join(seen.open_tables)}"
+        remedy = "Run `aftermind migrate` to force it: until then an owner can read every tenant's rows."
+        return [Finding(what="tenants", seen=said, verdict=Verdict.BAD, remedy=remedy)]
+    if seen.is_unbound:
+        said = f"role {seen.role} bypasses row-level security; AFTERMIND_ALLOW_OWNER allows it"
+        return [Finding(what="role", seen=said, verdict=Verdict.WARNING, remedy=ROLE_REMEDY)]
+    return [Finding(what="tenants", seen=f"row-level security is forced and applies to role {seen.role}")]
+
+
+@_looking("audit keys", "See `aftermind audit verify`.")
+async def audit_keys(found: Addresses, settings: Settings) -> list[Finding]:
+    """Whether every process writes audit trails with a key that this one has too."""
+    parts = open_parts(found, settings)
+    try:
+        if parts.trail is None:
+            return []
+        async with parts.operations.transaction(read_only=True) as tx:
+            used = await parts.trail.used_keys(tx)
+        if not used:
+            return [Finding(what="audit keys", seen="no trail yet")]
+        missing = {name: key for name, key in used.items() if key not in parts.trail.keys.named()}
+        if missing:
+            said = f"trails of {', '.join(sorted(missing))} were last written with another key"
+            remedy = (
+                "Give every process the same AFTERMIND_AUDIT_KEY (or _FILE): the newest key first, then older ones."
+            )
+            return [Finding(what="audit keys", seen=said, verdict=Verdict.BAD, remedy=remedy)]
+        return [Finding(what="audit keys", seen=f"{len(used):,} trails were last written with a key of this process")]
+    finally:
+        await parts.close()
+
+
+@_looking("keys", "See docs/security.md.")
+async def keys(found: Addresses, settings: Settings) -> list[Finding]:
+    """Whether this process and all that run use the same keys: one that does not cannot read what others write."""
+    link = RedisLink(str(found.redis), timeout=2.0, name="aftermind-doctor")
+    try:
+        announced = await list_announced(link, Keys(settings.redis_prefix))
+    finally:
+        await link.close()
+    seen = {**announced, "this process": fingerprints(settings)}
+    findings = [
+        Finding(
+            what="keys",
+            seen=f"{one} does not have the newest AFTERMIND_{setting.upper()} of {other}",
+            verdict=Verdict.BAD,
+            remedy=f"Give every process the same AFTERMIND_{setting.upper()} (or _FILE), the newest key first.",
+        )
+        for setting, one, other in find_mismatches(seen)
+    ]
+    return findings or [Finding(what="keys", seen=f"{len(announced)} running processes and this one use the same keys")]
+
+
+@_looking("vectors", "See `aftermind reembed status`.")
+async def vectors(found: Addresses, settings: Settings) -> list[Finding]:
+    """Whether stored vectors are of the configured embedder, how many episodes have one, and a running re-embedding."""
+    from aftermind.api.reembed import Reembeddings  # only Postgres needs SQLAlchemy
+
+    seen = await Reembeddings(found, settings).status()
+    stored, counts = seen.reembedding.stored, seen.counts
+    share = f"{counts.active:,} of {counts.episodes:,} episodes" if counts.episodes else "no episodes yet"
+    findings = [Finding(what="vectors", seen=f"{stored.active} serves: {share}")]
+    embedder = factory.embedder(settings)
+    configured = None if embedder is None else await asyncio.to_thread(embedder_identity, embedder)
+    if configured is not None and configured not in stored:
+        mismatch = str(errors.EmbedderMismatch(stored.active, configured))
+        remedy = (
+            "Recall is lexical only until you run `aftermind reembed start` and `aftermind reembed cutover`."
+            if counts.active
+            else "Run `aftermind migrate`: there are no vectors yet, so the configured embedder is adopted."
+        )
+        findings.append(Finding(what="vectors", seen=mismatch, verdict=Verdict.BAD, remedy=remedy))
+    if stored.standby is not None:
+        role = "kept for a rollback" if seen.reembedding.is_cut_over else "re-embedding is running"
+        said = f"{stored.standby} on standby ({role}): {counts.standby:,} of {counts.episodes:,} episodes"
+        findings.append(Finding(what="vectors", seen=said, remedy="`aftermind reembed status` shows the progress."))
+    if seen.steps.dead:
+        said, remedy = (
+            f"{seen.steps.dead:,} steps of a re-embedding are dead letters",
+            "Replay: `aftermind dead-letters list`.",
+        )
+        findings.append(Finding(what="vectors", seen=said, verdict=Verdict.WARNING, remedy=remedy))
+    return findings
+
+
+async def _redis_user(link: RedisLink) -> list[Finding]:
+    try:
+        name = (await link.call("ACL", "WHOAMI")).decode()
+    except errors.RedisUnavailable:  # only an operator's user may ask
+        return [Finding(what="Redis user", seen="not permitted to ask: a user of `aftermind redis-acl`")]
+    remedy = "`aftermind redis-acl` creates a user with the rights of its role for each kind of process."
+    return [Finding(what="Redis user", seen=name, remedy=remedy if name == "default" else "")]
+
+
+async def _durability(link: RedisLink, persistence: dict[str, object]) -> list[Finding]:
+    if not persistence.get("aof_enabled"):
+        remedy = "Run CONFIG SET appendonly yes and add it to redis.conf: otherwise a restart loses all pending turns."
+        return [Finding(what="Redis", seen="no append-only file", verdict=Verdict.BAD, remedy=remedy)]
+    policy = await _configured(link, "appendfsync")
+    if policy not in (None, "always"):
+        remedy = (
+            "If Redis crashes, one or two seconds of accepted turns are lost. Set appendfsync always to prevent this."
+        )
+        return [Finding(what="Redis", seen=f"appendfsync {policy}", verdict=Verdict.WARNING, remedy=remedy)]
+    if persistence.get("aof_last_write_status", "ok") != "ok":
+        remedy = "Check its disk: Redis cannot write its append-only file."
+        return [
+            Finding(
+                what="Redis", seen="the last write of the append-only file failed", verdict=Verdict.BAD, remedy=remedy
+            )
+        ]
+    return [Finding(what="Redis", seen=f"append-only file, appendfsync {policy or 'unknown'}")]
+
+
+async def _eviction(link: RedisLink, memory: dict[str, object]) -> list[Finding]:
+    policy = memory.get("maxmemory_policy")
+    if policy not in (None, "noeviction"):
+        remedy = "Set maxmemory-policy noeviction: pending turns are not a cache. If Redis is full, remember() spools."
+        return [Finding(what="Redis", seen=f"evicts ({policy})", verdict=Verdict.BAD, remedy=remedy)]
+    used, limit = int(str(memory.get("used_memory", 0))), int(str(memory.get("maxmemory", 0)))
+    if limit and used > 0.8 * limit:
+        remedy = "Increase its memory or add store workers: if it is full, turns are spooled."
+        said = f"{used / limit:.0%} of its memory is used"
+        return [Finding(what="Redis", seen=said, verdict=Verdict.WARNING, remedy=remedy)]
+    return []
+
+
+async def _configured(link: RedisLink, name: str) -> str | None:
+    try:
+        answer = await link.call("CONFIG", "GET", name)
+    except errors.AftermindError:  # managed services do not report it
+        return None
+    return answer[1].decode() if answer else None
+
+
+def _clock(what: str, ahead: float) -> Finding:
+    if abs(ahead) <= CLOCKS_APART:
+        return Finding(what=what, seen="its clock agrees with this host's")
+    remedy = "Run chrony or ntpd on both hosts: displayed times come from either."
+    side = "ahead of" if ahead > 0 else "behind"
+    return Finding(
+        what=what, seen=f"its clock is {abs(ahead):.1f} s {side} this host's", verdict=Verdict.WARNING, remedy=remedy
+    )
+
+
+def _sung(queue: str, wait: float | None) -> Finding:
+    if wait is not None:
+        return Finding(what=f"queue {queue}", seen=f"a worker consumed the probe in {1000 * wait:.0f} ms")
+    remedy = f"Run `aftermind worker --queues {queue}`, or add workers: all may be busy."
+    seen = f"no worker consumed the probe within {worker_probe.LONGEST_SECONDS:g} s"
+    return Finding(what=f"queue {queue}", seen=seen, verdict=Verdict.WARNING, remedy=remedy)
+
+
+def _paused(state: ProviderState) -> str:
+    return f"paused for {state.wait_seconds:.0f} s: {state.why}. Its jobs wait and use no attempts"
+
+
+def _backlog(what: str, count: int, age: float, kind: str) -> Finding:
+    if count and age > OLD_WORK:
+        remedy = f"No worker processes them. Run `aftermind worker --queues memory.{kind}` and check its log."
+        return Finding(
+            what=what, seen=f"{count:,} pending, the oldest for {age:.0f} s", verdict=Verdict.BAD, remedy=remedy
+        )
+    return Finding(what=what, seen=f"{count:,} pending")

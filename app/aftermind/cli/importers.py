@@ -1,0 +1,257 @@
+"""Files of conversations, read into turns: OpenAI chat JSONL, and LoCoMo JSON."""
+
+import codecs
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from aftermind.types import Message, Role
+from aftermind.types.validation import Given
+
+LOCOMO_DATES = ("%I:%M %p on %d %B, %Y", "%I:%M %p on %B %d, %Y")
+_TIMES = ("occurred_at", "created_at", "timestamp")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A position in a file; `line` counts from 1 and is None if the file is not line-based."""
+
+    file: Path
+    line: int | None = None
+    what: str = ""
+
+    def __str__(self) -> str:
+        line = "" if self.line is None else f":{self.line}"
+        return f"{self.file}{line}{' ' + self.what if self.what else ''}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileTurn:
+    """A turn of a file. `key` comes out of its content, so the same turn has the same key at the next run."""
+
+    key: str
+    user_id: str | None
+    session_id: str | None
+    messages: tuple[Given, ...]
+    place: Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadLine:
+    """What could not be read, and why."""
+
+    place: Place
+    reason: str
+
+
+class Unreadable(Exception):
+    """Why a conversation cannot be read. Never leaves this module."""
+
+
+def read(path: Path, *, user: str | None = None, session: str | None = None) -> Iterator[FileTurn | BadLine]:
+    """Every turn of a file in order, and every invalid line.
+
+    The format is detected from the beginning: a JSON list, a LoCoMo object, or one JSON object per line. `user` and
+    `session` are defaults for conversations without one.
+    """
+    try:
+        data = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+    except OSError as exc:
+        yield BadLine(place=Place(file=path), reason=f"it cannot be read: {exc.strerror or exc}")
+        return
+    seen: Counter[str] = Counter()
+    for found in _locomo(path, data, user) if _is_locomo(data) else _jsonl(path, data, user, session):
+        if isinstance(found, FileTurn):
+            seen[found.key] += 1
+            if seen[found.key] > 1:  # a text that occurs twice in one file is stored twice
+                found = _renamed(found, f"{found.key}#{seen[found.key]}")
+        yield found
+
+
+# OpenAI chat JSONL
+
+
+def _jsonl(path: Path, data: bytes, user: str | None, session: str | None) -> Iterator[FileTurn | BadLine]:
+    # Each line is decoded alone: a damaged byte costs its line, and not the file.
+    for number, line in enumerate(data.split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        place = Place(file=path, line=number)
+        try:
+            yield from _conversation(_object(line), place, user, session)
+        except Unreadable as exc:
+            yield BadLine(place=place, reason=str(exc))
+
+
+def _object(line: bytes) -> Mapping[str, Any]:  # Any: JSON of a stranger's file, checked key by key
+    try:
+        found = json.loads(line.decode())
+    except (ValueError, RecursionError) as exc:
+        raise Unreadable(f"it is not JSON: {exc}") from exc
+    if not isinstance(found, dict):
+        raise Unreadable(f"a conversation is a JSON object with messages, this is {type(found).__name__}")
+    return found
+
+
+def _conversation(
+    found: Mapping[str, Any],
+    place: Place,
+    user: str | None,
+    session: str | None,  # Any: as above
+) -> list[FileTurn]:
+    messages = found.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise Unreadable("it has no messages")
+    if not all(isinstance(message, dict) for message in messages):
+        raise Unreadable("every message is a JSON object with role and content")
+    user = _label(found, "user_id", user)
+    session = _label(found, "session_id", session)
+    at = _conversation_time(found)
+    metadata = found.get("metadata") or {}
+    if not isinstance(metadata, dict):
+        raise Unreadable("metadata is a JSON object")
+    dated = [_dated(message, at, metadata) for message in messages]
+    turns = _exchanges(dated)
+    name = _label(found, "id", None) or session or _digest(turns[0])
+    session = session or f"ingest-{_digest(turns[0])[:16]}"
+    return [
+        FileTurn(key=_key(user, name, index, turn), user_id=user, session_id=session, messages=tuple(turn), place=place)
+        for index, turn in enumerate(turns)
+    ]
+
+
+def _exchanges(messages: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:  # Any: JSON
+    """A turn starts with a message after an answer, like the messages of one `remember()` call."""
+    turns: list[list[Mapping[str, Any]]] = []
+    for message in messages:
+        asks = message.get("role") in ("user", "human")
+        answered = bool(turns) and any(each.get("role") not in ("user", "human", "system") for each in turns[-1])
+        if not turns or (asks and answered):
+            turns.append([])
+        turns[-1].append(message)
+    return turns
+
+
+def _dated(message: Mapping[str, Any], at: str | None, metadata: Mapping[str, Any]) -> Mapping[str, Any]:  # Any: JSON
+    """The message with its own time, else the conversation's; a time of a file without zone is UTC."""
+    own = next((message[name] for name in _TIMES if message.get(name) is not None), at)
+    merged = {**metadata, **(message.get("metadata") or {})} if metadata else message.get("metadata")
+    rest = {name: value for name, value in message.items() if name not in (*_TIMES, "metadata")}
+    return {**rest, **({"metadata": merged} if merged else {}), **({} if own is None else {"occurred_at": _zoned(own)})}
+
+
+def _zoned(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError as exc:
+        raise Unreadable(f"{value!r} is no ISO 8601 time") from exc
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).isoformat()
+
+
+def _conversation_time(found: Mapping[str, Any]) -> Any:  # Any: JSON; the call that takes it checks it
+    return next((found[name] for name in _TIMES if found.get(name) is not None), None)
+
+
+def _label(found: Mapping[str, Any], name: str, otherwise: str | None) -> str | None:  # Any: JSON
+    value = found.get(name)
+    if value is None:
+        return otherwise
+    if not isinstance(value, str):
+        raise Unreadable(f"{name} is text, not {type(value).__name__}")
+    return value
+
+
+# LoCoMo
+
+
+def _is_locomo(data: bytes) -> bool:
+    head, beginning = data.lstrip()[:1], data[:2_000]
+    return head == b"[" or (head == b"{" and b'"sessions"' in beginning and b'"messages"' not in beginning)
+
+
+def _locomo(path: Path, data: bytes, user: str | None) -> Iterator[FileTurn | BadLine]:
+    try:
+        found = json.loads(data.decode())
+    except (ValueError, RecursionError) as exc:
+        yield BadLine(place=Place(file=path, line=getattr(exc, "lineno", None)), reason=f"it is not JSON: {exc}")
+        return
+    for index, conversation in enumerate(found if isinstance(found, list) else [found]):
+        place = Place(file=path, what=f"conversation {index + 1}")
+        try:
+            name, sessions = str(conversation["id"]), list(conversation["sessions"])
+        except _MALFORMED as exc:
+            yield _not_locomo(place, "conversation", exc)
+            continue
+        for number, session in enumerate(sessions, start=1):
+            yield from _locomo_session(session, Place(file=path, what=f"{name}, session {number}"), name, user)
+
+
+_MALFORMED = (Unreadable, KeyError, TypeError, AttributeError)
+
+
+def _not_locomo(place: Place, what: str, exc: Exception) -> BadLine:
+    reason = f"{exc.args[0]!r} is missing" if isinstance(exc, KeyError) else str(exc)
+    return BadLine(place=place, reason=f"not a LoCoMo {what}: {reason}")
+
+
+def _locomo_session(
+    session: Mapping[str, Any], place: Place, name: str, user: str | None
+) -> Iterator[FileTurn | BadLine]:  # Any: JSON
+    """Two people talk, and neither is an assistant: both are `user`, each by name, so that facts of both are kept."""
+    try:
+        at, label, turns = _locomo_date(session["at"]), f"session-{session['n']}", list(session["turns"])
+    except _MALFORMED as exc:
+        yield _not_locomo(place, "session", exc)
+        return
+    for number, turn in enumerate(turns, start=1):
+        try:
+            yield _locomo_turn(turn, at, place.file, name, label, user)
+        except _MALFORMED as exc:
+            yield _not_locomo(Place(file=place.file, what=f"{place.what}, turn {number}"), "turn", exc)
+
+
+def _locomo_turn(
+    turn: Mapping[str, Any], at: datetime, path: Path, name: str, label: str, user: str | None
+) -> FileTurn:  # Any: JSON
+    caption = f" [shared image: {turn['caption']}]" if turn.get("caption") else ""
+    message = Message(
+        role=Role.USER,
+        content=f"{turn['text']}{caption}",
+        name=turn["speaker"],
+        metadata={"turn": turn["id"]},
+        occurred_at=at,
+    )
+    key = "|".join((name, label, turn["id"], _digest([{"content": message.content}])[:16]))
+    place = Place(file=path, what=f"{name} {turn['id']}")
+    return FileTurn(key=key, user_id=user or name, session_id=label, messages=(message,), place=place)
+
+
+def _locomo_date(text: str) -> datetime:
+    for form in LOCOMO_DATES:
+        try:
+            return datetime.strptime(text, form).replace(tzinfo=UTC)
+        except ValueError:
+            continue
+    raise Unreadable(f"{text!r} is no date like '1:56 pm on 8 May, 2023'")
+
+
+# keys
+
+
+def _key(user: str | None, name: str, index: int, turn: Sequence[Mapping[str, Any]]) -> str:  # Any: JSON
+    return f"{_digest([{'user': user, 'name': name}])[:16]}|{index}|{_digest(turn)[:32]}"
+
+
+def _digest(value: Sequence[Mapping[str, Any]]) -> str:  # Any: JSON
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _renamed(turn: FileTurn, key: str) -> FileTurn:
+    return FileTurn(key=key, user_id=turn.user_id, session_id=turn.session_id, messages=turn.messages, place=turn.place)

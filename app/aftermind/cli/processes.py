@@ -1,0 +1,154 @@
+"""Processes of the embedded stack in addition to the data servers: workers, reconciler, web service, Flower."""
+
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pydantic.fields import FieldInfo
+
+from aftermind.api import local_sign_in
+from aftermind.api.connections import Addresses
+from aftermind.cli import worker
+from aftermind.cli.console import out
+from aftermind.settings import PREFIX, Settings
+from aftermind.stack import Command, ComponentState, ComponentStatus, Endpoints, HealthCheck, StopOrder, ports
+from aftermind.stack.state_dir import read_json, write_json
+from aftermind.telemetry import exposition
+from aftermind.wire import queues
+
+# A process for each group, so that slow model calls never hold up a store.
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "worker-store": (queues.STORE,),
+    "worker-embed": (queues.EMBED,),
+    "worker-extract": (queues.EXTRACT, queues.REPLAY),
+}
+REMEMBERED = "services.json"
+FLOWER_USER = "aftermind"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The processes of `aftermind up` and `aftermind demo` in addition to the data servers, and their addresses."""
+
+    addresses: Addresses
+    state_dir: Path
+    web_port: int
+    flower_port: int
+    flower_password: str
+
+    @property
+    def web_url(self) -> str:
+        """The service."""
+        return f"http://127.0.0.1:{self.web_port}"
+
+    @property
+    def flower_url(self) -> str:
+        """Flower, without its password."""
+        return f"http://127.0.0.1:{self.flower_port}"
+
+    def commands(self) -> list[Command]:
+        """The processes, for the stack's supervisor."""
+        workers = [self._worker(name, worker.worker_argv(list(names))) for name, names in GROUPS.items()]
+        return [*workers, self._worker("reconciler", worker.reconciler_argv()), self._web(), self._flower()]
+
+    def _worker(self, name: str, argv: list[str]) -> Command:
+        """A worker's command. It is healthy once it reports that it is ready, so one that dies at startup is not shown
+        as running.
+        """
+        ready = str(self.state_dir / "logs" / f"{name}.ready")
+        more = {"AFTERMIND_READY_FILE": ready, **self._counted()}
+        return self._command(name, argv, health=HealthCheck(ready_file=ready), more=more)
+
+    def _web(self) -> Command:
+        argv = [sys.executable, "-m", "aftermind.cli", "web", "--port", str(self.web_port)]
+        health = HealthCheck(url=f"{self.web_url}/healthz")
+        more = {"AFTERMIND_FLOWER_URL": os.environ.get("AFTERMIND_FLOWER_URL") or self.flower_url, **self._counted()}
+        return self._command("web", argv, health=health, stop_order=StopOrder.WEB, more=more)
+
+    def _counted(self) -> Mapping[str, str]:
+        """Where processes leave their numbers, for `/metrics` of the service."""
+        return {exposition.FOLDER: str(self.state_dir / "metrics")}
+
+    def _flower(self) -> Command:
+        argv = worker.flower_argv()
+        more = {
+            "FLOWER_ADDRESS": "127.0.0.1",
+            "FLOWER_PORT": str(self.flower_port),
+            "FLOWER_BASIC_AUTH": f"{FLOWER_USER}:{self.flower_password}",
+        }
+        health = HealthCheck(url=f"tcp://127.0.0.1:{self.flower_port}")
+        return self._command("flower", argv, health=health, stop_order=StopOrder.WEB, more=more)
+
+    def _command(
+        self,
+        name: str,
+        argv: list[str],
+        *,
+        health: HealthCheck | None = None,
+        stop_order: int = StopOrder.WORKER,
+        more: Mapping[str, str] | None = None,
+    ) -> Command:
+        env = {**_ours(), **self.addresses.environment(), "AFTERMIND_STATE_DIR": str(self.state_dir), **(more or {})}
+        return Command(name=name, argv=tuple(argv), env=env, cwd=str(Path.cwd()), health=health, stop_order=stop_order)
+
+
+def plan(settings: Settings, endpoints: Endpoints, running: list[ComponentStatus]) -> Plan:
+    """The processes for these data servers. Ports and Flower's password are stored in the state folder."""
+    state_dir = settings.state_dir.absolute()
+    known = read_json(state_dir / REMEMBERED) or {}
+    ours = {each.name for each in running if each.state is ComponentState.RUNNING}
+    made = Plan(
+        addresses=Addresses(
+            store=endpoints.app_url,
+            relay=endpoints.relay_url,
+            replicas=endpoints.replica_urls,
+            redis=endpoints.redis_url,
+            broker=endpoints.redis_url,
+        ),
+        state_dir=state_dir,
+        web_port=_port(known.get("web_port"), settings.web_port, is_ours="web" in ours),
+        flower_port=_port(known.get("flower_port"), settings.flower_port, is_ours="flower" in ours),
+        flower_password=str(known.get("flower_password") or secrets.token_urlsafe(12)),
+    )
+    remembered = {name: asdict(made)[name] for name in ("web_port", "flower_port", "flower_password")}
+    if remembered != known:
+        write_json(state_dir / REMEMBERED, remembered)
+    if not ours.intersection(GROUPS):  # counters restart with the processes; scrapers detect this
+        shutil.rmtree(state_dir / "metrics", ignore_errors=True)
+    (state_dir / "metrics").mkdir(exist_ok=True)
+    return made
+
+
+def print_addresses(settings: Settings) -> None:
+    """Print the addresses of the processes that were started here, with Flower's password."""
+    known = read_json(settings.state_dir / REMEMBERED)
+    if known is None:
+        return
+    web_port, flower_port, password = (
+        known.get(name, "unknown") for name in ("web_port", "flower_port", "flower_password")
+    )
+    out.print(f"\n[bold]Service[/]  http://127.0.0.1:{web_port}")
+    token = local_sign_in.read_token(settings.state_dir)
+    out.print(f"[bold]Sign in[/]  http://127.0.0.1:{web_port}/login?token={token}   until the first key is made")
+    out.print(f"[bold]Flower[/]   http://127.0.0.1:{flower_port}   user {FLOWER_USER}, password {password}")
+
+
+def _port(known: object, wanted: int, *, is_ours: bool) -> int:
+    """The remembered port while it is ours or free, else the one from the settings, else any free one."""
+    if isinstance(known, int) and (is_ours or ports.is_free(known)):
+        return known
+    return wanted if wanted and ports.is_free(wanted) else ports.choose(1)[0]
+
+
+def _ours() -> dict[str, str]:
+    """Settings of the caller's environment without keys and passwords: processes inherit those, no file holds them."""
+    secret = {f"{PREFIX}{name.upper()}" for name, field in Settings.model_fields.items() if _is_secret(field)}
+    return {name: value for name, value in os.environ.items() if name.startswith(PREFIX) and name not in secret}
+
+
+def _is_secret(field: FieldInfo) -> bool:
+    return "SecretStr" in str(field.annotation)

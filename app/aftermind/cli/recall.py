@@ -1,0 +1,184 @@
+"""`aftermind recall`, `facts`, `events`: what memory answers, from the terminal."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from aftermind.api.facts import Why
+from aftermind.cli import console
+from aftermind.cli.console import Namespace, User, out
+from aftermind.events.types import MemoryEvent
+from aftermind.memory import Memory
+from aftermind.recall import Mode
+from aftermind.types import Block, Episode, Fact, FactId, Match, RecallBlock, Summary
+from aftermind.types.audit import Action
+
+PATIENCE = 10.0  # seconds: the SDK of a model provider alone takes a process a second to load
+COLOURS = {"Completed": "green", "Extracted": "green", "Embedded": "green", "Failed": "red", "Gap": "yellow"}
+_BASIC = {"event", "at", "id", "namespace", "user_id", "session_id", "agent_id", "job_id", "watermark", "cursor"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(recall)
+    app.command()(facts)
+    app.command()(events)
+
+
+def recall(
+    question: Annotated[str, typer.Argument(help="The query.", show_default=False)],
+    *,
+    user: User = None,
+    session: Annotated[
+        str | None, typer.Option("--session", "-s", help="The current session; it is ranked first.")
+    ] = None,
+    namespace: Namespace = None,
+    budget: Annotated[
+        int | None, typer.Option(min=1, help="Token budget of the block. Default: AFTERMIND_RECALL_TOKEN_BUDGET.")
+    ] = None,
+    mode: Annotated[Mode, typer.Option(help="How matches are ranked.")] = Mode.HYBRID,
+    xml: Annotated[bool, typer.Option("--xml", help="Print only the block, as an agent gets it.")] = False,
+) -> None:
+    """Recall matches for a query, best first."""
+
+    async def work(memory: Memory) -> RecallBlock:
+        await console.looked(memory, Action.READ, user=user, namespace=namespace, by="recall")
+        return await memory.recall(
+            question, user_id=user, session_id=session, namespace=namespace, token_budget=budget, mode=mode
+        )
+
+    block = console.with_memory(work, patience=PATIENCE)
+    if xml:
+        out.print(block.text, markup=False)
+        return
+    out.print(matches(block) if block.matches else "No matches.")
+    out.print(f"[dim]{escape(summary(block))}[/]")
+    if block.degraded:
+        console.warn(f"degraded: {block.degraded}")
+
+
+def facts(
+    *,
+    user: User = None,
+    namespace: Namespace = None,
+    subject: str | None = None,
+    predicate: str | None = None,
+    as_of: Annotated[datetime | None, typer.Option(help="Facts that were valid at this time (UTC).")] = None,
+    history: Annotated[bool, typer.Option("--history", help="Include superseded facts.")] = False,
+    why: Annotated[bool, typer.Option("--why", help="Show the source messages of each fact.")] = False,
+) -> None:
+    """Show the facts about a user, with valid times and sources."""
+
+    async def work(memory: Memory) -> tuple[list[Fact], list[Why]]:
+        await console.looked(memory, Action.READ, user=user, namespace=namespace, by="facts")
+        found = await query_facts(memory)
+        told = [await memory.facts.why(fact, user_id=user, namespace=namespace) for fact in found] if why else []
+        return found, [each for each in told if each is not None]
+
+    async def query_facts(memory: Memory) -> list[Fact]:
+        if history:
+            return await memory.facts.history(subject, predicate, user_id=user, namespace=namespace)
+        moment = as_of.replace(tzinfo=UTC) if as_of and as_of.tzinfo is None else as_of
+        return await memory.facts.query(
+            user_id=user, namespace=namespace, subject=subject, predicate=predicate, as_of=moment
+        )
+
+    found, told = console.with_memory(work)
+    sources = {each.fact.id: each.episodes for each in told} if why else None
+    none = "No facts. `aftermind status` shows whether workers run."
+    out.print(believed(found, sources) if found else none)
+
+
+def events(
+    *,
+    user: User = None,
+    namespace: Namespace = None,
+    after: Annotated[str | None, typer.Option(help="Start after the event with this cursor.")] = None,
+) -> None:
+    """Follow a user's events until Ctrl-C."""
+
+    async def work(memory: Memory) -> None:
+        await console.looked(memory, Action.READ, user=user, namespace=namespace, by="events")
+        async for event in memory.events(user_id=user, namespace=namespace, after=after):
+            out.print(line(event))
+
+    console.with_memory(work)
+
+
+def matches(block: RecallBlock, *, most: int | None = None) -> Table:
+    """What was found, best first, as a table for people."""
+    shown = Table(box=None, pad_edge=False, header_style="dim")
+    shown.add_column("score", justify="right")
+    shown.add_column("when", no_wrap=True)
+    shown.add_column("source", no_wrap=True)
+    shown.add_column("content", overflow="fold")
+    for each in block.matches[:most]:
+        shown.add_row(f"{each.score:.2f}", *(escape(text) for text in _described(each)))
+    return shown
+
+
+def summary(block: RecallBlock) -> str:
+    """One line about how the block came to be."""
+    included = f"{block.chunks_included} of {block.chunks_available} chunks"
+    node = f"{block.served_by}{f' {block.replica}' if block.replica else ''}"
+    return f"{included}, {block.tokens_used} tokens, {block.duration_ms:.1f} ms, served by {node}"
+
+
+def believed(found: list[Fact], sources: Mapping[FactId, Sequence[Episode]] | None = None) -> Table:
+    """Facts as a table for people, with the messages that they came from where these are given."""
+    shown = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("fact", "valid from", "until", "times", "extractor"):
+        shown.add_column(title)
+    if sources is not None:
+        shown.add_column("sources", overflow="fold")
+    for each in found:
+        start, end = (console.when(moment) if moment else "" for moment in (each.valid_from, each.valid_to))
+        gone = each.superseded_at is not None
+        text = f"[strike dim]{escape(each.text)}[/]" if gone else escape(each.text)
+        because = [] if sources is None else [_because(sources.get(each.id, ()))]
+        shown.add_row(text, start, end, str(each.strength), escape(each.extractor), *because)
+    return shown
+
+
+def _because(episodes: Sequence[Episode]) -> str:
+    told = [f"{console.when(each.occurred_at)} {each.role}: {each.content}" for each in episodes]
+    return escape("\n".join(told)) if told else "stated by an API call"
+
+
+def line(event: MemoryEvent) -> str:
+    """An event as one line for people."""
+    colour = next((colour for ending, colour in COLOURS.items() if event.event.endswith(ending)), "cyan")
+    rest = {name: value for name, value in event.to_json().items() if name not in _BASIC and value not in (None, "")}
+    told = "  ".join(
+        f"{name}={value:.0f}" if isinstance(value, float) else f"{name}={value}" for name, value in rest.items()
+    )
+    who = f"{event.scope.user_id or 'anonymous'}/{event.scope.session_id or '-'}"
+    clock = event.at.astimezone().strftime("%H:%M:%S")
+    return f"[dim]{clock}[/]  [{colour}]{event.event}[/]  {escape(who)}  {escape(told)}"
+
+
+def _described(match: Match) -> tuple[str, str, str]:
+    item = match.item
+    if isinstance(item, Episode):
+        return console.when(item.occurred_at), item.name or str(item.role), item.content
+    if isinstance(item, Fact):
+        return console.when(item.valid_from) if item.valid_from else "", "fact", item.text
+    if isinstance(item, Summary):
+        return console.when(item.updated_at), "summary", item.text
+    assert isinstance(item, Block)
+    return console.when(item.updated_at), f"block {item.name}", item.content
+
+
+def follow(memory: Memory, user_id: str | None) -> "asyncio.Task[None]":
+    """Print a user's events in the background, until cancelled."""
+
+    async def work() -> None:
+        async for event in memory.events(user_id=user_id):
+            out.print(line(event))
+
+    return asyncio.create_task(work(), name="follow events")

@@ -1,0 +1,202 @@
+"""`aftermind export`, `forget`, `remains`: export and erase all data of a user."""
+
+import base64
+import sys
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Annotated, Any
+from uuid import UUID
+
+import orjson
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from aftermind import errors, private_files
+from aftermind.api.forget import Export, Forgot
+from aftermind.cli import console
+from aftermind.cli.console import Namespace, out
+from aftermind.cli.dead_letters import moment
+from aftermind.memory import Memory
+from aftermind.types.audit import Action
+from aftermind.types.erasure_report import Place, Proof, Remains
+
+NOT_SEARCHED = (
+    "Not searched: backups and archived WAL, freed pages of Postgres until vacuum overwrites them, the append-only "
+    "file of Redis until it is rewritten, logs outside the state folder, and data kept by model providers."
+)
+
+Whose = Annotated[str | None, typer.Option("--user", "-u", help="The user.", show_default=False)]
+Anonymous = Annotated[bool, typer.Option("--anonymous", help="The anonymous user: turns without a user id.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(export)
+    app.command()(forget)
+    app.command("verify-erasure")(verify_erasure)
+
+
+def export(
+    *,
+    user: Whose = None,
+    anonymous: Anonymous = False,
+    namespace: Namespace = None,
+    to: Annotated[Path | None, typer.Option("--to", "-o", help="Output file. Default: the terminal.")] = None,
+    vectors: Annotated[bool, typer.Option("--vectors", help="Include the embeddings.")] = False,
+) -> None:
+    """Export a user as JSON: messages, facts, blocks, summaries, profile and unfinished jobs."""
+    _check(user, anonymous=anonymous)
+
+    async def work(memory: Memory) -> Export:
+        await console.looked(memory, Action.EXPORT, user=user, namespace=namespace, vectors=vectors)
+        return await memory.export(user_id=user, namespace=namespace, vectors=vectors)
+
+    taken = console.with_memory(work)
+    data = orjson.dumps(_plain(taken), option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
+    if to is None:
+        sys.stdout.buffer.write(data + b"\n")
+        return
+    if to.exists() and not to.is_file():  # a pipe, a terminal
+        to.write_bytes(data + b"\n")
+    else:
+        private_files.write(to, data + b"\n")  # mode 0600: the file has all content of the user
+    out.print(f"{len(taken.episodes):,} messages and {len(taken.facts):,} facts are in {to}.")
+
+
+def forget(
+    *,
+    user: Whose = None,
+    anonymous: Anonymous = False,
+    namespace: Namespace = None,
+    session: Annotated[str | None, typer.Option("--session", "-s", help="Only this session.")] = None,
+    before: Annotated[str | None, typer.Option(help="Only messages before: 90d, or 2026-01-31T12:00.")] = None,
+    ids: Annotated[list[str] | None, typer.Option("--id", help="Only this message. May be repeated.")] = None,
+    prove: Annotated[
+        bool,
+        typer.Option(
+            "--prove", help="First store a test message, then show where it was before and is after the deletion."
+        ),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+) -> None:
+    """Delete a user's memory or a part of it. Deletion is immediate and permanent.
+
+    With --prove the exit code is 1 if content remains or a place could not be searched.
+    """
+    _check(user, anonymous=anonymous)
+    if not yes:
+        typer.confirm(
+            f"Forget {_what(session, before, ids)} of {user or 'the anonymous user'} permanently?", abort=True
+        )
+
+    async def work(memory: Memory) -> Forgot:
+        return await memory.forget(
+            user_id=user,
+            namespace=namespace,
+            session_id=session,
+            before=moment("before", before),
+            ids=ids,
+            prove=prove,
+        )
+
+    gone = console.with_memory(work)
+    counts = ", ".join(f"{count:,} {name}" for name, count in gone.rows.items() if count)
+    out.print(f"Forgotten: {counts or 'nothing was stored'}; {gone.pending_turns} pending turns.")
+    if gone.proof is not None:
+        _show_proof(gone.proof)
+        raise typer.Exit(0 if gone.proof.after.are_none else 1)
+
+
+def verify_erasure(
+    *,
+    user: Whose = None,
+    anonymous: Anonymous = False,
+    namespace: Namespace = None,
+    texts: Annotated[
+        list[str] | None, typer.Option("--text", "-t", help="A text to search for. May be repeated.")
+    ] = None,
+) -> None:
+    """Search for remaining content of a user, and for texts: in every table, replicas, Redis, spool and logs.
+
+    The exit code is 1 if content remains or a place could not be searched.
+    """
+    _check(user, anonymous=anonymous)
+
+    async def work(memory: Memory) -> Remains:
+        await console.looked(memory, Action.READ, user=user, namespace=namespace, by="remains", texts=len(texts or ()))
+        return await memory.verify_erasure(*(texts or ()), user_id=user, namespace=namespace)
+
+    found = console.with_memory(work)
+    table = _places("place", "searched", "found", "of the user", "")
+    for place in found.places:
+        table.add_row(place.name, place.looked, _number(place.found), _number(place.owned), _verdict(place))
+    out.print(table)
+    raise typer.Exit(0 if found.are_none else 1)
+
+
+def _show_proof(proof: Proof) -> None:
+    table = _places("place", "searched", "before", "after", "of the user", "")
+    earlier = {place.name: place for place in proof.before.places}
+    for place in proof.after.places:
+        before = earlier.get(place.name, place)
+        counts = (_number(before.found), _number(place.found), _number(place.owned))
+        table.add_row(place.name, place.looked, *counts, _verdict(place))
+    out.print(table)
+    out.print(
+        f"Searched for the test message {proof.canary} and the ids of {len(proof.ids)} messages. "
+        f"Deletion took {proof.seconds:.2f} s.\n{NOT_SEARCHED}"
+    )
+    if proof.after.are_none:
+        out.print("[bold green]Nothing remains.[/]")
+    else:
+        console.complain(
+            f"content remains, or a place was not searched. Repeat: aftermind verify-erasure --text {proof.canary}"
+        )
+
+
+def _places(*columns: str) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        is_number = column in ("found", "before", "after", "of the user")
+        table.add_column(column, justify="right" if is_number else "left", overflow="fold")
+    return table
+
+
+def _number(count: int) -> str:
+    return f"{count:,}" if count else "-"
+
+
+def _verdict(place: Place) -> str:
+    if place.missing:
+        return f"[yellow]not searched: {escape(place.missing)}[/]"
+    if not place.is_clean:
+        return "[bold red]remains[/]"
+    return f"kept: {place.kept}" if place.owned else ""
+
+
+def _check(user: str | None, *, anonymous: bool) -> None:
+    if (user is None) is not anonymous:
+        raise errors.InvalidFilter("user", user, "set --user ID or --anonymous.")
+
+
+def _what(session: str | None, before: str | None, ids: list[str] | None) -> str:
+    if ids:
+        return f"{len(ids)} messages"
+    told = [f"session {session}"] if session else []
+    told += [f"messages before {before}"] if before else []
+    return ", ".join(told) or "everything"
+
+
+def _plain(value: Any) -> Any:  # Any: whatever an export holds, as JSON
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, dict) or hasattr(value, "items"):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple | frozenset | set):
+        return [_plain(each) for each in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, UUID):  # a driver's UUID is a subclass, which orjson does not take
+        return str(value)
+    return value.tolist() if hasattr(value, "tolist") else value

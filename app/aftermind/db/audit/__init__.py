@@ -1,0 +1,1 @@
+"""The audit trail: its log and its hash chain."""

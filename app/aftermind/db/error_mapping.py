@@ -1,0 +1,94 @@
+"""Maps errors of Postgres and its driver to Aftermind's errors."""
+
+import asyncio
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+import asyncpg
+from asyncpg import exceptions as pg
+from sqlalchemy import exc as sa
+
+from aftermind import errors
+
+HEAD = "0001_initial"  # the newest migration that this release reads and writes
+
+# Outages and collisions: nothing was committed, and the same call may work later.
+_PASSING = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    pg.OperatorInterventionError,  # shutdown, crash of a neighbour, cancelled by statement_timeout
+    pg.InsufficientResourcesError,  # disk full, out of memory, too many connections
+    pg.TransactionRollbackError,  # deadlock, serialisation
+    pg.LockNotAvailableError,
+    pg.InvalidAuthorizationSpecificationError,
+    pg.InvalidCatalogNameError,
+    pg.ReadOnlySQLTransactionError,  # the primary was demoted under us
+    pg.InvalidTransactionStateError,  # 25P03: idle for too long, a process that was frozen in the middle
+    pg.ObjectNotInPrerequisiteStateError,  # WAL functions of a node that is in recovery
+    OSError,
+    TimeoutError,
+    asyncio.IncompleteReadError,
+)
+_CHANGED_TABLE = (
+    "Postgres runs, but a migration changed a table after this statement was prepared. Repeat the call; jobs are "
+    "retried automatically."
+)
+GENERATION_OUT_OF_RANGE = "AM001"  # raised by `aftermind.next_generation`
+_OLD_SCHEMA = (pg.UndefinedTableError, pg.UndefinedColumnError, pg.InvalidSchemaNameError)
+_NOT_TEXT = (pg.CharacterNotInRepertoireError, pg.UntranslatableCharacterError)
+_DIMENSIONS = re.compile(r"(?:expected|different \w+ dimensions) (\d+)(?: dimensions, not| and) (\d+)")
+
+
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Raise an error of `aftermind.errors` where the database fails inside the block; `what` names it."""
+    try:
+        yield
+    except errors.AftermindError:
+        raise
+    except (sa.DBAPIError, sa.TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as exc:
+        _raise(what, exc)
+
+
+def _raise(what: str, exc: Exception) -> NoReturn:
+    if isinstance(exc, sa.TimeoutError):
+        raise errors.StoreUnavailable(what, "every connection of the pool is in use") from exc
+    cause = driver_error(exc)
+    if isinstance(cause, pg.InsufficientPrivilegeError):
+        raise errors.NotAllowed(what, short(cause)) from exc
+    if getattr(cause, "sqlstate", None) == GENERATION_OUT_OF_RANGE:
+        raise errors.GenerationOutOfRange(short(cause)) from exc
+    if isinstance(cause, _OLD_SCHEMA):
+        raise errors.SchemaOutdated(None, HEAD) from exc
+    if isinstance(cause, pg.DataError) and (found := _DIMENSIONS.search(str(cause))):
+        raise errors.DimensionMismatch(int(found[1]), int(found[2])) from exc
+    if isinstance(cause, _NOT_TEXT) or (isinstance(cause, pg.DataError) and "surrogates" in str(cause)):
+        why = "it holds a NUL character or a lone surrogate, which Postgres cannot keep; take it out."
+        raise errors.InvalidQuery("text", "(left out)", why) from exc
+    if isinstance(cause, pg.InvalidCachedStatementError):  # by now the driver has dropped it
+        raise errors.StoreUnavailable(what, short(cause), _CHANGED_TABLE) from exc
+    if isinstance(cause, _PASSING) or (isinstance(exc, sa.DBAPIError) and exc.connection_invalidated):
+        raise errors.StoreUnavailable(what, short(cause)) from exc
+    raise exc
+
+
+def driver_error(exc: BaseException) -> BaseException:
+    """The error of asyncpg inside SQLAlchemy's wrapper."""
+    if isinstance(exc, sa.DBAPIError) and exc.orig is not None:
+        return exc.orig.__cause__ or exc.orig
+    return exc
+
+
+def short(exc: BaseException) -> str:
+    """The error in one line, without the statement and its parameters, which may contain user content."""
+    if isinstance(exc, TimeoutError):
+        return "no answer in time"
+    text = str(exc).strip().splitlines()
+    return (text[0] if text else type(exc).__name__).rstrip(".")[:200]
+
+
+def is_duplicate(exc: BaseException) -> bool:
+    """Whether a statement failed because another transaction took a unique place first."""
+    return isinstance(driver_error(exc), pg.UniqueViolationError)

@@ -1,0 +1,26 @@
+"""Events that are published live before their row is committed: a listener hears each once."""
+
+from collections import OrderedDict
+
+from aftermind.events.types import MemoryEvent
+
+MOST_REMEMBERED = 1_000  # of one listener: more jobs of one owner than run concurrently
+
+
+class EarlyEvents:
+    """What one listener has heard live and will meet again with its cursor."""
+
+    def __init__(self) -> None:
+        self._ids: OrderedDict[str, None] = OrderedDict()
+
+    def is_new(self, event: MemoryEvent) -> bool:
+        """Whether the event was not heard before; one without a cursor is remembered until it comes with one."""
+        if event.id in self._ids:
+            if event.cursor is not None:
+                del self._ids[event.id]
+            return False
+        if event.cursor is None:
+            self._ids[event.id] = None
+            if len(self._ids) > MOST_REMEMBERED:
+                self._ids.popitem(last=False)
+        return True

@@ -1,0 +1,140 @@
+"""`LocalBus`: events of one process, stored with their effects and delivered to its tasks and threads."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from aftermind import errors
+from aftermind.db.inmemory import MemoryDatabase, mem
+from aftermind.db.protocol import Transaction, Watermark
+from aftermind.events.deduplication import EarlyEvents
+from aftermind.events.types import MemoryEvent, MemoryGap
+from aftermind.types import Scope
+
+MAX_KEPT_EVENTS = 10_000  # events of an owner; a cursor before them gets a gap
+MAX_QUEUED_EVENTS = 1_000
+
+
+class LocalBus:
+    """Events of a `MemoryDatabase`, as `EventBus` has them of Postgres and Redis."""
+
+    unreadable = 0  # events never leave this process, so none can be
+
+    def __init__(self, database: MemoryDatabase) -> None:
+        self._database = database
+        self._listeners: dict[Scope, set[_Listener]] = {}
+
+    async def append(self, tx: Transaction, events: Sequence[MemoryEvent]) -> list[MemoryEvent]:
+        """Keep events in the effect's transaction; the same with their cursors."""
+        kept = []
+        for event in events:
+            owner = event.scope.owner
+            key = (owner.namespace, owner.user_column)
+            table, counters = mem(tx).table("events"), mem(tx).table("event_counters")
+            mem(tx).put(counters, key, counters.get(key, 0) + 1)
+            kept.append(replace(event, cursor=str(counters[key])))
+            mem(tx).put(table, key, [*table.get(key, []), kept[-1]][-MAX_KEPT_EVENTS:])
+        return kept
+
+    async def publish(self, events: Sequence[MemoryEvent], watermark: Watermark | None = None) -> None:
+        """Publish committed events, or live-only ones."""
+        for event in events:
+            for listener in list(self._listeners.get(event.scope.owner, ())):
+                with suppress(RuntimeError):  # its loop has ended
+                    listener.loop.call_soon_threadsafe(listener.hear, event)
+
+    async def relay(self, *, limit: int = 500) -> int:
+        """Nothing to do: publishing cannot fail here."""
+        return 0
+
+    async def prune(self, *, older_than: timedelta, limit: int) -> int:
+        """Nothing to do: the record is bounded by itself."""
+        return 0
+
+    async def subscribe(self, owner: Scope, *, after: str | None = None) -> AsyncIterator[MemoryEvent]:
+        """The owner's events in order, each one once; first those after the cursor `after`, if given.
+
+        A slow subscriber reads missed events from the stored ones. A `MemoryGap` replaces events that are no longer
+        stored.
+        """
+        owner = owner.owner
+        listener = _Listener(asyncio.get_running_loop())
+        self._listeners.setdefault(owner, set()).add(listener)
+        try:
+            early = EarlyEvents()
+            seen = int(await self.last(owner)) if after is None else 0
+            is_behind = after is not None
+            while True:
+                if is_behind:
+                    for event in await self._read_kept(owner, after if after is not None else str(seen)):
+                        seen = int(event.cursor or seen)
+                        if early.is_new(event):
+                            yield event
+                    after = None
+                heard, is_behind = await listener.next(seen)
+                if heard is not None:
+                    seen = seen if heard.cursor is None else int(heard.cursor)
+                    if early.is_new(heard):
+                        yield heard
+        finally:
+            self._listeners[owner].discard(listener)
+
+    async def past(self, owner: Scope, *, after: str, limit: int = 500) -> list[MemoryEvent]:
+        """The owner's stored events after a cursor, oldest first; a `MemoryGap` first if some were deleted."""
+        return (await self._read_kept(owner.owner, after))[:limit]
+
+    async def last(self, owner: Scope) -> str:
+        """The cursor of the owner's newest event."""
+        async with self._database.transaction(read_only=True) as tx:
+            return str(mem(tx).table("event_counters").get((owner.namespace, owner.user_column), 0))
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+    async def _read_kept(self, owner: Scope, after: str | None) -> list[MemoryEvent]:
+        if after is None:
+            return []
+        if not after.isdecimal():
+            raise errors.InvalidQuery("after", after, "it must be the `cursor` of an event.")
+        async with self._database.transaction(read_only=True) as tx:
+            kept: list[MemoryEvent] = mem(tx).table("events").get((owner.namespace, owner.user_column), [])
+        later = [event for event in kept if int(event.cursor or 0) > int(after)]
+        if later and int(later[0].cursor or 0) > int(after) + 1:
+            gap = MemoryGap(scope=owner, at=datetime.now(UTC), cursor=str(int(later[0].cursor or 0) - 1))
+            return [gap, *later]
+        return later
+
+
+class _Listener:
+    """The events of one subscriber that it has not read yet; all methods are for its own loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._waiting: deque[MemoryEvent] = deque()
+        self._woken = asyncio.Event()
+        self._has_missed = False
+
+    def hear(self, event: MemoryEvent) -> None:
+        """One more event; one that does not fit is missed."""
+        if len(self._waiting) < MAX_QUEUED_EVENTS:
+            self._waiting.append(event)
+        else:
+            self._has_missed = True
+        self._woken.set()
+
+    async def next(self, seen: int) -> tuple[MemoryEvent | None, bool]:
+        """The next event after `seen`; or None, and whether the record has to be read because some were missed."""
+        while not self._waiting and not self._has_missed:
+            self._woken.clear()
+            await self._woken.wait()
+        if not self._waiting:
+            self._has_missed = False
+            return None, True
+        event = self._waiting.popleft()
+        if event.cursor is None:
+            return event, False
+        number = int(event.cursor)
+        return (event if number == seen + 1 else None), number > seen + 1

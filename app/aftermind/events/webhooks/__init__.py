@@ -1,0 +1,1 @@
+"""Webhook delivery: the HTTP client, signatures, secrets and the SSRF guard."""

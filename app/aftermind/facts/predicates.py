@@ -1,0 +1,134 @@
+"""One name for each predicate, and whether a subject can have several objects of it at a time."""
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+
+from aftermind.types import Cardinality
+
+# Several wordings of one relation. Left: how people and models put it; right: the name that is stored.
+_SYNONYMS: Mapping[str, str] = {
+    "lives_at": "lives_in",
+    "living_in": "lives_in",
+    "lived_in": "lives_in",
+    "moved_to": "lives_in",
+    "resides_in": "lives_in",
+    "home_city": "lives_in",
+    "located_in": "lives_in",
+    "based_in": "lives_in",
+    "works_for": "works_at",
+    "worked_at": "works_at",
+    "employed_by": "works_at",
+    "employer": "works_at",
+    "works_as": "has_job",
+    "occupation": "has_job",
+    "profession": "has_job",
+    "job_title": "has_job",
+    "job": "has_job",
+    "is_named": "name",
+    "is_called": "name",
+    "named": "name",
+    "has_name": "name",
+    "loves": "likes",
+    "enjoys": "likes",
+    "is_fond_of": "likes",
+    "fan_of": "likes",
+    "hates": "dislikes",
+    "does_not_like": "dislikes",
+    "is_allergic_to": "allergic_to",
+    "allergy": "allergic_to",
+    "married_to": "spouse",
+    "is_married_to": "spouse",
+    "wife": "spouse",
+    "husband": "spouse",
+    "born_on": "birthday",
+    "birth_date": "birthday",
+    "date_of_birth": "birthday",
+    "is_aged": "age",
+    "years_old": "age",
+    "has_a_pet": "has_pet",
+    "pet": "has_pet",
+    "owns_pet": "has_pet",
+    "speaks_language": "speaks",
+    "studies_at": "attends",
+    "email_address": "email",
+    "phone_number": "phone",
+    "is_from": "comes_from",
+    "originally_from": "comes_from",
+    "hometown": "comes_from",
+    "prefer": "prefers",
+    "number_of_children": "has_children",
+}
+# British words as American ones: "favourite colour" and "favorite color" are one predicate.
+_SPELLINGS: Mapping[str, str] = {
+    **{f"{stem}our": f"{stem}or" for stem in ("col", "flav", "neighb", "behavi", "hum", "hon", "lab", "rum", "harb")},
+    "colours": "colors",
+    "flavours": "flavors",
+    "neighbours": "neighbors",
+    "favourite": "favorite",
+    "favourites": "favorites",
+    "theatre": "theater",
+    "programme": "program",
+    "centre": "center",
+    "jewellery": "jewelry",
+    "organisation": "organization",
+    "licence": "license",
+    "aeroplane": "airplane",
+    "grey": "gray",
+}
+
+# Of these a subject has one at a time: a new one ends the old one.
+_SINGLE = frozenset(
+    {
+        *("name", "age", "birthday", "gender", "nationality", "native_language", "height", "weight"),
+        *("lives_in", "timezone", "email", "phone", "works_at", "has_job", "attends", "theme", "current_goal"),
+        *("spouse", "relationship_status", "marital_status", "has_children", "born_in"),
+    }
+)
+
+# The predicate that each ends for the same object: to dislike tea ends to like it.
+OPPOSITES: Mapping[str, str] = {"likes": "dislikes", "dislikes": "likes"}
+
+
+# Multi-valued, but two objects of one kind exclude each other.
+EXCLUSIVE = frozenset({"prefers"})
+
+
+def canonical(predicate: str) -> str:
+    """The stored name of a predicate: snake case, synonyms merged ("Moved to" → `lives_in`)."""
+    apart = re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", "_", predicate.strip())  # livesIn
+    words = re.sub(r"[\W_]+", "_", apart.casefold()).strip("_").split("_")
+    snake = "_".join(_SPELLINGS.get(word, word) for word in words)
+    return _SYNONYMS.get(snake, snake)
+
+
+def cardinality(predicate: str, said: Cardinality | None = None) -> Cardinality:
+    """Whether a canonical predicate is single-valued. The built-in value has precedence over the model's."""
+    if predicate in _SINGLE or predicate.startswith("favorite_"):
+        return Cardinality.SINGLE
+    if predicate in OPPOSITES or predicate.startswith(("has_", "visited", "owns", "speaks", "allergic")):
+        return Cardinality.MULTI
+    return said or Cardinality.MULTI
+
+
+def excludes(predicate: str, new: str, old: str) -> bool:
+    """Whether a new object ends an old one though there may be several: a preference between two of one kind.
+
+    "light mode" ends "dark mode", because both are modes.
+    """
+    left, right = folded(new).split(), folded(old).split()
+    return predicate in EXCLUSIVE and min(len(left), len(right)) > 1 and left[-1] == right[-1] and left != right
+
+
+def same_text(left: str, right: str) -> bool:
+    """Whether two subjects or objects are the same words, whatever their case, articles and punctuation."""
+    return folded(left) == folded(right)
+
+
+@lru_cache(maxsize=16_384)  # a user's subjects and objects are compared again and again
+def folded(text: str) -> str:
+    """A subject or object as it is compared."""
+    words = re.sub(r"[^\w\s]+", " ", text.casefold()).split()
+    while len(words) > 1 and words[0] in ("a", "an", "the", "my", "his", "her", "their", "our"):
+        words = words[1:]
+    return " ".join(words)

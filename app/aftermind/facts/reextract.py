@@ -1,0 +1,49 @@
+"""The result for facts when their episodes are extracted again: repeated ones stay, the others are superseded."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+
+from aftermind.facts.resolve import Changes, assertions_for, decide
+from aftermind.types import Cardinality, EpisodeId, Fact, FactId, Scope
+from aftermind.types.assertion import Assertion, Operation, RecordedAssertion
+
+BY_USER = "user"  # the extractor of facts stated by a call: no extraction retracts them
+
+
+def redo(
+    claims: Iterable[Assertion],
+    believed: Sequence[Fact],
+    *,
+    said: Sequence[RecordedAssertion] = (),
+    mined: frozenset[EpisodeId],
+    owner: Scope,
+    now: datetime,
+    extractor: str,
+    new_id: Callable[[], FactId],
+    cardinalities: Mapping[str, Cardinality] | None = None,
+) -> Changes:
+    """The rows to write when `claims` replace the results of the earlier extraction of the `mined` episodes.
+
+    Assertions with other sources, and those stated by a call, stay. So do a user's retractions: no other model restores
+    a fact that the user has corrected. Nothing is deleted: a fact that is not asserted again is superseded without a
+    successor.
+    """
+    everything = assertions_for(believed, said)
+    former = frozenset(one.id for one in everything if _comes_from(one, mined))
+    return decide(
+        claims,
+        believed,
+        said=said,
+        owner=owner,
+        now=now,
+        extractor=extractor,
+        new_id=new_id,
+        cardinalities=cardinalities,
+        unsaid=former,
+    )
+
+
+def _comes_from(one: RecordedAssertion, mined: frozenset[EpisodeId]) -> bool:
+    sources = one.claim.sources
+    is_drawn = one.extractor != BY_USER and bool(sources) and one.claim.operation is Operation.ASSERT
+    return is_drawn and mined.issuperset(sources)

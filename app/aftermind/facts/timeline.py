@@ -1,0 +1,170 @@
+"""Applies assertions in the order in which they were made; the result is the current facts."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from itertools import count
+from uuid import UUID
+
+from aftermind.facts import predicates
+from aftermind.types import Cardinality, Fact, FactId, Scope
+from aftermind.types.assertion import Assertion, Operation, RecordedAssertion
+
+BEGINNING = datetime.min.replace(tzinfo=UTC)  # start of a validity without a stated start
+
+
+@dataclass(slots=True, kw_only=True)
+class Folding:
+    """Facts about one subject while assertions are applied.
+
+    A single-valued predicate has a timeline: a new object ends the one that was valid when it begins. A multi-valued
+    one accumulates. The same assertion strengthens; a retraction reverts earlier assertions, and reopens facts that
+    they had ended.
+    """
+
+    owner: Scope
+    now: datetime
+    rows: dict[FactId, Fact] = field(default_factory=dict)
+    _numbers: Iterator[int] = field(default_factory=count)
+    # Index by predicate and object: a user may like a thousand things, and each assertion searches them.
+    _by_object: dict[tuple[str, str], dict[FactId, None]] = field(default_factory=dict)
+
+    def believe(self, said: RecordedAssertion) -> None:
+        """Fold one claim in."""
+        claim = said.claim
+        if claim.operation is Operation.RETRACT:
+            self._retract(claim)
+        elif claim.cardinality is Cardinality.SINGLE:
+            self._assert_single(claim, said.extractor)
+        else:
+            self._assert_multi(claim, said.extractor)
+
+    def _assert_multi(self, claim: Assertion, extractor: str) -> None:
+        ended = predicates.OPPOSITES.get(claim.predicate)
+        for fact in self._same(ended, claim.object) if ended else []:
+            if fact.valid_to is None:
+                self._change(fact, valid_to=max(_begins(claim), effective_start(fact)))
+        if claim.predicate in predicates.EXCLUSIVE and claim.valid_to is None:
+            for fact in self._with_predicate(claim.predicate):
+                if fact.valid_to is None and predicates.excludes(claim.predicate, claim.object, fact.object):
+                    self._change(fact, valid_to=max(_begins(claim), effective_start(fact)))
+        same = [fact for fact in self._same(claim.predicate, claim.object) if _touches(fact, claim)]
+        if same:
+            self._again(same[-1], claim)
+        else:
+            self._add(claim, extractor, valid_to=claim.valid_to)
+
+    def _assert_single(self, claim: Assertion, extractor: str) -> None:
+        start = _begins(claim)
+        timeline = sorted(self._with_predicate(claim.predicate), key=effective_start)
+        before = next((fact for fact in reversed(timeline) if effective_start(fact) <= start), None)
+        after = next((fact for fact in timeline if effective_start(fact) > start), None)
+        covering = before if before and (before.valid_to is None or start < before.valid_to) else None
+        same = next((fact for fact in timeline if _touches(fact, claim)), None)
+        if same is not None:
+            self._again(same, claim)
+        elif after and claim.valid_to is None and predicates.same_text(after.object, claim.object):
+            self._close(covering, start)
+            self._again(after, claim, starting=start)
+        else:
+            self._close(covering, start)
+            self._add(claim, extractor, valid_to=claim.valid_to or (after.valid_from if after else None))
+
+    def _again(self, fact: Fact, claim: Assertion, *, starting: datetime | None = None) -> None:
+        """Repeat the assertion: strengthen the fact, and end or start it earlier if the assertion does."""
+        ends = claim.valid_to if claim.valid_to and fact.valid_to is None else fact.valid_to
+        begins = starting or _earlier(fact.valid_from, claim.valid_from)
+        is_told_twice = bool(claim.sources) and set(claim.sources) <= set(fact.sources)
+        self._change(
+            fact,
+            valid_from=begins,
+            valid_to=max(ends, begins) if ends and begins else ends,
+            sources=fact.sources + tuple(source for source in claim.sources if source not in fact.sources),
+            strength=fact.strength if is_told_twice else fact.strength + 1,
+            confidence=max(fact.confidence, claim.confidence),
+        )
+
+    def _retract(self, claim: Assertion) -> None:
+        """Retract: the fact ends, and a fact that it had ended is valid again."""
+        gone = self._same(claim.predicate, claim.object) if claim.object else self._with_predicate(claim.predicate)
+        for fact in gone:
+            fact = self._drop(fact)
+            if fact.cardinality is Cardinality.SINGLE:
+                for row in self._with_predicate(claim.predicate):
+                    if row.valid_to and row.valid_to == fact.valid_from:
+                        self._change(row, valid_to=fact.valid_to)
+
+    def _with_predicate(self, predicate: str) -> list[Fact]:
+        return [fact for fact in self.rows.values() if fact.predicate == predicate]
+
+    def _same(self, predicate: str, object_: str) -> list[Fact]:
+        return [self.rows[id_] for id_ in self._by_object.get((predicate, predicates.folded(object_)), ())]
+
+    def _close(self, fact: Fact | None, at: datetime) -> None:
+        if fact is None:
+            return
+        if (
+            effective_start(fact) >= at
+        ):  # made at the same moment: the later one is a correction, not a change in the world
+            self._drop(fact)
+        else:
+            self._change(fact, valid_to=at)
+
+    def _add(self, claim: Assertion, extractor: str, *, valid_to: datetime | None) -> None:
+        id_ = FactId(UUID(int=next(self._numbers)))
+        self.rows[id_] = Fact(
+            id=id_,
+            scope=self.owner,
+            subject=claim.subject.strip(),
+            predicate=claim.predicate,
+            object=claim.object.strip(),
+            confidence=claim.confidence,
+            cardinality=claim.cardinality or Cardinality.MULTI,
+            valid_from=claim.starts_at,
+            valid_to=valid_to if valid_to is None else max(valid_to, _begins(claim)),
+            recorded_at=self.now,
+            sources=claim.sources,
+            extractor=extractor,
+        )
+        self._by_object.setdefault((claim.predicate, predicates.folded(claim.object)), {})[id_] = None
+
+    def _drop(self, fact: Fact) -> Fact:
+        """Take it out; as it is by now."""
+        del self._by_object[fact.predicate, predicates.folded(fact.object)][fact.id]
+        return self.rows.pop(fact.id)
+
+    def _change(self, fact: Fact, **changed: object) -> None:
+        self.rows[fact.id] = replace(fact, **changed)  # type: ignore[arg-type]
+
+
+def fold(said: Iterable[RecordedAssertion], *, owner: Scope, now: datetime) -> list[Fact]:
+    """The facts that result from all these assertions, in whatever order they are given. Ids are numbers within this
+    list.
+    """
+    state = Folding(owner=owner, now=now)
+    for one in sorted(said, key=lambda each: each.order):
+        state.believe(one)
+    return list(state.rows.values())
+
+
+def effective_start(fact: Fact) -> datetime:
+    """The start of validity; the beginning of time if it is not stated."""
+    return fact.valid_from or BEGINNING
+
+
+def _begins(claim: Assertion) -> datetime:
+    return claim.starts_at or BEGINNING
+
+
+def _touches(fact: Fact, claim: Assertion) -> bool:
+    """Whether the claim is of the same object, and of the same stretch of time."""
+    if not predicates.same_text(fact.object, claim.object):
+        return False
+    begins_before_it_ended = fact.valid_to is None or _begins(claim) < fact.valid_to
+    ends_after_it_began = claim.valid_to is None or effective_start(fact) <= claim.valid_to
+    starts_within = claim.valid_to is not None or effective_start(fact) <= _begins(claim)
+    return begins_before_it_ended and ends_after_it_began and starts_within
+
+
+def _earlier(left: datetime | None, right: datetime | None) -> datetime | None:
+    return min(left, right) if left and right else left

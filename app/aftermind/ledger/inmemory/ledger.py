@@ -1,0 +1,502 @@
+"""`InMemoryLedger`: the ledger of one process, the twin that conformance compares the other with."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import date, datetime, timedelta
+from uuid import uuid4
+
+from aftermind import errors
+from aftermind.db.inmemory import MemoryDatabase, MemoryTransaction, mem
+from aftermind.db.protocol import Transaction
+from aftermind.ledger.inmemory import records
+from aftermind.ledger.inmemory.records import UNFINISHED, WAITING, Record
+from aftermind.ledger.protocol import Backlog, Failure, OnBuried, Spending, Spent, Tried, Unstored
+from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease, LeaseToken, NewJob, Scope, Turn
+from aftermind.types.job import SERIAL_KINDS, is_last_chance, together
+
+# kept for receipts and `jobs`; the oldest are deleted first, since this store has no janitor
+MAX_FINISHED_JOBS = 10_000
+
+
+class InMemoryLedger:
+    """The ledger in this process. See `Ledger` for what each method promises.
+
+    The jobs are in one table by id. Two more tables hold ids: unfinished and dead jobs by kind, and finished jobs in
+    the order of their end. So what a turn costs does not grow with the jobs that are done.
+    """
+
+    def __init__(self, database: MemoryDatabase, *, max_lost_leases: int = 3) -> None:
+        self._database, self._max_lost = database, max_lost_leases
+
+    # entering
+
+    async def enqueue(self, tx: Transaction, jobs: Sequence[NewJob]) -> list[JobId]:
+        new = []
+        for job in jobs:
+            if job.id in _jobs(tx) or _unfinished(tx, job):
+                continue
+            now = self._database.now()
+            _put_record(
+                tx,
+                Record(job=records.made(job, now, run_at=now + (job.delay or timedelta(0))), plan=job.replay_plan_id),
+            )
+            _follow(tx, job, job.id)
+            new.append(job.id)
+        return new
+
+    async def debounce(
+        self, tx: Transaction, jobs: Sequence[NewJob], *, quiet: timedelta, at_most: timedelta
+    ) -> list[JobId]:
+        return [self._debounced(tx, job, quiet, at_most) for job in jobs]
+
+    def _debounced(self, tx: Transaction, job: NewJob, quiet: timedelta, at_most: timedelta) -> JobId:
+        now = self._database.now()
+        waiting = [record for record in _unfinished(tx, job) if record.job.state is not JobState.RUNNING]
+        if not waiting:
+            made = records.made(job, now, run_at=now + min(quiet, at_most))
+            _put_record(tx, Record(job=made, due_by=now + at_most))
+            _follow(tx, job, job.id)
+            return job.id
+        record = waiting[0]
+        record = replace(record, job=replace(record.job, payload={**record.job.payload, **job.payload}))
+        _put_record(tx, record)
+        if record.job.state is JobState.QUEUED and record.place is None:
+            pushed = min(now + quiet, record.due_by or record.job.run_at)
+            _put_record(tx, replace(record, job=replace(record.job, run_at=pushed)))
+        _follow(tx, job, record.job.id)
+        return record.job.id
+
+    async def record_stored(self, tx: Transaction, turns: Sequence[Turn]) -> frozenset[JobId]:
+        new = set()
+        for turn in turns:
+            if _is_new(tx, turn):
+                _put_record(tx, Record(job=records.make_store_job(turn, self._database.now(), JobState.DONE, None)))
+                new.add(turn.job_id)
+        return frozenset(new)
+
+    async def record_forgotten(
+        self, tx: Transaction, owner: Scope, ids: Sequence[JobId], *, closed: bool = False
+    ) -> None:
+        for id_ in ids:
+            known = _jobs(tx).get(id_)
+            if known is None or closed:
+                now = self._database.now()
+                shell = records.make_job(id_, JobKind.STORE, owner.owner, JobState.FORGOTTEN, str(id_), now)
+                _put_record(tx, Record(job=shell))
+
+    async def content_hash(self, tx: Transaction, owner: Scope, job_id: JobId) -> str | None:
+        known = _jobs(tx).get(job_id)
+        if known is None or known.job.state is JobState.FORGOTTEN or known.job.scope.owner != owner.owner:
+            return None
+        found: str | None = known.job.payload.get("hash")
+        return found
+
+    async def accept(self, tx: Transaction, turn: Turn, payload: bytes) -> bool:
+        if not _is_new(tx, turn):
+            return False
+        _put_record(tx, Record(job=records.make_store_job(turn, self._database.now(), JobState.QUEUED, payload)))
+        return True
+
+    async def unstored(self, tx: Transaction, owner: Scope) -> list[bytes]:
+        jobs = [record.job for record in _live(tx, JobKind.STORE)]
+        mine = [job for job in jobs if job.state in UNFINISHED and job.raw is not None]
+        return [
+            job.raw
+            for job in sorted(mine, key=records.created)
+            if job.scope.owner == owner.owner and job.raw is not None
+        ]
+
+    async def measure_unstored(self, tx: Transaction, namespace: str, user: str | None, *, limit: int) -> Unstored:
+        jobs = [record.job for record in _live(tx, JobKind.STORE) if record.job.scope.namespace == namespace]
+        mine = [job for job in jobs if user is None or job.scope.user_column == user]
+        raw = [job for job in mine if job.state in UNFINISHED and job.raw is not None][:limit]
+        now = self._database.now()
+        return Unstored(
+            turns=len(raw),
+            size_bytes=sum(len(job.raw or b"") for job in raw),
+            oldest=max((now - job.created_at for job in raw), default=timedelta(0)),
+        )
+
+    async def list_turn_payloads(self, tx: Transaction, owner: Scope) -> list[tuple[JobId, bytes]]:
+        jobs = [record.job for record in _live(tx, JobKind.STORE)]  # a finished one has no payload
+        return [(job.id, job.raw) for job in jobs if job.raw is not None and job.scope.owner == owner.owner]
+
+    async def rewrite_turn(self, tx: Transaction, job_id: JobId, payload: bytes | None) -> None:
+        record = _jobs(tx)[job_id]
+        if payload is None:
+            job = replace(record.job, raw=None, state=JobState.FORGOTTEN, updated_at=self._database.now())
+            _put_record(tx, replace(record, job=job, token=None, place=None))
+        else:
+            _put_record(tx, replace(record, job=replace(record.job, raw=payload)))
+
+    # working
+
+    async def claim(
+        self,
+        kind: JobKind,
+        *,
+        worker: str,
+        for_: timedelta,
+        limit: int = 1,
+        ids: Sequence[JobId] | None = None,
+        replays: bool = False,
+        alone: bool = False,
+        except_namespaces: Sequence[str] = (),
+    ) -> list[Lease]:
+        async with self._database.transaction() as tx:
+            now = self._database.now()
+            self._place(tx, kind, now)
+            chosen: list[Record] = []
+            for record in _runnable(tx, kind, replays=replays):
+                if ids is not None and record.job.id not in ids:
+                    continue
+                if record.job.scope.namespace in except_namespaces:
+                    continue
+                if kind in SERIAL_KINDS and _session_is_taken(tx, record, chosen):
+                    continue
+                lost = chosen[0].job.lost_leases if chosen else record.job.lost_leases
+                if record.job.lost_leases != lost:
+                    continue
+                most = together(limit, lost, most=self._max_lost, alone=alone)
+                if len(chosen) < most:
+                    chosen.append(record)
+                if len(chosen) == most:
+                    break
+            return [_leased(tx, record, worker, now, for_) for record in chosen]
+
+    async def last_chance_is_next(self, kind: JobKind, *, replays: bool = False) -> bool:
+        async with self._database.transaction(read_only=True) as tx:
+            for record in _runnable(tx, kind, replays=replays):
+                if kind not in SERIAL_KINDS or not _session_is_taken(tx, record, []):
+                    return is_last_chance(record.job.lost_leases, most=self._max_lost)
+            return False
+
+    async def heartbeat(self, leases: Sequence[Lease], *, for_: timedelta) -> frozenset[LeaseToken]:
+        async with self._database.transaction() as tx:
+            held = [record for lease in leases if (record := _held(tx, lease)) is not None]
+            for record in held:
+                _put_record(tx, replace(record, until=self._database.now() + for_))
+            return frozenset(record.token for record in held if record.token is not None)
+
+    async def finish(
+        self, tx: Transaction, lease: Lease, *, spent: Spent | None = None, note: str | None = None
+    ) -> None:
+        self._close(tx, lease, JobState.DONE, "done", spent=spent, note=note)
+
+    async def finish_all(self, tx: Transaction, leases: Sequence[Lease]) -> frozenset[JobId]:
+        held = [lease for lease in leases if _held(tx, lease) is not None]
+        for lease in held:
+            self._close(tx, lease, JobState.DONE, "done")
+        return frozenset(lease.job.id for lease in held)
+
+    async def save_answer(self, lease: Lease, answer: Mapping[str, Json], *, spent: Spent) -> None:
+        async with self._database.transaction() as tx:
+            _pay(tx, lease, spent, self._database.now())
+            record = _held(tx, lease)
+            if record is not None:
+                _put_record(tx, records.counted(replace(record, job=replace(record.job, answer=answer)), spent))
+        if record is None:
+            raise errors.LeaseLost(lease.job.id)
+
+    async def spend(self, costs: Sequence[tuple[Lease, Spent]]) -> None:
+        async with self._database.transaction() as tx:
+            for lease, spent in costs:
+                _pay(tx, lease, spent, self._database.now())
+                if (record := _held(tx, lease)) is not None:
+                    _put_record(tx, records.counted(record, spent))
+
+    async def retry(self, lease: Lease, failure: Failure, *, after: timedelta, spent: Spent | None = None) -> None:
+        async with self._database.transaction() as tx:
+            self._close(tx, lease, JobState.RETRYING, "failed", after=after, failure=failure, spent=spent)
+
+    async def snooze(self, lease: Lease, *, after: timedelta, why: str) -> None:
+        async with self._database.transaction() as tx:
+            self._close(tx, lease, JobState.QUEUED, "snoozed", after=after, give_back=True, note=why)
+
+    async def mark_dead(
+        self, tx: Transaction | None, lease: Lease, failure: Failure, *, spent: Spent | None = None
+    ) -> None:
+        if tx is not None:
+            self._close(tx, lease, JobState.DEAD, "dead", failure=failure, spent=spent)
+            return
+        async with self._database.transaction() as own:
+            self._close(own, lease, JobState.DEAD, "dead", failure=failure, spent=spent)
+
+    async def dead_letter_turn(
+        self,
+        tx: Transaction,
+        job_id: JobId,
+        owner: Scope,
+        payload: bytes,
+        failure: Failure,
+        *,
+        tried: Tried | None = None,
+    ) -> bool:
+        known = _jobs(tx).get(job_id)
+        if known is not None and known.job.state not in (*WAITING, JobState.DEAD):
+            return False
+        now, tried = self._database.now(), tried or Tried()
+        job = records.make_job(
+            job_id, JobKind.STORE, owner, JobState.DEAD, str(job_id), now, raw=payload, attempts=tried.attempts
+        )
+        _put_record(
+            tx, Record(job=records.failed(job, failure), attempts=records.make_attempts(job_id, tried, failure, now))
+        )
+        return True
+
+    async def return_lost(self, lease: Lease, *, why: str) -> bool:
+        """Hand back as `snooze`: this store is never away, so no lease runs out for want of it."""
+        try:
+            await self.snooze(lease, after=timedelta(0), why=why)
+        except errors.LeaseLost:
+            return False
+        return True
+
+    async def expire_leases(self, *, on_buried: OnBuried | None = None) -> int:
+        async with self._database.transaction() as tx:
+            now = self._database.now()
+            gone = [
+                record
+                for kind in JobKind
+                for record in _live(tx, kind)
+                if record.job.state is JobState.RUNNING and record.until is not None and record.until < now
+            ]
+            buried: list[tuple[Job, Failure]] = []
+            for record in gone:
+                lost = record.job.lost_leases + 1
+                job = replace(record.job, lost_leases=lost, run_at=now, updated_at=now, state=JobState.QUEUED)
+                if lost >= self._max_lost:
+                    failure = records.worker_lost(lost)
+                    job = replace(records.failed(job, failure), state=JobState.DEAD)
+                    buried.append((job, failure))
+                _put_record(
+                    tx, records.ended(replace(record, job=job, token=None, until=None, place=None), now, "lost", None)
+                )
+            if buried and on_buried is not None:
+                await on_buried(tx, buried)
+            return len(gone)
+
+    async def prune(self, *, older_than: timedelta, limit: int) -> int:
+        async with self._database.transaction() as tx:
+            before = self._database.now() - older_than
+            old: list[JobId] = []
+            for id_ in _finished(tx):  # in the order of their end
+                if len(old) == limit or _jobs(tx)[id_].job.updated_at >= before:
+                    break
+                old.append(id_)
+            for id_ in old:
+                _drop(tx, id_)
+            return len(old)
+
+    # queries
+
+    async def job(self, job_id: JobId, *, owner: Scope | None = None) -> Job | None:
+        async with self._database.transaction(read_only=True) as tx:
+            record = _jobs(tx).get(job_id)
+            return None if record is None else record.job
+
+    async def jobs(
+        self,
+        *,
+        owner: Scope | None = None,
+        states: Sequence[JobState] = (),
+        kinds: Sequence[JobKind] = (),
+        limit: int = 100,
+    ) -> list[Job]:
+        async with self._database.transaction(read_only=True) as tx:
+            found = [
+                record.job
+                for record in _jobs(tx).values()
+                if (owner is None or record.job.scope.owner == owner.owner)
+                and (not states or record.job.state in states)
+                and (not kinds or record.job.kind in kinds)
+            ]
+        return sorted(found, key=records.created, reverse=True)[:limit]
+
+    async def attempts(self, job_id: JobId) -> list[Attempt]:
+        async with self._database.transaction(read_only=True) as tx:
+            record = _jobs(tx).get(job_id)
+            return [] if record is None else list(record.attempts)
+
+    async def backlog(self) -> list[Backlog]:
+        async with self._database.transaction(read_only=True) as tx:
+            now = self._database.now()
+            jobs = {kind: [record.job for record in _live(tx, kind)] for kind in JobKind}
+        return [records.count_backlog(kind, jobs[kind], now) for kind in JobKind]
+
+    async def spending(self, namespace: str, *, since: date | None, owner: Scope | None = None) -> list[Spending]:
+        async with self._database.transaction(read_only=True) as tx:
+            first = since or self._database.now().date()
+            rows: list[Spending] = list(mem(tx).table("spending").values())
+        mine = [each for each in rows if owner is None or each.owner == owner.owner]
+        found = [each for each in mine if each.owner.namespace == namespace and each.day >= first]
+        return sorted(found, key=lambda each: (each.day, each.owner.user_column, each.kind, each.spent.model or ""))
+
+    async def episode_states(self, job_id: JobId, *, owner: Scope | None = None) -> dict[JobKind, JobState]:
+        async with self._database.transaction(read_only=True) as tx:
+            ids = [job_id, *mem(tx).table("follows").get(job_id, ())]
+            jobs = [_jobs(tx)[id_].job for id_ in ids if id_ in _jobs(tx)]
+        found: dict[JobKind, JobState] = {}
+        for job in jobs:
+            known = found.get(job.kind)
+            if known is None or known is JobState.DONE or (known.is_final and not job.state.is_final):
+                found[job.kind] = job.state
+        return found
+
+    def _place(self, tx: Transaction, kind: JobKind, now: datetime) -> None:
+        """Give jobs whose time has come their place: one after the owner's last, not before the one served now."""
+        waiting = [each for each in _live(tx, kind) if each.job.state in WAITING]
+        served = min((each.place for each in waiting if each.place is not None), default=0)
+        last: dict[Scope, int] = {}
+        for each in waiting:
+            if each.place is not None:
+                last[each.job.scope.owner] = max(each.place, last.get(each.job.scope.owner, 0))
+        for each in sorted(waiting, key=lambda each: each.job.run_at):
+            if each.place is None and each.job.run_at <= now:
+                owner = each.job.scope.owner
+                last[owner] = max(served, last[owner] + 1 if owner in last else served)
+                _put_record(tx, replace(each, place=last[owner]))
+
+    def _close(
+        self,
+        tx: Transaction,
+        lease: Lease,
+        state: JobState,
+        outcome: str,
+        *,
+        after: timedelta | None = None,
+        give_back: bool = False,
+        failure: Failure | None = None,
+        spent: Spent | None = None,
+        note: str | None = None,
+    ) -> None:
+        record = _held(tx, lease)
+        if record is None:
+            raise errors.LeaseLost(lease.job.id)
+        now = self._database.now()
+        job = replace(
+            record.job,
+            state=state,
+            note=note or record.job.note,
+            attempts=record.job.attempts - int(give_back),
+            run_at=record.job.run_at if after is None else now + after,
+            updated_at=now,
+        )
+        if failure is not None:
+            job = records.failed(job, failure)
+        if state is JobState.DONE:
+            job = replace(job, answer=None, raw=None, reason_code=None, error=None, fingerprint=None)
+        ended = replace(record, job=job, token=None, until=None, place=None)
+        _put_record(tx, records.ended(records.counted(ended, spent or Spent()), now, outcome, failure))
+
+
+def _jobs(tx: Transaction) -> dict[JobId, Record]:
+    return mem(tx).table("jobs")
+
+
+def _is_new(tx: Transaction, turn: Turn) -> bool:
+    """Also where all of an earlier turn of the same idempotency key was forgotten."""
+    known = _jobs(tx).get(turn.job_id)
+    return known is None or known.job.state is JobState.FORGOTTEN
+
+
+def _live(tx: Transaction, kind: JobKind) -> list[Record]:
+    """Unfinished and dead jobs of the kind, in the order in which they came."""
+    jobs = _jobs(tx)
+    return [jobs[id_] for id_ in mem(tx).rows("live_jobs", kind) if not _is_finished(jobs[id_])]
+
+
+def _finished(tx: Transaction) -> dict[JobId, None]:
+    return mem(tx).table("finished_jobs")
+
+
+def _is_finished(record: Record) -> bool:
+    return record.job.state not in (*UNFINISHED, JobState.DEAD)
+
+
+def _put_record(tx: Transaction, record: Record) -> None:
+    run, job_id = mem(tx), record.job.id
+    known = _jobs(tx).get(job_id)
+    run.put(_jobs(tx), job_id, record)
+    live, finished = run.rows("live_jobs", record.job.kind), _finished(tx)
+    if not _is_finished(record):
+        run.drop(finished, job_id)
+        if job_id not in live:
+            run.put(live, job_id, None)
+        return
+    run.drop(live, job_id)
+    if job_id in finished and known is not None and known.job.updated_at != record.job.updated_at:
+        run.drop(finished, job_id)  # a finished job that was forgotten ends again: it moves behind the others
+    if job_id not in finished:
+        run.put(finished, job_id, None)
+    if len(finished) > MAX_FINISHED_JOBS:
+        _drop(tx, next(iter(finished)))
+
+
+def _drop(tx: Transaction, job_id: JobId) -> None:
+    run = mem(tx)
+    record = _jobs(tx)[job_id]
+    for rows in (_jobs(tx), run.table("follows"), _finished(tx), run.rows("live_jobs", record.job.kind)):
+        run.drop(rows, job_id)
+
+
+def _follow(tx: Transaction, job: NewJob, by: JobId) -> None:
+    run: MemoryTransaction = mem(tx)
+    table = run.table("follows")
+    for followed in job.follows:
+        if by not in table.get(followed, ()):
+            run.put(table, followed, (*table.get(followed, ()), by))
+
+
+def _pay(tx: Transaction, lease: Lease, spent: Spent, now: datetime) -> None:
+    if not (spent.calls or spent.tokens_in):
+        return
+    run: MemoryTransaction = mem(tx)
+    owner, day, kind = lease.job.scope.owner, now.date(), lease.job.kind
+    key = (owner, day, kind, spent.model)
+    before: Spending | None = run.table("spending").get(key)
+    total = spent if before is None else records.together(before.spent, spent)
+    run.put(run.table("spending"), key, Spending(owner=owner, day=day, kind=kind, spent=total))
+
+
+def _unfinished(tx: Transaction, job: NewJob) -> list[Record]:
+    return [
+        record
+        for record in _live(tx, job.kind)
+        if record.job.state in UNFINISHED
+        and record.job.effect_key == job.effect_key
+        and record.job.scope.namespace == job.scope.namespace
+    ]
+
+
+def _runnable(tx: Transaction, kind: JobKind, *, replays: bool) -> list[Record]:
+    found = [
+        record
+        for record in _live(tx, kind)
+        if record.job.state in WAITING and record.place is not None and (record.plan is not None) == replays
+    ]
+    return sorted(found, key=lambda record: (record.place, record.job.run_at))
+
+
+def _session_is_taken(tx: Transaction, record: Record, chosen: Sequence[Record]) -> bool:
+    def session(job: Job) -> tuple[Scope, str | None]:
+        return job.scope.owner, job.scope.session_id
+
+    running = [each.job for each in _live(tx, record.job.kind) if each.job.state is JobState.RUNNING]
+    taken = [job for job in [*running, *(each.job for each in chosen)] if job.kind is record.job.kind]
+    return any(session(job) == session(record.job) for job in taken)
+
+
+def _leased(tx: Transaction, record: Record, worker: str, now: datetime, for_: timedelta) -> Lease:
+    job = replace(record.job, state=JobState.RUNNING, attempts=record.job.attempts + 1, updated_at=now)
+    token = LeaseToken(uuid4())
+    begun = Attempt(job_id=job.id, number=job.attempts, worker=worker, started_at=now, ended_at=None, outcome=None)
+    earlier = tuple(attempt for attempt in record.attempts if attempt.number != job.attempts)
+    _put_record(tx, replace(record, job=job, token=token, until=now + for_, attempts=(*earlier, begun)))
+    return Lease(job=job, token=token, until=now + for_, worker=worker)
+
+
+def _held(tx: Transaction, lease: Lease) -> Record | None:
+    record = _jobs(tx).get(lease.job.id)
+    fits = record is not None and record.token == lease.token and record.job.state is JobState.RUNNING
+    return record if fits else None

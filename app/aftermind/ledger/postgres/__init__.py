@@ -1,0 +1,1 @@
+"""The ledger in Postgres, one module per group of statements."""

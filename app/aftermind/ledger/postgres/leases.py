@@ -1,0 +1,527 @@
+"""Leases of jobs: claim, renew, close behind the fence, release, dead-letter."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import orjson
+from sqlalchemy import Row, text
+
+from aftermind import errors
+from aftermind.db.protocol import Transaction
+from aftermind.db.tables import JOBS, SERIAL_KINDS
+from aftermind.db.transaction import pg
+from aftermind.ledger.postgres.enqueue import PLACE
+from aftermind.ledger.postgres.rows import to_job
+from aftermind.ledger.protocol import Failure, Spent, Tried
+from aftermind.types import Job, JobId, JobKind, JobState, Lease, LeaseToken, Scope
+from aftermind.types.job import is_last_chance, together
+
+PROMOTED = 500  # due jobs that get their rank together: 30 ms among a million others
+
+# `jobs_due`. One claim at a time: if many jobs become due, other claims continue with ranked ones.
+_PROMOTE = text(
+    f"""
+    WITH due AS (
+        SELECT id, namespace, user_id, run_at FROM aftermind.jobs
+        WHERE kind = :kind AND state IN ('queued', 'retrying') AND queue_position IS NULL
+          AND run_at <= clock_timestamp()
+          AND (SELECT pg_try_advisory_xact_lock(hashtextextended('aftermind promotes ' || :kind, 0)))
+        ORDER BY run_at LIMIT {PROMOTED} FOR UPDATE SKIP LOCKED
+    ), owners AS MATERIALIZED (
+        SELECT namespace, user_id,
+               {PLACE.format(kind=":kind", namespace="asked.namespace", user="asked.user_id")} AS first
+        FROM (SELECT DISTINCT namespace, user_id FROM due) AS asked
+    ), placed AS (
+        SELECT id, first + row_number() OVER (PARTITION BY namespace, user_id ORDER BY run_at) - 1 AS queue_position
+        FROM due JOIN owners USING (namespace, user_id)
+    )
+    UPDATE aftermind.jobs AS jobs SET queue_position = placed.queue_position FROM placed WHERE jobs.id = placed.id
+    """
+)
+
+_COLUMNS = ", ".join(f"jobs.{column.name}" for column in JOBS.c)
+_NONE_RUNNING = """
+    AND NOT EXISTS (
+        SELECT 1 FROM aftermind.jobs AS other
+        WHERE other.kind = jobs.kind AND other.namespace = jobs.namespace AND other.user_id = jobs.user_id
+          AND other.session_id IS NOT DISTINCT FROM jobs.session_id AND other.state = 'running')
+"""
+
+
+def _runnable(kind_rule: str, also: str = "") -> str:
+    """Rows that may be claimed, next first: by `jobs_ready`, within a namespace by `jobs_namespace_position`."""
+    return f"""
+        FROM aftermind.jobs AS jobs
+        WHERE kind = :kind AND state IN ('queued', 'retrying') AND queue_position IS NOT NULL {also} {kind_rule}
+          AND (replay_plan_id IS NOT NULL) = CAST(:replays AS boolean)
+        ORDER BY queue_position, run_at
+    """
+
+
+def _ready_namespace(condition: str) -> str:
+    """The first namespace with a job in the fair order; one probe of `jobs_namespace_position`."""
+    return f"""
+        SELECT namespace FROM aftermind.jobs WHERE kind = :kind AND state IN ('queued', 'retrying')
+        AND queue_position IS NOT NULL AND {condition} ORDER BY namespace LIMIT 1
+    """
+
+
+_AFTER, _UP_TO = "namespace > CAST(:after AS text)", "namespace <= CAST(:after AS text)"
+_ALLOWED = "namespace IS NOT NULL AND namespace <> ALL(CAST(:excepted AS text[]))"
+_PICKED_COLUMNS = "id, queue_position, run_at, lost_leases, namespace, user_id, session_id"
+
+
+def _picked_by_id(kind_rule: str) -> str:
+    named = "AND id = ANY(CAST(:ids AS uuid[]))"
+    return f"""
+    WITH picked AS (
+        SELECT {_PICKED_COLUMNS} {_runnable(kind_rule, named)} LIMIT CAST(:limit AS int) FOR UPDATE SKIP LOCKED
+    )
+    """
+
+
+def _picked(kind_rule: str) -> str:
+    """Half of the claim by namespaces in turn, after the one that was served last; the rest in the fair order.
+
+    The fair order counts users: by it alone a namespace with many users would take many shares. If namespaces are
+    excepted, the whole claim is by namespaces in turn: the fair order would have to be read past all their jobs.
+    """
+    return f"""
+    WITH RECURSIVE following AS (
+        ({_ready_namespace(_AFTER)})
+        UNION ALL
+        SELECT ({_ready_namespace("namespace > following.namespace")}) FROM following
+        WHERE following.namespace IS NOT NULL
+    ), first AS (
+        ({_ready_namespace(_UP_TO)})
+        UNION ALL
+        SELECT ({_ready_namespace(f"namespace > first.namespace AND {_UP_TO}")}) FROM first
+        WHERE first.namespace IS NOT NULL
+    ), served AS (
+        SELECT namespace FROM (
+            (SELECT namespace FROM following WHERE {_ALLOWED} LIMIT CAST(:in_turn AS int))
+            UNION ALL
+            (SELECT namespace FROM first WHERE {_ALLOWED} LIMIT CAST(:in_turn AS int))
+        ) AS both_parts LIMIT CAST(:in_turn AS int)
+    ), fair AS (
+        SELECT one.* FROM served CROSS JOIN LATERAL (
+            SELECT {_PICKED_COLUMNS} {_runnable(kind_rule, "AND namespace = served.namespace")}
+            LIMIT (SELECT greatest(1, CAST(:in_turn AS int) / count(*)) FROM served) FOR UPDATE SKIP LOCKED
+        ) AS one
+    ), others AS (
+        SELECT {_PICKED_COLUMNS} {_runnable(kind_rule, "AND id NOT IN (SELECT id FROM fair)")}
+        LIMIT CASE WHEN cardinality(CAST(:excepted AS text[])) = 0
+                   THEN CAST(:limit AS int) - (SELECT count(*) FROM fair) ELSE 0 END FOR UPDATE SKIP LOCKED
+    ), picked AS (
+        SELECT * FROM fair UNION ALL SELECT * FROM others
+    )
+    """
+
+
+def _claim(kind_rule: str, *, ids: bool) -> str:
+    """One UPDATE: locks the rows that it takes, skips those that another claim has locked.
+
+    A job that lost a lease may have crashed the worker: it is claimed with others that lost as many, and few of them
+    (`types.job.together`); if `together` is 0, none. For a serial kind, one job per session. Jobs of a replay plan are
+    left to claims with `replays`: there are never more in `jobs_ready` than plans may have unfinished (`concurrency`),
+    so skipping them is cheap.
+    """
+    return f"""
+    {_picked_by_id(kind_rule) if ids else _picked(kind_rule)}, numbered AS (
+        SELECT *, first_value(lost_leases) OVER (ORDER BY queue_position, run_at) AS lost,
+               row_number() OVER (PARTITION BY lost_leases ORDER BY queue_position, run_at) AS place,
+               row_number() OVER (
+                   PARTITION BY namespace, user_id, session_id ORDER BY queue_position, run_at) AS in_session
+        FROM picked
+    ), chosen AS (
+        SELECT id FROM numbered
+        WHERE lost_leases = lost AND place <= (CAST(:together AS int[]))[least(lost, CAST(:most AS int) - 1) + 1]
+          AND (in_session = 1 OR NOT CAST(:serial AS boolean))
+    ), claimed AS (
+        UPDATE aftermind.jobs AS jobs
+        SET state = 'running', attempts = attempts + 1, token = gen_random_uuid(), worker = :worker,
+            lease_until = clock_timestamp() + CAST(:lasts AS interval), updated_at = clock_timestamp()
+        FROM chosen WHERE jobs.id = chosen.id
+        RETURNING {_COLUMNS}
+    ), attempted AS (
+        INSERT INTO aftermind.job_attempts (namespace, job_id, number, worker, started_at)
+        SELECT namespace, id, attempts, :worker, clock_timestamp() FROM claimed
+        ON CONFLICT (job_id, number) DO UPDATE
+        SET worker = excluded.worker, started_at = excluded.started_at, ended_at = NULL, outcome = NULL,
+            error_class = NULL, error = NULL
+    )
+    SELECT * FROM claimed ORDER BY queue_position, run_at
+    """
+
+
+_NEXT = {
+    serial: text(f"SELECT lost_leases {_runnable(_NONE_RUNNING if serial else '')} LIMIT 1") for serial in (False, True)
+}
+_CLAIMS = {
+    (serial, ids): text(_claim(_NONE_RUNNING if serial else "", ids=ids)).columns(*JOBS.c)
+    for serial in (False, True)
+    for ids in (False, True)
+}
+
+_HEARTBEAT = text(
+    """
+    UPDATE aftermind.jobs AS jobs SET lease_until = clock_timestamp() + CAST(:lasts AS interval)
+    FROM unnest(CAST(:ids AS uuid[]), CAST(:tokens AS uuid[])) AS held (id, token)
+    WHERE jobs.id = held.id AND jobs.token = held.token AND jobs.state = 'running'
+    RETURNING jobs.token
+    """
+)
+
+# The fence: a row whose token does not fit any more is not touched, and the caller rolls its effect back.
+_CLOSE = text(
+    """
+    WITH closed AS (
+        UPDATE aftermind.jobs AS jobs
+        SET state = :state, attempts = attempts - CASE WHEN CAST(:give_back AS boolean) THEN 1 ELSE 0 END,
+            run_at = CASE WHEN CAST(:after AS interval) IS NULL THEN run_at
+                     ELSE clock_timestamp() + CAST(:after AS interval) END,
+            queue_position = NULL, token = NULL, lease_until = NULL, updated_at = clock_timestamp(),
+            answer = CASE WHEN :state = 'done' THEN NULL ELSE answer END,
+            raw = CASE WHEN :state = 'done' THEN NULL ELSE raw END, note = coalesce(:note, note),
+            reason_code = CASE WHEN :state = 'done' THEN NULL ELSE coalesce(:reason_code, reason_code) END,
+            error_class = CASE WHEN :state = 'done' THEN NULL ELSE coalesce(:error_class, error_class) END,
+            error = CASE WHEN :state = 'done' THEN NULL ELSE coalesce(:error, error) END,
+            fingerprint = CASE WHEN :state = 'done' THEN NULL ELSE coalesce(:fingerprint, fingerprint) END,
+            model = coalesce(:model, model)
+        FROM unnest(CAST(:ids AS uuid[]), CAST(:tokens AS uuid[]), CAST(:numbers AS int[])) AS held (id, token, number)
+        WHERE jobs.id = held.id AND jobs.token = held.token AND jobs.state = 'running'
+        RETURNING jobs.id, held.number
+    ), ended AS (
+        UPDATE aftermind.job_attempts AS attempts
+        SET ended_at = clock_timestamp(), outcome = :outcome, error_class = :error_class, error = :error,
+            model = coalesce(:model, attempts.model), tokens_in = attempts.tokens_in + :tokens_in,
+            tokens_out = attempts.tokens_out + :tokens_out, cost_usd = attempts.cost_usd + :cost_usd
+        FROM closed WHERE attempts.job_id = closed.id AND attempts.number = closed.number
+    )
+    SELECT id FROM closed
+    """
+)
+
+# What a model call cost, for each job that it was made for: on its attempt, and in the owner's account of the day. In
+# the order of the accounts, so that two workers that pay for the same owners never wait crosswise.
+_PAYING = """
+    given AS (
+        SELECT * FROM unnest(CAST(:ids AS uuid[]), CAST(:numbers AS int[]), CAST(:models AS text[]),
+                             CAST(:calls AS int[]), CAST(:tokens_in AS int[]), CAST(:tokens_out AS int[]),
+                             CAST(:costs AS float8[]), CAST(:latencies AS float8[]))
+             AS one (id, number, model, calls, tokens_in, tokens_out, cost_usd, latency_ms)
+    ), counted AS (
+        UPDATE aftermind.job_attempts AS attempts
+        SET model = coalesce(given.model, attempts.model), calls = attempts.calls + given.calls,
+            tokens_in = attempts.tokens_in + given.tokens_in, tokens_out = attempts.tokens_out + given.tokens_out,
+            cost_usd = attempts.cost_usd + given.cost_usd, latency_ms = attempts.latency_ms + given.latency_ms
+        FROM given WHERE attempts.job_id = given.id AND attempts.number = given.number
+    ), paid AS (
+        INSERT INTO aftermind.spending AS there (namespace, user_id, day, kind, model, calls, tokens_in, tokens_out,
+                                                 cost_usd, latency_ms)
+        SELECT jobs.namespace, jobs.user_id, CAST(clock_timestamp() AT TIME ZONE 'UTC' AS date) AS day, jobs.kind,
+               coalesce(given.model, 'unknown') AS named, sum(given.calls), sum(given.tokens_in),
+               sum(given.tokens_out), sum(given.cost_usd), sum(given.latency_ms)
+        FROM given JOIN aftermind.jobs AS jobs ON jobs.id = given.id
+        WHERE given.calls > 0 OR given.tokens_in > 0
+        GROUP BY jobs.namespace, jobs.user_id, jobs.kind, named
+        ORDER BY jobs.namespace, jobs.user_id, jobs.kind, named
+        ON CONFLICT (namespace, day, user_id, kind, model) DO UPDATE
+        SET calls = there.calls + excluded.calls, tokens_in = there.tokens_in + excluded.tokens_in,
+            tokens_out = there.tokens_out + excluded.tokens_out, cost_usd = there.cost_usd + excluded.cost_usd,
+            latency_ms = there.latency_ms + excluded.latency_ms
+    )
+"""
+_SPEND = text(f"WITH {_PAYING} SELECT count(*) AS jobs FROM given")
+# The cost of an answer is counted even if the lease was lost: it was paid.
+_KEEP_ANSWER = text(
+    f"""
+    WITH kept AS (
+        UPDATE aftermind.jobs SET answer = CAST(:answer AS jsonb)
+        WHERE id = :id AND token = :token AND state = 'running' RETURNING id
+    ), {_PAYING}
+    SELECT id FROM kept
+    """
+)
+
+_BURY_TURN = text(
+    """
+    INSERT INTO aftermind.jobs AS there (id, namespace, user_id, kind, state, raw, effect_key, attempts, reason_code,
+                                         error_class, error, fingerprint)
+    VALUES (CAST(:id AS uuid), :namespace, :user, 'store', 'dead', :raw, CAST(CAST(:id AS uuid) AS text), :attempts,
+            :reason_code, :error_class, :error, :fingerprint)
+    ON CONFLICT (id) DO UPDATE
+    SET state = 'dead', raw = excluded.raw, reason_code = excluded.reason_code, error_class = excluded.error_class,
+        error = excluded.error, fingerprint = excluded.fingerprint, queue_position = NULL, updated_at = now()
+    WHERE there.state IN ('queued', 'retrying', 'dead')
+    RETURNING id
+    """
+)
+# A pending turn counts its attempts in Redis, so they become rows with the dead letter: first those of crashed workers.
+_TURN_ATTEMPTS = text(
+    """
+    INSERT INTO aftermind.job_attempts (namespace, job_id, number, worker, started_at, ended_at, outcome, error_class,
+                                        error)
+    SELECT :namespace, CAST(:id AS uuid), number, CASE WHEN number = :attempts THEN CAST(:worker AS text) ELSE '' END,
+           CAST(:since AS timestamptz), CASE WHEN number = :attempts THEN clock_timestamp() END,
+           CASE WHEN number <= :lost THEN 'lost' WHEN number = :attempts THEN 'dead' ELSE 'failed' END,
+           CASE WHEN number = :attempts THEN CAST(:error_class AS text) END,
+           CASE WHEN number = :attempts THEN CAST(:error AS text) END
+    FROM generate_series(1, CAST(:attempts AS int)) AS number
+    ON CONFLICT (job_id, number) DO NOTHING
+    """
+)
+
+# `jobs_leases`. A lost lease is not a failure of the job, until there were too many of them.
+_EXPIRE = text(
+    f"""
+    WITH gone AS (
+        SELECT id, attempts AS number FROM aftermind.jobs
+        WHERE state = 'running' AND lease_until < clock_timestamp() LIMIT 1000 FOR UPDATE SKIP LOCKED
+    ), expired AS (
+        UPDATE aftermind.jobs AS jobs
+        SET lost_leases = lost_leases + 1, queue_position = NULL, token = NULL, lease_until = NULL,
+            updated_at = clock_timestamp(), run_at = clock_timestamp(),
+            state = CASE WHEN lost_leases + 1 >= :most THEN 'dead' ELSE 'queued' END,
+            reason_code = CASE WHEN lost_leases + 1 >= :most THEN 'worker_lost' ELSE reason_code END,
+            error_class = CASE WHEN lost_leases + 1 >= :most THEN 'WorkerLost' ELSE error_class END,
+            error = CASE WHEN lost_leases + 1 >= :most
+                    THEN lost_leases + 1 || ' workers lost their lease on it' ELSE error END,
+            fingerprint = CASE WHEN lost_leases + 1 >= :most THEN 'worker_lost' ELSE fingerprint END
+        FROM gone WHERE jobs.id = gone.id
+        RETURNING {_COLUMNS}, gone.number
+    ), ended AS (
+        UPDATE aftermind.job_attempts AS attempts SET ended_at = clock_timestamp(), outcome = 'lost'
+        FROM expired WHERE attempts.job_id = expired.id AND attempts.number = expired.number
+    )
+    SELECT * FROM expired
+    """
+)
+
+# By primary keys. The attempt identifies the expired lease: an attempt that was closed otherwise is skipped.
+_UNCOUNT = text(
+    """
+    WITH attempt AS (
+        UPDATE aftermind.job_attempts SET outcome = 'snoozed'
+        WHERE job_id = :id AND number = :number AND worker = :worker AND outcome = 'lost' RETURNING job_id
+    )
+    UPDATE aftermind.jobs AS jobs
+    SET lost_leases = greatest(lost_leases - 1, 0), attempts = greatest(attempts - 1, 0), note = :note,
+        queue_position = CASE WHEN state = 'dead' THEN NULL ELSE queue_position END,
+        run_at = CASE WHEN state = 'dead' THEN clock_timestamp() ELSE run_at END,
+        reason_code = CASE WHEN state = 'dead' THEN NULL ELSE reason_code END,
+        error_class = CASE WHEN state = 'dead' THEN NULL ELSE error_class END,
+        error = CASE WHEN state = 'dead' THEN NULL ELSE error END,
+        fingerprint = CASE WHEN state = 'dead' THEN NULL ELSE fingerprint END,
+        state = CASE WHEN state = 'dead' THEN 'queued' ELSE state END, updated_at = clock_timestamp()
+    FROM attempt
+    WHERE jobs.id = attempt.job_id
+      AND (state IN ('queued', 'retrying', 'running') OR state = 'dead' AND reason_code = 'worker_lost')
+    RETURNING jobs.id
+    """
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRequest:
+    """What a claim asks for; see `Ledger.claim`."""
+
+    kind: JobKind
+    worker: str
+    lasts: timedelta
+    limit: int
+    most_lost: int
+    ids: Sequence[JobId] | None
+    replays: bool
+    alone: bool
+    excepted: Sequence[str] = ()
+    after: str = ""  # the namespace that was served last: those that follow it in alphabetical order are next
+
+    @property
+    def in_turn(self) -> int:
+        """How many jobs are claimed by namespaces in turn; the rest in the fair order."""
+        return self.limit if self.excepted else (self.limit + 1) // 2
+
+    def order(self) -> dict[str, Any]:  # Any: parameters of a statement
+        """As parameters of the claim."""
+        return {"after": self.after, "in_turn": self.in_turn, "excepted": list(self.excepted)}
+
+    def served_last(self, leases: Sequence[Lease]) -> str:
+        """The namespace to begin after next time, by what this claim took."""
+        spaces = {lease.job.scope.namespace for lease in leases}
+        in_turn = sorted(spaces, key=lambda space: (space <= self.after, space))[: self.in_turn]
+        return in_turn[-1] if in_turn else ""
+
+
+async def promote(tx: Transaction, kind: JobKind) -> int:
+    """Give jobs whose time has come their place in the fair order; how many. One promotes at a time."""
+    return await pg(tx).count(_PROMOTE, kind=kind.value)
+
+
+async def claim(tx: Transaction, wanted: ClaimRequest) -> list[Lease]:
+    """See `Ledger.claim`: what has a place, in one statement."""
+    serial = wanted.kind.value in SERIAL_KINDS
+    most = wanted.most_lost
+    rows = await pg(tx).rows(
+        _CLAIMS[serial, wanted.ids is not None],
+        kind=wanted.kind.value,
+        limit=wanted.limit,
+        together=[together(wanted.limit, lost, most=most, alone=wanted.alone) for lost in range(most)],
+        most=most,
+        worker=wanted.worker,
+        lasts=wanted.lasts,
+        serial=serial,
+        replays=wanted.replays,
+        **(wanted.order() if wanted.ids is None else {"ids": list(wanted.ids)}),
+    )
+    return [
+        Lease(job=to_job(row), token=LeaseToken(row.token), until=row.lease_until, worker=wanted.worker) for row in rows
+    ]
+
+
+async def last_chance_is_next(tx: Transaction, kind: JobKind, *, most: int, replays: bool) -> bool:
+    """See `Ledger.last_chance_is_next`."""
+    rows = await pg(tx).rows(_NEXT[kind.value in SERIAL_KINDS], kind=kind.value, replays=replays)
+    return any(is_last_chance(row.lost_leases, most=most) for row in rows)
+
+
+async def heartbeat(tx: Transaction, leases: Sequence[Lease], *, for_: timedelta) -> frozenset[LeaseToken]:
+    """See `Ledger.heartbeat`."""
+    rows = await pg(tx).rows(_HEARTBEAT, **_held(leases, numbers=False), lasts=for_)
+    return frozenset(LeaseToken(row.token) for row in rows)
+
+
+async def close(
+    tx: Transaction,
+    leases: Sequence[Lease],
+    state: str,
+    outcome: str,
+    *,
+    after: timedelta | None = None,
+    give_back: bool = False,
+    failure: Failure | None = None,
+    spent: Spent | None = None,
+    note: str | None = None,
+) -> frozenset[JobId]:
+    """End an attempt: `state` is what the job is then. The ids of those whose token fitted."""
+    if not leases:
+        return frozenset()
+    rows = await pg(tx).rows(
+        _CLOSE,
+        **_held(leases),
+        state=state,
+        outcome=outcome,
+        after=after,
+        give_back=give_back,
+        note=note,
+        **_why(failure),
+        **_cost(spent, failure),
+    )
+    return frozenset(JobId(row.id) for row in rows)
+
+
+async def close_one(tx: Transaction, lease: Lease, state: str, outcome: str, **more: Any) -> None:  # Any: as `close`
+    """Close one lease. Raises `LeaseLost`, so that the caller's transaction rolls back."""
+    if not await close(tx, [lease], state, outcome, **more):
+        raise errors.LeaseLost(lease.job.id)
+
+
+async def save_answer(tx: Transaction, lease: Lease, answer: Mapping[str, Any], *, spent: Spent) -> None:
+    """See `Ledger.save_answer`."""
+    kept = await pg(tx).rows(
+        _KEEP_ANSWER,
+        id=lease.job.id,
+        token=lease.token,
+        answer=orjson.dumps(answer).decode(),
+        **_paid([(lease, spent)]),
+    )
+    if not kept:
+        raise errors.LeaseLost(lease.job.id)
+
+
+async def spend(tx: Transaction, costs: Sequence[tuple[Lease, Spent]]) -> None:
+    """See `Ledger.spend`."""
+    if costs:
+        await pg(tx).rows(_SPEND, **_paid(costs))
+
+
+async def dead_letter_turn(
+    tx: Transaction, job_id: JobId, owner: Scope, payload: bytes, failure: Failure, tried: Tried
+) -> bool:
+    """See `Ledger.dead_letter_turn`."""
+    rows = await pg(tx).rows(
+        _BURY_TURN,
+        id=job_id,
+        namespace=owner.namespace,
+        user=owner.user_column,
+        raw=payload,
+        attempts=tried.attempts,
+        **_why(failure),
+    )
+    if rows and tried.attempts:
+        named = {"namespace": owner.namespace, "id": job_id, "worker": tried.worker, "since": tried.since}
+        named |= {"error_class": failure.error_class, "error": failure.error}
+        await pg(tx).execute(_TURN_ATTEMPTS, {**named, "attempts": tried.attempts, "lost": tried.lost_leases})
+    return bool(rows)
+
+
+async def expire(tx: Transaction, *, most: int) -> tuple[int, list[tuple[Job, Failure]]]:
+    """See `Ledger.expire_leases`: how many, and those that are dead letters now."""
+    rows = await pg(tx).rows(_EXPIRE, most=most)
+    return len(rows), [(to_job(row), _failure(row)) for row in rows if row.state == JobState.DEAD.value]
+
+
+def _failure(row: Row[Any]) -> Failure:  # Any: a row of `jobs`
+    return Failure(
+        reason_code=row.reason_code, error_class=row.error_class, error=row.error, fingerprint=row.fingerprint
+    )
+
+
+async def uncount_loss(tx: Transaction, lease: Lease, *, note: str) -> bool:
+    """See `Ledger.return_lost`: the lease has run out already."""
+    number = lease.job.attempts
+    found = await pg(tx).rows(_UNCOUNT, id=lease.job.id, number=number, worker=lease.worker, note=note)
+    return bool(found)
+
+
+def _held(leases: Sequence[Lease], *, numbers: bool = True) -> dict[str, list[Any]]:  # Any: a column each
+    columns: dict[str, list[Any]] = {
+        "ids": [lease.job.id for lease in leases],
+        "tokens": [lease.token for lease in leases],
+    }
+    return columns | ({"numbers": [lease.job.attempts for lease in leases]} if numbers else {})
+
+
+def _why(failure: Failure | None) -> dict[str, str | None]:
+    return {
+        "reason_code": failure.reason_code if failure else None,
+        "error_class": failure.error_class if failure else None,
+        "error": failure.error if failure else None,
+        "fingerprint": failure.fingerprint if failure else None,
+    }
+
+
+def _paid(costs: Sequence[tuple[Lease, Spent]]) -> dict[str, list[Any]]:  # Any: a column each
+    return {
+        "ids": [lease.job.id for lease, _ in costs],
+        "numbers": [lease.job.attempts for lease, _ in costs],
+        "models": [spent.model for _, spent in costs],
+        "calls": [spent.calls for _, spent in costs],
+        "tokens_in": [spent.tokens_in for _, spent in costs],
+        "tokens_out": [spent.tokens_out for _, spent in costs],
+        "costs": [spent.cost_usd for _, spent in costs],
+        "latencies": [spent.latency_ms for _, spent in costs],
+    }
+
+
+def _cost(spent: Spent | None, failure: Failure | None) -> dict[str, Any]:  # Any: text and numbers
+    found = spent or Spent()
+    model = found.model or (failure.model if failure else None)
+    return {
+        "model": model,
+        "tokens_in": found.tokens_in,
+        "tokens_out": found.tokens_out,
+        "cost_usd": found.cost_usd,
+    }

@@ -1,0 +1,298 @@
+"""`PostgresLedger`: jobs as rows of the store's database, with the statements of the other modules of this package."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import date, timedelta
+from time import monotonic
+
+from sqlalchemy import select, text
+from sqlalchemy.exc import IntegrityError
+
+from aftermind.db.engine import PostgresDatabase
+from aftermind.db.error_mapping import is_duplicate
+from aftermind.db.protocol import Transaction
+from aftermind.db.tables import JOB_ATTEMPTS, JOBS, SPENDING
+from aftermind.db.transaction import PgTransaction, pg
+from aftermind.ledger.postgres import enqueue as entering
+from aftermind.ledger.postgres import leases as working
+from aftermind.ledger.postgres.leases import ClaimRequest
+from aftermind.ledger.postgres.rows import to_attempt, to_job, to_spending
+from aftermind.ledger.protocol import Backlog, Failure, OnBuried, Spending, Spent, Tried
+from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease, LeaseToken, Scope
+
+PROMOTE_EVERY = timedelta(seconds=0.1)  # how often due jobs are promoted while there is other work
+CLAIM_TRIES = 3  # two claims that compete for one session: the unique index admits one, the other retries
+COUNTED = 10_000  # of each kind and state; beyond it the backlog is a lower bound
+
+# Each count by its partial index, and bounded: it is asked every few seconds, also with a million jobs waiting.
+_BACKLOG = text(
+    f"""
+    SELECT kinds.kind, ready.jobs AS ready, now() - ready.oldest AS ready_wait,
+           due.jobs AS due, now() - due.oldest AS due_wait, ready.replays + due.replays AS replays,
+           running.jobs AS running, waiting.jobs AS waiting, dead.jobs AS dead
+    FROM unnest(CAST(:kinds AS text[])) AS kinds (kind),
+    LATERAL (SELECT count(*) AS jobs, min(run_at) AS oldest, count(replay_plan_id) AS replays FROM (
+        SELECT run_at, replay_plan_id FROM aftermind.jobs WHERE kind = kinds.kind AND state IN ('queued', 'retrying')
+        AND queue_position IS NOT NULL ORDER BY queue_position, run_at LIMIT {COUNTED}) AS found) AS ready,
+    LATERAL (SELECT count(*) AS jobs, min(run_at) AS oldest, count(replay_plan_id) AS replays FROM (
+        SELECT run_at, replay_plan_id FROM aftermind.jobs WHERE kind = kinds.kind AND state IN ('queued', 'retrying')
+        AND queue_position IS NULL AND run_at <= now() ORDER BY run_at LIMIT {COUNTED}) AS found) AS due,
+    LATERAL (SELECT count(*) AS jobs FROM (
+        SELECT 1 FROM aftermind.jobs
+        WHERE state = 'running' AND kind = kinds.kind LIMIT {COUNTED}) AS found) AS running,
+    LATERAL (SELECT count(*) AS jobs FROM (
+        SELECT 1 FROM aftermind.jobs WHERE kind = kinds.kind AND state IN ('queued', 'retrying')
+        AND queue_position IS NULL AND run_at > now() LIMIT {COUNTED}) AS found) AS waiting,
+    LATERAL (SELECT count(*) AS jobs FROM (
+        SELECT 1 FROM aftermind.jobs WHERE state = 'dead' AND kind = kinds.kind LIMIT {COUNTED}) AS found) AS dead
+    """
+)
+
+_FOLLOWING = text(
+    """
+    SELECT kind, state FROM aftermind.jobs WHERE id = :id
+    UNION ALL
+    SELECT jobs.kind, jobs.state FROM aftermind.job_followups AS follows
+    JOIN aftermind.jobs AS jobs ON jobs.id = follows.job_id WHERE follows.followed_job_id = :id
+    """
+)
+
+_TODAY = "CAST(clock_timestamp() AT TIME ZONE 'UTC' AS date)"  # as the rows of `spending` name their day
+
+_PRUNE = text(
+    """
+    WITH old AS (
+        SELECT id FROM aftermind.jobs
+        WHERE created_at < now() - CAST(:age AS interval) AND updated_at < now() - CAST(:age AS interval)
+          AND state IN ('done', 'discarded', 'forgotten', 'replayed') LIMIT :limit FOR UPDATE SKIP LOCKED
+    ), attempts AS (
+        DELETE FROM aftermind.job_attempts USING old WHERE job_id = old.id
+    ), follows AS (
+        DELETE FROM aftermind.job_followups USING old WHERE followed_job_id = old.id
+    )
+    DELETE FROM aftermind.jobs USING old WHERE jobs.id = old.id RETURNING jobs.id
+    """
+)
+
+
+class PostgresLedger:
+    """The ledger in Postgres. It uses the database's clock. See `Ledger` for the promise of each method.
+
+    `namespace` limits queries without an owner; None: all namespaces, which needs the relay's role.
+    """
+
+    def __init__(
+        self,
+        database: PostgresDatabase,
+        *,
+        namespace: str | None = None,
+        max_lost_leases: int = 3,
+        promote_every: timedelta = PROMOTE_EVERY,
+    ) -> None:
+        self._database, self._namespace, self._max_lost = database, namespace, max_lost_leases
+        self._promote_seconds = promote_every.total_seconds()
+        self._served_last: dict[JobKind, str] = {}  # namespaces, see `ClaimRequest.after`
+        self._promoted_at: dict[JobKind, float] = {}
+
+    # entering
+
+    enqueue = staticmethod(entering.enqueue)
+    debounce = staticmethod(entering.debounce)
+    record_stored = staticmethod(entering.record_stored)
+    record_forgotten = staticmethod(entering.record_forgotten)
+    content_hash = staticmethod(entering.content_hash)
+    accept = staticmethod(entering.accept)
+    unstored = staticmethod(entering.unstored)
+    measure_unstored = staticmethod(entering.measure_unstored)
+    list_turn_payloads = staticmethod(entering.list_turn_payloads)
+    rewrite_turn = staticmethod(entering.rewrite_turn)
+
+    # working
+
+    async def claim(
+        self,
+        kind: JobKind,
+        *,
+        worker: str,
+        for_: timedelta,
+        limit: int = 1,
+        ids: Sequence[JobId] | None = None,
+        replays: bool = False,
+        alone: bool = False,
+        except_namespaces: Sequence[str] = (),
+    ) -> list[Lease]:
+        wanted = ClaimRequest(
+            kind=kind,
+            worker=worker,
+            lasts=for_,
+            limit=limit,
+            most_lost=self._max_lost,
+            ids=ids,
+            replays=replays,
+            alone=alone,
+            excepted=except_namespaces,
+            after=self._served_last.get(kind, ""),
+        )
+        async with self._database.statements() as run:
+            is_time = monotonic() - self._promoted_at.get(kind, 0.0) >= self._promote_seconds
+            if is_time:
+                await self._promote(run, kind)
+            leases = await self._claim(run, wanted)
+            if not leases and not is_time and await self._promote(run, kind):
+                leases = await self._claim(run, wanted)
+        if ids is None:
+            self._served_last[kind] = wanted.served_last(leases)
+        return leases
+
+    async def last_chance_is_next(self, kind: JobKind, *, replays: bool = False) -> bool:
+        async with self._database.statements() as run:
+            return await working.last_chance_is_next(run, kind, most=self._max_lost, replays=replays)
+
+    async def _promote(self, run: Transaction, kind: JobKind) -> int:
+        self._promoted_at[kind] = monotonic()
+        return await working.promote(run, kind)
+
+    async def _claim(self, run: Transaction, wanted: ClaimRequest) -> list[Lease]:
+        for _ in range(CLAIM_TRIES):
+            try:
+                return await working.claim(run, wanted)
+            except IntegrityError as exc:
+                if not is_duplicate(exc):
+                    raise
+        return []
+
+    async def heartbeat(self, leases: Sequence[Lease], *, for_: timedelta) -> frozenset[LeaseToken]:
+        async with self._database.statements() as tx:
+            return await working.heartbeat(tx, leases, for_=for_)
+
+    async def finish(
+        self, tx: Transaction, lease: Lease, *, spent: Spent | None = None, note: str | None = None
+    ) -> None:
+        await working.close_one(tx, lease, "done", "done", spent=spent, note=note)
+
+    async def finish_all(self, tx: Transaction, leases: Sequence[Lease]) -> frozenset[JobId]:
+        return await working.close(tx, leases, "done", "done")
+
+    async def save_answer(self, lease: Lease, answer: Mapping[str, Json], *, spent: Spent) -> None:
+        async with self._database.statements() as tx:
+            await working.save_answer(tx, lease, answer, spent=spent)
+
+    async def spend(self, costs: Sequence[tuple[Lease, Spent]]) -> None:
+        async with self._database.statements() as tx:
+            await working.spend(tx, costs)
+
+    async def retry(self, lease: Lease, failure: Failure, *, after: timedelta, spent: Spent | None = None) -> None:
+        async with self._database.statements() as tx:
+            await working.close_one(tx, lease, "retrying", "failed", after=after, failure=failure, spent=spent)
+
+    async def snooze(self, lease: Lease, *, after: timedelta, why: str) -> None:
+        async with self._database.statements() as tx:
+            await working.close_one(tx, lease, "queued", "snoozed", after=after, give_back=True, note=why)
+
+    async def mark_dead(
+        self, tx: Transaction | None, lease: Lease, failure: Failure, *, spent: Spent | None = None
+    ) -> None:
+        if tx is not None:
+            await working.close_one(tx, lease, "dead", "dead", failure=failure, spent=spent)
+            return
+        async with self._database.statements() as own:
+            await working.close_one(own, lease, "dead", "dead", failure=failure, spent=spent)
+
+    async def dead_letter_turn(
+        self,
+        tx: Transaction,
+        job_id: JobId,
+        owner: Scope,
+        payload: bytes,
+        failure: Failure,
+        *,
+        tried: Tried | None = None,
+    ) -> bool:
+        return await working.dead_letter_turn(tx, job_id, owner, payload, failure, tried or Tried())
+
+    async def return_lost(self, lease: Lease, *, why: str) -> bool:
+        """Hand back what the store's absence kept from being handed back; see `Ledger.return_lost`."""
+        async with self._database.transaction() as tx:
+            if await working.close(tx, [lease], "queued", "snoozed", after=timedelta(0), give_back=True, note=why):
+                return True
+            return await working.uncount_loss(tx, lease, note=why)
+
+    async def expire_leases(self, *, on_buried: OnBuried | None = None) -> int:
+        async with self._database.transaction() as tx:
+            expired, buried = await working.expire(tx, most=self._max_lost)
+            if buried and on_buried is not None:
+                await on_buried(tx, buried)
+        return expired
+
+    async def prune(self, *, older_than: timedelta, limit: int) -> int:
+        async with self._database.statements() as tx:
+            return len(await pg(tx).rows(_PRUNE, age=older_than, limit=limit))
+
+    # queries
+
+    async def job(self, job_id: JobId, *, owner: Scope | None = None) -> Job | None:
+        async with self._looking(owner) as tx:
+            row = (await pg(tx).execute(select(JOBS).where(JOBS.c.id == job_id))).first()
+        return None if row is None else to_job(row)
+
+    async def jobs(
+        self,
+        *,
+        owner: Scope | None = None,
+        states: Sequence[JobState] = (),
+        kinds: Sequence[JobKind] = (),
+        limit: int = 100,
+    ) -> list[Job]:
+        wanted = select(JOBS).order_by(JOBS.c.created_at.desc(), JOBS.c.id).limit(limit)
+        if owner is not None:
+            wanted = wanted.where(JOBS.c.namespace == owner.namespace, JOBS.c.user_id == owner.user_column)
+        if states:
+            wanted = wanted.where(JOBS.c.state.in_([state.value for state in states]))
+        if kinds:
+            wanted = wanted.where(JOBS.c.kind.in_([kind.value for kind in kinds]))
+        async with self._looking(owner) as tx:
+            return [to_job(row) for row in (await pg(tx).execute(wanted)).all()]
+
+    async def attempts(self, job_id: JobId) -> list[Attempt]:
+        wanted = select(JOB_ATTEMPTS).where(JOB_ATTEMPTS.c.job_id == job_id).order_by(JOB_ATTEMPTS.c.number)
+        async with self._looking(None) as tx:
+            return [to_attempt(row) for row in (await pg(tx).execute(wanted)).all()]
+
+    async def backlog(self) -> list[Backlog]:
+        async with self._looking(None) as tx:
+            rows = await pg(tx).rows(_BACKLOG, kinds=[kind.value for kind in JobKind])
+        return [
+            Backlog(
+                kind=JobKind(row.kind),
+                runnable=row.ready + row.due,
+                oldest_wait=max((wait for wait in (row.ready_wait, row.due_wait) if wait is not None), default=None),
+                running=row.running,
+                waiting=row.waiting,
+                dead=row.dead,
+                replays=row.replays,
+            )
+            for row in rows
+        ]
+
+    async def spending(self, namespace: str, *, since: date | None, owner: Scope | None = None) -> list[Spending]:
+        spent = SPENDING.c
+        first = text(_TODAY) if since is None else since
+        wanted = select(SPENDING).where(spent.namespace == namespace, spent.day >= first)
+        if owner is not None:
+            wanted = wanted.where(spent.user_id == owner.user_column)
+        wanted = wanted.order_by(spent.day, spent.user_id, spent.kind, spent.model)
+        async with self._database.transaction(namespace=namespace, read_only=True) as tx:
+            return [to_spending(row) for row in (await pg(tx).execute(wanted)).all()]
+
+    async def episode_states(self, job_id: JobId, *, owner: Scope | None = None) -> dict[JobKind, JobState]:
+        async with self._looking(owner) as tx:
+            rows = await pg(tx).rows(_FOLLOWING, id=job_id)
+        found: dict[JobKind, JobState] = {}
+        for kind, state in ((JobKind(row.kind), JobState(row.state)) for row in rows):
+            if kind not in found or found[kind] is JobState.DONE or (found[kind].is_final and not state.is_final):
+                found[kind] = state  # of several jobs of a kind the one that is furthest from done
+        return found
+
+    def _looking(self, owner: Scope | None) -> AbstractAsyncContextManager[PgTransaction]:
+        namespace = self._namespace if owner is None else owner.namespace
+        return self._database.transaction(namespace=namespace, read_only=True)

@@ -1,0 +1,125 @@
+"""What a replay plan would do, before it does anything: estimates, and jobs that run without writing."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+from sqlalchemy import Row, text
+
+from aftermind.db.protocol import Transaction
+from aftermind.db.transaction import pg
+from aftermind.types import JobId, JobKind, JobState
+from aftermind.types.replay import Estimate, PlanId, ReplayPlan, Shadow
+
+# What an item of a kind costs: the mean of the ledger's own attempts of the last days that cost something.
+_ESTIMATE = text(
+    """
+    WITH items AS (
+        SELECT j.id, j.kind, j.namespace, j.user_id, j.session_id, j.effect_key, j.state, j.updated_at
+        FROM aftermind.replay_items i LEFT JOIN aftermind.jobs j ON j.id = i.job_id
+        WHERE i.plan_id = :plan AND i.state = 'waiting'
+    ), spent AS (
+        SELECT j.kind, avg(a.tokens_in + a.tokens_out) AS tokens, avg(a.cost_usd) AS cost
+        FROM aftermind.job_attempts a JOIN aftermind.jobs j ON j.id = a.job_id
+        WHERE a.tokens_in > 0 AND a.started_at > now() - interval '7 days'
+          AND j.kind IN (SELECT DISTINCT kind FROM items)
+        GROUP BY 1
+    )
+    SELECT items.kind, count(*) AS jobs, count(DISTINCT items.namespace) AS namespaces,
+           min(items.updated_at) AS oldest, max(items.updated_at) AS newest,
+           coalesce(max(spent.tokens), 0)::float8 AS tokens, coalesce(max(spent.cost), 0)::float8 AS cost,
+           count(*) FILTER (WHERE EXISTS (
+               SELECT FROM aftermind.jobs live
+               WHERE live.namespace = items.namespace AND live.kind = items.kind
+                 AND live.effect_key = items.effect_key AND live.state IN ('queued', 'running', 'retrying')
+           )) AS conflicts,
+           count(*) FILTER (WHERE items.kind = 'extract' AND EXISTS (
+               SELECT FROM aftermind.facts f
+               WHERE f.namespace = items.namespace AND f.user_id = items.user_id
+                 AND f.session_id IS NOT DISTINCT FROM items.session_id AND f.recorded_at > items.updated_at
+           )) AS newer,
+           count(*) FILTER (WHERE items.id IS NULL OR items.state NOT IN ('dead', 'discarded', 'done')) AS refused
+    FROM items LEFT JOIN spent ON spent.kind = items.kind
+    GROUP BY items.kind
+    """
+)
+_MODEL_KINDS = (JobKind.EMBED, JobKind.EXTRACT, JobKind.SUMMARISE, JobKind.PROFILE)  # one call an item, at least
+
+_SHADOW = text(
+    """
+    INSERT INTO aftermind.jobs (id, namespace, user_id, session_id, agent_id, kind, state, payload, effect_key,
+                                origin_job_id, replay_plan_id)
+    SELECT gen_random_uuid(), j.namespace, j.user_id, j.session_id, j.agent_id, 'shadow', 'queued',
+           jsonb_build_object('of', j.id, 'kind', j.kind) || p.overrides, 'shadow:' || p.id || ':' || j.id, j.id, p.id
+    FROM aftermind.replay_plans p
+    JOIN aftermind.replay_items i ON i.plan_id = p.id AND i.state = 'waiting'
+    JOIN aftermind.jobs j ON j.id = i.job_id AND j.kind = 'extract'
+    WHERE p.id = :plan
+    ORDER BY md5(j.id::text) LIMIT :sample
+    ON CONFLICT DO NOTHING
+    RETURNING id
+    """
+)
+_SHADOWS = text(
+    """
+    SELECT origin_job_id, state, note, error FROM aftermind.jobs
+    WHERE replay_plan_id = :plan AND kind = 'shadow' ORDER BY created_at, id
+    """
+)
+# Sorted by tenant, as other entries of several trails are.
+_SHOWN = text(
+    """
+    SELECT DISTINCT namespace, user_id FROM aftermind.jobs
+    WHERE replay_plan_id = :plan AND kind = 'shadow' ORDER BY namespace, user_id
+    """
+)
+
+
+async def estimate(tx: Transaction, plan: ReplayPlan) -> Estimate:
+    """See `Replays.estimate`. Locks nothing."""
+    return _estimate(plan, await pg(tx).rows(_ESTIMATE, plan=plan.id))
+
+
+async def shadow(tx: Transaction, plan_id: PlanId, *, sample: int) -> list[JobId]:
+    """See `Replays.dry_run`. The sample is the same however often it is drawn, so a second call adds nothing."""
+    return [JobId(row.id) for row in await pg(tx).rows(_SHADOW, plan=plan_id, sample=sample)]
+
+
+async def shadows(tx: Transaction, plan_id: PlanId) -> list[Shadow]:
+    """See `Replays.dry_run_results`."""
+    return [_shadow(row) for row in await pg(tx).rows(_SHADOWS, plan=plan_id)]
+
+
+async def shown(tx: Transaction, plan_id: PlanId) -> list[tuple[str, str | None]]:
+    """Whose memory the shadow runs of a plan show, by namespace and user."""
+    return [(row.namespace, row.user_id or None) for row in await pg(tx).rows(_SHOWN, plan=plan_id)]
+
+
+def _estimate(plan: ReplayPlan, rows: Sequence[Row[Any]]) -> Estimate:
+    known = [row for row in rows if row.kind is not None]  # the others are items with a deleted job
+    items = sum(row.jobs for row in rows)
+    return Estimate(
+        items=items,
+        by_kind={JobKind(row.kind): row.jobs for row in known},
+        namespaces=max((row.namespaces for row in known), default=0),
+        oldest=min((row.oldest for row in known), default=None),
+        newest=max((row.newest for row in known), default=None),
+        seconds=items / plan.rate,
+        model_calls=sum(row.jobs for row in known if row.kind in _MODEL_KINDS),
+        tokens=round(sum(row.jobs * row.tokens for row in known)),
+        cost_usd=sum(row.jobs * row.cost for row in known),
+        conflicts=sum(row.conflicts for row in known),
+        newer_facts=sum(row.newer for row in known),
+        refused=sum(row.refused for row in rows),
+    )
+
+
+def _shadow(row: Row[Any]) -> Shadow:
+    found: Mapping[str, list[str]] = orjson.loads(row.note) if row.state == JobState.DONE and row.note else {}
+    return Shadow(
+        job_id=JobId(row.origin_job_id),
+        state=JobState(row.state),
+        added=tuple(found.get("added", ())),
+        superseded=tuple(found.get("superseded", ())),
+        error=row.error,
+    )

@@ -1,0 +1,262 @@
+"""The `Ledger` protocol: jobs as rows, claimed by lease, closed behind a fence."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Protocol
+
+from aftermind.db.protocol import Transaction
+from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease, LeaseToken, NewJob, Scope, Turn
+
+BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """Unfinished work of one kind: how much may run now, for how long the oldest could, how much runs or waits.
+
+    `replays` are those of the runnable that a replay plan put in.
+    """
+
+    kind: JobKind
+    runnable: int
+    oldest_wait: timedelta | None
+    running: int
+    waiting: int
+    dead: int
+    replays: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unstored:
+    """Accepted turns that no store job has committed yet: how many, their size, the age of the oldest."""
+
+    turns: int = 0
+    size_bytes: int = 0
+    oldest: timedelta = timedelta(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why an attempt failed: a reason code for filters, a redacted text for people, a fingerprint for grouping."""
+
+    reason_code: str
+    error_class: str
+    error: str
+    fingerprint: str
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """How often a pending turn was tried before it was given up: it counts that in Redis, where it has no rows."""
+
+    attempts: int = 0
+    lost_leases: int = 0  # of these, leases that expired without a result
+    worker: str = ""  # the last one
+    since: datetime = BEGINNING  # when the turn was accepted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """Cost of an attempt: model calls, input and output tokens, US dollars if the price is known, milliseconds.
+
+    A call for several jobs is counted with the first of them, its tokens with each.
+    """
+
+    model: str | None = None
+    calls: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost_usd: float = 0.0
+    latency_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spending:
+    """What the answers of a model have cost an owner in a day (UTC), by kind of job. Kept where jobs are pruned."""
+
+    owner: Scope
+    day: date
+    kind: JobKind
+    spent: Spent
+
+
+OnBuried = Callable[[Transaction, Sequence[tuple[Job, Failure]]], Awaitable[None]]
+
+
+class Ledger(Protocol):
+    """Times are the database's clock. Methods with `tx` take part in the caller's; the others have their own.
+
+    All raise `StoreUnavailable` where the database does not answer.
+    """
+
+    # entering
+
+    async def enqueue(self, tx: Transaction, jobs: Sequence[NewJob]) -> list[JobId]:
+        """Put jobs in; the ids that are new. One whose effect key has an unfinished job already is left out."""
+
+    async def debounce(
+        self, tx: Transaction, jobs: Sequence[NewJob], *, quiet: timedelta, at_most: timedelta
+    ) -> list[JobId]:
+        """Put jobs in to run after `quiet`, or push those of the same effect key that still wait.
+
+        One never waits longer than `at_most` after it was first put in. Where it is running already, a successor is
+        put in behind it. For each, in order, the id of the job that will do the work. Effect keys are distinct.
+        """
+
+    async def record_stored(self, tx: Transaction, turns: Sequence[Turn]) -> frozenset[JobId]:
+        """Insert `(job_id, store, done)` for turns accepted by Redis; the ids that were not there yet.
+
+        A turn that is missing in the answer was stored before: write nothing for it.
+        """
+
+    async def record_forgotten(
+        self, tx: Transaction, owner: Scope, ids: Sequence[JobId], *, closed: bool = False
+    ) -> None:
+        """Record that turns of an owner were forgotten before they were stored, so that receipts report it.
+
+        A stored or dead-lettered one is not changed. `closed`: this transaction has just closed them as done.
+        """
+
+    async def content_hash(self, tx: Transaction, owner: Scope, job_id: JobId) -> str | None:
+        """The hash of the content that an idempotency key was used for, while its turn exists and is not forgotten."""
+
+    async def accept(self, tx: Transaction, turn: Turn, payload: bytes) -> bool:
+        """Accept a turn as a queued store job (`accept="postgres"`); False if the job id exists."""
+
+    async def unstored(self, tx: Transaction, owner: Scope) -> list[bytes]:
+        """Payloads of the owner's accepted turns that no store job has committed yet, oldest first."""
+
+    async def measure_unstored(self, tx: Transaction, namespace: str, user: str | None, *, limit: int) -> Unstored:
+        """The accepted and not yet stored turns of a namespace, or of one of its users (`Scope.user_column`).
+
+        Counts up to `limit` turns.
+        """
+
+    async def list_turn_payloads(self, tx: Transaction, owner: Scope) -> list[tuple[JobId, bytes]]:
+        """Store jobs of the owner with their payload: accepted by Postgres and not stored yet, or dead. Locks them.
+
+        Those that a worker closes at this very moment are left out.
+        """
+
+    async def rewrite_turn(self, tx: Transaction, job_id: JobId, payload: bytes | None) -> None:
+        """Put another payload in a store job's place; None where all of its turn was forgotten."""
+
+    # working
+
+    async def claim(
+        self,
+        kind: JobKind,
+        *,
+        worker: str,
+        for_: timedelta,
+        limit: int = 1,
+        ids: Sequence[JobId] | None = None,
+        replays: bool = False,
+        alone: bool = False,
+        except_namespaces: Sequence[str] = (),
+    ) -> list[Lease]:
+        """Claim up to `limit` runnable jobs of a kind (of `ids` only, if given), fairest and oldest first.
+
+        The attempt is counted now, not at the end, so that a crash uses one up. A job is skipped while another one of
+        its kind and session runs. Jobs that lost a lease are claimed with others that lost as many, and fewer of them
+        (`aftermind.types.job.together`); those on their last chance only by a process without other jobs, which passes
+        `alone`: others get nothing while one is next. Unknown ids return nothing. Jobs of `except_namespaces` are
+        skipped. Jobs of a replay plan are claimed only with `replays`: live traffic never waits behind them.
+        """
+
+    async def last_chance_is_next(self, kind: JobKind, *, replays: bool = False) -> bool:
+        """Whether the next runnable job of the kind can only be claimed with `alone`."""
+
+    async def heartbeat(self, leases: Sequence[Lease], *, for_: timedelta) -> frozenset[LeaseToken]:
+        """Renew; the tokens that still hold."""
+
+    async def finish_all(self, tx: Transaction, leases: Sequence[Lease]) -> frozenset[JobId]:
+        """Close those as done whose token still fits; their ids. The caller leaves out the effect of the others."""
+
+    async def finish(
+        self, tx: Transaction, lease: Lease, *, spent: Spent | None = None, note: str | None = None
+    ) -> None:
+        """Close the job as done, in the effect's own transaction. Raises `LeaseLost` where the token does not fit."""
+
+    async def save_answer(self, lease: Lease, answer: Mapping[str, Json], *, spent: Spent) -> None:
+        """Keep a model's answer with the job, so that a retry neither pays nor asks again. Raises `LeaseLost`."""
+
+    async def spend(self, costs: Sequence[tuple[Lease, Spent]]) -> None:
+        """Count the cost of model calls without a kept answer, even if the lease was lost."""
+
+    async def retry(self, lease: Lease, failure: Failure, *, after: timedelta, spent: Spent | None = None) -> None:
+        """Hand back a failed attempt, to run again `after` from now. Whether there is another try is the caller's."""
+
+    async def snooze(self, lease: Lease, *, after: timedelta, why: str) -> None:
+        """Hand back without a failure: an outage, a budget or a pause. Gives the attempt back."""
+
+    async def mark_dead(
+        self, tx: Transaction | None, lease: Lease, failure: Failure, *, spent: Spent | None = None
+    ) -> None:
+        """Make a dead letter of it, payload whole."""
+
+    async def dead_letter_turn(
+        self,
+        tx: Transaction,
+        job_id: JobId,
+        owner: Scope,
+        payload: bytes,
+        failure: Failure,
+        *,
+        tried: Tried | None = None,
+    ) -> bool:
+        """Park a pending turn, or bytes that cannot be read, as a dead letter; False where it was stored after all.
+
+        Its tries become rows of `attempts`, the last one with the failure.
+        """
+
+    async def return_lost(self, lease: Lease, *, why: str) -> bool:
+        """Release a job that could not be released in time, because the database did not answer.
+
+        Like `snooze`. If the lease has expired since, its loss is not counted any more, and a job that was
+        dead-lettered for it waits again; an attempt of another worker continues. False if there was nothing left to
+        release.
+        """
+
+    async def expire_leases(self, *, on_buried: OnBuried | None = None) -> int:
+        """Make jobs with an expired lease runnable, counting a lost lease; dead-letter those with too many. Returns the
+        number.
+
+        `on_buried` is called in the same transaction with the new dead letters, if any, and the reason.
+        """
+
+    async def prune(self, *, older_than: timedelta, limit: int) -> int:
+        """Delete finished jobs, never dead letters, that ended so long ago; how many, at most `limit`."""
+
+    # queries
+
+    async def job(self, job_id: JobId, *, owner: Scope | None = None) -> Job | None:
+        """One job, or None. `owner` is its owner, if the caller has it: an agent cannot see other tenants' jobs."""
+
+    async def jobs(
+        self,
+        *,
+        owner: Scope | None = None,
+        states: Sequence[JobState] = (),
+        kinds: Sequence[JobKind] = (),
+        limit: int = 100,
+    ) -> list[Job]:
+        """Jobs that fit, the latest first."""
+
+    async def attempts(self, job_id: JobId) -> list[Attempt]:
+        """Every claim of a job, in order."""
+
+    async def backlog(self) -> list[Backlog]:
+        """Unfinished work by kind."""
+
+    async def spending(self, namespace: str, *, since: date | None, owner: Scope | None = None) -> list[Spending]:
+        """What models have cost a namespace, or one of its owners, from that day (UTC) on, None: the ledger's today.
+        By day, owner, kind and model.
+
+        Counted when an answer is kept, so what a job did with it plays no part.
+        """
+
+    async def episode_states(self, job_id: JobId, *, owner: Scope | None = None) -> dict[JobKind, JobState]:
+        """States of the follow-up jobs of a store job, for a receipt: kind to state."""

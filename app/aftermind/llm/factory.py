@@ -1,0 +1,141 @@
+"""From settings to models: which embedder, extractor, summariser, profiler and chat model serve."""
+
+from aftermind import errors
+from aftermind.llm.clients import Providers
+from aftermind.llm.protocols import ChatModel, Embedder, Extractor, Profiler, Summariser, embedder_identity
+from aftermind.settings import Settings
+from aftermind.types import EmbedderIdentity
+
+
+def embedder(settings: Settings, *, providers: Providers | None = None) -> Embedder | None:
+    """The embedder of `settings.embedder`; None for `off`. Loads no model yet. Raises `InvalidSettings`."""
+    kind, _, name = _chosen(
+        settings.embedder, settings, auto="openai:text-embedding-3-small", offline="hash"
+    ).partition(":")
+    match kind:
+        case "off":
+            return None
+        case "hash":
+            from aftermind.llm.hash_embedder import DIMENSION, HashEmbedder
+
+            return HashEmbedder(settings.embedding_dimension or DIMENSION, language=settings.language)
+        case "local":
+            from aftermind.llm.sentence_transformers import LocalEmbedder
+
+            return LocalEmbedder(name)
+        case "openai":
+            from aftermind.llm.openai.embeddings import OpenAIEmbedder
+
+            model = name or "text-embedding-3-small"
+            return OpenAIEmbedder(
+                (providers or Providers()).openai(settings), model, dimension=settings.embedding_dimension
+            )
+    raise _unknown("embedder", settings.embedder, "auto, hash, openai:MODEL, local:PATH or off")
+
+
+def make_embedder_for(
+    identity: EmbedderIdentity, settings: Settings, *, providers: Providers | None = None
+) -> Embedder | None:
+    """The embedder that has this identity; None if it cannot be made from its name. Loads a local model: in a thread.
+
+    Raises `InvalidSettings` where the extra or the key that it needs is missing.
+    """
+    kind, _, name = identity.name.partition(":")
+    named: dict[str, object] = {"embedder": identity.name, "embedding_dimension": None}
+    if kind == "hash":
+        named = {"embedder": "hash", "embedding_dimension": identity.dimension}
+        if identity.revision:
+            named["language"] = identity.revision
+    elif kind == "openai":
+        model, _, dimension = name.rpartition(":")
+        if model and dimension.isdigit():
+            named = {"embedder": f"openai:{model}", "embedding_dimension": int(dimension)}
+        if settings.openai_api_key is None:
+            why = f"{identity} needs OPENAI_API_KEY. Set it for this process."
+            raise errors.InvalidSettings("OPENAI_API_KEY", None, why)
+    elif kind != "local":
+        return None
+    found = embedder(settings.model_copy(update=named), providers=providers)
+    return found if found is not None and embedder_identity(found) == identity else None
+
+
+def extractor(settings: Settings, *, instructions: str = "", providers: Providers | None = None) -> Extractor | None:
+    """The extractor of `settings.extractor`; None for `off`. A model also gets `instructions`. Raises
+    `InvalidSettings`.
+    """
+    kind, _, name = _mining(settings).partition(":")
+    match kind:
+        case "off":
+            return None
+        case "rules":
+            from aftermind.llm.offline.rule_extractor import RuleExtractor
+
+            return RuleExtractor()
+        case "openai":
+            from aftermind.llm.openai.extraction import OpenAIExtractor
+
+            return OpenAIExtractor(
+                (providers or Providers()).openai(settings), name or settings.chat_model, instructions=instructions
+            )
+    raise _unknown("extractor", settings.extractor, "auto, rules, openai:MODEL or off")
+
+
+def summariser(settings: Settings, *, providers: Providers | None = None) -> Summariser | None:
+    """The summariser for the extractor: a model if that is a model, else the most central sentences."""
+    kind, _, name = _mining(settings).partition(":")
+    if kind == "openai":
+        from aftermind.llm.openai.extraction import OpenAISummariser
+
+        return OpenAISummariser((providers or Providers()).openai(settings), name or settings.chat_model)
+    if kind == "off":
+        return None
+    from aftermind.llm.offline.summaries import ExtractiveSummariser
+
+    return ExtractiveSummariser()
+
+
+def profiler(settings: Settings, *, providers: Providers | None = None) -> Profiler | None:
+    """The profiler for the extractor: a model if that is a model, else rules."""
+    kind, _, name = _mining(settings).partition(":")
+    if kind == "openai":
+        from aftermind.llm.openai.extraction import OpenAIProfiler
+
+        return OpenAIProfiler((providers or Providers()).openai(settings), name or settings.chat_model)
+    if kind == "off":
+        return None
+    from aftermind.llm.offline.summaries import RuleProfiler
+
+    return RuleProfiler()
+
+
+def chat_model(settings: Settings, name: str | None = None, *, providers: Providers | None = None) -> ChatModel:
+    """A model to talk to, by name. Raises `InvalidSettings` where no key is set: there is no offline one to talk to."""
+    if settings.openai_api_key is None:
+        why = "no OPENAI_API_KEY is set. Set one, or give Agent(model=...) a model object (see aftermind.testing)."
+        raise errors.InvalidSettings("model", name or settings.chat_model, why)
+    from aftermind.llm.openai.chat import OpenAIChat
+
+    return OpenAIChat(
+        (providers or Providers()).openai(settings), (name or settings.chat_model).removeprefix("openai:")
+    )
+
+
+def replayable(settings: Settings) -> frozenset[str]:
+    """Extractors that a replay may name: the one that is set, rules, and what `settings.replay_models` allows."""
+    kind, _, name = _mining(settings).partition(":")
+    usual = f"openai:{name or settings.chat_model}" if kind == "openai" else kind
+    return frozenset({usual, "rules", *(f"openai:{model}" for model in settings.replay_models)}) - {"off"}
+
+
+def _mining(settings: Settings) -> str:
+    return _chosen(settings.extractor, settings, auto=f"openai:{settings.chat_model}", offline="rules")
+
+
+def _chosen(given: str, settings: Settings, *, auto: str, offline: str) -> str:
+    if given != "auto":
+        return given
+    return auto if settings.openai_api_key is not None else offline
+
+
+def _unknown(field: str, value: str, known: str) -> errors.InvalidSettings:
+    return errors.InvalidSettings(field, value, f"it is one of {known}.")

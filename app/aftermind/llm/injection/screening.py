@@ -1,0 +1,74 @@
+"""Marks and terms of texts: computed here where they are short, else in the process for texts."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from aftermind.llm import text_process
+from aftermind.llm.injection import detect
+from aftermind.ranking import tokenizer
+from aftermind.types import Episode, EpisodeId, Scope
+
+CALL_CHARACTERS = text_process.SHORT_CHARACTERS  # of several turns in one call
+
+
+async def marks(turns: Sequence[Sequence[Episode]]) -> dict[EpisodeId, str]:
+    """Why episodes resemble instructions, by id; each inner sequence is one turn.
+
+    A turn that exceeds the deadline is marked completely: what cannot be checked is suspicious.
+    """
+    if sum(_size(turn) for turn in turns) <= text_process.INLINE_CHARACTERS:
+        return detect.mark_turns(turns)
+    found: dict[EpisodeId, str] = {}
+    for group in _groups(turns):
+        found |= await _mark_turns(group)
+    return found
+
+
+def by_turn(episodes: Iterable[Episode]) -> list[list[Episode]]:
+    """Episodes of each turn together: their marks depend on their neighbours too."""
+    turns: dict[tuple[Scope, datetime], list[Episode]] = {}
+    for episode in episodes:
+        turns.setdefault((episode.scope, episode.remembered_at), []).append(episode)
+    return list(turns.values())
+
+
+async def terms(texts: Sequence[str], language: str) -> dict[tuple[str, str], Sequence[str]]:
+    """Terms for `words.indexed`; a text that takes longer than the deadline is found by no word."""
+    found: dict[tuple[str, str], Sequence[str]] = {}
+    for text in texts:
+        try:
+            found[language, text] = await text_process.run(len(text), tokenizer.terms, text, language)
+        except text_process.TextTimeout:
+            found[language, text] = ()
+    return found
+
+
+async def _mark_turns(turns: Sequence[Sequence[Episode]]) -> dict[EpisodeId, str]:
+    try:
+        return await text_process.run(sum(map(_size, turns)), detect.mark_turns, turns)
+    except text_process.TextTimeout:
+        if len(turns) == 1:
+            return {episode.id: detect.UNCHECKED for episode in turns[0]}
+    found: dict[EpisodeId, str] = {}
+    for turn in turns:
+        found |= await _mark_turns([turn])
+        await asyncio.sleep(0)
+    return found
+
+
+def _groups(turns: Sequence[Sequence[Episode]]) -> list[list[Sequence[Episode]]]:
+    groups: list[list[Sequence[Episode]]] = []
+    room = 0
+    for turn in turns:
+        size = _size(turn)
+        if not groups or size > room:
+            groups.append([])
+            room = CALL_CHARACTERS
+        groups[-1].append(turn)
+        room -= size
+    return groups
+
+
+def _size(turn: Sequence[Episode]) -> int:
+    return sum(len(episode.content) + len(episode.name or "") for episode in turn)

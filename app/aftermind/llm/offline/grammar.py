@@ -1,0 +1,226 @@
+"""Tables of a language from `grammars/`: forms of words for each predicate, and words that delimit them.
+
+A form is a regular expression, matched case-insensitively at the start of a clause. `{NAME}` is a macro of the table.
+`{o}` is the object, `{was}` the object that it replaces, `{deny}` a denied one. At the end of a form `{o}` is the rest
+of the clause, of which `object_phrase` takes the part that the kind of object allows. With `object = "same"` the form
+itself captures the object as `(?P<o>…)`. `p` names a favorite, `kin` a relative, `status` a relationship.
+"""
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+LANGUAGES = ("en", "de", "es", "fr")  # ISO 639-1; one table each
+_INNER = r"[^;!?]{1,60}?"  # an object that has more words of the form behind it
+_MACRO = re.compile(r"\{([A-Za-z]+)\}")
+
+
+class Effect(StrEnum):
+    """Effect of a form on its object."""
+
+    ASSERT = "assert"
+    END = "end"  # it is over
+    DENY = "deny"  # it never was
+    NOT = "not"  # ended if a word like "anymore" is present, else it never was
+    LEAVE = "leave"  # over, for the first of several predicates that is believed of the object
+    CORRECT = "correct"  # the latest statement about `was` is true of the object instead
+
+
+class ObjectKind(StrEnum):
+    """Which part of the words behind a form is its object."""
+
+    NAME = "name"
+    NAMES = "names"
+    THING = "thing"
+    THINGS = "things"
+    VERB = "verb"
+    DATE = "date"
+    SAME = "same"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One form for a predicate."""
+
+    pattern: re.Pattern[str]
+    predicate: str
+    kind: ObjectKind
+    effect: Effect
+    needs: re.Pattern[str] | None
+    stops: re.Pattern[str] | None
+    infinitive: str
+    is_timeless: bool
+    is_cased: bool  # only where the object has a capital letter and the writer uses them
+    is_taste: bool  # of kinds of things: "the color" and what a relative clause narrows down are not meant
+    is_closed: bool  # only where nothing but punctuation or a stop follows the object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grammar:
+    """A language: its rules, and the words that bound clauses and objects. All words are in lower case."""
+
+    language: str
+    rules: tuple[Rule, ...]
+    first_person: frozenset[str]
+    conjunctions: frozenset[str]
+    articles: frozenset[str]
+    item_articles: frozenset[str]
+    item_prefix: re.Pattern[str]
+    name_articles: frozenset[str]
+    definite: frozenset[str]
+    generic: frozenset[str]
+    vague_verbs: frozenset[str]
+    prepositions: frozenset[str]
+    anaphora: frozenset[str]
+    connectors: frozenset[str]
+    titles: frozenset[str]
+    suffixes: frozenset[str]
+    openers: frozenset[str]
+    clause_starts: frozenset[str]
+    not_objects: frozenset[str]
+    adjectives: frozenset[str]
+    not_names: frozenset[str]
+    kin: Mapping[str, str]
+    favorites: Mapping[str, str]
+    dates: Mapping[str, str]
+    date_words: re.Pattern[str]
+    unreal: re.Pattern[str]
+    reported: re.Pattern[str]
+    questions: re.Pattern[str]
+    ended: re.Pattern[str]
+    stops: re.Pattern[str]
+    elided: re.Pattern[str] | None
+    elided_subject: str
+    elided_needs: re.Pattern[str]
+    relative: re.Pattern[str]
+    gerund: re.Pattern[str]
+    verbs: re.Pattern[str]
+    elided_after_not: re.Pattern[str]
+    not_instead: re.Pattern[str]
+    nouns_have_capitals: bool
+
+
+@cache
+def grammar_of(language: str) -> Grammar:
+    """The compiled table of one of `LANGUAGES`."""
+    path = files("aftermind.llm.offline") / "grammars" / f"{language}.toml"
+    data: dict[str, Any] = tomllib.loads(path.read_text("utf-8"))
+    macros: dict[str, str] = {}
+    for name, text in data["macros"].items():
+        macros[name] = _expanded(text, macros)
+    conjunctions = _words(data["conjunctions"])
+    elided = data.get("elided")
+    either = "|".join(sorted(map(re.escape, conjunctions)))
+    patterns: dict[str, Any] = {name: _pattern(data[name]) for name in ("unreal", "reported", "questions", "ended")}
+    words: dict[str, Any] = {
+        name: _words(data[name])
+        for name in (
+            *(
+                "first_person",
+                "articles",
+                "connectors",
+                "titles",
+                "suffixes",
+                "openers",
+                "clause_starts",
+                "not_objects",
+            ),
+            *(
+                "adjectives",
+                "not_names",
+                "vague_verbs",
+                "prepositions",
+                "item_articles",
+                "name_articles",
+                "definite",
+                "generic",
+            ),
+            "anaphora",
+        )
+    }
+    return Grammar(
+        language=language,
+        rules=tuple(rule for each in data["rules"] for rule in _rules(each, macros)),
+        kin=data.get("kin", {}),
+        favorites=data.get("favorites", {}),
+        dates=data.get("dates", {}),
+        date_words=re.compile(_alternatives(data.get("dates", {}) or {"\x00": ""}), re.IGNORECASE),
+        conjunctions=conjunctions,
+        elided=re.compile(rf"\b((?:{either}|but) )(?={elided}\b)", re.IGNORECASE) if elided else None,
+        elided_subject=data.get("elided_subject", ""),
+        elided_needs=_pattern(data.get("elided_needs", "")),
+        relative=re.compile(rf"\s*(?:{data['relative']})\b", re.IGNORECASE),
+        item_prefix=_pattern(data.get("item_prefix", "(?!)")),
+        verbs=_stops(data.get("verbs", "(?!)")),
+        gerund=_pattern(data.get("gerund", "(?!)")),
+        elided_after_not=_pattern(data.get("elided_after_not", "(?!)")),
+        not_instead=re.compile(
+            rf" ?,? ?(?:(?:{either}) )?{data['negation']} (?:(?:{'|'.join(data['negation_prepositions'].split())}) )?"
+            r"(?P<o>[^,;:]{1,60})",
+            re.IGNORECASE,
+        ),
+        stops=_stops(data["stops"]),
+        nouns_have_capitals=data.get("nouns_have_capitals", False),
+        **patterns,
+        **words,
+    )
+
+
+def _rules(data: Mapping[str, Any], macros: Mapping[str, str]) -> Sequence[Rule]:
+    return [
+        Rule(
+            pattern=_form(form, macros),
+            predicate=data["predicate"],
+            kind=ObjectKind(data["object"]),
+            effect=Effect(data.get("effect", "assert")),
+            needs=re.compile(_expanded(data["needs"], macros), re.IGNORECASE) if "needs" in data else None,
+            stops=_stops(data["stops"]) if "stops" in data else None,
+            infinitive=data.get("infinitive", ""),
+            is_timeless=data.get("timeless", False),
+            is_cased=data.get("cased", False),
+            is_taste=data.get("is_taste", False),
+            is_closed=data.get("closed", False),
+        )
+        for form in data["forms"]
+    ]
+
+
+def _form(form: str, macros: Mapping[str, str]) -> re.Pattern[str]:
+    text = _expanded(form, macros)
+    for name in ("was", "deny", "o"):
+        mark = f"{{{name}}}"
+        if text.endswith(mark):
+            text = text.removesuffix(mark) + f"(?P<{name}>.+)"
+        text = text.replace(mark, f"(?P<{name}>{_INNER})")
+    return re.compile(rf"(?<!\w)(?<!\w['-]){text}", re.IGNORECASE)
+
+
+def _expanded(text: str, macros: Mapping[str, str]) -> str:
+    return _MACRO.sub(lambda found: macros.get(found[1], found[0]), text)
+
+
+def _stops(listed: str) -> re.Pattern[str]:
+    return re.compile(rf"(?:^|\s)(?:{_joined(listed)})(?![\w'-])", re.IGNORECASE)
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    return re.compile(_joined(text), re.IGNORECASE)
+
+
+def _joined(text: str) -> str:
+    """A pattern over several lines of a table, in one."""
+    return text.replace("\n", "")
+
+
+def _alternatives(words: Mapping[str, str]) -> str:
+    longest_first = sorted(words, key=len, reverse=True)
+    return rf"(?<!\w)(?:{'|'.join(map(re.escape, longest_first))})(?!\w)"
+
+
+def _words(listed: str) -> frozenset[str]:
+    return frozenset(listed.split())

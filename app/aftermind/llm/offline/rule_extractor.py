@@ -1,0 +1,351 @@
+"""First-person statements by rule, in the same schema as a model's answer. It reads the forms of `grammars/` alone."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+
+from aftermind.facts import predicates
+from aftermind.llm import text_process
+from aftermind.llm.injection.detect import suspicion
+from aftermind.llm.offline import dates
+from aftermind.llm.offline.grammar import LANGUAGES, Effect, Grammar, Rule, grammar_of
+from aftermind.llm.offline.object_phrase import objects_in
+from aftermind.llm.protocols import Extraction, ExtractionRequest, TurnText, Usage
+from aftermind.ranking.languages import language_name
+from aftermind.ranking.tokenizer import language_of
+from aftermind.types.assertion import Assertion, Operation
+
+# statements of people about themselves are shorter; patterns are not linear in a sentence
+MAX_SENTENCE_CHARACTERS = 400
+MAX_CLAIMS = 100  # of a turn, as of a model's answer
+NOTHING_FOUND = "no first-person statement of a known form (rules, not a model)"
+
+_BREAK = re.compile(r"[.!?…]++(?=[\s\"')\]”»]|$)|\n")
+_LAST_WORD = re.compile(r"[^\s.]{1,20}$")
+_QUOTED = re.compile(r"[\"“«„][^\"”»“\n]{0,300}[\"”»“]|(?<!\w)'[^'\n]{3,300}'(?!\w)")
+_SPACES = re.compile(r"[ \t\u00a0]+")
+_BOUNDARY = frozenset(",;:-\u2013\u2014(…*>•~/¡¿")
+_TOGETHER = {"has_job", "works_at"}  # one form of words may hold both: "I work as a nurse at Acme"
+_CLAUSE = re.compile(r"[,; ](?:\w{1,5} )?([\w']{1,6})\b")
+_TAIL = re.compile(r"[,;\u2013\u2014-]\s{0,3}(?=[^,;\u2013\u2014-]*$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """A current fact of a speaker, or a recent statement: a possible reference of a correction or an ending."""
+
+    subject: str
+    predicate: str
+    object: str
+
+
+class RuleExtractor:
+    """Claims by forms of words over single sentences, in English, German, Spanish and French.
+
+    Whether a form applies, and to which object, is decided by the words of the turn alone. What is believed decides
+    which predicate a correction or "I left Google" is about.
+    """
+
+    name = "rules"
+    version = "3"
+    reads_turns_apart = True
+
+    async def extract(self, request: ExtractionRequest) -> Extraction:
+        """Claims of the trusted turns; no model is called, so it never fails."""
+        beliefs = [Belief(fact.subject, fact.predicate, fact.object) for fact in request.known if fact.valid_to is None]
+        claims: list[Assertion] = []
+        reasons = {}
+        for turn in request.turns:
+            if not turn.trusted:
+                continue
+            found = await extract_assertions(turn, beliefs)
+            claims += found
+            beliefs = after(beliefs, found)
+            if not found and (language := unsupported_language(turn.content)) is not None:
+                reasons[turn.id] = f"the rules do not support {language}"
+        reason = None if claims else NOTHING_FOUND
+        usage = Usage(model=f"{self.name}:{self.version}")
+        return Extraction(claims=tuple(claims), reason_empty=reason, reasons=reasons, usage=usage)
+
+
+async def extract_assertions(turn: TurnText, beliefs: Sequence[Belief] = ()) -> Sequence[Assertion]:
+    """The statements of one turn; none of a turn that takes longer than the deadline of the process for texts."""
+    if len(turn.content) <= text_process.INLINE_CHARACTERS:
+        return claims_in(turn, beliefs)
+    try:
+        return await text_process.run(len(turn.content), claims_in, turn, beliefs)
+    except text_process.TextTimeout:
+        return ()
+
+
+def claims_in(turn: TurnText, beliefs: Sequence[Belief] = ()) -> tuple[Assertion, ...]:
+    """The statements of one turn, sentence by sentence; the first `MAX_CLAIMS`."""
+    if suspicion(turn.content) or (turn.name and suspicion(turn.name)):
+        return ()
+    return tuple(islice(dict.fromkeys(_claims_in(turn, beliefs)), MAX_CLAIMS))
+
+
+def after(beliefs: Sequence[Belief], claims: Iterable[Assertion]) -> list[Belief]:
+    """What is believed once these claims were made, the latest last."""
+    known = list(beliefs)
+    for claim in claims:
+        belief = Belief(claim.subject, predicates.canonical(claim.predicate), claim.object)
+        known = [each for each in known if _key(each) != _key(belief)]
+        if claim.operation is Operation.ASSERT and claim.valid_to is None:
+            known.append(belief)
+    return known
+
+
+def unsupported_language(text: str) -> str | None:
+    """The English name of the language that the text is evidently in, if there is no grammar for it."""
+    language = language_of(text)
+    return None if language is None or language in LANGUAGES else language_name(language)
+
+
+def _claims_in(turn: TurnText, beliefs: Sequence[Belief]) -> Iterator[Assertion]:
+    text = _SPACES.sub(" ", turn.content.replace("\u2019", "'"))
+    language = language_of(text)
+    if language is not None and language not in LANGUAGES:
+        return
+    grammars = [grammar_of(each) for each in ([language] if language else LANGUAGES)]
+    # Quotations first: one may hold a whole sentence, and its end is not the end of the sentence around it.
+    plain = _QUOTED.sub(" … ", text)
+    for grammar in grammars:
+        for sentence in _sentences(plain, grammar):
+            if len(sentence) <= MAX_SENTENCE_CHARACTERS:
+                yield from _Sentence(sentence, turn, grammar, beliefs).claims()
+
+
+def _sentences(text: str, grammar: Grammar) -> Iterator[str]:
+    start = 0
+    for found in _BREAK.finditer(text):
+        if found.group() == "." and _is_abbreviation(
+            text[max(0, start, found.start() - 24) : found.start()], grammar, text, found
+        ):
+            continue
+        if sentence := text[start : found.end()].strip():
+            yield sentence
+        start = found.end()
+    if sentence := text[start:].strip():
+        yield sentence
+
+
+def _is_abbreviation(before: str, grammar: Grammar, text: str, found: re.Match[str]) -> bool:
+    last = _LAST_WORD.search(before)
+    word = last.group().lower() if last else ""
+    behind = text[found.end() : found.end() + 2].strip()
+    if word in grammar.suffixes:
+        return behind[:1].islower()
+    is_ordinal = word.isdigit() and len(word) <= 2 and grammar.nouns_have_capitals  # "am 3. Mai"
+    return word in grammar.titles or is_ordinal or (len(word) == 1 and word.isalpha() and word != "i" and behind != "")
+
+
+class _Sentence:
+    """One sentence while its claims are found."""
+
+    def __init__(self, sentence: str, turn: TurnText, grammar: Grammar, beliefs: Sequence[Belief]) -> None:
+        self._whole, self._turn, self._grammar, self._beliefs = sentence, turn, grammar, beliefs
+        self._taken: list[tuple[int, int, str]] = []
+        self._text = self._with_subjects(self._statement())
+        letters = [each for each in self._text if each.isalpha()]
+        self._is_uncased = not any(map(str.isupper, letters)) or not any(map(str.islower, letters))
+
+    def claims(self) -> Iterator[Assertion]:
+        text, grammar = self._text, self._grammar
+        if grammar.first_person.isdisjoint(re.split(r"[^\w'-]+", text.lower())):
+            return
+        for rule in grammar.rules:
+            if rule.needs is not None and not rule.needs.search(text):
+                continue
+            place = 0
+            while (match := rule.pattern.search(text, place)) is not None:
+                place = match.start() + 1  # the object of a form may reach over another one
+                if self._is_free(match, rule) and self._is_said(match):
+                    yield from self._claims_of(rule, match)
+
+    def _statement(self) -> str:
+        """The sentence without a question that it ends in; nothing where it is a question."""
+        if not self._whole.rstrip().endswith("?"):
+            return self._whole
+        places = list(_TAIL.finditer(self._whole.rstrip(" ?")))
+        if not places or not self._grammar.questions.match(self._whole[places[-1].end() :]):
+            return ""
+        return self._whole[: places[-1].start()]
+
+    def _with_subjects(self, text: str) -> str:
+        """The sentence with the subject that a second verb shares: "I live in Oslo and work at Acme"."""
+        grammar = self._grammar
+        if grammar.elided is None:
+            return text
+
+        def completed(found: re.Match[str]) -> str:
+            before = text[: found.start()]
+            is_free = grammar.elided_needs.search(before) and not grammar.elided_after_not.search(before)
+            return f"{found[1]}{grammar.elided_subject} " if is_free else found[0]
+
+        return grammar.elided.sub(completed, text)
+
+    def _is_free(self, match: re.Match[str], rule: Rule) -> bool:
+        return not any(
+            start <= match.start() < end and {predicate, rule.predicate} != _TOGETHER
+            for start, end, predicate in self._taken
+        )
+
+    def _is_said(self, match: re.Match[str]) -> bool:
+        """Whether a clause begins here that its speaker means: no wish, condition, quotation or relative clause."""
+        before = self._text[: match.start()].rstrip()
+        if not before:
+            return True
+        if self._grammar.unreal.search(before) or self._grammar.reported.search(before):
+            return False
+        if before[-1] in _BOUNDARY or not before[-1].isalnum():
+            return True
+        if match.group().split(maxsplit=1)[0].lower() in self._grammar.conjunctions:
+            return True
+        last = before.rsplit(maxsplit=1)[-1].lower()
+        return last in self._grammar.openers or last.isdigit()
+
+    def _claims_of(self, rule: Rule, match: re.Match[str]) -> Iterator[Assertion]:
+        if self._grammar.unreal.search(match.group()[: match.start("o") - match.start()]):
+            return
+        objects, end = objects_in(match["o"], rule, self._grammar, is_uncased=self._is_uncased)
+        rest = self._text[match.start("o") + end :]
+        is_inner = match.end("o") < match.end()  # more words of the form follow: the object must reach to them
+        if not objects or (rule.is_closed and not self._is_closed(rest)) or (is_inner and match["o"][end:].strip(" ,")):
+            return
+        objects = [each.strip(" .,'…") for each in objects]
+        self._taken.append((match.start(), match.start("o") + max(end, 1), rule.predicate))
+        groups = match.groupdict()
+        for found in objects:
+            yield from self._claims_about(rule, match, found, groups, rest)
+        if status := groups.get("status"):
+            yield self._claim("relationship_status", status)
+        if denied := groups.get("deny"):
+            for each in self._names(rule, denied):
+                yield self._claim(rule.predicate, each, operation=Operation.RETRACT)
+
+    def _claims_about(
+        self, rule: Rule, match: re.Match[str], found: str, groups: dict[str, str | None], rest: str
+    ) -> Iterator[Assertion]:
+        predicate = self._predicate(rule, groups)
+        start, end = self._validity(rule, match.start(), len(self._text) - len(rest))
+        said_at = self._turn.occurred_at
+        match rule.effect:
+            case Effect.CORRECT:
+                yield from self._corrected(found, self._names(rule, groups.get("was") or ""))
+            case Effect.LEAVE:
+                for each in self._believed(found, rule.predicate.split()):
+                    yield self._claim(each.predicate, each.object, valid_to=end or start or said_at)
+            case Effect.END:
+                yield self._claim(predicate, found, valid_from=start if end else None, valid_to=end or said_at)
+            case Effect.DENY:
+                yield self._claim(predicate, found, operation=Operation.RETRACT)
+            case Effect.NOT if self._grammar.ended.search(self._text):
+                yield self._claim(predicate, found, valid_to=said_at)
+            case Effect.NOT:
+                yield self._claim(predicate, found, operation=Operation.RETRACT)
+            case _:
+                for former in self._names(rule, groups.get("was") or ""):
+                    yield self._claim(predicate, former, valid_to=start or said_at)
+                if instead := self._grammar.not_instead.match(rest):
+                    for wrong in self._names(rule, instead["o"]):
+                        yield self._claim(predicate, wrong, operation=Operation.RETRACT)
+                yield self._claim(predicate, found, valid_from=start, valid_to=end)
+
+    def _is_closed(self, rest: str) -> bool:
+        left = rest.strip()
+        return (
+            not left
+            or not left[0].isalnum()
+            or bool(self._grammar.stops.match(f" {left}"))
+            or (left.split(maxsplit=1)[0].lower() in self._grammar.conjunctions)
+        )
+
+    def _names(self, rule: Rule, text: str) -> list[str]:
+        found, _ = objects_in(text, rule, self._grammar, is_uncased=self._is_uncased) if text else ([], 0)
+        return [each.strip(" .,'") for each in found[:1]]
+
+    def _believed(self, object_: str, among: Sequence[str]) -> list[Belief]:
+        """The latest belief about the speaker and this object, of one of these predicates (`*`: any)."""
+        mine = [
+            each
+            for each in self._beliefs
+            if predicates.same_text(each.subject, self._subject)
+            and predicates.same_text(each.object, object_)
+            and (among == ["*"] or each.predicate in among)
+        ]
+        return mine[-1:]
+
+    def _corrected(self, found: str, wrong: Sequence[str]) -> Iterator[Assertion]:
+        for each in (belief for name in wrong for belief in self._believed(name, ["*"])):
+            yield self._claim(each.predicate, each.object, operation=Operation.RETRACT)
+            yield self._claim(each.predicate, found)
+
+    @property
+    def _subject(self) -> str:
+        return self._turn.name or "user"
+
+    def _predicate(self, rule: Rule, groups: dict[str, str | None]) -> str:
+        if rule.predicate == "favorite":
+            what = " ".join((groups.get("p") or "").lower().split())
+            return f"favorite_{self._grammar.favorites.get(what, what).replace(' ', '_')}"
+        return self._grammar.kin[str(groups["kin"]).lower()] if rule.predicate == "kin" else rule.predicate
+
+    def _claim(
+        self,
+        predicate: str,
+        object_: str,
+        *,
+        operation: Operation = Operation.ASSERT,
+        valid_from: datetime | None = None,
+        valid_to: datetime | None = None,
+    ) -> Assertion:
+        return Assertion(
+            subject=self._subject,
+            predicate=predicate,
+            object=object_,
+            said_at=self._turn.occurred_at,
+            operation=operation,
+            valid_from=valid_from,
+            valid_to=valid_to,
+            confidence=0.7,  # a form of words is no understanding
+            sources=(self._turn.id,),
+            quote=self._whole if self._whole in self._turn.content else None,
+        )
+
+    def _validity(self, rule: Rule, start: int, end: int) -> tuple[datetime | None, datetime | None]:
+        """Start and end, as far as the words state them; an ending never has a start in the future."""
+        if rule.is_timeless:
+            return None, None
+        grammar, said_at = self._grammar, self._turn.occurred_at
+        words = self._clause_around(start, end)
+        if grammar.dates:
+            words = grammar.date_words.sub(lambda found: grammar.dates[found.group().lower()], words)
+        return _period(words, said_at, ends=rule.effect in (Effect.END, Effect.LEAVE))
+
+    def _clause_around(self, start: int, end: int) -> str:
+        """The words that may date the part from `start` to `end`: up to the next clause with a subject."""
+        first = max((taken for _, taken, _ in self._taken[:-1] if taken <= start), default=0)
+        for found in _CLAUSE.finditer(self._text, end):
+            if found[1].lower() in self._grammar.first_person:
+                return self._text[first : found.start()]
+        return self._text[first:]
+
+
+def _period(words: str, said_at: datetime, *, ends: bool) -> tuple[datetime | None, datetime | None]:
+    if span := re.search(r"\bfrom\b(.*?)\b(?:to|until|till)\b(.*)", words):
+        began, ended = dates.find(span[1], said_at), dates.find(span[2], said_at)
+        if began and ended and began.start < ended.end <= said_at:
+            return began.start, ended.end
+    period = dates.find(words, said_at)
+    if re.search(r"\b(?:until|till)\b", words, re.IGNORECASE) and period and period.start <= said_at:
+        return None, min(period.end, said_at)
+    if ends:
+        return None, (period.start if period and period.start <= said_at else said_at)
+    return (None, None) if period is None or period.start > said_at else (period.start, None)
+
+
+def _key(belief: Belief) -> tuple[str, str, str]:
+    return predicates.folded(belief.subject), belief.predicate, predicates.folded(belief.object)

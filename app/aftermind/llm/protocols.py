@@ -1,0 +1,232 @@
+"""The seam to models: embed, extract, summarise, profile, chat; one method each."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Any, Protocol, Self, runtime_checkable
+from uuid import UUID
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aftermind.types import Cardinality, EmbedderIdentity, EpisodeId, Fact, Json, Role
+from aftermind.types.assertion import Assertion, Operation
+
+Vectors = NDArray[np.float32]  # shape (texts, dimension)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Cost of an answer: calls, tokens, milliseconds, and US dollars if the price is published."""
+
+    model: str
+    calls: int = 1  # two where the first answer could not be used
+    tokens_in: int = 0
+    tokens_out: int = 0
+    latency_ms: float = 0.0
+    cost_usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnText:
+    """An episode as a model sees it. `trusted`: it may become facts (the user's own words, trusted tools)."""
+
+    id: EpisodeId
+    role: Role
+    name: str | None
+    content: str
+    occurred_at: datetime
+    trusted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtractionRequest:
+    """Turns to mine, oldest first, with what is believed already in view."""
+
+    turns: Sequence[TurnText]
+    known: Sequence[Fact] = ()
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extraction:
+    """What was drawn from the turns. No claims is a decision: `reason_empty` then gives the reason.
+
+    `reasons` are reasons of single turns from which nothing was drawn, where they differ from that.
+    """
+
+    claims: tuple[Assertion, ...]
+    reason_empty: str | None
+    usage: Usage
+    reasons: Mapping[EpisodeId, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:  # Any: JSON as it leaves
+        """As kept with the job, so that a retry neither asks again nor gets another answer."""
+        return {
+            "claims": [_claim_to_json(claim) for claim in self.claims],
+            "reason_empty": self.reason_empty,
+            "usage": asdict(self.usage),
+            "reasons": {str(id_): reason for id_, reason in self.reasons.items()},
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:  # Any: JSON as it arrives
+        """The reverse of `to_json`."""
+        return cls(
+            claims=tuple(_claim_from_json(claim) for claim in data["claims"]),
+            reason_empty=data["reason_empty"],
+            usage=Usage(**data["usage"]),
+            reasons={EpisodeId(UUID(id_)): reason for id_, reason in data.get("reasons", {}).items()},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condensed:
+    """A summary and what it cost."""
+
+    text: str
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """Traits to set, by name, each with the episodes that speak for it; traits that are not named stay."""
+
+    values: Mapping[str, Json]
+    evidence: Mapping[str, tuple[EpisodeId, ...]]
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A tool that a model wants called, with JSON arguments."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatReply:
+    """A model's answer: text, tools to call, or both."""
+
+    content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    usage: Usage = field(default_factory=lambda: Usage(model="unknown"))
+
+
+class Embedder(Protocol):
+    """Texts to vectors. `inline`: pure CPU, no I/O, under a millisecond per text; stored with the turn itself.
+
+    `usd_per_million_tokens` is None if there is no price. Name, dimension and the optional attribute `revision` (text,
+    default empty) are its identity: vectors of different identities are never compared. Set another revision for
+    another model of the same name.
+    """
+
+    name: str
+    usd_per_million_tokens: float | None
+    inline: bool
+    max_batch: int
+    max_batch_tokens: int
+
+    @property
+    def dimension(self) -> int:
+        """The length of its vectors."""
+
+    async def embed(self, texts: Sequence[str]) -> Vectors:
+        """One row a text, in order, of unit length. Raises the model errors of `aftermind.errors`."""
+
+
+def embedder_identity(embedder: Embedder) -> EmbedderIdentity:
+    """The embedder's identity. A model of this machine is loaded for it: call it in a thread."""
+    dimension = embedder.dimension
+    return EmbedderIdentity(name=embedder.name, dimension=dimension, revision=getattr(embedder, "revision", ""))
+
+
+@runtime_checkable
+class Prepares(Protocol):
+    """An embedder whose first call has something to load: a memory that is opened by `async with` has it loaded before.
+
+    Embedders need not have this.
+    """
+
+    async def prepare(self) -> None:
+        """Load it without blocking the loop. The first call raises its errors; `close()` waits for its end."""
+
+
+class Extractor(Protocol):
+    """Turns to assertions. `name` and `version` are stored with each fact.
+
+    An extractor that reads each turn separately, so that no turn can change the result of another, may set the
+    attribute `reads_turns_apart = True`: to undo a message then retracts only its own facts.
+    """
+
+    name: str
+    version: str
+
+    async def extract(self, request: ExtractionRequest) -> Extraction:
+        """Claims of the trusted turns. Raises the model errors of `aftermind.errors`."""
+
+
+class Summariser(Protocol):
+    """A session to a short text."""
+
+    name: str
+
+    async def summarise(self, previous: str | None, turns: Sequence[TurnText]) -> Condensed:
+        """The summary that takes the place of `previous` and covers `turns` too."""
+
+
+class Profiler(Protocol):
+    """Turns to traits of their user."""
+
+    name: str
+
+    async def profile(
+        self, current: Mapping[str, Json], turns: Sequence[TurnText], schema: Mapping[str, Json] | None
+    ) -> Traits:
+        """What the turns change about `current`. `schema` is a JSON schema of traits, None lets the model propose."""
+
+
+class ChatModel(Protocol):
+    """A model to talk to, for `Agent`."""
+
+    name: str
+
+    async def complete(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> ChatReply:
+        """One answer. `messages` and `tools` as in OpenAI's chat completions."""
+
+    def stream(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> AsyncIterator[str | ChatReply]:
+        """Pieces of text as they come, and the whole reply at the end."""
+
+
+def _claim_to_json(claim: Assertion) -> dict[str, Any]:
+    data = asdict(claim)
+    data["sources"] = [str(source) for source in claim.sources]
+    return data | {
+        key: moment.isoformat() for key in ("said_at", "valid_from", "valid_to") if (moment := getattr(claim, key))
+    }
+
+
+def _claim_from_json(data: Mapping[str, Any]) -> Assertion:
+    return Assertion(
+        subject=data["subject"],
+        predicate=data["predicate"],
+        object=data["object"],
+        said_at=datetime.fromisoformat(data["said_at"]),
+        operation=Operation(data["operation"]),
+        valid_from=_moment(data["valid_from"]),
+        valid_to=_moment(data["valid_to"]),
+        confidence=data["confidence"],
+        cardinality=Cardinality(data["cardinality"]) if data["cardinality"] else None,
+        sources=tuple(EpisodeId(UUID(source)) for source in data["sources"]),
+        quote=data["quote"],
+    )
+
+
+def _moment(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None

@@ -1,0 +1,152 @@
+"""Rate limits of a provider, shared by all processes: budgets per minute, and a circuit breaker.
+
+Budgets are token buckets of one minute's size, stored in Redis: `model_requests_per_minute`, `model_tokens_per_minute`.
+The breaker opens when calls of any process fail in a row, or when the provider sets a time to wait; after that one call
+is admitted, and its result decides. Without Redis every call is admitted: a budget is worth less than an answer.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import timedelta
+
+from aftermind import errors
+from aftermind.wire.redis.client import RedisLink
+from aftermind.wire.redis.script import Script
+from aftermind.wire.redis_keys import Keys
+
+log = logging.getLogger(__name__)
+
+FAILURES = 5  # in a row: one slow answer stops nothing, and a dead provider costs five deadlines, not a thousand
+OPEN = timedelta(seconds=5)  # the first time; doubles up to LONGEST while the probes fail
+LONGEST = timedelta(minutes=2)
+EARLY = timedelta(seconds=1)  # while the breaker is open, one question a second finds out whether it is well again
+REFUSED = timedelta(seconds=60)  # how long a refused key is remembered without being refused again
+
+
+_early: ContextVar[bool] = ContextVar("aftermind_early", default=False)
+
+
+@contextmanager
+def early() -> Iterator[None]:
+    """Calls of the block may check early whether a provider has recovered: a user waits, and no attempt is used.
+
+    Only if the breaker is open because calls failed: `Retry-After`, budgets and refused keys always apply.
+    """
+    token = _early.set(True)
+    try:
+        yield
+    finally:
+        _early.reset(token)
+
+
+_unreported: ContextVar[bool] = ContextVar("aftermind_unreported", default=False)
+
+
+@contextmanager
+def unreported() -> Iterator[None]:
+    """Calls of the block do not affect the breaker: one job chose their model, so they have no information about
+    others.
+    """
+    token = _unreported.set(True)
+    try:
+        yield
+    finally:
+        _unreported.reset(token)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderState:
+    """State of a provider, shared by all processes. `why` is None if it is available."""
+
+    provider: str
+    why: str | None
+    wait_seconds: float
+    failures: int
+
+
+class ProviderLimiter:
+    """The gate before every call of a process. It lets everything through until it is bound to a Redis."""
+
+    def __init__(self, *, requests_per_minute: int = 0, tokens_per_minute: int = 0) -> None:
+        self._requests, self._tokens = requests_per_minute, tokens_per_minute
+        self._link: RedisLink | None = None
+        self._keys: Keys | None = None
+
+    def bind(self, link: RedisLink, keys: Keys) -> None:
+        """Share the state with all users of the same Redis."""
+        self._link, self._keys = link, keys
+        self._admit, self._told = Script("provider_admit", keys), Script("provider_report", keys)
+
+    async def admit(self, provider: str, *, tokens: int = 0) -> None:
+        """Take a call's place in the budgets, or raise `ProviderPaused` with the wait."""
+        if self._link is None:
+            return
+        try:
+            wait, why = await self._admit(
+                self._link, provider, self._requests, self._tokens, tokens, _ms(EARLY) if _early.get() else 0
+            )
+        except errors.RedisUnavailable:
+            return
+        if int(wait):
+            raise errors.ProviderPaused(provider, _REASONS[why], timedelta(milliseconds=int(wait)))
+
+    async def report(self, provider: str, error: errors.AftermindError | None) -> None:
+        """Report the end of a call. A refusal because of the request itself has no information about the provider."""
+        if self._link is None or _unreported.get():
+            return
+        outcome, wait = _outcome(error)
+        if outcome is None:
+            return
+        try:
+            opened = await self._told(
+                self._link, provider, outcome, _ms(wait), FAILURES, _ms(OPEN), _ms(LONGEST), _ms(REFUSED)
+            )
+        except errors.RedisUnavailable:
+            return
+        if int(opened):
+            log.warning("provider paused", extra={"provider": provider, "outcome": outcome, "ms": int(opened)})
+
+    async def states(self) -> list[ProviderState]:
+        """Every provider that was asked lately. Raises `RedisUnavailable`."""
+        if self._link is None or self._keys is None:
+            return []
+        found = []
+        seconds, micros = await self._link.call("TIME")
+        now = int(seconds) + int(micros) / 1e6
+        for name in await self._link.call("SMEMBERS", self._keys.providers()):
+            fields = await self._link.call("HMGET", self._keys.provider(name.decode()), "open", "why", "failures")
+            left = max(0.0, int(fields[0] or 0) / 1000 - now)
+            why = _REASONS.get(fields[1] or b"") if left else None
+            found.append(
+                ProviderState(provider=name.decode(), why=why, wait_seconds=left, failures=int(fields[2] or 0))
+            )
+        return found
+
+
+_REASONS = {
+    b"budget": "the budget of this minute is spent",
+    b"breaker": "its calls fail one after the other",
+    b"limited": "it limits our rate",
+    b"refused": "it refuses our key",
+}
+
+
+def _outcome(error: errors.AftermindError | None) -> tuple[str | None, timedelta]:
+    """The outcome for the script, and the waiting time that the provider requests."""
+    nothing = timedelta(0)
+    if error is None:
+        return "ok", nothing
+    if isinstance(error, errors.RateLimited):
+        return "limited", error.retry_after or nothing
+    if isinstance(error, errors.ModelKeyRefused):
+        return "refused", nothing
+    if isinstance(error, errors.ModelUnavailable):
+        return "failed", nothing
+    return None, nothing
+
+
+def _ms(duration: timedelta) -> int:
+    return int(duration.total_seconds() * 1000)

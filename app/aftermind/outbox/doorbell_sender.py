@@ -1,0 +1,89 @@
+"""Bells that are not rung by the accepting call itself: before Celery is imported, after a commit, over RabbitMQ."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from aftermind import errors
+from aftermind.outbox.doorbell import Doorbell
+from aftermind.outbox.single_task import OneTask
+from aftermind.types import JobId
+from aftermind.wire.doorbells import Bells
+from aftermind.wire.pending import BELLS
+from aftermind.wire.queues import STORE
+from aftermind.wire.redis.client import RedisLink
+from aftermind.wire.redis_keys import Keys
+
+log = logging.getLogger(__name__)
+
+BROKER_SECONDS = 2.0  # a worker may wait longer than an agent: no answer depends on it
+
+
+class Ringing:
+    """Sends doorbells for turns, in the accepting call if possible, else soon after it, best effort.
+
+    `bells` are the lists of a Redis broker; None for other brokers, whose doorbells kombu sends in a thread. If a
+    doorbell is lost, the reconciler sends another one.
+    """
+
+    def __init__(self, doorbell: Doorbell, bells: Bells | None) -> None:
+        self._doorbell, self._bells = doorbell, bells
+        self._due: list[JobId] = []
+        self._task = OneTask()
+
+    def messages(self, ids: Sequence[JobId]) -> list[bytes]:
+        """Celery messages for the accepting call to push; none while they cannot be made in microseconds."""
+        if self._bells is None or not self._doorbell.is_warm:
+            return []
+        return [self._doorbell.message(job_id, STORE) for job_id in ids]
+
+    def ring_soon(self, ids: Sequence[JobId]) -> None:
+        """Ring from a task of the running loop; a few bells are enough for any number of turns."""
+        self._due = [*self._due, *ids][-BELLS:]
+        self._task.start(self._ring)
+
+    async def close(self) -> None:
+        """Finish what `ring_soon` began, and close the broker connection that it made."""
+        await self._task.ended()
+        await asyncio.to_thread(self._doorbell.close)
+
+    async def _ring(self) -> None:
+        try:
+            if not self._doorbell.is_warm:
+                await asyncio.to_thread(self._doorbell.warm, STORE)
+            while self._due:
+                ids, self._due = self._due, []
+                if self._bells is None:
+                    await asyncio.to_thread(self._doorbell.ring, STORE, ids)
+                else:
+                    await self._bells.ring(STORE, self.messages(ids))
+        except errors.Unavailable as exc:
+            log.warning("bell not rung; the reconciler rings again", extra={"reason": str(exc)})
+        except Exception:  # the edge of a background task: a bell that cannot be made must not be silent
+            log.exception("bell not rung; the reconciler rings again")
+
+
+class WorkerBells:
+    """How a worker wakes the workers of a queue: over its own connection where the broker is that Redis, else by kombu.
+
+    Best effort, and not piled up: no bell is added where enough wait already.
+    """
+
+    def __init__(self, broker: str, link: RedisLink, keys: Keys, *, prefix: str) -> None:
+        self._doorbell = Doorbell(broker, prefix=prefix, timeout=BROKER_SECONDS)
+        self._bells = Bells(link, keys) if broker == link.given_url else None
+
+    async def ring(self, queue: str, ids: Sequence[JobId]) -> int:
+        """Ring for these jobs; how many bells were rung. Raises `RedisUnavailable` or `BrokerUnavailable`."""
+        if not ids:
+            return 0
+        if self._bells is None:
+            await asyncio.to_thread(self._doorbell.ring, queue, ids)
+            return len(ids)
+        if not self._doorbell.is_warm:
+            await asyncio.to_thread(self._doorbell.warm, queue)
+        return await self._bells.ring(queue, [self._doorbell.message(job_id, queue) for job_id in ids])
+
+    async def close(self) -> None:
+        """Close the broker connections that were made."""
+        await asyncio.to_thread(self._doorbell.close)

@@ -1,0 +1,122 @@
+"""Builds the publisher from settings: the acceptor, the broker, the location of the spool."""
+
+from functools import partial
+
+from aftermind import errors
+from aftermind.db.protocol import Database
+from aftermind.freshness import WatermarkDelivery
+from aftermind.ledger.protocol import Ledger
+from aftermind.llm.protocols import Embedder, Extractor, Profiler, Summariser
+from aftermind.outbox.doorbell import Doorbell
+from aftermind.outbox.doorbell_sender import Ringing
+from aftermind.outbox.generation_lookup import GenerationLookup
+from aftermind.outbox.group_commit import Acceptor
+from aftermind.outbox.inmemory import InProcessQueue, load_work
+from aftermind.outbox.positions import Positions
+from aftermind.outbox.publisher import Publisher, Recorded
+from aftermind.outbox.spool import Spool
+from aftermind.outbox.transports import LedgerAcceptor, RedisAcceptor
+from aftermind.settings import Settings
+from aftermind.stores.protocol import Store
+from aftermind.types import Turn
+from aftermind.wire.doorbells import Bells
+from aftermind.wire.pending import BELLS, Pending, PendingLimits
+from aftermind.wire.redis.client import RedisLink
+from aftermind.wire.redis_keys import Keys
+
+EVERY_TURN = 2**31 - 1  # more bells than any list holds
+
+
+def remember_link(settings: Settings, redis: str) -> RedisLink:
+    """A connection whose answers come within the budget of `remember()`."""
+    timeout = min(settings.redis_timeout_seconds, settings.remember_budget_seconds)
+    return RedisLink(redis, timeout=timeout, name="aftermind-agent")
+
+
+def make_publisher(
+    settings: Settings,
+    *,
+    broker: str,
+    link: RedisLink,
+    database: Database | None = None,
+    ledger: Ledger | None = None,
+    delivery: WatermarkDelivery | None = None,
+    pending: Pending | None = None,
+    positions: Positions | None = None,
+) -> Publisher:
+    """Create the publisher of a process. `accept="postgres"` needs the database and its ledger. Publishers of a process
+    share its positions and, in `pending`, the latest erasures.
+
+    The accepting call itself pushes doorbells if the broker is the Redis of `link`; for other brokers kombu sends them
+    in a thread.
+    """
+    keys, budget = Keys(settings.redis_prefix), settings.remember_budget_seconds
+    bells = Bells(link, keys) if broker == link.given_url else None
+    ringing = Ringing(Doorbell(broker, prefix=settings.redis_prefix), bells)
+    pending = pending or Pending(link, keys)
+    limits = PendingLimits.from_settings(settings)
+    acceptor: Acceptor
+    if settings.accept == "postgres":
+        if database is None or ledger is None:
+            raise errors.InvalidSettings("accept", "postgres", "it needs a Postgres store.")
+        acceptor = LedgerAcceptor(
+            database, ledger, ringing, delivery=delivery, pending=pending, limits=limits, budget_seconds=budget
+        )
+    else:
+        acceptor = RedisAcceptor(
+            link,
+            pending,
+            ringing,
+            limits=limits,
+            most_bells=EVERY_TURN if settings.ring_every_turn else BELLS,
+            budget_seconds=budget,
+        )
+    spool = Spool(settings.state_dir.absolute() / "spool", max_bytes=settings.spool_max_bytes)
+    return Publisher(
+        settings,
+        acceptor=acceptor,
+        ringing=ringing,
+        spool=spool,
+        positions=positions,
+        asking=GenerationLookup(None if database is None else database.generation, pending.generation),
+        recorded=None if database is None or ledger is None else _recorded(database, ledger),
+    )
+
+
+def _recorded(database: Database, ledger: Ledger) -> Recorded:
+    async def content_hash(turn: Turn) -> str | None:
+        async with database.transaction(namespace=turn.scope.namespace, read_only=True) as tx:
+            return await ledger.content_hash(tx, turn.scope, turn.job_id)
+
+    return content_hash
+
+
+def make_in_process(
+    settings: Settings,
+    *,
+    db: Database,
+    store: Store,
+    ledger: Ledger,
+    events: object,
+    embedder: Embedder | None = None,
+    extractor: Extractor | None = None,
+    summariser: Summariser | None = None,
+    profiler: Profiler | None = None,
+) -> InProcessQueue:
+    """Create the queue of a store in this process. `events` stores and publishes events (`append`, `publish`).
+
+    Raises `InvalidSettings` at the first turn if no handlers are installed.
+    """
+    work = partial(
+        load_work,
+        settings=settings,
+        db=db,
+        store=store,
+        ledger=ledger,
+        events=events,
+        embedder=embedder,
+        extractor=extractor,
+        summariser=summariser,
+        profiler=profiler,
+    )
+    return InProcessQueue(settings, db=db, ledger=ledger, open_work=work)

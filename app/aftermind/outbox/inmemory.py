@@ -1,0 +1,119 @@
+"""The queue of stores that live in one process: turns are rows of the ledger, and this very process works them off.
+
+Handlers belong to the workers' side and are found by entry point, so that the library never imports them.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from importlib.metadata import entry_points
+
+from aftermind import errors
+from aftermind.db.protocol import Database
+from aftermind.ledger.protocol import Ledger
+from aftermind.outbox.ledger_limits import LedgerLimits
+from aftermind.outbox.positions import Positions
+from aftermind.outbox.protocol import Sent
+from aftermind.outbox.single_task import OneTask
+from aftermind.settings import Settings
+from aftermind.types import JobId, Scope, Turn
+from aftermind.types.tombstone import Tombstone
+from aftermind.wire.payloads import decode_turn, encode_turn
+from aftermind.wire.pending import PendingLimits
+
+log = logging.getLogger(__name__)
+
+GROUP, ENTRY = "aftermind.handlers", "in_process"
+LOOK_SECONDS = 0.05  # between checks for due jobs: a debounce, a back-off
+
+# Claims runnable jobs, runs them, and returns whether there were any.
+Work = Callable[[], Awaitable[bool]]
+
+
+def load_work(*arguments: object, **named: object) -> Work:
+    """The handlers of this installation, bound to the parts of a memory (`aftermind_tasks.inmemory.open_work`)."""
+    found = [entry for entry in entry_points(group=GROUP) if entry.name == ENTRY]
+    if not found:
+        raise errors.InvalidSettings("handlers", ENTRY, "no package offers handlers; install aftermind whole.")
+    work: Work = found[0].load()(*arguments, **named)
+    return work
+
+
+class InProcessQueue:
+    """An `Outbox` without Redis. `work` is called for as long as it finds something; it is made at the first turn.
+
+    Bounded like pending: beyond a limit of `settings.pending_max_*` `send` raises `QueueFull`.
+    """
+
+    def __init__(self, settings: Settings, *, db: Database, ledger: Ledger, open_work: Callable[[], Work]) -> None:
+        self._db, self._ledger, self._open_work = db, ledger, open_work
+        self._limits = PendingLimits.from_settings(settings)
+        self._turn_limits = LedgerLimits(ledger, self._limits)
+        self._work: Work | None = None
+        self._task = OneTask()
+        self.positions = Positions()
+        self._is_closing = False
+        self._is_woken = False
+
+    async def send(self, turn: Turn) -> Sent:
+        async with self._db.transaction(namespace=turn.scope.namespace) as tx:
+            number = await self._db.generation(tx)
+            turn = replace(turn, generation=number, counted_from=self.positions.began)
+            payload = encode_turn(turn)
+            refused = await self._turn_limits.refusal(tx, turn.scope, size=len(payload))
+            if refused is not None:
+                raise errors.QueueFull(*refused, self._limits.of(refused[0]))
+            is_new = await self._ledger.accept(tx, turn, payload)
+            if not is_new and turn.content_hash != await self._ledger.content_hash(tx, turn.scope, turn.job_id):
+                raise errors.IdempotencyConflict(turn.idempotency_key)
+        self.wake()
+        return Sent(base=turn.base, known=not is_new)
+
+    def wake(self) -> None:
+        """Begin what was put into the ledger: by a turn, or by a call such as `undo`."""
+        self._is_closing = False
+        self._is_woken = True
+        self._task.start(self._work_off)
+
+    async def pending(self, owner: Scope) -> tuple[Turn, ...]:
+        """The owner's turns that are not stored yet, oldest first."""
+        async with self._db.transaction(namespace=owner.namespace, read_only=True) as tx:
+            payloads = await self._ledger.unstored(tx, owner)
+        return tuple(decode_turn(payload) for payload in payloads)
+
+    async def forget(self, stone: Tombstone) -> list[JobId]:
+        """Nothing to do: all turns are in the store, where the tombstone applies."""
+        return []
+
+    async def drained(self) -> None:
+        """Wait until every job is done that was put in so far, those that wait for their time included."""
+        await self._task.ended()
+
+    async def close(self) -> None:
+        """Finish what can run now; what waits for its time stays with the store."""
+        self._is_closing = True
+        await self._task.ended()
+
+    async def _work_off(self) -> None:
+        try:
+            while self._is_woken:  # again if a job was added after the last check
+                self._is_woken = False
+                while await self._step():
+                    pass
+        except Exception:  # the edge of a background task; the next turn starts it again, and no row is lost
+            log.exception("background work stopped")
+
+    async def _step(self) -> bool:
+        """Check the ledger once; returns whether to check again."""
+        if self._work is None:
+            self._work = self._open_work()
+        if await self._work():
+            return True
+        if self._is_closing or not await self._is_unfinished():
+            return False
+        await asyncio.sleep(LOOK_SECONDS)
+        return True
+
+    async def _is_unfinished(self) -> bool:
+        return any(each.runnable or each.running or each.waiting for each in await self._ledger.backlog())

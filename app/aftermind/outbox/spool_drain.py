@@ -1,0 +1,102 @@
+"""Sending the spool when Redis answers again: in order, once, and without delaying what is new."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from aftermind import errors
+from aftermind.outbox.group_commit import MOST_TURNS, Acceptor, hand_over
+from aftermind.outbox.single_task import OneTask
+from aftermind.outbox.spool import Spool, Spooled
+from aftermind.types.message import without_key
+from aftermind.wire.payloads import encode_turn
+from aftermind.wire.pending import Offer, Refusal
+from aftermind.wire.redis_keys import owner_part
+
+log = logging.getLogger(__name__)
+
+PROBE_SECONDS = (0.1, 1.0)  # first and longest wait between two checks; one PING per second is negligible
+WINDOW = 10 * MOST_TURNS  # turns that are read from the spool together
+
+
+class Drain:
+    """The single task of a process that sends spooled turns; it runs while there are any.
+
+    `away` is the reason why Redis is unavailable, until it answers again: until then new turns are spooled immediately,
+    without waiting for an answer.
+    """
+
+    def __init__(self, acceptor: Acceptor, spool: Spool) -> None:
+        self._acceptor, self._spool = acceptor, spool
+        self.away: errors.AftermindError | None = None
+        self._task = OneTask()
+
+    def begin(self, *, away: errors.AftermindError | None = None) -> None:
+        """Run from the running loop, unless it runs already."""
+        if away is not None and self.away is None:
+            self.away = away
+            log.warning("turns are spooled", extra={"reason": str(away)})
+        self._task.start(self._run)
+
+    async def done(self) -> None:
+        """Wait until nothing is left to send; for the loop that it runs on."""
+        await self._task.ended()
+
+    async def stop(self) -> None:
+        """End it; what is unsent stays in the spool."""
+        await self._task.cancel()
+        self.away = None
+
+    async def _run(self) -> None:
+        wait, longest = PROBE_SECONDS
+        while True:
+            try:
+                await self._acceptor.probe()
+                if await self._send_all():
+                    return
+            except errors.AftermindError as exc:
+                self.away = self.away or exc
+            except Exception:  # the edge of a background task: whatever it is, the spool is tried again
+                log.exception("the spool was not sent")
+            await asyncio.sleep(wait)
+            wait = min(wait * 2, longest)
+
+    async def _send_all(self) -> bool:
+        """Whether nothing is left; False where turns were refused by a limit."""
+        if not await self._spool.take_over():
+            self._back()
+        full: set[str] = set()  # owners at their limit; their turns wait, those of others do not
+        while self._spool.unsent:
+            window = await self._spool.next(WINDOW, passing=frozenset(full))
+            if not window:
+                return False
+            while window:
+                refusals = await self._send(window[:MOST_TURNS])
+                if refusals and set(refusals.values()) != {Refusal.USER}:
+                    return False  # no owner may have more
+                full |= refusals.keys()
+                window = [each for each in window[MOST_TURNS:] if owner_part(each.turn.scope) not in full]
+        return True
+
+    async def _send(self, spooled: Sequence[Spooled]) -> dict[str, Refusal]:
+        """Hand them over; the owners whose turns were refused, and by which limit."""
+        offers = [Offer(turn=each.turn, payload=each.payload, is_spooled=True) for each in spooled]
+        answers = await hand_over(self._acceptor, offers)
+        self._back()  # not at the probe: a Redis that is full answers PING and takes no turn
+        pairs = list(zip(offers, answers, strict=True))
+        # Its key was used for another turn in between. It was accepted anyway: it becomes a separate turn.
+        others = [(offer.turn, without_key(offer.turn)) for offer, answer in pairs if answer.conflict]
+        if others:
+            for turn, other in others:
+                ids = {"job_id": str(turn.job_id), "stored_as": str(other.job_id)}
+                log.error("an idempotency key was used for two turns: both are kept", extra=ids)
+            again = [Offer(turn=other, payload=encode_turn(other), is_spooled=True) for _, other in others]
+            taken = iter(await hand_over(self._acceptor, again))
+            pairs = [(offer, next(taken) if answer.conflict else answer) for offer, answer in pairs]
+        await self._spool.sent(offer.turn.job_id for offer, answer in pairs if answer.refusal is None)
+        return {owner_part(offer.turn.scope): answer.refusal for offer, answer in pairs if answer.refusal is not None}
+
+    def _back(self) -> None:
+        if self.away is not None:
+            log.info("turns are taken again", extra={"spooled": self._spool.unsent})
+            self.away = None

@@ -1,0 +1,199 @@
+"""Entries of any source brought into the arrays that are scored: what a store found, what is pending, or both."""
+
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aftermind.ranking import bm25
+from aftermind.ranking.coefficients import Models, models_of
+from aftermind.ranking.tokenizer import is_stop_word, terms, tokens
+from aftermind.ranking.windows import Features, Scores, Turns, Worths, features, score
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A query in words: its distinct `terms`, and every word of it, to detect names of speakers."""
+
+    text: str
+    terms: tuple[str, ...]
+    words: frozenset[str]
+    language: str = "english"
+
+    @classmethod
+    def of(cls, text: str, *, language: str = "english", most_terms: int = 64) -> "Question":
+        """Its terms in order of appearance; a question of more than `most_terms` is a document, its start will do."""
+        found = tuple(terms(text, language)[:most_terms])
+        return cls(text=text, terms=found, words=frozenset(tokens(text)), language=language)
+
+    def names(self, speaker: str | None) -> bool:
+        """Whether it names the speaker, by any part of the name that is a complete word."""
+        if not speaker:
+            return False
+        return any(part in self.words and not is_stop_word(part) for part in tokens(speaker))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One turn to be scored. `terms` are of the same kind as the question's keys that it is compared with.
+
+    `candidate` False: it is there for its neighbours only. `similarity` None: it has no vector yet.
+    """
+
+    session: Hashable
+    position: int
+    terms: Collection[Hashable]
+    similarity: float | None = None
+    name: str | None = None
+    asking: bool = False
+    candidate: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frequencies:
+    """In how many of the owner's `episodes` each key of the question occurs."""
+
+    episodes: int
+    having: Sequence[int] = field(default=())
+
+    @classmethod
+    def of(cls, keys: Sequence[Hashable], entries: Sequence[Entry]) -> "Frequencies":
+        """Counted over entries that are everything there is."""
+        return cls(episodes=len(entries), having=[sum(key in entry.terms for entry in entries) for key in keys])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """Turns column by column: the fast form of entries. `hits` has a column for each key of the question.
+
+    `candidate` False is a turn that is there for its neighbours only.
+    """
+
+    session: Sequence[Hashable]
+    position: NDArray[np.int64]
+    hits: NDArray[np.bool_]
+    length: NDArray[np.int64]
+    similarity: NDArray[np.float64]
+    name: Sequence[str | None]
+    asking: NDArray[np.bool_]
+    candidate: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.session)
+
+    @classmethod
+    def of(cls, entries: Sequence[Entry], keys: Sequence[Hashable]) -> "Frame":
+        """The entries, compared with the question's keys."""
+        hits = np.zeros((len(entries), len(keys)), dtype=np.bool_)
+        for row, entry in enumerate(entries):
+            for column, key in enumerate(keys):
+                hits[row, column] = key in entry.terms
+        similarity = [np.nan if entry.similarity is None else entry.similarity for entry in entries]
+        return cls(
+            session=[entry.session for entry in entries],
+            position=np.array([entry.position for entry in entries], dtype=np.int64),
+            hits=hits,
+            length=np.array([len(entry.terms) for entry in entries], dtype=np.int64),
+            similarity=np.array(similarity, dtype=np.float64),
+            name=[entry.name for entry in entries],
+            asking=np.array([entry.asking for entry in entries], dtype=np.bool_),
+            candidate=np.array([entry.candidate for entry in entries], dtype=np.bool_),
+        )
+
+    def joined(self, other: "Frame") -> "Frame":
+        """These turns, then the other's, of the same question."""
+        return Frame(
+            session=[*self.session, *other.session],
+            position=np.concatenate([self.position, other.position]),
+            hits=np.concatenate([self.hits, other.hits]),
+            length=np.concatenate([self.length, other.length]),
+            similarity=np.concatenate([self.similarity, other.similarity]),
+            name=[*self.name, *other.name],
+            asking=np.concatenate([self.asking, other.asking]),
+            candidate=np.concatenate([self.candidate, other.candidate]),
+        )
+
+
+def score_frame(
+    frame: Frame,
+    question: Question,
+    frequencies: Frequencies,
+    *,
+    session: Hashable = None,
+    models: Models | None = None,
+) -> Scores:
+    """Score the turns for the query, in their order; `session` is the current one.
+
+    A term that is the name of a speaker does not count as a word: greetings contain it often, and the speaker is a
+    separate feature. `models` default to those for embedders without fitted ones.
+    """
+    turns, worths = _turns(frame, question, frequencies, session)
+    return score(turns, worths, candidates=frame.candidate, models=models or models_of())
+
+
+def features_of(frame: Frame, question: Question, frequencies: Frequencies) -> Features:
+    """The features of the turns, in their own order: what models are fitted to."""
+    turns, worths = _turns(frame, question, frequencies, None)
+    return features(turns, worths, candidates=frame.candidate)
+
+
+def worths_of(frame: Frame, question: Question, frequencies: Frequencies) -> NDArray[np.float64]:
+    """What each term of the question is worth: 0 for names of speakers, the most for a term that no turn has."""
+    worths = bm25.idf(frequencies.episodes, np.maximum(np.asarray(frequencies.having), 1))
+    worths[named_terms(named_speakers(frame, question), question)] = 0.0
+    return worths
+
+
+def _turns(frame: Frame, question: Question, frequencies: Frequencies, session: Hashable) -> tuple[Turns, Worths]:
+    worths = worths_of(frame, question, frequencies)
+    turns = Turns(
+        session=numbered(frame.session),
+        position=frame.position,
+        hits=frame.hits,
+        length=frame.length,
+        similarity=frame.similarity,
+        named=_among(frame.name, named_speakers(frame, question)),
+        asking=frame.asking,
+        current=_among(frame.session, set() if session is None else {session}),
+        speaker=np.where(_among(frame.name, {None}), -1, numbered(frame.name)),
+    )
+    said = np.where(np.asarray(frequencies.having) > 0, worths, 0.0)
+    return turns, Worths(terms=said, whole=float(worths.sum()), episodes=frequencies.episodes)
+
+
+def numbered(labels: Sequence[Hashable]) -> NDArray[np.int64]:
+    """Numbers for labels, from 0; equal labels get equal numbers."""
+    numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}
+    return np.fromiter(map(numbers.__getitem__, labels), dtype=np.int64, count=len(labels))
+
+
+def _among(labels: Sequence[Hashable], wanted: Collection[Hashable]) -> NDArray[np.bool_]:
+    if not wanted:
+        return np.zeros(len(labels), dtype=np.bool_)
+    return np.fromiter(map(wanted.__contains__, labels), dtype=np.bool_, count=len(labels))
+
+
+def named_terms(speakers: Iterable[str], question: Question) -> list[int]:
+    """The indexes of the query's terms that are names of speakers: the speaker's bonus covers them."""
+    spoken = {term for name in speakers for term in terms(name, question.language)}
+    return [place for place, term in enumerate(question.terms) if term in spoken]
+
+
+def named_speakers(frame: Frame, question: Question) -> set[str]:
+    """The speakers that the query names."""
+    return {name for name in set(frame.name) if name and question.names(name)}
+
+
+def score_entries(
+    entries: Sequence[Entry],
+    question: Question,
+    *,
+    frequencies: Frequencies | None = None,
+    session: Hashable = None,
+    models: Models | None = None,
+) -> Scores:
+    """Score entries whose terms are text. Without `frequencies` the entries are everything there is."""
+    known = frequencies or Frequencies.of(question.terms, entries)
+    frame = Frame.of(entries, question.terms)
+    return score_frame(frame, question, known, session=session, models=models)

@@ -1,0 +1,76 @@
+"""The value of facts for a query, and its effect on their source turns.
+
+A fact states plainly what its turns mention in passing ("alice lives in Oslo" for "we finally unpacked"), so a matching
+fact raises its turns. It does not compete with them: its own value is the share of the query that it covers, and from
+its best turn it inherits a part that ranks it after the turns, if the budget has space. So facts never displace better
+evidence. Measured on conversations with labelled facts, see benchmarks/README.md.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import exp
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aftermind.ranking import bm25
+from aftermind.ranking.candidates import Frame, Frequencies, Question, named_speakers, named_terms
+from aftermind.ranking.windows import Scores
+
+Floats = NDArray[np.float64]
+
+LIFT = 4.0  # added to the log-odds of a turn by a fact that covers the whole question; 3 to 5 find the same
+INHERITED = 0.5  # of the best turn's score; with 0.7 facts begin to crowd turns out of small budgets
+# The log-odds that a fact answers, and what covering the whole question adds: of facts that cover 0.25, 0.4, 0.6 and
+# 0.8 of a question 0.017, 0.05, 0.17 and 0.37 came from turns that answer it.
+UNCOVERED, COVERED = -6.0, 7.5
+LEAST = 0.01  # the minimum value of a fact: a block may have space for it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactHit:
+    """A fact: which of the question's terms it has, by place, and how many facts have each of these."""
+
+    places: Sequence[int]
+    having: Sequence[int]
+
+
+def shares(told: Sequence[FactHit], frame: Frame, question: Question, frequencies: Frequencies) -> Floats:
+    """For each fact, the share of the query's weight that its terms have: 0 to 1.
+
+    Of the query's total weight, not of the best fact's: the best of many bad matches is not an answer. Terms are
+    weighted by their rarity among turns and facts together, since facts stated by a call are in no turn.
+    """
+    if not told:
+        return np.zeros(0)
+    having = np.array(frequencies.having, dtype=np.float64)
+    among = np.zeros(len(having))
+    for fact in told:
+        among[list(fact.places)] = np.maximum(among[list(fact.places)], list(fact.having))
+    idfs = bm25.idf(frequencies.episodes + int(among.max(initial=0)), having + among)
+    idfs[named_terms(named_speakers(frame, question), question)] = 0.0
+    whole = float(idfs.sum())
+    if whole <= 0:
+        return np.zeros(len(told))
+    return np.array([idfs[list(fact.places)].sum() / whole for fact in told])
+
+
+def lifted(scores: Scores, worth: Floats, rows: Sequence[Sequence[int]], candidates: NDArray[np.bool_]) -> Scores:
+    """The scores with each candidate likelier by its best fact; `rows` are the turns that each fact came from."""
+    best = np.zeros(len(scores.total))
+    for value, turns in zip(worth, rows, strict=True):
+        for row in turns:
+            best[row] = max(best[row], value)
+    odds = np.exp(LIFT * np.where(candidates, best, 0.0))
+    return replace(scores, total=scores.total * odds / (1 - scores.total + scores.total * odds))
+
+
+def fact_value(share: float, confidence: float, best_turn: float) -> float:
+    """The rank of a fact among the turns: by its own value, or after its best source turn."""
+    covers = 1 / (1 + exp(-(UNCOVERED + COVERED * share)))
+    return max(LEAST, covers, INHERITED * best_turn) * sureness(confidence)
+
+
+def sureness(confidence: float) -> float:
+    """The value of a fact reduced by its confidence."""
+    return 0.5 + 0.5 * confidence

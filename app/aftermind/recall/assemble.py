@@ -1,0 +1,149 @@
+"""Assembles matches and other memories of a user into one block within its budget."""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from time import perf_counter
+
+from aftermind.recall.budget import MOST_CHARACTERS, Chunk, fit
+from aftermind.recall.excerpts import QuestionWords, excerpt
+from aftermind.recall.query import Query
+from aftermind.recall.render import Item, day_of, profile_line, render_item, section_name, shortenable_text
+from aftermind.stores.search import Briefing
+from aftermind.types import Block, Episode, EpisodeId, Fact, Match, Profile, RecallBlock, ServedBy, Summary
+
+PINNED = 1_000.0  # above every match, however short: what a user or an agent wants in every block
+PINNED_SHARE = 0.25  # maximum share of the budget for those, so that matches have space
+# What a trait of the profile and the summary of the session are worth to a question that shares no word with them, and
+# what sharing all of its words adds.
+TRAIT, SUMMARY, SHARED = 0.03, 0.1, 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    chunk: Chunk
+    source: Match | Block | Summary | str
+
+
+def build(
+    query: Query,
+    matches: Sequence[Match],
+    briefing: Briefing,
+    *,
+    words: QuestionWords,
+    count: Callable[[str], int],
+    available: int,
+    served_by: ServedBy,
+    replica: str | None,
+    degraded: str | None,
+    started: float,
+) -> RecallBlock:
+    """The block: what is expected to be worth most for its tokens, shown by kind and in time order."""
+    longest = MOST_CHARACTERS * query.token_budget
+    pinned = _pinned(briefing.blocks, int(query.token_budget * PINNED_SHARE), count)
+    standing = _standing(briefing, words)
+    parts = [_Part(replace(part.chunk, key=key), part.source) for key, part in enumerate((*pinned, *standing))]
+    parts += [_part(match, words, longest, key) for key, match in enumerate(matches, start=len(parts))]
+    fitted = fit([part.chunk for part in parts], query.token_budget, count)
+    sources = [parts[chunk.key].source for chunk in fitted.chunks]
+    traits = [source for source in sources if isinstance(source, str)]
+    return RecallBlock(
+        query=query.text,
+        text=fitted.text,
+        matches=tuple(source for source in sources if isinstance(source, Match)),
+        tokens_used=fitted.tokens,
+        chunks_included=len(fitted.chunks),
+        chunks_available=available + len(briefing.blocks) + len(standing),
+        duration_ms=(perf_counter() - started) * 1000,
+        served_by=served_by,
+        replica=replica,
+        degraded=degraded,
+        blocks=tuple(source for source in sources if isinstance(source, Block)),
+        summary=next((source for source in sources if isinstance(source, Summary)), None),
+        profile=_select_traits(briefing.profile, traits),
+    )
+
+
+def _pinned(blocks: Sequence[Block], budget: int, count: Callable[[str], int]) -> list[_Part]:
+    """As many pinned blocks as their share of the budget holds, in their order."""
+    parts = [_Part(_chunk(block, PINNED, place), block) for place, block in enumerate(blocks)]
+    if not parts:
+        return []
+    fitted = fit([replace(part.chunk, key=key) for key, part in enumerate(parts)], budget, count)
+    return [_Part(chunk, parts[chunk.key].source) for chunk in fitted.chunks]
+
+
+def _standing(briefing: Briefing, words: QuestionWords) -> list[_Part]:
+    """Profile and summary, which compete with the matches by what they share with the question."""
+    parts = []
+    if briefing.profile is not None:
+        for place, name in enumerate(sorted(briefing.profile.traits)):
+            line = profile_line(name, briefing.profile)
+            value = TRAIT + SHARED * words.share(line)
+            parts.append(_Part(Chunk(key=0, section="profile", line=line, value=value, order=place), name))
+    if briefing.summary is not None:
+        value = SUMMARY + SHARED * words.share(briefing.summary.text)
+        parts.append(_Part(_chunk(briefing.summary, value, 0), briefing.summary))
+    return parts
+
+
+def _part(match: Match, words: QuestionWords, longest: int, key: int) -> _Part:
+    return _Part(_chunk(match.item, match.score, _when(match.item), words=words, longest=longest, key=key), match)
+
+
+def _chunk(
+    item: Item,
+    value: float,
+    order: float,
+    *,
+    words: QuestionWords | None = None,
+    longest: int = sys.maxsize,
+    key: int = 0,
+) -> Chunk:
+    """Of a text that cannot fit whole, no more than `longest` characters are escaped; it is shortened in any case."""
+    text = shortenable_text(item)
+
+    starts: list[int] = []  # start of the excerpt, once it was computed; functools.cache takes longer to make
+
+    def shortened(characters: int) -> str:
+        if not starts:
+            starts.append(words.passage(text) if words is not None else 0)
+        return render_item(item, excerpt(text, starts[0], characters))
+
+    return Chunk(
+        key=key,
+        section=section_name(item),
+        line=render_item(item, text[: longest + 1] if len(text) > longest else None),
+        value=value,
+        order=order,
+        day=day_of(item),
+        tells=_told_by(item),
+        shortened=shortened,
+    )
+
+
+def _told_by(item: Item) -> frozenset[EpisodeId]:
+    if isinstance(item, Episode):
+        return frozenset([item.id])
+    return frozenset(item.sources) if isinstance(item, Fact) else frozenset()
+
+
+def _when(item: Item) -> float:
+    """Sort position within its kind: episodes by time, facts by their start."""
+    if isinstance(item, Episode):
+        # By day and minute, then by position: a backfilled session keeps its order.
+        return item.occurred_at.timestamp() + (item.position % 10**12) / 10**13
+    moment: datetime = (item.valid_from or item.recorded_at) if isinstance(item, Fact) else item.updated_at
+    return moment.timestamp()
+
+
+def _select_traits(profile: Profile | None, traits: Sequence[str]) -> Profile | None:
+    if profile is None or not traits:
+        return None
+    return Profile(
+        scope=profile.scope,
+        traits={name: profile.traits[name] for name in traits},
+        version=profile.version,
+        updated_at=profile.updated_at,
+    )

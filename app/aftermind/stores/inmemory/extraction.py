@@ -1,0 +1,116 @@
+"""What is learned beyond facts, of one process."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from aftermind.db.inmemory import mem
+from aftermind.db.protocol import Transaction
+from aftermind.stores.inmemory.episodes import owner_key
+from aftermind.stores.protocol import Batch, BatchNeighbours, DrewOn, MiningOutcome, UserInfo
+from aftermind.types import Episode, EpisodeId, Job, JobKind, JobState, Learned, LearnedState, Profile, Scope
+from aftermind.types.message import UNDONE
+from aftermind.types.tombstone import Tombstone
+
+_DOING = (JobState.QUEUED, JobState.RUNNING, JobState.RETRYING, JobState.DEAD)
+
+
+class InMemoryLearning:
+    """The part of the store about extraction. See `Store` for the promise of each method."""
+
+    async def session_size(self, tx: Transaction, owner: Scope, session_id: str | None, *, up_to: int) -> int:
+        rows = mem(tx).rows("episodes", owner_key(owner)).values()
+        return sum(each.scope.session_id == session_id and each.position <= up_to for each in rows)
+
+    async def want_profiled(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> None:
+        there, rows = mem(tx).rows("episodes", owner_key(owner)), mem(tx).rows("profile_backlog", owner_key(owner))
+        for id_ in ids:
+            if id_ in there:
+                mem(tx).put(rows, id_, True)
+
+    async def unprofiled(self, tx: Transaction, owner: Scope, *, limit: int) -> list[Episode]:
+        waiting = mem(tx).rows("profile_backlog", owner_key(owner))
+        found = [each for id_, each in mem(tx).rows("episodes", owner_key(owner)).items() if id_ in waiting]
+        return sorted(found, key=lambda each: (each.position, each.id))[:limit]
+
+    async def profiled(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> None:
+        rows = mem(tx).rows("profile_backlog", owner_key(owner))
+        for id_ in ids:
+            mem(tx).drop(rows, id_)
+
+    async def note_batch(self, tx: Transaction, owner: Scope, batch: Batch) -> None:
+        mem(tx).put(mem(tx).rows("model_batches", owner_key(owner)), batch.job_id, batch)
+
+    async def list_batch_neighbours(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> BatchNeighbours:
+        batches: list[Batch] = list(mem(tx).rows("model_batches", owner_key(owner)).values())
+        episodes, asked = mem(tx).rows("episodes", owner_key(owner)), set(ids)
+        mining = [each for each in batches if each.kind is JobKind.EXTRACT and asked.intersection(each.shown)]
+        updates = [each for each in batches if each.kind is JobKind.PROFILE]
+        first = next((at for at, each in enumerate(updates) if asked.intersection(each.shown)), len(updates))
+
+        def left(found: Sequence[Batch]) -> frozenset[EpisodeId]:
+            shown = {id_ for each in found for id_ in each.shown} - asked
+            return frozenset(id_ for id_ in shown & episodes.keys() if episodes[id_].mark != UNDONE)
+
+        mined = left(mining)
+        sessions = {episodes[id_].scope.session_id for id_ in mined}
+        return BatchNeighbours(mined=mined, sessions=tuple(sorted(sessions, key=str)), profiled=left(updates[first:]))
+
+    async def drew_on(self, tx: Transaction, stone: Tombstone) -> DrewOn:
+        key = owner_key(stone.owner)
+        episodes = mem(tx).rows("episodes", key)
+        gone = {id_ for id_, episode in episodes.items() if stone.fits(episode)}
+        sessions = {episodes[id_].scope.session_id for id_ in gone} & set(mem(tx).rows("summaries", key))
+        profile: Profile | None = mem(tx).table("profiles").get(key)
+        lost = [trait for trait in profile.traits.values() if gone & set(trait.evidence)] if profile else []
+        evidence = {each for trait in lost for each in trait.evidence} - gone
+        return DrewOn(sessions=tuple(sorted(sessions, key=str)), evidence=tuple(sorted(evidence)))
+
+    async def learned(self, tx: Transaction, owner: Scope, session_id: str | None, *, limit: int) -> list[Learned]:
+        rows = mem(tx).rows("episodes", owner_key(owner)).values()
+        wanted = [each for each in rows if session_id is None or each.scope.session_id == session_id]
+        newest = sorted(wanted, key=lambda each: (each.position, each.id))[-limit:] if limit else []
+        mined = mem(tx).rows("extractions", owner_key(owner))
+        live, known = mem(tx).rows("live_jobs", JobKind.EXTRACT), mem(tx).table("jobs")
+        jobs = [known[id_].job for id_ in live if id_ in known]
+        mining = [job for job in jobs if job.kind is JobKind.EXTRACT and job.state in _DOING]
+        mine = [job for job in mining if job.scope.owner == owner.owner]
+        return [_learned(each, mined.get(each.id), mine) for each in newest]
+
+    async def owners(
+        self, tx: Transaction, namespace: str, *, since: datetime | None = None, limit: int = 10_000
+    ) -> list[Scope]:
+        users = {
+            user
+            for (space, user), rows in mem(tx).table("episodes").items()
+            if space == namespace and any(since is None or each.occurred_at >= since for each in rows.values())
+        }
+        return [Scope(namespace=namespace, user_id=user or None) for user in sorted(users)[:limit]]
+
+    async def users(
+        self, tx: Transaction, namespace: str, *, prefix: str = "", after: str | None = None, limit: int = 100
+    ) -> list[UserInfo]:
+        newest: dict[str, datetime | None] = {}
+        for kind in ("blocks", "facts", "episodes"):
+            for (space, user), rows in mem(tx).table(kind).items():
+                if space == namespace and rows and user.startswith(prefix) and (after is None or user > after):
+                    times = [each.remembered_at for each in rows.values()] if kind == "episodes" else []
+                    at = max(times, default=None)
+                    newest[user] = at or newest.get(user)
+        return [UserInfo(user_id=user or None, last_at=newest[user]) for user in sorted(newest)[:limit]]
+
+
+def _learned(episode: Episode, mined: MiningOutcome | None, jobs: Sequence[Job]) -> Learned:
+    mine = [job for job in jobs if job.scope.session_id == episode.scope.session_id]
+    mine.sort(key=lambda job: (job.state is JobState.DEAD, -job.created_at.timestamp()))
+    doing = mine[0] if mine and mined is None else None
+    waits = "no job waits" if doing is None else doing.error or doing.reason_code or str(doing.state)
+    return Learned(
+        episode_id=episode.id,
+        session_id=episode.scope.session_id,
+        occurred_at=episode.occurred_at,
+        state=LearnedState.of(mined.outcome if mined else None, doing.state if doing else None),
+        reason=mined.reason if mined else waits,
+        facts=mined.facts if mined else 0,
+        extractor=mined.extractor if mined else None,
+        job_id=mined.job_id if mined else doing.id if doing else None,
+    )

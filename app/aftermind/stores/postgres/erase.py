@@ -1,0 +1,208 @@
+"""Forget: the tombstone and its deletes, in one transaction; and counts of an owner's rows."""
+
+from typing import Any
+
+from sqlalchemy import text
+
+from aftermind.db.protocol import Transaction
+from aftermind.db.transaction import pg
+from aftermind.stores.postgres.episodes import to_tombstone
+from aftermind.types import Scope
+from aftermind.types.tombstone import Tombstone
+
+_OWNED = "namespace = :namespace AND user_id = :user"
+
+_NUMBER = text("SELECT aftermind.next_generation(:known) AS number")
+# FOR UPDATE, by the update of the row itself: waits for every effect that holds the owner FOR SHARE, and holds off the
+# next ones, which then read the tombstone.
+_LOCK = text(
+    """
+    INSERT INTO aftermind.users AS there (namespace, user_id, tombstone_count) VALUES (:namespace, :user, 1)
+    ON CONFLICT (namespace, user_id) DO UPDATE SET tombstone_count = there.tombstone_count + 1
+    """
+)
+_BURY = text(
+    """
+    INSERT INTO aftermind.tombstones (namespace, user_id, generation, at, session_id, before, ids, by_policy, delivered)
+    VALUES (:namespace, :user, :generation, clock_timestamp(), :session, :before, CAST(:ids AS uuid[]), :by_policy,
+            :by_policy)
+    """
+)
+_COVERED = f"""
+    {_OWNED}
+    AND (cardinality(CAST(:ids AS uuid[])) = 0 OR id = ANY(CAST(:ids AS uuid[])))
+    AND (cardinality(CAST(:ids AS uuid[])) > 0 OR CAST(:session AS text) IS NULL OR session_id = :session)
+    AND (cardinality(CAST(:ids AS uuid[])) > 0 OR CAST(:before AS timestamptz) IS NULL OR occurred_at < :before)
+"""
+# Deleted with the episodes: stored model answers that used them, and results of shadow runs. The sources are deleted
+# with their episodes; a fact without a source left is deleted too, and the fact that it had ended is valid again: the
+# end of the former home must not reveal that the user moved.
+_EPISODES = text(
+    f"""
+    WITH gone AS (
+        DELETE FROM aftermind.episodes WHERE {_COVERED} RETURNING id, session_id
+    ), unsourced AS (
+        DELETE FROM aftermind.fact_sources WHERE {_OWNED} AND episode_id IN (SELECT id FROM gone)
+        RETURNING fact_id
+    ), facts AS (
+        DELETE FROM aftermind.facts WHERE {_OWNED} AND id IN (SELECT fact_id FROM unsourced)
+          AND NOT EXISTS (
+            SELECT 1 FROM aftermind.fact_sources AS left_over
+            WHERE left_over.namespace = :namespace AND left_over.user_id = :user AND left_over.fact_id = facts.id
+              AND left_over.episode_id NOT IN (SELECT id FROM gone))
+        RETURNING id, subject, predicate, cardinality, valid_from, superseded_at
+    ), reopened AS (
+        UPDATE aftermind.facts AS earlier SET valid_to = (
+            SELECT min(later.valid_from) FROM aftermind.facts AS later
+            WHERE later.namespace = :namespace AND later.user_id = :user AND later.superseded_at IS NULL
+              AND later.subject = earlier.subject AND later.predicate = earlier.predicate
+              AND later.valid_from >= earlier.valid_to AND later.id NOT IN (SELECT id FROM facts))
+        WHERE earlier.namespace = :namespace AND earlier.user_id = :user AND earlier.superseded_at IS NULL
+          AND earlier.id NOT IN (SELECT id FROM facts)
+          AND (earlier.subject, earlier.predicate, earlier.valid_to) IN (
+              SELECT subject, predicate, valid_from FROM facts WHERE superseded_at IS NULL AND cardinality = 'single')
+        RETURNING id
+    ), unsaid AS (
+        DELETE FROM aftermind.assertions
+        WHERE {_OWNED} AND sources <> '{{}}' AND sources <@ (SELECT coalesce(array_agg(id), '{{}}') FROM gone)
+        RETURNING id
+    ), said_in_part AS (
+        UPDATE aftermind.assertions AS claims SET sources = ARRAY(
+            SELECT source FROM unnest(claims.sources) AS source WHERE source NOT IN (SELECT id FROM gone))
+        WHERE {_OWNED} AND sources && (SELECT coalesce(array_agg(id), '{{}}') FROM gone)
+          AND NOT sources <@ (SELECT coalesce(array_agg(id), '{{}}') FROM gone)
+        RETURNING id
+    ), mined AS (
+        DELETE FROM aftermind.extractions WHERE namespace = :namespace AND user_id = :user
+          AND episode_id IN (SELECT id FROM gone) RETURNING episode_id
+    ), batches AS (
+        UPDATE aftermind.model_batches SET episode_ids = ARRAY(
+            SELECT each FROM unnest(episode_ids) AS each WHERE each NOT IN (SELECT id FROM gone))
+        WHERE {_OWNED} AND episode_ids && (SELECT coalesce(array_agg(id), '{{}}') FROM gone) RETURNING job_id
+    ), unprofiled AS (
+        DELETE FROM aftermind.profile_backlog WHERE namespace = :namespace AND user_id = :user
+          AND episode_id IN (SELECT id FROM gone) RETURNING episode_id
+    ), traits AS (
+        DELETE FROM aftermind.profile_traits
+        WHERE {_OWNED} AND evidence && (SELECT coalesce(array_agg(id), '{{}}') FROM gone) RETURNING name
+    ), summaries AS (
+        DELETE FROM aftermind.summaries
+        WHERE {_OWNED} AND session_id IN (SELECT coalesce(session_id, '') FROM gone) RETURNING session_id
+    ), answers AS (
+        UPDATE aftermind.jobs SET answer = NULL
+        WHERE {_OWNED} AND answer IS NOT NULL
+          AND answer -> 'episodes' ?| (SELECT coalesce(array_agg(CAST(id AS text)), '{{}}') FROM gone)
+        RETURNING id
+    ), foreseen AS (
+        UPDATE aftermind.jobs SET note = NULL
+        WHERE {_OWNED} AND kind = 'shadow' AND note IS NOT NULL AND EXISTS (SELECT FROM gone) RETURNING id
+    )
+    SELECT (SELECT count(*) FROM gone) AS episodes, (SELECT count(*) FROM facts) AS facts,
+           (SELECT count(*) FROM traits) AS traits, (SELECT count(*) FROM summaries) AS summaries
+    """
+)
+# Rows of the whole owner are deleted only if the whole owner is forgotten.
+_ERASE_OWNER = text(
+    f"""
+    WITH facts AS (DELETE FROM aftermind.facts WHERE {_OWNED} RETURNING id),
+         claims AS (DELETE FROM aftermind.assertions WHERE {_OWNED} RETURNING id),
+         blocks AS (DELETE FROM aftermind.blocks WHERE {_OWNED} RETURNING name),
+         summaries AS (DELETE FROM aftermind.summaries WHERE {_OWNED} RETURNING session_id),
+         profiles AS (DELETE FROM aftermind.profiles WHERE {_OWNED} RETURNING version)
+    SELECT (SELECT count(*) FROM facts) AS facts, (SELECT count(*) FROM blocks) AS blocks,
+           (SELECT count(*) FROM summaries) AS summaries, (SELECT count(*) FROM profiles) AS profiles
+    """
+)
+# Jobs of deleted content: their payload, answer, errors, labels and effect key may contain it. The row remains, so that
+# receipts can report the state.
+_SHELL = """state = 'forgotten', session_id = NULL, agent_id = NULL, effect_key = CAST(id AS text), raw = NULL,
+            edited = NULL,
+            payload = '{}', answer = NULL, error = NULL, note = NULL, token = NULL, lease_until = NULL,
+            queue_position = NULL,
+            updated_at = clock_timestamp()"""
+_JOBS = text(
+    f"""
+    WITH gone AS (
+        UPDATE aftermind.jobs SET {_SHELL}
+        WHERE {_OWNED} AND state <> 'forgotten' AND (CAST(:session AS text) IS NULL OR session_id = :session)
+        RETURNING id
+    ), attempts AS (
+        UPDATE aftermind.job_attempts SET error = NULL FROM gone WHERE job_id = gone.id
+    )
+    SELECT count(*) AS jobs FROM gone
+    """
+)
+_BATCHES = text(
+    f"DELETE FROM aftermind.model_batches WHERE {_OWNED} AND (episode_ids = '{{}}' OR CAST(:is_whole AS boolean))"
+)
+_EVENTS = text(f"DELETE FROM aftermind.events WHERE {_OWNED}")
+
+_UNDELIVERED = text(
+    """
+    SELECT namespace, user_id, generation, at, session_id, before, ids, by_policy FROM aftermind.tombstones
+    WHERE namespace = :namespace AND NOT delivered ORDER BY generation LIMIT 1000
+    """
+)
+_DELIVERED = text(f"UPDATE aftermind.tombstones SET delivered = true WHERE {_OWNED} AND generation = :generation")
+
+_COUNTS = text(
+    f"""
+    SELECT (SELECT count(*) FROM aftermind.episodes WHERE {_OWNED}) AS episodes,
+           (SELECT count(embedding) FROM aftermind.episodes WHERE {_OWNED}) AS embedded,
+           (SELECT count(*) FROM aftermind.facts WHERE {_OWNED} AND superseded_at IS NULL) AS facts,
+           (SELECT count(*) FROM aftermind.blocks WHERE {_OWNED}) AS blocks,
+           (SELECT count(*) FROM aftermind.summaries WHERE {_OWNED}) AS summaries,
+           (SELECT count(*) FROM aftermind.profiles WHERE {_OWNED}) AS profiles
+    """
+)
+
+
+async def begin(tx: Transaction, owner: Scope, *, known: int = 0) -> int:
+    """See `Store.begin_erasure`. The number comes after the lock: what is stored by now has a lower one."""
+    run = pg(tx)
+    await run.execute(_LOCK, {"namespace": owner.namespace, "user": owner.user_column})
+    row = await run.row(_NUMBER, known=known)
+    assert row is not None
+    return int(row.number)
+
+
+async def forget(tx: Transaction, tombstone: Tombstone) -> dict[str, int]:
+    """See `Store.forget`."""
+    owned = {"namespace": tombstone.owner.namespace, "user": tombstone.owner.user_column}
+    given: dict[str, Any] = {  # Any: text, times and ids
+        **owned,
+        "session": tombstone.session_id,
+        "before": tombstone.before,
+        "ids": sorted(tombstone.ids),
+    }
+    run = pg(tx)
+    await run.execute(_BURY, {**given, "generation": tombstone.generation, "by_policy": tombstone.by_policy})
+    counts = _numbers(await run.row(_EPISODES, **given))
+    await run.execute(_BATCHES, {**owned, "is_whole": tombstone.is_whole})
+    if tombstone.is_whole:
+        for name, count in _numbers(await run.row(_ERASE_OWNER, **owned)).items():
+            counts[name] = counts.get(name, 0) + count
+        await run.execute(_EVENTS, owned)
+    if tombstone.before is None and not tombstone.ids:
+        counts |= _numbers(await run.row(_JOBS, **owned, session=tombstone.session_id))
+    return counts
+
+
+async def undelivered(tx: Transaction, namespace: str) -> list[Tombstone]:
+    """See `Store.undelivered`. By `tombstones_undelivered`."""
+    return [to_tombstone(row) for row in await pg(tx).rows(_UNDELIVERED, namespace=namespace)]
+
+
+async def delivered(tx: Transaction, tombstone: Tombstone) -> None:
+    """See `Store.delivered`."""
+    given = {"namespace": tombstone.owner.namespace, "user": tombstone.owner.user_column}
+    await pg(tx).execute(_DELIVERED, {**given, "generation": tombstone.generation})
+
+
+async def counts(tx: Transaction, owner: Scope) -> dict[str, int]:
+    """See `Store.counts`."""
+    return _numbers(await pg(tx).row(_COUNTS, namespace=owner.namespace, user=owner.user_column))
+
+
+def _numbers(row: Any) -> dict[str, int]:  # Any: a row of counts
+    return {name: int(count) for name, count in row._mapping.items()}

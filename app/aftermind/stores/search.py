@@ -1,0 +1,236 @@
+"""The seam of recall: what a backend finds for a question, as turns that `ranking` can score."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aftermind.db.protocol import Transaction
+from aftermind.ranking import Entry, Frame, Frequencies, Question, cosine, ends_asking, terms
+from aftermind.stores.protocol import EpisodeFilter
+from aftermind.types import (
+    Block,
+    EmbedderIdentity,
+    Episode,
+    EpisodeId,
+    Fact,
+    FactId,
+    Profile,
+    Scope,
+    StoredEmbedders,
+    Summary,
+    Watermark,
+)
+from aftermind.types.message import UNDONE
+
+Vector = NDArray[np.float32]
+
+HITS = 30  # of each kind; 50 and 100 find no more among 2,760 turns
+CONTEXT = 4  # places on either side that come along: two of a hit's window, two of its neighbours' windows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """A search request. Without `vector` only words count, without terms in the query only vectors.
+
+    `embedder` made the vector: it is compared only with stored vectors of the same one. `wanted` selects episodes that
+    may match (their neighbours are read anyway), `known_at` hides those remembered later. `tails` are sessions whose
+    last turns are included, as neighbours of pending turns. `exact_rows` is the number of an owner's episodes up to
+    which every vector is compared, instead of the vector index. `facts` False leaves facts out. `along` are further
+    parts for a block in addition to the matches: a backend may read them in the same round trip. `unstored` is the
+    maximum number of turns to include that the ledger accepted and no store job has committed.
+    """
+
+    question: Question
+    vector: Vector | None = None
+    embedder: EmbedderIdentity | None = None
+    wanted: EpisodeFilter = EpisodeFilter()  # noqa: RUF009
+    known_at: datetime | None = None
+    hits: int = HITS
+    tails: Sequence[str | None] = ()
+    exact_rows: int = 8_000
+    facts: bool = True
+    along: "BlockRequest | None" = None
+    unstored: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactHit:
+    """A current fact that shares words with the query: its matching terms, by index, and its source turns.
+
+    `having` is the number of facts with each of these terms.
+    """
+
+    id: FactId
+    places: Sequence[int]
+    having: Sequence[int]
+    confidence: float = 1.0
+    sources: Sequence[EpisodeId] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchResult:
+    """Turns around the best hits, in `frame`, with their ids in the same order.
+
+    `frequencies` count over all of the owner's episodes. `facts` are those that share words with the question, the
+    rarest first. `embedders` made the stored vectors; None for a store that has a single one for its life. `held` is
+    what the backend keeps of it for its own `brief`. `unstored` are payloads of turns that the
+    ledger has accepted, the newest first, as of the same moment: each turn is among them or among the episodes.
+    """
+
+    ids: Sequence[EpisodeId]
+    frame: Frame
+    frequencies: Frequencies
+    facts: Sequence[FactHit] = ()
+    embedders: StoredEmbedders | None = None
+    held: object = None
+    unstored: Sequence[bytes] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeState:
+    """State of a database node: whether it is a replica, its position, and its lag in seconds."""
+
+    replica: bool
+    replayed: Watermark | None = None
+    lag_seconds: float = 0.0
+
+    def has_passed(self, marks: Iterable[Watermark]) -> bool:
+        """Whether the node has replayed all of them: of the same system, on their timeline or a later one."""
+        place = self.replayed
+        return place is not None and all(
+            place.system == mark.system and place.timeline >= mark.timeline and place.lsn >= mark.lsn for mark in marks
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockRequest:
+    """What a block is made of: episodes by id, and of `load` what else is remembered of the owner.
+
+    Facts are those of `facts`, those that came from the episodes, and the `NEWEST_FACTS`, as far as they are believed.
+    `session_id` is the one that asks: its summary, or the latest of another one where it has none yet. `at` asks for
+    what was believed, and true, then.
+    """
+
+    ids: Sequence[EpisodeId] = ()
+    facts: Sequence[FactId] = ()
+    load: frozenset[str] = frozenset()
+    session_id: str | None = None
+    at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Briefing:
+    """The episodes that exist, in the order asked for, and the rest as wanted. Facts are the newest beliefs first."""
+
+    episodes: Sequence[Episode] = ()
+    facts: Sequence[Fact] = ()
+    blocks: Sequence[Block] = ()
+    summary: Summary | None = None
+    profile: Profile | None = None
+
+
+class EpisodeSearch(Protocol):
+    """What a backend does for recall. All raise `StoreUnavailable`."""
+
+    async def node_state(self, tx: Transaction, *, passed: Sequence[Watermark] | None = None) -> NodeState:
+        """State of the node of this connection; a store in this process is never a replica.
+
+        With `passed`, a state that this connection returned recently is sufficient if it had replayed these watermarks.
+        """
+
+    async def find(self, tx: Transaction, owner: Scope, search: Search) -> SearchResult:
+        """The owner's matching turns and their neighbours. One round trip."""
+
+    async def brief(
+        self, tx: Transaction, owner: Scope, wanted: BlockRequest, *, found: SearchResult | None = None
+    ) -> Briefing:
+        """What is shown: episodes by id, facts, blocks, summary, profile. One round trip at most.
+
+        `found` is what the search before it found, and may hold it all.
+        """
+
+
+NEWEST_FACTS = 20  # always included: a block may have space for them
+
+
+def worth_showing(facts: Sequence[Fact], wanted: BlockRequest) -> list[Fact]:
+    """Of all facts that are believed, the newest first, those that a block may show."""
+    near, shown = frozenset(wanted.facts), frozenset(wanted.ids)
+    return [
+        fact
+        for place, fact in enumerate(facts)
+        if place < NEWEST_FACTS or fact.id in near or not shown.isdisjoint(fact.sources)
+    ]
+
+
+def search_in_memory(
+    episodes: Sequence[Episode],
+    vectors: Mapping[EpisodeId, Vector],
+    search: Search,
+    *,
+    facts: Sequence[Fact] = (),
+    language: str = "english",
+) -> SearchResult:
+    """What a store inside this process finds: it has everything at hand, so every episode is scored exactly.
+
+    `facts` are those that are believed.
+    """
+    known = [episode for episode in episodes if search.known_at is None or episode.remembered_at <= search.known_at]
+    similarity = _similarities(known, vectors, search.vector)
+    entries = [to_entry(episode, similarity.get(episode.id), search.wanted, language=language) for episode in known]
+    return SearchResult(
+        ids=[episode.id for episode in known],
+        frame=Frame.of(entries, search.question.terms),
+        frequencies=Frequencies.of(search.question.terms, entries),
+        facts=_hits(facts, search.question, language=language) if search.facts else (),
+    )
+
+
+def _hits(facts: Sequence[Fact], question: Question, *, language: str) -> list[FactHit]:
+    words = [frozenset(terms(fact.text, language)) for fact in facts]
+    having = [sum(term in each for each in words) for term in question.terms]
+    shared = [[place for place, term in enumerate(question.terms) if term in each] for each in words]
+    return [
+        FactHit(
+            id=fact.id,
+            places=places,
+            having=[having[place] for place in places],
+            confidence=fact.confidence,
+            sources=fact.sources,
+        )
+        for fact, places in zip(facts, shared, strict=True)
+        if places
+    ]
+
+
+def to_entry(
+    episode: Episode,
+    similarity: float | None = None,
+    wanted: EpisodeFilter | None = None,
+    *,
+    language: str = "english",
+) -> Entry:
+    """An episode at hand as a turn to score, its terms as text."""
+    return Entry(
+        session=episode.scope.session_id,
+        position=episode.position,
+        terms=frozenset(terms(episode.content, language)),
+        similarity=similarity,
+        name=episode.name,
+        asking=ends_asking(episode.content),
+        candidate=episode.mark != UNDONE and (wanted is None or wanted.fits(episode)),
+    )
+
+
+def _similarities(
+    episodes: Sequence[Episode], vectors: Mapping[EpisodeId, Vector], vector: Vector | None
+) -> dict[EpisodeId, float]:
+    ids = [episode.id for episode in episodes if episode.id in vectors]
+    if vector is None or not ids:
+        return {}
+    found = cosine(np.stack([vectors[id_] for id_ in ids]), vector)
+    return dict(zip(ids, map(float, found), strict=True))

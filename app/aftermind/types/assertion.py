@@ -1,0 +1,62 @@
+"""Assertions: statements about the world, before they are resolved to facts."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+from aftermind.types.fact import Cardinality
+from aftermind.types.scope import EpisodeId
+
+
+class Operation(StrEnum):
+    """Effect of an assertion: `assert` states that it is (or was) true, `retract` that it never was."""
+
+    ASSERT = "assert"
+    RETRACT = "retract"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assertion:
+    """One statement drawn from episodes.
+
+    `said_at` is the time of the statement: the latest moment from which it was true, unless `valid_from` is more
+    precise. `valid_to` means that it has ended ("I no longer work there"). With `cardinality` None the predicate
+    decides.
+    """
+
+    subject: str
+    predicate: str
+    object: str
+    said_at: datetime
+    operation: Operation = Operation.ASSERT
+    valid_from: datetime | None = None
+    valid_to: datetime | None = None
+    confidence: float = 1.0
+    cardinality: Cardinality | None = None
+    sources: tuple[EpisodeId, ...] = ()
+    quote: str | None = None
+
+    @property
+    def starts_at(self) -> datetime | None:
+        """Start of validity: as stated, else the time of the statement; None for a statement that only has an end."""
+        return self.valid_from or (None if self.valid_to else self.said_at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedAssertion:
+    """A stored assertion: with the canonical predicate, the resolved cardinality, and its extractor.
+
+    The facts result from applying all assertions in the order of their times. `place` orders assertions of one message.
+    """
+
+    id: UUID
+    claim: Assertion
+    extractor: str
+    place: int = 0
+
+    @property
+    def order(self) -> tuple[datetime, bool, str, int]:
+        """Sort key: by time, then by message; assertions of API calls follow those of messages."""
+        sources = self.claim.sources
+        return self.claim.said_at, not sources, min(map(str, sources), default=""), self.place

@@ -1,0 +1,55 @@
+"""Remaining content of a user by place, and whether it may remain."""
+
+from dataclasses import dataclass
+
+from aftermind.types.scope import EpisodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One searched place.
+
+    `found` counts rows, keys, or positions in files that contain one of the searched texts or ids. `owned` counts rows
+    and keys with the user's label; `kept` is the reason why those may remain, and empty if they may not. `missing` is
+    the reason why the place was not, or not completely, searched.
+    """
+
+    name: str
+    looked: str = ""
+    found: int = 0
+    owned: int = 0
+    kept: str = ""
+    missing: str = ""
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether it was completely searched and has no content that must not remain."""
+        return not self.found and not self.missing and (not self.owned or bool(self.kept))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remains:
+    """All searched places."""
+
+    places: tuple[Place, ...]
+
+    @property
+    def are_none(self) -> bool:
+        """Whether nothing remains anywhere, and no place was left out."""
+        return all(place.is_clean for place in self.places)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """A verified forget.
+
+    `canary` is a unique word that was stored for the user just before; `ids` are episodes of the user. `before` shows
+    where they were found, which proves that the search works, so that `after` is reliable. `seconds` is the duration of
+    the forget.
+    """
+
+    canary: str
+    ids: tuple[EpisodeId, ...]
+    before: Remains
+    after: Remains
+    seconds: float

@@ -1,0 +1,275 @@
+"""What callers hand over, checked and brought into one form before anything happens."""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
+
+from aftermind import errors
+from aftermind.types.message import Json, Message, Role
+from aftermind.types.timestamps import why_unusable
+
+Given = str | Message | Mapping[str, Any]  # Any: whatever a caller's chat message holds; each key is checked below
+
+REFERENCE_DEPTH = 16  # of a part; what is deeper is refused with the metadata
+INLINE_CHARACTERS = 2_048  # longer than any URL that servers accept: such a text is the thing itself
+
+_KNOWN = {"role", "content", "name", "metadata", "occurred_at", "created_at", "timestamp"}
+_TEXT_PARTS = {"text", "input_text", "output_text"}
+_MEDIA_PARTS = {"image_url", "input_image", "input_audio", "file", "input_file", "refusal"}
+_ROLES = {"developer": Role.SYSTEM, "function": Role.TOOL, "human": Role.USER, "ai": Role.ASSISTANT}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds of a turn: bytes of a message, of its metadata and of all contents, number of messages, depth, future."""
+
+    message_bytes: int = 262_144
+    messages: int = 1_000
+    turn_bytes: int = 8_388_608
+    metadata_bytes: int = 16_384
+    metadata_depth: int = 8
+    future: timedelta = timedelta(days=1)
+
+
+def normalise(given: Given | Iterable[Given], limits: Limits, *, now: datetime) -> tuple[Message, ...]:
+    """Validate and normalise the messages of a turn. A plain text is one message of the user.
+
+    NUL characters are removed and lone surrogates replaced by U+FFFD (Postgres stores neither). Images, audio and files
+    are stored as references; inline data is replaced by its length and SHA-256. Everything else that cannot be stored
+    unchanged raises `InvalidMessage`.
+    """
+    items = _items(given)
+    if not items:
+        raise errors.InvalidMessage("messages", items, "there is nothing to remember.")
+    if len(items) > limits.messages:
+        why = f"a turn has at most {limits.messages} messages. Hand over several turns."
+        raise errors.InvalidMessage("messages", len(items), why)
+    messages = tuple(_message(item, limits, now, index) for index, item in enumerate(items))
+    size = sum(_size(message.content, limits.turn_bytes) for message in messages)
+    if size > limits.turn_bytes:
+        why = f"a turn has at most {limits.turn_bytes:,} bytes of text. Hand over several turns."
+        raise errors.InvalidMessage("messages", f"{size:,} bytes", why)
+    return messages
+
+
+def _items(given: object) -> Sequence[Any]:  # Any: checked one by one
+    if isinstance(given, str | Message | Mapping):
+        return [given]
+    if isinstance(given, Iterable) and not isinstance(given, bytes | bytearray | memoryview):
+        return list(given)
+    why = f"messages are a text, a message or several of them, not {type(given).__name__}."
+    raise errors.InvalidMessage("messages", given, why)
+
+
+def _message(given: Given, limits: Limits, now: datetime, index: int) -> Message:
+    if type(given) is Message and _is_plain(given, limits):
+        return given
+    message = given if isinstance(given, Message) else _parsed(given, index)
+    content = _text(message.content, "content", index)
+    if not isinstance(message.metadata, Mapping):
+        raise errors.InvalidMessage("metadata", message.metadata, "metadata is a JSON object.", index=index)
+    has_more = bool(message.metadata.get("tool_calls") or message.metadata.get("attachments"))
+    if not content.strip() and not has_more:
+        raise errors.InvalidMessage("content", message.content, "a message needs text.", index=index)
+    size = _size(content, limits.message_bytes)
+    if size > limits.message_bytes:
+        raise errors.MessageTooLarge(size, limits.message_bytes, index=index)
+    return Message(
+        role=_role(message.role, index),
+        content=content,
+        name=_name(message.name, index),
+        metadata=_metadata(message.metadata, limits, index),
+        occurred_at=_moment(message.occurred_at, now + limits.future, index),
+    )
+
+
+def _is_plain(message: Message, limits: Limits) -> bool:
+    """Whether there is nothing to check further: most messages are a role and a text. Saves two thirds of the time."""
+    content = message.content
+    return (
+        type(content) is str
+        and content.isascii()
+        and len(content) <= limits.message_bytes
+        and "\x00" not in content
+        and not content.isspace()
+        and bool(content)
+        and type(message.role) is Role
+        and message.name is None
+        and message.occurred_at is None
+        and message.metadata == {}
+    )
+
+
+def _parsed(given: object, index: int) -> Message:
+    if isinstance(given, str):
+        return Message.user(given)
+    if not isinstance(given, Mapping):
+        why = "a message is a text, a Message, or a dict with role and content."
+        raise errors.InvalidMessage("message", given, why, index=index)
+    content, attachments = _content(given.get("content"), index)
+    metadata = {} if given.get("metadata") is None else given["metadata"]
+    if not isinstance(metadata, Mapping):
+        raise errors.InvalidMessage("metadata", metadata, "metadata is a JSON object.", index=index)
+    extra = {key: value for key, value in given.items() if key not in _KNOWN}
+    merged = {**metadata, **extra, **({"attachments": attachments} if attachments else {})}
+    moment = given.get("occurred_at", given.get("created_at", given.get("timestamp")))
+    return Message(
+        role=given.get("role", ""), content=content, name=given.get("name"), metadata=merged, occurred_at=moment
+    )
+
+
+def _content(content: object, index: int) -> tuple[str, list[Json]]:
+    """Text and references of OpenAI's content: a text, None next to tool calls, or a list of parts."""
+    if content is None:
+        return "", []
+    if isinstance(content, str):
+        return content, []
+    if not isinstance(content, list | tuple):
+        why = f"content is text or a list of parts, not {type(content).__name__}."
+        raise errors.InvalidMessage("content", content, why, index=index)
+    texts: list[str] = []
+    attachments: list[Json] = []
+    for part in content:
+        kind = str(part.get("type")) if isinstance(part, Mapping) else None
+        if isinstance(part, str):
+            texts.append(part)
+        elif kind in _TEXT_PARTS and isinstance(part, Mapping) and isinstance(part.get("text"), str):
+            texts.append(part["text"])
+        elif kind in _MEDIA_PARTS and isinstance(part, Mapping):
+            attachments.append(_reference(part, REFERENCE_DEPTH))
+        else:
+            raise errors.InvalidMessage("content", part, "a part of an unsupported type.", index=index)
+    return "\n".join(texts), attachments
+
+
+def _reference(part: Any, depth: int) -> Any:  # Any: JSON of any shape; depth and kinds are checked with the metadata
+    """The part without what it carries inline: an image of a megabyte is not memory, that it was there is."""
+    if isinstance(part, Mapping) and depth:
+        return {key: _reference(value, depth - 1) for key, value in part.items()}
+    if isinstance(part, str) and len(part) > INLINE_CHARACTERS:
+        digest = hashlib.sha256(part.encode("utf-8", "replace")).hexdigest()
+        head = part.partition(",")[0] if part.startswith("data:") else ""
+        return f"{head[:100]}[{len(part)} characters, sha256 {digest}]"
+    return part
+
+
+def _role(role: object, index: int) -> Role:
+    if isinstance(role, Role):
+        return role
+    if isinstance(role, str):
+        folded = role.lower()
+        if folded in _ROLES:
+            return _ROLES[folded]
+        if folded in set(Role):
+            return Role(folded)
+    raise errors.InvalidMessage("role", role, f"a role is one of {', '.join(Role)}.", index=index)
+
+
+def _name(name: object, index: int) -> str | None:
+    if name is None:
+        return None
+    text = _text(name, "name", index).strip()
+    if len(text.encode()) > 512:
+        raise errors.InvalidMessage("name", name, "a name has at most 512 UTF-8 bytes.", index=index)
+    return text or None
+
+
+def _text(value: object, field: str, index: int) -> str:
+    if not isinstance(value, str):
+        raise errors.InvalidMessage(field, value, f"it is text, not {type(value).__name__}.", index=index)
+    return _clean(value)
+
+
+def _size(text: str, limit: int) -> int:
+    """In UTF-8; a short text is not encoded to find out that it is short."""
+    return len(text) if len(text) * 4 <= limit else len(text.encode())
+
+
+def _clean(text: str) -> str:
+    if text.isascii() and "\x00" not in text:
+        return text
+    if "\x00" in text:
+        text = text.replace("\x00", "")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def json_object(given: object, limits: Limits) -> dict[str, Json]:
+    """A JSON object within the bounds of metadata: depth, size, 63-bit integers. Raises `InvalidMessage`."""
+    return _metadata(given, limits, 0)
+
+
+def _metadata(metadata: object, limits: Limits, index: int) -> dict[str, Json]:
+    if not isinstance(metadata, Mapping):
+        raise errors.InvalidMessage("metadata", metadata, "metadata is a JSON object.", index=index)
+    if not metadata:
+        return {}
+    cleaned = _cleaned(metadata, limits.metadata_depth, limits.metadata_depth, index)
+    try:
+        encoded = orjson.dumps(cleaned)
+    except (TypeError, ValueError) as exc:
+        raise errors.InvalidMessage("metadata", metadata, f"it cannot be written as JSON: {exc}.", index=index) from exc
+    if len(encoded) > limits.metadata_bytes:
+        why = f"metadata has at most {limits.metadata_bytes:,} bytes as JSON, this has {len(encoded):,}."
+        raise errors.InvalidMessage("metadata", f"{len(encoded)} bytes", why, index=index)
+    return dict(cleaned)
+
+
+def _cleaned(value: Any, depth: int, limit: int, index: int) -> Any:  # Any: JSON of any shape, checked as it is walked
+    if depth < 0:
+        raise errors.InvalidMessage("metadata", "…", f"metadata nests at most {limit} deep.", index=index)
+    if isinstance(value, str):
+        return _clean(value)
+    if isinstance(value, Mapping):
+        if not all(isinstance(key, str) for key in value):
+            raise errors.InvalidMessage("metadata", value, "the keys of a JSON object are text.", index=index)
+        return {_clean(key): _cleaned(item, depth - 1, limit, index) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_cleaned(item, depth - 1, limit, index) for item in value]
+    if value is None or isinstance(value, bool | int | float):
+        return _number(value, index)
+    raise errors.InvalidMessage("metadata", value, f"{type(value).__name__} is not JSON.", index=index)
+
+
+def _number(value: bool | int | float | None, index: int) -> bool | int | float | None:
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        raise errors.InvalidMessage("metadata", value, "JSON has no NaN and no infinity.", index=index)
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 2**63:
+        raise errors.InvalidMessage("metadata", value, "whole numbers of metadata have at most 63 bits.", index=index)
+    return value
+
+
+def _moment(value: object, latest: datetime, index: int) -> datetime | None:
+    if value is None:
+        return None
+    moment = _as_datetime(value, index)
+    if moment.tzinfo is None or moment.utcoffset() is None:
+        why = "a time needs its zone; use datetime.now(UTC), or an ISO text that ends in Z or an offset."
+        raise errors.InvalidMessage("occurred_at", value, why, index=index)
+    unusable = why_unusable(moment)
+    if unusable is not None:
+        raise errors.InvalidMessage("occurred_at", value, unusable, index=index)
+    if moment > latest:
+        raise errors.InvalidMessage("occurred_at", value, "it is too far in the future.", index=index)
+    return moment.astimezone(UTC)
+
+
+def _as_datetime(value: object, index: int) -> datetime:
+    try:
+        if isinstance(value, datetime):
+            return value
+        if isinstance(value, str):
+            return datetime.fromisoformat(value)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return datetime.fromtimestamp(value, UTC)
+    except (ValueError, OverflowError, OSError) as exc:
+        raise errors.InvalidMessage("occurred_at", value, f"it cannot be read as a time: {exc}.", index=index) from exc
+    why = f"a time is a datetime, an ISO 8601 text or seconds since 1970, not {type(value).__name__}."
+    raise errors.InvalidMessage("occurred_at", value, why, index=index)

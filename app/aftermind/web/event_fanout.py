@@ -1,0 +1,262 @@
+"""`Feeds`: receive an owner's events once per process, serialise them once, and pass them to all listeners.
+
+Each listener has a bounded queue. It first reads the stored events from its cursor to the position of the feed, then
+consumes its queue, so that no event is missed. A listener with a full queue is disconnected; it can resume after the
+last number that it received.
+"""
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import TypedDict
+
+import orjson
+
+from aftermind import errors
+from aftermind.events.types import MemoryEvent, MemoryGap
+from aftermind.memory import Memory
+from aftermind.types import Scope
+
+log = logging.getLogger(__name__)
+
+BOX_FRAMES = 256  # waiting for a listener that takes nothing; frames are shared by all listeners of an owner
+# concurrent reads of stored events: after a restart thousands of clients reconnect, and wait here instead of at the
+# pool
+READERS = 4
+TURN_FRAMES = 32  # after which a feed lets its listeners have a turn of the loop
+AGAIN_SECONDS = 1.0  # after which a feed whose store does not answer is tried again
+BEAT_SECONDS = 15.0  # between comments: shorter than what proxies close a silent connection after
+BEATS = 15  # groups of listeners that are woken for it one after the other
+LIFE_SECONDS = 900.0  # then a listener has to come again, and show a key that is still good
+RETRY_MS = 1_000  # how long a browser waits before it comes again
+
+BEAT = b": still here\n\n"
+SLOW = b": too slow, reconnect with Last-Event-ID\n\n"
+
+
+class Named(TypedDict):
+    """An owner as a memory's calls name it."""
+
+    user_id: str | None
+    namespace: str
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One serialised event; `number` is its position among the stored events, None for live-only events."""
+
+    number: int | None
+    wire: bytes
+
+    @classmethod
+    def of(cls, event: MemoryEvent) -> "Frame":
+        """Serialise an event. JSON contains no raw line breaks, so one `data:` line is enough."""
+        name = "gap" if isinstance(event, MemoryGap) else event.event
+        mark = "" if event.cursor is None else f"id: {event.cursor}\n"
+        wire = f"event: {name}\n{mark}data: ".encode() + orjson.dumps(event.to_json()) + b"\n\n"
+        return cls(None if event.cursor is None else int(event.cursor), wire)
+
+
+class Box:
+    """The frames that one listener has not taken yet. `is_over`: no more will come; `is_full`: for that reason."""
+
+    __slots__ = ("_frames", "_woken", "is_full", "is_over")
+
+    def __init__(self) -> None:
+        self._frames: deque[Frame] = deque()
+        self._woken = asyncio.Event()
+        self.is_over = self.is_full = False
+
+    def put(self, frame: Frame) -> None:
+        """Add a frame. If the queue is full, mark it as ended; the listener reads the rest from the stored events."""
+        if len(self._frames) >= BOX_FRAMES:
+            self.is_full = True
+            self.end()
+        elif not self.is_over:
+            self._frames.append(frame)
+            self._woken.set()
+
+    def end(self) -> None:
+        """Nothing more comes."""
+        self.is_over = True
+        self._frames.clear()
+        self._woken.set()
+
+    def beat(self) -> None:
+        """Wake waiting listeners without a frame. A separate timer for each wait would dominate the cost."""
+        self._woken.set()
+
+    async def take(self) -> list[Frame]:
+        """All that is there; nothing at a beat, or where the box is over."""
+        if not self._frames and not self.is_over:
+            self._woken.clear()
+            await self._woken.wait()
+        taken = list(self._frames)
+        self._frames.clear()
+        return taken
+
+
+class Feed:
+    """The events of one owner, from the first listener to the last. `at` is the number of the newest one heard."""
+
+    def __init__(self, memory: Memory, owner: Scope, gate: asyncio.Semaphore) -> None:
+        self._memory, self._named = memory, Named(user_id=owner.user_id, namespace=owner.namespace)
+        self._gate = gate
+        self.boxes: set[Box] = set()
+        self.at = 0
+        self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.task = asyncio.get_running_loop().create_task(self._run())
+
+    async def record(self, seen: int, upto: int) -> AsyncIterator[Frame]:
+        """The frames that are kept after a number, up to another."""
+        while seen < upto:
+            async with self._gate:
+                found = await self._memory.past_events(**self._named, after=str(seen))
+            for event in found:
+                yield Frame.of(event)
+                seen = int(event.cursor or seen)
+            if not found:  # the rest has been forgotten
+                return
+
+    async def _run(self) -> None:
+        try:
+            async with self._gate:
+                self.at = int(await self._memory.event_cursor(**self._named))
+        except Exception as exc:  # of whatever kind: each listener of this feed raises it as its own
+            self.begun.set_exception(exc)
+            self.begun.exception()  # retrieve the exception, also if every listener has left
+            return
+        self.begun.set_result(None)
+        heard = 0
+        while True:
+            try:
+                async for event in self._memory.events(**self._named, after=str(self.at)):
+                    frame = Frame.of(event)
+                    self.at = self.at if frame.number is None else frame.number
+                    for box in self.boxes:
+                        box.put(frame)
+                    heard += 1
+                    # a page of stored events arrives in one burst: let the listeners drain their queues
+                    if heard % TURN_FRAMES == 0:
+                        await asyncio.sleep(0)
+            except errors.Unavailable as exc:
+                log.info("a feed waits for its store", extra={"error": str(exc)})
+            except Exception:  # a feed that dies unseen would leave its listeners with beats alone: they come again
+                log.exception("a feed failed")
+                for box in tuple(self.boxes):
+                    box.end()
+            await asyncio.sleep(AGAIN_SECONDS)
+
+
+class Listener:
+    """One connection. `open` it, iterate `pieces`, and `leave` whatever happens."""
+
+    def __init__(self, feeds: "Feeds", owner: Scope, after: int | None) -> None:
+        self._feeds, self._owner, self._after = feeds, owner, after
+        self._box = Box()
+        self._feed = feeds.enter(owner, self._box)
+
+    async def open(self) -> bytes:
+        """The first piece: the current position, so that a client that is disconnected before any event can resume.
+
+        Raises `StoreUnavailable`.
+        """
+        await asyncio.shield(self._feed.begun)
+        self._upto = self._feed.at  # later events are in the queue
+        self._seen = self._upto if self._after is None else min(self._after, self._upto)
+        return f"retry: {RETRY_MS}\nid: {self._seen}\n\n".encode()
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """What is sent, until the listener has been there long enough, is too slow, or the process stops."""
+        async for frame in self._feed.record(self._seen, self._upto):
+            self._seen = frame.number or self._seen
+            yield frame.wire
+        clock = asyncio.get_running_loop().time
+        # spread, so that clients do not all reconnect in the same second
+        until = clock() + LIFE_SECONDS * random.uniform(0.8, 1.2)
+        while not self._box.is_over and clock() < until:
+            fresh = []
+            for frame in await self._box.take():
+                if frame.number is None or frame.number > self._seen:
+                    self._seen = frame.number or self._seen
+                    fresh.append(frame.wire)
+            if fresh:
+                yield b"".join(fresh)
+            elif not self._box.is_over:
+                yield BEAT
+        if self._box.is_full:
+            yield SLOW
+
+    def end(self) -> None:
+        """Called when the listener has left."""
+        self._box.end()
+
+    def leave(self) -> None:
+        """Give back the place; safe to repeat."""
+        self._feeds.leave(self._owner, self._box)
+
+
+class Feeds:
+    """All feeds of one process and their listeners, at most `most`."""
+
+    def __init__(self, memory: Memory, *, most: int) -> None:
+        self._memory, self._most = memory, most
+        self._feeds: dict[Scope, Feed] = {}
+        self._gate = asyncio.Semaphore(READERS)
+        self._groups: tuple[set[Box], ...] = tuple(set() for _ in range(BEATS))
+        self._heart: asyncio.Task[None] | None = None
+        self._is_closed = False
+        self.listeners = 0
+
+    def listen(self, owner: Scope, after: int | None) -> Listener:
+        """A listener to the owner's events after a number, or from now on (None). Raises `TooManyListeners`."""
+        return Listener(self, owner.owner, after)
+
+    def enter(self, owner: Scope, box: Box) -> Feed:
+        """Put a box under the owner's feed."""
+        if self.listeners >= self._most:
+            raise errors.TooManyListeners(self._most)
+        feed = self._feeds.get(owner)
+        if feed is None:
+            feed = self._feeds[owner] = Feed(self._memory, owner, self._gate)
+        feed.boxes.add(box)
+        min(self._groups, key=len).add(box)
+        self.listeners += 1
+        if self._heart is None:
+            self._heart = asyncio.get_running_loop().create_task(self._beat())
+        if self._is_closed:
+            box.end()
+        return feed
+
+    def leave(self, owner: Scope, box: Box) -> None:
+        """Take a box away; with the last one the feed ends."""
+        feed = self._feeds.get(owner)
+        if feed is None or box not in feed.boxes:
+            return
+        feed.boxes.discard(box)
+        for group in self._groups:
+            group.discard(box)
+        self.listeners -= 1
+        if not self.listeners and self._heart is not None:
+            self._heart.cancel()
+            self._heart = None
+        if not feed.boxes:
+            del self._feeds[owner]
+            feed.task.cancel()
+
+    def end(self) -> None:
+        """Send every listener away, to another process: this one stops."""
+        self._is_closed = True
+        for feed in self._feeds.values():
+            for box in feed.boxes:
+                box.end()
+
+    async def _beat(self) -> None:
+        while True:
+            for group in self._groups:
+                await asyncio.sleep(BEAT_SECONDS / BEATS)
+                for box in group:
+                    box.beat()

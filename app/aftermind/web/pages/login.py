@@ -1,0 +1,61 @@
+"""Signing in: a browser shows a key once, and keeps it in a cookie that no script can read."""
+
+from datetime import timedelta
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from fastapi import APIRouter, Form, Request
+from fastapi.responses import HTMLResponse, RedirectResponse
+
+from aftermind import errors
+from aftermind.api import local_sign_in
+from aftermind.web import auth
+from aftermind.web.pages import rendering
+
+KEPT = timedelta(days=30)  # a key that is revoked or expires before closes the screens before
+
+router = APIRouter(route_class=rendering.PageRoute)
+
+
+@router.get("/login", response_model=None)
+async def ask(request: Request, next: str = "/", token: str = "") -> HTMLResponse | RedirectResponse:
+    """The form; with the local token, as `aftermind up` prints it in a link, straight to the screens."""
+    if token.startswith(local_sign_in.PREFIX):
+        return await sign_in(request, token, next)
+    return rendering.page(request, "login.html", here="", next=_own(next), refused=None)
+
+
+@router.post("/login", response_model=None)
+async def sign_in(
+    request: Request, key: Annotated[str, Form()], next: Annotated[str, Form()] = "/"
+) -> HTMLResponse | RedirectResponse:
+    """Keep a good key; ask again where it is none."""
+    try:
+        await auth.admit(request, key.strip() or "none")
+    except errors.KeyRefused:
+        told = "API key is unknown, revoked or expired."
+        return rendering.page(request, "login.html", status=401, here="", next=_own(next), refused=told)
+    answer = RedirectResponse(_own(next), status_code=303, headers=dict(rendering.HEADERS))
+    answer.set_cookie(
+        auth.COOKIE,
+        key.strip(),
+        max_age=int(KEPT.total_seconds()),
+        httponly=True,
+        samesite="strict",
+        secure="https" in (request.url.scheme, urlsplit(request.headers.get("origin", "")).scheme),  # of a proxy's TLS
+    )
+    return answer
+
+
+@router.post("/logout", response_model=None)
+async def sign_out() -> RedirectResponse:
+    """Forget the key."""
+    answer = RedirectResponse("/login", status_code=303, headers=dict(rendering.HEADERS))
+    answer.delete_cookie(auth.COOKIE, httponly=True, samesite="strict")
+    return answer
+
+
+def _own(path: str) -> str:
+    """A path of this service; anything else leads to the overview, for a link can hold what it likes."""
+    is_own = path.startswith("/") and not path.startswith("//") and "\\" not in path and path.isprintable()
+    return path if is_own else "/"

@@ -1,0 +1,461 @@
+"""What the JSON API takes and gives. Field by field as the types of `aftermind`, with a namespace nowhere: the key is
+of one."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+from aftermind.recall.query import KINDS as LOADED
+from aftermind.recall.query import MAX_LIMIT, MAX_QUERY_CHARACTERS
+from aftermind.types import Block, Episode, Fact, Job, Match, Profile, RecallBlock, Summary
+from aftermind.types.message import Json
+from aftermind.types.scope import MAX_ID_BYTES
+
+Id = Annotated[str, Field(min_length=1, max_length=MAX_ID_BYTES, description="At most 512 bytes of UTF-8.")]
+Kept = Literal["history", "facts", "summary", "profile"]
+Loaded = Literal["history", "facts", "summary", "profile", "blocks"]
+RoleName = Literal["system", "user", "assistant", "tool"]
+
+assert frozenset(Loaded.__args__) == LOADED  # type: ignore[attr-defined]
+
+
+class Shape(BaseModel):
+    """Of all."""
+
+    model_config = ConfigDict(extra="forbid", from_attributes=True)
+
+
+# what is handed over
+
+
+class MessageIn(Shape):
+    """A chat message. Keys that are not named here (`tool_calls`, `tool_call_id`) are kept in its metadata."""
+
+    model_config = ConfigDict(extra="allow")
+
+    role: str = Field(examples=["user", "assistant"], description="user, assistant, system or tool.")
+    content: str | list[dict[str, Any]] | None = Field(
+        None, description="Text, or a list of parts in OpenAI's chat format; images are stored as references."
+    )
+    name: str | None = None
+    metadata: dict[str, Any] | None = Field(None, description="A JSON object, at most 16 KiB and 8 levels deep.")
+    occurred_at: AwareDatetime | None = Field(None, description="Time of the message; null: now.")
+
+
+class TurnIn(Shape):
+    """A turn to be remembered."""
+
+    messages: list[MessageIn | str] | MessageIn | str = Field(
+        description="The messages. A plain text is one message of the user.", examples=["I moved to Lisbon."]
+    )
+    session_id: Id | None = None
+    agent_id: Id | None = None
+    save: list[Kept] | None = Field(None, description="Kinds of memory to store; null: all.")
+    accept: Literal["redis", "postgres"] | None = Field(
+        None, description="Where the turn must be stored before the response; null: the service's setting."
+    )
+
+
+class RecallIn(Shape):
+    """A question to memory. See `Memory.recall`."""
+
+    query: str = Field(max_length=MAX_QUERY_CHARACTERS, examples=["Where do I live?"])
+    session_id: Id | None = Field(None, description="The current session, ranked first. It is not a filter.")
+    agent_id: Id | None = None
+    token_budget: int | None = Field(None, gt=0, le=10_000_000)
+    mode: Literal["hybrid", "vector", "lexical", "recency"] = "hybrid"
+    limit: int | None = Field(None, gt=0, le=MAX_LIMIT)
+    in_session: Id | None = None
+    by_agent: Id | None = None
+    roles: list[RoleName] | None = None
+    metadata: dict[str, Any] | None = None
+    since: AwareDatetime | None = None
+    until: AwareDatetime | None = None
+    as_of: AwareDatetime | None = Field(None, description="Return facts as believed at this time.")
+    min_score: float = Field(0.0, ge=0, le=1)
+    diversity: float = Field(0.0, ge=0, le=1)
+    load: list[Loaded] | None = None
+
+
+class FactIn(Shape):
+    """A fact to add."""
+
+    subject: str = Field(min_length=1)
+    predicate: str = Field(min_length=1, examples=["lives_in"])
+    object: str = Field(min_length=1)
+    valid_from: AwareDatetime | None = None
+    valid_to: AwareDatetime | None = None
+    confidence: float = Field(1.0, ge=0, le=1)
+    cardinality: Literal["single", "multi"] | None = None
+
+
+class BlockIn(Shape):
+    """A block's whole text."""
+
+    content: str = Field(max_length=65_536)
+    description: str | None = Field(None, max_length=65_536)
+
+
+class AppendIn(Shape):
+    """A line for a block's end."""
+
+    content: str = Field(max_length=65_536)
+
+
+class ReplaceIn(Shape):
+    """A text that occurs once in a block, and its replacement."""
+
+    old: str = Field(min_length=1, max_length=65_536)
+    new: str = Field(max_length=65_536)
+
+
+class ForgetIn(Shape):
+    """What to forget. An empty object is everything of the user, and has to be confirmed by `everything`."""
+
+    session_id: Id | None = None
+    before: AwareDatetime | None = None
+    ids: list[UUID] | None = Field(None, max_length=10_000, description="Ids of episodes.")
+    everything: bool = Field(False, description="Must be true if no other field is set.")
+
+
+class UndoIn(Shape):
+    """The messages whose derived facts, summaries and traits to undo."""
+
+    ids: list[UUID] = Field(min_length=1, max_length=10_000, description="Ids of episodes.")
+    dry_run: bool = False
+
+
+# what comes back
+
+
+class ReceiptOut(Shape):
+    """A turn was taken; it is safe. `spooled`: on the service's own disk until Redis is back."""
+
+    job_id: UUID
+    episode_ids: list[UUID]
+    spooled: bool
+    status_url: str
+
+
+class StatusOut(Shape):
+    """How far a turn has come. Each is done, not wanted, waiting, dead or forgotten."""
+
+    stored: str
+    embedded: str
+    extracted: str
+    why: str | None = None
+
+
+class EpisodeOut(Shape):
+    """An episode. `pending`: taken, and not in the database yet. `mark`: why its text is treated with suspicion."""
+
+    id: UUID
+    session_id: str | None
+    agent_id: str | None
+    role: str
+    content: str
+    name: str | None
+    metadata: dict[str, Any]
+    occurred_at: datetime
+    remembered_at: datetime
+    position: int
+    pending: bool
+    mark: str | None
+
+
+class FactOut(Shape):
+    """A bi-temporal fact: true in the world from `valid_from` to `valid_to`, believed by us from `recorded_at` on."""
+
+    id: UUID
+    subject: str
+    predicate: str
+    object: str
+    confidence: float
+    cardinality: str
+    valid_from: datetime | None
+    valid_to: datetime | None
+    recorded_at: datetime
+    superseded_at: datetime | None
+    strength: int
+    sources: list[UUID]
+    extractor: str
+
+
+class BlockOut(Shape):
+    """A block; `version` is its ETag too."""
+
+    name: str
+    content: str
+    description: str
+    version: int
+    updated_at: datetime
+
+
+class SummaryOut(Shape):
+    """A condensed session."""
+
+    session_id: str | None
+    text: str
+    turns: int
+    covers_to: int
+    updated_at: datetime
+    summariser: str
+    version: int
+
+
+class TraitOut(Shape):
+    """One trait, and the episodes that speak for it."""
+
+    value: Any
+    evidence: list[UUID]
+    updated_at: datetime | None
+
+
+class ProfileOut(Shape):
+    """What was learned about the user."""
+
+    traits: dict[str, TraitOut]
+    version: int
+    updated_at: datetime | None
+
+
+class MatchOut(Shape):
+    """Something that was found, with every score (0 to 1) and its rank in each list (from 1)."""
+
+    kind: Literal["episode", "fact", "summary", "block"]
+    item: EpisodeOut | FactOut | SummaryOut | BlockOut
+    score: float
+    rank: int
+    lexical_score: float | None
+    lexical_rank: int | None
+    vector_score: float | None
+    vector_rank: int | None
+    detail: dict[str, float]
+
+
+class RecallOut(Shape):
+    """`text` is for a system prompt. `degraded` is the reason if a part may be missing; null: complete."""
+
+    text: str
+    tokens_used: int
+    chunks_included: int
+    chunks_available: int
+    duration_ms: float
+    served_by: str
+    replica: str | None
+    degraded: str | None
+    matches: list[MatchOut]
+
+
+class SessionOut(Shape):
+    """A session of a user."""
+
+    session_id: str | None
+    episodes: int
+    first_at: datetime
+    last_at: datetime
+
+
+class LearnedOut(Shape):
+    """What came of an episode as a source of facts."""
+
+    episode_id: UUID
+    session_id: str | None
+    occurred_at: datetime
+    state: str
+    reason: str | None
+    facts: int
+    extractor: str | None
+    job_id: UUID | None
+
+
+class WhyOut(Shape):
+    """Where a fact came from."""
+
+    fact: FactOut
+    episodes: list[EpisodeOut]
+    extractor: str
+
+
+class ForgotOut(Shape):
+    """Deleted rows by kind, and deleted pending turns."""
+
+    rows: dict[str, int]
+    pending_turns: int
+
+
+class UndoneOut(Shape):
+    """What was undone, or with `dry_run` would be."""
+
+    episodes: int
+    retracted: list[FactOut]
+    restored: list[FactOut]
+    summaries: int
+    traits: int
+    dry_run: bool
+
+
+class PlaceOut(Shape):
+    """A searched place. `kept` is the reason if rows of the user may remain there."""
+
+    name: str
+    looked: str
+    found: int
+    owned: int
+    kept: str
+    missing: str
+    is_clean: bool
+
+
+class ErasureOut(Shape):
+    """Whether nothing of the user is left anywhere and every place could be searched."""
+
+    is_erased: bool
+    places: list[PlaceOut]
+
+
+class JobOut(Shape):
+    """A job, without user content."""
+
+    id: UUID
+    kind: str
+    state: str
+    user_id: str | None
+    session_id: str | None
+    attempts: int
+    lost_leases: int
+    run_at: datetime
+    created_at: datetime
+    updated_at: datetime
+    reason_code: str | None
+    error: str | None
+    fingerprint: str | None
+    note: str | None
+    origin_job_id: UUID | None
+
+
+class ProgressOut(Shape):
+    """How far the user's turns have come."""
+
+    pending_turns: int
+    episodes: int
+    embedded: int
+    facts: int
+    jobs: int
+    dead: int
+    later: int
+
+
+class SpendingOut(Shape):
+    """What a model has cost a user in a day (UTC), by kind of job."""
+
+    day: str
+    user_id: str | None
+    kind: str
+    model: str | None
+    calls: int
+    tokens_in: int
+    tokens_out: int
+    cost_usd: float
+    latency_ms: float
+
+
+def episode(found: Episode) -> EpisodeOut:
+    """Convert an episode to its response schema."""
+    scope = found.scope
+    return EpisodeOut(
+        id=found.id,
+        session_id=scope.session_id,
+        agent_id=scope.agent_id,
+        role=found.role,
+        content=found.content,
+        name=found.name,
+        metadata=dict(found.metadata),
+        occurred_at=found.occurred_at,
+        remembered_at=found.remembered_at,
+        position=found.position,
+        pending=found.pending,
+        mark=found.mark,
+    )
+
+
+def summary(found: Summary) -> SummaryOut:
+    """Convert a summary to its response schema."""
+    return SummaryOut(
+        session_id=found.scope.session_id,
+        text=found.text,
+        turns=found.turns,
+        covers_to=found.covers_to,
+        updated_at=found.updated_at,
+        summariser=found.summariser,
+        version=found.version,
+    )
+
+
+def profile(found: Profile) -> ProfileOut:
+    """Convert a profile to its response schema."""
+    traits = {name: TraitOut.model_validate(trait) for name, trait in found.traits.items()}
+    return ProfileOut(traits=traits, version=found.version, updated_at=found.updated_at)
+
+
+def match(found: Match) -> MatchOut:
+    """Convert a match to its response schema."""
+    kind, item = _item(found.item)
+    return MatchOut(
+        kind=kind,
+        item=item,
+        score=found.score,
+        rank=found.rank,
+        lexical_score=found.lexical_score,
+        lexical_rank=found.lexical_rank,
+        vector_score=found.vector_score,
+        vector_rank=found.vector_rank,
+        detail=dict(found.detail),
+    )
+
+
+def recalled(found: RecallBlock) -> RecallOut:
+    """Convert a recalled block to its response schema."""
+    return RecallOut(
+        text=found.text,
+        tokens_used=found.tokens_used,
+        chunks_included=found.chunks_included,
+        chunks_available=found.chunks_available,
+        duration_ms=found.duration_ms,
+        served_by=found.served_by,
+        replica=found.replica,
+        degraded=found.degraded,
+        matches=[match(each) for each in found.matches],
+    )
+
+
+def job(found: Job) -> JobOut:
+    """Convert a job to its response schema."""
+    return JobOut(
+        user_id=found.scope.user_id,
+        session_id=found.scope.session_id,
+        **{name: getattr(found, name) for name in JobOut.model_fields if name not in ("user_id", "session_id")},
+    )
+
+
+def _item(
+    found: Episode | Fact | Summary | Block,
+) -> tuple[Literal["episode", "fact", "summary", "block"], EpisodeOut | FactOut | SummaryOut | BlockOut]:
+    match found:
+        case Episode():
+            return "episode", episode(found)
+        case Fact():
+            return "fact", FactOut.model_validate(found)
+        case Summary():
+            return "summary", summary(found)
+        case Block():
+            return "block", BlockOut.model_validate(found)
+
+
+def jsonable(found: Json) -> Any:  # Any: JSON
+    """What holds dataclasses, ids and times, as JSON: an export, a dead letter."""
+    from pydantic_core import to_jsonable_python
+
+    return to_jsonable_python(found, bytes_mode="base64", fallback=str)

@@ -1,0 +1,44 @@
+"""Which secret keys each process uses, as fingerprints in Redis: `aftermind doctor` finds processes that differ."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+import orjson
+
+from aftermind import errors
+from aftermind.wire.redis.client import RedisLink
+from aftermind.wire.redis.script import Script
+from aftermind.wire.redis_keys import PROCESS_SECONDS, Keys
+
+ANNOUNCE_SECONDS = PROCESS_SECONDS / 3
+
+Fingerprints = Mapping[str, Sequence[str]]  # setting → fingerprints of its keys, the newest first
+
+
+async def announce(link: RedisLink, keys: Keys, process: str, fingerprints: Fingerprints) -> None:
+    """Record the fingerprints of a process. Raises `RedisUnavailable`."""
+    await Script("process_announce", keys)(link, process, orjson.dumps(fingerprints), PROCESS_SECONDS * 1000)
+
+
+async def keep_announcing(link: RedisLink, keys: Keys, process: str, fingerprints: Fingerprints) -> None:
+    """Announce now and then, until cancelled; an outage of Redis is passed over."""
+    while True:
+        with suppress(errors.RedisUnavailable):
+            await announce(link, keys, process, fingerprints)
+        await asyncio.sleep(ANNOUNCE_SECONDS)
+
+
+async def list_announced(link: RedisLink, keys: Keys) -> dict[str, Fingerprints]:
+    """Processes that announced their keys lately. Malformed entries are left out. Raises `RedisUnavailable`."""
+    seconds, _ = await link.call("TIME")
+    flat = await link.call("HGETALL", keys.processes())
+    found: dict[str, Fingerprints] = {}
+    for process, value in zip(flat[::2], flat[1::2], strict=True):
+        at, _, text = value.partition(b" ")
+        with suppress(ValueError, AttributeError, TypeError):  # an entry that no process of ours wrote
+            if int(at) / 1000 >= int(seconds) - PROCESS_SECONDS:
+                given = orjson.loads(text)
+                name = process.decode("utf-8", "replace")
+                found[name] = {str(setting): list(map(str, each)) for setting, each in given.items()}
+    return found

@@ -1,0 +1,1 @@
+"""The Redis client: connections, protocol, scripts and ACL."""

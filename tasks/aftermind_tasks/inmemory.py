@@ -1,0 +1,66 @@
+"""All kinds of jobs in the agent's own process: the work of `aftermind.outbox.inmemory`, found by entry point."""
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+from aftermind.db.protocol import Database
+from aftermind.ledger.protocol import Ledger
+from aftermind.llm.profile_schema import profile_schema
+from aftermind.llm.protocols import Embedder, Extractor, Profiler, Summariser
+from aftermind.settings import Settings
+from aftermind.stores.protocol import Store
+from aftermind_tasks import registry
+from aftermind_tasks.runner import Handler, perform
+from aftermind_tasks.runtime import Bus, Runtime
+
+WORKER = "in-process"
+SPARE_SECONDS = 60.0  # a lease outlasts its handler's deadline by far: no other process could take the job over
+
+
+def open_work(
+    *,
+    settings: Settings,
+    db: Database,
+    store: Store,
+    ledger: Ledger,
+    events: Bus,
+    embedder: Embedder | None = None,
+    extractor: Extractor | None = None,
+    summariser: Summariser | None = None,
+    profiler: Profiler | None = None,
+) -> Callable[[], Awaitable[bool]]:
+    """A function that claims and runs all runnable jobs, each kind once, and returns whether there were any."""
+    runtime = Runtime(
+        settings=settings,
+        worker=WORKER,
+        db=db,
+        store=store,
+        ledger=ledger,
+        events=events,
+        embedder=embedder,
+        extractor=extractor,
+        summariser=summariser,
+        profiler=profiler,
+        profile_schema=profile_schema(settings.profile_schema),
+    )
+
+    async def work() -> bool:
+        # One after the other: a later kind finds what an earlier one put in, and nothing competes with the answer.
+        found = [await _once(runtime, registry.handler(kind)) for kind in registry.KINDS]
+        return any(found)
+
+    return work
+
+
+async def _once(runtime: Runtime, handler: Handler) -> bool:
+    settings = runtime.settings
+    leases = await runtime.ledger.claim(
+        handler.kind,
+        worker=runtime.worker,
+        for_=timedelta(seconds=handler.deadline(settings) + SPARE_SECONDS),
+        limit=handler.at_once(settings),
+        alone=True,  # nothing competes with the answer: one job after the other
+    )
+    if leases:
+        await perform(runtime, handler, leases)
+    return bool(leases)

@@ -1,0 +1,109 @@
+"""What happens to jobs, as events: begun, done, and given up, of every kind."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+
+from aftermind import errors
+from aftermind.db.protocol import Transaction
+from aftermind.events.types import MemoryUpdateCompleted, MemoryUpdateFailed, MemoryUpdateStarted
+from aftermind.ledger.protocol import Failure
+from aftermind.types import Job, JobKind, Lease, Turn
+from aftermind_tasks.runtime import Runtime
+
+log = logging.getLogger(__name__)
+
+# A separate row before the work begins: next to a model call its cost is negligible. A store's is a row of its effect.
+MODEL_KINDS = frozenset({JobKind.EMBED, JobKind.EXTRACT, JobKind.SUMMARISE, JobKind.PROFILE})
+EARLY_SECONDS = 0.05  # a store that has not committed by then is announced live; most have, and pay nothing for it
+
+
+async def started(runtime: Runtime, leases: Sequence[Lease]) -> None:
+    """Commit and publish that these jobs have begun, where they ask a model. Best effort: the work begins anyhow."""
+    jobs = [lease.job for lease in leases if lease.job.kind in MODEL_KINDS]
+    if not jobs:
+        return
+    now = runtime.clock.utc_now()
+    try:
+        namespaces = {job.scope.namespace for job in jobs}
+        async with runtime.db.transaction(namespace=min(namespaces)) as tx:
+            events = await runtime.events.append(
+                tx,
+                [
+                    MemoryUpdateStarted(
+                        id=f"{job.id}:started:{job.attempts}",
+                        scope=job.scope,
+                        at=now,
+                        job_id=str(job.id),
+                        kind=job.kind.value,
+                    )
+                    for job in jobs
+                ],
+            )
+        await runtime.events.publish(events)
+    except errors.Unavailable as exc:  # a row that was committed is published by the relay
+        log.warning("start not announced", extra={"jobs": len(jobs), "error": str(exc)})
+
+
+@asynccontextmanager
+async def storing(runtime: Runtime, turns: Sequence[Turn]) -> AsyncIterator[None]:
+    """Publish live that turns are being stored, where the block takes longer than `EARLY_SECONDS`."""
+    telling = asyncio.create_task(_late(runtime, turns))
+    try:
+        yield
+    finally:
+        telling.cancel()
+        await asyncio.wait([telling])
+
+
+async def _late(runtime: Runtime, turns: Sequence[Turn]) -> None:
+    await asyncio.sleep(EARLY_SECONDS)
+    with suppress(errors.Unavailable):
+        await runtime.events.publish([stored_started(runtime, turn) for turn in turns])
+
+
+def stored_started(runtime: Runtime, turn: Turn) -> MemoryUpdateStarted:
+    """That a turn is being stored; live and in the record under one id."""
+    job = str(turn.job_id)
+    return MemoryUpdateStarted(
+        id=f"{job}:started",
+        scope=turn.scope,
+        at=runtime.clock.utc_now(),
+        job_id=job,
+        message_count=len(turn.messages),
+    )
+
+
+def completed(runtime: Runtime, job: Job) -> MemoryUpdateCompleted:
+    """Completion of a job whose kind has no specific event."""
+    return MemoryUpdateCompleted(
+        id=f"{job.id}:completed:{job.attempts}",
+        scope=job.scope,
+        at=runtime.clock.utc_now(),
+        job_id=str(job.id),
+        kind=job.kind.value,
+    )
+
+
+def failed(runtime: Runtime, job: Job, failure: Failure) -> MemoryUpdateFailed:
+    """That a job is a dead letter."""
+    return MemoryUpdateFailed(
+        id=f"{job.id}:dead:{job.attempts}",
+        scope=job.scope,
+        at=runtime.clock.utc_now(),
+        job_id=str(job.id),
+        kind=job.kind.value,
+        error=failure.error,
+        attempts=job.attempts,
+        dead_letter_id=str(job.id),
+    )
+
+
+async def expire_leases(runtime: Runtime) -> int:
+    """Hand on jobs whose lease ran out; those that lost too many are dead letters, with their event; how many."""
+
+    async def announce(tx: Transaction, buried: Sequence[tuple[Job, Failure]]) -> None:
+        await runtime.events.append(tx, [failed(runtime, job, failure) for job, failure in buried])
+
+    return await runtime.ledger.expire_leases(on_buried=announce)

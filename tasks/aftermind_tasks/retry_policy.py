@@ -1,0 +1,136 @@
+"""Maps errors to outcomes: the only place that decides which errors are retried."""
+
+import hashlib
+import traceback
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum, auto
+
+from aftermind import errors
+from aftermind.ledger.protocol import Failure
+from aftermind_tasks.outcomes import Dead, Outcome, Retry, Snooze
+
+OUTAGE_PAUSE = timedelta(seconds=2)  # a restart of Redis or Postgres takes 1-3 s; the pause doubles while it lasts
+# a key, a budget, a schema: an operator has to act, which takes more than a second
+OPERATOR_PAUSE = timedelta(seconds=60)
+BAD_ANSWERS = 2  # a model that twice gave an unusable answer, each repaired once, gives a third alike
+MAX_ERROR_CHARACTERS = 300  # characters of an error that a dead letter keeps
+
+
+class Sentence(Enum):
+    """What becomes of a job after an error of a kind."""
+
+    SNOOZE = auto()  # an outage: counts nothing
+    WAIT = auto()  # an operator has to act: uses no attempts, checks rarely
+    RETRY = auto()
+    TWICE = auto()  # retry, but not beyond BAD_ANSWERS
+    DEAD = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """An error, the reason code under which operators find it, and the sentence."""
+
+    error: type[Exception]
+    reason_code: str
+    sentence: Sentence
+
+
+# The first match decides, so a special case is above its general one.
+RULES: tuple[Rule, ...] = (
+    Rule(error=errors.RateLimited, reason_code="llm_rate_limited", sentence=Sentence.RETRY),
+    Rule(error=errors.ModelUnavailable, reason_code="llm_unavailable", sentence=Sentence.RETRY),
+    Rule(error=errors.ProviderPaused, reason_code="provider_paused", sentence=Sentence.SNOOZE),
+    Rule(error=errors.Unavailable, reason_code="outage", sentence=Sentence.SNOOZE),
+    Rule(error=errors.ModelKeyRefused, reason_code="llm_key_refused", sentence=Sentence.WAIT),
+    Rule(error=errors.BudgetExhausted, reason_code="budget_exhausted", sentence=Sentence.WAIT),
+    Rule(error=errors.InvalidSettings, reason_code="misconfigured", sentence=Sentence.WAIT),
+    Rule(error=errors.WrongRole, reason_code="wrong_role", sentence=Sentence.WAIT),
+    Rule(error=errors.SchemaOutdated, reason_code="schema_outdated", sentence=Sentence.WAIT),
+    Rule(error=errors.DimensionMismatch, reason_code="dimension_mismatch", sentence=Sentence.WAIT),
+    Rule(error=errors.EmbedderMismatch, reason_code="embedder_mismatch", sentence=Sentence.WAIT),
+    Rule(error=errors.BadModelAnswer, reason_code="llm_bad_answer", sentence=Sentence.TWICE),
+    Rule(error=errors.ModelRefused, reason_code="policy_blocked", sentence=Sentence.DEAD),
+    Rule(error=errors.BadModelRequest, reason_code="llm_bad_request", sentence=Sentence.DEAD),
+    Rule(error=errors.MessageTooLarge, reason_code="payload_too_large", sentence=Sentence.DEAD),
+    Rule(error=errors.ForeignPayload, reason_code="foreign_payload", sentence=Sentence.DEAD),
+    Rule(error=errors.UnknownPayload, reason_code="unknown_version", sentence=Sentence.DEAD),
+    Rule(error=errors.InvalidInput, reason_code="invalid_payload", sentence=Sentence.DEAD),
+    Rule(error=errors.Conflict, reason_code="db_conflict", sentence=Sentence.RETRY),
+    Rule(error=TimeoutError, reason_code="timeout", sentence=Sentence.RETRY),
+)
+
+
+def judge(error: Exception, *, attempts: int, is_own: bool = False) -> Outcome:
+    """The outcome of a job whose handler raised `error` in its `attempts`-th attempt. Never returns Done.
+
+    `is_own`: the job chose its model itself, so its failure pauses no other job; and if an operator would have to act,
+    it is a dead letter.
+
+    A lost lease has no outcome, because another worker has the job: it raises `Bug` here.
+    """
+    if isinstance(error, errors.LeaseLost):
+        raise errors.Bug("a lost lease has no verdict: another worker has the job.") from error
+    rule = _rule(error)
+    if rule.sentence is Sentence.SNOOZE:
+        wait = error.wait if isinstance(error, errors.ProviderPaused) else OUTAGE_PAUSE
+        return Snooze(after=wait, why=_redact(error), is_own=is_own)
+    if rule.sentence is Sentence.WAIT and is_own and not isinstance(error, errors.BudgetExhausted):
+        return Dead(failure=to_failure(error))
+    if rule.sentence is Sentence.WAIT:
+        # One namespace without a budget does not stop the others; a refused key is everybody's.
+        return Snooze(after=OPERATOR_PAUSE, why=_redact(error), is_own=isinstance(error, errors.BudgetExhausted))
+    failure = to_failure(error)
+    if rule.sentence is Sentence.DEAD or (rule.sentence is Sentence.TWICE and attempts >= BAD_ANSWERS):
+        return Dead(failure=failure)
+    return Retry(failure=failure, after=error.retry_after if isinstance(error, errors.RateLimited) else None)
+
+
+def to_failure(error: Exception, *, reason_code: str | None = None) -> Failure:
+    """The error as the ledger keeps it: reason code, redacted text, fingerprint."""
+    code = reason_code or _rule(error).reason_code
+    return Failure(
+        reason_code=code,
+        error_class=type(error).__name__,
+        error=_redact(error),
+        fingerprint=_fingerprint(code, error),
+        model=getattr(error, "provider", None),
+    )
+
+
+def worker_lost(times: int) -> Failure:
+    """A job that took `times` workers with it: poison."""
+    return Failure(
+        reason_code="worker_lost",
+        error_class="WorkerLost",
+        error=f"{times} workers ended without a word while they held it",
+        fingerprint=hashlib.sha256(b"worker_lost").hexdigest()[:16],
+    )
+
+
+def _rule(error: Exception) -> Rule:
+    for rule in RULES:
+        if isinstance(error, rule.error):
+            return rule
+    return Rule(error=type(error), reason_code=f"bug:{type(error).__name__}", sentence=Sentence.RETRY)
+
+
+def _redact(error: Exception) -> str:
+    # Aftermind's errors have ids and counts. A foreign error may quote user content (a driver shows its parameters), so
+    # only its class and location are stored. InvalidInput quotes the refused value.
+    if isinstance(error, errors.AftermindError) and not isinstance(error, errors.InvalidInput):
+        return str(error)[:MAX_ERROR_CHARACTERS]
+    return f"{type(error).__name__} at {_place(error)}"
+
+
+def _place(error: Exception) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return "an unknown place"
+    last = frames[-1]
+    return f"{last.filename.rsplit('/', 1)[-1]}:{last.name}"
+
+
+def _fingerprint(code: str, error: Exception) -> str:
+    # The place, not the text: 5,000 failures alike differ in their ids and are one line.
+    return hashlib.sha256(f"{code}|{type(error).__name__}|{_place(error)}".encode()).hexdigest()[:16]

@@ -1,0 +1,322 @@
+"""Store turns: ledger rows, episodes, follow-up jobs and events, in one statement where that can be."""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from uuid import UUID
+
+from uuid6 import uuid7
+
+from aftermind.db.protocol import Transaction, Watermark
+from aftermind.events.types import MemoryEvent, MemoryUpdateCompleted, MemoryUpdateStarted
+from aftermind.llm.injection import detect
+from aftermind.store_batch import Arrived, Batch, Following, Written
+from aftermind.stores.protocol import Mined, MiningOutcome
+from aftermind.telemetry import tracing
+from aftermind.types import Episode, JobId, JobKind, Json, NewJob, Scope, Turn, session_order
+from aftermind.types.job import session_key
+from aftermind.types.message import without_key
+from aftermind.types.session_order import Counted
+from aftermind.types.tombstone import without_erased
+from aftermind.wire import queues
+from aftermind_tasks import embedders, followups
+from aftermind_tasks.preparation import Prepared
+from aftermind_tasks.runtime import Runtime
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class Effects:
+    """Effects of a transaction: newly stored turns, events to publish once it is committed, queues to notify about
+    follow-up jobs.
+    """
+
+    turns: list[Turn] = field(default_factory=list)
+    owners: set[Scope] = field(default_factory=set)
+    events: list[MemoryEvent] = field(default_factory=list)
+    ring: dict[str, JobId] = field(default_factory=dict)
+    watermark: Watermark | None = None  # where it was taken after the commit already
+
+    def add(self, more: "Effects") -> None:
+        """Add what a later transaction wrote; the watermark is to be taken after that one."""
+        self.turns += more.turns
+        self.owners |= more.owners
+        self.events += more.events
+        self.ring |= more.ring
+        self.watermark = more.watermark
+
+
+async def write(runtime: Runtime, turns: Sequence[Turn], prepared: Prepared, started: float) -> Effects:
+    """Store turns: those of a tenant in one statement if possible, else row by row under locks.
+
+    The statement makes no decision that needs earlier reads, so `write_under_locks` handles: turns of the in-memory
+    store; turns that the ledger accepted, whose jobs close in the same transaction; owners with an erasure (each turn
+    is compared with their tombstones); sessions with another count base, and turns that Postgres accepted while
+    Redis did not answer (their position depends on the stored ones); turns saved without facts (other follow-up jobs);
+    a repeated idempotency key (the contents are compared); a job to debounce that is claimed at this moment.
+    """
+    effects = Effects()
+    for namespace in sorted({turn.scope.namespace for turn in turns}):
+        group = [turn for turn in turns if turn.scope.namespace == namespace]
+        batch = _make_batch(runtime, group, prepared, started)
+        if batch is not None and runtime.batch_writer is not None:
+            embedder = runtime.opened.configured if prepared.is_embedded else None
+            written = await runtime.batch_writer.store(batch, prepared.vectors, embedder=embedder)
+            if written is not None:
+                effects.add(_make_effects(batch, written))
+                group = [turn for turn in group if turn.content_hash is not None and turn.job_id not in written.new]
+        if group:
+            async with runtime.db.transaction(namespace=namespace) as tx:
+                more = await write_under_locks(runtime, tx, group, prepared, started)
+            effects.add(more)
+    return effects
+
+
+def _make_batch(runtime: Runtime, turns: Sequence[Turn], prepared: Prepared, started: float) -> Batch | None:
+    """Turns of one tenant for `BatchWriter.store`; None if it cannot store them."""
+    if any(turn.counted_from is None for turn in turns):
+        return None
+    kept = {turn.job_id: _episodes_to_keep(turn, prepared) for turn in turns}
+    stored = [turn for turn in turns if kept[turn.job_id]]
+    if runtime.extractor is not None and any("facts" not in turn.keep for turn in stored):
+        return None
+    arrived = [
+        Arrived(turn=turn, episodes=kept[turn.job_id], events=_events(runtime, [turn], started)) for turn in turns
+    ]
+    return Batch(turns=arrived, following=_following(runtime, stored, kept, is_embedded=prepared.is_embedded))
+
+
+def _make_effects(batch: Batch, written: Written) -> Effects:
+    new = [arrived for arrived in batch.turns if arrived.turn.job_id in written.new]
+    return Effects(
+        turns=[arrived.turn for arrived in new],
+        watermark=written.watermark,
+        # Of all: a worker that died after its commit may have raised no watermark for those that were there.
+        owners={arrived.turn.scope.owner for arrived in batch.turns},
+        events=[_numbered(event, written) for arrived in new for event in arrived.events],
+        ring={queues.EMBED: min(written.enqueued)} if written.enqueued else {},
+    )
+
+
+def _following(
+    runtime: Runtime, turns: Sequence[Turn], kept: Mapping[JobId, Sequence[Episode]], *, is_embedded: bool
+) -> Following | None:
+    needs_job = embedders.needs_job(runtime, is_embedded=is_embedded)
+    if not needs_job and runtime.extractor is None:
+        return None
+    quiet, at_most = _patience(runtime)
+    return Following(
+        enqueued=[_embed_job(turn, kept[turn.job_id]) for turn in turns] if needs_job else (),
+        debounced=_extract_jobs(turns) if runtime.extractor is not None else (),
+        quiet=quiet,
+        at_most=at_most,
+    )
+
+
+def _patience(runtime: Runtime) -> tuple[timedelta, timedelta]:
+    settings = runtime.settings
+    return timedelta(seconds=settings.extract_quiet_seconds), timedelta(seconds=settings.extract_max_wait_seconds)
+
+
+def _numbered(event: MemoryEvent, written: Written) -> MemoryEvent:
+    event = replace(event, cursor=str(written.cursors[event.id]))
+    if isinstance(event, MemoryUpdateCompleted):
+        return replace(event, duration_ms=event.duration_ms + written.took_ms)
+    return event
+
+
+async def write_under_locks(
+    runtime: Runtime,
+    tx: Transaction,
+    turns: Sequence[Turn],
+    prepared: Prepared,
+    started: float,
+    *,
+    closed: Mapping[JobId, JobId] | None = None,
+) -> Effects:
+    """Ledger rows, episodes, follow-up jobs and events of new turns, one tenant after the other.
+
+    Tenants in order, and within each the locks in order, so that two stores cannot deadlock. `closed`: the jobs that
+    stored them, by their ids, which this transaction has closed as done.
+    """
+    effects = Effects(owners={turn.scope.owner for turn in turns})
+    if prepared.is_embedded:
+        known = await runtime.store.stored_embedders(tx, hold=True)
+        embedders.note(runtime, known)
+        if not await embedders.is_active(runtime, known):
+            prepared = replace(prepared, vectors={}, is_embedded=False)
+    for namespace in sorted({turn.scope.namespace for turn in turns}):
+        await tx.enter(namespace)
+        group = [turn for turn in turns if turn.scope.namespace == namespace]
+        effects.turns += await _write_tenant(runtime, tx, group, prepared, started, effects, closed=closed)
+    return effects
+
+
+async def _write_tenant(
+    runtime: Runtime,
+    tx: Transaction,
+    turns: Sequence[Turn],
+    prepared: Prepared,
+    started: float,
+    effects: Effects,
+    *,
+    closed: Mapping[JobId, JobId] | None,
+) -> list[Turn]:
+    owners = sorted({turn.scope.owner for turn in turns}, key=lambda owner: owner.user_column)
+    stones = await runtime.store.tombstones(tx, owners)
+    left = {turn.job_id: without_erased(turn, stones) for turn in turns}
+    for owner in owners:
+        gone = [turn.job_id for turn in turns if turn.scope.owner == owner and left[turn.job_id] is None]
+        jobs = gone if closed is None else [closed[job_id] for job_id in gone]
+        await runtime.ledger.record_forgotten(tx, owner, jobs, closed=closed is not None)
+    rest = [turn for turn in left.values() if turn is not None]
+    if closed is None:
+        rest = await _recorded(runtime, tx, rest)
+    rest = await _placed(runtime, tx, rest)
+    kept = {turn.job_id: _episodes_to_keep(turn, prepared) for turn in rest}
+    counted = {episode.id: session_order.counted(turn) for turn in rest for episode in kept[turn.job_id]}
+    episodes = [episode for group in kept.values() for episode in group]
+    await runtime.store.add_episodes(tx, episodes, prepared.vectors, counted=counted)
+    stored = [turn for turn in rest if kept[turn.job_id]]
+    await _follow_up(runtime, tx, stored, kept, effects, is_embedded=prepared.is_embedded)
+    effects.events += await runtime.events.append(tx, _events(runtime, rest, started))
+    return rest
+
+
+async def _recorded(runtime: Runtime, tx: Transaction, turns: Sequence[Turn]) -> list[Turn]:
+    """The new turns. A turn whose idempotency key was used for another turn, undetected at acceptance, becomes a
+    separate turn.
+    """
+    new = await runtime.ledger.record_stored(tx, turns)
+    others: list[Turn] = []
+    for turn in turns:
+        if turn.job_id not in new and turn.content_hash is not None:
+            known = await runtime.ledger.content_hash(tx, turn.scope, turn.job_id)
+            if known is not None and known != turn.content_hash:
+                others.append(without_key(turn))
+                ids = {"job_id": str(turn.job_id), "stored_as": str(others[-1].job_id)}
+                log.error("an idempotency key was used for two turns: both are kept", extra=ids)
+    if others:
+        new |= await runtime.ledger.record_stored(tx, others)
+    return [turn for turn in (*turns, *others) if turn.job_id in new]
+
+
+async def _placed(runtime: Runtime, tx: Transaction, turns: Sequence[Turn]) -> list[Turn]:
+    """The turns where their sessions' order has them, see `types.session_order`."""
+    store = runtime.store
+    sessions: dict[tuple[str, str], Scope] = {}
+    for turn in turns:
+        sessions.setdefault((turn.scope.user_column, turn.scope.session_id or ""), turn.scope)
+    stands: dict[tuple[str, str], Counted | None] = {}
+    for key, scope in sorted(sessions.items()):
+        found = await store.standing(tx, scope.owner, [scope.session_id])
+        stands[key] = found.counted.get(scope.session_id)
+    placed: list[Turn] = []
+    held: set[tuple[str, str]] = set()
+    for turn in sorted(turns, key=lambda turn: (turn.scope.user_column, turn.scope.session_id or "", turn.base)):
+        key = turn.scope.user_column, turn.scope.session_id or ""
+        scope, newest = turn.scope, stands[key]
+        shift = session_order.shift_at_once(turn, newest)
+        if shift is None and key not in held:
+            await store.hold_order(tx, scope.owner, scope.session_id)
+            held.add(key)
+            found = await store.standing(tx, scope.owner, [scope.session_id])
+            newest = found.counted.get(scope.session_id) if stands[key] is newest else newest
+            shift = session_order.shift_at_once(turn, newest)
+        if shift is None and newest is not None and turn.counted_from is not None:
+            former = await store.find_session_shift(tx, scope.owner, scope.session_id, turn.counted_from)
+            shift = session_order.shift_after(turn, newest, former)
+        turn = session_order.shifted(turn, shift or 0)
+        if newest is None or turn.base > newest.position:
+            stands[key] = session_order.counted(turn)
+        placed.append(turn)
+    return placed
+
+
+def _episodes_to_keep(turn: Turn, prepared: Prepared) -> list[Episode]:
+    if not turn.keep:
+        return []
+    return [detect.marked(episode, prepared.marks) for episode in turn.episodes()]
+
+
+async def _follow_up(
+    runtime: Runtime,
+    tx: Transaction,
+    turns: Sequence[Turn],
+    kept: Mapping[JobId, Sequence[Episode]],
+    effects: Effects,
+    *,
+    is_embedded: bool,
+) -> None:
+    if embedders.needs_job(runtime, is_embedded=is_embedded):
+        jobs = [_embed_job(turn, kept[turn.job_id]) for turn in turns]
+        new = await runtime.ledger.enqueue(tx, jobs)
+        if new:
+            effects.ring[queues.EMBED] = new[0]
+    if runtime.extractor is None:
+        return
+    mined = [turn for turn in turns if "facts" in turn.keep]
+    quiet, at_most = _patience(runtime)
+    await runtime.ledger.debounce(tx, _extract_jobs(mined), quiet=quiet, at_most=at_most)
+    for turn in sorted((turn for turn in turns if "facts" not in turn.keep), key=lambda turn: session_key(turn.scope)):
+        scope, episodes = replace(turn.scope, agent_id=None), kept[turn.job_id]
+        await runtime.store.note_outcomes(tx, scope.owner, [_skipped_outcome(each) for each in episodes])
+        await followups.after_mining(runtime, tx, scope, episodes, wanted=followups.followup_options(turn.keep))
+
+
+def _skipped_outcome(episode: Episode) -> MiningOutcome:
+    return MiningOutcome(episode_id=episode.id, outcome=Mined.NOT_WANTED, extractor="none", reason="not in save=")
+
+
+def _embed_job(turn: Turn, episodes: Sequence[Episode]) -> NewJob:
+    return NewJob(
+        id=JobId(UUID(bytes=uuid7().bytes)),
+        kind=JobKind.EMBED,
+        scope=turn.scope,
+        payload={"episodes": [str(episode.id) for episode in episodes]} | _trace([turn]),
+        effect_key=str(turn.job_id),
+        follows=(turn.job_id,),
+    )
+
+
+def _extract_jobs(turns: Sequence[Turn]) -> list[NewJob]:
+    """One job a session, however many of its turns are in the batch."""
+    by_session: dict[Scope, list[Turn]] = {}
+    for turn in turns:
+        by_session.setdefault(replace(turn.scope, agent_id=None), []).append(turn)
+    return [
+        NewJob(
+            id=JobId(UUID(bytes=uuid7().bytes)),
+            kind=JobKind.EXTRACT,
+            scope=scope,
+            payload=followups.followup_options(frozenset().union(*(turn.keep for turn in group))) | _trace(group),
+            effect_key=session_key(scope),
+            follows=tuple(turn.job_id for turn in group),
+        )
+        for scope, group in by_session.items()
+    ]
+
+
+def _trace(turns: Sequence[Turn]) -> dict[str, Json]:
+    """The span that the job continues: for a burst, that of its last turn."""
+    carried = [turn.trace for turn in turns if turn.trace is not None]
+    return {tracing.KEY: carried[-1]} if carried else {}
+
+
+def _events(runtime: Runtime, turns: Sequence[Turn], started: float) -> list[MemoryEvent]:
+    now, elapsed = runtime.clock.utc_now(), (time.monotonic() - started) * 1_000
+    events: list[MemoryEvent] = []
+    for turn in turns:
+        job, count = str(turn.job_id), len(turn.messages)
+        events.append(
+            MemoryUpdateStarted(id=f"{job}:started", scope=turn.scope, at=now, job_id=job, message_count=count)
+        )
+        events.append(
+            MemoryUpdateCompleted(
+                id=f"{job}:completed", scope=turn.scope, at=now, job_id=job, message_count=count, duration_ms=elapsed
+            )
+        )
+    return events

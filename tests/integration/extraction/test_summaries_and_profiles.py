@@ -1,0 +1,212 @@
+"""What is learned beyond facts: summaries of sessions, profiles of users, and what forgetting leaves of them."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from datetime import UTC, datetime
+from uuid import uuid4
+
+from aftermind import Message
+from aftermind.types import EpisodeId, JobKind, JobState, Scope, Trait
+from tests.support.learning import Learning
+from tests.support.scripted_openai import ScriptedOpenAI
+from tests.support.waiting import wait_until
+
+AT_ONCE = {"summary_quiet_seconds": 0.0, "profile_quiet_seconds": 0.0}
+Opened = Callable[..., AbstractAsyncContextManager[Learning]]
+
+
+def chat(count: int, start: int = 0) -> list[Message]:
+    return [Message.user(f"Message number {number}.") for number in range(start, start + count)]
+
+
+async def test_a_session_that_has_gone_quiet_is_summarised(opened: Opened, provider: ScriptedOpenAI, user: str) -> None:
+    provider.script.summary = "They counted."
+    async with opened(**AT_ONCE) as learnt:
+        await learnt.learn(user, chat(3))
+
+        summary = await learnt.memory.summary(user_id=user, session_id="s1")
+
+    assert summary is not None
+    assert (summary.text, summary.turns, summary.version) == ("They counted.", 3, 1)
+    assert summary.summariser == "openai:scripted:1"
+
+
+async def test_a_lively_session_is_not_summarised_before_it_is_quiet(
+    opened: Opened, provider: ScriptedOpenAI, user: str
+) -> None:
+    async with opened(summary_quiet_seconds=60.0) as learnt:
+        await learnt.learn(user, chat(3))
+
+        assert await learnt.memory.summary(user_id=user, session_id="s1") is None
+        waiting = await learnt.ledger.jobs(kinds=[JobKind.SUMMARISE], states=[JobState.QUEUED])
+        assert len(waiting) == 1, "it will be"
+
+
+async def test_a_long_session_is_summarised_as_it_grows_each_episode_once(
+    opened: Opened, provider: ScriptedOpenAI, user: str
+) -> None:
+    async with opened(summary_quiet_seconds=3_600.0, summary_turns=5) as learnt:
+        for start in range(0, 24, 4):
+            await learnt.learn(user, chat(4, start))
+        summary = await learnt.memory.summary(user_id=user, session_id="s1")
+
+    assert summary is not None
+    assert summary.turns == 24
+    assert provider.calls.by_kind["AnsweredSummary"] == 2, "at ten messages and more, not for each burst"
+    told = [text for shown in provider.calls.told["AnsweredSummary"] for text in shown]
+    assert told == [f"Message number {number}." for number in range(24)]
+
+
+async def test_a_summary_has_what_came_late_behind_its_place(
+    opened: Opened, provider: ScriptedOpenAI, user: str
+) -> None:
+    async with opened(**AT_ONCE) as learnt:
+        await learnt.learn(user, chat(3))
+        before = await learnt.memory.summary(user_id=user, session_id="s1")
+        assert before is not None
+        history = await learnt.memory.history(user_id=user, session_id="s1")
+        async with learnt.database.transaction(namespace="default") as tx:  # as a turn that was spooled on another host
+            late = replace(history[0], id=EpisodeId(uuid4()), position=history[0].position - 10)
+            await learnt.store.add_episodes(tx, [late])
+        await learnt.learn(user, chat(1, 3))
+
+        summary = await learnt.memory.summary(user_id=user, session_id="s1")
+
+    assert summary is not None
+    assert summary.turns == 5
+    assert summary.covers_to > before.covers_to
+
+
+async def test_a_profile_learns_trait_by_trait_and_sees_each_episode_once(
+    opened: Opened, provider: ScriptedOpenAI, user: str
+) -> None:
+    async with opened(**AT_ONCE) as learnt:
+        await _trait(learnt, user, "tone", "dry")
+        await learnt.learn(user, chat(3))
+        first = await learnt.memory.profile(user_id=user)
+        await learnt.learn(user, chat(2, 3), session="s2")
+        second = await learnt.memory.profile(user_id=user)
+        calls = provider.calls.by_kind["AnsweredProfile"]
+        await learnt.settle()
+
+    assert first is not None
+    assert second is not None
+    assert {name: trait.value for name, trait in first.traits.items()} == {"tone": "dry", "turns_seen": 3}
+    assert {name: trait.value for name, trait in second.traits.items()} == {"tone": "dry", "turns_seen": 2}
+    assert len(second.traits["turns_seen"].evidence) == 2
+    assert calls == 2
+    assert provider.calls.by_kind["AnsweredProfile"] == calls
+
+
+async def test_a_profile_keeps_to_the_schema_that_was_asked_for(
+    opened: Opened, provider: ScriptedOpenAI, user: str
+) -> None:
+    async with opened(profile_schema='{"properties": {"home": {"type": "string"}}}', **AT_ONCE) as learnt:
+        await learnt.learn(user, chat(2))
+
+        profile = await learnt.memory.profile(user_id=user)
+
+    assert provider.calls.by_kind["AnsweredProfile"] == 1
+    assert profile is None, "the model proposed a trait that nobody wants"
+
+
+async def test_a_profile_has_the_traits_of_a_model_of_ones_own_in_their_types(
+    opened: Opened, provider: ScriptedOpenAI, user: str
+) -> None:
+    async with opened(profile_schema="tests.support.saved_parts:Counting", **AT_ONCE) as learnt:
+        await learnt.learn(user, chat(2))
+        wanted = await learnt.memory.profile(user_id=user)
+    async with opened(profile_schema="tests.support.saved_parts:Spelling", **AT_ONCE) as learnt:
+        await learnt.learn(user, chat(3), session="s2")
+        after = await learnt.memory.profile(user_id=user)
+
+    assert wanted is not None
+    assert wanted.traits["turns_seen"].value == 2
+    assert after is not None
+    assert after.traits["turns_seen"].value == 2, "a number is no list, and what was known stays"
+
+
+async def test_what_is_not_to_be_saved_is_not_learned(opened: Opened, provider: ScriptedOpenAI, user: str) -> None:
+    provider.script.facts = {"I like tea.": [{"subject": "user", "predicate": "likes", "object": "tea"}]}
+    async with opened(**AT_ONCE) as learnt:
+        await learnt.memory.remember("I like tea.", user_id=user, session_id="s1", save={"history"})
+        await learnt.memory.remember("I like tea.", user_id=user, session_id="s2", save={"history", "facts"})
+        await learnt.memory.remember("I like tea.", user_id=user, session_id="s3", save={"history", "summary"})
+        await learnt.memory.remember("I like tea.", user_id=user, session_id="s4", save={"history", "profile"})
+        await learnt.settle()
+
+        facts = await learnt.memory.facts.query(user_id=user)
+        summaries = [await learnt.memory.summary(user_id=user, session_id=f"s{n}") for n in (1, 2, 3, 4)]
+        profile = await learnt.memory.profile(user_id=user)
+        history = await learnt.memory.history(user_id=user)
+
+    assert [(fact.object, fact.strength) for fact in facts] == [("tea", 1)]
+    assert [summary is not None for summary in summaries] == [False, False, True, False]
+    assert profile is not None
+    assert profile.traits["turns_seen"].value == 1
+    assert len(history) == 4
+
+
+async def test_everything_saved_and_only_summaries_loaded(opened: Opened, provider: ScriptedOpenAI, user: str) -> None:
+    provider.script.summary = "They spoke of tea."
+    provider.script.facts = {"I like tea.": [{"subject": "user", "predicate": "likes", "object": "tea"}]}
+    async with opened(**AT_ONCE) as learnt:
+        await learnt.learn(user, ["I like tea."])
+
+        block = await learnt.memory.recall("Do I like tea?", user_id=user, session_id="s2", load={"summary"})
+        whole = await learnt.memory.recall("Do I like tea?", user_id=user, session_id="s2")
+
+    assert "They spoke of tea." in block.text
+    assert block.matches == ()
+    assert {type(match.item).__name__ for match in whole.matches} == {"Episode", "Fact"}
+
+
+async def test_what_drew_on_forgotten_turns_is_made_anew_from_the_rest(
+    opened: Opened, provider: ScriptedOpenAI, user: str
+) -> None:
+    async with opened(**AT_ONCE) as learnt:
+        receipt = await learnt.learn(user, ["My PIN is 4711."])
+        await learnt.learn(user, chat(2))
+        provider.script.summary = "Without it."
+
+        await learnt.memory.forget(user_id=user, ids=receipt.episode_ids)
+        gone = await learnt.memory.summary(user_id=user, session_id="s1")
+        provider.calls.shown.clear()
+        await learnt.settle()
+
+        summary = await learnt.memory.summary(user_id=user, session_id="s1")
+        profile = await learnt.memory.profile(user_id=user)
+
+    assert gone is None, "it is gone at once"
+    assert summary is not None
+    assert (summary.text, summary.turns) == ("Without it.", 2)
+    assert not any("4711" in text for shown in provider.calls.shown for text in shown)
+    assert profile is not None
+    assert profile.traits["turns_seen"].value == 2
+
+
+async def test_a_summary_on_its_way_for_something_forgotten_writes_nothing(
+    opened: Opened, provider: ScriptedOpenAI, user: str
+) -> None:
+    async with opened(summary_quiet_seconds=3_600.0, summary_max_wait_seconds=3_600.0) as learnt:
+        receipt = await learnt.learn(user, ["My PIN is 4711.", "I like tea."])
+        (job,) = await learnt.ledger.jobs(kinds=[JobKind.SUMMARISE])
+        provider.script.latency_seconds = 0.5
+        await learnt.due(job.id)
+        working = asyncio.create_task(learnt.settle())
+        await wait_until(lambda: provider.calls.by_kind.get("AnsweredSummary"), description="the model is asked")
+        provider.script.latency_seconds = 0.0
+        await learnt.memory.forget(user_id=user, ids=receipt.episode_ids[:1])
+        await working
+        summary = await learnt.memory.summary(user_id=user, session_id="s1")
+
+    assert provider.calls.told["AnsweredSummary"] == [["My PIN is 4711.", "I like tea."], ["I like tea."]]
+    assert summary is not None
+    assert (summary.turns, summary.version) == (1, 1)
+
+
+async def _trait(learnt: Learning, user: str, name: str, value: str) -> None:
+    async with learnt.database.transaction(namespace="default") as tx:
+        await learnt.store.merge_profile(tx, Scope(user_id=user), {name: Trait(value=value)}, at=datetime.now(UTC))

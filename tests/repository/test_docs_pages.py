@@ -1,0 +1,85 @@
+"""What the pages under docs/ name exists, their Python runs, and their YAML is YAML."""
+
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import yaml
+
+from aftermind.cli import FAMILIES
+from aftermind.settings import Settings
+from tests.repository.test_monitoring_files import EXPORTED
+
+ROOT = Path(__file__).parents[2]
+PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in sorted((ROOT / "docs").rglob("*.md"))}
+RUN_HERE = ("docs/guides/agents.md", "docs/guides/watching.md")  # the quick start has a test of its own, on a stack
+OURS_ELSEWHERE = {"AFTERMIND_X"}
+
+
+def blocks(page: str, kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```", PAGES[page], flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_settings_that_a_page_names_exist(page: str) -> None:
+    known = {f"AFTERMIND_{name.upper()}" for name in Settings.model_fields}
+    named = {name.removesuffix("_FILE") for name in re.findall(r"\bAFTERMIND_[A-Z_]*[A-Z]\b(?![_*…])", PAGES[page])}
+
+    assert {name for name in named if name not in known and f"{name}_FILE" not in known} <= OURS_ELSEWHERE
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_metrics_that_a_page_names_are_exported(page: str) -> None:
+    modules = {"aftermind_workers", "aftermind_tasks", "aftermind_app", "aftermind_relay"}
+    families = EXPORTED | {re.sub(r"_(bucket|count|sum)$", "", name) for name in EXPORTED}
+
+    assert set(re.findall(r"\baftermind_[a-z_]+\b", PAGES[page])) - modules <= families
+
+
+def test_the_commands_that_the_pages_name_exist() -> None:
+    named = {
+        name
+        for page in PAGES
+        for block in blocks(page, "sh")
+        for name in re.findall(r"^(?:\$ )?aftermind ([a-z-]+)", block, flags=re.MULTILINE)
+    }
+
+    assert {"up", "doctor", "dead-letters", "replay"} <= named
+    assert named <= {command for commands in FAMILIES.values() for command in commands}
+
+
+@pytest.mark.parametrize(
+    ("page", "number"), [(page, n) for page in RUN_HERE for n in range(len(blocks(page, "python")))]
+)
+def test_the_python_of_a_guide_runs(page: str, number: int, tmp_path: Path) -> None:
+    code = blocks(page, "python")[number]
+    if re.search(r"^(await|async with|async for)\b", code, flags=re.MULTILINE):
+        code = f"import asyncio\nasync def main():\n{textwrap.indent(code, '    ')}\nasyncio.run(main())"
+
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=tmp_path,
+    )
+
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "yaml")])
+def test_the_yaml_of_a_page_can_be_read(page: str) -> None:
+    for block in blocks(page, "yaml"):
+        for document in yaml.safe_load_all(block):
+            assert {"apiVersion", "kind", "metadata"} <= set(document), document
+
+
+def test_nothing_is_fetched_from_elsewhere() -> None:
+    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+
+    assert config["theme"]["font"] is False
+    assert not [page for page, text in PAGES.items() if re.search(r"!\[[^]]*\]\(https?:", text)]

@@ -1,0 +1,149 @@
+"""What users import is pinned: nothing becomes public by accident, and nothing goes away unseen."""
+
+import ast
+import inspect
+import typing
+from pathlib import Path
+
+import aftermind
+from aftermind.api.api_keys import ApiKeys
+from aftermind.api.audit import Audit
+from aftermind.api.blocks import Blocks
+from aftermind.api.encryption import Encryption
+from aftermind.api.facts import Facts
+from aftermind.api.jobs import Jobs
+from aftermind.api.retention.policies import Retention
+from aftermind.api.webhooks import Webhooks
+from aftermind.ledger.postgres.dead_letters import DeadLetters
+from aftermind.ledger.postgres.replay_plans import Replays
+from aftermind.web.schemas import RecallIn
+
+API_TYPES = (ApiKeys, Audit, Blocks, DeadLetters, Encryption, Facts, Jobs, Replays, Retention, Webhooks)
+
+PUBLIC = [
+    "Action",
+    "AftermindError",
+    "Agent",
+    "AgentResult",
+    "ApiKey",
+    "AuditEntry",
+    "AuditReport",
+    "Block",
+    "Cardinality",
+    "DeadGroup",
+    "DeadLetter",
+    "Episode",
+    "EpisodeId",
+    "Estimate",
+    "Export",
+    "Fact",
+    "FactGraph",
+    "FactId",
+    "Forgot",
+    "Health",
+    "ItemState",
+    "Job",
+    "JobFilter",
+    "JobId",
+    "JobKind",
+    "JobState",
+    "Learned",
+    "Match",
+    "Memory",
+    "MemoryEvent",
+    "MemoryFactsExtracted",
+    "MemoryGap",
+    "MemoryRecallCompleted",
+    "MemoryRecallStarted",
+    "MemoryUpdateCompleted",
+    "MemoryUpdateFailed",
+    "MemoryUpdateQueued",
+    "MemoryUpdateStarted",
+    "Message",
+    "NewPlan",
+    "NewWebhook",
+    "PlanId",
+    "Profile",
+    "Progress",
+    "RecallBlock",
+    "RecallOptions",
+    "Receipt",
+    "ReceiptStatus",
+    "Remains",
+    "ReplayItem",
+    "ReplayPlan",
+    "Retained",
+    "RetentionPolicy",
+    "Right",
+    "Role",
+    "RunContext",
+    "Scope",
+    "Sealed",
+    "SessionInfo",
+    "Settings",
+    "Shadow",
+    "Spending",
+    "Summary",
+    "Tool",
+    "Undone",
+    "UserInfo",
+    "Webhook",
+    "WebhookId",
+    "Why",
+    "block_tools",
+    "get_run_context",
+]
+
+
+def test_the_public_names_are_these() -> None:
+    assert aftermind.__all__ == PUBLIC
+
+
+def test_the_public_names_are_sorted() -> None:
+    assert aftermind.__all__ == sorted(aftermind.__all__)
+
+
+def test_public_classes_say_that_they_are_of_aftermind() -> None:
+    homes = {name: getattr(aftermind, name).__module__ for name in aftermind.__all__}
+
+    assert set(homes.values()) == {"aftermind"}, homes
+
+
+def test_dir_shows_what_can_be_imported() -> None:
+    assert set(aftermind.__all__) <= set(dir(aftermind))
+
+
+def test_type_checkers_see_the_same_names_as_the_interpreter() -> None:
+    tree = ast.parse(Path(aftermind.__file__).read_text())
+    checked = next(node for node in tree.body if isinstance(node, ast.If))
+    imports = [node for node in checked.body if isinstance(node, ast.ImportFrom)]
+    seen = {(node.module, alias.name) for node in imports for alias in node.names}
+
+    assert seen == {(home, name) for home, names in aftermind._HOMES.items() for name in names}
+    assert {name for _, name in seen} == set(aftermind.__all__)
+
+
+def test_what_public_methods_take_and_return_can_be_imported_from_aftermind() -> None:
+    memory = aftermind.Memory("inmemory")
+    apis = [type(each) for each in vars(memory).values() if isinstance(each, API_TYPES)]
+    named: set[str] = set()
+    for owner in (aftermind.Memory, aftermind.Receipt, *apis):
+        for name, method in inspect.getmembers(owner, inspect.isfunction):
+            if not name.startswith("_"):
+                for hint in typing.get_type_hints(method).values():
+                    named |= _own_types(hint)
+
+    assert len(apis) == len(API_TYPES)
+    assert named <= set(aftermind.__all__)
+
+
+def test_a_recall_has_the_same_options_in_python_and_over_http() -> None:
+    over_http = set(RecallIn.model_fields) - {"query", "session_id", "agent_id"}
+
+    assert over_http == set(aftermind.RecallOptions.__annotations__) - {"rerank"}  # a function of the caller's process
+
+
+def _own_types(hint: object) -> set[str]:
+    inner = {name for part in typing.get_args(hint) for name in _own_types(part)}
+    is_own = isinstance(hint, type | typing.NewType) and hint.__module__.startswith("aftermind")
+    return inner | ({hint.__name__} if is_own else set())

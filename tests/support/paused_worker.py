@@ -1,0 +1,23 @@
+"""Our worker application, whose threads come to no bell once it is open: `celery -A tests.support.paused_worker`."""
+
+import time
+
+from aftermind.settings import Settings
+from aftermind_workers import lifecycle, task
+from aftermind_workers.celery_app import app
+
+__all__ = ["app"]
+
+HELD = 30.0  # seconds; longer than a test waits for a turn
+
+_answer = task.answer
+
+
+def _held(settings: Settings, queue: str, bell: str | None) -> None:
+    if lifecycle.opened() is None:
+        _answer(settings, queue, bell)
+    else:
+        time.sleep(HELD)
+
+
+setattr(task, "answer", _held)  # noqa: B010  # mypy takes an assignment for a mistake, which it is elsewhere

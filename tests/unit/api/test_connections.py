@@ -1,0 +1,127 @@
+"""Arguments stand above settings, settings above the embedded stack; what cannot work is said at once."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aftermind import errors
+from aftermind.api.connections import resolve
+from aftermind.settings import Settings
+
+POSTGRES, REDIS, AMQP = "postgresql://u:secret@db/a", "redis://:secret@r:6379/0", "amqp://u:secret@q/"
+
+
+def _settings(folder: Path, **given: Any) -> Settings:  # Any: values of settings
+    return Settings(state_dir=folder, **given)
+
+
+def _stack_is_up(folder: Path) -> None:
+    known = {
+        "postgres_url": "postgresql://here/a",
+        "replica_urls": ["postgresql://there/a"],
+        "redis_url": "redis://here",
+    }
+    (folder / "endpoints.json").write_text(json.dumps(known))
+
+
+def test_a_redis_broker_is_also_the_redis_of_pending(tmp_path: Path) -> None:
+    found = resolve(_settings(tmp_path), url=POSTGRES, broker=REDIS)
+
+    assert (found.store, found.broker, found.redis) == (POSTGRES, REDIS, REDIS)
+    assert not found.is_in_process
+
+
+def test_a_redis_alone_is_also_the_broker(tmp_path: Path) -> None:
+    found = resolve(_settings(tmp_path), url=POSTGRES, redis=REDIS)
+
+    assert (found.broker, found.redis) == (REDIS, REDIS)
+
+
+def test_rabbitmq_needs_a_redis_beside_it(tmp_path: Path) -> None:
+    with pytest.raises(errors.InvalidSettings, match="redis="):
+        resolve(_settings(tmp_path), url=POSTGRES, broker=AMQP)
+
+    assert resolve(_settings(tmp_path), url=POSTGRES, broker=AMQP, redis=REDIS).broker == AMQP
+
+
+def test_settings_name_what_arguments_do_not(tmp_path: Path) -> None:
+    found = resolve(_settings(tmp_path, database_url=POSTGRES, broker_url=REDIS, replica_urls=(POSTGRES,)))
+
+    assert (found.store, found.redis, found.replicas) == (POSTGRES, REDIS, (POSTGRES,))
+
+
+def test_an_argument_stands_above_a_setting(tmp_path: Path) -> None:
+    settings = _settings(tmp_path, database_url="postgresql://old/a", broker_url=REDIS)
+
+    assert resolve(settings, url=POSTGRES).store == POSTGRES
+
+
+def test_without_anything_it_is_the_embedded_stack_that_is_up(tmp_path: Path) -> None:
+    _stack_is_up(tmp_path)
+
+    found = resolve(_settings(tmp_path))
+
+    assert (found.store, found.redis, found.replicas) == (
+        "postgresql://here/a",
+        "redis://here",
+        ("postgresql://there/a",),
+    )
+
+
+def test_without_anything_and_no_stack_the_error_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(errors.InvalidSettings, match="aftermind up"):
+        resolve(_settings(tmp_path))
+
+
+def test_postgres_without_a_redis_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(errors.InvalidSettings, match="broker="):
+        resolve(_settings(tmp_path), url=POSTGRES)
+
+
+def test_a_store_of_one_process_takes_no_broker_and_ignores_the_settings_of_the_others(tmp_path: Path) -> None:
+    settings = _settings(tmp_path, database_url=POSTGRES, broker_url=REDIS)
+
+    assert resolve(settings, url="inmemory").is_in_process
+    with pytest.raises(errors.InvalidSettings, match="one process"):
+        resolve(settings, url="inmemory", broker=REDIS)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"url": POSTGRES, "broker": "kafka://q"},
+        {"url": POSTGRES, "broker": REDIS, "redis": "http://r"},
+        {"url": POSTGRES, "broker": REDIS, "replicas": ["mysql://r"]},
+        {"url": "postgresql://db:port/a", "broker": REDIS},
+        {"url": 7},
+    ],
+)
+def test_a_url_of_another_kind_is_refused(tmp_path: Path, given: dict[str, Any]) -> None:  # Any: wrong on purpose
+    with pytest.raises(errors.InvalidSettings):
+        resolve(_settings(tmp_path), **given)
+
+
+def test_no_error_shows_a_password(tmp_path: Path) -> None:
+    with pytest.raises(errors.InvalidSettings) as raised:
+        resolve(_settings(tmp_path), url=POSTGRES, broker="kafka://u:secret@q")
+
+    assert "secret" not in str(raised.value)
+
+
+def test_an_endpoints_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "endpoints.json").write_text("{")
+
+    with pytest.raises(errors.InvalidSettings, match=r"endpoints\.json"):
+        resolve(_settings(tmp_path))
+
+
+def test_child_processes_are_told_the_same(tmp_path: Path) -> None:
+    found = resolve(_settings(tmp_path), url=POSTGRES, broker=AMQP, redis=REDIS, replicas=[POSTGRES])
+
+    told = dict(found.environment())
+
+    assert told["AFTERMIND_DATABASE_URL"] == POSTGRES
+    assert json.loads(told["AFTERMIND_REPLICA_URLS"]) == [POSTGRES]
+    assert (told["AFTERMIND_BROKER_URL"], told["AFTERMIND_REDIS_URL"]) == (AMQP, REDIS)

@@ -1,0 +1,125 @@
+"""What one bell makes a worker do: claim and run, until nothing is left or the shift is over."""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from uuid import uuid4
+
+from aftermind import errors
+from aftermind.types import JobId, JobKind
+from aftermind.wire import queues
+from aftermind_tasks import registry, retry_policy
+from aftermind_tasks.runner import Tally
+from aftermind_workers import batching
+from aftermind_workers.lifecycle import Worker
+
+log = logging.getLogger(__name__)
+
+SHIFT = 5.0  # seconds of one bell; then the worker rings on, so that every bell waiting gets its turn and SIGTERM too
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where batches of one kind come from. `run_batch` gets whether it runs alone in its process."""
+
+    name: str
+    kind: JobKind
+    run_batch: Callable[[Worker, bool], Awaitable[batching.Ran | None]]
+    last_chance_is_next: Callable[[Worker], Awaitable[bool]]
+
+
+def _ledger_source(kind: JobKind, *, replays: bool = False) -> Source:
+    return Source(
+        name=f"{kind} {replays}",
+        kind=kind,
+        run_batch=lambda worker, is_alone: batching.run_ledger_batch(
+            worker, registry.handler(kind), is_alone, replays=replays
+        ),
+        last_chance_is_next=lambda worker: worker.runtime.ledger.last_chance_is_next(kind, replays=replays),
+    )
+
+
+async def _pending_last_chance_is_next(worker: Worker) -> bool:
+    pending, most = worker.runtime.pending, worker.runtime.settings.max_lost_leases
+    return pending is not None and await pending.last_chance_is_next(max_lost=most)
+
+
+_PENDING = Source(
+    name="pending",
+    kind=JobKind.STORE,
+    run_batch=batching.store_pending_batch,
+    last_chance_is_next=_pending_last_chance_is_next,
+)
+
+
+def _sources(queue: str) -> tuple[Source, ...]:
+    if queue == queues.REPLAY:  # every kind, and of each only what a plan brought back
+        return tuple(_ledger_source(kind, replays=True) for kind in registry.KINDS)
+    live = tuple(_ledger_source(kind) for kind in registry.KINDS if queues.QUEUE_OF[kind] == queue)
+    return (_PENDING, *live) if queue == queues.STORE else live
+
+
+# Pending turns first: what Redis accepted outnumbers what the ledger accepted, which is asked once a bell.
+SOURCES: Mapping[str, tuple[Source, ...]] = {queue: _sources(queue) for queue in queues.QUEUES}
+
+
+async def serve(worker: Worker, queue: str) -> int:
+    """Do the queue's work; how many jobs were finished. Rings on where the shift ends with work left."""
+    over = time.monotonic() + SHIFT
+    finished = 0
+    first = worker.next_source.pop(queue, 0)
+    sources = list(enumerate(SOURCES[queue]))
+    for place, source in sources[first:] + sources[:first]:
+        count, is_more = await _drain(worker, source, over)
+        finished += count
+        if is_more:  # the next bell begins with the next kind: a kind with much to do does not stop the others
+            worker.next_source[queue] = (place + 1) % len(sources)
+            await ring_on(worker, queue)
+            break
+    return finished
+
+
+async def _drain(worker: Worker, source: Source, over: float) -> tuple[int, bool]:
+    """Batches of one source, one after the other; how many jobs, and whether there is more."""
+    finished = 0
+    is_more = True
+    while is_more:
+        if worker.is_stopping or time.monotonic() > over:
+            return finished, True
+        if not await _may_claim(worker, source.kind):
+            return finished, False
+        started = time.monotonic()
+        try:
+            ran = await worker.solitude.run(
+                source.name, partial(source.run_batch, worker), partial(source.last_chance_is_next, worker)
+            )
+        except errors.Unavailable as exc:
+            log.warning("claim failed", extra={"kind": source.kind, "error": str(exc)})
+            ran = Tally(pause=retry_policy.OUTAGE_PAUSE), True
+        tally, is_more = ran or (Tally(), worker.is_stopping)
+        batching.count(worker, source.kind, tally, started)
+        finished += tally.done + tally.dead
+    return finished, False
+
+
+async def _may_claim(worker: Worker, kind: JobKind) -> bool:
+    """Wait where an outage has shut the gate for a moment; False where the pause outlasts a shift.
+
+    What waits is rung for again by the reconciler, so nothing is left behind by giving up.
+    """
+    wait = worker.gates.gate(kind).wait(time.monotonic())
+    if wait > SHIFT:
+        return False
+    if wait:
+        await worker.pause(wait)
+    return not worker.is_stopping
+
+
+async def ring_on(worker: Worker, queue: str) -> None:
+    """One more bell for work that is left. Where it cannot be rung, the reconciler will."""
+    try:
+        await worker.runtime.bells.ring(queue, [JobId(uuid4())])
+    except errors.Unavailable as exc:
+        log.warning("bell not rung", extra={"queue": queue, "error": str(exc)})
