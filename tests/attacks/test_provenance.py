@@ -12,7 +12,7 @@ from aftermind import Memory, Message, Settings
 from tests.attacks.corpus import Attack, attacks
 from tests.support.learning import Learning, learning
 from tests.support.scripted_openai import ScriptedOpenAI, scripted_openai
-from tests.support.servers import Database, Servers, psql
+from tests.support.servers import Database, Servers, psql_async
 from tests.support.waiting import wait_until
 
 Opened = Callable[..., AbstractAsyncContextManager[Learning]]
@@ -143,10 +143,10 @@ async def test_what_a_model_was_shown_is_forgotten_with_the_messages(opened: Ope
     async with opened() as learnt:
         receipt = await learnt.learn("ann", turns(SUBTLE[0]))
         first = receipt.episode_ids[0]
-        assert psql(database.url, BATCHES) == "3"
+        assert await psql_async(database.url, BATCHES) == "3"
 
         await learnt.memory.forget(user_id="ann", ids=[first])
-        assert psql(database.url, f"{BATCHES} WHERE '{first}' = ANY (episode_ids)") == "0"
+        assert await psql_async(database.url, f"{BATCHES} WHERE '{first}' = ANY (episode_ids)") == "0"
         await learnt.memory.forget(user_id="ann")
 
-        assert psql(database.url, BATCHES) == "0"
+        assert await psql_async(database.url, BATCHES) == "0"

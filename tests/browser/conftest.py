@@ -1,5 +1,6 @@
 """The screens as people use them: a real browser, the real service as a process, real workers, Postgres and Redis."""
 
+import asyncio
 import os
 import re
 import shutil
@@ -72,7 +73,7 @@ async def deployment(
     servers: Servers, provider: ScriptedOpenAI, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Deployment]:
     """Workers on all queues and the service, each a process of its own, over a database of this module."""
-    database, folder = servers.create_database(), tmp_path_factory.mktemp("deployment")
+    database, folder = await asyncio.to_thread(servers.create_database), tmp_path_factory.mktemp("deployment")
     told = {
         "database_url": database.app_url,
         "relay_url": database.relay_url,
@@ -101,7 +102,7 @@ async def deployment(
             yield Deployment(url=url, memory=memory, provider=provider, database=database)
     finally:
         _stop(started)
-        servers.drop_database(database)
+        await asyncio.to_thread(servers.drop_database, database)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

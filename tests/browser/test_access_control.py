@@ -1,5 +1,6 @@
 """What the screens keep out: other tenants' rows, other sites' forms, and scripts that somebody put into a memory."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from uuid import uuid4
 
@@ -27,7 +28,7 @@ async def signed_up(
     deployment: Deployment, servers: Servers, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[tuple[str, str]]:
     """Another service, over a database where keys were made: its address, and a key that may read."""
-    database, folder = servers.create_database(), tmp_path_factory.mktemp("signed-up")
+    database, folder = await asyncio.to_thread(servers.create_database), tmp_path_factory.mktemp("signed-up")
     changed = {"database_url": SecretStr(database.app_url), "relay_url": SecretStr(database.relay_url)}
     settings = deployment.memory.settings.model_copy(
         update={**changed, "replica_urls": (), "redis_prefix": f"keys-{uuid4().hex[:8]}:", "state_dir": folder}
@@ -36,7 +37,7 @@ async def signed_up(
         _, key = await memory.api_keys.create("a reader", rights=["read"], namespace="ours")
     with serving(settings, folder / "web.log") as url:
         yield url, key
-    servers.drop_database(database)
+    await asyncio.to_thread(servers.drop_database, database)
 
 
 async def test_no_screen_shows_a_row_of_another_namespace(deployment: Deployment) -> None:

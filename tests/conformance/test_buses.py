@@ -19,7 +19,7 @@ from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
 from tests.conformance.bus_contract import ALICE, BOB, BusContract, Heard, Rig, completed, ids
 from tests.support.proxy import proxy_to
-from tests.support.servers import Database, psql
+from tests.support.servers import Database, psql_async, wait_for_output
 from tests.support.waiting import wait_until
 
 MARKED = "SELECT count(*) FROM aftermind.events WHERE published_at IS NOT NULL"
@@ -152,14 +152,14 @@ class TestRedisBus(BusContract):
         late = Rig(db=rig.db, bus=open_bus(redis_url, mark_after=0.3))
         for number in range(3):
             await late.tell(completed(job_id=f"j{number}"))
-        assert psql(database.url, MARKED) == "0"
-        await wait_until(lambda: psql(database.url, MARKED) == "3", description="they are marked")
-        assert psql(database.url, "SELECT count(DISTINCT published_at) FROM aftermind.events") == "1"
+        assert await psql_async(database.url, MARKED) == "0"
+        await wait_for_output(database.url, MARKED, "3", description="they are marked")
+        assert await psql_async(database.url, "SELECT count(DISTINCT published_at) FROM aftermind.events") == "1"
 
         await late.tell(completed(job_id="last"))
         assert isinstance(late.bus, EventBus)
         await late.bus.close()
-        assert psql(database.url, MARKED) == "4"
+        assert await psql_async(database.url, MARKED) == "4"
 
     async def test_what_was_told_and_not_marked_is_heard_once_though_the_relay_tells_it_again(
         self, rig: Rig, database: Database, redis_url: str, open_bus: Callable[..., EventBus]

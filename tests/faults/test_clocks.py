@@ -12,7 +12,7 @@ import pytest
 
 from aftermind import Memory, Settings
 from aftermind.wire import queues
-from tests.support.servers import Database, psql
+from tests.support.servers import Database, psql_async
 from tests.support.service import local_token, service
 from tests.support.skewed_clock import SkewedAgent, SkewedClock, libfaketime, skewed_agent
 from tests.support.valkey import Valkey
@@ -85,15 +85,19 @@ class Hosts:
             assert listed == self.expected, f"history on {name}"
             assert not [text for text in self.forgotten if text in block["text"]], f"recall on {name}"
 
-    def stored(self) -> list[str]:
+    async def stored(self) -> list[str]:
         query = "SELECT content FROM aftermind.episodes WHERE user_id = 'alice' ORDER BY position"
-        return psql(self.database.url, query).splitlines()
+        return (await psql_async(self.database.url, query)).splitlines()
 
     async def is_settled(self) -> None:
         """Every turn is stored or gone, and the receipts of every host say which."""
+
+        async def is_stored() -> bool:
+            return await self.stored() == self.expected
+
         with suppress(NeverHappened):  # the comparison below shows both lists
-            await wait_until(lambda: self.stored() == self.expected, timeout=PATIENCE, description="all is stored")
-        assert self.stored() == self.expected
+            await wait_until(is_stored, timeout=PATIENCE, description="all is stored")
+        assert await self.stored() == self.expected
 
         async def states() -> dict[str, str]:
             return {text: state for each in self.agents.values() for text, state in await each.do("receipts")}
@@ -105,7 +109,7 @@ class Hosts:
         ended = await states()
         assert {text for text, state in ended.items() if state == "done"} >= set(self.expected) & ended.keys()
         assert set(ended.values()) <= {"done", "forgotten"}
-        assert self.stored() == self.expected
+        assert await self.stored() == self.expected
         await self.shows_nothing_forgotten()
 
 
@@ -275,7 +279,7 @@ async def test_keys_expire_by_the_clock_of_the_database_on_every_host(hosts: Hos
     async with Memory(settings=settings) as memory:
         _, valid = await memory.api_keys.create("valid", expires_at=datetime.now(UTC) + timedelta(minutes=30))
         key, expired = await memory.api_keys.create("expired", expires_at=datetime.now(UTC) + timedelta(minutes=30))
-        psql(hosts.database.url, f"UPDATE aftermind.api_keys SET expires_at = now() WHERE id = '{key.id}'")
+        await psql_async(hosts.database.url, f"UPDATE aftermind.api_keys SET expires_at = now() WHERE id = '{key.id}'")
 
     async with AsyncExitStack() as stack:
         await hosts.start_agent(stack, "host", skew)

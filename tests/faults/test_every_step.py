@@ -1,8 +1,8 @@
 """A process that ends at any step of an effect leaves no recall stale: its servers are cut off at each in turn."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_epoch import ensure_epoch
 from aftermind.wire.redis_keys import Keys
 from tests.support.proxy import Side, Steps, proxy_to
-from tests.support.servers import Database, psql
+from tests.support.servers import Database, psql_async
 from tests.support.stored_turns import keep, said
 from tests.support.valkey import Valkey
 from tests.support.waiting import wait_until
@@ -65,8 +65,8 @@ class Stage:
     async def block(self, user: str) -> str:
         return (await self.reading.recall(QUESTION, user_id=user)).text
 
-    def ask(self, query: str) -> str:
-        return psql(self.database.url, query)
+    async def ask(self, query: str) -> str:
+        return await psql_async(self.database.url, query)
 
 
 def settings_of(database: Database, redis_url: str, state_dir: Path) -> Settings:
@@ -93,24 +93,24 @@ async def stage(database: Database, valkey: Valkey, tmp_path: Path) -> AsyncIter
         yield Stage(reading, database, valkey, tmp_path)
 
 
-@contextmanager
-def paused(database: Database) -> Iterator[None]:
+@asynccontextmanager
+async def paused(database: Database) -> AsyncIterator[None]:
     admin = database.replica_admin_urls[0]
-    psql(admin, "SELECT pg_wal_replay_pause()")
+    await psql_async(admin, "SELECT pg_wal_replay_pause()")
     try:
         yield
     finally:
-        psql(admin, "SELECT pg_wal_replay_resume()")
+        await psql_async(admin, "SELECT pg_wal_replay_resume()")
 
 
-@contextmanager
-def lagging(database: Database) -> Iterator[None]:
+@asynccontextmanager
+async def lagging(database: Database) -> AsyncIterator[None]:
     admin = database.replica_admin_urls[0]
-    psql(admin, "ALTER SYSTEM SET recovery_min_apply_delay = '300ms'", "SELECT pg_reload_conf()")
+    await psql_async(admin, "ALTER SYSTEM SET recovery_min_apply_delay = '300ms'", "SELECT pg_reload_conf()")
     try:
         yield
     finally:
-        psql(admin, "ALTER SYSTEM RESET recovery_min_apply_delay", "SELECT pg_reload_conf()")
+        await psql_async(admin, "ALTER SYSTEM RESET recovery_min_apply_delay", "SELECT pg_reload_conf()")
 
 
 REPLICAS = {"paused": paused, "lagging": lagging}
@@ -198,7 +198,7 @@ async def end_at(stage: Stage, effect: Effect, user: str, step: int, side: Side)
             await effect.call(memory, user)
         was_cut = steps.is_cut
         has_returned = not was_cut
-    is_committed = stage.ask(effect.committed.format(user=user)) == "t"
+    is_committed = await stage.ask(effect.committed.format(user=user)) == "t"
     assert is_committed or not has_returned
     if is_committed and not has_returned:  # nobody was promised anything yet; from the first fresh recall on, all are
 
@@ -222,7 +222,7 @@ async def test_a_process_that_ends_at_a_step_of_an_effect_leaves_no_recall_stale
     users = [f"user{step}" for step in steps]
     await place_turns(stage, users, tried.place)
     ended = 0
-    with REPLICAS[replica](stage.database):
+    async with REPLICAS[replica](stage.database):
         for step, user in zip(steps, users, strict=True):
             if not await end_at(stage, tried, user, step, side):
                 break
@@ -235,13 +235,16 @@ async def test_a_process_that_ends_at_a_step_of_an_effect_leaves_no_recall_stale
 
 
 async def stores_what_was_not_forgotten(stage: Stage, users: list[str]) -> None:
-    expected = {user for user in users if stage.ask(FORGOTTEN.format(user=user)) == "f"}
+    expected = {user for user in users if await stage.ask(FORGOTTEN.format(user=user)) == "f"}
     with workers(environment(stage.database.relay_url, stage.valkey.url), stage.folder):
 
-        def stored() -> set[str]:
-            return set(stage.ask("SELECT user_id FROM aftermind.episodes").splitlines())
+        async def stored() -> set[str]:
+            return set((await stage.ask("SELECT user_id FROM aftermind.episodes")).splitlines())
 
-        await wait_until(lambda: stored() >= expected, timeout=60, description="what stays is stored")
+        async def is_stored() -> bool:
+            return await stored() >= expected
+
+        await wait_until(is_stored, timeout=60, description="what stays is stored")
         receipt = await stage.reading.remember("And last.", user_id="last")
         await receipt.stored(timeout=60)
-        assert stored() - {"last"} == expected
+        assert await stored() - {"last"} == expected

@@ -16,7 +16,7 @@ from aftermind.types.replay import JobFilter
 from aftermind.wire.queues import STORE
 from aftermind.wire.redis_keys import Keys
 from tests.faults.test_workers_outlive_redis import OUTAGES
-from tests.support.servers import Database, psql
+from tests.support.servers import Database, psql_async, wait_for_output
 from tests.support.service import free_port, local_token
 from tests.support.valkey import Valkey
 from tests.support.waiting import wait_until
@@ -100,7 +100,7 @@ async def test_a_separate_replayer_replays_meanwhile_and_afterwards(
 
         async def replay() -> None:
             receipt = await memory.remember("I live in Oslo.", user_id="ann", accept="postgres")
-            psql(
+            await psql_async(
                 database.url,
                 f"UPDATE aftermind.jobs SET state = 'dead', reason_code = 'x' WHERE id = '{receipt.job_id}'",
             )
@@ -110,7 +110,7 @@ async def test_a_separate_replayer_replays_meanwhile_and_afterwards(
             query = (
                 f"SELECT count(*) FROM aftermind.replay_items WHERE plan_id = '{plan.id}' AND new_job_id IS NOT NULL"
             )
-            await wait_until(lambda: psql(database.url, query) == "1", timeout=60, description="the job is replayed")
+            await wait_for_output(database.url, query, "1", timeout=60, description="the job is replayed")
 
         with process(env, tmp_path, "aftermind_workers.replayer") as replayer:
             await replay()

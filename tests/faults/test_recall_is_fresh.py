@@ -16,7 +16,7 @@ from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_epoch import ensure_epoch
 from aftermind.wire.redis_keys import Keys
 from tests.support.proxy import Proxy, proxy_to
-from tests.support.servers import Database, psql
+from tests.support.servers import Database, psql_async
 from tests.support.stored_turns import keep, said
 from tests.support.valkey import Valkey
 from tests.support.waiting import wait_until
@@ -61,11 +61,11 @@ def settings_of(database: Database, redis_url: str, state_dir: Path) -> Settings
 
 @asynccontextmanager
 async def paused_replica(database: Database) -> AsyncIterator[None]:
-    psql(database.replica_admin_urls[0], "SELECT pg_wal_replay_pause()")
+    await psql_async(database.replica_admin_urls[0], "SELECT pg_wal_replay_pause()")
     try:
         yield
     finally:
-        psql(database.replica_admin_urls[0], "SELECT pg_wal_replay_resume()")
+        await psql_async(database.replica_admin_urls[0], "SELECT pg_wal_replay_resume()")
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from aftermind.stores.postgres import PostgresStore
 from aftermind.stores.postgres.search import READ_SETTINGS, PostgresSearch
 from aftermind.types import RecallBlock, Scope, ServedBy
 from tests.support import faults
-from tests.support.servers import Servers, psql, start
+from tests.support.servers import Servers, psql_async, start
 from tests.support.stored_turns import keep, said
 from tests.support.waiting import wait_until
 
@@ -64,7 +64,7 @@ class GenerationLookup:
 
 @pytest.fixture
 async def asking(own_servers: Servers) -> AsyncIterator[GenerationLookup]:
-    database = own_servers.create_database()
+    database = await asyncio.to_thread(own_servers.create_database)
     await keep(database.url, [said("The bees live behind the barn"), said("Thanks!")])
     reading = [
         PostgresDatabase(url, connect_timeout_seconds=0.5, session_settings=READ_SETTINGS)
@@ -127,7 +127,7 @@ async def test_with_the_primary_frozen_the_replica_goes_on_serving(
 
 
 async def test_a_promoted_replica_serves_no_more(own_servers: Servers, asking: GenerationLookup) -> None:
-    psql(own_servers.endpoints.replica_admin_urls[0], "SELECT pg_promote()")
+    await psql_async(own_servers.endpoints.replica_admin_urls[0], "SELECT pg_promote()")
 
     await asking.served_by(ServedBy.PRIMARY)
     asking.blocks.clear()

@@ -20,7 +20,7 @@ from aftermind.wire.pending import Offer, Pending
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
 from tests.support.faults import freeze, frozen, kill, thaw
-from tests.support.servers import Database, psql
+from tests.support.servers import Database, psql_async
 from tests.support.turns import ROOMY, lose, offer, turn_of
 from tests.support.waiting import wait_until
 from tests.support.workers import DEADLY, SLOWLY, TOUCHY, environment, start_worker, workers
@@ -221,7 +221,7 @@ async def test_a_flood_of_one_user_does_not_hold_up_another(database: Database, 
             WHERE flood.user_id = 'flood' AND flood.event->>'event' = 'MemoryUpdateCompleted'
               AND ann.user_id = 'ann' AND ann.event->>'event' = 'MemoryUpdateCompleted'
         """
-        sooner, stored = (int(number) for number in psql(database.url, before).split("|"))
+        sooner, stored = (int(number) for number in (await psql_async(database.url, before)).split("|"))
         assert stored == len(flood)
         assert sooner < 500
 

@@ -73,7 +73,7 @@ async def learn_across(here: Deployment, agents: list[AgentProcess]) -> None:
     """Let users learn until workers of either release have mined what workers of the other one stored."""
     for number in count():
         await learn(agents, f"user {number}")
-        if {("previous", "newer"), ("newer", "previous")} <= here.stored_and_mined_by():
+        if {("previous", "newer"), ("newer", "previous")} <= await here.stored_and_mined_by():
             return
 
 
@@ -92,7 +92,7 @@ async def test_agents_and_workers_of_two_releases_share_an_expanded_schema_and_t
         async with here.running(coming, on=ALL) as new:
             await learn_across(here, [old.agent, new.agent])
             await previous.aclose()
-            mixed = [here.ask(ADDED), here.ask(RENAMED), here.ask(CONSTRAINT)]
+            mixed = [await here.ask(ADDED), await here.ask(RENAMED), await here.ask(CONSTRAINT)]
             contracted = await here.migrate(after)
             await here.stored(len(old.told + new.told) + 5)
             await learn([new.agent], "after the contraction")
@@ -104,9 +104,9 @@ async def test_agents_and_workers_of_two_releases_share_an_expanded_schema_and_t
 
     assert (expanded, contracted) == ("0004_pre_confidence", "0006_post_confidence")
     assert mixed == ["t", "t", "f"]
-    assert [here.ask(ADDED), here.ask(CONSTRAINT)] == ["t", "t"]
-    assert "extractor" not in here.ask(COLUMNS).split()
+    assert [await here.ask(ADDED), await here.ask(CONSTRAINT)] == ["t", "t"]
+    assert "extractor" not in (await here.ask(COLUMNS)).split()
     assert sorted(history) == told, "each acknowledged turn once"
     assert vectors == [len(told), len(told)]
-    assert here.states() == {"done"}
+    assert await here.states() == {"done"}
     assert here.errors() == []

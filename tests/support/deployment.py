@@ -15,8 +15,8 @@ import psutil
 
 from aftermind import Settings
 from tests.support.releases import Release
-from tests.support.servers import Database, psql
-from tests.support.waiting import NeverHappened, wait_until
+from tests.support.servers import Database, psql_async, wait_for_output
+from tests.support.waiting import NeverHappened
 from tests.support.workers import start_worker
 
 AGENT = Path(__file__).with_name("agent_process.py")
@@ -97,7 +97,7 @@ class Deployment:
         )
         said, _ = await process.communicate()
         assert process.returncode == 0, said.decode()
-        return self.ask("SELECT version_num FROM aftermind.schema_version")
+        return await self.ask("SELECT version_num FROM aftermind.schema_version")
 
     @asynccontextmanager
     async def running(self, release: Release, *, on: str) -> AsyncIterator[Running]:
@@ -151,7 +151,7 @@ class Deployment:
                 process.kill()
         assert not alive, "a worker did not stop on SIGTERM"
 
-    def stored_and_mined_by(self) -> set[tuple[str, str]]:
+    async def stored_and_mined_by(self) -> set[tuple[str, str]]:
         """The releases of the workers that stored and that mined the same user's turns, of every user.
 
         Only of turns that Postgres accepted: of those that Redis accepted, no attempt is recorded.
@@ -160,7 +160,7 @@ class Deployment:
             SELECT user_id, kind, split_part(job_attempts.worker, ':', 2) AS pid
             FROM aftermind.jobs JOIN aftermind.job_attempts ON job_id = id
         """
-        pairs = self.ask(
+        pairs = await self.ask(
             f"""
             SELECT DISTINCT stored.pid, mined.pid
             FROM ({attempts}) AS stored JOIN ({attempts}) AS mined USING (user_id)
@@ -172,7 +172,7 @@ class Deployment:
     async def stored(self, count: int, *, user: str = "ann") -> None:
         """Wait until so many episodes of a user are stored."""
         query = f"SELECT count(*) >= {count} FROM aftermind.episodes WHERE user_id = '{user}'"
-        await wait_until(lambda: self.ask(query) == "t", timeout=60, description=f"{count} turns are stored")
+        await wait_for_output(self.database.url, query, "t", timeout=60, description=f"{count} turns are stored")
 
     async def settled(self) -> None:
         """Wait until every job has ended. It says which have not."""
@@ -182,22 +182,22 @@ class Deployment:
         """
         ended = "every job has ended"
         try:
-            await wait_until(lambda: not self.ask(query), timeout=60, description=ended)
+            await wait_for_output(self.database.url, query, "", timeout=60, description=ended)
         except NeverHappened as exc:
-            raise NeverHappened(ended, exc.timeout, self.ask(query)) from exc
+            raise NeverHappened(ended, exc.timeout, await self.ask(query)) from exc
 
-    def states(self) -> set[str]:
+    async def states(self) -> set[str]:
         """The states that jobs are in."""
-        return set(self.ask("SELECT DISTINCT state FROM aftermind.jobs").splitlines())
+        return set((await self.ask("SELECT DISTINCT state FROM aftermind.jobs")).splitlines())
 
     def errors(self) -> list[str]:
         """What the logs of agents and workers say of errors."""
         lines = [(log.name, line) for log in self.logs for line in log.read_bytes().splitlines()]
         return [f"{name}: {line.decode(errors='replace')[:500]}" for name, line in lines if SERIOUS.search(line)]
 
-    def ask(self, query: str) -> str:
+    async def ask(self, query: str) -> str:
         """The bare output of a statement, as the owner of the tables."""
-        return psql(self.database.url, query)
+        return await psql_async(self.database.url, query)
 
     def _log(self, what: str, release: Release) -> Path:
         self.logs.append(self.folder / f"{what}-{release.name}-{len(self.logs)}.log")

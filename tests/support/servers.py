@@ -22,6 +22,7 @@ from aftermind.db import migrate as schema
 from aftermind.errors import StackError
 from aftermind.stack import Endpoints, Stack, binaries
 from tests.support import database_reuse
+from tests.support.waiting import wait_until
 
 TEMPLATE = "aftermind_template"
 # What is committed need not survive a power cut of the test machine. Everything else is as users have it.
@@ -129,12 +130,30 @@ def migrate(url: str) -> None:
 
 
 def psql(url: str, *statements: str) -> str:
-    """Run statements by the wheel's psql, each in its own transaction; returns the bare output."""
+    """Run statements by the wheel's psql, each in its own transaction; returns the bare output.
+
+    Refused on an event loop, where a task that is suspended in a transaction could hold the row that this waits for.
+    """
+    assert asyncio._get_running_loop() is None, "on an event loop: await psql_async(...)"
     argv = [str(binaries.postgres_bin() / "psql"), url, "-XAtq", "-v", "ON_ERROR_STOP=1"]
     commands = chain.from_iterable(("-c", statement) for statement in statements)
     done = subprocess.run([*argv, *commands], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
+
+
+async def psql_async(url: str, *statements: str) -> str:
+    """The same in a thread, while the event loop runs on."""
+    return await asyncio.to_thread(psql, url, *statements)
+
+
+async def wait_for_output(url: str, query: str, expected: str, *, timeout: float = 10.0, description: str) -> None:
+    """Wait until a query of the wheel's psql returns this."""
+
+    async def is_there() -> bool:
+        return await psql_async(url, query) == expected
+
+    await wait_until(is_there, timeout=timeout, description=description)
 
 
 def _as(one: str, other: str) -> str:

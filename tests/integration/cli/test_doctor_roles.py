@@ -11,7 +11,7 @@ from aftermind.cli import doctor
 from aftermind.cli.doctor_checks import Finding, Verdict
 from aftermind.wire.process_keys import list_announced
 from aftermind_tasks.runtime import open_runtime
-from tests.support.servers import Database, psql
+from tests.support.servers import Database, psql_async
 from tests.support.waiting import wait_until
 
 OLD, NEW = (base64.urlsafe_b64encode(bytes([number]) * 32).decode() for number in (1, 2))
@@ -44,7 +44,7 @@ async def test_a_superuser_and_the_owner_are_bad_and_a_member_is_well(
 
 
 async def test_a_table_without_row_level_security_is_bad(database: Database, redis_url: str, tmp_path: Path) -> None:
-    psql(database.admin_url, "ALTER TABLE aftermind.facts DISABLE ROW LEVEL SECURITY")
+    await psql_async(database.admin_url, "ALTER TABLE aftermind.facts DISABLE ROW LEVEL SECURITY")
 
     [seen] = await found(settings_of(database, database.app_url, redis_url, tmp_path), "tenants")
 

@@ -22,7 +22,7 @@ from aftermind.wire import queues
 from tests.fundamentals.conftest import as_environment
 from tests.support.expanded_schema import widen
 from tests.support.scripted_openai import scripted_openai
-from tests.support.servers import Database, psql
+from tests.support.servers import Database, psql_async
 from tests.support.tour import QUICK, Tour
 from tests.support.webhook_receiver import receiver
 from tests.support.workers import TOUCHY, workers
@@ -52,7 +52,7 @@ async def test_no_statement_answers_with_more_once_every_table_and_view_has_a_fu
     connection = await asyncpg.connect(database.url)
     before = {name: await _told(connection, sql) for name, sql in statements.items()}
 
-    widened = widen(database)
+    widened = await asyncio.to_thread(widen, database)
     after = {name: await _told(connection, sql) for name, sql in statements.items()}
     star = await _told(connection, _ALL)
     await connection.close()
@@ -70,7 +70,7 @@ async def test_a_statement_that_was_prepared_before_is_an_outage_of_one_call(
     async with db.transaction() as tx:
         await tx.rows(text(_ALL))
         await tx.record(_ALL)
-    widen(database)
+    await asyncio.to_thread(widen, database)
 
     with pytest.raises(errors.StoreUnavailable, match="cached statement plan is invalid") as told:
         async with db.transaction() as tx:
@@ -98,7 +98,7 @@ async def test_who_meets_a_statement_of_before_is_told_to_call_again(database: D
     async with Memory(settings=given) as memory:
         await memory.blocks.set("persona", "Dry.", user_id="alice")
         assert [block.content for block in await memory.blocks.list(user_id="alice")] == ["Dry."]
-        psql(database.url, "ALTER TABLE aftermind.blocks ALTER COLUMN description TYPE varchar")
+        await psql_async(database.url, "ALTER TABLE aftermind.blocks ALTER COLUMN description TYPE varchar")
 
         with pytest.raises(errors.StoreUnavailable, match="Repeat the call") as told:
             await memory.blocks.list(user_id="alice")
@@ -134,14 +134,14 @@ async def test_what_runs_while_every_table_gets_a_column_answers_as_before(
             tour = Tour(memory=memory, model=model, hook=hook.url, archive=tmp_path / "archive")
             with workers(env, tmp_path, on=",".join(queues.QUEUES), app=TOUCHY):
                 lived, seen = await tour.lives("first"), await tour.reads("first")
-                connected = _connections(database)
+                connected = await _connections(database)
 
                 await asyncio.to_thread(widen, database)
 
                 assert await tour.reads("first") == seen
                 assert await tour.lives("second") == lived
                 assert await tour.reads("second") == seen
-                kept = connected & _connections(database)
+                kept = connected & await _connections(database)
     assert {"aftermind-agent", "aftermind-worker"} <= {each.split("|")[1] for each in kept}
     assert _warnings(tmp_path / "worker-0.log") == {
         "job failed",
@@ -157,9 +157,9 @@ def _warnings(log: Path) -> set[str]:
     return {line["message"] for line in lines if line["logger"].startswith("aftermind")}
 
 
-def _connections(database: Database) -> set[str]:
+async def _connections(database: Database) -> set[str]:
     """Those of agents and workers, by process and name. A call that is cut off takes its connection with it."""
-    return set(psql(database.admin_url, _CONNECTIONS).splitlines())
+    return set((await psql_async(database.admin_url, _CONNECTIONS)).splitlines())
 
 
 def _statements() -> Iterator[tuple[str, str]]:

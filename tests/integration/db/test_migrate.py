@@ -20,7 +20,7 @@ from aftermind import errors
 from aftermind.db import migrate, tables
 from aftermind.db.error_mapping import HEAD
 from aftermind.types import EmbedderIdentity
-from tests.support.servers import Database, Servers, psql
+from tests.support.servers import Database, Servers, psql_async
 from tests.support.waiting import wait_until
 
 _EPISODE = (
@@ -35,10 +35,10 @@ NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"  # port 1: refused at once
 @pytest.fixture
 async def empty(servers: Servers) -> AsyncIterator[str]:
     """A database that nobody has migrated."""
-    made = servers.create_database()
-    psql(made.url, "DROP SCHEMA aftermind CASCADE")
+    made = await asyncio.to_thread(servers.create_database)
+    await psql_async(made.url, "DROP SCHEMA aftermind CASCADE")
     yield made.url
-    servers.drop_database(made)
+    await asyncio.to_thread(servers.drop_database, made)
 
 
 def _differences(connection: Connection) -> list[object]:
@@ -93,27 +93,27 @@ def test_a_migration_imports_nothing_of_the_application() -> None:
 
 async def test_migrators_at_one_moment_follow_each_other_and_a_later_one_changes_nothing(empty: str) -> None:
     assert await asyncio.gather(*(migrate.apply(empty, dimension=32) for _ in range(4))) == [HEAD] * 4
-    psql(empty, "INSERT INTO aftermind.users (namespace, user_id) VALUES ('default', 'alice')")
+    await psql_async(empty, "INSERT INTO aftermind.users (namespace, user_id) VALUES ('default', 'alice')")
 
     assert await migrate.apply(empty) == HEAD
 
     await migrate.check(empty)
-    assert _dimension(empty) == "32"
-    assert psql(empty, "SELECT count(*) FROM aftermind.users") == "1"
+    assert await _dimension(empty) == "32"
+    assert await psql_async(empty, "SELECT count(*) FROM aftermind.users") == "1"
 
 
 async def test_a_database_beside_tables_of_the_same_names_is_shared(empty: str) -> None:
-    psql(empty, "CREATE TABLE users (mine int)", "CREATE TABLE alembic_version (version_num text)")
-    psql(empty, "INSERT INTO alembic_version VALUES ('theirs')")
+    await psql_async(empty, "CREATE TABLE users (mine int)", "CREATE TABLE alembic_version (version_num text)")
+    await psql_async(empty, "INSERT INTO alembic_version VALUES ('theirs')")
 
     await migrate.apply(empty)
 
-    assert psql(empty, "SELECT version_num FROM public.alembic_version") == "theirs"
+    assert await psql_async(empty, "SELECT version_num FROM public.alembic_version") == "theirs"
 
 
 async def test_while_a_table_is_in_use_nobody_waits_behind_the_migrator_for_long(empty: str) -> None:
     await migrate.apply(empty)
-    psql(empty, "DROP POLICY tenant ON aftermind.users")  # to be made again, which needs the table alone
+    await psql_async(empty, "DROP POLICY tenant ON aftermind.users")  # to be made again, which needs the table alone
     keeper, reader = await asyncpg.connect(empty), await asyncpg.connect(empty)
     migrating: asyncio.Task[str] | None = None
     waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'aftermind.users'::regclass AND NOT granted)"
@@ -136,12 +136,15 @@ async def test_while_a_table_is_in_use_nobody_waits_behind_the_migrator_for_long
             migrating.cancel()
         await keeper.close()
         await reader.close()
-    assert psql(empty, "SELECT count(*) FROM pg_policies WHERE tablename = 'users' AND policyname = 'tenant'") == "1"
+    assert (
+        await psql_async(empty, "SELECT count(*) FROM pg_policies WHERE tablename = 'users' AND policyname = 'tenant'")
+        == "1"
+    )
 
 
-def _dimension(url: str) -> str:
+async def _dimension(url: str) -> str:
     column = "attrelid = 'aftermind.episodes'::regclass AND attname = 'embedding'"
-    return psql(url, f"SELECT atttypmod FROM pg_attribute WHERE {column}")
+    return await psql_async(url, f"SELECT atttypmod FROM pg_attribute WHERE {column}")
 
 
 OTHER = EmbedderIdentity(name="openai:other", dimension=64)
@@ -149,25 +152,27 @@ OTHER = EmbedderIdentity(name="openai:other", dimension=64)
 
 async def test_a_database_without_vectors_adopts_another_embedder_of_any_dimension(empty: str) -> None:
     await migrate.apply(empty, dimension=32)
-    psql(empty, *_EPISODE)
+    await psql_async(empty, *_EPISODE)
 
     await migrate.apply(empty, embedder=OTHER)
 
-    assert _dimension(empty) == "64"
-    assert psql(empty, "SELECT value FROM aftermind.meta WHERE key = 'active_embedder'") == OTHER.key.strip("\n")
-    assert psql(empty, "SELECT count(*) FROM aftermind.searchable_episodes") == "0"  # of no tenant, as ever
-    assert psql(empty, "SELECT count(*) FROM pg_indexes WHERE indexname = 'episodes_embedding'") == "1"
+    assert await _dimension(empty) == "64"
+    assert await psql_async(empty, "SELECT value FROM aftermind.meta WHERE key = 'active_embedder'") == OTHER.key.strip(
+        "\n"
+    )
+    assert await psql_async(empty, "SELECT count(*) FROM aftermind.searchable_episodes") == "0"  # of no tenant, as ever
+    assert await psql_async(empty, "SELECT count(*) FROM pg_indexes WHERE indexname = 'episodes_embedding'") == "1"
 
 
 async def test_stored_vectors_keep_their_embedder_whatever_the_migrator_is_configured_with(empty: str) -> None:
     await migrate.apply(empty, dimension=2)
-    psql(empty, *_EPISODE, "UPDATE aftermind.episodes SET embedding = '[1,0]'")
+    await psql_async(empty, *_EPISODE, "UPDATE aftermind.episodes SET embedding = '[1,0]'")
 
     await migrate.apply(empty, embedder=OTHER)
 
-    assert _dimension(empty) == "2"
+    assert await _dimension(empty) == "2"
     name = "SELECT split_part(value, E'\\n', 1) FROM aftermind.meta WHERE key = 'active_embedder'"
-    assert psql(empty, name) == "hash:2"
+    assert await psql_async(empty, name) == "hash:2"
 
 
 async def test_a_database_without_a_schema_is_named_outdated(empty: str) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
@@ -17,9 +18,10 @@ from aftermind.stores.postgres import PostgresStore
 from aftermind.types import Scope
 from tests.support.faults import frozen
 from tests.support.resource_cleanup import closing
-from tests.support.servers import Database, Servers, psql
+from tests.support.servers import Database, Servers, psql, psql_async, wait_for_output
 from tests.support.waiting import wait_until
 
+_USERS = "SELECT coalesce(string_agg(user_id, ',' ORDER BY user_id), '') FROM aftermind.users"
 _ADD = text("INSERT INTO aftermind.users (namespace, user_id) VALUES ('default', :user)")
 _NAMESPACE = text("SELECT current_setting('aftermind.namespace', true) AS namespace")
 _SLEEP = text("SELECT pg_sleep(30)")
@@ -36,14 +38,19 @@ async def db(database: Database) -> AsyncIterator[PostgresDatabase]:
     await opened.close()
 
 
-def _users(database: Database) -> str:
-    return psql(database.url, "SELECT coalesce(string_agg(user_id, ',' ORDER BY user_id), '') FROM aftermind.users")
+async def _users(database: Database) -> str:
+    return await psql_async(database.url, _USERS)
 
 
 async def test_what_waits_for_the_commit_runs_after_it_in_order(db: PostgresDatabase, database: Database) -> None:
     seen: list[str] = []
+
+    def look() -> None:
+        with ThreadPoolExecutor(1) as elsewhere:
+            seen.append(f"first, with {elsewhere.submit(psql, database.url, _USERS).result()}")
+
     async with db.transaction() as tx:
-        tx.after_commit(lambda: seen.append(f"first, with {_users(database)}"))
+        tx.after_commit(look)
         tx.after_commit(lambda: seen.append("second"))
         await tx.execute(_ADD, {"user": "alice"})
         assert seen == []
@@ -64,7 +71,7 @@ async def test_what_waits_for_a_commit_that_does_not_come_never_runs(db: Postgre
         await fail()
 
     assert seen == []
-    assert _users(database) == ""
+    assert await _users(database) == ""
 
 
 async def test_a_namespace_is_named_for_one_transaction_alone(database: Database) -> None:
@@ -99,7 +106,7 @@ async def test_several_loops_in_several_threads_use_one_database_at_once(databas
     for thread in threads:
         await asyncio.to_thread(thread.join)
 
-    assert psql(database.url, "SELECT count(*) FROM aftermind.users") == "25"
+    assert await psql_async(database.url, "SELECT count(*) FROM aftermind.users") == "25"
 
 
 async def test_a_statement_that_takes_too_long_is_cut_off_and_the_pool_stays_whole(db: PostgresDatabase) -> None:
@@ -126,14 +133,18 @@ async def test_a_cancelled_task_leaves_no_half_effect_and_no_broken_connection(
             await tx.execute(_SLEEP)
 
     task = asyncio.create_task(work())
-    await wait_until(lambda: "pg_sleep" in _running(database), description="the statement runs")
+
+    async def is_running() -> bool:
+        return "pg_sleep" in await _running(database)
+
+    await wait_until(is_running, description="the statement runs")
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
 
     async with db.transaction() as tx:
         assert await tx.row(_ONE) is not None
-    assert _users(database) == ""
+    assert await _users(database) == ""
 
 
 async def test_a_pool_whose_connections_are_all_in_use_says_so(database: Database) -> None:
@@ -214,7 +225,7 @@ async def test_connections_that_the_server_closed_fail_nothing_that_begins_after
 ) -> None:
     await asyncio.gather(*(db.watermark() for _ in range(5)))
 
-    await asyncio.to_thread(psql, database.admin_url, _CLOSE_ALL)
+    await psql_async(database.admin_url, _CLOSE_ALL)
     await wait_until(partial(_is_alone, database), description="the server closed them")
     marks = await asyncio.gather(*(db.watermark() for _ in range(5)))
 
@@ -232,11 +243,13 @@ async def test_a_watermark_grows_with_commits_and_the_replica_reaches_it(
     assert (after.system, after.timeline) == (before.system, before.timeline)
     assert after.lsn > before.lsn
     assert Watermark.decode(after.encode()) == after
-    await wait_until(
-        lambda: int(psql(database.replica_urls[0], "SELECT pg_last_wal_replay_lsn() - '0/0'")) >= after.lsn,
+    await wait_for_output(
+        database.replica_urls[0],
+        f"SELECT pg_last_wal_replay_lsn() - '0/0' >= {after.lsn}",
+        "t",
         description="the idle replica has replayed up to the watermark",
     )
-    assert psql(database.replica_urls[0], "SELECT user_id FROM aftermind.users") == "alice"
+    assert await psql_async(database.replica_urls[0], "SELECT user_id FROM aftermind.users") == "alice"
 
 
 async def test_a_replica_has_no_watermark_and_takes_no_writes(database: Database) -> None:
@@ -255,11 +268,11 @@ async def test_a_store_given_a_transaction_of_another_database_says_so() -> None
 
 
 async def _is_alone(database: Database) -> bool:
-    return await asyncio.to_thread(psql, database.admin_url, _OTHERS) == "0"
+    return await psql_async(database.admin_url, _OTHERS) == "0"
 
 
-def _running(database: Database) -> str:
-    return psql(
+async def _running(database: Database) -> str:
+    return await psql_async(
         database.url,
         "SELECT coalesce(string_agg(query, ' '), '') FROM pg_stat_activity "
         "WHERE state = 'active' AND pid <> pg_backend_pid()",

@@ -17,7 +17,7 @@ from aftermind.db.engine import PostgresDatabase
 from aftermind.db.row_level_security import entering
 from aftermind_tasks.runtime import open_runtime
 from tests.support.resource_cleanup import closing
-from tests.support.servers import Database, Servers, psql
+from tests.support.servers import Database, Servers, psql, psql_async
 
 ADD = text("INSERT INTO aftermind.users (namespace, user_id) VALUES (:namespace, 'alice')")
 SEEN = text("SELECT namespace FROM aftermind.users ORDER BY 1")
@@ -122,10 +122,12 @@ def test_no_foreign_key_can_cross_tenants(database: Database) -> None:
 async def test_where_no_tenant_is_set_there_is_no_row_and_none_can_be_added(
     two_tenants: Database, app: PostgresDatabase
 ) -> None:
-    tables = psql(
-        two_tenants.url,
-        "SELECT relname FROM pg_class WHERE relnamespace = 'aftermind'::regnamespace AND relkind = 'r' "
-        "AND relname NOT IN ('meta', 'schema_version')",
+    tables = (
+        await psql_async(
+            two_tenants.url,
+            "SELECT relname FROM pg_class WHERE relnamespace = 'aftermind'::regnamespace AND relkind = 'r' "
+            "AND relname NOT IN ('meta', 'schema_version')",
+        )
     ).split()
     async with app.statements() as run:
         counts = {name: (await run.rows(text(f"SELECT count(*) AS n FROM aftermind.{name}")))[0].n for name in tables}

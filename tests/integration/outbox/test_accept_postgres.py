@@ -24,7 +24,7 @@ from aftermind.wire.payloads import decode_turn
 from aftermind.wire.queues import STORE
 from aftermind.wire.redis_keys import Keys
 from tests.support.proxy import proxy_to
-from tests.support.servers import Database, psql
+from tests.support.servers import Database, psql_async
 from tests.support.turns import texts_of, turn_of
 from tests.support.valkey import Valkey, running_valkey
 from tests.support.waiting import wait_until
@@ -189,7 +189,7 @@ async def test_turns_that_workers_leave_for_too_long_stop_new_ones(
         database.url, valkey, tmp_path, when_full="refuse", pending_max_age_seconds=3_600, pending_max_turns=2_000
     ) as agent:
         await agent.remember("alice", "first")
-        psql(database.url, "UPDATE aftermind.jobs SET created_at = created_at - interval '2 hours'")
+        await psql_async(database.url, "UPDATE aftermind.jobs SET created_at = created_at - interval '2 hours'")
 
         async def is_refused() -> bool:  # a count serves for a second
             try:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from aftermind import Memory, Settings, errors
-from tests.support.servers import Database, psql
+from tests.support.servers import Database, psql_async
 from tests.support.valkey import Valkey, running_valkey
 from tests.support.waiting import wait_until
 from tests.support.workers import environment, workers
@@ -102,7 +102,7 @@ async def test_two_hosts_that_could_not_see_each_other_keep_both_turns(
     """Neither could be refused any more when they met: each caller has its receipt, so neither turn is lost."""
 
     async def both_are_stored() -> bool:
-        rows = psql(database.url, "SELECT content FROM aftermind.episodes ORDER BY content").splitlines()
+        rows = (await psql_async(database.url, "SELECT content FROM aftermind.episodes ORDER BY content")).splitlines()
         return rows == sorted([FIRST, OTHER])
 
     async with Memory(settings=settings_of(database, valkey, tmp_path / "other")) as other:

@@ -14,7 +14,7 @@ from aftermind.llm.protocols import Embedder, embedder_identity
 from aftermind.ranking.vectors import Matrix
 from aftermind.wire import queues
 from tests.support.scripted_openai import scripted_openai
-from tests.support.servers import Database, psql
+from tests.support.servers import Database, psql_async
 from tests.support.stored_turns import keep, said
 from tests.support.waiting import wait_until
 from tests.support.workers import environment, workers
@@ -83,7 +83,7 @@ async def test_vectors_of_questions_in_redis_belong_to_one_revision_of_an_embedd
     first, second = Reversed(revision="1"), Reversed(revision="2")
     for embedder in (first, second):
         key = embedder_identity(embedder).key.replace("\n", "\\n")
-        psql(database.url, f"UPDATE aftermind.meta SET value = E'{key}' WHERE key = 'active_embedder'")
+        await psql_async(database.url, f"UPDATE aftermind.meta SET value = E'{key}' WHERE key = 'active_embedder'")
         memory = opened(database, redis_url, tmp_path, embedder)
         await memory.recall("bees", user_id="alice", session_id="s1")
         await memory.close()
@@ -111,19 +111,19 @@ async def test_a_worker_with_another_embedder_stores_turns_without_vectors_until
             receipt = await memory.remember("I like fjords.", user_id="alice", session_id="s1")
             await receipt.stored(timeout=60)
             note = await wait_until(
-                lambda: psql(database.url, waiting), description="the embed job waits with a reason"
+                lambda: psql_async(database.url, waiting), description="the embed job waits with a reason"
             )
         assert model.calls.by_kind.get("embeddings", 0) == 0
-    assert psql(database.url, lacking) == "1"
+    assert await psql_async(database.url, lacking) == "1"
     assert note.startswith("0|"), note
     assert "hash:384" in note
 
-    psql(database.url, "UPDATE aftermind.jobs SET run_at = now() WHERE kind = 'embed'")
+    await psql_async(database.url, "UPDATE aftermind.jobs SET run_at = now() WHERE kind = 'embed'")
     with workers(environment(database.relay_url, redis_url, **BRISK), tmp_path, on=ALL):
         await receipt.embedded(timeout=60)
     await memory.close()
 
-    assert psql(database.url, lacking) == "0"
+    assert await psql_async(database.url, lacking) == "0"
 
 
 async def test_an_inline_embedder_never_writes_into_the_vectors_of_another_one(
@@ -131,7 +131,7 @@ async def test_an_inline_embedder_never_writes_into_the_vectors_of_another_one(
 ) -> None:
     key = embedder_identity(Reversed()).key.replace("\n", "\\n")
     await keep(database.url, [said("I keep bees")])
-    psql(database.url, f"UPDATE aftermind.meta SET value = E'{key}' WHERE key = 'active_embedder'")
+    await psql_async(database.url, f"UPDATE aftermind.meta SET value = E'{key}' WHERE key = 'active_embedder'")
     memory = opened(database, redis_url, tmp_path, Reversed())
 
     with workers(environment(database.relay_url, redis_url, **BRISK), tmp_path, on=ALL):
@@ -140,8 +140,11 @@ async def test_an_inline_embedder_never_writes_into_the_vectors_of_another_one(
     found = await memory.recall("fjords", user_id="alice", session_id="s1")
     await memory.close()
 
-    assert psql(database.url, "SELECT count(*) FROM aftermind.episodes WHERE embedding IS NULL") == "1"
-    assert psql(database.url, "SELECT count(*) FROM aftermind.jobs WHERE kind = 'embed' AND state = 'queued'") == "1"
+    assert await psql_async(database.url, "SELECT count(*) FROM aftermind.episodes WHERE embedding IS NULL") == "1"
+    assert (
+        await psql_async(database.url, "SELECT count(*) FROM aftermind.jobs WHERE kind = 'embed' AND state = 'queued'")
+        == "1"
+    )
     assert "fjords" in found.text
 
 

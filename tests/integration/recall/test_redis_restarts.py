@@ -11,7 +11,7 @@ from aftermind.types import ServedBy
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_epoch import ensure_epoch
 from aftermind.wire.redis_keys import Keys
-from tests.support.servers import Database, Servers, psql
+from tests.support.servers import Database, Servers, psql_async
 from tests.support.stored_turns import keep, said
 from tests.support.waiting import wait_until
 
@@ -65,7 +65,7 @@ async def test_no_replica_is_read_that_has_not_seen_the_last_write_or_what_redis
         return await world.served_by() is ServedBy.REPLICA
 
     await wait_until(has_it, description="the replica has passed the floor")
-    psql(database.replica_admin_urls[0], "SELECT pg_wal_replay_pause()")
+    await psql_async(database.replica_admin_urls[0], "SELECT pg_wal_replay_pause()")
     try:
         await keep(database.url, [said("I play the cello")])  # and nobody raises a watermark, as if it were lost
         assert await world.seen() == (False, False), "both read the replica"
@@ -78,6 +78,6 @@ async def test_no_replica_is_read_that_has_not_seen_the_last_write_or_what_redis
         assert await world.seen() == (True, True)
         assert await world.served_by() is ServedBy.PRIMARY
     finally:
-        psql(database.replica_admin_urls[0], "SELECT pg_wal_replay_resume()")
+        await psql_async(database.replica_admin_urls[0], "SELECT pg_wal_replay_resume()")
     await wait_until(has_it, description="the replica has passed the new floor, and serves again")
     assert await world.seen() == (True, True)

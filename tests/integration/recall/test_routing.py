@@ -19,7 +19,7 @@ from aftermind.stores.postgres.search_exhaustive import MOST_WHOLE
 from aftermind.types import RecallBlock, Scope, ServedBy, Turn, Watermark
 from aftermind.types.message import Message, new_ids
 from tests.support.resource_cleanup import closing
-from tests.support.servers import Database, psql
+from tests.support.servers import Database, psql_async, wait_for_output
 from tests.support.stored_turns import START, keep, said
 from tests.support.waiting import wait_until
 
@@ -104,7 +104,7 @@ async def test_a_paused_replica_is_never_served_to_a_scope_that_just_wrote(
 ) -> None:
     await keep(database.url, [said("I like tea")])
     await caught_up(reading)
-    psql(database.replica_admin_urls[0], "SELECT pg_wal_replay_pause()")
+    await psql_async(database.replica_admin_urls[0], "SELECT pg_wal_replay_pause()")
     try:
         for number in range(10):
             await keep(database.url, [said(f"My number is {number}")])
@@ -114,7 +114,7 @@ async def test_a_paused_replica_is_never_served_to_a_scope_that_just_wrote(
         other = await reading.recall("tea")  # nobody wrote for this one
         assert other.served_by is ServedBy.REPLICA
     finally:
-        psql(database.replica_admin_urls[0], "SELECT pg_wal_replay_resume()")
+        await psql_async(database.replica_admin_urls[0], "SELECT pg_wal_replay_resume()")
     await caught_up(reading)
 
 
@@ -163,19 +163,17 @@ async def test_a_recall_takes_as_few_trips_as_it_can(
 async def test_a_replica_that_told_enough_is_asked_again_for_a_newer_mark(database: Database, reading: Reading) -> None:
     await keep(database.url, [said("I like tea")])
     await caught_up(reading)
-    psql(database.replica_admin_urls[0], "SELECT pg_wal_replay_pause()")
+    await psql_async(database.replica_admin_urls[0], "SELECT pg_wal_replay_pause()")
     try:
         assert (await reading.recall("tea")).served_by is ServedBy.REPLICA
         await keep(database.url, [said("I like coffee")])
         newer = await reading.primary.watermark()
         assert (await reading.recall("coffee", newer)).served_by is ServedBy.PRIMARY
     finally:
-        psql(database.replica_admin_urls[0], "SELECT pg_wal_replay_resume()")
+        await psql_async(database.replica_admin_urls[0], "SELECT pg_wal_replay_resume()")
 
     replayed = f"SELECT pg_last_wal_replay_lsn() - '0/0' >= {newer.lsn}"
-    await wait_until(
-        lambda: psql(database.replica_admin_urls[0], replayed) == "t", description="the replica has replayed it"
-    )
+    await wait_for_output(database.replica_admin_urls[0], replayed, "t", description="the replica has replayed it")
     assert (await reading.recall("coffee", newer)).served_by is ServedBy.REPLICA, "it is asked, not what it told before"
 
 

@@ -29,7 +29,7 @@ from aftermind_workers.janitor import Janitor
 from tests.fundamentals.conftest import as_environment
 from tests.integration.retention.test_retention import DAY, grow_old
 from tests.support.learning import Learning
-from tests.support.servers import Database, psql
+from tests.support.servers import Database, psql_async
 from tests.support.service import local_token, service
 
 Opened = Callable[..., AbstractAsyncContextManager[Learning]]
@@ -140,7 +140,7 @@ async def test_one_entry_that_is_tampered_with_is_found(memory: Memory, database
     statements, told = CHANGES[how]
     assert (await verified(memory)).is_whole
 
-    psql(database.admin_url, *statements.split("; "))
+    await psql_async(database.admin_url, *statements.split("; "))
 
     assert told in faults(await verified(memory))
 
@@ -153,10 +153,13 @@ async def test_an_end_cut_off_with_an_older_head_put_back_is_found_by_either_wit
     async with Memory(settings=settings) as memory:
         for _ in range(4):
             await memory.audit.record("read", user_id="alice")
-        old = psql(database.admin_url, f"CREATE TABLE public.old AS SELECT {HEAD} FROM aftermind.audit_heads") or ""
+        old = (
+            await psql_async(database.admin_url, f"CREATE TABLE public.old AS SELECT {HEAD} FROM aftermind.audit_heads")
+            or ""
+        )
         for _ in range(2):
             await memory.audit.record("export", user_id="alice")
-        psql(
+        await psql_async(
             database.admin_url,
             "DELETE FROM aftermind.audit_log WHERE seq > 4",
             f"UPDATE aftermind.audit_heads SET ({HEAD}) = (SELECT {HEAD} FROM public.old)",
@@ -180,7 +183,7 @@ async def test_a_tenant_whose_trail_was_deleted_is_reported_by_a_look_at_all_ten
     memory: Memory, database: Database
 ) -> None:
     await memory.audit.record("read", user_id="alice", namespace="acme/emea")
-    psql(
+    await psql_async(
         database.admin_url,
         "DELETE FROM aftermind.audit_log WHERE namespace = 'acme/emea'",
         "DELETE FROM aftermind.audit_heads WHERE namespace = 'acme/emea'",
@@ -260,7 +263,7 @@ async def test_entries_of_many_at_once_make_one_chain(memory: Memory, settings: 
 async def test_an_entry_goes_with_what_it_is_about_or_not_at_all(
     memory: Memory, database: Database, settings: Settings
 ) -> None:
-    psql(database.admin_url, "REVOKE INSERT ON aftermind.audit_log FROM aftermind_app")
+    await psql_async(database.admin_url, "REVOKE INSERT ON aftermind.audit_log FROM aftermind_app")
     await memory.blocks.set("human", "Alice.", user_id="alice")
 
     with pytest.raises(errors.NotAllowed):
@@ -273,7 +276,7 @@ async def test_the_old_end_goes_after_its_time_and_what_is_left_is_whole(
     memory: Memory, database: Database, settings: Settings
 ) -> None:
     """A trail as it is in a year: written as then, by the clock of a table that may be set back."""
-    psql(database.admin_url, "ALTER TABLE aftermind.audit_log DISABLE ROW LEVEL SECURITY")
+    await psql_async(database.admin_url, "ALTER TABLE aftermind.audit_log DISABLE ROW LEVEL SECURITY")
     runtime = await open_runtime(settings.model_copy(update={"audit_retention_days": 30.0}), worker="w")
     await _aged(memory, database, settings, upto=4)
     assert (await verified(memory)).is_whole
@@ -283,8 +286,8 @@ async def test_the_old_end_goes_after_its_time_and_what_is_left_is_whole(
     report = await verified(memory)
 
     assert (report.entries, report.first, report.last, report.is_whole) == (2, 5, 6, True), faults(report)
-    assert psql(database.admin_url, "SELECT pruned_to FROM aftermind.audit_heads") == "4"
-    psql(database.admin_url, "DELETE FROM aftermind.audit_log WHERE seq = 5")
+    assert await psql_async(database.admin_url, "SELECT pruned_to FROM aftermind.audit_heads") == "4"
+    await psql_async(database.admin_url, "DELETE FROM aftermind.audit_log WHERE seq = 5")
     assert "5 to 5 are missing" in faults(await verified(memory))
 
 
@@ -386,7 +389,7 @@ async def test_changes_of_a_policy_and_of_service_keys_leave_an_entry_each(memor
 async def test_a_policy_or_a_key_changes_with_its_entry_or_not_at_all(
     memory: Memory, database: Database, what: str
 ) -> None:
-    psql(database.admin_url, "REVOKE INSERT ON aftermind.audit_log FROM aftermind_app")
+    await psql_async(database.admin_url, "REVOKE INSERT ON aftermind.audit_log FROM aftermind_app")
 
     with pytest.raises(errors.NotAllowed):
         await (memory.retention.set(max_episodes=10) if what == "retention" else memory.api_keys.create("dashboard"))

@@ -16,7 +16,7 @@ from aftermind.db.encryption.keyring import FRESH_SECONDS
 from aftermind.types import Block, Scope, Summary, Trait
 from tests.integration.extraction.test_erasure import places
 from tests.support.learning import Learning
-from tests.support.servers import Database, psql
+from tests.support.servers import Database, psql_async
 
 Opened = Callable[..., AbstractAsyncContextManager[Learning]]
 SOON = 0.1  # where nobody searches, or writes, by what was known before
@@ -76,7 +76,7 @@ async def test_words_are_found_with_every_key_and_cannot_be_tried_out_without_on
 ) -> None:
     await learnt.memory.remember([f"The {SECRET} boat is red.", "It rains."], user_id=user)
     await learnt.settle()
-    plain = psql(database.url, "SELECT terms FROM aftermind.episodes ORDER BY position")
+    plain = await psql_async(database.url, "SELECT terms FROM aftermind.episodes ORDER BY position")
     found = []
     for change in (None, learnt.memory.encryption.encrypt, learnt.memory.encryption.rotate):
         if change is not None:
@@ -86,7 +86,7 @@ async def test_words_are_found_with_every_key_and_cannot_be_tried_out_without_on
 
     assert found[0] == found[1] == found[2], "the same hits, scored alike"
     assert SECRET in found[0][0][0]
-    sealed = psql(database.url, "SELECT terms FROM aftermind.episodes ORDER BY position")
+    sealed = await psql_async(database.url, "SELECT terms FROM aftermind.episodes ORDER BY position")
     assert not set(plain.replace("{", "").replace("}", "").replace("\n", ",").split(",")) & set(
         sealed.replace("{", "").replace("}", "").replace("\n", ",").split(",")
     )
@@ -102,7 +102,7 @@ async def test_a_sealed_text_in_another_rows_place_does_not_open(
         UPDATE aftermind.episodes AS here SET content = there.content FROM aftermind.episodes AS there
         WHERE here.user_id = there.user_id AND here.id <> there.id
     """
-    psql(database.url, swap)
+    await psql_async(database.url, swap)
 
     with pytest.raises(errors.Unreadable, match="copied from another row"):
         await learnt.memory.history(user_id=user)
@@ -111,8 +111,8 @@ async def test_a_sealed_text_in_another_rows_place_does_not_open(
 async def test_one_bit_that_is_changed_is_noticed(learnt: Learning, user: str, database: Database) -> None:
     await learnt.memory.encryption.encrypt(spread_seconds=SOON)
     await learnt.memory.blocks.set("human", "Alice.", user_id=user)
-    psql(database.url, "UPDATE aftermind.blocks SET content = overlay(content placing 'A' from 30) || ''")
-    psql(database.url, "UPDATE aftermind.blocks SET content = overlay(content placing 'B' from 31) || ''")
+    await psql_async(database.url, "UPDATE aftermind.blocks SET content = overlay(content placing 'A' from 30) || ''")
+    await psql_async(database.url, "UPDATE aftermind.blocks SET content = overlay(content placing 'B' from 31) || ''")
 
     with pytest.raises(errors.Unreadable):
         await learnt.memory.blocks.list(user_id=user)
@@ -135,7 +135,7 @@ async def _write_twice(learnt: Learning, user: str, database: Database, table: s
                 await learnt.store.put_summary(tx, given)
             else:
                 await learnt.store.merge_profile(tx, owner, {"home": Trait(value=text)}, at=now)
-        kept.append(psql(database.url, f"SELECT {column} FROM aftermind.{table}"))
+        kept.append(await psql_async(database.url, f"SELECT {column} FROM aftermind.{table}"))
     return kept[0], kept[1]
 
 
@@ -157,10 +157,10 @@ async def test_an_older_text_of_the_same_row_does_not_open(
     first, second = await _write_twice(learnt, user, database, table)
     before = await _read_one(learnt, user, table)
 
-    psql(database.url, f"UPDATE aftermind.{table} SET {OLDER[table]} = '{first}'")
+    await psql_async(database.url, f"UPDATE aftermind.{table} SET {OLDER[table]} = '{first}'")
     with pytest.raises(errors.Unreadable, match="older version"):
         await _read_one(learnt, user, table)
-    psql(database.url, f"UPDATE aftermind.{table} SET {OLDER[table]} = '{second}'")
+    await psql_async(database.url, f"UPDATE aftermind.{table} SET {OLDER[table]} = '{second}'")
 
     assert await _read_one(learnt, user, table) == before
     await learnt.memory.encryption.rotate(spread_seconds=SOON)
@@ -179,7 +179,7 @@ async def test_plain_text_in_a_settled_namespace_is_refused_counted_and_shown(
     column = {"episodes": "content", "facts": "object", "assertions": "object", **OLDER}[table]
     planted = "to_jsonb('planted'::text)" if table == "profile_traits" else "'planted'"
 
-    assert psql(database.url, f"UPDATE aftermind.{table} SET {column} = {planted} RETURNING 1")
+    assert await psql_async(database.url, f"UPDATE aftermind.{table} SET {column} = {planted} RETURNING 1")
     with pytest.raises(errors.PlainTextRefused, match=table):
         await learnt.memory.export(user_id=user)
     block = await learnt.memory.recall("Where do I live?", user_id=user)
@@ -219,11 +219,11 @@ async def test_an_old_key_goes_when_nothing_is_sealed_with_it_and_not_before(
     await learnt.memory.encryption.encrypt(spread_seconds=SOON)
     await everywhere(learnt, user)
     shown = await read(learnt.memory, user)
-    kept = psql(database.url, "SELECT content FROM aftermind.blocks")
+    kept = await psql_async(database.url, "SELECT content FROM aftermind.blocks")
 
     done = await learnt.memory.encryption.rotate(spread_seconds=SOON)
     moved = f"UPDATE aftermind.blocks SET content = '{kept}'"
-    psql(database.url, moved)
+    await psql_async(database.url, moved)
     held = await learnt.memory.encryption.retire()
     await learnt.memory.encryption.rotate(spread_seconds=SOON)
     retired = await learnt.memory.encryption.retire()
@@ -275,7 +275,9 @@ async def test_another_namespace_stays_plain_and_keys_are_the_operators(
             with pytest.raises(errors.InvalidSettings, match="not encrypted"):
                 await agent.encryption.rotate(namespace="globex", spread_seconds=SOON)
 
-    told = psql(database.url, f"SELECT namespace, content = '{SECRET}' FROM aftermind.episodes ORDER BY 1").split()
+    told = (
+        await psql_async(database.url, f"SELECT namespace, content = '{SECRET}' FROM aftermind.episodes ORDER BY 1")
+    ).split()
     assert told == ["acme|f", "globex|t"]
 
 
@@ -332,7 +334,7 @@ async def test_nothing_is_unreadable_while_everything_is_sealed_anew(learnt: Lea
     left = await places(learnt, SECRET)
     assert left == set()
     prefix = f"SELECT count(*) FROM aftermind.episodes WHERE NOT starts_with(content, '{cipher.key_prefix('k3')}')"
-    assert psql(learnt.owner.url, prefix) == "0"
+    assert await psql_async(learnt.owner.url, prefix) == "0"
 
 
 async def test_what_is_sealed_is_opened_to_look_for_what_remains(

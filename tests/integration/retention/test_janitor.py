@@ -13,9 +13,8 @@ from aftermind import Memory, Settings
 from aftermind_tasks.runtime import Runtime, open_runtime
 from aftermind_workers import janitor, reconciler
 from aftermind_workers.janitor import Janitor
-from tests.support.servers import Database, psql
+from tests.support.servers import Database, psql_async, wait_for_output
 from tests.support.stored_turns import keep, said
-from tests.support.waiting import wait_until
 
 # Jobs of every state with two attempts each, a hundred days old; and one of each state of today.
 JOBS = """
@@ -55,39 +54,41 @@ async def runtime(settings: Settings) -> AsyncIterator[Runtime]:
 
 
 async def test_more_than_a_batch_goes_in_one_round_and_dead_letters_stay(database: Database, runtime: Runtime) -> None:
-    psql(database.url, JOBS.format(copies=700), ATTEMPTS)
+    await psql_async(database.url, JOBS.format(copies=700), ATTEMPTS)
 
     is_more = await Janitor(runtime=runtime).round()
 
     assert not is_more
-    assert psql(database.url, LEFT) == UNFINISHED
-    assert psql(database.url, "SELECT count(*) FROM aftermind.jobs") == str(700 * (7 + 3))
+    assert await psql_async(database.url, LEFT) == UNFINISHED
+    assert await psql_async(database.url, "SELECT count(*) FROM aftermind.jobs") == str(700 * (7 + 3))
     orphans = "SELECT count(*) FROM aftermind.job_attempts WHERE job_id NOT IN (SELECT id FROM aftermind.jobs)"
-    assert psql(database.url, orphans) == "0"
+    assert await psql_async(database.url, orphans) == "0"
 
 
 async def test_attempts_go_by_a_schedule_of_their_own(database: Database, settings: Settings) -> None:
     runtime = await open_runtime(
         settings.model_copy(update={"job_retention_days": 1000.0, "attempt_retention_days": 50.0}), worker="w"
     )
-    psql(database.url, JOBS.format(copies=1), ATTEMPTS)
+    await psql_async(database.url, JOBS.format(copies=1), ATTEMPTS)
 
     await Janitor(runtime=runtime).round()
     await runtime.close()
 
     kept = f"{STATES} JOIN aftermind.job_attempts ON id = job_id"
-    assert psql(database.url, "SELECT count(*) FROM aftermind.jobs") == "14"
-    assert psql(database.url, f"{kept} WHERE started_at < now() - interval '1 day'") == UNFINISHED
-    assert psql(database.url, "SELECT count(*) FROM aftermind.job_attempts") == str(2 * (7 + 3))
+    assert await psql_async(database.url, "SELECT count(*) FROM aftermind.jobs") == "14"
+    assert await psql_async(database.url, f"{kept} WHERE started_at < now() - interval '1 day'") == UNFINISHED
+    assert await psql_async(database.url, "SELECT count(*) FROM aftermind.job_attempts") == str(2 * (7 + 3))
 
 
 async def test_old_tombstones_go_and_young_ones_hold(database: Database, settings: Settings, runtime: Runtime) -> None:
     async with Memory(settings=settings) as memory:
         for user in ("old", "young", "both"):
             await memory.forget(user_id=user)
-        psql(database.url, "UPDATE aftermind.tombstones SET at = at - interval '91 days' WHERE user_id <> 'young'")
+        await psql_async(
+            database.url, "UPDATE aftermind.tombstones SET at = at - interval '91 days' WHERE user_id <> 'young'"
+        )
         await memory.forget(user_id="both")
-    psql(  # of a policy: what it covers was stored long ago
+    await psql_async(  # of a policy: what it covers was stored long ago
         database.url,
         "INSERT INTO aftermind.tombstones (namespace, user_id, generation, at, ids, by_policy, delivered) VALUES "
         "('default', 'both', 98, now() - interval '2 days', ARRAY[gen_random_uuid()], true, true), "
@@ -96,8 +97,10 @@ async def test_old_tombstones_go_and_young_ones_hold(database: Database, setting
 
     await Janitor(runtime=runtime).round()
 
-    left = psql(database.url, "SELECT user_id, by_policy FROM aftermind.tombstones ORDER BY 1, 2").split()
-    forgets = psql(database.url, "SELECT user_id, tombstone_count > 0 FROM aftermind.users ORDER BY 1").split()
+    left = (await psql_async(database.url, "SELECT user_id, by_policy FROM aftermind.tombstones ORDER BY 1, 2")).split()
+    forgets = (
+        await psql_async(database.url, "SELECT user_id, tombstone_count > 0 FROM aftermind.users ORDER BY 1")
+    ).split()
     assert left == ["both|f", "young|f", "young|t"]
     assert forgets == ["both|t", "old|f", "young|t"]
 
@@ -109,7 +112,7 @@ async def test_a_forget_beside_the_clearing_of_tombstones_is_never_overlooked(
     cleaning = Janitor(runtime=runtime)
     async with Memory(settings=settings) as memory:
         for _ in range(30):
-            psql(
+            await psql_async(
                 database.url,
                 "INSERT INTO aftermind.users (namespace, user_id, tombstone_count) VALUES ('default', 'u', 1) "
                 "ON CONFLICT (namespace, user_id) DO UPDATE SET tombstone_count = 1",
@@ -118,7 +121,7 @@ async def test_a_forget_beside_the_clearing_of_tombstones_is_never_overlooked(
                 "VALUES ('default', 'u', 1, now() - interval '1 year', true)",
             )
             await asyncio.gather(memory.forget(user_id="u"), cleaning.round())
-            assert psql(database.url, "SELECT tombstone_count > 0 FROM aftermind.users") == "t"
+            assert await psql_async(database.url, "SELECT tombstone_count > 0 FROM aftermind.users") == "t"
 
 
 async def test_policies_are_carried_out_by_the_workers_once_a_day(
@@ -133,15 +136,15 @@ async def test_policies_are_carried_out_by_the_workers_once_a_day(
         running = asyncio.create_task(reconciler.run(runtime, until=lambda: False))
         done = "SELECT count(*) FROM aftermind.retention_policies WHERE ran_at IS NOT NULL"
         try:
-            await wait_until(lambda: psql(database.url, done) == "2", description="both are carried out")
+            await wait_for_output(database.url, done, "2", description="both are carried out")
         finally:
             running.cancel()
-        assert psql(database.url, counts).split() == ["acme|2", "globex|4"]
+        assert (await psql_async(database.url, counts)).split() == ["acme|2", "globex|4"]
         await keep(database.url, [said("One more.", namespace="acme")])
         await asyncio.gather(running, return_exceptions=True)
         await Janitor(runtime=runtime).round()
 
-        assert psql(database.url, counts).split() == ["acme|3", "globex|4"], "not again on the same day"
+        assert (await psql_async(database.url, counts)).split() == ["acme|3", "globex|4"], "not again on the same day"
         policy = await memory.retention.get(namespace="acme")
         assert policy is not None
         assert policy.ran_at is not None
@@ -166,20 +169,20 @@ async def test_a_policy_runs_once_a_day_by_the_clock_of_the_database(
 
     await Janitor(runtime=replace(runtime, clock=TwoDaysAhead())).round()
 
-    assert psql(database.url, "SELECT count(*) FROM aftermind.episodes") == "2"
+    assert await psql_async(database.url, "SELECT count(*) FROM aftermind.episodes") == "2"
 
 
 async def test_one_of_several_clears_away_at_a_time(
     database: Database, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(janitor, "BATCH_ROWS", 5)
-    psql(database.url, JOBS.format(copies=50))
+    await psql_async(database.url, JOBS.format(copies=50))
     together = [Janitor(runtime=runtime) for _ in range(4)]
 
     while any(await asyncio.gather(*(each.round() for each in together))):
         pass
 
-    assert psql(database.url, LEFT) == UNFINISHED
+    assert await psql_async(database.url, LEFT) == UNFINISHED
 
 
 async def test_an_archive_that_does_not_answer_holds_up_nobody_else(
@@ -196,4 +199,4 @@ async def test_an_archive_that_does_not_answer_holds_up_nobody_else(
     await Janitor(runtime=runtime).round()
 
     counts = "SELECT namespace, count(*) FROM aftermind.episodes GROUP BY 1 ORDER BY 1"
-    assert psql(database.url, counts) == "acme|2"
+    assert await psql_async(database.url, counts) == "acme|2"

@@ -16,7 +16,7 @@ from aftermind.api.retention import archives
 from aftermind.db.transaction import pg
 from aftermind.types import JobKind
 from tests.support.learning import Learning
-from tests.support.servers import Database, psql
+from tests.support.servers import Database, psql, psql_async
 from tests.support.stored_turns import keep, said
 
 Opened = Callable[..., AbstractAsyncContextManager[Learning]]
@@ -203,7 +203,7 @@ async def test_an_extraction_on_its_way_for_what_is_let_go_writes_nothing(opened
         await learnt.settle()
 
         assert await learnt.memory.facts.history(user_id=user) == []
-        stones = psql(learnt.owner.url, "SELECT by_policy, cardinality(ids) FROM aftermind.tombstones")
+        stones = await psql_async(learnt.owner.url, "SELECT by_policy, cardinality(ids) FROM aftermind.tombstones")
         assert stones == "t|1"
 
 

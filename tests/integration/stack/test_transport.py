@@ -16,7 +16,7 @@ import pytest
 from aftermind import Memory, Settings, errors
 from aftermind.stack.ports import choose
 from tests.support.certificates import Authority
-from tests.support.servers import Database, Servers, psql
+from tests.support.servers import Database, Servers, psql_async
 from tests.support.valkey import running_valkey
 from tests.support.waiting import wait_until
 from tests.support.workers import environment, workers
@@ -119,10 +119,9 @@ async def test_a_password_comes_from_a_file_and_a_rotated_one_is_taken(
     settings = Settings(state_dir=tmp_path, database_password_file=file, embedder="off")  # type: ignore[call-arg]
     async with Memory(bare, broker=redis_url, settings=settings) as memory:
         for word in (secrets.token_hex(8), secrets.token_hex(8)):
-            psql(servers.endpoints.admin_url, f"ALTER ROLE aftermind_app PASSWORD '{word}'")
+            await psql_async(servers.endpoints.admin_url, f"ALTER ROLE aftermind_app PASSWORD '{word}'")
             file.write_text(f"{word}\n")
-            await asyncio.to_thread(
-                psql,
+            await psql_async(
                 servers.endpoints.admin_url,
                 "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = 'aftermind_app'",
             )

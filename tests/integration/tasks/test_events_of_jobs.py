@@ -18,7 +18,7 @@ from aftermind_tasks import job_events
 from aftermind_tasks.runtime import open_runtime
 from tests.support.learning import Learning, learning
 from tests.support.scripted_openai import ScriptedOpenAI, scripted_openai
-from tests.support.servers import Database, Servers, psql
+from tests.support.servers import Database, Servers, psql_async
 from tests.support.waiting import wait_until
 
 Opened = Callable[..., AbstractAsyncContextManager[Learning]]
@@ -73,12 +73,12 @@ async def test_jobs_of_every_kind_that_are_given_up_say_so_with_their_dead_lette
         await memory.remember("I like tea.", user_id=ANN, session_id="s2", save={"history", "summary", "profile"})
         await learnt.settle()
         unreadable = await memory.remember("I have a cat.", user_id=ANN, session_id="s3")
-        psql(database.url, f"UPDATE aftermind.jobs SET raw = '\\x00' WHERE id = '{unreadable.job_id}'")
+        await psql_async(database.url, f"UPDATE aftermind.jobs SET raw = '\\x00' WHERE id = '{unreadable.job_id}'")
         await learnt.settle()
 
         events = await memory.past_events(user_id=ANN, after="0")
         failed = [event for event in events if isinstance(event, MemoryUpdateFailed)]
-        letters = psql(database.url, "SELECT id FROM aftermind.jobs WHERE state = 'dead'").split()
+        letters = (await psql_async(database.url, "SELECT id FROM aftermind.jobs WHERE state = 'dead'")).split()
         assert {event.kind for event in failed} == {"store", "embed", "extract", "summarise", "profile"}
         assert sorted(str(event.dead_letter_id) for event in failed) == sorted(letters)
         assert begun(events) >= Counter({"extract": 1, "summarise": 1, "profile": 1, "embed": 2, "store": 2})
@@ -88,7 +88,7 @@ async def test_webhooks_have_the_failure_of_a_job_to_deliver(
     opened: Opened, database: Database, provider: ScriptedOpenAI
 ) -> None:
     provider.script.faults = {"400": 1.0}
-    psql(
+    await psql_async(
         database.url,
         "INSERT INTO aftermind.webhooks (namespace, id, url, events, secret) VALUES "
         "('default', gen_random_uuid(), 'https://example.org', '{MemoryUpdateFailed}', '')",
@@ -96,7 +96,7 @@ async def test_webhooks_have_the_failure_of_a_job_to_deliver(
     async with opened(max_attempts=1, embedder="hash") as learnt:
         await learnt.learn(ANN, ["I live in Oslo."])
 
-    assert psql(database.url, "SELECT count(*) FROM aftermind.webhook_deliveries") == "1"
+    assert await psql_async(database.url, "SELECT count(*) FROM aftermind.webhook_deliveries") == "1"
 
 
 async def test_a_job_whose_workers_vanish_says_that_it_is_given_up(

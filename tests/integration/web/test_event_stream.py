@@ -27,7 +27,7 @@ from aftermind.wire.redis_keys import Keys
 from tests.conformance.bus_contract import ALICE, BOB, Rig, completed, ids
 from tests.support.event_listener import Event, listening
 from tests.support.proxy import Proxy
-from tests.support.servers import Database, psql
+from tests.support.servers import Database, psql_async
 from tests.support.service import local_token
 from tests.support.waiting import wait_until
 from tests.support.workers import environment
@@ -139,7 +139,7 @@ async def test_a_cursor_older_than_the_record_gets_a_gap_first(
     rig: Rig, database: Database, serve: Callable[..., object]
 ) -> None:
     await rig.tell(*(completed() for _ in range(3)))
-    psql(database.url, "UPDATE aftermind.events SET created_at = created_at - interval '8 days'")
+    await psql_async(database.url, "UPDATE aftermind.events SET created_at = created_at - interval '8 days'")
     assert isinstance(rig.bus, EventBus)
     await rig.bus.prune(older_than=timedelta(days=7), limit=100)
     (kept,) = await rig.tell(completed())

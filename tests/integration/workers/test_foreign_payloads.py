@@ -11,7 +11,7 @@ from aftermind.errors import JobDead
 from aftermind.types import Scope
 from aftermind.wire.payloads import encode_turn
 from aftermind.wire.redis_keys import Keys, owner_part
-from tests.support.servers import Database, psql
+from tests.support.servers import Database, psql_async
 from tests.support.turns import turn_of
 from tests.support.waiting import wait_until
 from tests.support.workers import environment, workers
@@ -39,10 +39,10 @@ async def test_a_pending_turn_of_one_owner_stores_nothing_for_another(
             await receipts[1].stored(timeout=60)
 
     letter = f"SELECT namespace, user_id, state, reason_code FROM aftermind.jobs WHERE id = '{receipts[1].job_id}'"
-    assert psql(database.url, letter) == "default|ann|dead|foreign_payload"
+    assert await psql_async(database.url, letter) == "default|ann|dead|foreign_payload"
     assert [each.content for each in await memory.history(user_id="ann")] == ["turn 0", "turn 2"]
     assert await theirs.history(user_id="bob") == []
-    assert psql(database.url, "SELECT count(*) FROM aftermind.jobs WHERE namespace = 'theirs'") == "0"
+    assert await psql_async(database.url, "SELECT count(*) FROM aftermind.jobs WHERE namespace = 'theirs'") == "0"
     await memory.close()
     await theirs.close()
 
@@ -57,7 +57,9 @@ async def test_a_ledger_row_of_one_owner_stores_nothing_for_another(
     )
     receipts = [await memory.remember(f"turn {number}", user_id="ann", accept="postgres") for number in range(3)]
     planted = receipts[1].job_id
-    psql(database.admin_url, f"UPDATE aftermind.jobs SET raw = decode('{foreign}', 'hex') WHERE id = '{planted}'")
+    await psql_async(
+        database.admin_url, f"UPDATE aftermind.jobs SET raw = decode('{foreign}', 'hex') WHERE id = '{planted}'"
+    )
 
     with workers(environment(database.relay_url, redis_url, AFTERMIND_RECONCILE_SECONDS="0.5"), tmp_path):
         await receipts[2].stored(timeout=60)

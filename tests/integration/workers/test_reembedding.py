@@ -18,7 +18,7 @@ from aftermind.llm.protocols import embedder_identity
 from aftermind.types import EmbedderIdentity
 from aftermind.wire import queues
 from tests.support.scripted_openai import ScriptedOpenAI, scripted_openai
-from tests.support.servers import Database, psql
+from tests.support.servers import Database, psql_async, wait_for_output
 from tests.support.stored_turns import keep, said
 from tests.support.waiting import wait_until
 from tests.support.workers import environment, workers
@@ -84,11 +84,12 @@ class Rig:
             await wait_until(is_filled, timeout=90, description="every episode has a second vector")
         except AssertionError:
             jobs = "SELECT user_id, state, attempts, lost_leases, run_at, lease_until, note, error"
-            raise AssertionError(self.query(f"{jobs} FROM aftermind.jobs WHERE state <> 'done'")) from None
+            unfinished = await self.query(f"{jobs} FROM aftermind.jobs WHERE state <> 'done'")
+            raise AssertionError(unfinished) from None
 
-    def query(self, statement: str) -> str:
+    async def query(self, statement: str) -> str:
         """As the owner."""
-        return psql(self.database.url, statement)
+        return await psql_async(self.database.url, statement)
 
 
 @pytest.fixture
@@ -129,13 +130,13 @@ async def test_the_former_embedder_serves_until_the_cutover_and_agents_follow_wi
     assert after.degraded is None
     assert scored
     assert configured.degraded is None
-    assert rig.query("SELECT DISTINCT vector_dims(embedding) FROM aftermind.episodes") == str(target.dimension)
-    assert rig.query(LACKING) == "0"
+    assert await rig.query("SELECT DISTINCT vector_dims(embedding) FROM aftermind.episodes") == str(target.dimension)
+    assert await rig.query(LACKING) == "0"
 
 
 async def test_a_rollback_lets_the_former_vectors_serve_again_and_a_drop_removes_the_others(rig: Rig) -> None:
     await rig.fill(10)
-    before = rig.query("SELECT md5(string_agg(embedding::text, ',' ORDER BY id)) FROM aftermind.episodes")
+    before = await rig.query("SELECT md5(string_agg(embedding::text, ',' ORDER BY id)) FROM aftermind.episodes")
     await rig.start(LARGE)
     with workers(rig.environment(), rig.folder, on=ALL):
         await rig.filled()
@@ -150,11 +151,11 @@ async def test_a_rollback_lets_the_former_vectors_serve_again_and_a_drop_removes
     await memory.close()
 
     assert status.reembedding.stored.active == HASH
-    assert rig.query("SELECT md5(string_agg(embedding::text, ',' ORDER BY id)) FROM aftermind.episodes") == before
+    assert await rig.query("SELECT md5(string_agg(embedding::text, ',' ORDER BY id)) FROM aftermind.episodes") == before
     assert rolled_back.degraded is None
     assert dropped == LARGE
     assert alone.degraded is None
-    assert rig.query("SELECT count(embedding_standby) FROM aftermind.episodes") == "0"
+    assert await rig.query("SELECT count(embedding_standby) FROM aftermind.episodes") == "0"
     with pytest.raises(errors.NoReembedding):
         await rig.work.rollback()
 
@@ -167,13 +168,13 @@ async def test_a_worker_killed_in_the_middle_costs_nothing_but_time(rig: Rig, pr
 
     with workers(rig.environment(**small_batches), rig.folder, on=ALL) as (worker,):
         filled = "SELECT count(*) > 0 FROM aftermind.episodes WHERE embedding_standby IS NOT NULL"
-        await wait_until(lambda: rig.query(filled) == "t", timeout=60, description="the first batch is written")
+        await wait_for_output(rig.database.url, filled, "t", timeout=60, description="the first batch is written")
         for process in (*worker.children(recursive=True), worker):
             process.kill()
     with workers(rig.environment(**small_batches), rig.folder, on=ALL):
         await rig.filled()
 
-    assert rig.query("SELECT count(*) FROM aftermind.jobs WHERE state = 'dead'") == "0"
+    assert await rig.query("SELECT count(*) FROM aftermind.jobs WHERE state = 'dead'") == "0"
 
 
 async def test_what_is_forgotten_during_a_re_embedding_leaves_no_vector_of_either_embedder(rig: Rig) -> None:
@@ -188,7 +189,7 @@ async def test_what_is_forgotten_during_a_re_embedding_leaves_no_vector_of_eithe
     block = await memory.recall("bees", user_id="alice")
     await memory.close()
 
-    assert rig.query("SELECT count(*) FROM aftermind.episodes WHERE user_id = 'alice'") == "0"
+    assert await rig.query("SELECT count(*) FROM aftermind.episodes WHERE user_id = 'alice'") == "0"
     assert [place for place in remains.places if place.found] == []
     assert "bees" not in block.text
 
@@ -216,8 +217,8 @@ async def test_agents_and_workers_of_either_configuration_serve_beside_each_othe
         await memory.close()
 
     assert [block.degraded for block in (*before, *after)] == [None] * 4
-    assert rig.query(LACKING) == "0"
-    assert rig.query("SELECT count(*) FROM aftermind.episodes WHERE embedding = embedding_standby") == "0"
+    assert await rig.query(LACKING) == "0"
+    assert await rig.query("SELECT count(*) FROM aftermind.episodes WHERE embedding = embedding_standby") == "0"
 
 
 async def test_a_replica_that_has_not_replayed_the_cutover_compares_with_the_former_vectors(rig: Rig) -> None:
@@ -232,17 +233,17 @@ async def test_a_replica_that_has_not_replayed_the_cutover_compares_with_the_for
         replicas=list(rig.database.app_replica_urls),
         settings=rig.settings,
     )
-    psql(replica, "SELECT pg_wal_replay_pause()")
+    await psql_async(replica, "SELECT pg_wal_replay_pause()")
     try:
         await rig.work.cutover()
         lagging = await memory.recall("bees", user_id="alice")
     finally:
-        psql(replica, "SELECT pg_wal_replay_resume()")
+        await psql_async(replica, "SELECT pg_wal_replay_resume()")
     dimension = (
         "SELECT atttypmod FROM pg_attribute WHERE attrelid = 'aftermind.episodes'::regclass AND attname = 'embedding'"
     )
     url = rig.database.replica_urls[0]
-    await wait_until(lambda: psql(url, dimension) == "1536", timeout=60, description="the replica has replayed")
+    await wait_for_output(url, dimension, "1536", timeout=60, description="the replica has replayed")
     caught_up = await memory.recall("bees", user_id="alice")
     await memory.close()
 
@@ -257,7 +258,7 @@ async def test_a_cutover_waits_for_no_transaction_for_long_and_rewrites_nothing(
     with workers(rig.environment(), rig.folder, on=ALL):
         await rig.filled()
     node = "SELECT pg_relation_filenode('aftermind.episodes')"
-    before = rig.query(node)
+    before = await rig.query(node)
     reader = await asyncpg.connect(rig.database.url)
     transaction = reader.transaction()
     await transaction.start()
@@ -274,7 +275,7 @@ async def test_a_cutover_waits_for_no_transaction_for_long_and_rewrites_nothing(
     await other.close()
 
     assert status.reembedding.stored.active == LARGE
-    assert rig.query(node) == before
+    assert await rig.query(node) == before
 
 
 async def test_a_cutover_is_refused_while_episodes_lack_vectors(rig: Rig) -> None:

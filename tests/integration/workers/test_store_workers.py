@@ -15,7 +15,7 @@ from aftermind.settings import Settings
 from aftermind.types import JobId
 from aftermind.wire import queues
 from aftermind.wire.redis_keys import Keys
-from tests.support.servers import Database, psql
+from tests.support.servers import Database, wait_for_output
 from tests.support.waiting import wait_until
 from tests.support.workers import environment, workers
 
@@ -46,13 +46,11 @@ async def test_a_turn_is_stored_though_its_agent_was_killed_right_after_remember
     argv = [sys.executable, "-c", AGENT, database.app_url, redis_url, accept]
     killed = await asyncio.to_thread(subprocess.run, argv, cwd=tmp_path, check=False, timeout=60)
     assert killed.returncode == -9
-
-    def stored() -> bool:
-        return psql(database.url, "SELECT count(*) FROM aftermind.episodes") == "1"
+    counted = "SELECT count(*) FROM aftermind.episodes"
 
     memory = Memory(database.app_url, broker=redis_url)
     with workers(environment(database.relay_url, redis_url, AFTERMIND_RECONCILE_SECONDS="0.5"), tmp_path):
-        await wait_until(stored, timeout=60, description="the turn is stored")
+        await wait_for_output(database.url, counted, "1", timeout=60, description="the turn is stored")
 
     assert [episode.content for episode in await memory.history(user_id="ann")] == ["I moved to Oslo."]
     await memory.close()

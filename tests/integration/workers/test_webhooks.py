@@ -27,11 +27,12 @@ from aftermind_workers import webhook_dispatcher
 from tests.conformance.bus_contract import ALICE, BOB, completed
 from tests.support.certificates import Authority
 from tests.support.proxy import proxy_to
-from tests.support.servers import Database, psql
+from tests.support.servers import Database, psql_async, wait_for_output
 from tests.support.waiting import wait_until as wait_until_in
 from tests.support.webhook_receiver import Post, Receiver, receiver
 from tests.support.workers import environment, workers
 
+UNDELIVERED = "SELECT count(*) FROM aftermind.webhook_deliveries"
 QUICK = timedelta(milliseconds=20)
 wait_until = partial(wait_until_in, timeout=40.0)
 
@@ -74,9 +75,13 @@ class Posting:
         """A webhook that leads to a receiver."""
         return await self.memory.webhooks.create(to.url, **more)
 
-    def undelivered(self) -> int:
+    async def undelivered(self) -> int:
         """Rows that wait, of everybody."""
-        return int(psql(self._database.url, "SELECT count(*) FROM aftermind.webhook_deliveries"))
+        return int(await psql_async(self._database.url, UNDELIVERED))
+
+    async def all_delivered(self) -> None:
+        """Wait until no row is left."""
+        await wait_for_output(self._database.url, UNDELIVERED, "0", timeout=40.0, description="all is delivered")
 
     async def close(self) -> None:
         """End it all."""
@@ -141,7 +146,7 @@ async def test_an_event_is_posted_signed_to_those_that_want_its_kind(
     assert (body["type"], body["timestamp"]) == ("MemoryUpdateCompleted", kept[0].at.isoformat())
     assert (body["data"]["user_id"], body["data"]["cursor"]) == ("alice", "1")
     assert posts[kept[0].id].headers["content-type"] == "application/json"
-    await wait_until(lambda: posting.undelivered() == 0, description="nothing is left")
+    await posting.all_delivered()
     (shown,) = await posting.memory.webhooks.list()
     assert shown.delivered_at is not None
     assert (shown.waiting, shown.failed, shown.is_disabled) == (0, 0, False)
@@ -156,7 +161,7 @@ async def test_a_secret_is_told_once_and_lies_sealed(
     assert made.secret.startswith("whsec_")
     assert made.secret not in repr(made)
     assert not any(made.secret in repr(shown) for shown in await posting.memory.webhooks.list())
-    dump = psql(
+    dump = await psql_async(
         database.url, "SELECT row_to_json(w) FROM aftermind.webhooks w", "SELECT secret FROM aftermind.webhooks"
     )
     assert made.secret[6:] not in dump
@@ -174,7 +179,9 @@ async def test_both_secrets_sign_until_the_rotation_is_over(
     await posting.courier()
     await posting.happens(completed())
     await wait_until(lambda: len(endpoint.taken) == 1, description="it is posted during the overlap")
-    psql(database.admin_url, "UPDATE aftermind.webhooks SET former_secret_until = now() - interval '1 second'")
+    await psql_async(
+        database.admin_url, "UPDATE aftermind.webhooks SET former_secret_until = now() - interval '1 second'"
+    )
     await posting.happens(completed())
     await wait_until(lambda: len(endpoint.taken) == 2, description="it is posted after the overlap")
     leaked = await posting.memory.webhooks.rotate_secret(made.webhook.id, overlap=timedelta())
@@ -201,7 +208,7 @@ async def test_a_row_that_is_no_event_is_dropped_and_holds_up_no_delivery(
 ) -> None:
     posting = open_posting()
     made = await posting.add(endpoint)
-    psql(
+    await psql_async(
         database.url,
         "INSERT INTO aftermind.events (namespace, user_id, seq, id, event) VALUES ('default', 'carol', 9, 'odd', '5')",
         "INSERT INTO aftermind.webhook_deliveries (namespace, user_id, seq, webhook_id) "
@@ -211,7 +218,7 @@ async def test_a_row_that_is_no_event_is_dropped_and_holds_up_no_delivery(
     await posting.courier()
 
     await wait_until(lambda: endpoint.taken, description="the event is posted")
-    await wait_until(lambda: posting.undelivered() == 0, description="nothing is left")
+    await posting.all_delivered()
 
     assert [post.headers["webhook-id"] for post in endpoint.posts] == [kept.id]
 
@@ -226,7 +233,7 @@ async def test_what_is_not_taken_is_posted_again_with_the_same_id(
     await posting.courier()
 
     await wait_until(lambda: endpoint.taken, description="it is taken in the end")
-    await wait_until(lambda: posting.undelivered() == 0, description="and not posted again")
+    await posting.all_delivered()
 
     assert [post.status for post in endpoint.posts] == [500, 429, 302, 200]
     assert {post.headers["webhook-id"] for post in endpoint.posts} == {kept.id}
@@ -348,7 +355,7 @@ async def test_what_a_courier_took_with_it_is_posted_by_another(
     await asyncio.sleep(0.2)
     assert not endpoint.posts
 
-    psql(database.url, "UPDATE aftermind.webhook_deliveries SET due_at = now()")
+    await psql_async(database.url, "UPDATE aftermind.webhook_deliveries SET due_at = now()")
     await wait_until(lambda: endpoint.taken, description="another one posts it")
 
 
@@ -372,10 +379,10 @@ async def test_the_result_of_a_post_is_written_when_the_database_answers_again(
         await posting.courier()
         await wait_until(lambda: len(endpoint.taken) == 2, description="both are posted")
         await asyncio.sleep(1.0)
-        assert posting.undelivered() > 0, "the database was unavailable"
+        assert await posting.undelivered() > 0, "the database was unavailable"
         proxy.let_pass()
 
-        await wait_until(lambda: posting.undelivered() == 0, description="both results are written")
+        await posting.all_delivered()
         await posting.close()
 
     assert len(endpoint.posts) == 2, "no courier had to post again"
@@ -397,7 +404,7 @@ async def test_a_result_that_cannot_be_written_delays_no_other(
     await courier.commit_results()
     await courier.close()
 
-    assert posting.undelivered() == 1
+    assert await posting.undelivered() == 1
 
 
 async def test_several_couriers_post_everything_once_while_nothing_fails(
@@ -408,7 +415,7 @@ async def test_several_couriers_post_everything_once_while_nothing_fails(
     await posting.courier(3)
     kept = [event for _ in range(10) for event in await posting.happens(*(completed() for _ in range(50)))]
 
-    await wait_until(lambda: posting.undelivered() == 0, description="all is delivered")
+    await posting.all_delivered()
 
     assert sorted(post.headers["webhook-id"] for post in endpoint.posts) == sorted(event.id for event in kept)
 
@@ -487,7 +494,7 @@ async def test_a_tenant_neither_sees_nor_touches_nor_hears_another(
         await posting.happens(completed(Scope(namespace="acme", user_id="alice")))
         await posting.courier()
         await wait_until(lambda: endpoint.taken, description="the right one hears it")
-        await wait_until(lambda: posting.undelivered() == 0, description="nothing is left")
+        await posting.all_delivered()
 
         assert others.connections == 0
     assert [each.url for each in await hooks.list(namespace="globex")] == [others.url]
@@ -504,9 +511,9 @@ async def test_what_is_removed_or_forgotten_is_not_posted(
     made = await posting.add(endpoint)
     await posting.happens(completed(), completed(BOB))
     await posting.memory.forget(user_id="alice")
-    assert posting.undelivered() == 1
+    assert await posting.undelivered() == 1
     assert await posting.memory.webhooks.delete(made.webhook.id)
-    assert posting.undelivered() == 0
+    assert await posting.undelivered() == 0
     assert not await posting.memory.webhooks.delete(made.webhook.id)
     await posting.happens(completed())
 
