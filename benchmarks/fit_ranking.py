@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from aftermind.evaluation.measures import Measures, mean, measure
 from aftermind.llm import factory
 from aftermind.ranking import FEATURES, Frame, Frequencies, Question, features_of, spoken
 from aftermind.ranking.coefficients import DEFAULT
 from aftermind.ranking.logistic import Model, fit
-from aftermind.ranking.measures import Measures, mean, measure
 from aftermind.settings import Settings
 from aftermind.stores.search import to_entry
 from benchmarks.common import Report, arguments

@@ -5,7 +5,7 @@
 Every conversation is a user of its own, every turn a message with its speaker's name, its session and its date.
 Episodes are written as the store job writes them; every question goes through `Memory.recall`. The baselines use the
 same rows: vectors alone, Postgres's `ts_rank`, and the usual fusion of BM25 and vectors by rank (k = 60). Questions of
-category 5 have no evidence and are left out. The measures are defined in `benchmarks/measures.py`.
+category 5 have no evidence and are left out. The measures are defined in `aftermind/evaluation/measures.py`.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,15 +26,17 @@ from numpy.typing import NDArray
 from aftermind import Memory
 from aftermind.db import migrate
 from aftermind.db.engine import PostgresDatabase
+from aftermind.evaluation import locomo
+from aftermind.evaluation.measures import DEPTHS, Measures, mean, measure, share_found
+from aftermind.evaluation.run import turns_of
 from aftermind.llm import factory
 from aftermind.llm.protocols import Embedder, embedder_identity
 from aftermind.ranking import reciprocal_rank, spoken, terms
 from aftermind.ranking.bm25 import bm25, idf
-from aftermind.ranking.measures import DEPTHS, Measures, mean, measure, share_found
 from aftermind.settings import Settings
 from aftermind.stack import Endpoints
 from aftermind.stores.postgres import PostgresStore
-from aftermind.types import Episode, EpisodeId, Fact, Role, Scope
+from aftermind.types import Episode, EpisodeId, Role, Scope
 from aftermind.types.message import new_ids
 from benchmarks.common import Report, arguments, embedded_stack, redis_facts
 from benchmarks.embeddings import CachedEmbedder
@@ -175,8 +177,7 @@ async def _add_blocks(conversations: Sequence[Conversation], memory: Memory, res
             *_, found = next(measures)
             for budget in BUDGETS:
                 block = await memory.recall(asked.text, user_id=conversation.owner.user_id, token_budget=budget)
-                ids = [id_ for match in block.matches for id_ in _turns(match.item)]
-                shown = {conversation.origins.get(id_, id_) for id_ in ids}
+                shown = {conversation.origins.get(id_, id_) for id_ in turns_of(block.matches)}
                 found[f"in_block@{budget}"] = share_found(shown, asked.evidence, named=asked.named)
 
 
@@ -188,17 +189,9 @@ def _by_memory(memory: Memory, *, load: Sequence[str], tokens: int = 1_000_000) 
         )
         if block.degraded:
             raise SystemExit(f"a recall was degraded: {block.degraded}")
-        turns = [_turns(match.item) for match in block.matches]
-        return list(dict.fromkeys(id_ for group in turns for id_ in group))
+        return turns_of(block.matches)
 
     return answer
-
-
-def _turns(item: object) -> Sequence[EpisodeId]:
-    """The turns that a match leads to."""
-    if isinstance(item, Episode):
-        return [item.id]
-    return item.sources if isinstance(item, Fact) else ()
 
 
 async def _by_vector(conversations: Sequence[Conversation], embedder: Embedder) -> Answer:
@@ -326,7 +319,7 @@ def read_conversation(data: Mapping[str, Any]) -> Conversation:  # Any: JSON as 
     episodes: list[Episode] = []
     by_name: dict[str, EpisodeId] = {}
     for session in data["sessions"]:
-        began = _moment(session["at"])
+        began = locomo.parse_date(session["at"])
         for place, turn in enumerate(session["turns"]):
             episode = _episode(owner, session["n"], began + timedelta(minutes=place), turn, len(episodes))
             by_name[turn["id"]] = episode.id
@@ -339,7 +332,7 @@ def read_conversation(data: Mapping[str, Any]) -> Conversation:  # Any: JSON as 
             named=len(question["evidence"]),
         )
         for question in data["questions"]
-        if question["category"] != 5 and any(name in by_name for name in question["evidence"])
+        if str(question["category"]) != locomo.ADVERSARIAL and any(name in by_name for name in question["evidence"])
     ]
     by_id = {episode.id: episode for episode in episodes}
     said = observed(owner, data["sessions"], {name: by_id[id_] for name, id_ in by_name.items()})
@@ -348,22 +341,17 @@ def read_conversation(data: Mapping[str, Any]) -> Conversation:  # Any: JSON as 
 
 
 def _episode(owner: Scope, session: int, at: datetime, turn: Mapping[str, str], place: int) -> Episode:
-    caption = turn.get("caption")
     return Episode(
         id=new_ids(1)[1][0],
         scope=Scope(namespace=owner.namespace, user_id=owner.user_id, session_id=f"session-{session}"),
         role=Role.USER,  # two people with names, and neither is the assistant
-        content=turn["text"] + (f" [shared image: {caption}]" if caption else ""),
+        content=locomo.content_of(turn),
         name=turn["speaker"],
         metadata={},
         occurred_at=at,
         remembered_at=at,
         position=int(at.timestamp() * 1_000_000) + place,
     )
-
-
-def _moment(text: str) -> datetime:
-    return datetime.strptime(text, "%I:%M %p on %d %B, %Y").replace(tzinfo=UTC)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ AftermindError
 │   ├── InvalidMessage      role, content, metadata or time of a message
 │   ├── MessageTooLarge     a message over the size limit
 │   ├── InvalidQuery        a recall or search
-│   ├── InvalidFact, InvalidBlock, InvalidFilter, InvalidKey, InvalidWebhook
+│   ├── InvalidFact, InvalidBlock, InvalidFilter, InvalidKey, InvalidWebhook, InvalidGoldSet
 │   └── InvalidSettings     a URL, a name or a combination of settings
 │       └── KeyFileLost     a key file is missing, although rows made with its key exist
 ├── Unavailable             a component does not answer; the same call may succeed later
@@ -124,6 +124,10 @@ class InvalidKey(_InvalidField):
 
 class InvalidWebhook(_InvalidField):
     """A webhook with an invalid address, event kinds or description."""
+
+
+class InvalidGoldSet(_InvalidField):
+    """A file of questions and evidence that cannot be read, or a gold set that is too small."""
 
 
 class InvalidSettings(_InvalidField):

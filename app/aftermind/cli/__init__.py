@@ -14,6 +14,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "stack": ("up", "down", "status", "stack"),
     "ingest": ("ingest",),
     "recall": ("recall", "facts", "events"),
+    "evaluate": ("eval",),
     "extraction": ("extraction", "costs", "undo"),
     "user_data": ("export", "forget", "verify-erasure"),
     "dead_letters": ("dead-letters", "dead"),

@@ -10,10 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from aftermind.types import Message, Role
+from aftermind.evaluation import locomo
 from aftermind.types.validation import Given
 
-LOCOMO_DATES = ("%I:%M %p on %d %B, %Y", "%I:%M %p on %B %d, %Y")
 _TIMES = ("occurred_at", "created_at", "timestamp")
 
 
@@ -173,7 +172,8 @@ def _label(found: Mapping[str, Any], name: str, otherwise: str | None) -> str | 
 
 def _is_locomo(data: bytes) -> bool:
     head, beginning = data.lstrip()[:1], data[:2_000]
-    return head == b"[" or (head == b"{" and b'"sessions"' in beginning and b'"messages"' not in beginning)
+    named = b'"sessions"' in beginning or b'"conversation"' in beginning
+    return head == b"[" or (head == b"{" and named and b'"messages"' not in beginning)
 
 
 def _locomo(path: Path, data: bytes, user: str | None) -> Iterator[FileTurn | BadLine]:
@@ -185,7 +185,8 @@ def _locomo(path: Path, data: bytes, user: str | None) -> Iterator[FileTurn | Ba
     for index, conversation in enumerate(found if isinstance(found, list) else [found]):
         place = Place(file=path, what=f"conversation {index + 1}")
         try:
-            name, sessions = str(conversation["id"]), list(conversation["sessions"])
+            flat = locomo.flatten(conversation)
+            name, sessions = str(flat["id"]), list(flat["sessions"])
         except _MALFORMED as exc:
             yield _not_locomo(place, "conversation", exc)
             continue
@@ -193,7 +194,7 @@ def _locomo(path: Path, data: bytes, user: str | None) -> Iterator[FileTurn | Ba
             yield from _locomo_session(session, Place(file=path, what=f"{name}, session {number}"), name, user)
 
 
-_MALFORMED = (Unreadable, KeyError, TypeError, AttributeError)
+_MALFORMED = (Unreadable, KeyError, TypeError, AttributeError, ValueError)
 
 
 def _not_locomo(place: Place, what: str, exc: Exception) -> BadLine:
@@ -204,9 +205,8 @@ def _not_locomo(place: Place, what: str, exc: Exception) -> BadLine:
 def _locomo_session(
     session: Mapping[str, Any], place: Place, name: str, user: str | None
 ) -> Iterator[FileTurn | BadLine]:  # Any: JSON
-    """Two people talk, and neither is an assistant: both are `user`, each by name, so that facts of both are kept."""
     try:
-        at, label, turns = _locomo_date(session["at"]), f"session-{session['n']}", list(session["turns"])
+        at, label, turns = locomo.parse_date(session["at"]), f"session-{session['n']}", list(session["turns"])
     except _MALFORMED as exc:
         yield _not_locomo(place, "session", exc)
         return
@@ -220,26 +220,10 @@ def _locomo_session(
 def _locomo_turn(
     turn: Mapping[str, Any], at: datetime, path: Path, name: str, label: str, user: str | None
 ) -> FileTurn:  # Any: JSON
-    caption = f" [shared image: {turn['caption']}]" if turn.get("caption") else ""
-    message = Message(
-        role=Role.USER,
-        content=f"{turn['text']}{caption}",
-        name=turn["speaker"],
-        metadata={"turn": turn["id"]},
-        occurred_at=at,
-    )
+    message = locomo.message_of(turn, at)
     key = "|".join((name, label, turn["id"], _digest([{"content": message.content}])[:16]))
     place = Place(file=path, what=f"{name} {turn['id']}")
     return FileTurn(key=key, user_id=user or name, session_id=label, messages=(message,), place=place)
-
-
-def _locomo_date(text: str) -> datetime:
-    for form in LOCOMO_DATES:
-        try:
-            return datetime.strptime(text, form).replace(tzinfo=UTC)
-        except ValueError:
-            continue
-    raise Unreadable(f"{text!r} is no date like '1:56 pm on 8 May, 2023'")
 
 
 # keys

@@ -2,7 +2,7 @@
 
 import pytest
 
-from aftermind.ranking import measures
+from aftermind.evaluation import measures
 
 RANKED = list("abcdefghij")
 

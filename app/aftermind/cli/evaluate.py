@@ -1,0 +1,182 @@
+"""`aftermind eval`: recall measured on questions with known evidence, and two settings compared."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from aftermind import errors
+from aftermind.cli import console
+from aftermind.cli.console import Namespace, User, out
+from aftermind.evaluation import datasets, gold_facts
+from aftermind.evaluation.datasets import GoldConversation
+from aftermind.evaluation.run import Variant, evaluate, sampled
+from aftermind.evaluation.summary import ALL, Summary, summarise
+from aftermind.memory import Memory
+from aftermind.recall import RecallOptions
+from aftermind.settings import Settings
+from aftermind.types.audit import Action
+
+# A late first recall would count as a bad one.
+PATIENCE = {"recall_budget_seconds": 60.0, "query_embedding_budget_seconds": 60.0}
+AT_ONCE = {"extract_quiet_seconds": 0.0}  # a loaded conversation is complete
+BUDGETS = (500, 1_000)
+MAX_CATEGORIES = 16  # in a table; the JSON file has all of them
+
+Given = Mapping[str, Any]  # Any: values of recall options and of settings, which check them
+
+_SET = "Recall option or setting, as NAME=VALUE; may be repeated."
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("eval")(evaluation)
+
+
+def evaluation(
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="LoCoMo or LongMemEval JSON, or your own questions (JSON lines).", show_default=False),
+    ] = None,
+    *,
+    user: User = None,
+    namespace: Namespace = None,
+    from_facts: Annotated[
+        bool, typer.Option("--from-facts", help="Draw questions from stored facts and their sources.")
+    ] = False,
+    all_users: Annotated[bool, typer.Option("--all-users", help="With --from-facts: every user.")] = False,
+    budget: Annotated[
+        list[int] | None, typer.Option(min=1, help="Token budget of a block; may be repeated. Default: 500 and 1000.")
+    ] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help=_SET, show_default=False)] = None,
+    against: Annotated[list[str] | None, typer.Option(help=f"Compare with these. {_SET}", show_default=False)] = None,
+    extract: Annotated[
+        bool, typer.Option("--extract", help="Also extract facts from loaded conversations. A model may cost money.")
+    ] = False,
+    sample: Annotated[int | None, typer.Option(min=1, help="Ask only this number of questions, at random.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
+) -> None:
+    """Measure recall on questions with known evidence.
+
+    Conversations of LoCoMo and LongMemEval are loaded into a memory inside this process; your own questions query the
+    configured memory. --against compares two configurations on the same questions.
+    """
+    if (file is None) == (not from_facts):
+        raise errors.InvalidGoldSet("file", file, "name a file, or draw questions with --from-facts.")
+    chosen = [parse_assignments(each or ()) for each in ((set_, against) if against else (set_,))]
+    variants = [_variant(each) for each in chosen]
+    if len(variants) > 1 and _settings_of(chosen[0]) == _settings_of(chosen[1]):
+        variants[1] = Variant(settings=variants[0].settings, options=variants[1].options)
+
+    async def work() -> Summary:
+        conversations = await _gold(file, variants[0].settings, user=user, namespace=namespace, all_users=all_users)
+        asked = sampled(conversations, sample) if sample else conversations
+        outcomes = await evaluate(
+            asked,
+            variants,
+            open_memory=_open_memory,
+            budgets=budget or BUDGETS,
+            namespace=namespace,
+            extract=extract,
+        )
+        return summarise(outcomes)
+
+    summary = console.run(work())
+    names = [_name(each) for each in chosen]
+    show(summary, names)
+    if json_file is not None:
+        found = {**summary.to_json(), "names": names}
+        json_file.write_text(json.dumps(found, indent=2) + "\n")
+
+
+def show(summary: Summary, names: Sequence[str]) -> None:
+    """Print a table for each variant, and one of their differences."""
+    for name, means in zip(names, summary.means, strict=False):
+        table = Table(title=name, title_justify="left", box=None, pad_edge=False, header_style="dim")
+        measures = list(means[ALL])
+        table.add_column("category", overflow="fold")
+        for column in ("questions", *measures):
+            table.add_column(column.replace("@", "\n@"), justify="right", no_wrap=True)
+        largest = sorted(means, key=lambda category: -summary.counts[category])[:MAX_CATEGORIES]
+        for category, found in means.items():
+            if category not in largest:
+                continue
+            cells = [f"{found[measure]:.3f}" for measure in measures]
+            table.add_row(category, str(summary.counts[category]), *cells)
+        out.print(table)
+    if summary.differences:
+        out.print(_difference_table(summary, names))
+    if not summary.means:
+        console.warn("No evidence of any question is stored. Check --user and --namespace.")
+    elif summary.not_stored:
+        console.warn(f"{summary.not_stored} questions were left out: their evidence is not stored.")
+
+
+def _difference_table(summary: Summary, names: Sequence[str]) -> Table:
+    title = f"{names[1]}, compared with {names[0]}"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="dim")
+    for column in ("measure", "difference", "95 % interval", ""):
+        table.add_column(column, justify="left" if column in ("measure", "") else "right")
+    for measure, each in summary.differences.items():
+        verdict = ("better" if each.mean > 0 else "worse") if each.is_certain else ""
+        table.add_row(measure, f"{each.mean:+.3f}", f"{each.low:+.3f} to {each.high:+.3f}", verdict)
+    return table
+
+
+def parse_assignments(given: Sequence[str]) -> Given:
+    """`NAME=VALUE` as a recall option or a setting. Raises `InvalidSettings` for a name that is neither."""
+    found: dict[str, Any] = {}  # Any: as above
+    for each in given:
+        name, equals, text = each.partition("=")
+        if not equals or (name not in RecallOptions.__annotations__ and name not in Settings.model_fields):
+            raise errors.InvalidSettings(name, text, "write NAME=VALUE with a recall option or a setting as name.")
+        found[name] = text.split(",") if name in ("load", "roles") else _value(text)
+    return found
+
+
+def _value(text: str) -> Any:  # Any: JSON, else text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _settings_of(given: Given) -> Given:
+    return {name: value for name, value in given.items() if name not in RecallOptions.__annotations__}
+
+
+def _variant(given: Given) -> Variant:
+    options = {name: value for name, value in given.items() if name in RecallOptions.__annotations__}
+    settings = Settings(**{**PATIENCE, **AT_ONCE, **_settings_of(given)})
+    return Variant(settings=settings, options=options)  # type: ignore[arg-type]  # recall checks them
+
+
+def _name(given: Given) -> str:
+    return " ".join(f"{name}={value}" for name, value in given.items()) or "as configured"
+
+
+def _open_memory(settings: Settings, in_process: bool) -> Memory:
+    return Memory("inmemory", settings=settings) if in_process else Memory(settings=settings)
+
+
+async def _gold(
+    file: Path | None, settings: Settings, *, user: str | None, namespace: str | None, all_users: bool
+) -> list[GoldConversation]:
+    conversations = [] if file is None else datasets.read(file, user=user)
+    if any(each.sessions for each in conversations):
+        return conversations
+    memory = Memory(settings=settings)
+    try:
+        if file is None:
+            users = await gold_facts.every_user(memory, namespace=namespace) if all_users else [user]
+            conversations = await gold_facts.draw(memory, users, namespace=namespace)
+        for each in conversations:
+            await console.looked(memory, Action.READ, user=each.user_id, namespace=namespace, by="eval")
+    finally:
+        await memory.close()
+    if not conversations:
+        raise errors.InvalidGoldSet("facts", user, "no stored fact has a source.")
+    return conversations

@@ -1,0 +1,164 @@
+"""`aftermind eval`: questions with known evidence, of a file or of stored memories."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from aftermind import Memory, Settings
+from aftermind.evaluation import gold_facts
+from aftermind.evaluation.datasets import GoldConversation, GoldQuestion
+from aftermind.evaluation.run import Variant, evaluate
+from aftermind.evaluation.summary import ALL, summarise
+from aftermind.recall import RecallOptions
+from tests.support.servers import Database
+from tests.support.workers import environment
+
+# Conversations of a file are loaded into a memory inside the process: nothing is connected.
+UNREACHABLE = ("postgresql://nobody@127.0.0.1:1/none", "redis://127.0.0.1:1")
+PAST = datetime(2001, 1, 1, tzinfo=UTC)
+DIALOGUE = [
+    "I adopted a cat called Dot.",
+    "The weather was awful on Tuesday.",
+    "My sister studies law in Bergen.",
+    "I sold the old bicycle.",
+]
+
+
+def _locomo(folder: Path) -> Path:
+    turns = [{"id": f"D1:{place}", "speaker": "Ann", "text": text} for place, text in enumerate(DIALOGUE)]
+    questions = [
+        {"question": "What is the name of the cat?", "category": 1, "evidence": ["D1:0"]},
+        {"question": "What does the sister study?", "category": 4, "evidence": ["D1:2"]},
+    ]
+    session = {"n": 1, "at": "1:56 pm on 8 May, 2023", "turns": turns}
+    path = folder / "locomo.json"
+    path.write_text(json.dumps([{"id": "c1", "sessions": [session], "questions": questions}]))
+    return path
+
+
+@cache
+def _patient() -> Settings:
+    return Settings(  # type: ignore[call-arg]
+        embedder="hash",
+        extractor="rules",
+        extract_quiet_seconds=0.0,
+        recall_budget_seconds=60.0,
+        query_embedding_budget_seconds=60.0,
+    )
+
+
+def _eval(store: str, redis_url: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "aftermind.cli", "eval", *arguments],
+        env=environment(store, redis_url),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def _variant(**options: Any) -> Variant:  # Any: of each option
+    chosen: RecallOptions = {**options}  # type: ignore[typeddict-item]
+    return Variant(settings=_patient(), options=chosen)
+
+
+async def _measured(gold: list[GoldConversation], memory: Memory, *variants: Variant) -> Mapping[str, Any]:
+    outcomes = await evaluate(gold, variants or [_variant()], open_memory=lambda *_: memory, budgets=[500])
+    return summarise(outcomes).to_json()
+
+
+async def test_two_settings_are_compared_on_the_conversations_of_a_file(tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+
+    done = await asyncio.to_thread(
+        _eval,
+        *UNREACHABLE,
+        str(_locomo(tmp_path)),
+        "--against=limit=1",
+        "--against=load=history",
+        "--set=embedder=hash",
+        "--budget=200",
+        f"--json={figures}",
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "limit=1" in done.stdout
+    assert "95 % interval" in done.stdout
+    found = json.loads(figures.read_text())
+    assert found["questions"] == {ALL: 2, "1": 1, "4": 1}
+    for variant in found["variants"]:
+        assert variant[ALL]["recall@5"] == 1.0
+        assert variant[ALL]["in_block@200"] == 1.0
+    assert found["differences"]["recall@5"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
+
+
+async def test_own_questions_have_evidence_by_text_or_id(database: Database, redis_url: str, tmp_path: Path) -> None:
+    async with Memory(database.app_url, broker=redis_url) as memory:
+        await memory.remember("I adopted a cat called Dot.", user_id="ann")
+        receipt = await memory.remember("My sister studies law in Bergen.", user_id="ann")
+    asked = [
+        {"question": "What is my cat called?", "user_id": "ann", "evidence": "cat called DOT"},
+        {"question": "What does my sister study?", "user_id": "ann", "evidence": [str(receipt.episode_ids[0])]},
+        {"question": "Who called?", "user_id": "ann", "evidence": "never said"},
+    ]
+    file, figures = tmp_path / "own.jsonl", tmp_path / "figures.json"
+    file.write_text("\n".join(map(json.dumps, asked)))
+
+    done = await asyncio.to_thread(
+        _eval,
+        database.relay_url,
+        redis_url,
+        str(file),
+        f"--json={figures}",
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "1 questions were left out" in done.stderr
+    found = json.loads(figures.read_text())
+    assert found["variants"][0][ALL]["recall@5"] == 1.0
+    assert (found["questions"][ALL], found["not_stored"]) == (2, 1)
+
+
+async def test_a_gold_set_is_drawn_from_facts_and_their_sources() -> None:
+    async with Memory("inmemory", settings=_patient()) as memory:
+        for text in ("I live in Bergen.", "I work at Acme.", "What a day."):
+            await (await memory.remember(text, user_id="ann")).extracted()
+        await memory.facts.add("user", "likes", "tea", user_id="ann")  # has no source
+
+        gold = await gold_facts.draw(memory, await gold_facts.every_user(memory))
+        found = await _measured(gold, memory)
+
+    (conversation,) = gold
+    assert {each.category for each in conversation.questions} == {"lives_in", "works_at"}
+    assert found["variants"][0][ALL]["recall@5"] == 1.0
+
+
+async def test_a_worse_setting_is_found_worse() -> None:
+    async with Memory("inmemory", settings=_patient()) as memory:
+        evidence = [f"The code of door {place} is {place * 7}." for place in range(12)]
+        for text in evidence:
+            await (await memory.remember(text, user_id="ann")).embedded()
+        questions = [
+            GoldQuestion(text=f"code of door {place}", evidence=(text,)) for place, text in enumerate(evidence)
+        ]
+        gold = [GoldConversation(user_id="ann", questions=questions)]
+
+        found = await _measured(gold, memory, _variant(), _variant(until=PAST))
+
+    difference = found["differences"]["recall@5"]
+    assert difference["mean"] < 0
+    assert difference["high"] < 0
+
+
+async def test_a_name_that_is_neither_option_nor_setting_is_refused(tmp_path: Path) -> None:
+    done = await asyncio.to_thread(_eval, *UNREACHABLE, str(_locomo(tmp_path)), "--set=colour=red")
+
+    assert done.returncode == 2
+    assert "colour" in done.stderr
