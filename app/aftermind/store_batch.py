@@ -47,7 +47,7 @@ class Following:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class StoreBatch:
     """Turns of one tenant and the jobs that follow them."""
 
     turns: Sequence[Arrived]
@@ -209,7 +209,7 @@ class BatchWriter:
 
     async def store(
         self,
-        batch: Batch,
+        batch: StoreBatch,
         vectors: Mapping[EpisodeId, Vector],
         *,
         embedder: EmbedderIdentity | None = None,

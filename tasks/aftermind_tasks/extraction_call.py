@@ -19,7 +19,7 @@ from aftermind.llm.injection import detect
 from aftermind.llm.protocols import Extraction, ExtractionRequest, Extractor, TurnText, Usage
 from aftermind.ranking.tokenizer import terms
 from aftermind.stores import apply_changes
-from aftermind.stores.protocol import Batch
+from aftermind.stores.protocol import ExtractionBatch
 from aftermind.types import Episode, EpisodeId, Fact, FactId, JobKind, Json, Lease, Scope
 from aftermind.types.message import UNDONE
 from aftermind_tasks.outcomes import Snooze
@@ -67,7 +67,7 @@ async def record_batch(
     """
     if ids and not getattr(model, "reads_turns_apart", False):
         scope = lease.job.scope
-        batch = Batch(job_id=lease.job.id, kind=kind, session_id=scope.session_id, shown=tuple(ids))
+        batch = ExtractionBatch(job_id=lease.job.id, kind=kind, session_id=scope.session_id, shown=tuple(ids))
         await runtime.store.note_batch(tx, scope.owner, batch)
 
 

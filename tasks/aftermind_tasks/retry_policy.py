@@ -28,7 +28,7 @@ class Sentence(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class RetryRule:
     """An error, the reason code under which operators find it, and the sentence."""
 
     error: type[Exception]
@@ -37,27 +37,27 @@ class Rule:
 
 
 # The first match decides, so a special case is above its general one.
-RULES: tuple[Rule, ...] = (
-    Rule(error=errors.RateLimited, reason_code="llm_rate_limited", sentence=Sentence.RETRY),
-    Rule(error=errors.ModelUnavailable, reason_code="llm_unavailable", sentence=Sentence.RETRY),
-    Rule(error=errors.ProviderPaused, reason_code="provider_paused", sentence=Sentence.SNOOZE),
-    Rule(error=errors.Unavailable, reason_code="outage", sentence=Sentence.SNOOZE),
-    Rule(error=errors.ModelKeyRefused, reason_code="llm_key_refused", sentence=Sentence.WAIT),
-    Rule(error=errors.BudgetExhausted, reason_code="budget_exhausted", sentence=Sentence.WAIT),
-    Rule(error=errors.InvalidSettings, reason_code="misconfigured", sentence=Sentence.WAIT),
-    Rule(error=errors.WrongRole, reason_code="wrong_role", sentence=Sentence.WAIT),
-    Rule(error=errors.SchemaOutdated, reason_code="schema_outdated", sentence=Sentence.WAIT),
-    Rule(error=errors.DimensionMismatch, reason_code="dimension_mismatch", sentence=Sentence.WAIT),
-    Rule(error=errors.EmbedderMismatch, reason_code="embedder_mismatch", sentence=Sentence.WAIT),
-    Rule(error=errors.BadModelAnswer, reason_code="llm_bad_answer", sentence=Sentence.TWICE),
-    Rule(error=errors.ModelRefused, reason_code="policy_blocked", sentence=Sentence.DEAD),
-    Rule(error=errors.BadModelRequest, reason_code="llm_bad_request", sentence=Sentence.DEAD),
-    Rule(error=errors.MessageTooLarge, reason_code="payload_too_large", sentence=Sentence.DEAD),
-    Rule(error=errors.ForeignPayload, reason_code="foreign_payload", sentence=Sentence.DEAD),
-    Rule(error=errors.UnknownPayload, reason_code="unknown_version", sentence=Sentence.DEAD),
-    Rule(error=errors.InvalidInput, reason_code="invalid_payload", sentence=Sentence.DEAD),
-    Rule(error=errors.Conflict, reason_code="db_conflict", sentence=Sentence.RETRY),
-    Rule(error=TimeoutError, reason_code="timeout", sentence=Sentence.RETRY),
+RULES: tuple[RetryRule, ...] = (
+    RetryRule(error=errors.RateLimited, reason_code="llm_rate_limited", sentence=Sentence.RETRY),
+    RetryRule(error=errors.ModelUnavailable, reason_code="llm_unavailable", sentence=Sentence.RETRY),
+    RetryRule(error=errors.ProviderPaused, reason_code="provider_paused", sentence=Sentence.SNOOZE),
+    RetryRule(error=errors.Unavailable, reason_code="outage", sentence=Sentence.SNOOZE),
+    RetryRule(error=errors.ModelKeyRefused, reason_code="llm_key_refused", sentence=Sentence.WAIT),
+    RetryRule(error=errors.BudgetExhausted, reason_code="budget_exhausted", sentence=Sentence.WAIT),
+    RetryRule(error=errors.InvalidSettings, reason_code="misconfigured", sentence=Sentence.WAIT),
+    RetryRule(error=errors.WrongRole, reason_code="wrong_role", sentence=Sentence.WAIT),
+    RetryRule(error=errors.SchemaOutdated, reason_code="schema_outdated", sentence=Sentence.WAIT),
+    RetryRule(error=errors.DimensionMismatch, reason_code="dimension_mismatch", sentence=Sentence.WAIT),
+    RetryRule(error=errors.EmbedderMismatch, reason_code="embedder_mismatch", sentence=Sentence.WAIT),
+    RetryRule(error=errors.BadModelAnswer, reason_code="llm_bad_answer", sentence=Sentence.TWICE),
+    RetryRule(error=errors.ModelRefused, reason_code="policy_blocked", sentence=Sentence.DEAD),
+    RetryRule(error=errors.BadModelRequest, reason_code="llm_bad_request", sentence=Sentence.DEAD),
+    RetryRule(error=errors.MessageTooLarge, reason_code="payload_too_large", sentence=Sentence.DEAD),
+    RetryRule(error=errors.ForeignPayload, reason_code="foreign_payload", sentence=Sentence.DEAD),
+    RetryRule(error=errors.UnknownPayload, reason_code="unknown_version", sentence=Sentence.DEAD),
+    RetryRule(error=errors.InvalidInput, reason_code="invalid_payload", sentence=Sentence.DEAD),
+    RetryRule(error=errors.Conflict, reason_code="db_conflict", sentence=Sentence.RETRY),
+    RetryRule(error=TimeoutError, reason_code="timeout", sentence=Sentence.RETRY),
 )
 
 
@@ -108,11 +108,11 @@ def worker_lost(times: int) -> Failure:
     )
 
 
-def _rule(error: Exception) -> Rule:
+def _rule(error: Exception) -> RetryRule:
     for rule in RULES:
         if isinstance(error, rule.error):
             return rule
-    return Rule(error=type(error), reason_code=f"bug:{type(error).__name__}", sentence=Sentence.RETRY)
+    return RetryRule(error=type(error), reason_code=f"bug:{type(error).__name__}", sentence=Sentence.RETRY)
 
 
 def _redact(error: Exception) -> str:

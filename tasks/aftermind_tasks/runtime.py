@@ -79,7 +79,7 @@ class Bus(Protocol):
         """Close the connections."""
 
 
-class Bells(Protocol):
+class WorkerNotifier(Protocol):
     """Wakes workers of a queue. Best effort: the reconciler rings again."""
 
     async def ring(self, queue: str, ids: Sequence[JobId]) -> int:
@@ -120,7 +120,7 @@ class Runtime:
     replays: "ReplayEngine | None" = None
     vault: "Vault | None" = None
     batch_writer: "BatchWriter | None" = None
-    bells: Bells = field(default_factory=Silence)
+    bells: WorkerNotifier = field(default_factory=Silence)
     clock: Clock = field(default_factory=SystemClock)
     observer: Observer = field(default_factory=Observer)
     providers: Providers = field(default_factory=Providers)
@@ -300,7 +300,7 @@ async def _adopt(database: "PostgresDatabase", configured: EmbedderIdentity | No
     log.error("embed jobs wait", extra={"error": str(mismatch)})
 
 
-def _bells(settings: Settings, link: RedisLink, keys: Keys) -> Bells:
+def _bells(settings: Settings, link: RedisLink, keys: Keys) -> WorkerNotifier:
     from aftermind.outbox.doorbell_sender import WorkerBells
 
     broker = link.given_url if settings.broker_url is None else settings.broker_url.get_secret_value()

@@ -12,7 +12,7 @@ from uuid6 import uuid7
 from aftermind.db.protocol import Transaction, Watermark
 from aftermind.events.types import MemoryEvent, MemoryUpdateCompleted, MemoryUpdateStarted
 from aftermind.llm.injection import detect
-from aftermind.store_batch import Arrived, Batch, Following, Written
+from aftermind.store_batch import Arrived, Following, StoreBatch, Written
 from aftermind.stores.protocol import Mined, MiningOutcome
 from aftermind.telemetry import tracing
 from aftermind.types import Episode, JobId, JobKind, Json, NewJob, Scope, Turn, session_order
@@ -75,7 +75,7 @@ async def write(runtime: Runtime, turns: Sequence[Turn], prepared: Prepared, sta
     return effects
 
 
-def _make_batch(runtime: Runtime, turns: Sequence[Turn], prepared: Prepared, started: float) -> Batch | None:
+def _make_batch(runtime: Runtime, turns: Sequence[Turn], prepared: Prepared, started: float) -> StoreBatch | None:
     """Turns of one tenant for `BatchWriter.store`; None if it cannot store them."""
     if any(turn.counted_from is None for turn in turns):
         return None
@@ -86,10 +86,10 @@ def _make_batch(runtime: Runtime, turns: Sequence[Turn], prepared: Prepared, sta
     arrived = [
         Arrived(turn=turn, episodes=kept[turn.job_id], events=_events(runtime, [turn], started)) for turn in turns
     ]
-    return Batch(turns=arrived, following=_following(runtime, stored, kept, is_embedded=prepared.is_embedded))
+    return StoreBatch(turns=arrived, following=_following(runtime, stored, kept, is_embedded=prepared.is_embedded))
 
 
-def _make_effects(batch: Batch, written: Written) -> Effects:
+def _make_effects(batch: StoreBatch, written: Written) -> Effects:
     new = [arrived for arrived in batch.turns if arrived.turn.job_id in written.new]
     return Effects(
         turns=[arrived.turn for arrived in new],

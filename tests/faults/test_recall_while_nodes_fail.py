@@ -10,7 +10,7 @@ import pytest
 
 from aftermind.db.engine import PostgresDatabase
 from aftermind.llm.hash_embedder import HashEmbedder
-from aftermind.recall import Node, Query, Recall, Routing
+from aftermind.recall import Query, ReadNode, Recall, Routing
 from aftermind.recall.query_embeddings import QueryVectors
 from aftermind.settings import Settings
 from aftermind.stores.postgres import PostgresStore
@@ -71,7 +71,7 @@ async def asking(own_servers: Servers) -> AsyncIterator[GenerationLookup]:
         for url in (database.url, *database.replica_urls)
     ]
     search = PostgresSearch()
-    nodes = [Node(name="replica", database=reading[1])]
+    nodes = [ReadNode(name="replica", database=reading[1])]
     routing = Routing(reading[0], nodes, search, check=timedelta(milliseconds=200))
     settings = Settings(recall_budget_seconds=1.0)  # type: ignore[call-arg]
     recall = Recall(PostgresStore(), search, routing, QueryVectors(HashEmbedder()), settings=settings)

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 MOST = 1_000  # waiting reports; beyond it they are dropped, because the ledger has them all
 QUIET_SECONDS = 5.0  # after the broker did not take one
 
-FactHit = tuple[str, Mapping[str, Any]]  # Any: fields of Celery's events
+FlowerEvent = tuple[str, Mapping[str, Any]]  # Any: fields of Celery's events
 
 
 class Showing:
@@ -35,7 +35,7 @@ class Showing:
 
     def __init__(self, app: Celery, *, node: str) -> None:
         self._app, self._node = app, node
-        self._waiting: queue.Queue[FactHit] = queue.Queue(MOST)
+        self._waiting: queue.Queue[FlowerEvent] = queue.Queue(MOST)
         self._thread = threading.Thread(target=self._main, name="aftermind-showing", daemon=True)
         self._thread.start()
 
@@ -78,7 +78,7 @@ class Showing:
                 log.info("job not shown", extra={"reason": type(exc).__name__})
                 time.sleep(QUIET_SECONDS)
 
-    def _send(self, told: FactHit) -> None:
+    def _send(self, told: FlowerEvent) -> None:
         """Send what waits over one connection; it is kept while more comes."""
         with (
             self._app.connection_for_write() as connection,

@@ -41,7 +41,7 @@ LONGEST_SILENCE = 5.0
 
 
 @dataclass(slots=True)
-class Ringing:
+class RingBackoff:
     """When a queue was rung for, and whether that helped: each bell without effect doubles the wait for the next."""
 
     due_at: float = 0.0
@@ -65,7 +65,7 @@ class Reconciler:
     """The state of one reconciler between its ticks."""
 
     runtime: Runtime
-    ringing: dict[str, Ringing] = field(default_factory=lambda: {name: Ringing() for name in queues.QUEUES})
+    ringing: dict[str, RingBackoff] = field(default_factory=lambda: {name: RingBackoff() for name in queues.QUEUES})
 
     async def tick(self) -> bool:
         """One round, if this is the leader; whether it was. Raises nothing but cancellation."""

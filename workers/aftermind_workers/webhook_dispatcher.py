@@ -19,7 +19,7 @@ from aftermind import errors
 from aftermind.db import webhook_deliveries
 from aftermind.db.protocol import Transaction
 from aftermind.events.webhooks import signature, signing_secrets
-from aftermind.events.webhooks.http_client import POST_SECONDS, Poster, Refusal
+from aftermind.events.webhooks.http_client import POST_SECONDS, DeliveryRejected, Poster
 from aftermind.events.webhooks.signing_secrets import Sealer
 from aftermind.ledger.backoff import backoff
 from aftermind.types.webhook import Delivery, WebhookId
@@ -46,7 +46,7 @@ class Courier:
     first_wait: timedelta = FIRST_WAIT
     _posts: set[asyncio.Task[None]] = field(default_factory=set)
     _busy: Counter[WebhookId] = field(default_factory=Counter)
-    _ended: list[tuple[Delivery, Refusal | None]] = field(default_factory=list)
+    _ended: list[tuple[Delivery, DeliveryRejected | None]] = field(default_factory=list)
     _sealer: Sealer | None = None
 
     async def dispatch_due(self) -> int:
@@ -67,7 +67,7 @@ class Courier:
             task.add_done_callback(self._posts.discard)
         return len(found)
 
-    def note_result(self, delivery: Delivery, refusal: Refusal | None) -> None:
+    def note_result(self, delivery: Delivery, refusal: DeliveryRejected | None) -> None:
         """Keep how a post ended until it is committed; None: the receiver took it."""
         self._ended.append((delivery, refusal))
 
@@ -88,7 +88,7 @@ class Courier:
                 await self._commit_each(ended)
             del self._ended[: len(ended)]
 
-    async def _commit_each(self, ended: Sequence[tuple[Delivery, Refusal | None]]) -> None:
+    async def _commit_each(self, ended: Sequence[tuple[Delivery, DeliveryRejected | None]]) -> None:
         for each in ended:
             try:
                 await self._commit([each])
@@ -97,7 +97,7 @@ class Courier:
             except Exception:  # its claim expires
                 log.exception("result of a post dropped", extra={"webhook": str(each[0].webhook_id)})
 
-    async def _commit(self, ended: Sequence[tuple[Delivery, Refusal | None]]) -> None:
+    async def _commit(self, ended: Sequence[tuple[Delivery, DeliveryRejected | None]]) -> None:
         async with self.runtime.db.transaction() as tx:
             await webhook_deliveries.hold(tx, [delivery for delivery, _ in ended])
             for delivery, refusal in ended:
@@ -129,7 +129,7 @@ class Courier:
     async def _deliver(self, delivery: Delivery) -> None:
         try:
             await self._post(delivery)
-        except Refusal as exc:
+        except DeliveryRejected as exc:
             metrics.WEBHOOK_POSTS.labels(outcome="refused").inc()
             self.note_result(delivery, exc)
         # not an event: the endpoint is not blamed, and later deliveries do not wait
@@ -158,7 +158,7 @@ class Courier:
         headers = signature.headers(secrets, delivery.event_id, int(time.time()), body)
         await self.poster.post(delivery.url, body, headers)
 
-    async def _refused(self, tx: Transaction, delivery: Delivery, refusal: Refusal) -> None:
+    async def _refused(self, tx: Transaction, delivery: Delivery, refusal: DeliveryRejected) -> None:
         asked = refusal.retry_after or timedelta()
         is_disabled = await webhook_deliveries.refused(
             tx,

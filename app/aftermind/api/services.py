@@ -12,7 +12,7 @@ from aftermind.db.api_keys import PostgresApiKeys
 from aftermind.db.audit.log import Trail
 from aftermind.db.encryption.keyring import Vault
 from aftermind.db.protocol import Database
-from aftermind.freshness import Effects, ReplicaLease, WatermarkDelivery
+from aftermind.freshness import EffectCommitter, ReplicaLease, WatermarkDelivery
 from aftermind.ledger.postgres.dead_letters import DeadLetters
 from aftermind.ledger.postgres.replay_plans import Replays
 from aftermind.ledger.protocol import Ledger
@@ -44,7 +44,7 @@ class Parts:
     recall: Recall
     routing: Routing
     outboxes: Outboxes
-    effects: Effects
+    effects: EffectCommitter
     postgres: Database  # `NoDatabase` without Postgres
     operations: Database  # reads of operators: of every tenant if the role allows it; `NoDatabase` without Postgres
     stored_keys: PostgresApiKeys

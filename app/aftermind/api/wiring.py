@@ -26,7 +26,7 @@ from aftermind.db.inmemory import MemoryDatabase
 from aftermind.db.protocol import Database, NoDatabase
 from aftermind.events.bus import EventBus
 from aftermind.events.inmemory import LocalBus
-from aftermind.freshness import Effects, ReplicaLease, WatermarkDelivery
+from aftermind.freshness import EffectCommitter, ReplicaLease, WatermarkDelivery
 from aftermind.ledger.inmemory.ledger import InMemoryLedger
 from aftermind.ledger.postgres.dead_letters import DeadLetters
 from aftermind.ledger.postgres.ledger import PostgresLedger
@@ -39,7 +39,7 @@ from aftermind.llm.protocols import Embedder, Extractor, embedder_identity
 from aftermind.outbox import factory as outbox_wiring
 from aftermind.outbox.positions import Positions
 from aftermind.outbox.protocol import Outbox
-from aftermind.recall import Node, Recall, Routing
+from aftermind.recall import ReadNode, Recall, Routing
 from aftermind.recall.pending_candidates import PendingTurns
 from aftermind.recall.pipeline import Follow, UnstoredTurns
 from aftermind.recall.query_embeddings import QueryVectors
@@ -167,7 +167,7 @@ def _in_process_services(
     outboxes = Outboxes(settings, lambda accept: queue)
     routing = Routing(db, [], store, served_by=ServedBy.PROCESS)
     recall = _recall(settings, embedder, reranker, store, store, routing, _vectors(settings, embedder), outboxes, None)
-    effects, nothing, vault = Effects(db), NoDatabase(), Vault()
+    effects, nothing, vault = EffectCommitter(db), NoDatabase(), Vault()
     trail = Trail(audit_keys(settings.audit_key, settings.state_dir))  # unused: nothing can be recorded
     return Parts(
         settings=settings,
@@ -225,14 +225,14 @@ def _postgres_services(
     ledger = PostgresLedger(work, namespace=seen, max_lost_leases=settings.max_lost_leases)
     routing = Routing(
         primary,
-        [Node(each.name, each) for each in replicas],
+        [ReadNode(each.name, each) for each in replicas],
         search,
         max_lag=timedelta(seconds=settings.replica_max_lag_seconds),
         check=timedelta(seconds=settings.replica_check_seconds),
     )
     delivery = backend.delivery
     lease = ReplicaLease(primary, Watermarks(link, keys), delivery, has_replicas=bool(replicas))
-    effects = Effects(db, delivery)
+    effects = EffectCommitter(db, delivery)
     trail = Trail(audit_keys(settings.audit_key, settings.state_dir), witnesses(settings.state_dir, link, keys))
     outboxes = Outboxes(settings, _publishers(settings, where, link, pending, db, ledger, delivery))
     vectors = _vectors(settings, embedder, link, keys)

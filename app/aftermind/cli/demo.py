@@ -14,7 +14,7 @@ from rich.rule import Rule
 
 from aftermind.cli import console, importers, ingest, migrate, processes, recall
 from aftermind.cli.console import err, out
-from aftermind.cli.processes import Plan
+from aftermind.cli.processes import ProcessPlan
 from aftermind.cli.stack import table
 from aftermind.memory import Memory
 from aftermind.settings import Settings
@@ -90,7 +90,7 @@ def _interrupt(_number: int, _frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _start(settings: Settings, stack: Stack) -> Plan:
+def _start(settings: Settings, stack: Stack) -> ProcessPlan:
     endpoints = stack.running()
     if endpoints is None:
         raise RuntimeError("the stack that was just brought up does not run")
@@ -102,7 +102,7 @@ def _start(settings: Settings, stack: Stack) -> Plan:
     return plan
 
 
-async def _show(settings: Settings, plan: Plan) -> None:
+async def _show(settings: Settings, plan: ProcessPlan) -> None:
     found = list(importers.read(CONVERSATION))
     at = plan.addresses
     async with Memory(at.store, broker=at.broker, redis=at.redis, replicas=at.replicas, settings=settings) as memory:

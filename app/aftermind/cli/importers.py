@@ -17,7 +17,7 @@ _TIMES = ("occurred_at", "created_at", "timestamp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class FilePosition:
     """A position in a file; `line` counts from 1 and is None if the file is not line-based."""
 
     file: Path
@@ -37,18 +37,18 @@ class FileTurn:
     user_id: str | None
     session_id: str | None
     messages: tuple[Given, ...]
-    place: Place
+    place: FilePosition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadLine:
     """What could not be read, and why."""
 
-    place: Place
+    place: FilePosition
     reason: str
 
 
-class Unreadable(Exception):
+class UnreadableConversation(Exception):
     """Why a conversation cannot be read. Never leaves this module."""
 
 
@@ -61,7 +61,7 @@ def read(path: Path, *, user: str | None = None, session: str | None = None) -> 
     try:
         data = path.read_bytes().removeprefix(codecs.BOM_UTF8)
     except OSError as exc:
-        yield BadLine(place=Place(file=path), reason=f"it cannot be read: {exc.strerror or exc}")
+        yield BadLine(place=FilePosition(file=path), reason=f"it cannot be read: {exc.strerror or exc}")
         return
     seen: Counter[str] = Counter()
     for found in _locomo(path, data, user) if _is_locomo(data) else _jsonl(path, data, user, session):
@@ -80,10 +80,10 @@ def _jsonl(path: Path, data: bytes, user: str | None, session: str | None) -> It
     for number, line in enumerate(data.split(b"\n"), start=1):
         if not line.strip():
             continue
-        place = Place(file=path, line=number)
+        place = FilePosition(file=path, line=number)
         try:
             yield from _conversation(_object(line), place, user, session)
-        except Unreadable as exc:
+        except UnreadableConversation as exc:
             yield BadLine(place=place, reason=str(exc))
 
 
@@ -91,29 +91,29 @@ def _object(line: bytes) -> Mapping[str, Any]:  # Any: JSON of a stranger's file
     try:
         found = json.loads(line.decode())
     except (ValueError, RecursionError) as exc:
-        raise Unreadable(f"it is not JSON: {exc}") from exc
+        raise UnreadableConversation(f"it is not JSON: {exc}") from exc
     if not isinstance(found, dict):
-        raise Unreadable(f"a conversation is a JSON object with messages, this is {type(found).__name__}")
+        raise UnreadableConversation(f"a conversation is a JSON object with messages, this is {type(found).__name__}")
     return found
 
 
 def _conversation(
     found: Mapping[str, Any],
-    place: Place,
+    place: FilePosition,
     user: str | None,
     session: str | None,  # Any: as above
 ) -> list[FileTurn]:
     messages = found.get("messages")
     if not isinstance(messages, list) or not messages:
-        raise Unreadable("it has no messages")
+        raise UnreadableConversation("it has no messages")
     if not all(isinstance(message, dict) for message in messages):
-        raise Unreadable("every message is a JSON object with role and content")
+        raise UnreadableConversation("every message is a JSON object with role and content")
     user = _label(found, "user_id", user)
     session = _label(found, "session_id", session)
     at = _conversation_time(found)
     metadata = found.get("metadata") or {}
     if not isinstance(metadata, dict):
-        raise Unreadable("metadata is a JSON object")
+        raise UnreadableConversation("metadata is a JSON object")
     dated = [_dated(message, at, metadata) for message in messages]
     turns = _exchanges(dated)
     name = _label(found, "id", None) or session or _digest(turns[0])
@@ -150,7 +150,7 @@ def _zoned(value: object) -> object:
     try:
         moment = datetime.fromisoformat(value)
     except ValueError as exc:
-        raise Unreadable(f"{value!r} is no ISO 8601 time") from exc
+        raise UnreadableConversation(f"{value!r} is no ISO 8601 time") from exc
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).isoformat()
 
 
@@ -163,7 +163,7 @@ def _label(found: Mapping[str, Any], name: str, otherwise: str | None) -> str | 
     if value is None:
         return otherwise
     if not isinstance(value, str):
-        raise Unreadable(f"{name} is text, not {type(value).__name__}")
+        raise UnreadableConversation(f"{name} is text, not {type(value).__name__}")
     return value
 
 
@@ -180,10 +180,10 @@ def _locomo(path: Path, data: bytes, user: str | None) -> Iterator[FileTurn | Ba
     try:
         found = json.loads(data.decode())
     except (ValueError, RecursionError) as exc:
-        yield BadLine(place=Place(file=path, line=getattr(exc, "lineno", None)), reason=f"it is not JSON: {exc}")
+        yield BadLine(place=FilePosition(file=path, line=getattr(exc, "lineno", None)), reason=f"it is not JSON: {exc}")
         return
     for index, conversation in enumerate(found if isinstance(found, list) else [found]):
-        place = Place(file=path, what=f"conversation {index + 1}")
+        place = FilePosition(file=path, what=f"conversation {index + 1}")
         try:
             flat = locomo.flatten(conversation)
             name, sessions = str(flat["id"]), list(flat["sessions"])
@@ -191,19 +191,19 @@ def _locomo(path: Path, data: bytes, user: str | None) -> Iterator[FileTurn | Ba
             yield _not_locomo(place, "conversation", exc)
             continue
         for number, session in enumerate(sessions, start=1):
-            yield from _locomo_session(session, Place(file=path, what=f"{name}, session {number}"), name, user)
+            yield from _locomo_session(session, FilePosition(file=path, what=f"{name}, session {number}"), name, user)
 
 
-_MALFORMED = (Unreadable, KeyError, TypeError, AttributeError, ValueError)
+_MALFORMED = (UnreadableConversation, KeyError, TypeError, AttributeError, ValueError)
 
 
-def _not_locomo(place: Place, what: str, exc: Exception) -> BadLine:
+def _not_locomo(place: FilePosition, what: str, exc: Exception) -> BadLine:
     reason = f"{exc.args[0]!r} is missing" if isinstance(exc, KeyError) else str(exc)
     return BadLine(place=place, reason=f"not a LoCoMo {what}: {reason}")
 
 
 def _locomo_session(
-    session: Mapping[str, Any], place: Place, name: str, user: str | None
+    session: Mapping[str, Any], place: FilePosition, name: str, user: str | None
 ) -> Iterator[FileTurn | BadLine]:  # Any: JSON
     try:
         at, label, turns = locomo.parse_date(session["at"]), f"session-{session['n']}", list(session["turns"])
@@ -214,7 +214,7 @@ def _locomo_session(
         try:
             yield _locomo_turn(turn, at, place.file, name, label, user)
         except _MALFORMED as exc:
-            yield _not_locomo(Place(file=place.file, what=f"{place.what}, turn {number}"), "turn", exc)
+            yield _not_locomo(FilePosition(file=place.file, what=f"{place.what}, turn {number}"), "turn", exc)
 
 
 def _locomo_turn(
@@ -222,7 +222,7 @@ def _locomo_turn(
 ) -> FileTurn:  # Any: JSON
     message = locomo.message_of(turn, at)
     key = "|".join((name, label, turn["id"], _digest([{"content": message.content}])[:16]))
-    place = Place(file=path, what=f"{name} {turn['id']}")
+    place = FilePosition(file=path, what=f"{name} {turn['id']}")
     return FileTurn(key=key, user_id=user or name, session_id=label, messages=(message,), place=place)
 
 

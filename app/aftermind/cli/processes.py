@@ -31,7 +31,7 @@ FLOWER_USER = "aftermind"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ProcessPlan:
     """The processes of `aftermind up` and `aftermind demo` in addition to the data servers, and their addresses."""
 
     addresses: Addresses
@@ -96,12 +96,12 @@ class Plan:
         return Command(name=name, argv=tuple(argv), env=env, cwd=str(Path.cwd()), health=health, stop_order=stop_order)
 
 
-def plan(settings: Settings, endpoints: Endpoints, running: list[ComponentStatus]) -> Plan:
+def plan(settings: Settings, endpoints: Endpoints, running: list[ComponentStatus]) -> ProcessPlan:
     """The processes for these data servers. Ports and Flower's password are stored in the state folder."""
     state_dir = settings.state_dir.absolute()
     known = read_json(state_dir / REMEMBERED) or {}
     ours = {each.name for each in running if each.state is ComponentState.RUNNING}
-    made = Plan(
+    made = ProcessPlan(
         addresses=Addresses(
             store=endpoints.app_url,
             relay=endpoints.relay_url,

@@ -32,7 +32,7 @@ from aftermind.types.replay import Estimate, PlanId, PlanState, ReplayMode, Repl
 
 PROGRESS_SECONDS = 0.5
 
-Plan = Annotated[str, typer.Argument(help="The plan's id, as in `plan` and `ls`.", show_default=False)]
+PlanArgument = Annotated[str, typer.Argument(help="The plan's id, as in `plan` and `ls`.", show_default=False)]
 
 replay = typer.Typer(name="replay", help="Replay dead letters with a plan.", no_args_is_help=True)
 
@@ -113,7 +113,7 @@ def create(
 
 @replay.command()
 def start(
-    plan_id: Plan,
+    plan_id: PlanArgument,
     *,
     rate: Annotated[float | None, typer.Option(help="Jobs per second, instead of the plan's rate.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it is completed, paused or aborted.")] = False,
@@ -132,7 +132,7 @@ def start(
 
 
 @replay.command()
-def get(plan_id: Plan) -> None:
+def get(plan_id: PlanArgument) -> None:
     """Show the progress of a plan."""
     found = console.with_memory(lambda memory: memory.replays.get(PlanId(plan_id)))
     if found is None:
@@ -143,13 +143,13 @@ def get(plan_id: Plan) -> None:
 
 
 @replay.command()
-def estimate(plan_id: Plan) -> None:
+def estimate(plan_id: PlanArgument) -> None:
     """Estimate the remaining jobs of a plan: counts, duration, cost, conflicts."""
     _foretell(console.with_memory(lambda memory: memory.replays.estimate(PlanId(plan_id))))
 
 
 @replay.command("dry-run")
-def dry_run(plan_id: Plan) -> None:
+def dry_run(plan_id: PlanArgument) -> None:
     """Show the facts that the sample of a plan would change."""
 
     async def work(memory: Memory) -> list[Shadow]:
@@ -161,19 +161,19 @@ def dry_run(plan_id: Plan) -> None:
 
 
 @replay.command()
-def pause(plan_id: Plan, *, note: str = "paused by hand") -> None:
+def pause(plan_id: PlanArgument, *, note: str = "paused by hand") -> None:
     """Pause a plan until it is started again."""
     _show(console.with_memory(lambda memory: memory.replays.pause(PlanId(plan_id), note=note)))
 
 
 @replay.command()
-def resume(plan_id: Plan) -> None:
+def resume(plan_id: PlanArgument) -> None:
     """Resume a paused plan; the same as `start`."""
     _show(console.with_memory(lambda memory: memory.replays.start(PlanId(plan_id))))
 
 
 @replay.command()
-def abort(plan_id: Plan, *, note: str = "aborted by hand") -> None:
+def abort(plan_id: PlanArgument, *, note: str = "aborted by hand") -> None:
     """Abort a plan permanently. The remaining jobs stay dead letters."""
     _show(console.with_memory(lambda memory: memory.replays.abort(PlanId(plan_id), note=note)))
 

@@ -34,7 +34,7 @@ WHERE nspname = 'aftermind' AND relkind IN ('r', 'p') AND NOT (relrowsecurity AN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class NodeStatus:
     """State of a node. `lsn` is in bytes: written on a primary, replayed on a replica."""
 
     name: str
@@ -79,7 +79,7 @@ async def isolation(url: str) -> Isolation:
     )
 
 
-async def node(url: str) -> Node:
+async def node(url: str) -> NodeStatus:
     """Connect, ask once, and leave. Raises `StoreUnavailable`."""
     parts = urlsplit(url)
     name = f"{parts.hostname or 'local'}:{parts.port or 5432}"
@@ -95,7 +95,7 @@ async def node(url: str) -> Node:
         finally:
             await connection.close()
     assert row is not None
-    return Node(
+    return NodeStatus(
         name=name,
         version=row["version"].split(" ")[0],
         in_recovery=row["in_recovery"],

@@ -19,7 +19,7 @@ from aftermind.db.event_log import EventRow
 from aftermind.db.protocol import Database, Transaction, Watermark
 from aftermind.events.deduplication import EarlyEvents
 from aftermind.events.published_marks import Marking
-from aftermind.events.pubsub import Listener, Listeners
+from aftermind.events.pubsub import ChannelListener, Listeners
 from aftermind.events.types import MemoryEvent, MemoryGap, from_json
 from aftermind.freshness import WatermarkDelivery
 from aftermind.types import Scope
@@ -174,7 +174,7 @@ class EventBus:
             if len(rows) < PAGE:
                 return
 
-    async def _next(self, listener: Listener, owner: Scope, seen: int) -> tuple[MemoryEvent | None, bool]:
+    async def _next(self, listener: ChannelListener, owner: Scope, seen: int) -> tuple[MemoryEvent | None, bool]:
         """The next published event; or a signal to read the stored events, because one was missed."""
         told = await listener.next(LOOK_SECONDS)
         if told is None:

@@ -20,7 +20,7 @@ PING_SECONDS = 5.0  # of silence; without an answer for the same time again the 
 CANCEL_SECONDS = 0.1
 
 
-class Listener:
+class ChannelListener:
     """The messages of one channel for one listener. `is_deaf`: something may have been missed; read the record."""
 
     def __init__(self) -> None:
@@ -70,13 +70,13 @@ class Listeners:
         self._hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, _Hub] = WeakKeyDictionary()
 
     @asynccontextmanager
-    async def listening(self, channel: str) -> AsyncIterator[Listener]:
+    async def listening(self, channel: str) -> AsyncIterator[ChannelListener]:
         """A listener of the channel for the block. Never waits for Redis: until it answers, the listener is deaf."""
         loop = asyncio.get_running_loop()
         hub = self._hubs.get(loop)
         if hub is None:
             hub = self._hubs[loop] = _Hub(self._link)
-        listener = Listener()
+        listener = ChannelListener()
         await hub.add(channel, listener)
         try:
             yield listener
@@ -95,11 +95,11 @@ class _Hub:
 
     def __init__(self, link: RedisLink) -> None:
         self._link = link
-        self._by_channel: dict[str, set[Listener]] = {}
+        self._by_channel: dict[str, set[ChannelListener]] = {}
         self._pubsub: PubSub | None = None
         self._task: asyncio.Task[None] | None = None
 
-    async def add(self, channel: str, listener: Listener) -> None:
+    async def add(self, channel: str, listener: ChannelListener) -> None:
         is_first = channel not in self._by_channel
         self._by_channel.setdefault(channel, set()).add(listener)
         if self._task is None or self._task.done():
@@ -110,7 +110,7 @@ class _Hub:
             else:
                 listener.interrupted(is_connected=True)
 
-    async def remove(self, channel: str, listener: Listener) -> None:
+    async def remove(self, channel: str, listener: ChannelListener) -> None:
         listeners = self._by_channel.get(channel, set())
         listeners.discard(listener)
         if not listeners and self._by_channel.pop(channel, None) is not None and self._pubsub is not None:

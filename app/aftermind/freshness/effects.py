@@ -10,7 +10,7 @@ from aftermind.types import Scope
 T = TypeVar("T")
 
 
-class Effects:
+class EffectCommitter:
     """Commits effects of one database; `delivery` None: there is no replica that could lag."""
 
     def __init__(self, db: Database, delivery: WatermarkDelivery | None = None) -> None:

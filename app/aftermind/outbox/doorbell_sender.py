@@ -8,7 +8,7 @@ from aftermind import errors
 from aftermind.outbox.doorbell import Doorbell
 from aftermind.outbox.single_task import OneTask
 from aftermind.types import JobId
-from aftermind.wire.doorbells import Bells
+from aftermind.wire.doorbells import DoorbellQueues
 from aftermind.wire.pending import BELLS
 from aftermind.wire.queues import STORE
 from aftermind.wire.redis.client import RedisLink
@@ -19,14 +19,14 @@ log = logging.getLogger(__name__)
 BROKER_SECONDS = 2.0  # a worker may wait longer than an agent: no answer depends on it
 
 
-class Ringing:
+class DoorbellSender:
     """Sends doorbells for turns, in the accepting call if possible, else soon after it, best effort.
 
     `bells` are the lists of a Redis broker; None for other brokers, whose doorbells kombu sends in a thread. If a
     doorbell is lost, the reconciler sends another one.
     """
 
-    def __init__(self, doorbell: Doorbell, bells: Bells | None) -> None:
+    def __init__(self, doorbell: Doorbell, bells: DoorbellQueues | None) -> None:
         self._doorbell, self._bells = doorbell, bells
         self._due: list[JobId] = []
         self._task = OneTask()
@@ -71,7 +71,7 @@ class WorkerBells:
 
     def __init__(self, broker: str, link: RedisLink, keys: Keys, *, prefix: str) -> None:
         self._doorbell = Doorbell(broker, prefix=prefix, timeout=BROKER_SECONDS)
-        self._bells = Bells(link, keys) if broker == link.given_url else None
+        self._bells = DoorbellQueues(link, keys) if broker == link.given_url else None
 
     async def ring(self, queue: str, ids: Sequence[JobId]) -> int:
         """Ring for these jobs; how many bells were rung. Raises `RedisUnavailable` or `BrokerUnavailable`."""

@@ -8,7 +8,7 @@ from aftermind.freshness import WatermarkDelivery
 from aftermind.ledger.protocol import Ledger
 from aftermind.llm.protocols import Embedder, Extractor, Profiler, Summariser
 from aftermind.outbox.doorbell import Doorbell
-from aftermind.outbox.doorbell_sender import Ringing
+from aftermind.outbox.doorbell_sender import DoorbellSender
 from aftermind.outbox.generation_lookup import GenerationLookup
 from aftermind.outbox.group_commit import Acceptor
 from aftermind.outbox.inmemory import InProcessQueue, load_work
@@ -19,7 +19,7 @@ from aftermind.outbox.transports import LedgerAcceptor, RedisAcceptor
 from aftermind.settings import Settings
 from aftermind.stores.protocol import Store
 from aftermind.types import Turn
-from aftermind.wire.doorbells import Bells
+from aftermind.wire.doorbells import DoorbellQueues
 from aftermind.wire.pending import BELLS, Pending, PendingLimits
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
@@ -51,8 +51,8 @@ def make_publisher(
     in a thread.
     """
     keys, budget = Keys(settings.redis_prefix), settings.remember_budget_seconds
-    bells = Bells(link, keys) if broker == link.given_url else None
-    ringing = Ringing(Doorbell(broker, prefix=settings.redis_prefix), bells)
+    bells = DoorbellQueues(link, keys) if broker == link.given_url else None
+    ringing = DoorbellSender(Doorbell(broker, prefix=settings.redis_prefix), bells)
     pending = pending or Pending(link, keys)
     limits = PendingLimits.from_settings(settings)
     acceptor: Acceptor

@@ -8,7 +8,7 @@ from time import monotonic
 from aftermind.db.protocol import Transaction
 from aftermind.ledger.protocol import Ledger, Unstored
 from aftermind.types import Scope
-from aftermind.wire.pending_turns import PendingLimits, Refusal
+from aftermind.wire.pending_turns import PendingLimit, PendingLimits
 
 ALLOWANCE = 1 / 8  # of the space left: turns that are accepted before the next count, so that processes share the rest
 MIN_INTERVAL_SECONDS = 1.0
@@ -21,7 +21,7 @@ MAX_KEPT_COUNTS = 10_000  # owners; beyond it all are counted again
 class _Count:
     """What was counted; for how many turns and bytes, and until when it serves."""
 
-    refusal: Refusal | None
+    refusal: PendingLimit | None
     value: float
     turns_left: float
     bytes_left: float
@@ -43,7 +43,7 @@ class LedgerLimits:
         self._ledger, self._limits, self._clock = ledger, limits, clock
         self._counts: dict[tuple[str, str | None], _Count] = {}
 
-    async def refusal(self, tx: Transaction, owner: Scope, *, size: int) -> tuple[Refusal, float] | None:
+    async def refusal(self, tx: Transaction, owner: Scope, *, size: int) -> tuple[PendingLimit, float] | None:
         """The limit that declines one more turn of the owner, and what was counted; None if it may be accepted."""
         counts = [await self._current(tx, owner.namespace, user, size) for user in (None, owner.user_column)]
         for count in counts:
@@ -73,15 +73,15 @@ class LedgerLimits:
         )
         return count
 
-    def _judge(self, found: Unstored, size: int) -> tuple[Refusal | None, float]:
+    def _judge(self, found: Unstored, size: int) -> tuple[PendingLimit | None, float]:
         if found.turns >= self._limits.turns:
-            return Refusal.TURNS, found.turns
+            return PendingLimit.TURNS, found.turns
         if found.size_bytes + size > self._limits.size_bytes:
-            return Refusal.BYTES, found.size_bytes
+            return PendingLimit.BYTES, found.size_bytes
         if found.oldest > self._limits.age:
-            return Refusal.AGE, found.oldest / timedelta(seconds=1)
+            return PendingLimit.AGE, found.oldest / timedelta(seconds=1)
         return None, 0.0
 
-    def _judge_user(self, found: Unstored) -> tuple[Refusal | None, float]:
+    def _judge_user(self, found: Unstored) -> tuple[PendingLimit | None, float]:
         is_full = found.turns >= self._limits.turns_of_user
-        return (Refusal.USER, found.turns) if is_full else (None, 0.0)
+        return (PendingLimit.USER, found.turns) if is_full else (None, 0.0)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from aftermind import errors
-from aftermind.outbox.doorbell_sender import Ringing
+from aftermind.outbox.doorbell_sender import DoorbellSender
 from aftermind.outbox.generation_lookup import GenerationLookup
 from aftermind.outbox.group_commit import Acceptor, Group, LateError
 from aftermind.outbox.positions import Positions
@@ -35,7 +35,7 @@ class Publisher:
         settings: Settings,
         *,
         acceptor: Acceptor,
-        ringing: Ringing,
+        ringing: DoorbellSender,
         spool: Spool,
         positions: Positions | None = None,
         asking: GenerationLookup | None = None,

@@ -19,7 +19,7 @@ from weakref import WeakSet
 import orjson
 
 from aftermind import errors
-from aftermind.outbox.spool_segment import DAMAGED, Entry, Segment
+from aftermind.outbox.spool_segment import DAMAGED, Segment, SpoolEntry
 from aftermind.types import JobId, Scope, Turn
 from aftermind.types.tombstone import Tombstone
 from aftermind.wire.payloads import decode_turn
@@ -141,7 +141,7 @@ class Spool:
         self._ours: dict[Path, Segment] = {}
         self._others: dict[Path, Segment] = {}
         self._current: Segment | None = None
-        self._unsent: dict[JobId, tuple[Entry, Segment]] = {}
+        self._unsent: dict[JobId, tuple[SpoolEntry, Segment]] = {}
         self._sessions: Counter[tuple[str, str]] = Counter()
 
     async def _run(self, work: Callable[[], T]) -> T:
@@ -178,7 +178,7 @@ class Spool:
             self._ours[self._current.path] = self._current
         return self._current
 
-    def _hold(self, segment: Segment, entries: Iterable[Entry]) -> None:
+    def _hold(self, segment: Segment, entries: Iterable[SpoolEntry]) -> None:
         for entry in entries:
             self._unsent[entry.job_id] = entry, segment
             self._sessions[entry.owner, entry.session] += 1
@@ -190,7 +190,7 @@ class Spool:
             del self._sessions[entry.owner, entry.session]
 
     def _adopt(self) -> int:
-        adopted: dict[JobId, tuple[Entry, Segment]] = {}
+        adopted: dict[JobId, tuple[SpoolEntry, Segment]] = {}
         for path in self._paths():
             segment = None if path in self._ours else Segment.adopt(path)
             if segment is not None:
@@ -309,7 +309,7 @@ def _may_hold(path: Path, owner: Scope) -> bool:
     return not is_named or (owner.user_id is not None and orjson.dumps(owner.user_id) in data)
 
 
-def _read(entry: Entry, segment: Segment) -> Spooled | None:
+def _read(entry: SpoolEntry, segment: Segment) -> Spooled | None:
     """The turn; None if it was damaged since it was written."""
     payload = segment.payload(entry)
     return None if payload is None else Spooled(turn=decode_turn(payload), payload=payload)

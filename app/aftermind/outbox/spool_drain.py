@@ -10,7 +10,7 @@ from aftermind.outbox.single_task import OneTask
 from aftermind.outbox.spool import Spool, Spooled
 from aftermind.types.message import without_key
 from aftermind.wire.payloads import encode_turn
-from aftermind.wire.pending import Offer, Refusal
+from aftermind.wire.pending import Offer, PendingLimit
 from aftermind.wire.redis_keys import owner_part
 
 log = logging.getLogger(__name__)
@@ -72,13 +72,13 @@ class Drain:
                 return False
             while window:
                 refusals = await self._send(window[:MOST_TURNS])
-                if refusals and set(refusals.values()) != {Refusal.USER}:
+                if refusals and set(refusals.values()) != {PendingLimit.USER}:
                     return False  # no owner may have more
                 full |= refusals.keys()
                 window = [each for each in window[MOST_TURNS:] if owner_part(each.turn.scope) not in full]
         return True
 
-    async def _send(self, spooled: Sequence[Spooled]) -> dict[str, Refusal]:
+    async def _send(self, spooled: Sequence[Spooled]) -> dict[str, PendingLimit]:
         """Hand them over; the owners whose turns were refused, and by which limit."""
         offers = [Offer(turn=each.turn, payload=each.payload, is_spooled=True) for each in spooled]
         answers = await hand_over(self._acceptor, offers)

@@ -36,7 +36,7 @@ _CHUNK_BYTES = 2**20  # one read while searching or copying: a file of garbage m
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class SpoolEntry:
     """The place of a spooled turn in its file: `offset` and `length` of the whole record. The text stays on disk."""
 
     job_id: JobId
@@ -65,7 +65,7 @@ class Segment:
         self.path, self.is_ours = path, is_ours
         self._fd = fd
         self._end = 0
-        self.turns: dict[JobId, Entry] = {}
+        self.turns: dict[JobId, SpoolEntry] = {}
         self.gone: set[JobId] = set()
         self.unreadable = self.damaged = 0
 
@@ -127,7 +127,7 @@ class Segment:
             self._note(record, self._end, length)
             self._end += length
 
-    def append(self, turns: Sequence[tuple[Turn, bytes]]) -> list[Entry]:
+    def append(self, turns: Sequence[tuple[Turn, bytes]]) -> list[SpoolEntry]:
         """Write the turns and wait until the disk has them. All or none; raises `OSError`."""
         data, entries = bytearray(), []
         for turn, payload in turns:
@@ -145,7 +145,7 @@ class Segment:
         body = b"".join(job_id.bytes for job_id in listed)
         self._write(_packed(_FORGOTTEN if forgotten else _SENT, body), is_synced=forgotten)
 
-    def payload(self, entry: Entry) -> bytes | None:
+    def payload(self, entry: SpoolEntry) -> bytes | None:
         """The turn's bytes; None if they were damaged since. Then a copy is kept, and the turn is not listed again."""
         record = self._record_at(entry.offset, entry.offset + entry.length)
         if record is not None:
@@ -253,8 +253,8 @@ class Segment:
         self.turns[entry.job_id] = entry
 
 
-def _entry(turn: Turn, offset: int, length: int) -> Entry:
-    return Entry(
+def _entry(turn: Turn, offset: int, length: int) -> SpoolEntry:
+    return SpoolEntry(
         job_id=turn.job_id,
         owner=owner_part(turn.scope),
         session=turn.scope.session_id or "",

@@ -10,7 +10,7 @@ from aftermind import errors
 from aftermind.db.protocol import Database, Transaction
 from aftermind.freshness import WatermarkDelivery
 from aftermind.ledger.protocol import Ledger
-from aftermind.outbox.doorbell_sender import Ringing
+from aftermind.outbox.doorbell_sender import DoorbellSender
 from aftermind.outbox.group_commit import Landing
 from aftermind.outbox.ledger_limits import LedgerLimits
 from aftermind.outbox.send_tasks import Flights, named
@@ -33,7 +33,7 @@ class RedisAcceptor:
         self,
         link: RedisLink,
         pending: Pending,
-        ringing: Ringing,
+        ringing: DoorbellSender,
         *,
         limits: PendingLimits,
         most_bells: int = BELLS,
@@ -91,7 +91,7 @@ class LedgerAcceptor:
         self,
         database: Database,
         ledger: Ledger,
-        ringing: Ringing,
+        ringing: DoorbellSender,
         *,
         delivery: WatermarkDelivery | None = None,
         pending: Pending | None = None,

@@ -13,7 +13,7 @@ from aftermind.ranking.candidates import (
     worths_of,
 )
 from aftermind.ranking.coefficients import Models, models_of
-from aftermind.ranking.fact_scores import FactHit, fact_value, lifted, shares, sureness
+from aftermind.ranking.fact_scores import FactMatch, fact_value, lifted, shares, sureness
 from aftermind.ranking.fusion import ranks, reciprocal_rank, scaled
 from aftermind.ranking.mmr import diversified, overlap
 from aftermind.ranking.tokenizer import ends_asking, spoken, stem, terms, tokens
@@ -23,7 +23,7 @@ from aftermind.ranking.windows import FEATURES, Scores, Turns, score
 __all__ = [
     "FEATURES",
     "Entry",
-    "FactHit",
+    "FactMatch",
     "Frame",
     "Frequencies",
     "Models",

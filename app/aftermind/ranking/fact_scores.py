@@ -28,14 +28,14 @@ LEAST = 0.01  # the minimum value of a fact: a block may have space for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FactHit:
+class FactMatch:
     """A fact: which of the question's terms it has, by place, and how many facts have each of these."""
 
     places: Sequence[int]
     having: Sequence[int]
 
 
-def shares(told: Sequence[FactHit], frame: Frame, question: Question, frequencies: Frequencies) -> Floats:
+def shares(told: Sequence[FactMatch], frame: Frame, question: Question, frequencies: Frequencies) -> Floats:
     """For each fact, the share of the query's weight that its terms have: 0 to 1.
 
     Of the query's total weight, not of the best fact's: the best of many bad matches is not an answer. Terms are

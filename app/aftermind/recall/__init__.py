@@ -3,6 +3,6 @@
 from aftermind.recall.pipeline import Recall
 from aftermind.recall.query import Mode, Query, RecallOptions
 from aftermind.recall.reranker import Reranker
-from aftermind.recall.routing import Node, Routing
+from aftermind.recall.routing import ReadNode, Routing
 
-__all__ = ["Mode", "Node", "Query", "Recall", "RecallOptions", "Reranker", "Routing"]
+__all__ = ["Mode", "Query", "ReadNode", "Recall", "RecallOptions", "Reranker", "Routing"]

@@ -16,7 +16,7 @@ from aftermind import errors
 from aftermind.db.protocol import Transaction
 from aftermind.freshness import ReplicaLease
 from aftermind.llm import token_count
-from aftermind.ranking import FactHit, Frame, Frequencies, Models, Question, models_of, score_frame, shares, worths_of
+from aftermind.ranking import FactMatch, Frame, Frequencies, Models, Question, models_of, score_frame, shares, worths_of
 from aftermind.recall import selection
 from aftermind.recall.assemble import build
 from aftermind.recall.excerpts import QuestionWords
@@ -25,7 +25,7 @@ from aftermind.recall.query import Mode, Query
 from aftermind.recall.query_embeddings import QueryVectors
 from aftermind.recall.reranker import Reranker
 from aftermind.recall.routing import Route, Routing
-from aftermind.recall.selection import Place
+from aftermind.recall.selection import CandidateRank
 from aftermind.settings import Settings
 from aftermind.stores.protocol import Store
 from aftermind.stores.search import HITS, BlockRequest, Briefing, EpisodeSearch, Search, SearchResult
@@ -327,7 +327,7 @@ class Recall:
         ]
         run.briefing = await self._search.brief(route.tx, query.scope.owner, self._block_request(query, ()))
 
-    async def _read(self, run: _Run, route: Route, places: Sequence[Place], found: SearchResult) -> None:
+    async def _read(self, run: _Run, route: Route, places: Sequence[CandidateRank], found: SearchResult) -> None:
         query = run.query
         waiting = {episode.id: episode for episode in run.pending}
         ids = [place.id for place in places if place.id not in waiting]
@@ -368,7 +368,7 @@ class Recall:
             run.matches = [selection.matched(p, texts[p.id], rank) for rank, p in enumerate(places[:limit], start=1)]
         run.available = max(run.available, len(run.matches))
 
-    async def _ranked(self, run: _Run, question: Question, found: SearchResult, limit: int) -> list[Place]:
+    async def _ranked(self, run: _Run, question: Question, found: SearchResult, limit: int) -> list[CandidateRank]:
         query = run.query
         frame, ids, frequencies = found.frame, list(found.ids), found.frequencies
         if run.pending:
@@ -382,7 +382,7 @@ class Recall:
         worths = worths_of(frame, question, frequencies).tolist()
         by_term = dict(zip(question.terms, worths, strict=True))
         run.words = QuestionWords.of(query.searched, by_term, self._settings.language)
-        told = [FactHit(places=hit.places, having=hit.having) for hit in found.facts]
+        told = [FactMatch(places=hit.places, having=hit.having) for hit in found.facts]
         worth = shares(told, frame, question, frequencies)
         run.shares = {hit.id: float(share) for hit, share in zip(found.facts, worth, strict=True)}
         if "history" not in query.load:

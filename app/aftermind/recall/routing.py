@@ -25,7 +25,7 @@ REPLICA_SHARE = 0.4  # of the time that is left: what a frozen replica may cost 
 
 
 @dataclass(slots=True)
-class Node:
+class ReadNode:
     """A database that recall may read, and its state. `known` None: it was never checked."""
 
     name: str
@@ -50,7 +50,7 @@ class Routing:
     def __init__(
         self,
         primary: Database,
-        replicas: Sequence[Node],
+        replicas: Sequence[ReadNode],
         search: EpisodeSearch,
         *,
         max_lag: timedelta = timedelta(seconds=30),
@@ -105,7 +105,7 @@ class Routing:
         """Lag in seconds of each replica at its last check; replicas that never answered are left out."""
         return {node.name: node.known.lag_seconds for node in self._replicas if node.known is not None}
 
-    async def probe(self, nodes: Sequence[Node] | None = None) -> None:
+    async def probe(self, nodes: Sequence[ReadNode] | None = None) -> None:
         """Check these replicas now, or all. Takes at most the interval between two checks, and raises nothing."""
         async with asyncio.TaskGroup() as group:
             for node in self._replicas if nodes is None else nodes:
@@ -120,7 +120,7 @@ class Routing:
 
     async def _first(
         self, stack: AsyncExitStack, marks: tuple[Watermark, ...], deadline: float, namespace: str | None
-    ) -> tuple[Node, Route] | None:
+    ) -> tuple[ReadNode, Route] | None:
         self._refresh_later()
         serving = [node for node in self._replicas if node.out is None]
         for node in sorted(serving, key=lambda each: each.known.lag_seconds if each.known else 0.0):
@@ -145,7 +145,7 @@ class Routing:
         left = max(deadline - asyncio.get_running_loop().time(), 0.01)
         return database.transaction(namespace=namespace, read_only=True, timeout=left)
 
-    def _note(self, node: Node, state: NodeState) -> None:
+    def _note(self, node: ReadNode, state: NodeState) -> None:
         node.known, node.looked_at = state, self._clock()
         if not state.replica:
             self._leave(node, "it was promoted: it is no replica any more")
@@ -155,7 +155,7 @@ class Routing:
             log.info("replica serves again", extra={"replica": node.name})
             node.out = None
 
-    def _leave(self, node: Node, why: str) -> None:
+    def _leave(self, node: ReadNode, why: str) -> None:
         node.looked_at = self._clock()
         if node.out is None:
             log.warning("replica is left", extra={"replica": node.name, "reason": why})
@@ -168,7 +168,7 @@ class Routing:
         if due and (self._probe is None or self._probe.done()):
             self._probe = asyncio.get_running_loop().create_task(self.probe(due), name="aftermind replicas")
 
-    async def _probe_node(self, node: Node) -> None:
+    async def _probe_node(self, node: ReadNode) -> None:
         try:
             async with asyncio.timeout(self._check), node.database.transaction(read_only=True) as tx:
                 state = await self._search.node_state(tx)

@@ -14,7 +14,7 @@ COMPARED_CHARACTERS = 1_000  # of a text, where the unlikeness of matches is ask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class CandidateRank:
     """Where one candidate came out."""
 
     id: EpisodeId
@@ -28,7 +28,7 @@ class Place:
 
 def places(
     ids: Sequence[EpisodeId], frame: Frame, scores: Scores, *, min_score: float, most: int
-) -> tuple[list[Place], int]:
+) -> tuple[list[CandidateRank], int]:
     """The best candidates, of equals the newest, and how many score at all and not below `min_score`."""
     enough = frame.candidate & (scores.total > 0) & (scores.total >= min_score)
     order = np.lexsort((-frame.position, -scores.total))
@@ -38,7 +38,7 @@ def places(
     placed = (ranks(scores.lexical), ranks(scores.vector))
     rows = zip(best.tolist(), *(column[best].tolist() for column in (*columns, *placed)), strict=True)
     found = [
-        Place(
+        CandidateRank(
             id=ids[row],
             score=total,
             lexical=lexical,
@@ -52,7 +52,7 @@ def places(
     return found, len(order)
 
 
-def matched(place: Place, episode: Episode, rank: int, rerank_score: float | None = None) -> Match:
+def matched(place: CandidateRank, episode: Episode, rank: int, rerank_score: float | None = None) -> Match:
     """A place with its episode, as it is shown."""
     return Match(
         item=episode,

@@ -15,7 +15,7 @@ from aftermind.stack.run_as import Identity
 from aftermind.stack.state_dir import StateFolder
 
 
-class Replica(Cluster):
+class ReplicaServer(Cluster):
     """A hot standby that recalls read from."""
 
     stop_order = StopOrder.DATA

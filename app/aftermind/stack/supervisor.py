@@ -27,7 +27,7 @@ from aftermind.stack.models import ComponentState
 from aftermind.stack.postgres import Primary
 from aftermind.stack.program import Program
 from aftermind.stack.redis import Redis
-from aftermind.stack.replica import Replica
+from aftermind.stack.replica import ReplicaServer
 from aftermind.stack.state_dir import HELD_EXIT_CODE, StateFolder, write_json
 from aftermind.telemetry import log_format
 
@@ -107,7 +107,7 @@ class Supervisor:
         await redis.until_ready()
         write_json(self._folder.endpoints, ours.endpoints(replica=self._wanted.replica).public())
 
-    def _clusters(self, ours: StackConfig, *, adopting: bool) -> tuple[Primary, Replica | None]:
+    def _clusters(self, ours: StackConfig, *, adopting: bool) -> tuple[Primary, ReplicaServer | None]:
         programs = binaries.postgres_bin()
         user = run_as.for_postgres(programs / "postgres", data=self._folder.primary)
         settings = self._wanted.postgres_settings
@@ -122,7 +122,7 @@ class Supervisor:
         )
         if not self._wanted.replica:
             return primary, None
-        return primary, Replica(self._folder, ours, programs=programs, identity=user, settings=settings)
+        return primary, ReplicaServer(self._folder, ours, programs=programs, identity=user, settings=settings)
 
     def _start(self, program: Program) -> Supervised:
         part = Supervised(program, self._folder.log(program.name), on_change=self._report)

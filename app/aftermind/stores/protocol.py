@@ -108,7 +108,7 @@ class MiningOutcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class ExtractionBatch:
     """Episodes that a model was shown together, by the job that asked it: each may have changed what came of all."""
 
     job_id: JobId
@@ -296,7 +296,7 @@ class Store(Protocol):
         The anonymous user has the empty id, and is therefore the first.
         """
 
-    async def note_batch(self, tx: Transaction, owner: Scope, batch: Batch) -> None:
+    async def note_batch(self, tx: Transaction, owner: Scope, batch: ExtractionBatch) -> None:
         """Record the episodes that a model saw, with the outcome. Kept until they are forgotten."""
 
     async def list_batch_neighbours(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> BatchNeighbours:

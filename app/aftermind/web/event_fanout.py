@@ -37,22 +37,22 @@ BEAT = b": still here\n\n"
 SLOW = b": too slow, reconnect with Last-Event-ID\n\n"
 
 
-class Named(TypedDict):
-    """An owner as a memory's calls name it."""
+class OwnerArguments(TypedDict):
+    """The keyword arguments of `Memory` that name the owner."""
 
     user_id: str | None
     namespace: str
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class EventFrame:
     """One serialised event; `number` is its position among the stored events, None for live-only events."""
 
     number: int | None
     wire: bytes
 
     @classmethod
-    def of(cls, event: MemoryEvent) -> "Frame":
+    def of(cls, event: MemoryEvent) -> "EventFrame":
         """Serialise an event. JSON contains no raw line breaks, so one `data:` line is enough."""
         name = "gap" if isinstance(event, MemoryGap) else event.event
         mark = "" if event.cursor is None else f"id: {event.cursor}\n"
@@ -66,11 +66,11 @@ class Box:
     __slots__ = ("_frames", "_woken", "is_full", "is_over")
 
     def __init__(self) -> None:
-        self._frames: deque[Frame] = deque()
+        self._frames: deque[EventFrame] = deque()
         self._woken = asyncio.Event()
         self.is_over = self.is_full = False
 
-    def put(self, frame: Frame) -> None:
+    def put(self, frame: EventFrame) -> None:
         """Add a frame. If the queue is full, mark it as ended; the listener reads the rest from the stored events."""
         if len(self._frames) >= BOX_FRAMES:
             self.is_full = True
@@ -89,7 +89,7 @@ class Box:
         """Wake waiting listeners without a frame. A separate timer for each wait would dominate the cost."""
         self._woken.set()
 
-    async def take(self) -> list[Frame]:
+    async def take(self) -> list[EventFrame]:
         """All that is there; nothing at a beat, or where the box is over."""
         if not self._frames and not self.is_over:
             self._woken.clear()
@@ -103,20 +103,20 @@ class Feed:
     """The events of one owner, from the first listener to the last. `at` is the number of the newest one heard."""
 
     def __init__(self, memory: Memory, owner: Scope, gate: asyncio.Semaphore) -> None:
-        self._memory, self._named = memory, Named(user_id=owner.user_id, namespace=owner.namespace)
+        self._memory, self._named = memory, OwnerArguments(user_id=owner.user_id, namespace=owner.namespace)
         self._gate = gate
         self.boxes: set[Box] = set()
         self.at = 0
         self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.task = asyncio.get_running_loop().create_task(self._run())
 
-    async def record(self, seen: int, upto: int) -> AsyncIterator[Frame]:
+    async def record(self, seen: int, upto: int) -> AsyncIterator[EventFrame]:
         """The frames that are kept after a number, up to another."""
         while seen < upto:
             async with self._gate:
                 found = await self._memory.past_events(**self._named, after=str(seen))
             for event in found:
-                yield Frame.of(event)
+                yield EventFrame.of(event)
                 seen = int(event.cursor or seen)
             if not found:  # the rest has been forgotten
                 return
@@ -134,7 +134,7 @@ class Feed:
         while True:
             try:
                 async for event in self._memory.events(**self._named, after=str(self.at)):
-                    frame = Frame.of(event)
+                    frame = EventFrame.of(event)
                     self.at = self.at if frame.number is None else frame.number
                     for box in self.boxes:
                         box.put(frame)
@@ -151,7 +151,7 @@ class Feed:
             await asyncio.sleep(AGAIN_SECONDS)
 
 
-class Listener:
+class StreamConnection:
     """One connection. `open` it, iterate `pieces`, and `leave` whatever happens."""
 
     def __init__(self, feeds: "Feeds", owner: Scope, after: int | None) -> None:
@@ -211,9 +211,9 @@ class Feeds:
         self._is_closed = False
         self.listeners = 0
 
-    def listen(self, owner: Scope, after: int | None) -> Listener:
+    def listen(self, owner: Scope, after: int | None) -> StreamConnection:
         """A listener to the owner's events after a number, or from now on (None). Raises `TooManyListeners`."""
-        return Listener(self, owner.owner, after)
+        return StreamConnection(self, owner.owner, after)
 
     def enter(self, owner: Scope, box: Box) -> Feed:
         """Put a box under the owner's feed."""

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from aftermind import errors
-from aftermind.web.event_fanout import Listener
+from aftermind.web.event_fanout import StreamConnection
 
 SEND_SECONDS = 30.0  # a client that takes nothing for so long is cut off
 HEADERS = {
@@ -31,7 +31,7 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, listener: Listener, first: bytes) -> None:
+    def __init__(self, listener: StreamConnection, first: bytes) -> None:
         super().__init__(headers=HEADERS)
         del self.headers["content-length"]
         self._listener, self._first = listener, first

@@ -8,7 +8,7 @@ from aftermind.wire.redis.script import Script
 from aftermind.wire.redis_keys import Keys
 
 
-class Bells:
+class DoorbellQueues:
     """The lists of waiting Celery messages in Redis. Raises `RedisUnavailable`."""
 
     def __init__(self, link: RedisLink, keys: Keys) -> None:

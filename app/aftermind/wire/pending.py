@@ -16,9 +16,9 @@ from aftermind.wire.pending_turns import (
     ClaimedTurn,
     Offer,
     PendingBacklog,
+    PendingLimit,
     PendingLimits,
     PendingRead,
-    Refusal,
     Settled,
 )
 from aftermind.wire.queues import STORE
@@ -36,9 +36,9 @@ __all__ = [
     "Offer",
     "Pending",
     "PendingBacklog",
+    "PendingLimit",
     "PendingLimits",
     "PendingRead",
-    "Refusal",
     "Settled",
 ]
 
@@ -51,7 +51,7 @@ PARTS = 4  # of a turn in the answer of read
 PAGE = 1_000  # turns that forget processes in one call
 
 
-_REFUSALS = {2: Refusal.TURNS, 3: Refusal.BYTES, 4: Refusal.AGE, 5: Refusal.USER}
+_REFUSALS = {2: PendingLimit.TURNS, 3: PendingLimit.BYTES, 4: PendingLimit.AGE, 5: PendingLimit.USER}
 _CONFLICT = 6
 
 
@@ -110,7 +110,7 @@ class Pending:
     def accept_command(
         self, offers: Sequence[Offer], limits: PendingLimits, bells: Sequence[bytes], most_bells: int
     ) -> bytes:
-        """The call of `accept` as bytes for `Channel.send`, for a caller that reads the answer when it arrives
+        """The call of `accept` as bytes for `RedisConnection.send`, for a caller that reads the answer when it arrives
         (`accepted`).
         """
         if self._packed_head is None or self._packed_head[0] != (limits, most_bells):
@@ -342,7 +342,7 @@ def _accepted(offer: Offer, code: int, value: int | bytes) -> Accepted:
     refusal = _REFUSALS.get(code)
     if refusal is None:
         return Accepted(base=int(value), known=code == 1, conflict=code == _CONFLICT)
-    seconds = float(value) / 1000 if refusal is Refusal.AGE else float(value)
+    seconds = float(value) / 1000 if refusal is PendingLimit.AGE else float(value)
     return Accepted(base=offer.turn.base, refusal=refusal, value=seconds)
 
 

@@ -10,7 +10,7 @@ from aftermind.wire.payloads import decode_owned_turn
 from aftermind.wire.redis_epoch import Epoch
 
 
-class Refusal(StrEnum):
+class PendingLimit(StrEnum):
     """Which limit declined a turn; the text names it for `QueueFull`."""
 
     TURNS = "pending turns"
@@ -38,13 +38,13 @@ class PendingLimits:
             turns_of_user=settings.pending_max_turns_per_user,
         )
 
-    def of(self, refusal: Refusal) -> float:
+    def of(self, refusal: PendingLimit) -> float:
         """The limit that the refusal names."""
         return {
-            Refusal.TURNS: self.turns,
-            Refusal.BYTES: self.size_bytes,
-            Refusal.AGE: self.age.total_seconds(),
-            Refusal.USER: self.turns_of_user,
+            PendingLimit.TURNS: self.turns,
+            PendingLimit.BYTES: self.size_bytes,
+            PendingLimit.AGE: self.age.total_seconds(),
+            PendingLimit.USER: self.turns_of_user,
         }[refusal]
 
 
@@ -68,7 +68,7 @@ class Accepted:
     base: int
     known: bool = False
     conflict: bool = False
-    refusal: Refusal | None = None
+    refusal: PendingLimit | None = None
     value: float = 0.0
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from aftermind.db.engine import PostgresDatabase
 from aftermind.llm.hash_embedder import HashEmbedder
-from aftermind.recall import Node, Query, Recall, Routing
+from aftermind.recall import Query, ReadNode, Recall, Routing
 from aftermind.recall.query_embeddings import QueryVectors
 from aftermind.settings import Settings
 from aftermind.stores.postgres import PostgresStore
@@ -36,7 +36,7 @@ class Reading:
         read = PostgresDatabase(primary or database.url, connect_timeout_seconds=0.5, session_settings=READ_SETTINGS)
         urls = database.replica_urls if replicas is None else replicas
         self.nodes = [
-            Node(name=f"replica {n}", database=PostgresDatabase(url, session_settings=READ_SETTINGS))
+            ReadNode(name=f"replica {n}", database=PostgresDatabase(url, session_settings=READ_SETTINGS))
             for n, url in enumerate(urls)
         ]
         self.databases = [self.primary, read, *(node.database for node in self.nodes)]

@@ -14,7 +14,7 @@ from aftermind.db.protocol import Transaction
 from aftermind.events.types import MemoryGap
 from aftermind.llm.hash_embedder import HashEmbedder
 from aftermind.settings import Settings
-from aftermind.store_batch import Arrived, Batch, BatchWriter, Written
+from aftermind.store_batch import Arrived, BatchWriter, StoreBatch, Written
 from aftermind.stores.protocol import EpisodeFilter
 from aftermind.types import Episode, LeaseToken, Scope, Turn
 from aftermind.types.tombstone import Tombstone
@@ -203,7 +203,7 @@ async def test_two_workers_with_the_same_turn_store_it_once(runtime: Runtime) ->
     await known(runtime)
     turns = [turn_of("alice", f"This is {number}.") for number in range(20)]
     turns = [replace(turn, counted_from=turns[0].base) for turn in turns]
-    answers = await asyncio.gather(*(short(runtime).store(Batch(turns=[arrived(turn)]), {}) for turn in turns * 3))
+    answers = await asyncio.gather(*(short(runtime).store(StoreBatch(turns=[arrived(turn)]), {}) for turn in turns * 3))
 
     assert sum(len(answer.new) for answer in answers if answer is not None) == 20
     assert len(await said(runtime, Scope(user_id="alice"))) == 21
@@ -258,7 +258,7 @@ async def test_a_store_that_waited_sees_that_vectors_are_indexed_by_now(runtime:
     turn = turn_of("alice", "I like fjords.")
     async with runtime.db.transaction(namespace="default") as tx:
         await tx.execute(UPDATED)  # type: ignore[attr-defined]
-        storing = asyncio.create_task(short(runtime).store(Batch(turns=[arrived(turn)]), {}))
+        storing = asyncio.create_task(short(runtime).store(StoreBatch(turns=[arrived(turn)]), {}))
         await asyncio.sleep(0.5)
         assert not storing.done()
     assert await storing is not None
@@ -321,5 +321,5 @@ async def test_a_text_that_postgres_cannot_keep_is_the_callers_error_and_no_outa
         turn = turn_of("alice", "Good.")
         bad: list[Episode] = [replace(each, content=bad_text) for each in turn.episodes()]
         with pytest.raises(errors.InvalidQuery):
-            await short(runtime).store(Batch(turns=[Arrived(turn=turn, episodes=bad, events=())]), {})
+            await short(runtime).store(StoreBatch(turns=[Arrived(turn=turn, episodes=bad, events=())]), {})
     assert await said(runtime, Scope(user_id="alice")) == ["Hello."]

@@ -9,7 +9,7 @@ import pytest
 from aftermind.types import JobId, LeaseToken, Scope, Turn, Watermark
 from aftermind.types.tombstone import Tombstone
 from aftermind.wire import pending as pending_module
-from aftermind.wire.pending import SCRIPT_TURNS, Accepted, Pending, PendingLimits, Refusal
+from aftermind.wire.pending import SCRIPT_TURNS, Accepted, Pending, PendingLimit, PendingLimits
 from aftermind.wire.queues import STORE
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
@@ -160,13 +160,13 @@ async def test_positions_beyond_what_a_short_float_prints_survive(pending: Pendi
 @pytest.mark.parametrize(
     ("limits", "refusal"),
     [
-        (replace(ROOMY, turns=2), Refusal.TURNS),
-        (replace(ROOMY, size_bytes=800), Refusal.BYTES),
-        (replace(ROOMY, turns_of_user=2), Refusal.USER),
+        (replace(ROOMY, turns=2), PendingLimit.TURNS),
+        (replace(ROOMY, size_bytes=800), PendingLimit.BYTES),
+        (replace(ROOMY, turns_of_user=2), PendingLimit.USER),
     ],
 )
 async def test_each_limit_refuses_the_turn_that_is_too_many_and_no_other(
-    pending: Pending, limits: PendingLimits, refusal: Refusal
+    pending: Pending, limits: PendingLimits, refusal: PendingLimit
 ) -> None:
     answers = await accept(pending, *(turn_of("alice", "x" * 100) for _ in range(3)), limits=limits)
 
@@ -180,7 +180,7 @@ async def test_one_full_user_does_not_shut_out_another(pending: Pending) -> None
 
     answers = await accept(pending, turn_of("alice"), turn_of("alice"), turn_of("bob"), limits=limits)
 
-    assert [answer.refusal for answer in answers] == [None, Refusal.USER, None]
+    assert [answer.refusal for answer in answers] == [None, PendingLimit.USER, None]
 
 
 async def test_a_backlog_that_is_too_old_refuses(pending: Pending) -> None:
@@ -189,7 +189,7 @@ async def test_a_backlog_that_is_too_old_refuses(pending: Pending) -> None:
 
     async def refused() -> bool:
         [answer] = await accept(pending, turn_of("bob"), limits=limits)
-        return answer.refusal is Refusal.AGE and 0.02 <= answer.value < 5
+        return answer.refusal is PendingLimit.AGE and 0.02 <= answer.value < 5
 
     await wait_until(refused, description="the oldest turn is too old")
 

@@ -19,7 +19,7 @@ from pydantic import SecretStr
 from aftermind import Memory, Settings, errors
 from aftermind.db import webhook_deliveries as rows
 from aftermind.events.types import MemoryEvent, MemoryUpdateFailed
-from aftermind.events.webhooks.http_client import Poster, Refusal
+from aftermind.events.webhooks.http_client import DeliveryRejected, Poster
 from aftermind.types import Scope
 from aftermind.types.webhook import NewWebhook
 from aftermind_tasks.runtime import Runtime, open_runtime
@@ -398,7 +398,7 @@ async def test_a_result_that_cannot_be_written_delays_no_other(
     async with runtime.db.transaction() as tx:
         found = await rows.claim(tx, token=uuid4(), lease=timedelta(seconds=30), limit=8, each=8)
     courier = webhook_dispatcher.Courier(runtime=runtime, poster=Poster())
-    courier.note_result(found[0], Refusal("a text that Postgres refuses: \x00"))
+    courier.note_result(found[0], DeliveryRejected("a text that Postgres refuses: \x00"))
     courier.note_result(found[1], None)
 
     await courier.commit_results()

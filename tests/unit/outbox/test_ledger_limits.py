@@ -8,7 +8,7 @@ from aftermind.db.protocol import Transaction
 from aftermind.ledger.inmemory.ledger import InMemoryLedger
 from aftermind.ledger.protocol import Unstored
 from aftermind.outbox.ledger_limits import LedgerLimits
-from aftermind.wire.pending_turns import PendingLimits, Refusal
+from aftermind.wire.pending_turns import PendingLimit, PendingLimits
 from tests.support.turns import turn_of
 
 LIMITS = PendingLimits(turns=1_000, size_bytes=2**30, age=timedelta(hours=1), turns_of_user=500)
@@ -35,7 +35,7 @@ class Process:
         self.now = 0.0
         self.limits = LedgerLimits(self.ledger, limits, clock=lambda: self.now)
 
-    async def accept(self, user: str = "alice") -> Refusal | None:
+    async def accept(self, user: str = "alice") -> PendingLimit | None:
         """Why a turn is refused; None if it is accepted."""
         turn = turn_of(user, "text")
         async with self.database.transaction(namespace=turn.scope.namespace) as tx:
@@ -61,7 +61,7 @@ async def test_the_limit_of_a_user_is_exact_in_one_process() -> None:
 
     refusals = [await process.accept() for _ in range(600)]
 
-    assert refusals == [None] * 500 + [Refusal.USER] * 100
+    assert refusals == [None] * 500 + [PendingLimit.USER] * 100
     assert await process.accept("bob") is None
 
 
@@ -77,6 +77,6 @@ async def test_a_refusal_is_counted_again_after_its_interval() -> None:
     process.now = 10.0
     after = await process.accept()
 
-    assert before == [None, None] + [Refusal.TURNS] * 48
+    assert before == [None, None] + [PendingLimit.TURNS] * 48
     assert counted <= 4
-    assert (still, after) == (Refusal.TURNS, None)
+    assert (still, after) == (PendingLimit.TURNS, None)

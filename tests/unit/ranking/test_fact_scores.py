@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aftermind.ranking import Entry, FactHit, Frame, Frequencies, Question, Scores, fact_value, lifted, shares, terms
+from aftermind.ranking import Entry, FactMatch, Frame, Frequencies, Question, Scores, fact_value, lifted, shares, terms
 from aftermind.ranking.fact_scores import LIFT
 
 QUESTION = Question.of("Where does Ann work and live?")
@@ -36,9 +36,9 @@ def test_a_fact_counts_by_the_share_of_the_question_that_it_covers() -> None:
 
     both, one, none = shares(
         [
-            FactHit(places=[WORK, LIVE], having=[2, 1]),
-            FactHit(places=[WORK], having=[2]),
-            FactHit(places=[], having=[]),
+            FactMatch(places=[WORK, LIVE], having=[2, 1]),
+            FactMatch(places=[WORK], having=[2]),
+            FactMatch(places=[], having=[]),
         ],
         turns,
         QUESTION,
@@ -53,7 +53,7 @@ def test_a_fact_counts_by_the_share_of_the_question_that_it_covers() -> None:
 def test_what_was_told_by_a_call_counts_though_no_turn_has_its_words() -> None:
     known = Frequencies(episodes=0, having=[0] * len(QUESTION.terms))
 
-    (share,) = shares([FactHit(places=[LIVE], having=[1])], frame(), QUESTION, known)
+    (share,) = shares([FactMatch(places=[LIVE], having=[1])], frame(), QUESTION, known)
 
     assert share > 0
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aftermind.wire.redis.resp import ProtocolError, Reader, Refused, pack
+from aftermind.wire.redis.resp import ErrorReply, ProtocolError, Reader, pack
 
 ANSWERS = st.recursive(
     st.none() | st.integers(-(2**63), 2**63 - 1) | st.binary(max_size=50), lambda inner: st.lists(inner), max_leaves=10
@@ -37,7 +37,7 @@ def test_answers_are_the_same_however_they_arrive(answers: list[Any], piece: int
 def test_an_error_is_told_from_a_text() -> None:
     [error, word] = Reader().feed(b"-OOM command not allowed\r\n+OK\r\n")
 
-    assert isinstance(error, Refused)
+    assert isinstance(error, ErrorReply)
     assert error == "OOM command not allowed"
     assert word == b"OK"
 

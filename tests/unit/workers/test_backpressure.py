@@ -7,7 +7,7 @@ from itertools import pairwise
 from aftermind.types import JobKind
 from aftermind_workers.backpressure import LONGEST, ClaimPause, Gates
 from aftermind_workers.fair_share import Places
-from aftermind_workers.reconciler import LONGEST_SILENCE, Ringing
+from aftermind_workers.reconciler import LONGEST_SILENCE, RingBackoff
 
 PAUSE = timedelta(seconds=2)
 
@@ -62,11 +62,11 @@ def test_one_kind_that_waits_does_not_hold_up_another() -> None:
 
 
 def test_nothing_is_rung_for_where_nothing_waits() -> None:
-    assert not Ringing().is_due(10.0, 0, first=2.0)
+    assert not RingBackoff().is_due(10.0, 0, first=2.0)
 
 
 def test_work_that_does_not_move_is_rung_for_ever_more_seldom_up_to_a_bound() -> None:
-    ringing = Ringing()
+    ringing = RingBackoff()
 
     rung = [second for second in range(60) if ringing.is_due(float(second), 5, first=1.0)]
 
@@ -76,7 +76,7 @@ def test_work_that_does_not_move_is_rung_for_ever_more_seldom_up_to_a_bound() ->
 
 
 def test_work_that_moves_is_rung_for_at_the_first_wait_again() -> None:
-    ringing = Ringing()
+    ringing = RingBackoff()
     for second in range(20):
         ringing.is_due(float(second), 5, first=1.0)
 

@@ -28,7 +28,7 @@ BATCH_EPISODES = 500  # of one user and one transaction: 10 ms, so that no store
 USERS_A_LOOK = 100
 
 
-class Effect(Protocol):
+class CommitOwnerWork(Protocol):
     """Commits work for an owner, so that a recall that follows sees it."""
 
     def __call__(self, owner: Scope, work: Callable[[Transaction], Awaitable[Any]]) -> Awaitable[Any]:
@@ -81,7 +81,7 @@ class Retention:
         store: Store,
         ledger: Ledger,
         keeping: RetentionStore,
-        effect: Effect,
+        effect: CommitOwnerWork,
         namespace: str,
         trail: "Trail | None" = None,
     ) -> None:

@@ -19,7 +19,7 @@ IDLE_SECONDS = 10.0
 LONGEST_RETRY_AFTER = 3_600
 
 
-class Refusal(Exception):
+class DeliveryRejected(Exception):
     """What was posted was not taken. `retry_after` is the receiver's own word; `is_gone`: it wants no more."""
 
     def __init__(self, why: str, *, retry_after: timedelta | None = None, is_gone: bool = False) -> None:
@@ -44,7 +44,7 @@ class Poster:
         )
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> None:
-        """Post; returns where it was taken (2xx). Raises `Refusal` for everything else."""
+        """Post; returns where it was taken (2xx). Raises `DeliveryRejected` for everything else."""
         try:
             found = ssrf_guard.target(url, allow_private=self._allow_private)
             told = {"Host": _host(found), "Content-Type": "application/json", "User-Agent": "Aftermind-Webhooks"}
@@ -52,11 +52,11 @@ class Poster:
             async with asyncio.timeout(POST_SECONDS):
                 await self._post(url, body, list(told.items()))
         except TimeoutError as exc:
-            raise Refusal(f"no answer within {POST_SECONDS:g} s") from exc
+            raise DeliveryRejected(f"no answer within {POST_SECONDS:g} s") from exc
         except errors.InvalidWebhook as exc:
-            raise Refusal(str(exc)) from exc
+            raise DeliveryRejected(str(exc)) from exc
         except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, OSError) as exc:
-            raise Refusal(f"{type(exc).__name__}: {exc}"[:300]) from exc
+            raise DeliveryRejected(f"{type(exc).__name__}: {exc}"[:300]) from exc
 
     async def close(self) -> None:
         """Close the connections."""
@@ -68,7 +68,7 @@ class Poster:
             "POST", url, headers=headers, content=body, extensions={"timeout": timeouts}
         ) as answer:
             if not 200 <= answer.status < 300:
-                raise Refusal(f"HTTP {answer.status}", retry_after=_wait(answer), is_gone=answer.status == 410)
+                raise DeliveryRejected(f"HTTP {answer.status}", retry_after=_wait(answer), is_gone=answer.status == 410)
             taken = 0
             async for part in answer.aiter_stream():
                 taken += len(part)

@@ -20,7 +20,7 @@ _INNER = r"[^;!?]{1,60}?"  # an object that has more words of the form behind it
 _MACRO = re.compile(r"\{([A-Za-z]+)\}")
 
 
-class Effect(StrEnum):
+class FormEffect(StrEnum):
     """Effect of a form on its object."""
 
     ASSERT = "assert"
@@ -44,13 +44,13 @@ class ObjectKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class FormRule:
     """One form for a predicate."""
 
     pattern: re.Pattern[str]
     predicate: str
     kind: ObjectKind
-    effect: Effect
+    effect: FormEffect
     needs: re.Pattern[str] | None
     stops: re.Pattern[str] | None
     infinitive: str
@@ -65,7 +65,7 @@ class Grammar:
     """A language: its rules, and the words that bound clauses and objects. All words are in lower case."""
 
     language: str
-    rules: tuple[Rule, ...]
+    rules: tuple[FormRule, ...]
     first_person: frozenset[str]
     conjunctions: frozenset[str]
     articles: frozenset[str]
@@ -171,13 +171,13 @@ def grammar_of(language: str) -> Grammar:
     )
 
 
-def _rules(data: Mapping[str, Any], macros: Mapping[str, str]) -> Sequence[Rule]:
+def _rules(data: Mapping[str, Any], macros: Mapping[str, str]) -> Sequence[FormRule]:
     return [
-        Rule(
+        FormRule(
             pattern=_form(form, macros),
             predicate=data["predicate"],
             kind=ObjectKind(data["object"]),
-            effect=Effect(data.get("effect", "assert")),
+            effect=FormEffect(data.get("effect", "assert")),
             needs=re.compile(_expanded(data["needs"], macros), re.IGNORECASE) if "needs" in data else None,
             stops=_stops(data["stops"]) if "stops" in data else None,
             infinitive=data.get("infinitive", ""),

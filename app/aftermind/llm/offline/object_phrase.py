@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from aftermind.llm.offline.grammar import Grammar, ObjectKind, Rule
+from aftermind.llm.offline.grammar import FormRule, Grammar, ObjectKind
 
 MAX_NAME_WORDS = 5
 MAX_UNCASED_WORDS = 3
@@ -29,7 +29,7 @@ class _Token:
         return self.text.lower()
 
 
-def objects_in(rest: str, rule: Rule, grammar: Grammar, *, is_uncased: bool) -> tuple[list[str], int]:
+def objects_in(rest: str, rule: FormRule, grammar: Grammar, *, is_uncased: bool) -> tuple[list[str], int]:
     """The objects at the beginning of the text, and where they end in it; none where it begins with something else."""
     if rule.kind is ObjectKind.SAME:
         return [rest.strip()], len(rest)
@@ -48,7 +48,7 @@ def objects_in(rest: str, rule: Rule, grammar: Grammar, *, is_uncased: bool) -> 
     return _things(tokens, rest, grammar, rule)
 
 
-def _cut(rest: str, rule: Rule, grammar: Grammar) -> int:
+def _cut(rest: str, rule: FormRule, grammar: Grammar) -> int:
     patterns = [grammar.stops] if rule.stops is None else [grammar.stops, rule.stops]
     found = [match.start() for stops in patterns if (match := stops.search(rest)) is not None]
     # A name may begin with a word that ends a thing: "La Paz", "Last Chance".
@@ -166,7 +166,7 @@ def _verb(tokens: list[_Token], rest: str, grammar: Grammar) -> tuple[list[str],
     return [rest[tokens[0].start : tokens[place - 1].end]], tokens[place - 1].end
 
 
-def _things(tokens: list[_Token], rest: str, grammar: Grammar, rule: Rule) -> tuple[list[str], int]:
+def _things(tokens: list[_Token], rest: str, grammar: Grammar, rule: FormRule) -> tuple[list[str], int]:
     many = rule.kind is ObjectKind.THINGS
     found: list[list[_Token]] = []
     held: list[list[_Token]] = []  # between commas: objects only if the list continues
@@ -236,7 +236,7 @@ def _segment(tokens: list[_Token], place: int, grammar: Grammar) -> tuple[list[_
     return tokens[start:place], place
 
 
-def _is_thing(item: list[_Token], grammar: Grammar, rule: Rule, *, is_first: bool) -> bool:
+def _is_thing(item: list[_Token], grammar: Grammar, rule: FormRule, *, is_first: bool) -> bool:
     words = item
     if words and rule.infinitive and words[0].low == rule.infinitive:
         words = words[1:]

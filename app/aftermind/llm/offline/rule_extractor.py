@@ -10,7 +10,7 @@ from aftermind.facts import predicates
 from aftermind.llm import text_process
 from aftermind.llm.injection.detect import suspicion
 from aftermind.llm.offline import dates
-from aftermind.llm.offline.grammar import LANGUAGES, Effect, Grammar, Rule, grammar_of
+from aftermind.llm.offline.grammar import LANGUAGES, FormEffect, FormRule, Grammar, grammar_of
 from aftermind.llm.offline.object_phrase import objects_in
 from aftermind.llm.protocols import Extraction, ExtractionRequest, TurnText, Usage
 from aftermind.ranking.languages import language_name
@@ -187,7 +187,7 @@ class _Sentence:
 
         return grammar.elided.sub(completed, text)
 
-    def _is_free(self, match: re.Match[str], rule: Rule) -> bool:
+    def _is_free(self, match: re.Match[str], rule: FormRule) -> bool:
         return not any(
             start <= match.start() < end and {predicate, rule.predicate} != _TOGETHER
             for start, end, predicate in self._taken
@@ -207,7 +207,7 @@ class _Sentence:
         last = before.rsplit(maxsplit=1)[-1].lower()
         return last in self._grammar.openers or last.isdigit()
 
-    def _claims_of(self, rule: Rule, match: re.Match[str]) -> Iterator[Assertion]:
+    def _claims_of(self, rule: FormRule, match: re.Match[str]) -> Iterator[Assertion]:
         if self._grammar.unreal.search(match.group()[: match.start("o") - match.start()]):
             return
         objects, end = objects_in(match["o"], rule, self._grammar, is_uncased=self._is_uncased)
@@ -227,24 +227,24 @@ class _Sentence:
                 yield self._claim(rule.predicate, each, operation=Operation.RETRACT)
 
     def _claims_about(
-        self, rule: Rule, match: re.Match[str], found: str, groups: dict[str, str | None], rest: str
+        self, rule: FormRule, match: re.Match[str], found: str, groups: dict[str, str | None], rest: str
     ) -> Iterator[Assertion]:
         predicate = self._predicate(rule, groups)
         start, end = self._validity(rule, match.start(), len(self._text) - len(rest))
         said_at = self._turn.occurred_at
         match rule.effect:
-            case Effect.CORRECT:
+            case FormEffect.CORRECT:
                 yield from self._corrected(found, self._names(rule, groups.get("was") or ""))
-            case Effect.LEAVE:
+            case FormEffect.LEAVE:
                 for each in self._believed(found, rule.predicate.split()):
                     yield self._claim(each.predicate, each.object, valid_to=end or start or said_at)
-            case Effect.END:
+            case FormEffect.END:
                 yield self._claim(predicate, found, valid_from=start if end else None, valid_to=end or said_at)
-            case Effect.DENY:
+            case FormEffect.DENY:
                 yield self._claim(predicate, found, operation=Operation.RETRACT)
-            case Effect.NOT if self._grammar.ended.search(self._text):
+            case FormEffect.NOT if self._grammar.ended.search(self._text):
                 yield self._claim(predicate, found, valid_to=said_at)
-            case Effect.NOT:
+            case FormEffect.NOT:
                 yield self._claim(predicate, found, operation=Operation.RETRACT)
             case _:
                 for former in self._names(rule, groups.get("was") or ""):
@@ -263,7 +263,7 @@ class _Sentence:
             or (left.split(maxsplit=1)[0].lower() in self._grammar.conjunctions)
         )
 
-    def _names(self, rule: Rule, text: str) -> list[str]:
+    def _names(self, rule: FormRule, text: str) -> list[str]:
         found, _ = objects_in(text, rule, self._grammar, is_uncased=self._is_uncased) if text else ([], 0)
         return [each.strip(" .,'") for each in found[:1]]
 
@@ -287,7 +287,7 @@ class _Sentence:
     def _subject(self) -> str:
         return self._turn.name or "user"
 
-    def _predicate(self, rule: Rule, groups: dict[str, str | None]) -> str:
+    def _predicate(self, rule: FormRule, groups: dict[str, str | None]) -> str:
         if rule.predicate == "favorite":
             what = " ".join((groups.get("p") or "").lower().split())
             return f"favorite_{self._grammar.favorites.get(what, what).replace(' ', '_')}"
@@ -315,7 +315,7 @@ class _Sentence:
             quote=self._whole if self._whole in self._turn.content else None,
         )
 
-    def _validity(self, rule: Rule, start: int, end: int) -> tuple[datetime | None, datetime | None]:
+    def _validity(self, rule: FormRule, start: int, end: int) -> tuple[datetime | None, datetime | None]:
         """Start and end, as far as the words state them; an ending never has a start in the future."""
         if rule.is_timeless:
             return None, None
@@ -323,7 +323,7 @@ class _Sentence:
         words = self._clause_around(start, end)
         if grammar.dates:
             words = grammar.date_words.sub(lambda found: grammar.dates[found.group().lower()], words)
-        return _period(words, said_at, ends=rule.effect in (Effect.END, Effect.LEAVE))
+        return _period(words, said_at, ends=rule.effect in (FormEffect.END, FormEffect.LEAVE))
 
     def _clause_around(self, start: int, end: int) -> str:
         """The words that may date the part from `start` to `end`: up to the next clause with a subject."""

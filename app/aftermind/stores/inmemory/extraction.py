@@ -6,7 +6,7 @@ from datetime import datetime
 from aftermind.db.inmemory import mem
 from aftermind.db.protocol import Transaction
 from aftermind.stores.inmemory.episodes import owner_key
-from aftermind.stores.protocol import Batch, BatchNeighbours, DrewOn, MiningOutcome, UserInfo
+from aftermind.stores.protocol import BatchNeighbours, DrewOn, ExtractionBatch, MiningOutcome, UserInfo
 from aftermind.types import Episode, EpisodeId, Job, JobKind, JobState, Learned, LearnedState, Profile, Scope
 from aftermind.types.message import UNDONE
 from aftermind.types.tombstone import Tombstone
@@ -37,17 +37,17 @@ class InMemoryLearning:
         for id_ in ids:
             mem(tx).drop(rows, id_)
 
-    async def note_batch(self, tx: Transaction, owner: Scope, batch: Batch) -> None:
+    async def note_batch(self, tx: Transaction, owner: Scope, batch: ExtractionBatch) -> None:
         mem(tx).put(mem(tx).rows("model_batches", owner_key(owner)), batch.job_id, batch)
 
     async def list_batch_neighbours(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> BatchNeighbours:
-        batches: list[Batch] = list(mem(tx).rows("model_batches", owner_key(owner)).values())
+        batches: list[ExtractionBatch] = list(mem(tx).rows("model_batches", owner_key(owner)).values())
         episodes, asked = mem(tx).rows("episodes", owner_key(owner)), set(ids)
         mining = [each for each in batches if each.kind is JobKind.EXTRACT and asked.intersection(each.shown)]
         updates = [each for each in batches if each.kind is JobKind.PROFILE]
         first = next((at for at, each in enumerate(updates) if asked.intersection(each.shown)), len(updates))
 
-        def left(found: Sequence[Batch]) -> frozenset[EpisodeId]:
+        def left(found: Sequence[ExtractionBatch]) -> frozenset[EpisodeId]:
             shown = {id_ for each in found for id_ in each.shown} - asked
             return frozenset(id_ for id_ in shown & episodes.keys() if episodes[id_].mark != UNDONE)
 

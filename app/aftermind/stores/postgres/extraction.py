@@ -8,7 +8,7 @@ from aftermind.db.protocol import Transaction
 from aftermind.db.tables import EPISODES, EXTRACTIONS
 from aftermind.db.transaction import pg
 from aftermind.stores.postgres.rows import EPISODE_COLUMNS, to_episode
-from aftermind.stores.protocol import Batch, BatchNeighbours, Mined, MiningOutcome
+from aftermind.stores.protocol import BatchNeighbours, ExtractionBatch, Mined, MiningOutcome
 from aftermind.types import Episode, EpisodeId, JobId, Scope
 from aftermind.types.message import UNDONE
 
@@ -90,7 +90,7 @@ async def note(tx: Transaction, owner: Scope, outcomes: Sequence[MiningOutcome])
     await pg(tx).execute(_NOTE, given)
 
 
-async def note_batch(tx: Transaction, owner: Scope, batch: Batch) -> None:
+async def note_batch(tx: Transaction, owner: Scope, batch: ExtractionBatch) -> None:
     """See `Store.note_batch`."""
     given = {
         "namespace": owner.namespace,

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Annotated, TypedDict
+from typing import Annotated
 
 from fastapi import Depends, HTTPException, Request
 
@@ -12,6 +12,7 @@ from aftermind.types import Json
 from aftermind.types.api_key import Right
 from aftermind.types.audit import Action
 from aftermind.web import auth
+from aftermind.web.event_fanout import OwnerArguments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +64,6 @@ WRITES = [Depends(needing(Right.WRITE))]
 OPERATES = [Depends(needing(Right.OPERATE))]
 
 
-class Named(TypedDict):
-    """The keyword arguments of `Memory` that name the owner."""
-
-    user_id: str | None
-    namespace: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whose:
     """One user of the viewer's namespace, whose memory a screen shows; `user_id` None is the anonymous bucket."""
@@ -83,9 +77,9 @@ class Whose:
         return self.viewer.memory
 
     @property
-    def scope(self) -> Named:
+    def scope(self) -> OwnerArguments:
         """Keyword arguments that name the owner in every call of `Memory`."""
-        return Named(user_id=self.user_id, namespace=self.viewer.namespace)
+        return OwnerArguments(user_id=self.user_id, namespace=self.viewer.namespace)
 
     @property
     def query(self) -> dict[str, str]:

@@ -16,7 +16,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from aftermind import errors
-from aftermind.wire.redis.connection import Channel
+from aftermind.wire.redis.connection import RedisConnection
 from aftermind.wire.redis.resp import Answer, Argument, ProtocolError, pack
 
 __all__ = ["Answer", "Argument", "RedisLink", "unavailable"]
@@ -53,14 +53,14 @@ class RedisLink:
         channel = self.channel() or await self.connect()
         return await channel.send(pack(command))
 
-    def channel(self) -> Channel | None:
+    def channel(self) -> RedisConnection | None:
         """The running loop's connection, None where there is none (any more)."""
         if self._pid != os.getpid():  # a fork shares the sockets: two processes would read each other's answers
             self._forget_all()
         channel = self._channels.get(asyncio.get_running_loop())
         return channel if channel is not None and channel.is_open else None
 
-    async def connect(self) -> Channel:
+    async def connect(self) -> RedisConnection:
         """The running loop's connection, made where there is none; concurrent callers wait for the same one."""
         channel = self.channel()
         if channel is not None:
@@ -96,11 +96,11 @@ class RedisLink:
 
     def _forget_all(self) -> None:
         self._pid = os.getpid()
-        self._channels: WeakKeyDictionary[Loop, Channel] = WeakKeyDictionary()
-        self._connecting: WeakKeyDictionary[Loop, asyncio.Task[Channel]] = WeakKeyDictionary()
+        self._channels: WeakKeyDictionary[Loop, RedisConnection] = WeakKeyDictionary()
+        self._connecting: WeakKeyDictionary[Loop, asyncio.Task[RedisConnection]] = WeakKeyDictionary()
         self._clients: WeakKeyDictionary[Loop, Redis] = WeakKeyDictionary()
 
-    async def _connect(self, loop: Loop) -> Channel:
+    async def _connect(self, loop: Loop) -> RedisConnection:
         try:
             async with asyncio.timeout(self.timeout):
                 channel = await self._dial(loop)
@@ -118,11 +118,11 @@ class RedisLink:
         self._channels[loop] = channel
         return channel
 
-    async def _dial(self, loop: Loop) -> Channel:
+    async def _dial(self, loop: Loop) -> RedisConnection:
         address = self._address
 
-        def made() -> Channel:
-            return Channel(loop, timeout=self.timeout)
+        def made() -> RedisConnection:
+            return RedisConnection(loop, timeout=self.timeout)
 
         if "path" in address:
             return (await loop.create_unix_connection(made, address["path"]))[1]
@@ -170,7 +170,7 @@ def unavailable() -> Iterator[None]:
         raise errors.RedisUnavailable(str(exc) or type(exc).__name__) from exc
 
 
-def _discard_result(task: asyncio.Task[Channel]) -> None:
+def _discard_result(task: asyncio.Task[RedisConnection]) -> None:
     # All waiting callers may have been cancelled: asyncio would then warn that the error was never retrieved.
     if not task.cancelled():
         task.exception()

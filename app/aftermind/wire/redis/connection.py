@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 from aftermind import errors
-from aftermind.wire.redis.resp import Answer, ProtocolError, Reader, Refused
+from aftermind.wire.redis.resp import Answer, ErrorReply, ProtocolError, Reader
 
 # Error codes of Redis for a temporary refusal to write or read.
 _REFUSALS = frozenset(
@@ -21,7 +21,7 @@ _REFUSALS = frozenset(
 Landing = Callable[[Answer, Exception | None], None]  # an answer, or an error
 
 
-class Channel(asyncio.Protocol):
+class RedisConnection(asyncio.Protocol):
     """Commands in flight, each with its pending answer.
 
     If no answer, or no further part of it, arrives for `timeout` seconds, the connection is closed: all commands in
@@ -85,7 +85,7 @@ class Channel(asyncio.Protocol):
                 self.close("an unexpected answer arrived")
                 return
             landing = self._waiting.popleft()[0]
-            if isinstance(answer, Refused):
+            if isinstance(answer, ErrorReply):
                 landing(None, _error(answer))
             else:
                 landing(answer, None)
@@ -114,7 +114,7 @@ class Channel(asyncio.Protocol):
             self._watch = self._loop.call_at(self._waiting[0][1], self._poll)
 
 
-def _error(answer: Refused) -> Exception:
+def _error(answer: ErrorReply) -> Exception:
     if answer.startswith("ERR Function not found"):
         return UnknownScriptError()
     if answer.split(" ", 1)[0] in _REFUSALS or answer.startswith("ERR max number of clients"):

@@ -12,7 +12,7 @@ _END = b"\r\n"
 _TEXT, _LIST, _NUMBER, _WORD, _ERROR = b"$*:+-"
 
 
-class Refused(str):
+class ErrorReply(str):
     """An error reply, as Redis put it."""
 
     __slots__ = ()
@@ -103,7 +103,7 @@ class Reader:
         if kind == _WORD:
             return line, position
         if kind == _ERROR:
-            return Refused(line.decode("utf-8", "replace")), position
+            return ErrorReply(line.decode("utf-8", "replace")), position
         raise ProtocolError(f"an answer begins with {chr(kind)!r}")
 
     def _text(self, length: int, position: int) -> tuple[bytes | None, int]:

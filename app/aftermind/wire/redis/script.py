@@ -50,7 +50,7 @@ class Script:
         self._head = packed((b"FCALL", self._name, b"0"))
 
     def packed(self, count: int, *parts: bytes) -> bytes:
-        """The call as bytes for `Channel.send`, with the given number of arguments in packed parts.
+        """The call as bytes for `RedisConnection.send`, with the given number of arguments in packed parts.
 
         Raises `UnknownScriptError` there if Redis does not have the library.
         """
