@@ -53,7 +53,7 @@ if TYPE_CHECKING:  # at run time `__getattr__` loads each name at its first use,
     )
     from aftermind.types.api_key import ApiKey, Right
     from aftermind.types.audit import Action, AuditEntry, AuditReport
-    from aftermind.types.erasure_report import Remains
+    from aftermind.types.erasure_report import ErasureReport, SearchedPlace
     from aftermind.types.replay import (
         DeadGroup,
         DeadLetter,
@@ -120,7 +120,7 @@ _HOMES = {
     ),
     "aftermind.types.api_key": ("ApiKey", "Right"),
     "aftermind.types.audit": ("Action", "AuditEntry", "AuditReport"),
-    "aftermind.types.erasure_report": ("Remains",),
+    "aftermind.types.erasure_report": ("ErasureReport", "SearchedPlace"),
     "aftermind.types.replay": (
         "DeadGroup",
         "DeadLetter",
@@ -151,6 +151,7 @@ __all__ = [
     "DeadLetter",
     "Episode",
     "EpisodeId",
+    "ErasureReport",
     "Estimate",
     "Export",
     "Fact",
@@ -186,7 +187,6 @@ __all__ = [
     "RecallOptions",
     "Receipt",
     "ReceiptStatus",
-    "Remains",
     "ReplayItem",
     "ReplayPlan",
     "Retained",
@@ -196,6 +196,7 @@ __all__ = [
     "RunContext",
     "Scope",
     "Sealed",
+    "SearchedPlace",
     "SessionInfo",
     "Settings",
     "Shadow",

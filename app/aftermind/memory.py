@@ -33,7 +33,7 @@ from aftermind.settings import Settings
 from aftermind.stores.protocol import SessionInfo, UserInfo
 from aftermind.telemetry import tracing
 from aftermind.types import Episode, EpisodeId, Json, Learned, Match, Profile, RecallBlock, Summary
-from aftermind.types.erasure_report import Remains
+from aftermind.types.erasure_report import ErasureReport
 from aftermind.types.validation import Given
 
 if TYPE_CHECKING:
@@ -384,12 +384,14 @@ class Memory:
         owner = self._parts.scope(namespace=namespace, user_id=user_id)
         return await api_undo.undo(self._parts, owner, ids, dry_run=dry_run)
 
-    async def verify_erasure(self, *texts: str, user_id: str | None = None, namespace: str | None = None) -> Remains:
+    async def verify_erasure(
+        self, *texts: str, user_id: str | None = None, namespace: str | None = None
+    ) -> ErasureReport:
         """Where something of the user is found, and any of the texts: in tables and replicas, Redis, spool and logs.
 
         Uses the owner's role if `AFTERMIND_MIGRATOR_URL` is set, else reads the tenant's rows, and needs a Redis user
-        that may scan keys; `Place.missing` is the reason if a place was not searched. Slow: it reads every row. Raises
-        `InvalidQuery`, `StoreUnavailable`, and `InvalidSettings` if jobs run in this process.
+        that may scan keys; `SearchedPlace.missing` is the reason if a place was not searched. Slow: it reads every row.
+        Raises `InvalidQuery`, `StoreUnavailable`, and `InvalidSettings` if jobs run in this process.
         """
         return await erasure_verification.remains(
             self._parts, self._parts.scope(namespace=namespace, user_id=user_id), texts

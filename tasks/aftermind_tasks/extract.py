@@ -138,7 +138,7 @@ async def _changes(
     if subjects:
         rows = await runtime.store.facts(tx, owner, history=True, limit=100_000)
         believed = [fact for fact in rows if fact.superseded_at is None and folded(fact.subject) in subjects]
-        said = await runtime.store.said(tx, owner, subjects)
+        said = await runtime.store.recorded_assertions(tx, owner, subjects)
     return decide(
         claims,
         believed,

@@ -22,7 +22,7 @@ class Observer:
     def failed(self, kind: JobKind, reason_code: str) -> None:
         """An attempt to store a pending turn failed; there is another."""
 
-    def ended(self, lease: Lease, outcome: Outcome) -> None:
+    def attempt_ended(self, lease: Lease, outcome: Outcome) -> None:
         """How a job of the ledger was answered for; written down already."""
 
     def on_dead_letter(self, turn: ClaimedTurn, reason_code: str) -> None:

@@ -148,7 +148,7 @@ async def _changes(runtime: Runtime, tx: Transaction, owner: Scope, answered: An
     return redo(
         [claim for claim in claims if claim.sources],
         [fact for fact in rows if fact.superseded_at is None],
-        said=await runtime.store.said(tx, owner),
+        said=await runtime.store.recorded_assertions(tx, owner),
         mined=alive,
         owner=owner,
         now=runtime.clock.utc_now(),

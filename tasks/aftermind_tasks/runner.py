@@ -154,7 +154,7 @@ async def _written(runtime: Runtime, lease: Lease, outcome: Outcome | None) -> T
         case None:
             return Tally(lost=1)
         case Done():
-            runtime.observer.ended(lease, outcome)
+            runtime.observer.attempt_ended(lease, outcome)
             return Tally(done=1)
         case Snooze(after=after, why=why, is_own=is_own):
             await runtime.ledger.snooze(lease, after=after, why=why)
@@ -164,7 +164,7 @@ async def _written(runtime: Runtime, lease: Lease, outcome: Outcome | None) -> T
                 return await _mark_dead(runtime, lease, Dead(failure=failure))
             wait = after if after is not None else _backoff(runtime, lease)
             await runtime.ledger.retry(lease, failure, after=wait)
-            runtime.observer.ended(lease, outcome)
+            runtime.observer.attempt_ended(lease, outcome)
             return Tally(retried=1)
         case Dead() as dead:
             return await _mark_dead(runtime, lease, dead)
@@ -175,7 +175,7 @@ async def _mark_dead(runtime: Runtime, lease: Lease, dead: Dead) -> Tally:
         await runtime.ledger.mark_dead(tx, lease, dead.failure)
         events = await runtime.events.append(tx, [job_events.failed(runtime, lease.job, dead.failure)])
     await runtime.after_commit(set(), events, {})
-    runtime.observer.ended(lease, dead)
+    runtime.observer.attempt_ended(lease, dead)
     ids = {"kind": lease.job.kind.value, **_ids([lease])}
     log.error("job dead-lettered", extra={**ids, "reason": dead.failure.reason_code})
     return Tally(dead=1)

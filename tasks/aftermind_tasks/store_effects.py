@@ -212,7 +212,7 @@ async def _placed(runtime: Runtime, tx: Transaction, turns: Sequence[Turn]) -> l
         sessions.setdefault((turn.scope.user_column, turn.scope.session_id or ""), turn.scope)
     stands: dict[tuple[str, str], Counted | None] = {}
     for key, scope in sorted(sessions.items()):
-        found = await store.standing(tx, scope.owner, [scope.session_id])
+        found = await store.admission_state(tx, scope.owner, [scope.session_id])
         stands[key] = found.counted.get(scope.session_id)
     placed: list[Turn] = []
     held: set[tuple[str, str]] = set()
@@ -223,7 +223,7 @@ async def _placed(runtime: Runtime, tx: Transaction, turns: Sequence[Turn]) -> l
         if shift is None and key not in held:
             await store.hold_order(tx, scope.owner, scope.session_id)
             held.add(key)
-            found = await store.standing(tx, scope.owner, [scope.session_id])
+            found = await store.admission_state(tx, scope.owner, [scope.session_id])
             newest = found.counted.get(scope.session_id) if stands[key] is newest else newest
             shift = session_order.shift_at_once(turn, newest)
         if shift is None and newest is not None and turn.counted_from is not None:

@@ -82,8 +82,8 @@ class ForgettingContract:
         await rig.do(lambda tx: rig.store.add_episodes(tx, [one, newest, other], counted=counted))
         await rig.forget(ids=frozenset({one.id}))
 
-        found = await rig.do(lambda tx: rig.store.standing(tx, ALICE, ["s1", None, "s9"], generation=0))
-        later = await rig.do(lambda tx: rig.store.standing(tx, ALICE, [], generation=found.stones[0].generation))
+        found = await rig.do(lambda tx: rig.store.admission_state(tx, ALICE, ["s1", None, "s9"], generation=0))
+        later = await rig.do(lambda tx: rig.store.admission_state(tx, ALICE, [], generation=found.stones[0].generation))
 
         assert found.counted == {"s1": counted[newest.id], None: Counted(position=30)}
         assert [stone.ids for stone in found.stones] == [frozenset({one.id})]
@@ -99,12 +99,12 @@ class ForgettingContract:
 
         await rig.forget(session_id="s1")
 
-        left = {each.id: each.claim for each in await rig.do(lambda tx: rig.store.said(tx, ALICE))}
+        left = {each.id: each.claim for each in await rig.do(lambda tx: rig.store.recorded_assertions(tx, ALICE))}
         assert set(left) == {shared.id, told.id}
         assert left[shared.id].sources == (two.id,)
 
         await rig.forget()
-        assert await rig.do(lambda tx: rig.store.said(tx, ALICE)) == []
+        assert await rig.do(lambda tx: rig.store.recorded_assertions(tx, ALICE)) == []
 
     async def test_a_fact_goes_with_its_last_source(self, rig: Rig) -> None:
         one, two = said("one"), said("two", session="s2")

@@ -118,9 +118,9 @@ class FactsContract:
         await rig.do(lambda tx: rig.store.put_assertions(tx, ALICE, [ours, other], unsaid=[]))
         await rig.do(lambda tx: rig.store.put_assertions(tx, ALICE, [replace(ours, extractor="again")], unsaid=[]))
 
-        assert await rig.do(lambda tx: rig.store.said(tx, ALICE)) == [ours, other]
-        assert await rig.do(lambda tx: rig.store.said(tx, ALICE, ["Ann!"])) == [other]
-        assert await rig.do(lambda tx: rig.store.said(tx, BOB)) == []
+        assert await rig.do(lambda tx: rig.store.recorded_assertions(tx, ALICE)) == [ours, other]
+        assert await rig.do(lambda tx: rig.store.recorded_assertions(tx, ALICE, ["Ann!"])) == [other]
+        assert await rig.do(lambda tx: rig.store.recorded_assertions(tx, BOB)) == []
 
         await rig.do(lambda tx: rig.store.put_assertions(tx, ALICE, [], unsaid=[ours.id]))
-        assert await rig.do(lambda tx: rig.store.said(tx, ALICE)) == [other]
+        assert await rig.do(lambda tx: rig.store.recorded_assertions(tx, ALICE)) == [other]

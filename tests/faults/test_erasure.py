@@ -9,7 +9,7 @@ import redis
 from pydantic import SecretStr
 
 from aftermind import Memory, Settings, errors
-from aftermind.types.erasure_report import Remains
+from aftermind.types.erasure_report import ErasureReport
 from aftermind.types.replay import JobFilter
 from aftermind.wire import queues
 from aftermind.wire.redis_keys import Keys
@@ -51,7 +51,7 @@ def word() -> str:
     return f"canary{uuid4().hex}"
 
 
-def where(found: Remains) -> set[str]:
+def where(found: ErasureReport) -> set[str]:
     return {place.name for place in found.places if place.found}
 
 
@@ -86,11 +86,11 @@ async def test_a_proof_finds_the_canary_before_and_nothing_after(
         found = where(proof.before)
         assert "table episodes" in found
         assert any(name.startswith("replica") for name in found)
-        assert proof.after.are_none, [place for place in proof.after.places if not place.is_clean]
+        assert proof.after.is_clean, [place for place in proof.after.places if not place.is_clean]
         assert {"redis", "spool", "logs", "table jobs", "table events"} <= {place.name for place in proof.after.places}
         assert len(proof.ids) == 1
         assert len(await memory.history(user_id="bob")) == 1
-        assert not (await memory.verify_erasure(user_id="bob")).are_none, (
+        assert not (await memory.verify_erasure(user_id="bob")).is_clean, (
             "rows of somebody who was not forgotten are seen"
         )
 
@@ -123,7 +123,7 @@ async def test_what_a_login_cannot_see_is_no_proof(database: Database, redis_url
 
     unseen = {place.name for place in found.places if place.missing}
     assert unseen == {"table replay_plans", "table replay_items"}
-    assert not found.are_none
+    assert not found.is_clean
 
 
 async def test_a_frozen_worker_that_wakes_after_the_forget_brings_nothing_back(
@@ -137,13 +137,13 @@ async def test_a_frozen_worker_that_wakes_after_the_forget_brings_nothing_back(
             with frozen(worker.pid):
                 assert where(await memory.verify_erasure(canary, user_id="ann")) == {"redis"}
                 await memory.forget(user_id="ann")
-                assert (await memory.verify_erasure(canary, user_id="ann")).are_none
+                assert (await memory.verify_erasure(canary, user_id="ann")).is_clean
             # A turn of somebody else's that the woken worker stores tells that it is through with the first.
             await (await memory.remember("After that.", user_id="bob")).stored(timeout=60)
             await nothing_pending(redis_url)
 
         left = await memory.verify_erasure(canary, user_id="ann")
-        assert left.are_none, [place for place in left.places if not place.is_clean]
+        assert left.is_clean, [place for place in left.places if not place.is_clean]
         assert await memory.history(user_id="ann") == []
 
 

@@ -39,7 +39,7 @@ class Showing:
         self._thread = threading.Thread(target=self._main, name="aftermind-showing", daemon=True)
         self._thread.start()
 
-    def ended(self, job: Job, outcome: Outcome) -> None:
+    def attempt_ended(self, job: Job, outcome: Outcome) -> None:
         """Report a job of the ledger, unless it succeeded at the first attempt."""
         ids = {"namespace": job.scope.namespace, "session_id": job.scope.session_id}
         ids |= {"replays": str(job.origin_job_id)} if job.origin_job_id else {}

@@ -31,12 +31,12 @@ class Counting(Observer):
         """See `Observer`."""
         metrics.FAILURES.labels(kind, reason_code).inc()
 
-    def ended(self, lease: Lease, outcome: Outcome) -> None:
+    def attempt_ended(self, lease: Lease, outcome: Outcome) -> None:
         """See `Observer`."""
         if isinstance(outcome, Retry | Dead):
             self.failed(lease.job.kind, outcome.failure.reason_code)
         if self.showing is not None:
-            self.showing.ended(lease.job, outcome)
+            self.showing.attempt_ended(lease.job, outcome)
 
     def on_dead_letter(self, turn: ClaimedTurn, reason_code: str) -> None:
         """See `Observer`."""

@@ -57,7 +57,7 @@ class ApiKeys:
 
     async def list(self, *, namespace: str | None = None) -> list[ApiKey]:
         """Every key of the namespace, revoked ones too, the oldest first."""
-        return await self._parts.stored_keys.of(self._parts.scope(namespace=namespace).namespace)
+        return await self._parts.stored_keys.list_for(self._parts.scope(namespace=namespace).namespace)
 
     async def revoke(self, key_id: str, *, namespace: str | None = None) -> bool:
         """Close a key for good; False where there is none of that id that is open. A service notices within 5 s."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from aftermind.api.connections import REDIS, Addresses
 from aftermind.settings import Settings
 from aftermind.types import Scope
-from aftermind.types.erasure_report import Place, Remains
+from aftermind.types.erasure_report import ErasureReport, SearchedPlace
 from aftermind.wire.erasure_scan import in_redis
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
@@ -21,15 +21,15 @@ LOOK_SECONDS = 600.0  # for one table: an operator asks, and every row of every 
 MAPPED_BYTES = 2**20  # beyond it a file is not read into memory
 
 
-class Looking:
+class ErasureScan:
     """Searches Postgres, its replicas, Redis, this host's spool and its logs, over separate connections."""
 
     def __init__(self, settings: Settings, where: Addresses) -> None:
         self._settings, self._where = settings, where
 
-    async def scan(self, owner: Scope, texts: Sequence[str]) -> Remains:
+    async def scan(self, owner: Scope, texts: Sequence[str]) -> ErasureReport:
         """Every place, the primary's tables first. Raises `StoreUnavailable` where the primary does not answer."""
-        return Remains(
+        return ErasureReport(
             places=(
                 *await self._in_postgres(owner, texts),
                 *await self._in_redis(owner, texts),
@@ -38,13 +38,13 @@ class Looking:
             )
         )
 
-    async def _in_postgres(self, owner: Scope, texts: Sequence[str]) -> list[Place]:
+    async def _in_postgres(self, owner: Scope, texts: Sequence[str]) -> list[SearchedPlace]:
         from aftermind.db.encryption.keyfiles import master_keys
         from aftermind.db.encryption.keyring import Vault
         from aftermind.db.erasure_scan import in_tables, on_replica  # only users of Postgres load SQLAlchemy
-        from aftermind.stores.postgres.erasure_scan import Seeking
+        from aftermind.stores.postgres.erasure_scan import EncryptedRowSearch
 
-        opener = Seeking(Vault(master_keys(self._settings.encryption_key, self._settings.state_dir)))
+        opener = EncryptedRowSearch(Vault(master_keys(self._settings.encryption_key, self._settings.state_dir)))
         primary = self._open(self._where.owner or self._where.store)
         replicas = [self._open(url) for url in self._where.replicas]
         try:
@@ -56,7 +56,7 @@ class Looking:
                 await each.close()
         return places
 
-    async def _in_redis(self, owner: Scope, texts: Sequence[str]) -> list[Place]:
+    async def _in_redis(self, owner: Scope, texts: Sequence[str]) -> list[SearchedPlace]:
         keys = Keys(self._settings.redis_prefix)
         urls = {"redis": self._where.required_redis}
         broker = self._where.required_broker
@@ -83,7 +83,7 @@ class Looking:
         )
 
 
-def _in_files(name: str, folder: Path, texts: Sequence[str]) -> Place:
+def _in_files(name: str, folder: Path, texts: Sequence[str]) -> SearchedPlace:
     paths = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
     spelt = [each.encode() for each in texts]
     found, size = 0, 0
@@ -96,8 +96,8 @@ def _in_files(name: str, folder: Path, texts: Sequence[str]) -> Place:
         except FileNotFoundError:  # sent or deleted in between
             continue
         except OSError as exc:
-            return Place(name=name, missing=f"{path} cannot be read: {exc.strerror}")
-    return Place(name=name, looked=f"{len(paths)} files, {size:,} bytes", found=found)
+            return SearchedPlace(name=name, missing=f"{path} cannot be read: {exc.strerror}")
+    return SearchedPlace(name=name, examined=f"{len(paths)} files, {size:,} bytes", found=found)
 
 
 def _mapped(path: Path, spelt: Sequence[bytes]) -> int:

@@ -8,27 +8,27 @@ from dataclasses import replace
 
 from aftermind import errors
 from aftermind.api import forget, history, turn_builder
-from aftermind.api.erasure_scan import Looking
+from aftermind.api.erasure_scan import ErasureScan
 from aftermind.api.forget import Forgot
 from aftermind.api.services import Parts
 from aftermind.receipt import Receipt
 from aftermind.types import Scope
-from aftermind.types.erasure_report import Proof, Remains
+from aftermind.types.erasure_report import ErasureReport, Proof
 
 STORED_SECONDS = 10.0  # for the canary to be stored; without workers it is found while it is pending
 IDS = 20  # of the user's latest episodes that are searched together with the canary
 
 
-async def remains(parts: Parts, owner: Scope, texts: Sequence[str]) -> Remains:
+async def remains(parts: Parts, owner: Scope, texts: Sequence[str]) -> ErasureReport:
     """Where any of the texts is found, and rows and keys of the user."""
     if any(not isinstance(each, str) or not each.strip() for each in texts):
         raise errors.InvalidQuery("texts", list(texts), "each text to search for must be non-empty.")
-    return await _looking(parts).scan(owner, texts)
+    return await _erasure_scan(parts).scan(owner, texts)
 
 
 async def forget_and_prove(parts: Parts, owner: Scope) -> Forgot:
     """Store a canary, check that it is found, forget the user, and search again."""
-    looking = _looking(parts)
+    looking = _erasure_scan(parts)
     ids = tuple(episode.id for episode in await history.history(parts, owner, limit=IDS))
     canary = f"canary{secrets.token_hex(12)}"
     await _plant(parts, owner, f"The word of the canary is {canary}.")
@@ -41,11 +41,11 @@ async def forget_and_prove(parts: Parts, owner: Scope) -> Forgot:
     return replace(gone, proof=Proof(canary=canary, ids=ids, before=before, after=after, seconds=seconds))
 
 
-def _looking(parts: Parts) -> Looking:
-    if parts.looking is None:
+def _erasure_scan(parts: Parts) -> ErasureScan:
+    if parts.erasure_scan is None:
         why = "jobs run in this process, which keeps nothing in any other place. Use Postgres."
         raise errors.InvalidSettings("store", "inmemory", why)
-    return parts.looking
+    return parts.erasure_scan
 
 
 async def _plant(parts: Parts, owner: Scope, said: str) -> None:

@@ -220,7 +220,7 @@ class Facts:
         await store.hold_beliefs(tx, owner)
         rows = await store.facts(tx, owner, history=True, limit=EVERY_FACT)  # a subject may be spelt otherwise
         believed = [row for row in rows if row.superseded_at is None]
-        said = await store.said(tx, owner, [claim.subject])
+        said = await store.recorded_assertions(tx, owner, [claim.subject])
         # An assertion by a call is the latest, also after messages dated in the future.
         latest = max((one.claim.said_at for one in said), default=claim.said_at)
         if latest > claim.said_at:

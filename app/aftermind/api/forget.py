@@ -129,7 +129,7 @@ async def export(parts: Parts, owner: Scope, *, vectors: bool = False) -> Export
     async with parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
         store = parts.store
         facts = await store.facts(tx, owner, history=True, limit=1_000_000)
-        said = await store.said(tx, owner)
+        said = await store.recorded_assertions(tx, owner)
         blocks = await store.blocks(tx, owner)
         summaries = await store.summaries(tx, owner, limit=100_000)
         profile = await store.profile(tx, owner)

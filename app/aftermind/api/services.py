@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from aftermind.api.audit import Audit
 from aftermind.api.encryption import Encryption
 from aftermind.api.erasure_delivery import Deliveries
-from aftermind.api.erasure_scan import Looking
+from aftermind.api.erasure_scan import ErasureScan
 from aftermind.api.outboxes import Outboxes
 from aftermind.db.api_keys import PostgresApiKeys
 from aftermind.db.audit.log import Trail
@@ -61,7 +61,7 @@ class Parts:
     lease: ReplicaLease | None = None
     deliveries: Deliveries | None = None
     generation: Generation = field(default_factory=Generation)
-    looking: Looking | None = None
+    erasure_scan: ErasureScan | None = None
     trail: Trail | None = None
     vault: Vault | None = None
     gate: ProviderLimiter = field(default_factory=ProviderLimiter)

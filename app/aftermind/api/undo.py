@@ -73,7 +73,7 @@ async def _undo(parts: Parts, tx: Transaction, owner: Scope, ids: list[EpisodeId
         why = "no stored message of this user has this id. A pending one can be forgotten."
         raise errors.InvalidQuery("ids", str(missing[0]), why)
     rows = await store.facts(tx, owner, history=True, limit=1_000_000)
-    said = await store.said(tx, owner)
+    said = await store.recorded_assertions(tx, owner)
     beside = await store.list_batch_neighbours(tx, owner, ids)
     changes = decided(rows, frozenset(ids), beside=beside.mined, said=said, owner=owner, now=now, new_id=_new_id)
     await apply_changes.write(store, tx, owner, changes, at=now)

@@ -65,7 +65,7 @@ class Webhooks:
             )
             if not await rows.add(tx, made, sealed, most=MOST):
                 raise errors.InvalidWebhook("webhooks", MOST, "the tenant has as many as it may. Remove one first.")
-            (kept,) = await rows.found(tx, owner, made.id)
+            (kept,) = await rows.list_webhooks(tx, owner, made.id)
         return NewWebhook(webhook=kept, secret=secret)
 
     async def list(self, *, namespace: str | None = None) -> list[Webhook]:
@@ -74,7 +74,7 @@ class Webhooks:
 
         db, owner = self._parts.postgres, self._owner(namespace)
         async with db.transaction(namespace=owner, read_only=True) as tx:
-            return await rows.found(tx, owner)
+            return await rows.list_webhooks(tx, owner)
 
     async def get(self, webhook_id: WebhookId | UUID | str, *, namespace: str | None = None) -> Webhook | None:
         """One webhook, or None."""
@@ -82,7 +82,7 @@ class Webhooks:
 
         db, owner, wanted = self._parts.postgres, self._owner(namespace), _id(webhook_id)
         async with db.transaction(namespace=owner, read_only=True) as tx:
-            return next(iter(await rows.found(tx, owner, wanted)), None)
+            return next(iter(await rows.list_webhooks(tx, owner, wanted)), None)
 
     async def delete(self, webhook_id: WebhookId | UUID | str, *, namespace: str | None = None) -> bool:
         """Delete one with its waiting deliveries; returns whether it existed. A running post may still arrive."""
@@ -119,7 +119,7 @@ class Webhooks:
             )
             if not await rows.rotate(tx, owner, wanted, sealed, overlap=overlap):
                 return None
-            (kept,) = await rows.found(tx, owner, wanted)
+            (kept,) = await rows.list_webhooks(tx, owner, wanted)
         return NewWebhook(webhook=kept, secret=secret)
 
     async def enable(self, webhook_id: WebhookId | UUID | str, *, namespace: str | None = None) -> bool:

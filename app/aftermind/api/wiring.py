@@ -13,7 +13,7 @@ from aftermind.api.audit_anchors import witnesses
 from aftermind.api.connections import Addresses
 from aftermind.api.encryption import Encryption
 from aftermind.api.erasure_delivery import Deliveries
-from aftermind.api.erasure_scan import Looking
+from aftermind.api.erasure_scan import ErasureScan
 from aftermind.api.outboxes import Accept, Outboxes
 from aftermind.api.services import Parts
 from aftermind.api.turn_builder import limits
@@ -287,7 +287,7 @@ def _postgres_services(
         encryption=Encryption(db=work, vault=vault, trail=trail, namespace=namespace, language=settings.language),
         trail=trail,
         vault=vault,
-        looking=Looking(settings, where),
+        erasure_scan=ErasureScan(settings, where),
         gate=providers.gate,
         refused_texts=lambda: vault.refused + recall_vault.refused,
         closing=(

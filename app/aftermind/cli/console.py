@@ -68,7 +68,9 @@ def with_memory(
     return run(main())
 
 
-async def looked(memory: "Memory", action: Action, *, user: str | None, namespace: str | None, **detail: Json) -> None:
+async def record_read(
+    memory: "Memory", action: Action, *, user: str | None, namespace: str | None, **detail: Json
+) -> None:
     """Record that the operator reads a user's memory; if this fails, the memory is not shown.
 
     A store within one process has no operators, so nothing is recorded.

@@ -155,7 +155,7 @@ def get(job_id: Annotated[UUID, typer.Argument(help="The job.", show_default=Fal
         if found is not None:
             scope = found.job.scope
             said = {"by": "dead show", "job": str(job_id)}
-            await console.looked(memory, Action.READ, user=scope.user_id, namespace=scope.namespace, **said)
+            await console.record_read(memory, Action.READ, user=scope.user_id, namespace=scope.namespace, **said)
         return found
 
     letter = console.with_memory(work)

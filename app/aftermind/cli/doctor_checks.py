@@ -53,28 +53,28 @@ class Finding:
     remedy: str = ""
 
 
-Look = Callable[P, Awaitable[list[Finding]]]
+Check = Callable[P, Awaitable[list[Finding]]]
 
 
-def _looking(what: str, remedy: str) -> Callable[[Look[P]], Look[P]]:
+def _reports_failure(what: str, remedy: str) -> Callable[[Check[P]], Check[P]]:
     """What does not answer is a finding too."""
 
-    def decorate(look: Look[P]) -> Look[P]:
-        @wraps(look)
-        async def looked(*args: P.args, **kwargs: P.kwargs) -> list[Finding]:
+    def decorate(check: Check[P]) -> Check[P]:
+        @wraps(check)
+        async def check_safely(*args: P.args, **kwargs: P.kwargs) -> list[Finding]:
             try:
                 async with asyncio.timeout(LOOK_SECONDS):
-                    return await look(*args, **kwargs)
+                    return await check(*args, **kwargs)
             except (errors.AftermindError, TimeoutError) as exc:
                 why = str(exc) or f"no answer within {LOOK_SECONDS:g} s"
                 return [Finding(what=what, seen=why, verdict=Verdict.BAD, remedy=remedy)]
 
-        return looked
+        return check_safely
 
     return decorate
 
 
-@_looking("Postgres", "Start it (`aftermind up` for the embedded one), or correct AFTERMIND_DATABASE_URL.")
+@_reports_failure("Postgres", "Start it (`aftermind up` for the embedded one), or correct AFTERMIND_DATABASE_URL.")
 async def postgres(url: str, settings: Settings) -> list[Finding]:
     """The primary: whether it answers, is a primary, has our schema, and agrees with our clock."""
     seen = await node_probe.node(url)
@@ -92,7 +92,7 @@ async def postgres(url: str, settings: Settings) -> list[Finding]:
     return findings
 
 
-@_looking("replica", "Start it, or take it out of AFTERMIND_REPLICA_URLS; recall reads the primary until then.")
+@_reports_failure("replica", "Start it, or take it out of AFTERMIND_REPLICA_URLS; recall reads the primary until then.")
 async def replica(url: str, primary: str, settings: Settings) -> list[Finding]:
     """A replica: whether it follows this primary, and how far behind it is."""
     seen, leader = await asyncio.gather(node_probe.node(url), node_probe.node(primary))
@@ -119,7 +119,7 @@ async def no_replica() -> list[Finding]:
     return [Finding(what="replicas", seen="none", verdict=Verdict.GOOD, remedy=remedy)]
 
 
-@_looking("Redis", "Start it (`aftermind up` for the embedded one), or correct AFTERMIND_REDIS_URL.")
+@_reports_failure("Redis", "Start it (`aftermind up` for the embedded one), or correct AFTERMIND_REDIS_URL.")
 async def redis(url: str, settings: Settings) -> list[Finding]:
     """Redis: whether it answers, keeps what it is given, and never evicts."""
     link = RedisLink(url, timeout=2.0, name="aftermind-doctor")
@@ -142,7 +142,7 @@ async def redis(url: str, settings: Settings) -> list[Finding]:
         await link.close()
 
 
-@_looking("work", "See `aftermind status`, and the logs of workers and reconciler.")
+@_reports_failure("work", "See `aftermind status`, and the logs of workers and reconciler.")
 async def work(found: Addresses, settings: Settings) -> list[Finding]:
     """Pending jobs, and whether workers process them."""
     parts = open_parts(found, settings)
@@ -170,7 +170,7 @@ async def work(found: Addresses, settings: Settings) -> list[Finding]:
         await parts.close()
 
 
-@_looking("workers", "See `aftermind status`, and the logs of the workers.")
+@_reports_failure("workers", "See `aftermind status`, and the logs of the workers.")
 async def workers(url: str, settings: Settings) -> list[Finding]:
     """Whether a bell is taken from each queue: the canary."""
     link = RedisLink(url, timeout=2.0, name="aftermind-canary")
@@ -223,7 +223,7 @@ def _unsent(settings: Settings) -> list[Finding]:
     return [Finding(what="spool", seen="empty")]
 
 
-@_looking("models", "Correct AFTERMIND_EMBEDDER, or install the extra that it names.")
+@_reports_failure("models", "Correct AFTERMIND_EMBEDDER, or install the extra that it names.")
 async def models(settings: Settings) -> list[Finding]:
     """Which models will be used."""
     embedder, extractor = factory.embedder(settings), factory.extractor(settings)
@@ -256,7 +256,7 @@ async def _isolation(url: str) -> list[Finding]:
     return [Finding(what="tenants", seen=f"row-level security is forced and applies to role {seen.role}")]
 
 
-@_looking("audit keys", "See `aftermind audit verify`.")
+@_reports_failure("audit keys", "See `aftermind audit verify`.")
 async def audit_keys(found: Addresses, settings: Settings) -> list[Finding]:
     """Whether every process writes audit trails with a key that this one has too."""
     parts = open_parts(found, settings)
@@ -279,7 +279,7 @@ async def audit_keys(found: Addresses, settings: Settings) -> list[Finding]:
         await parts.close()
 
 
-@_looking("keys", "See docs/security.md.")
+@_reports_failure("keys", "See docs/security.md.")
 async def keys(found: Addresses, settings: Settings) -> list[Finding]:
     """Whether this process and all that run use the same keys: one that does not cannot read what others write."""
     link = RedisLink(str(found.redis), timeout=2.0, name="aftermind-doctor")
@@ -300,7 +300,7 @@ async def keys(found: Addresses, settings: Settings) -> list[Finding]:
     return findings or [Finding(what="keys", seen=f"{len(announced)} running processes and this one use the same keys")]
 
 
-@_looking("vectors", "See `aftermind reembed status`.")
+@_reports_failure("vectors", "See `aftermind reembed status`.")
 async def vectors(found: Addresses, settings: Settings) -> list[Finding]:
     """Whether stored vectors are of the configured embedder, how many episodes have one, and a running re-embedding."""
     from aftermind.api.reembed import Reembeddings  # only Postgres needs SQLAlchemy

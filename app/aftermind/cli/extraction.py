@@ -37,7 +37,7 @@ def extraction(
     """Show the extraction outcome of each message, with the reason."""
 
     async def work(memory: Memory) -> list[Learned]:
-        await console.looked(memory, Action.READ, user=user, namespace=namespace, by="learned")
+        await console.record_read(memory, Action.READ, user=user, namespace=namespace, by="learned")
         return await memory.extraction(user_id=user, namespace=namespace, session_id=session, limit=limit)
 
     found = console.with_memory(work)
@@ -55,7 +55,7 @@ def undo(
 
     async def work(memory: Memory) -> Undone:
         if dry_run:  # else the change itself is in the trail
-            await console.looked(memory, Action.READ, user=user, namespace=namespace, by="undo --dry-run")
+            await console.record_read(memory, Action.READ, user=user, namespace=namespace, by="undo --dry-run")
         return await memory.undo(*episodes, user_id=user, namespace=namespace, dry_run=dry_run)
 
     done = console.with_memory(work)

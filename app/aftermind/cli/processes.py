@@ -92,7 +92,12 @@ class ProcessPlan:
         stop_order: int = StopOrder.WORKER,
         more: Mapping[str, str] | None = None,
     ) -> Command:
-        env = {**_ours(), **self.addresses.environment(), "AFTERMIND_STATE_DIR": str(self.state_dir), **(more or {})}
+        env = {
+            **_inherited_settings(),
+            **self.addresses.environment(),
+            "AFTERMIND_STATE_DIR": str(self.state_dir),
+            **(more or {}),
+        }
         return Command(name=name, argv=tuple(argv), env=env, cwd=str(Path.cwd()), health=health, stop_order=stop_order)
 
 
@@ -144,7 +149,7 @@ def _port(known: object, wanted: int, *, is_ours: bool) -> int:
     return wanted if wanted and ports.is_free(wanted) else ports.choose(1)[0]
 
 
-def _ours() -> dict[str, str]:
+def _inherited_settings() -> dict[str, str]:
     """Settings of the caller's environment without keys and passwords: processes inherit those, no file holds them."""
     secret = {f"{PREFIX}{name.upper()}" for name, field in Settings.model_fields.items() if _is_secret(field)}
     return {name: value for name, value in os.environ.items() if name.startswith(PREFIX) and name not in secret}

@@ -47,7 +47,7 @@ def recall(
     """Recall matches for a query, best first."""
 
     async def work(memory: Memory) -> RecallBlock:
-        await console.looked(memory, Action.READ, user=user, namespace=namespace, by="recall")
+        await console.record_read(memory, Action.READ, user=user, namespace=namespace, by="recall")
         return await memory.recall(
             question, user_id=user, session_id=session, namespace=namespace, token_budget=budget, mode=mode
         )
@@ -75,7 +75,7 @@ def facts(
     """Show the facts about a user, with valid times and sources."""
 
     async def work(memory: Memory) -> tuple[list[Fact], list[Why]]:
-        await console.looked(memory, Action.READ, user=user, namespace=namespace, by="facts")
+        await console.record_read(memory, Action.READ, user=user, namespace=namespace, by="facts")
         found = await query_facts(memory)
         told = [await memory.facts.why(fact, user_id=user, namespace=namespace) for fact in found] if why else []
         return found, [each for each in told if each is not None]
@@ -103,7 +103,7 @@ def events(
     """Follow a user's events until Ctrl-C."""
 
     async def work(memory: Memory) -> None:
-        await console.looked(memory, Action.READ, user=user, namespace=namespace, by="events")
+        await console.record_read(memory, Action.READ, user=user, namespace=namespace, by="events")
         async for event in memory.events(user_id=user, namespace=namespace, after=after):
             out.print(line(event))
 

@@ -19,7 +19,7 @@ from aftermind.cli.console import Namespace, out
 from aftermind.cli.dead_letters import moment
 from aftermind.memory import Memory
 from aftermind.types.audit import Action
-from aftermind.types.erasure_report import Place, Proof, Remains
+from aftermind.types.erasure_report import ErasureReport, Proof, SearchedPlace
 
 NOT_SEARCHED = (
     "Not searched: backups and archived WAL, freed pages of Postgres until vacuum overwrites them, the append-only "
@@ -49,7 +49,7 @@ def export(
     _check(user, anonymous=anonymous)
 
     async def work(memory: Memory) -> Export:
-        await console.looked(memory, Action.EXPORT, user=user, namespace=namespace, vectors=vectors)
+        await console.record_read(memory, Action.EXPORT, user=user, namespace=namespace, vectors=vectors)
         return await memory.export(user_id=user, namespace=namespace, vectors=vectors)
 
     taken = console.with_memory(work)
@@ -105,7 +105,7 @@ def forget(
     out.print(f"Forgotten: {counts or 'nothing was stored'}; {gone.pending_turns} pending turns.")
     if gone.proof is not None:
         _show_proof(gone.proof)
-        raise typer.Exit(0 if gone.proof.after.are_none else 1)
+        raise typer.Exit(0 if gone.proof.after.is_clean else 1)
 
 
 def verify_erasure(
@@ -123,16 +123,18 @@ def verify_erasure(
     """
     _check(user, anonymous=anonymous)
 
-    async def work(memory: Memory) -> Remains:
-        await console.looked(memory, Action.READ, user=user, namespace=namespace, by="remains", texts=len(texts or ()))
+    async def work(memory: Memory) -> ErasureReport:
+        await console.record_read(
+            memory, Action.READ, user=user, namespace=namespace, by="remains", texts=len(texts or ())
+        )
         return await memory.verify_erasure(*(texts or ()), user_id=user, namespace=namespace)
 
     found = console.with_memory(work)
     table = _places("place", "searched", "found", "of the user", "")
     for place in found.places:
-        table.add_row(place.name, place.looked, _number(place.found), _number(place.owned), _verdict(place))
+        table.add_row(place.name, place.examined, _number(place.found), _number(place.owned), _verdict(place))
     out.print(table)
-    raise typer.Exit(0 if found.are_none else 1)
+    raise typer.Exit(0 if found.is_clean else 1)
 
 
 def _show_proof(proof: Proof) -> None:
@@ -141,13 +143,13 @@ def _show_proof(proof: Proof) -> None:
     for place in proof.after.places:
         before = earlier.get(place.name, place)
         counts = (_number(before.found), _number(place.found), _number(place.owned))
-        table.add_row(place.name, place.looked, *counts, _verdict(place))
+        table.add_row(place.name, place.examined, *counts, _verdict(place))
     out.print(table)
     out.print(
         f"Searched for the test message {proof.canary} and the ids of {len(proof.ids)} messages. "
         f"Deletion took {proof.seconds:.2f} s.\n{NOT_SEARCHED}"
     )
-    if proof.after.are_none:
+    if proof.after.is_clean:
         out.print("[bold green]Nothing remains.[/]")
     else:
         console.complain(
@@ -167,7 +169,7 @@ def _number(count: int) -> str:
     return f"{count:,}" if count else "-"
 
 
-def _verdict(place: Place) -> str:
+def _verdict(place: SearchedPlace) -> str:
     if place.missing:
         return f"[yellow]not searched: {escape(place.missing)}[/]"
     if not place.is_clean:

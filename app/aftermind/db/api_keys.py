@@ -69,7 +69,7 @@ class PostgresApiKeys:
         await self._anchor()
         return _key(row)
 
-    async def of(self, namespace: str) -> list[ApiKey]:
+    async def list_for(self, namespace: str) -> list[ApiKey]:
         """Every key of a namespace, revoked ones too, the oldest first."""
         async with self._database.transaction(namespace=namespace, read_only=True) as tx:
             return [_key(row) for row in await pg(tx).rows(_OF, namespace=namespace)]

@@ -15,7 +15,7 @@ from aftermind.db.protocol import Transaction
 from aftermind.db.tables import JOBS, SCHEMA
 from aftermind.db.transaction import PgTransaction
 from aftermind.types import Scope, Watermark
-from aftermind.types.erasure_report import Place
+from aftermind.types.erasure_report import SearchedPlace
 
 CATCH_UP_SECONDS = 10.0  # a replica that is further behind is reported, not waited for
 POLL_INTERVAL_SECONDS = 0.05
@@ -58,13 +58,15 @@ class _Table:
 class Opener(Protocol):
     """Decrypts content that a search by SQL cannot read."""
 
-    async def found(
+    async def count_matches(
         self, tx: Transaction, table: str, forms: Sequence[str], *, seen: str, given: Mapping[str, Any]
     ) -> tuple[int, str]:
         """How many sealed rows hold one of the forms, but for those `seen` already; and why some were not opened."""
 
 
-async def in_tables(database: PostgresDatabase, owner: Scope, texts: Sequence[str], *, opener: Opener) -> list[Place]:
+async def in_tables(
+    database: PostgresDatabase, owner: Scope, texts: Sequence[str], *, opener: Opener
+) -> list[SearchedPlace]:
     """A place for each table. Raises `StoreUnavailable`."""
     async with database.transaction(namespace=owner.namespace, read_only=True) as tx:
         return [await _scan_table(tx, table, owner, texts, opener) for table in await _tables(tx)]
@@ -72,24 +74,24 @@ async def in_tables(database: PostgresDatabase, owner: Scope, texts: Sequence[st
 
 async def on_replica(
     database: PostgresDatabase, owner: Scope, texts: Sequence[str], *, after: Watermark | None, opener: Opener
-) -> Place:
+) -> SearchedPlace:
     """One place for the whole replica, once it has passed the mark."""
     name = f"replica {database.name}"
     try:
         if after is not None and not await _caught_up(database, after):
-            return Place(name=name, missing=f"it is more than {CATCH_UP_SECONDS:g} s behind the primary")
+            return SearchedPlace(name=name, missing=f"it is more than {CATCH_UP_SECONDS:g} s behind the primary")
         tables = await in_tables(database, owner, texts, opener=opener)
     except errors.StoreUnavailable as exc:
-        return Place(name=name, missing=str(exc))
-    return Place(
+        return SearchedPlace(name=name, missing=str(exc))
+    return SearchedPlace(
         name=name,
-        looked=f"{sum(not table.missing for table in tables)} tables",
+        examined=f"{sum(not table.missing for table in tables)} tables",
         found=sum(table.found for table in tables),
         owned=sum(table.owned for table in tables),
         kept="" if any(table.owned and not table.kept for table in tables) else "as on the primary",
         # Without tables that only the owner can read: those are searched on the primary, and replicas are read as
         # tenants read them.
-        missing=next((table.missing for table in tables if table.looked and table.missing), ""),
+        missing=next((table.missing for table in tables if table.examined and table.missing), ""),
     )
 
 
@@ -102,19 +104,23 @@ async def _tables(tx: PgTransaction) -> list[_Table]:
     return [_Table(name=name, columns=columns, is_bound=bound[name]) for name, columns in found.items()]
 
 
-async def _scan_table(tx: PgTransaction, table: _Table, owner: Scope, texts: Sequence[str], opener: Opener) -> Place:
+async def _scan_table(
+    tx: PgTransaction, table: _Table, owner: Scope, texts: Sequence[str], opener: Opener
+) -> SearchedPlace:
     name = f"table {table.name}"
     if table.is_bound and not table.has("namespace"):
-        return Place(name=name, missing="only the owner of the tables sees it: set AFTERMIND_MIGRATOR_URL")
+        return SearchedPlace(name=name, missing="only the owner of the tables sees it: set AFTERMIND_MIGRATOR_URL")
     forms = _forms(texts)
     patterns = _patterns(forms)
     row = await tx.row(_statement(table), **patterns, namespace=owner.namespace, user=owner.user_column)
     if row is None:
         raise errors.Bug(f"a count of {table.name} gave no row.")
     rows = f"{row.rows:,} {'rows of the tenant' if table.is_bound else 'rows'}"
-    sealed, missing = await opener.found(tx, table.name, forms, seen=_holds(table), given=patterns)
+    sealed, missing = await opener.count_matches(tx, table.name, forms, seen=_holds(table), given=patterns)
     kept = KEPT_TABLES.get(table.name, "")
-    return Place(name=name, looked=rows, found=row.found + sealed, owned=row.owned, kept=kept, missing=missing)
+    return SearchedPlace(
+        name=name, examined=rows, found=row.found + sealed, owned=row.owned, kept=kept, missing=missing
+    )
 
 
 def _holds(table: _Table) -> str:

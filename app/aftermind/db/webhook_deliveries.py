@@ -188,7 +188,7 @@ async def add(tx: Transaction, webhook: Webhook, sealed: bytes, *, most: int) ->
     return await pg(tx).row(_ADD, **given) is not None
 
 
-async def found(tx: Transaction, namespace: str, webhook_id: WebhookId | None = None) -> list[Webhook]:
+async def list_webhooks(tx: Transaction, namespace: str, webhook_id: WebhookId | None = None) -> list[Webhook]:
     """A tenant's webhooks, or the one, oldest first."""
     return [_webhook(row) for row in await pg(tx).rows(_LIST, namespace=namespace, id=webhook_id)]
 

@@ -39,16 +39,18 @@ def undo(
     by_rows = [fact for fact in rows if fact_group_key(fact) in unclaimed]
     changes = _undo_rows(by_rows, undone | beside, now=now, new_id=new_id)
 
-    def gone(extractor: str) -> frozenset[EpisodeId]:
+    def undone_sources(extractor: str) -> frozenset[EpisodeId]:
         return undone if extractor == BY_USER else undone | beside
 
-    theirs = [one for one in said if gone(one.extractor).intersection(one.claim.sources)]
+    theirs = [one for one in said if undone_sources(one.extractor).intersection(one.claim.sources)]
     changes.unsaid = [one.id for one in theirs]
-    changes.said = [one for each in theirs if (one := _without_sources(each, gone(each.extractor))) is not None]
-    heard = [*(one for one in said if not gone(one.extractor).intersection(one.claim.sources)), *changes.said]
+    changes.said = [
+        one for each in theirs if (one := _without_sources(each, undone_sources(each.extractor))) is not None
+    ]
+    heard = [*(one for one in said if not undone_sources(one.extractor).intersection(one.claim.sources)), *changes.said]
     for group in sorted({group_key(one.claim) for one in theirs} - unclaimed):
         # Of facts that stay the store takes these sources away.
-        held = [_left(fact, gone(fact.extractor)) for fact in believed if fact_group_key(fact) == group]
+        held = [_left(fact, undone_sources(fact.extractor)) for fact in believed if fact_group_key(fact) == group]
         told = [one for one in heard if group_key(one.claim) == group]
         reconcile(held, fold(told, owner=owner, now=now), changes, new_id)
     return changes

@@ -44,7 +44,7 @@ class DoorbellSender:
 
     async def close(self) -> None:
         """Finish what `ring_soon` began, and close the broker connection that it made."""
-        await self._task.ended()
+        await self._task.wait()
         await asyncio.to_thread(self._doorbell.close)
 
     async def _ring(self) -> None:

@@ -42,7 +42,7 @@ class GenerationLookup:
             if self._task.is_running and left > 0:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(left):
-                        await self._task.ended()
+                        await self._task.wait()
         return self._received if self._generation.known is None else self._generation.known
 
     async def close(self) -> None:

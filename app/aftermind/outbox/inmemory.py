@@ -88,12 +88,12 @@ class InProcessQueue:
 
     async def drained(self) -> None:
         """Wait until every job is done that was put in so far, those that wait for their time included."""
-        await self._task.ended()
+        await self._task.wait()
 
     async def close(self) -> None:
         """Finish what can run now; what waits for its time stays with the store."""
         self._is_closing = True
-        await self._task.ended()
+        await self._task.wait()
 
     async def _work_off(self) -> None:
         try:

@@ -24,7 +24,7 @@ class OneTask:
             self._pid = os.getpid()
             self._task = asyncio.get_running_loop().create_task(work())
 
-    async def ended(self) -> None:
+    async def wait(self) -> None:
         """Wait until it has ended; returns immediately if it runs on another loop."""
         if self._is_here():
             assert self._task is not None

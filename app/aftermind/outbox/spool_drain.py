@@ -40,7 +40,7 @@ class Drain:
 
     async def done(self) -> None:
         """Wait until nothing is left to send; for the loop that it runs on."""
-        await self._task.ended()
+        await self._task.wait()
 
     async def stop(self) -> None:
         """End it; what is unsent stays in the spool."""

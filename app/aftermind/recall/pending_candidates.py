@@ -131,7 +131,7 @@ async def standing_turns(
         return []
     least = min(turn.generation or 0 for turn in turns.values())
     sessions = list({turn.scope.session_id for turn in turns.values()})
-    found = await store.standing(tx, owner, sessions, generation=least)
+    found = await store.admission_state(tx, owner, sessions, generation=least)
     known = {turn.job_id for turn in accepted}
     left = [without_erased(turn, found.stones) for turn in turns.values()]
     rest = [turn for turn in left if turn is not None]

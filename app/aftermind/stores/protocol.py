@@ -163,7 +163,7 @@ class DrewOn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class AdmissionState:
     """State of a node that decides about an owner's turns before they are stored."""
 
     stones: Sequence[Tombstone] = ()
@@ -182,9 +182,9 @@ class Store(Protocol):
     async def tombstones(self, tx: Transaction, owners: Sequence[Scope]) -> list[Tombstone]:
         """Lock each owner against a concurrent forget (FOR SHARE) until the transaction ends; their tombstones."""
 
-    async def standing(
+    async def admission_state(
         self, tx: Transaction, owner: Scope, sessions: Collection[str | None], *, generation: int | None = None
-    ) -> Standing:
+    ) -> AdmissionState:
         """State that decides about new turns: tombstones since a generation (None: none are read), and the count state
         of each session.
         """
@@ -347,7 +347,7 @@ class Store(Protocol):
     async def facts_from(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[Fact]:
         """Facts, believed now, that have one of the episodes among their sources."""
 
-    async def said(
+    async def recorded_assertions(
         self, tx: Transaction, owner: Scope, subjects: Collection[str] | None = None
     ) -> list[RecordedAssertion]:
         """Every claim that was kept of the subjects, as they are compared; of all subjects where none are named."""

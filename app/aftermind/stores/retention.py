@@ -38,7 +38,7 @@ class RetentionStore(Protocol):
     async def ran(self, tx: Transaction, namespace: str) -> None:
         """Note that the policy was carried out to its end."""
 
-    async def due(
+    async def due_episodes(
         self, tx: Transaction, policy: RetentionPolicy, *, after: str | None, users: int, limit: int
     ) -> tuple[list[Due], str | None]:
         """Of the next `users` users after `after`, up to `limit` episodes each that must be deleted.

@@ -6,7 +6,7 @@ from aftermind.types.scope import EpisodeId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class SearchedPlace:
     """One searched place.
 
     `found` counts rows, keys, or positions in files that contain one of the searched texts or ids. `owned` counts rows
@@ -15,7 +15,7 @@ class Place:
     """
 
     name: str
-    looked: str = ""
+    examined: str = ""
     found: int = 0
     owned: int = 0
     kept: str = ""
@@ -28,13 +28,13 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remains:
+class ErasureReport:
     """All searched places."""
 
-    places: tuple[Place, ...]
+    places: tuple[SearchedPlace, ...]
 
     @property
-    def are_none(self) -> bool:
+    def is_clean(self) -> bool:
         """Whether nothing remains anywhere, and no place was left out."""
         return all(place.is_clean for place in self.places)
 
@@ -50,6 +50,6 @@ class Proof:
 
     canary: str
     ids: tuple[EpisodeId, ...]
-    before: Remains
-    after: Remains
+    before: ErasureReport
+    after: ErasureReport
     seconds: float

@@ -20,7 +20,7 @@ class Generation:
             self.known = number
 
     @property
-    def told(self) -> int | str:
+    def as_argument(self) -> int | str:
         """As an argument of a script: '' is none."""
         return "" if self.known is None else self.known
 

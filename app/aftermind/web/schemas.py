@@ -301,7 +301,7 @@ class PlaceOut(Shape):
     """A searched place. `kept` is the reason if rows of the user may remain there."""
 
     name: str
-    looked: str
+    examined: str
     found: int
     owned: int
     kept: str

@@ -7,7 +7,7 @@ from redis.asyncio import Redis
 
 from aftermind import errors
 from aftermind.types import Scope
-from aftermind.types.erasure_report import Place
+from aftermind.types.erasure_report import SearchedPlace
 from aftermind.wire.redis.client import RedisLink, unavailable
 from aftermind.wire.redis_keys import Keys, owner_part
 
@@ -16,17 +16,19 @@ PAGE = 500
 _KEPT = "the WAL position of the last write; expires within a day"
 
 
-async def in_redis(link: RedisLink, keys: Keys, owner: Scope, texts: Sequence[str], *, name: str = "redis") -> Place:
+async def in_redis(
+    link: RedisLink, keys: Keys, owner: Scope, texts: Sequence[str], *, name: str = "redis"
+) -> SearchedPlace:
     """One place: all keys of the prefix, queues included, with names and values."""
     part = owner_part(owner).encode()
     spelt = [each.encode() for each in texts]
-    looked = found = owned = 0
+    examined = found = owned = 0
     only_marks = True
     try:
         with unavailable():
             async for key in _scan_keys(link.client(), keys.prefix):
                 values = [value async for value in _values(link.client(), key)]
-                looked += 1
+                examined += 1
                 found += any(text in value for text in spelt for value in (key, *values))
                 if key.endswith(b":" + part) or part in values:
                     owned += 1
@@ -34,8 +36,10 @@ async def in_redis(link: RedisLink, keys: Keys, owner: Scope, texts: Sequence[st
     except errors.RedisUnavailable as exc:
         why = "this Redis user may not scan keys: set AFTERMIND_REDIS_URL to one with this right"
         refused = isinstance(exc.__cause__, exceptions.NoPermissionError)
-        return Place(name=name, missing=why if refused else str(exc))
-    return Place(name=name, looked=f"{looked:,} keys", found=found, owned=owned, kept=_KEPT if only_marks else "")
+        return SearchedPlace(name=name, missing=why if refused else str(exc))
+    return SearchedPlace(
+        name=name, examined=f"{examined:,} keys", found=found, owned=owned, kept=_KEPT if only_marks else ""
+    )
 
 
 async def _scan_keys(client: Redis, prefix: str) -> AsyncIterator[bytes]:

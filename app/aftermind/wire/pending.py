@@ -103,7 +103,7 @@ class Pending:
             answer = await channel.send(command)
         except UnknownScriptError:
             head = self._accept_head(limits, most_bells)
-            rest = (self.generation.told, len(offers), *_offered_all(offers), *bells)
+            rest = (self.generation.as_argument, len(offers), *_offered_all(offers), *bells)
             answer = await self._scripts["pending_accept"](self._link, *head, *rest)
         return self.accepted(offers, answer)
 
@@ -115,7 +115,7 @@ class Pending:
         """
         if self._packed_head is None or self._packed_head[0] != (limits, most_bells):
             self._packed_head = (limits, most_bells), packed(self._accept_head(limits, most_bells))
-        arguments: list[Argument] = [self.generation.told, len(offers), *_offered_all(offers), *bells]
+        arguments: list[Argument] = [self.generation.as_argument, len(offers), *_offered_all(offers), *bells]
         return self._scripts["pending_accept"].packed(HEAD + len(arguments), self._packed_head[1], packed(arguments))
 
     def accepted(self, offers: Sequence[Offer], answer: Answer) -> list[Accepted]:

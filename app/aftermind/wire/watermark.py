@@ -35,7 +35,7 @@ class Watermarks:
         parts = map(owner_part, last)
         return bool(await self._trust(self._link, namespace_part(namespace), asked_ms, *place, *parts))
 
-    async def of(self, owner: Scope) -> Watermark | None:
+    async def get(self, owner: Scope) -> Watermark | None:
         """The owner's watermark, or None where nothing was written for a day."""
         text = await self._link.call("GET", self._keys.watermark(owner))
         return None if text is None else Watermark.decode(text.decode())

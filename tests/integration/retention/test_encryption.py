@@ -360,8 +360,8 @@ async def test_what_is_sealed_is_opened_to_look_for_what_remains(
     assert any(name.startswith("replica ") for name in found)
     assert gone.proof is not None
     assert "table episodes" in {place.name for place in gone.proof.before.places if place.found}
-    assert gone.proof.after.are_none
-    assert after.are_none
+    assert gone.proof.after.is_clean
+    assert after.is_clean
 
 
 async def test_what_cannot_be_opened_is_not_called_clean(
@@ -379,7 +379,7 @@ async def test_what_cannot_be_opened_is_not_called_clean(
     unseen = {place.name.split(" at ")[0].split(":")[0]: place.missing for place in left.places if place.missing}
     assert "1 sealed rows were not opened" in unseen["table blocks"]
     assert any(name.startswith("replica") for name in unseen)
-    assert not left.are_none
+    assert not left.is_clean
 
 
 async def test_a_process_keeps_the_keys_of_so_many_namespaces_and_loads_others_again(

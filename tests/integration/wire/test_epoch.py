@@ -137,5 +137,5 @@ async def test_a_watermark_is_only_raised_within_a_timeline_and_replaced_beyond(
 
     await marks.raise_to(then, [ALICE, Scope(user_id="bob")])
 
-    assert await marks.of(ALICE) == kept
-    assert await marks.of(Scope(user_id="bob")) == then
+    assert await marks.get(ALICE) == kept
+    assert await marks.get(Scope(user_id="bob")) == then

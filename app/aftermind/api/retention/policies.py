@@ -154,7 +154,7 @@ class Retention:
         limit = 1_000_000 if dry_run else BATCH_EPISODES
         while True:
             async with self._db.transaction(namespace=policy.namespace, read_only=True) as tx:
-                found, last = await self._keeping.due(tx, policy, after=after, users=USERS_A_LOOK, limit=limit)
+                found, last = await self._keeping.due_episodes(tx, policy, after=after, users=USERS_A_LOOK, limit=limit)
             is_more, reached = False, after
             for due in found:
                 went = len(due.ids) if dry_run else await self._archive_and_delete(policy, archive, due, gone)

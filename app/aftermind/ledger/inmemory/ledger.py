@@ -38,7 +38,9 @@ class InMemoryLedger:
             now = self._database.now()
             _put_record(
                 tx,
-                Record(job=records.made(job, now, run_at=now + (job.delay or timedelta(0))), plan=job.replay_plan_id),
+                Record(
+                    job=records.new_job(job, now, run_at=now + (job.delay or timedelta(0))), plan=job.replay_plan_id
+                ),
             )
             _follow(tx, job, job.id)
             new.append(job.id)
@@ -53,7 +55,7 @@ class InMemoryLedger:
         now = self._database.now()
         waiting = [record for record in _unfinished(tx, job) if record.job.state is not JobState.RUNNING]
         if not waiting:
-            made = records.made(job, now, run_at=now + min(quiet, at_most))
+            made = records.new_job(job, now, run_at=now + min(quiet, at_most))
             _put_record(tx, Record(job=made, due_by=now + at_most))
             _follow(tx, job, job.id)
             return job.id
@@ -270,7 +272,10 @@ class InMemoryLedger:
                     job = replace(records.failed(job, failure), state=JobState.DEAD)
                     buried.append((job, failure))
                 _put_record(
-                    tx, records.ended(replace(record, job=job, token=None, until=None, place=None), now, "lost", None)
+                    tx,
+                    records.end_attempt(
+                        replace(record, job=job, token=None, until=None, place=None), now, "lost", None
+                    ),
                 )
             if buried and on_buried is not None:
                 await on_buried(tx, buried)
@@ -387,7 +392,7 @@ class InMemoryLedger:
         if state is JobState.DONE:
             job = replace(job, answer=None, raw=None, reason_code=None, error=None, fingerprint=None)
         ended = replace(record, job=job, token=None, until=None, place=None)
-        _put_record(tx, records.ended(records.counted(ended, spent or Spent()), now, outcome, failure))
+        _put_record(tx, records.end_attempt(records.counted(ended, spent or Spent()), now, outcome, failure))
 
 
 def _jobs(tx: Transaction) -> dict[JobId, Record]:

@@ -71,7 +71,7 @@ def together(one: Spent, other: Spent) -> Spent:
     )
 
 
-def ended(record: Record, now: datetime, outcome: str, failure: Failure | None) -> Record:
+def end_attempt(record: Record, now: datetime, outcome: str, failure: Failure | None) -> Record:
     """The record with its last attempt ended."""
     if not record.attempts:
         return record
@@ -96,10 +96,10 @@ def worker_lost(times: int) -> Failure:
     return Failure(reason_code="worker_lost", error_class="WorkerLost", error=error, fingerprint="worker_lost")
 
 
-def made(job: NewJob, now: datetime, *, run_at: datetime) -> Job:
+def new_job(job: NewJob, now: datetime, *, run_at: datetime) -> Job:
     """A job as it is put in."""
-    made = make_job(job.id, job.kind, job.scope, JobState.QUEUED, job.effect_key, now)
-    return replace(made, payload=dict(job.payload), run_at=run_at, origin_job_id=job.origin_job_id)
+    new = make_job(job.id, job.kind, job.scope, JobState.QUEUED, job.effect_key, now)
+    return replace(new, payload=dict(job.payload), run_at=run_at, origin_job_id=job.origin_job_id)
 
 
 def make_store_job(turn: Turn, now: datetime, state: JobState, payload: bytes | None) -> Job:

@@ -90,7 +90,7 @@ async def shadows(tx: Transaction, plan_id: PlanId) -> list[Shadow]:
     return [_shadow(row) for row in await pg(tx).rows(_SHADOWS, plan=plan_id)]
 
 
-async def shown(tx: Transaction, plan_id: PlanId) -> list[tuple[str, str | None]]:
+async def shadowed_users(tx: Transaction, plan_id: PlanId) -> list[tuple[str, str | None]]:
     """Whose memory the shadow runs of a plan show, by namespace and user."""
     return [(row.namespace, row.user_id or None) for row in await pg(tx).rows(_SHOWN, plan=plan_id)]
 

@@ -137,7 +137,7 @@ class Replays:
         if self._trail is None:
             return
         async with self._database.transaction() as tx:
-            for namespace, user_id in await foresight.shown(tx, plan_id):
+            for namespace, user_id in await foresight.shadowed_users(tx, plan_id):
                 said: dict[str, Json] = {"by": "shadows", "plan": plan_id}
                 await self._trail.append(tx, namespace, Action.READ, user_id=user_id, actor=actor, detail=said)
         await self._anchor()

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from aftermind.db.inmemory import mem
 from aftermind.db.protocol import Transaction
-from aftermind.stores.protocol import EpisodeFilter, MiningOutcome, SessionInfo, Standing, Vector
+from aftermind.stores.protocol import AdmissionState, EpisodeFilter, MiningOutcome, SessionInfo, Vector
 from aftermind.types import EmbedderIdentity, Episode, EpisodeId, JobId, Scope, StoredEmbedders
 from aftermind.types.session_order import Counted
 from aftermind.types.tombstone import Tombstone
@@ -25,9 +25,9 @@ class InMemoryEpisodes:
         table = mem(tx).table("tombstones")
         return [stone for key in {owner_key(owner) for owner in owners} for stone in table.get(key, ())]
 
-    async def standing(
+    async def admission_state(
         self, tx: Transaction, owner: Scope, sessions: Collection[str | None], *, generation: int | None = None
-    ) -> Standing:
+    ) -> AdmissionState:
         key = owner_key(owner)
         stones = mem(tx).table("tombstones").get(key, ()) if generation is not None else ()
         newest: dict[str | None, Counted] = {}
@@ -37,7 +37,7 @@ class InMemoryEpisodes:
                 newest[episode.scope.session_id] = Counted(
                     position=episode.position, counted_from=counted_from, shift=shift
                 )
-        return Standing(stones=[each for each in stones if each.generation > (generation or 0)], counted=newest)
+        return AdmissionState(stones=[each for each in stones if each.generation > (generation or 0)], counted=newest)
 
     async def hold_order(self, tx: Transaction, owner: Scope, session_id: str | None) -> None:
         """Transactions follow each other."""

@@ -82,7 +82,7 @@ class InMemoryFacts:
         believed = await self.facts(tx, owner, history=True, limit=1_000_000)
         return [fact for fact in believed if fact.superseded_at is None and wanted & set(fact.sources)]
 
-    async def said(
+    async def recorded_assertions(
         self, tx: Transaction, owner: Scope, subjects: Collection[str] | None = None
     ) -> list[RecordedAssertion]:
         wanted = None if subjects is None else frozenset(map(folded, subjects))

@@ -46,10 +46,10 @@ _KEEP = text(
 _DROP = text(f"DELETE FROM aftermind.assertions WHERE {_OWNED} AND id = ANY(CAST(:ids AS uuid[]))")
 
 
-async def said(
+async def recorded_assertions(
     tx: Transaction, owner: Scope, subjects: Collection[str] | None = None, *, vault: Vault
 ) -> list[RecordedAssertion]:
-    """See `Store.said`."""
+    """See `Store.recorded_assertions`."""
     about = None if subjects is None else hash_terms(owner, map(folded, subjects))
     rows = await pg(tx).rows(_SAID, namespace=owner.namespace, user=owner.user_column, about=about)
     return await open_said(vault, tx, owner, [_to_assertion(row) for row in rows])

@@ -16,7 +16,7 @@ from aftermind.db.transaction import pg
 from aftermind.stores.postgres.encrypted_columns import EPISODE_TEXT, sealed
 from aftermind.stores.postgres.rows import EPISODE_COLUMNS, to_episode
 from aftermind.stores.postgres.terms import term_keys
-from aftermind.stores.protocol import EpisodeFilter, SessionInfo, Standing, Vector
+from aftermind.stores.protocol import AdmissionState, EpisodeFilter, SessionInfo, Vector
 from aftermind.types import Episode, EpisodeId, Scope
 from aftermind.types.message import ALL_KINDS, UNDONE
 from aftermind.types.session_order import Counted
@@ -137,14 +137,14 @@ def to_tombstone(row: Any) -> Tombstone:  # Any: a row of tombstones
     )
 
 
-async def standing(
+async def admission_state(
     tx: Transaction, owner: Scope, sessions: Collection[str | None], *, generation: int | None = None
-) -> Standing:
-    """See `Store.standing`. By the key of `tombstones`, and the end of `episodes_session` for each session."""
+) -> AdmissionState:
+    """See `Store.admission_state`. By the key of `tombstones`, and the end of `episodes_session` for each session."""
     given = {"namespace": owner.namespace, "user": owner.user_column}
     row = await pg(tx).row(_TOMBSTONES_IN_FORCE, **given, generation=generation, sessions=list(sessions))
     if row is None:
-        return Standing()
+        return AdmissionState()
     stones = [
         Tombstone(
             owner=owner.owner,
@@ -163,7 +163,7 @@ async def standing(
         )
         for each in orjson.loads(row.newest or "[]")
     }
-    return Standing(stones=stones, counted=counted)
+    return AdmissionState(stones=stones, counted=counted)
 
 
 async def hold_order(tx: Transaction, owner: Scope, session_id: str | None) -> None:

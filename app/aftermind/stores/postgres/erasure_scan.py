@@ -18,14 +18,14 @@ from aftermind.types import Scope
 PAGE = 1_000
 
 
-class Seeking:
+class EncryptedRowSearch:
     """Opens the sealed rows of every namespace that the connection sees, with the keys that this process has."""
 
     def __init__(self, vault: Vault) -> None:
         self._vault = vault
         self._tables = {table.name: table for table in TABLES}
 
-    async def found(
+    async def count_matches(
         self, tx: Transaction, table: str, forms: Sequence[str], *, seen: str, given: Mapping[str, Any]
     ) -> tuple[int, str]:
         """Number of encrypted rows with one of the forms, and the reason if some could not be searched.

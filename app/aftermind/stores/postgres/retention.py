@@ -134,7 +134,7 @@ class PostgresRetention:
         """Note that the policy was carried out to its end."""
         await pg(tx).execute(_RAN, {"namespace": namespace})
 
-    async def due(
+    async def due_episodes(
         self, tx: Transaction, policy: RetentionPolicy, *, after: str | None, users: int, limit: int
     ) -> tuple[list[Due], str | None]:
         """Of the next users, up to `limit` episodes each that must be deleted; and the last user that was checked."""

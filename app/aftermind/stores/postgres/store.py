@@ -45,7 +45,7 @@ class PostgresStore(PostgresLearning):
 
     # Statements that need neither keys nor the language. Above the methods: those hide the modules of the same name.
     tombstones = staticmethod(episodes.tombstones)
-    standing = staticmethod(episodes.standing)
+    admission_state = staticmethod(episodes.admission_state)
     hold_order = staticmethod(episodes.hold_order)
     find_session_shift = staticmethod(episodes.find_session_shift)
     stored_embedders = staticmethod(embedders.stored)
@@ -160,10 +160,10 @@ class PostgresStore(PostgresLearning):
     async def facts_from(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[Fact]:
         return await encrypted_columns.open_facts(self._vault, tx, owner, await facts.from_episodes(tx, owner, ids))
 
-    async def said(
+    async def recorded_assertions(
         self, tx: Transaction, owner: Scope, subjects: Collection[str] | None = None
     ) -> list[RecordedAssertion]:
-        return await assertions.said(tx, owner, subjects, vault=self._vault)
+        return await assertions.recorded_assertions(tx, owner, subjects, vault=self._vault)
 
     async def put_assertions(
         self, tx: Transaction, owner: Scope, given: Sequence[RecordedAssertion], *, unsaid: Sequence[UUID]

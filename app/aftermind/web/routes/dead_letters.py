@@ -31,7 +31,7 @@ class FilterIn(schemas.Shape):
     since: AwareDatetime | None = None
     until: AwareDatetime | None = None
 
-    def of(self, who: Caller) -> JobFilter:
+    def to_job_filter(self, who: Caller) -> JobFilter:
         """Filter within the caller's namespace."""
         return JobFilter(
             ids=tuple(JobId(each) for each in self.ids),
@@ -103,18 +103,21 @@ async def list_(
     memory: Remembering, who: Operator, wanted: Filter, limit: Limit = 100, cursor: Cursor = None
 ) -> Page[schemas.JobOut]:
     """Without their payloads: one is shown whole by its id."""
-    found = await memory.dead_letters.list(wanted.of(who), limit=pagination.rows_to_read(cursor, limit))
+    found = await memory.dead_letters.list(wanted.to_job_filter(who), limit=pagination.rows_to_read(cursor, limit))
     return pagination.page(found, cursor=cursor, limit=limit, key=lambda each: each.id, shown=schemas.job)
 
 
 @router.get("/groups", summary="Dead letters grouped by error")
 async def groups(memory: Remembering, who: Operator, wanted: Filter, limit: Limit = 100) -> list[GroupOut]:
     """The largest group first."""
-    return [GroupOut.model_validate(each) for each in await memory.dead_letters.groups(wanted.of(who), limit=limit)]
+    return [
+        GroupOut.model_validate(each)
+        for each in await memory.dead_letters.groups(wanted.to_job_filter(who), limit=limit)
+    ]
 
 
 @router.get("/{job_id}", summary="One dead letter with its payload and attempts")
-async def shown(job_id: UUID, memory: Remembering, who: Operator) -> dict[str, Any]:
+async def get_dead_letter(job_id: UUID, memory: Remembering, who: Operator) -> dict[str, Any]:
     """The job with its payload, attempts and replays. It contains the user's messages."""
     found = await memory.dead_letters.get(JobId(job_id))
     if found is None or found.job.scope.namespace != who.namespace:
@@ -125,7 +128,7 @@ async def shown(job_id: UUID, memory: Remembering, who: Operator) -> dict[str, A
 @router.post("/discard", summary="Discard dead letters")
 async def discard(what: DiscardIn, memory: Remembering, who: Operator) -> DiscardedOut:
     """They stay readable, and can still be replayed by id. An empty filter means all of the namespace."""
-    done = await memory.dead_letters.discard(what.filter.of(who), note=what.note, actor=what.actor)
+    done = await memory.dead_letters.discard(what.filter.to_job_filter(who), note=what.note, actor=what.actor)
     return DiscardedOut(discarded=done)
 
 

@@ -117,7 +117,7 @@ async def make(new: PlanIn, memory: Remembering, who: Operator) -> PlanOut:
     """A draft: nothing is put in before it is started. 422 where nothing fits."""
     refuse_instructions(new.overrides or {})
     plan = await memory.replays.create(
-        new.filter.of(who),
+        new.filter.to_job_filter(who),
         NewPlan(
             name=new.name,
             reason=new.reason,

@@ -80,7 +80,7 @@ async def verify_erasure(user_id: User, memory: Remembering, who: Operator, requ
     async with running:
         found = await memory.verify_erasure(user_id=user_id, namespace=who.namespace)
     places = [schemas.PlaceOut.model_validate(each) for each in found.places]
-    return schemas.ErasureOut(is_erased=found.are_none, places=places)
+    return schemas.ErasureOut(is_erased=found.is_clean, places=places)
 
 
 @router.get("/users/{user_id:id}/export", summary="Export a user")
