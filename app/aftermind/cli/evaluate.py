@@ -174,7 +174,7 @@ async def _gold(
             users = await gold_facts.every_user(memory, namespace=namespace) if all_users else [user]
             conversations = await gold_facts.draw(memory, users, namespace=namespace)
         for each in conversations:
-            await console.looked(memory, Action.READ, user=each.user_id, namespace=namespace, by="eval")
+            await console.record_read(memory, Action.READ, user=each.user_id, namespace=namespace, by="eval")
     finally:
         await memory.close()
     if not conversations:
