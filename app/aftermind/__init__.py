@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # at run time `__getattr__` loads each name at its first use, so that importing stays light
     from aftermind.agent import Agent, AgentResult, Tool, block_tools
-    from aftermind.api.encryption import Sealed
-    from aftermind.api.facts import Why
+    from aftermind.api.encryption import EncryptionResult
+    from aftermind.api.facts import Provenance
     from aftermind.api.forget import Export, Forgot
     from aftermind.api.health import Health, Progress
-    from aftermind.api.undo import Undone
+    from aftermind.api.undo import UndoResult
     from aftermind.errors import AftermindError
     from aftermind.events.types import (
         MemoryEvent,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # at run time `__getattr__` loads each name at its first use,
         MemoryUpdateStarted,
     )
     from aftermind.facts.graph import FactGraph
-    from aftermind.ledger.protocol import Spending
+    from aftermind.ledger.protocol import DailyUsage
     from aftermind.ledger.replays import NewPlan
     from aftermind.memory import Memory
     from aftermind.recall import RecallOptions
@@ -36,13 +36,13 @@ if TYPE_CHECKING:  # at run time `__getattr__` loads each name at its first use,
         Cardinality,
         Episode,
         EpisodeId,
+        ExtractionResult,
         Fact,
         FactId,
         Job,
         JobId,
         JobKind,
         JobState,
-        Learned,
         Match,
         Message,
         Profile,
@@ -57,27 +57,27 @@ if TYPE_CHECKING:  # at run time `__getattr__` loads each name at its first use,
     from aftermind.types.replay import (
         DeadGroup,
         DeadLetter,
+        DryRunResult,
         Estimate,
         ItemState,
         JobFilter,
         PlanId,
         ReplayItem,
         ReplayPlan,
-        Shadow,
     )
-    from aftermind.types.retention import Retained, RetentionPolicy
+    from aftermind.types.retention import RetentionPolicy, RetentionResult
     from aftermind.types.webhook import NewWebhook, Webhook, WebhookId
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "aftermind.agent": ("Agent", "AgentResult", "Tool", "block_tools"),
-    "aftermind.api.encryption": ("Sealed",),
-    "aftermind.api.facts": ("Why",),
+    "aftermind.api.encryption": ("EncryptionResult",),
+    "aftermind.api.facts": ("Provenance",),
     "aftermind.facts.graph": ("FactGraph",),
     "aftermind.api.forget": ("Export", "Forgot"),
     "aftermind.api.health": ("Health", "Progress"),
-    "aftermind.api.undo": ("Undone",),
+    "aftermind.api.undo": ("UndoResult",),
     "aftermind.errors": ("AftermindError",),
     "aftermind.events.types": (
         "MemoryEvent",
@@ -90,7 +90,7 @@ _HOMES = {
         "MemoryUpdateQueued",
         "MemoryUpdateStarted",
     ),
-    "aftermind.ledger.protocol": ("Spending",),
+    "aftermind.ledger.protocol": ("DailyUsage",),
     "aftermind.ledger.replays": ("NewPlan",),
     "aftermind.memory": ("Memory",),
     "aftermind.recall": ("RecallOptions",),
@@ -109,7 +109,7 @@ _HOMES = {
         "JobId",
         "JobKind",
         "JobState",
-        "Learned",
+        "ExtractionResult",
         "Match",
         "Message",
         "Profile",
@@ -130,9 +130,9 @@ _HOMES = {
         "PlanId",
         "ReplayItem",
         "ReplayPlan",
-        "Shadow",
+        "DryRunResult",
     ),
-    "aftermind.types.retention": ("Retained", "RetentionPolicy"),
+    "aftermind.types.retention": ("RetentionResult", "RetentionPolicy"),
     "aftermind.types.webhook": ("NewWebhook", "Webhook", "WebhookId"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -147,13 +147,17 @@ __all__ = [
     "AuditReport",
     "Block",
     "Cardinality",
+    "DailyUsage",
     "DeadGroup",
     "DeadLetter",
+    "DryRunResult",
+    "EncryptionResult",
     "Episode",
     "EpisodeId",
     "ErasureReport",
     "Estimate",
     "Export",
+    "ExtractionResult",
     "Fact",
     "FactGraph",
     "FactId",
@@ -165,7 +169,6 @@ __all__ = [
     "JobId",
     "JobKind",
     "JobState",
-    "Learned",
     "Match",
     "Memory",
     "MemoryEvent",
@@ -183,31 +186,28 @@ __all__ = [
     "PlanId",
     "Profile",
     "Progress",
+    "Provenance",
     "RecallBlock",
     "RecallOptions",
     "Receipt",
     "ReceiptStatus",
     "ReplayItem",
     "ReplayPlan",
-    "Retained",
     "RetentionPolicy",
+    "RetentionResult",
     "Right",
     "Role",
     "RunContext",
     "Scope",
-    "Sealed",
     "SearchedPlace",
     "SessionInfo",
     "Settings",
-    "Shadow",
-    "Spending",
     "Summary",
     "Tool",
-    "Undone",
+    "UndoResult",
     "UserInfo",
     "Webhook",
     "WebhookId",
-    "Why",
     "block_tools",
     "get_run_context",
 ]

@@ -20,11 +20,11 @@ from aftermind.api.jobs import Jobs
 from aftermind.api.outboxes import Accept
 from aftermind.api.retention.policies import Retention
 from aftermind.api.services import Parts
-from aftermind.api.undo import Undone
+from aftermind.api.undo import UndoResult
 from aftermind.api.webhooks import Webhooks
 from aftermind.api.wiring import open_parts
 from aftermind.events.types import MemoryEvent
-from aftermind.ledger.protocol import Spending
+from aftermind.ledger.protocol import DailyUsage
 from aftermind.llm.protocols import Embedder, Extractor
 from aftermind.recall import Query, RecallOptions
 from aftermind.recall.reranker import Reranker
@@ -32,7 +32,7 @@ from aftermind.receipt import Receipt
 from aftermind.settings import Settings
 from aftermind.stores.protocol import SessionInfo, UserInfo
 from aftermind.telemetry import tracing
-from aftermind.types import Episode, EpisodeId, Json, Learned, Match, Profile, RecallBlock, Summary
+from aftermind.types import Episode, EpisodeId, ExtractionResult, Json, Match, Profile, RecallBlock, Summary
 from aftermind.types.erasure_report import ErasureReport
 from aftermind.types.validation import Given
 
@@ -276,14 +276,14 @@ class Memory:
         session_id: str | None = None,
         namespace: str | None = None,
         limit: int = 100,
-    ) -> list[Learned]:
+    ) -> list[ExtractionResult]:
         """What came of each of the newest `limit` episodes (of a session, if named) as a source of facts, oldest first.
 
         Every one has a state: `facts`, `empty by decision`, `not wanted`, `waiting` or `dead`, and all but the first a
         reason.
         """
         owner = self._parts.scope(namespace=namespace, user_id=user_id)
-        return await api_history.learned(self._parts, owner, session_id, limit=limit)
+        return await api_history.extraction_results(self._parts, owner, session_id, limit=limit)
 
     async def spending(
         self,
@@ -292,7 +292,7 @@ class Memory:
         namespace: str | None = None,
         since: date | None = None,
         everybody: bool = False,
-    ) -> list[Spending]:
+    ) -> list[DailyUsage]:
         """What models have cost a user, or `everybody` of the namespace, from a day on (UTC; None: today).
 
         By day, user, kind of job and model. `AFTERMIND_NAMESPACE_TOKENS_PER_DAY` and `_USD_PER_DAY` bound it.
@@ -373,7 +373,7 @@ class Memory:
         user_id: str | None = None,
         namespace: str | None = None,
         dry_run: bool = False,
-    ) -> Undone:
+    ) -> UndoResult:
         """Undo everything that was derived from these messages: poisoned ones, or ones that were never true.
 
         Facts with no other source are retracted, and facts that they had ended are valid again; summaries and traits

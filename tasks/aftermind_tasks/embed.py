@@ -8,7 +8,7 @@ from uuid import UUID
 
 from aftermind import errors
 from aftermind.events.types import MemoryEmbedded, MemoryEvent
-from aftermind.ledger.protocol import Spent
+from aftermind.ledger.protocol import ModelUsage
 from aftermind.llm import token_count
 from aftermind.llm.protocols import Embedder
 from aftermind.ranking import spoken
@@ -145,14 +145,14 @@ def _costs(
     *,
     calls: int,
     latency_ms: float,
-) -> list[tuple[Lease, Spent]]:
+) -> list[tuple[Lease, ModelUsage]]:
     """What the calls cost, by the tokens of each job; calls and their time are counted with the first."""
     price = embedder.usd_per_million_tokens or 0.0
-    found: list[tuple[Lease, Spent]] = []
+    found: list[tuple[Lease, ModelUsage]] = []
     for lease in leases:
         size = sum(token_count.count(episode.content) for episode in episodes[lease.job.id])
         cost = size * price / 1_000_000
-        found.append((lease, Spent(model=embedder.name, tokens_in=size, cost_usd=cost)))
+        found.append((lease, ModelUsage(model=embedder.name, tokens_in=size, cost_usd=cost)))
     first, spent = found[0]
     return [(first, replace(spent, calls=calls, latency_ms=latency_ms)), *found[1:]]
 

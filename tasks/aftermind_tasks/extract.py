@@ -13,7 +13,7 @@ from aftermind.facts.predicates import folded
 from aftermind.facts.resolve import Changes, decide
 from aftermind.llm.injection import detect
 from aftermind.llm.protocols import Extraction, Extractor
-from aftermind.stores.protocol import Mined, MiningOutcome
+from aftermind.stores.protocol import ExtractionOutcome, MiningOutcome
 from aftermind.types import Episode, EpisodeId, Fact, JobId, JobKind, Lease, NewJob, Scope
 from aftermind.types.assertion import Assertion, RecordedAssertion
 from aftermind.types.job import session_key
@@ -165,7 +165,7 @@ def _outcome(episode: Episode, claims: Sequence[Assertion], lease: Lease, name: 
         reason = f"a message of role {episode.role} is context"
     return MiningOutcome(
         episode_id=episode.id,
-        outcome=Mined.FACTS if count else Mined.EMPTY,
+        outcome=ExtractionOutcome.FACTS if count else ExtractionOutcome.EMPTY,
         extractor=name,
         reason=None if count else reason,
         facts=count,

@@ -12,7 +12,7 @@ from uuid6 import uuid7
 from aftermind import errors
 from aftermind.db.protocol import Transaction
 from aftermind.facts.resolve import Changes
-from aftermind.ledger.protocol import Spent
+from aftermind.ledger.protocol import ModelUsage
 from aftermind.llm import text_process
 from aftermind.llm.grounding import ground
 from aftermind.llm.injection import detect
@@ -184,9 +184,9 @@ async def save_answer(runtime: Runtime, lease: Lease, answer: Mapping[str, Json]
     runtime.observer.spent(lease.job.kind, cost)
 
 
-def spent(usage: Usage) -> Spent:
+def spent(usage: Usage) -> ModelUsage:
     """What a call cost, as the ledger keeps it."""
-    return Spent(
+    return ModelUsage(
         model=usage.model,
         calls=usage.calls if usage.model != UNKNOWN_SPEAKER else 0,
         tokens_in=usage.tokens_in,

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from aftermind.ledger.protocol import Spent
+from aftermind.ledger.protocol import ModelUsage
 from aftermind.types import JobKind, Lease
 from aftermind.wire.pending import ClaimedTurn
 from aftermind_tasks.outcomes import Outcome
@@ -16,7 +16,7 @@ class Observer:
     def fresh(self, stage: Stage, seconds: float) -> None:
         """A turn has reached a stage, this number of seconds after it was accepted."""
 
-    def spent(self, kind: JobKind, spent: Spent) -> None:
+    def spent(self, kind: JobKind, spent: ModelUsage) -> None:
         """What a model call of this kind of job has cost."""
 
     def failed(self, kind: JobKind, reason_code: str) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import timedelta
 
-from aftermind.ledger.protocol import Failure, Spent
+from aftermind.ledger.protocol import Failure, ModelUsage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -11,7 +11,7 @@ class Done:
     """The effect is committed, and the job closed with it."""
 
     note: str | None = None
-    spent: Spent | None = None
+    spent: ModelUsage | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

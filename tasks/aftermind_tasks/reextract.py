@@ -16,7 +16,7 @@ from aftermind.ledger.replay_overrides import check_options, has_options
 from aftermind.llm import factory
 from aftermind.llm.protocols import Extraction, Extractor
 from aftermind.llm.rate_limit import unreported
-from aftermind.stores.protocol import Mined, MiningOutcome
+from aftermind.stores.protocol import ExtractionOutcome, MiningOutcome
 from aftermind.types import Episode, JobId, JobKind, JobState, Json, Lease, Scope
 from aftermind_tasks import extraction_call
 from aftermind_tasks.outcomes import Done, Outcome
@@ -176,7 +176,7 @@ def _outcomes(answered: Answered, lease: Lease) -> list[MiningOutcome]:
     return [
         MiningOutcome(
             episode_id=episode_id,
-            outcome=Mined.FACTS if count else Mined.EMPTY,
+            outcome=ExtractionOutcome.FACTS if count else ExtractionOutcome.EMPTY,
             extractor=answered.extractor,
             reason=None if count else reasons.get(episode_id, otherwise),
             facts=count,

@@ -13,7 +13,7 @@ from aftermind.db.protocol import Transaction, Watermark
 from aftermind.events.types import MemoryEvent, MemoryUpdateCompleted, MemoryUpdateStarted
 from aftermind.llm.injection import detect
 from aftermind.store_batch import Arrived, Following, StoreBatch, Written
-from aftermind.stores.protocol import Mined, MiningOutcome
+from aftermind.stores.protocol import ExtractionOutcome, MiningOutcome
 from aftermind.telemetry import tracing
 from aftermind.types import Episode, JobId, JobKind, Json, NewJob, Scope, Turn, session_order
 from aftermind.types.job import session_key
@@ -268,7 +268,9 @@ async def _follow_up(
 
 
 def _skipped_outcome(episode: Episode) -> MiningOutcome:
-    return MiningOutcome(episode_id=episode.id, outcome=Mined.NOT_WANTED, extractor="none", reason="not in save=")
+    return MiningOutcome(
+        episode_id=episode.id, outcome=ExtractionOutcome.NOT_WANTED, extractor="none", reason="not in save="
+    )
 
 
 def _embed_job(turn: Turn, episodes: Sequence[Episode]) -> NewJob:

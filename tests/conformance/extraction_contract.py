@@ -3,8 +3,8 @@
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
-from aftermind.stores.protocol import DrewOn, Mined, MiningOutcome
-from aftermind.types import Block, Cardinality, EpisodeId, LearnedState, Scope, Trait
+from aftermind.stores.protocol import DrewOn, ExtractionOutcome, MiningOutcome
+from aftermind.types import Block, Cardinality, EpisodeId, ExtractionState, Scope, Trait
 from aftermind.types.tombstone import Tombstone
 from tests.conformance.store_fixtures import ALICE, BOB, Rig, fact, summary
 from tests.support.stored_turns import said
@@ -19,25 +19,27 @@ class LearningContract:
         one, two, three, other = said("one"), said("two"), said("three"), said("four", session="s2")
         await rig.add(one, two, three, other)
         noted = [
-            MiningOutcome(episode_id=one.id, outcome=Mined.FACTS, extractor="rules:2", facts=2),
-            MiningOutcome(episode_id=two.id, outcome=Mined.EMPTY, extractor="rules:2", reason="small talk"),
-            MiningOutcome(episode_id=other.id, outcome=Mined.NOT_WANTED, extractor="none", reason="not in save="),
+            MiningOutcome(episode_id=one.id, outcome=ExtractionOutcome.FACTS, extractor="rules:2", facts=2),
+            MiningOutcome(episode_id=two.id, outcome=ExtractionOutcome.EMPTY, extractor="rules:2", reason="small talk"),
+            MiningOutcome(
+                episode_id=other.id, outcome=ExtractionOutcome.NOT_WANTED, extractor="none", reason="not in save="
+            ),
         ]
         await rig.do(lambda tx: rig.store.note_outcomes(tx, ALICE, noted))
 
-        found = await rig.do(lambda tx: rig.store.learned(tx, ALICE, None, limit=10))
-        of_session = await rig.do(lambda tx: rig.store.learned(tx, ALICE, "s1", limit=2))
+        found = await rig.do(lambda tx: rig.store.extraction_results(tx, ALICE, None, limit=10))
+        of_session = await rig.do(lambda tx: rig.store.extraction_results(tx, ALICE, "s1", limit=2))
 
         assert [(each.episode_id, each.state) for each in found] == [
-            (one.id, LearnedState.FACTS),
-            (two.id, LearnedState.EMPTY),
-            (three.id, LearnedState.WAITING),
-            (other.id, LearnedState.NOT_WANTED),
+            (one.id, ExtractionState.FACTS),
+            (two.id, ExtractionState.EMPTY),
+            (three.id, ExtractionState.WAITING),
+            (other.id, ExtractionState.NOT_WANTED),
         ]
         assert [each.reason for each in found] == [None, "small talk", "no job waits", "not in save="]
         assert found[0].facts == 2
         assert [each.episode_id for each in of_session] == [two.id, three.id]
-        assert await rig.do(lambda tx: rig.store.learned(tx, BOB, None, limit=10)) == []
+        assert await rig.do(lambda tx: rig.store.extraction_results(tx, BOB, None, limit=10)) == []
 
     async def test_a_profile_update_sees_each_episode_once(self, rig: Rig) -> None:
         one, two = said("one"), said("two", session="s2")

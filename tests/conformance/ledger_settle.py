@@ -5,7 +5,7 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from aftermind import errors
-from aftermind.ledger.protocol import Spent, Tried
+from aftermind.ledger.protocol import ModelUsage, Tried
 from aftermind.types import JobKind, JobState, Scope
 from tests.conformance.ledger_fixtures import FAILURE, LEASE, Rig, ids_of, job
 from tests.support.turns import turn_of
@@ -44,7 +44,7 @@ class EndingContract:
             rig.ledger.retry(zombie, FAILURE, after=timedelta(0)),
             rig.ledger.snooze(zombie, after=timedelta(0), why="away"),
             rig.ledger.mark_dead(None, zombie, FAILURE),
-            rig.ledger.save_answer(zombie, {"facts": []}, spent=Spent()),
+            rig.ledger.save_answer(zombie, {"facts": []}, spent=ModelUsage()),
         ):
             with pytest.raises(errors.LeaseLost):
                 await ending
@@ -82,7 +82,7 @@ class EndingContract:
     async def test_a_failed_attempt_comes_back_after_its_wait_with_its_cost_kept(self, rig: Rig) -> None:
         wanted = job()
         await rig.put(wanted)
-        spent = Spent(model="m", tokens_in=10, tokens_out=3, cost_usd=0.5)
+        spent = ModelUsage(model="m", tokens_in=10, tokens_out=3, cost_usd=0.5)
 
         await rig.ledger.retry(await rig.claim_one(), FAILURE, after=timedelta(seconds=60), spent=spent)
         assert await rig.state(wanted.id) is JobState.RETRYING
@@ -110,7 +110,7 @@ class EndingContract:
         wanted = job()
         await rig.put(wanted)
 
-        await rig.ledger.mark_dead(None, await rig.claim_one(), FAILURE, spent=Spent(model="m"))
+        await rig.ledger.mark_dead(None, await rig.claim_one(), FAILURE, spent=ModelUsage(model="m"))
 
         assert await rig.claim() == []
         letter = await rig.ledger.job(wanted.id)
@@ -131,7 +131,7 @@ class EndingContract:
     async def test_a_models_answer_is_kept_until_the_job_is_done(self, rig: Rig) -> None:
         wanted = job()
         await rig.put(wanted)
-        await rig.ledger.save_answer(await rig.claim_one(), {"facts": [1]}, spent=Spent(model="m", tokens_in=7))
+        await rig.ledger.save_answer(await rig.claim_one(), {"facts": [1]}, spent=ModelUsage(model="m", tokens_in=7))
         await rig.pass_time(LEASE + timedelta(seconds=1))
         await rig.ledger.expire_leases()
 
@@ -148,14 +148,14 @@ class EndingContract:
         first, second = job(), job()
         await rig.put(first, second)
         one, two = sorted(await rig.claim(), key=lambda lease: lease.job.id != first.id)
-        shared = Spent(model="m", calls=1, tokens_in=10, tokens_out=3, cost_usd=0.5, latency_ms=20.0)
+        shared = ModelUsage(model="m", calls=1, tokens_in=10, tokens_out=3, cost_usd=0.5, latency_ms=20.0)
 
-        await rig.ledger.spend([(one, shared), (two, Spent(model="m", tokens_in=5))])
+        await rig.ledger.spend([(one, shared), (two, ModelUsage(model="m", tokens_in=5))])
         await rig.ledger.save_answer(one, {"facts": []}, spent=shared)
 
         [row] = await rig.ledger.spending(one.job.scope.namespace, since=date(2000, 1, 1))
         assert (row.owner, row.kind) == (one.job.scope.owner, one.job.kind)
-        assert row.spent == Spent(model="m", calls=2, tokens_in=25, tokens_out=6, cost_usd=1.0, latency_ms=40.0)
+        assert row.spent == ModelUsage(model="m", calls=2, tokens_in=25, tokens_out=6, cost_usd=1.0, latency_ms=40.0)
         [of_one] = await rig.ledger.attempts(one.job.id)
         [of_two] = await rig.ledger.attempts(two.job.id)
         assert (of_one.calls, of_one.tokens_in, of_one.cost_usd, of_one.latency_ms) == (2, 20, 1.0, 40.0)

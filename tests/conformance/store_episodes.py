@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import pytest
 
-from aftermind.stores.protocol import Mined, MiningOutcome
+from aftermind.stores.protocol import ExtractionOutcome, MiningOutcome
 from aftermind.types import (
     Episode,
     EpisodeId,
@@ -124,7 +124,7 @@ class EpisodesContract:
     async def test_an_episode_is_mined_once_and_its_outcome_kept(self, rig: Rig) -> None:
         one, two = said("one"), said("two")
         await rig.add(one, two)
-        facts = MiningOutcome(episode_id=one.id, outcome=Mined.FACTS, extractor="rules-1", facts=2)
+        facts = MiningOutcome(episode_id=one.id, outcome=ExtractionOutcome.FACTS, extractor="rules-1", facts=2)
         await rig.do(lambda tx: rig.store.note_outcomes(tx, ALICE, [facts]))
 
         unmined = await rig.do(lambda tx: rig.store.unmined(tx, ALICE, "s1", limit=10))
@@ -132,7 +132,9 @@ class EpisodesContract:
 
         assert [episode.id for episode in unmined] == [two.id]
         assert outcomes == [facts]
-        later = MiningOutcome(episode_id=one.id, outcome=Mined.EMPTY, extractor="rules-2", reason="nothing new")
+        later = MiningOutcome(
+            episode_id=one.id, outcome=ExtractionOutcome.EMPTY, extractor="rules-2", reason="nothing new"
+        )
         await rig.do(lambda tx: rig.store.note_outcomes(tx, ALICE, [later]))
         assert await rig.do(lambda tx: rig.store.outcomes(tx, ALICE, [one.id])) == [later]
 

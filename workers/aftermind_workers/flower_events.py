@@ -27,7 +27,7 @@ QUIET_SECONDS = 5.0  # after the broker did not take one
 FlowerEvent = tuple[str, Mapping[str, Any]]  # Any: fields of Celery's events
 
 
-class Showing:
+class FlowerReporter:
     """Sends reports from a separate thread: a broker that does not answer must not delay the work.
 
     `node` is the worker's name, under which Flower lists the reports.

@@ -25,7 +25,7 @@ from aftermind_workers.backpressure import Gates
 from aftermind_workers.event_loop_thread import LoopThread
 from aftermind_workers.exclusive import Solitude
 from aftermind_workers.fair_share import Places
-from aftermind_workers.flower_events import Showing
+from aftermind_workers.flower_events import FlowerReporter
 from aftermind_workers.observer import Counting
 
 log = logging.getLogger(__name__)
@@ -135,7 +135,7 @@ def _open(settings: Settings) -> Worker:
     tracing.export(settings, service="aftermind-worker")
     observer = Counting()
     if _named is not None:
-        observer.showing = Showing(_named[0], node=_named[1])
+        observer.showing = FlowerReporter(_named[0], node=_named[1])
     runtime = loop.run(open_runtime(settings, worker=name))
     runtime.observer = observer
     bells = _named[0].conf.worker_concurrency if _named is not None else None

@@ -1,24 +1,24 @@
 """Counts the reports of handlers in `metrics`, and sends failed jobs to Flower."""
 
-from aftermind.ledger.protocol import Spent
+from aftermind.ledger.protocol import ModelUsage
 from aftermind.types import JobKind, Lease
 from aftermind.wire.pending import ClaimedTurn
 from aftermind_tasks.observer import Observer, Stage
 from aftermind_tasks.outcomes import Dead, Outcome, Retry
 from aftermind_workers import metrics
-from aftermind_workers.flower_events import Showing
+from aftermind_workers.flower_events import FlowerReporter
 
 
 class Counting(Observer):
     """An observer of a worker process. `showing` is set once the worker has a name."""
 
-    showing: Showing | None = None
+    showing: FlowerReporter | None = None
 
     def fresh(self, stage: Stage, seconds: float) -> None:
         """See `Observer`. The agent's clock may be ahead of ours."""
         metrics.FRESHNESS.labels(stage).observe(max(0.0, seconds))
 
-    def spent(self, kind: JobKind, spent: Spent) -> None:
+    def spent(self, kind: JobKind, spent: ModelUsage) -> None:
         """See `Observer`."""
         model = spent.model or "unknown"
         metrics.MODEL_CALLS.labels(kind, model).inc(spent.calls)

@@ -21,7 +21,7 @@ LOOK_SECONDS = 600.0  # for one pass over every row of a namespace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sealed:
+class EncryptionResult:
     """What a change of keys did: the key that seals now, rows written, passes over the tables; `dropped` keys."""
 
     namespace: str
@@ -48,7 +48,9 @@ class Encryption:
         async with self._db.transaction(namespace=name, read_only=True) as tx:
             return (await self._vault.load(tx, name)).current
 
-    async def encrypt(self, *, namespace: str | None = None, spread_seconds: float = SPREAD_SECONDS) -> Sealed:
+    async def encrypt(
+        self, *, namespace: str | None = None, spread_seconds: float = SPREAD_SECONDS
+    ) -> EncryptionResult:
         """Encrypt the stored and all later content of a namespace.
 
         `spread_seconds`: time to wait, before and after, until every process has loaded the key.
@@ -74,7 +76,7 @@ class Encryption:
             await self._vault.move(tx, name, TERMS, KeyState.SETTLED)
         return done
 
-    async def rotate(self, *, namespace: str | None = None, spread_seconds: float = SPREAD_SECONDS) -> Sealed:
+    async def rotate(self, *, namespace: str | None = None, spread_seconds: float = SPREAD_SECONDS) -> EncryptionResult:
         """Seal everything of a namespace with a new key. The old one stays, to open what a backup or a replica has."""
         from aftermind.db.encryption.keyring import KeyState
 
@@ -85,7 +87,7 @@ class Encryption:
         await self._trail.anchor()
         return await self._sealed(name, spread_seconds)
 
-    async def retire(self, *, namespace: str | None = None) -> Sealed:
+    async def retire(self, *, namespace: str | None = None) -> EncryptionResult:
         """Delete old keys that encrypt no rows. Backups encrypted with them are unreadable afterwards."""
         from aftermind.stores.postgres import reencrypt as postgres_reencrypt
 
@@ -101,7 +103,7 @@ class Encryption:
                     await self._note(tx, name, key_id, "dropped")
                     dropped.append(key_id)
             await self._trail.anchor()
-        return Sealed(namespace=name, key_id=current, dropped=tuple(dropped))
+        return EncryptionResult(namespace=name, key_id=current, dropped=tuple(dropped))
 
     async def rewrap(self, *, namespace: str | None = None) -> int:
         """Re-encrypt the keys of a namespace with the first master key; returns their number. No row is
@@ -114,7 +116,7 @@ class Encryption:
         await self._trail.anchor()
         return count
 
-    async def _sealed(self, name: str, spread_seconds: float) -> Sealed:
+    async def _sealed(self, name: str, spread_seconds: float) -> EncryptionResult:
         """Passes over every table, until one finds nothing that is sealed otherwise, nor could any come."""
         from aftermind.stores.postgres import reencrypt as postgres_reencrypt
 
@@ -140,7 +142,7 @@ class Encryption:
                     why = f"{stale:,} rows were still sealed otherwise after {passes} passes"
                     raise errors.Unavailable(f"{name!r}: {why}: a process still writes with the old key. Retry.")
                 await asyncio.sleep(spread_seconds)
-        return Sealed(namespace=name, key_id=key_id, rows=rows, passes=passes)
+        return EncryptionResult(namespace=name, key_id=key_id, rows=rows, passes=passes)
 
     async def _required(self, namespace: str | None) -> str:
         name = self._name(namespace)

@@ -13,7 +13,7 @@ from aftermind.api.forget import Forgot
 from aftermind.api.services import Parts
 from aftermind.receipt import Receipt
 from aftermind.types import Scope
-from aftermind.types.erasure_report import ErasureReport, Proof
+from aftermind.types.erasure_report import ErasureProof, ErasureReport
 
 STORED_SECONDS = 10.0  # for the canary to be stored; without workers it is found while it is pending
 IDS = 20  # of the user's latest episodes that are searched together with the canary
@@ -38,7 +38,7 @@ async def forget_and_prove(parts: Parts, owner: Scope) -> Forgot:
     gone = await forget.forget(parts, owner)
     seconds = time.monotonic() - began
     after = await looking.scan(owner, sought)
-    return replace(gone, proof=Proof(canary=canary, ids=ids, before=before, after=after, seconds=seconds))
+    return replace(gone, proof=ErasureProof(canary=canary, ids=ids, before=before, after=after, seconds=seconds))
 
 
 def _erasure_scan(parts: Parts) -> ErasureScan:

@@ -24,7 +24,7 @@ EVERY_FACT = 100_000  # of a user: what is read where rows have to be compared h
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Why:
+class Provenance:
     """The sources of a fact: its episodes and its extractor (`user`: stated by a call)."""
 
     fact: Fact
@@ -178,7 +178,7 @@ class Facts:
 
     async def why(
         self, fact: Fact | FactId | str, *, user_id: str | None = None, namespace: str | None = None
-    ) -> Why | None:
+    ) -> Provenance | None:
         """Where a fact came from, superseded or not; None where the user has no such fact."""
         owner = self._parts.scope(namespace=namespace, user_id=user_id)
         async with self._parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
@@ -186,7 +186,7 @@ class Facts:
             if found is None:
                 return None
             episodes = await self._parts.store.episodes(tx, owner, found.sources)
-        return Why(fact=found, episodes=tuple(episodes), extractor=found.extractor)
+        return Provenance(fact=found, episodes=tuple(episodes), extractor=found.extractor)
 
     async def cardinalities(self, *, namespace: str | None = None) -> dict[str, Cardinality]:
         """The cardinalities that the namespace has set for predicates; models and rules decide about others."""

@@ -13,19 +13,19 @@ from aftermind import errors
 from aftermind.api import erasure_delivery, history
 from aftermind.api.services import Parts
 from aftermind.db.protocol import Transaction
-from aftermind.ledger.protocol import Ledger, Spending
+from aftermind.ledger.protocol import DailyUsage, Ledger
 from aftermind.stores.protocol import DrewOn, Store, Vector
 from aftermind.types import (
     Block,
     Episode,
     EpisodeId,
+    ExtractionResult,
     Fact,
     Job,
     JobId,
     JobKind,
     JobState,
     Json,
-    Learned,
     NewJob,
     Profile,
     Scope,
@@ -33,7 +33,7 @@ from aftermind.types import (
 )
 from aftermind.types.assertion import RecordedAssertion
 from aftermind.types.audit import Action
-from aftermind.types.erasure_report import Proof
+from aftermind.types.erasure_report import ErasureProof
 from aftermind.types.timestamps import why_unusable
 from aftermind.types.tombstone import Tombstone
 from aftermind.wire.payloads import decode_turn, encode_turn
@@ -49,7 +49,7 @@ class Forgot:
 
     rows: Mapping[str, int] = field(default_factory=dict)
     pending_turns: int = 0
-    proof: Proof | None = None
+    proof: ErasureProof | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +65,8 @@ class Export:
     summaries: tuple[Summary, ...]
     profile: Profile | None
     jobs: tuple[Job, ...]
-    learned: tuple[Learned, ...] = ()
-    spending: tuple[Spending, ...] = ()
+    learned: tuple[ExtractionResult, ...] = ()
+    spending: tuple[DailyUsage, ...] = ()
     said: tuple[RecordedAssertion, ...] = ()
     vectors: Mapping[EpisodeId, Vector] = field(default_factory=dict)
 
@@ -133,7 +133,7 @@ async def export(parts: Parts, owner: Scope, *, vectors: bool = False) -> Export
         blocks = await store.blocks(tx, owner)
         summaries = await store.summaries(tx, owner, limit=100_000)
         profile = await store.profile(tx, owner)
-        learned = await store.learned(tx, owner, None, limit=len(episodes) + 1)
+        learned = await store.extraction_results(tx, owner, None, limit=len(episodes) + 1)
         embedded = await store.vectors(tx, owner) if vectors else {}
     spent = await parts.ledger.spending(owner.namespace, since=date.min, owner=owner)
     jobs = await parts.ledger.jobs(owner=owner, limit=100_000)

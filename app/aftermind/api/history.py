@@ -14,7 +14,7 @@ from aftermind.llm.injection import detect, screening
 from aftermind.recall.budget import MOST_CHARACTERS
 from aftermind.recall.pending_candidates import standing_turns
 from aftermind.stores.protocol import EpisodeFilter, SessionInfo, UserInfo
-from aftermind.types import Episode, Learned, LearnedState, Profile, Scope, Summary, Turn, Watermark
+from aftermind.types import Episode, ExtractionResult, ExtractionState, Profile, Scope, Summary, Turn, Watermark
 from aftermind.wire.payloads import decode_readable
 from aftermind.wire.pending import Pending
 
@@ -124,21 +124,23 @@ async def profile(parts: Parts, owner: Scope) -> Profile | None:
     return await _read(parts, owner, lambda tx: parts.store.profile(tx, owner))
 
 
-async def learned(parts: Parts, owner: Scope, session_id: str | None, *, limit: int) -> list[Learned]:
+async def extraction_results(
+    parts: Parts, owner: Scope, session_id: str | None, *, limit: int
+) -> list[ExtractionResult]:
     """The extraction outcome of each of the newest episodes; pending ones wait to be stored."""
     _check_limit(limit)
     wanted = EpisodeFilter(session_id=session_id)
     waiting = await _read_pending(parts, owner, wanted, limit=limit)
     async with parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:  # jobs are on the primary
-        stored = await parts.store.learned(tx, owner, session_id, limit=limit)
+        stored = await parts.store.extraction_results(tx, owner, session_id, limit=limit)
         shown = await _matching_pending(parts, tx, owner, waiting, wanted)
     known = {each.episode_id for each in stored}
     pending = [
-        Learned(
+        ExtractionResult(
             episode_id=episode.id,
             session_id=episode.scope.session_id,
             occurred_at=episode.occurred_at,
-            state=LearnedState.WAITING,
+            state=ExtractionState.WAITING,
             reason="not stored yet",
         )
         for episode in shown

@@ -22,7 +22,7 @@ from aftermind.types.tombstone import Tombstone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Undone:
+class UndoResult:
     """Result of an undo, or with `dry_run` its forecast.
 
     `retracted` are facts with no other source; `restored` are facts that are valid again. `summaries` and `traits`
@@ -43,10 +43,10 @@ class _NothingDone(Exception):  # ends a transaction that was only read
     pass
 
 
-async def undo(parts: Parts, owner: Scope, given: Iterable[EpisodeId | str], *, dry_run: bool) -> Undone:
+async def undo(parts: Parts, owner: Scope, given: Iterable[EpisodeId | str], *, dry_run: bool) -> UndoResult:
     """Facts, summaries, traits and the episodes' mark in one transaction; a dry run rolls the same back."""
     ids = sorted({episode_id(each) for each in given})
-    found: list[Undone] = []
+    found: list[UndoResult] = []
 
     async def work(tx: Transaction) -> None:
         found.append(await _undo(parts, tx, owner, ids, dry_run=dry_run))
@@ -64,7 +64,7 @@ async def undo(parts: Parts, owner: Scope, given: Iterable[EpisodeId | str], *, 
     return found[-1]
 
 
-async def _undo(parts: Parts, tx: Transaction, owner: Scope, ids: list[EpisodeId], *, dry_run: bool) -> Undone:
+async def _undo(parts: Parts, tx: Transaction, owner: Scope, ids: list[EpisodeId], *, dry_run: bool) -> UndoResult:
     store, now = parts.store, datetime.now(UTC)
     await store.tombstones(tx, [owner])  # holds a forget of this user off until the end
     await store.hold_beliefs(tx, owner)
@@ -84,7 +84,7 @@ async def _undo(parts: Parts, tx: Transaction, owner: Scope, ids: list[EpisodeId
     if beside.sessions:
         jobs = [_mining(owner, session_id) for session_id in beside.sessions]
         await parts.ledger.debounce(tx, jobs, quiet=timedelta(0), at_most=timedelta(0))
-    return Undone(
+    return UndoResult(
         episodes=len(ids),
         retracted=tuple(fact for fact in rows if fact.id in changes.superseded and not changes.superseded[fact.id]),
         restored=tuple(changes.added),

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from aftermind.api.encryption import SPREAD_SECONDS, Sealed
+from aftermind.api.encryption import SPREAD_SECONDS, EncryptionResult
 from aftermind.cli import console
 from aftermind.cli.console import Namespace, err, out
 
@@ -50,5 +50,5 @@ def rotate_keys(
     out.print(_result_line(console.with_memory(lambda memory: memory.encryption.rotate(namespace=namespace))))
 
 
-def _result_line(done: Sealed) -> str:
+def _result_line(done: EncryptionResult) -> str:
     return escape(f"{done.namespace} is encrypted with {done.key_id}: {done.rows:,} rows, in {done.passes} passes.")

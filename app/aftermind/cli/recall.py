@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from aftermind.api.facts import Why
+from aftermind.api.facts import Provenance
 from aftermind.cli import console
 from aftermind.cli.console import Namespace, User, out
 from aftermind.events.types import MemoryEvent
@@ -74,7 +74,7 @@ def facts(
 ) -> None:
     """Show the facts about a user, with valid times and sources."""
 
-    async def work(memory: Memory) -> tuple[list[Fact], list[Why]]:
+    async def work(memory: Memory) -> tuple[list[Fact], list[Provenance]]:
         await console.record_read(memory, Action.READ, user=user, namespace=namespace, by="facts")
         found = await query_facts(memory)
         told = [await memory.facts.why(fact, user_id=user, namespace=namespace) for fact in found] if why else []

@@ -22,7 +22,7 @@ from aftermind.ledger.replays import RATE, NewPlan
 from aftermind.llm import factory
 from aftermind.memory import Memory
 from aftermind.types import Json
-from aftermind.types.replay import ItemState, JobFilter, PlanId, PlanState, ReplayMode, ReplayPlan, Shadow
+from aftermind.types.replay import DryRunResult, ItemState, JobFilter, PlanId, PlanState, ReplayMode, ReplayPlan
 
 LOOK_SECONDS = 0.5
 PATIENCE_SECONDS = 20.0  # without progress, before a warning that no worker may be running
@@ -153,7 +153,7 @@ def _next_command(plan_id: PlanId) -> str:
     return f"Continue with: aftermind replay start {plan_id}"
 
 
-def _changes(found: Sequence[Shadow]) -> Table:
+def _changes(found: Sequence[DryRunResult]) -> Table:
     shown = Table(box=None, pad_edge=False, header_style="dim")
     for title in ("would add", "would supersede"):
         shown.add_column(title, overflow="fold")

@@ -28,7 +28,7 @@ from aftermind.cli.dead_letters import (
 from aftermind.ledger.replays import CONCURRENCY, MAX_FAILURE_SHARE, RATE, NewPlan
 from aftermind.memory import Memory
 from aftermind.types import Json
-from aftermind.types.replay import Estimate, PlanId, PlanState, ReplayMode, ReplayPlan, Shadow
+from aftermind.types.replay import DryRunResult, Estimate, PlanId, PlanState, ReplayMode, ReplayPlan
 
 PROGRESS_SECONDS = 0.5
 
@@ -152,7 +152,7 @@ def estimate(plan_id: PlanArgument) -> None:
 def dry_run(plan_id: PlanArgument) -> None:
     """Show the facts that the sample of a plan would change."""
 
-    async def work(memory: Memory) -> list[Shadow]:
+    async def work(memory: Memory) -> list[DryRunResult]:
         await memory.replays.record_access(PlanId(plan_id))
         return await memory.replays.dry_run_results(PlanId(plan_id))
 
@@ -232,7 +232,7 @@ def _foretell(told: Estimate) -> None:
         out.print(f"refused      {told.refused} cannot be replayed: forgotten, or not dead letters any more")
 
 
-def _shadowed(found: Sequence[Shadow]) -> Table:
+def _shadowed(found: Sequence[DryRunResult]) -> Table:
     shown = Table(box=None, pad_edge=False, header_style="dim")
     for title in ("job", "state", "would add", "would supersede"):
         shown.add_column(title, no_wrap=title == "job", overflow="fold")

@@ -10,7 +10,7 @@ from aftermind import errors
 from aftermind.cli import console
 from aftermind.cli.console import Namespace, out
 from aftermind.cli.dead_letters import UNITS
-from aftermind.types.retention import Retained, RetentionPolicy
+from aftermind.types.retention import RetentionPolicy, RetentionResult
 
 retention = typer.Typer(
     name="retention",
@@ -103,7 +103,7 @@ def _policy_line(policy: RetentionPolicy) -> str:
     return escape("\n".join(lines))
 
 
-def _done(done: Retained) -> str:
+def _done(done: RetentionResult) -> str:
     if not done.episodes or done.oldest is None or done.newest is None:
         return "Nothing to delete."
     span = f"remembered {console.when(done.oldest)} to {console.when(done.newest)}"

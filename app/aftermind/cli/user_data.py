@@ -19,14 +19,14 @@ from aftermind.cli.console import Namespace, out
 from aftermind.cli.dead_letters import moment
 from aftermind.memory import Memory
 from aftermind.types.audit import Action
-from aftermind.types.erasure_report import ErasureReport, Proof, SearchedPlace
+from aftermind.types.erasure_report import ErasureProof, ErasureReport, SearchedPlace
 
 NOT_SEARCHED = (
     "Not searched: backups and archived WAL, freed pages of Postgres until vacuum overwrites them, the append-only "
     "file of Redis until it is rewritten, logs outside the state folder, and data kept by model providers."
 )
 
-Whose = Annotated[str | None, typer.Option("--user", "-u", help="The user.", show_default=False)]
+OwnerView = Annotated[str | None, typer.Option("--user", "-u", help="The user.", show_default=False)]
 Anonymous = Annotated[bool, typer.Option("--anonymous", help="The anonymous user: turns without a user id.")]
 
 
@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
 
 def export(
     *,
-    user: Whose = None,
+    user: OwnerView = None,
     anonymous: Anonymous = False,
     namespace: Namespace = None,
     to: Annotated[Path | None, typer.Option("--to", "-o", help="Output file. Default: the terminal.")] = None,
@@ -66,7 +66,7 @@ def export(
 
 def forget(
     *,
-    user: Whose = None,
+    user: OwnerView = None,
     anonymous: Anonymous = False,
     namespace: Namespace = None,
     session: Annotated[str | None, typer.Option("--session", "-s", help="Only this session.")] = None,
@@ -110,7 +110,7 @@ def forget(
 
 def verify_erasure(
     *,
-    user: Whose = None,
+    user: OwnerView = None,
     anonymous: Anonymous = False,
     namespace: Namespace = None,
     texts: Annotated[
@@ -137,7 +137,7 @@ def verify_erasure(
     raise typer.Exit(0 if found.is_clean else 1)
 
 
-def _show_proof(proof: Proof) -> None:
+def _show_proof(proof: ErasureProof) -> None:
     table = _places("place", "searched", "before", "after", "of the user", "")
     earlier = {place.name: place for place in proof.before.places}
     for place in proof.after.places:

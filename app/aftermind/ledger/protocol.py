@@ -58,7 +58,7 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
+class ModelUsage:
     """Cost of an attempt: model calls, input and output tokens, US dollars if the price is known, milliseconds.
 
     A call for several jobs is counted with the first of them, its tokens with each.
@@ -73,13 +73,13 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spending:
+class DailyUsage:
     """What the answers of a model have cost an owner in a day (UTC), by kind of job. Kept where jobs are pruned."""
 
     owner: Scope
     day: date
     kind: JobKind
-    spent: Spent
+    spent: ModelUsage
 
 
 OnBuried = Callable[[Transaction, Sequence[tuple[Job, Failure]]], Awaitable[None]]
@@ -176,24 +176,24 @@ class Ledger(Protocol):
         """Close those as done whose token still fits; their ids. The caller leaves out the effect of the others."""
 
     async def finish(
-        self, tx: Transaction, lease: Lease, *, spent: Spent | None = None, note: str | None = None
+        self, tx: Transaction, lease: Lease, *, spent: ModelUsage | None = None, note: str | None = None
     ) -> None:
         """Close the job as done, in the effect's own transaction. Raises `LeaseLost` where the token does not fit."""
 
-    async def save_answer(self, lease: Lease, answer: Mapping[str, Json], *, spent: Spent) -> None:
+    async def save_answer(self, lease: Lease, answer: Mapping[str, Json], *, spent: ModelUsage) -> None:
         """Keep a model's answer with the job, so that a retry neither pays nor asks again. Raises `LeaseLost`."""
 
-    async def spend(self, costs: Sequence[tuple[Lease, Spent]]) -> None:
+    async def spend(self, costs: Sequence[tuple[Lease, ModelUsage]]) -> None:
         """Count the cost of model calls without a kept answer, even if the lease was lost."""
 
-    async def retry(self, lease: Lease, failure: Failure, *, after: timedelta, spent: Spent | None = None) -> None:
+    async def retry(self, lease: Lease, failure: Failure, *, after: timedelta, spent: ModelUsage | None = None) -> None:
         """Hand back a failed attempt, to run again `after` from now. Whether there is another try is the caller's."""
 
     async def snooze(self, lease: Lease, *, after: timedelta, why: str) -> None:
         """Hand back without a failure: an outage, a budget or a pause. Gives the attempt back."""
 
     async def mark_dead(
-        self, tx: Transaction | None, lease: Lease, failure: Failure, *, spent: Spent | None = None
+        self, tx: Transaction | None, lease: Lease, failure: Failure, *, spent: ModelUsage | None = None
     ) -> None:
         """Make a dead letter of it, payload whole."""
 
@@ -251,7 +251,7 @@ class Ledger(Protocol):
     async def backlog(self) -> list[Backlog]:
         """Unfinished work by kind."""
 
-    async def spending(self, namespace: str, *, since: date | None, owner: Scope | None = None) -> list[Spending]:
+    async def spending(self, namespace: str, *, since: date | None, owner: Scope | None = None) -> list[DailyUsage]:
         """What models have cost a namespace, or one of its owners, from that day (UTC) on, None: the ledger's today.
         By day, owner, kind and model.
 

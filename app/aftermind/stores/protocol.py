@@ -17,12 +17,12 @@ from aftermind.types import (
     EmbedderIdentity,
     Episode,
     EpisodeId,
+    ExtractionResult,
     Fact,
     FactId,
     JobId,
     JobKind,
     Json,
-    Learned,
     Profile,
     Role,
     Scope,
@@ -87,7 +87,7 @@ def contains(there: Json, wanted: Json) -> bool:
     return bool(there == wanted and isinstance(there, bool) == isinstance(wanted, bool))
 
 
-class Mined(StrEnum):
+class ExtractionOutcome(StrEnum):
     """What came of mining an episode. One without an outcome waits, or its job is dead."""
 
     FACTS = "facts"
@@ -100,7 +100,7 @@ class MiningOutcome:
     """How an episode was mined: by which extractor, in which job, and why nothing came of it, if nothing did."""
 
     episode_id: EpisodeId
-    outcome: Mined
+    outcome: ExtractionOutcome
     extractor: str
     reason: str | None = None
     facts: int = 0
@@ -277,7 +277,9 @@ class Store(Protocol):
     async def mined_in(self, tx: Transaction, owner: Scope, job_id: JobId) -> list[Episode]:
         """The owner's episodes of which that job had the last word, in session order."""
 
-    async def learned(self, tx: Transaction, owner: Scope, session_id: str | None, *, limit: int) -> list[Learned]:
+    async def extraction_results(
+        self, tx: Transaction, owner: Scope, session_id: str | None, *, limit: int
+    ) -> list[ExtractionResult]:
         """What came of each of the owner's newest episodes (of a session, if named), oldest first: the one query.
 
         Every episode has a state: facts, empty by decision, not wanted, waiting or dead; the last four with a reason.

@@ -2,7 +2,7 @@
 
 from aftermind.types.documents import Block, Profile, Summary, Trait
 from aftermind.types.embedder_identity import EmbedderIdentity, StoredEmbedders
-from aftermind.types.extraction import Learned, LearnedState
+from aftermind.types.extraction import ExtractionResult, ExtractionState
 from aftermind.types.fact import Cardinality, Fact
 from aftermind.types.job import Attempt, Job, JobKind, JobState, Lease, NewJob
 from aftermind.types.message import Episode, Json, Message, Role, Turn
@@ -17,6 +17,8 @@ __all__ = [
     "EmbedderIdentity",
     "Episode",
     "EpisodeId",
+    "ExtractionResult",
+    "ExtractionState",
     "Fact",
     "FactId",
     "Job",
@@ -24,8 +26,6 @@ __all__ = [
     "JobKind",
     "JobState",
     "Json",
-    "Learned",
-    "LearnedState",
     "Lease",
     "LeaseToken",
     "Match",

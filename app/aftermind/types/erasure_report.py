@@ -40,7 +40,7 @@ class ErasureReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
+class ErasureProof:
     """A verified forget.
 
     `canary` is a unique word that was stored for the user just before; `ids` are episodes of the user. `before` shows

@@ -8,7 +8,7 @@ from typing import Self
 from aftermind.types.scope import EpisodeId, JobId
 
 
-class LearnedState(StrEnum):
+class ExtractionState(StrEnum):
     """How an episode ended as a source of facts. Only `WAITING` changes by itself."""
 
     FACTS = "facts"
@@ -26,7 +26,7 @@ class LearnedState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Learned:
+class ExtractionResult:
     """What came of one episode. `reason`: why nothing came of it, what it waits for, or what its job died of.
 
     `facts` counts the claims that rest on it; `extractor` and `job_id` are what mined it, or will.
@@ -35,7 +35,7 @@ class Learned:
     episode_id: EpisodeId
     session_id: str | None
     occurred_at: datetime
-    state: LearnedState
+    state: ExtractionState
     reason: str | None = None
     facts: int = 0
     extractor: str | None = None

@@ -202,7 +202,7 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shadow:
+class DryRunResult:
     """What one item would change, found by running it without writing: facts that would be added and superseded."""
 
     job_id: JobId

@@ -48,7 +48,7 @@ class RetentionPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Retained:
+class RetentionResult:
     """Result of running a policy, or with `dry_run` its forecast: affected users, deleted episodes, and other rows by
     kind.
 

@@ -258,7 +258,7 @@ class SessionOut(Shape):
     last_at: datetime
 
 
-class LearnedOut(Shape):
+class ExtractionOut(Shape):
     """What came of an episode as a source of facts."""
 
     episode_id: UUID
@@ -271,7 +271,7 @@ class LearnedOut(Shape):
     job_id: UUID | None
 
 
-class WhyOut(Shape):
+class ProvenanceOut(Shape):
     """Where a fact came from."""
 
     fact: FactOut
@@ -279,14 +279,14 @@ class WhyOut(Shape):
     extractor: str
 
 
-class ForgotOut(Shape):
+class ForgetOut(Shape):
     """Deleted rows by kind, and deleted pending turns."""
 
     rows: dict[str, int]
     pending_turns: int
 
 
-class UndoneOut(Shape):
+class UndoOut(Shape):
     """What was undone, or with `dry_run` would be."""
 
     episodes: int
@@ -297,7 +297,7 @@ class UndoneOut(Shape):
     dry_run: bool
 
 
-class PlaceOut(Shape):
+class SearchedPlaceOut(Shape):
     """A searched place. `kept` is the reason if rows of the user may remain there."""
 
     name: str
@@ -313,7 +313,7 @@ class ErasureOut(Shape):
     """Whether nothing of the user is left anywhere and every place could be searched."""
 
     is_erased: bool
-    places: list[PlaceOut]
+    places: list[SearchedPlaceOut]
 
 
 class JobOut(Shape):
@@ -348,7 +348,7 @@ class ProgressOut(Shape):
     later: int
 
 
-class SpendingOut(Shape):
+class UsageOut(Shape):
     """What a model has cost a user in a day (UTC), by kind of job."""
 
     day: str

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from aftermind import errors
-from aftermind.types import Cardinality, JobKind, JobState, LearnedState
+from aftermind.types import Cardinality, ExtractionState, JobKind, JobState
 from tests.support.learning import Learning
 from tests.support.scripted_openai import ScriptedOpenAI
 
@@ -51,7 +51,7 @@ async def test_answers_that_came_to_nothing_are_paid_for_too(
         [outcome] = await learnt.memory.extraction(user_id=user)
 
     assert row.spent.calls == provider.calls.by_kind["AnsweredExtraction"] == 4
-    assert outcome.state is LearnedState.DEAD
+    assert outcome.state is ExtractionState.DEAD
     assert outcome.reason is not None
     assert "unusable answer" in outcome.reason
 
@@ -68,8 +68,8 @@ async def test_a_namespace_over_its_budget_waits_and_says_so_and_nobody_waits_wi
         await learnt.settle()
         [other] = await learnt.memory.extraction(user_id=user, namespace="rich")
 
-    assert first.state is other.state is LearnedState.FACTS
-    assert {each.state for each in rest} == {LearnedState.WAITING}
+    assert first.state is other.state is ExtractionState.FACTS
+    assert {each.state for each in rest} == {ExtractionState.WAITING}
     assert all(each.reason and "budget" in each.reason for each in rest)
 
 
@@ -103,12 +103,12 @@ async def test_each_turn_says_what_came_of_it(opened: Opened, provider: Scripted
         await learnt.settle()
         found = await learnt.memory.extraction(user_id=user)
 
-    assert [(each.state, each.reason) for each in pending] == [(LearnedState.WAITING, "not stored yet")]
+    assert [(each.state, each.reason) for each in pending] == [(ExtractionState.WAITING, "not stored yet")]
     assert [(each.state, each.reason) for each in found] == [
-        (LearnedState.FACTS, None),
-        (LearnedState.EMPTY, "no claim about this turn"),
-        (LearnedState.NOT_WANTED, "not in save="),
-        (LearnedState.WAITING, "queued"),
+        (ExtractionState.FACTS, None),
+        (ExtractionState.EMPTY, "no claim about this turn"),
+        (ExtractionState.NOT_WANTED, "not in save="),
+        (ExtractionState.WAITING, "queued"),
     ]
     assert found[0].extractor == "openai:scripted:3"
 
@@ -154,6 +154,6 @@ async def test_the_outcome_of_a_turn_in_an_unsupported_language_names_it(opened:
         await learnt.learn(user, ["Moro em Lisboa e gosto de café.", "I live in Oslo.", "Ich wohne in Bern."])
         outcomes = await learnt.memory.extraction(user_id=user)
 
-    reasons = {each.reason for each in outcomes if each.state is LearnedState.EMPTY}
+    reasons = {each.reason for each in outcomes if each.state is ExtractionState.EMPTY}
     assert reasons == {"the rules do not support Portuguese"}
     assert sum(each.facts for each in outcomes) == 2

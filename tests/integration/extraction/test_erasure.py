@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from aftermind.db.transaction import pg
-from aftermind.ledger.protocol import Failure, Spent
+from aftermind.ledger.protocol import Failure, ModelUsage
 from aftermind.receipt import Receipt
 from aftermind.types import EpisodeId, Job, JobKind, JobState
 from aftermind.types.replay import JobFilter
@@ -160,7 +160,7 @@ async def test_the_answer_that_waits_for_a_retry_goes_with_what_it_drew_on(
         await learnt.due(job.id)
         [lease] = await learnt.ledger.claim(JobKind.EXTRACT, worker="w", for_=timedelta(seconds=30))
         kept = {"extraction": {"claims": [SECRET]}, "episodes": [str(each) for each in receipt.episode_ids]}
-        await learnt.ledger.save_answer(lease, kept, spent=Spent())
+        await learnt.ledger.save_answer(lease, kept, spent=ModelUsage())
         await learnt.ledger.retry(lease, FAILURE, after=timedelta(seconds=0))
         assert "jobs" in await places(learnt, SECRET)
 

@@ -18,7 +18,7 @@ from aftermind.stores.protocol import Store
 from aftermind.stores.retention import Due, RetentionStore
 from aftermind.types import EpisodeId, Json, Scope
 from aftermind.types.audit import Action
-from aftermind.types.retention import Retained, RetentionPolicy
+from aftermind.types.retention import RetentionPolicy, RetentionResult
 from aftermind.types.tombstone import Tombstone
 
 if TYPE_CHECKING:  # it loads SQLAlchemy, which a store of one process does without
@@ -52,8 +52,8 @@ class _Deleted:
         self.oldest = due.oldest if self.oldest is None else min(self.oldest, due.oldest)
         self.newest = due.newest if self.newest is None else max(self.newest, due.newest)
 
-    def to_result(self, namespace: str, *, dry_run: bool, is_done: bool, after: str | None = None) -> Retained:
-        return Retained(
+    def to_result(self, namespace: str, *, dry_run: bool, is_done: bool, after: str | None = None) -> RetentionResult:
+        return RetentionResult(
             namespace=namespace,
             users=len(self.users),
             episodes=self.episodes,
@@ -136,7 +136,7 @@ class Retention:
         dry_run: bool = False,
         seconds: float | None = None,
         after: str | None = None,
-    ) -> Retained:
+    ) -> RetentionResult:
         """Run the policy of a namespace, or with `dry_run` count what it would delete. Also raises
         `ArchiveUnavailable`.
 

@@ -10,7 +10,7 @@ from aftermind.db.inmemory import MemoryDatabase, MemoryTransaction, mem
 from aftermind.db.protocol import Transaction
 from aftermind.ledger.inmemory import records
 from aftermind.ledger.inmemory.records import UNFINISHED, WAITING, Record
-from aftermind.ledger.protocol import Backlog, Failure, OnBuried, Spending, Spent, Tried, Unstored
+from aftermind.ledger.protocol import Backlog, DailyUsage, Failure, ModelUsage, OnBuried, Tried, Unstored
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease, LeaseToken, NewJob, Scope, Turn
 from aftermind.types.job import SERIAL_KINDS, is_last_chance, together
 
@@ -181,7 +181,7 @@ class InMemoryLedger:
             return frozenset(record.token for record in held if record.token is not None)
 
     async def finish(
-        self, tx: Transaction, lease: Lease, *, spent: Spent | None = None, note: str | None = None
+        self, tx: Transaction, lease: Lease, *, spent: ModelUsage | None = None, note: str | None = None
     ) -> None:
         self._close(tx, lease, JobState.DONE, "done", spent=spent, note=note)
 
@@ -191,7 +191,7 @@ class InMemoryLedger:
             self._close(tx, lease, JobState.DONE, "done")
         return frozenset(lease.job.id for lease in held)
 
-    async def save_answer(self, lease: Lease, answer: Mapping[str, Json], *, spent: Spent) -> None:
+    async def save_answer(self, lease: Lease, answer: Mapping[str, Json], *, spent: ModelUsage) -> None:
         async with self._database.transaction() as tx:
             _pay(tx, lease, spent, self._database.now())
             record = _held(tx, lease)
@@ -200,14 +200,14 @@ class InMemoryLedger:
         if record is None:
             raise errors.LeaseLost(lease.job.id)
 
-    async def spend(self, costs: Sequence[tuple[Lease, Spent]]) -> None:
+    async def spend(self, costs: Sequence[tuple[Lease, ModelUsage]]) -> None:
         async with self._database.transaction() as tx:
             for lease, spent in costs:
                 _pay(tx, lease, spent, self._database.now())
                 if (record := _held(tx, lease)) is not None:
                     _put_record(tx, records.counted(record, spent))
 
-    async def retry(self, lease: Lease, failure: Failure, *, after: timedelta, spent: Spent | None = None) -> None:
+    async def retry(self, lease: Lease, failure: Failure, *, after: timedelta, spent: ModelUsage | None = None) -> None:
         async with self._database.transaction() as tx:
             self._close(tx, lease, JobState.RETRYING, "failed", after=after, failure=failure, spent=spent)
 
@@ -216,7 +216,7 @@ class InMemoryLedger:
             self._close(tx, lease, JobState.QUEUED, "snoozed", after=after, give_back=True, note=why)
 
     async def mark_dead(
-        self, tx: Transaction | None, lease: Lease, failure: Failure, *, spent: Spent | None = None
+        self, tx: Transaction | None, lease: Lease, failure: Failure, *, spent: ModelUsage | None = None
     ) -> None:
         if tx is not None:
             self._close(tx, lease, JobState.DEAD, "dead", failure=failure, spent=spent)
@@ -329,10 +329,10 @@ class InMemoryLedger:
             jobs = {kind: [record.job for record in _live(tx, kind)] for kind in JobKind}
         return [records.count_backlog(kind, jobs[kind], now) for kind in JobKind]
 
-    async def spending(self, namespace: str, *, since: date | None, owner: Scope | None = None) -> list[Spending]:
+    async def spending(self, namespace: str, *, since: date | None, owner: Scope | None = None) -> list[DailyUsage]:
         async with self._database.transaction(read_only=True) as tx:
             first = since or self._database.now().date()
-            rows: list[Spending] = list(mem(tx).table("spending").values())
+            rows: list[DailyUsage] = list(mem(tx).table("spending").values())
         mine = [each for each in rows if owner is None or each.owner == owner.owner]
         found = [each for each in mine if each.owner.namespace == namespace and each.day >= first]
         return sorted(found, key=lambda each: (each.day, each.owner.user_column, each.kind, each.spent.model or ""))
@@ -372,7 +372,7 @@ class InMemoryLedger:
         after: timedelta | None = None,
         give_back: bool = False,
         failure: Failure | None = None,
-        spent: Spent | None = None,
+        spent: ModelUsage | None = None,
         note: str | None = None,
     ) -> None:
         record = _held(tx, lease)
@@ -392,7 +392,7 @@ class InMemoryLedger:
         if state is JobState.DONE:
             job = replace(job, answer=None, raw=None, reason_code=None, error=None, fingerprint=None)
         ended = replace(record, job=job, token=None, until=None, place=None)
-        _put_record(tx, records.end_attempt(records.counted(ended, spent or Spent()), now, outcome, failure))
+        _put_record(tx, records.end_attempt(records.counted(ended, spent or ModelUsage()), now, outcome, failure))
 
 
 def _jobs(tx: Transaction) -> dict[JobId, Record]:
@@ -453,15 +453,15 @@ def _follow(tx: Transaction, job: NewJob, by: JobId) -> None:
             run.put(table, followed, (*table.get(followed, ()), by))
 
 
-def _pay(tx: Transaction, lease: Lease, spent: Spent, now: datetime) -> None:
+def _pay(tx: Transaction, lease: Lease, spent: ModelUsage, now: datetime) -> None:
     if not (spent.calls or spent.tokens_in):
         return
     run: MemoryTransaction = mem(tx)
     owner, day, kind = lease.job.scope.owner, now.date(), lease.job.kind
     key = (owner, day, kind, spent.model)
-    before: Spending | None = run.table("spending").get(key)
+    before: DailyUsage | None = run.table("spending").get(key)
     total = spent if before is None else records.together(before.spent, spent)
-    run.put(run.table("spending"), key, Spending(owner=owner, day=day, kind=kind, spent=total))
+    run.put(run.table("spending"), key, DailyUsage(owner=owner, day=day, kind=kind, spent=total))
 
 
 def _unfinished(tx: Transaction, job: NewJob) -> list[Record]:

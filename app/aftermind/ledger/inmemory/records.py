@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from uuid import UUID
 
-from aftermind.ledger.protocol import Backlog, Failure, Spent, Tried
+from aftermind.ledger.protocol import Backlog, Failure, ModelUsage, Tried
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, LeaseToken, NewJob, Scope, Turn
 
 UNFINISHED = (JobState.QUEUED, JobState.RUNNING, JobState.RETRYING)
@@ -42,7 +42,7 @@ def make_attempts(job_id: JobId, tried: Tried, failure: Failure, now: datetime) 
     return tuple(one(number) for number in range(1, tried.attempts + 1))
 
 
-def counted(record: Record, spent: Spent) -> Record:
+def counted(record: Record, spent: ModelUsage) -> Record:
     """The record with what its last attempt cost."""
     if not record.attempts:
         return record
@@ -59,7 +59,7 @@ def counted(record: Record, spent: Spent) -> Record:
     return replace(record, attempts=(*record.attempts[:-1], counted))
 
 
-def together(one: Spent, other: Spent) -> Spent:
+def together(one: ModelUsage, other: ModelUsage) -> ModelUsage:
     """Both costs, of one model."""
     return replace(
         one,

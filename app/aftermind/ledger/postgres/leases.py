@@ -14,7 +14,7 @@ from aftermind.db.tables import JOBS, SERIAL_KINDS
 from aftermind.db.transaction import pg
 from aftermind.ledger.postgres.enqueue import PLACE
 from aftermind.ledger.postgres.rows import to_job
-from aftermind.ledger.protocol import Failure, Spent, Tried
+from aftermind.ledger.protocol import Failure, ModelUsage, Tried
 from aftermind.types import Job, JobId, JobKind, JobState, Lease, LeaseToken, Scope
 from aftermind.types.job import is_last_chance, together
 
@@ -402,7 +402,7 @@ async def close(
     after: timedelta | None = None,
     give_back: bool = False,
     failure: Failure | None = None,
-    spent: Spent | None = None,
+    spent: ModelUsage | None = None,
     note: str | None = None,
 ) -> frozenset[JobId]:
     """End an attempt: `state` is what the job is then. The ids of those whose token fitted."""
@@ -428,7 +428,7 @@ async def close_one(tx: Transaction, lease: Lease, state: str, outcome: str, **m
         raise errors.LeaseLost(lease.job.id)
 
 
-async def save_answer(tx: Transaction, lease: Lease, answer: Mapping[str, Any], *, spent: Spent) -> None:
+async def save_answer(tx: Transaction, lease: Lease, answer: Mapping[str, Any], *, spent: ModelUsage) -> None:
     """See `Ledger.save_answer`."""
     kept = await pg(tx).rows(
         _KEEP_ANSWER,
@@ -441,7 +441,7 @@ async def save_answer(tx: Transaction, lease: Lease, answer: Mapping[str, Any], 
         raise errors.LeaseLost(lease.job.id)
 
 
-async def spend(tx: Transaction, costs: Sequence[tuple[Lease, Spent]]) -> None:
+async def spend(tx: Transaction, costs: Sequence[tuple[Lease, ModelUsage]]) -> None:
     """See `Ledger.spend`."""
     if costs:
         await pg(tx).rows(_SPEND, **_paid(costs))
@@ -503,7 +503,7 @@ def _why(failure: Failure | None) -> dict[str, str | None]:
     }
 
 
-def _paid(costs: Sequence[tuple[Lease, Spent]]) -> dict[str, list[Any]]:  # Any: a column each
+def _paid(costs: Sequence[tuple[Lease, ModelUsage]]) -> dict[str, list[Any]]:  # Any: a column each
     return {
         "ids": [lease.job.id for lease, _ in costs],
         "numbers": [lease.job.attempts for lease, _ in costs],
@@ -516,8 +516,8 @@ def _paid(costs: Sequence[tuple[Lease, Spent]]) -> dict[str, list[Any]]:  # Any:
     }
 
 
-def _cost(spent: Spent | None, failure: Failure | None) -> dict[str, Any]:  # Any: text and numbers
-    found = spent or Spent()
+def _cost(spent: ModelUsage | None, failure: Failure | None) -> dict[str, Any]:  # Any: text and numbers
+    found = spent or ModelUsage()
     model = found.model or (failure.model if failure else None)
     return {
         "model": model,

@@ -17,7 +17,7 @@ from aftermind.ledger.postgres import enqueue as entering
 from aftermind.ledger.postgres import leases as working
 from aftermind.ledger.postgres.leases import ClaimRequest
 from aftermind.ledger.postgres.rows import to_attempt, to_job, to_spending
-from aftermind.ledger.protocol import Backlog, Failure, OnBuried, Spending, Spent, Tried
+from aftermind.ledger.protocol import Backlog, DailyUsage, Failure, ModelUsage, OnBuried, Tried
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease, LeaseToken, Scope
 
 PROMOTE_EVERY = timedelta(seconds=0.1)  # how often due jobs are promoted while there is other work
@@ -166,22 +166,22 @@ class PostgresLedger:
             return await working.heartbeat(tx, leases, for_=for_)
 
     async def finish(
-        self, tx: Transaction, lease: Lease, *, spent: Spent | None = None, note: str | None = None
+        self, tx: Transaction, lease: Lease, *, spent: ModelUsage | None = None, note: str | None = None
     ) -> None:
         await working.close_one(tx, lease, "done", "done", spent=spent, note=note)
 
     async def finish_all(self, tx: Transaction, leases: Sequence[Lease]) -> frozenset[JobId]:
         return await working.close(tx, leases, "done", "done")
 
-    async def save_answer(self, lease: Lease, answer: Mapping[str, Json], *, spent: Spent) -> None:
+    async def save_answer(self, lease: Lease, answer: Mapping[str, Json], *, spent: ModelUsage) -> None:
         async with self._database.statements() as tx:
             await working.save_answer(tx, lease, answer, spent=spent)
 
-    async def spend(self, costs: Sequence[tuple[Lease, Spent]]) -> None:
+    async def spend(self, costs: Sequence[tuple[Lease, ModelUsage]]) -> None:
         async with self._database.statements() as tx:
             await working.spend(tx, costs)
 
-    async def retry(self, lease: Lease, failure: Failure, *, after: timedelta, spent: Spent | None = None) -> None:
+    async def retry(self, lease: Lease, failure: Failure, *, after: timedelta, spent: ModelUsage | None = None) -> None:
         async with self._database.statements() as tx:
             await working.close_one(tx, lease, "retrying", "failed", after=after, failure=failure, spent=spent)
 
@@ -190,7 +190,7 @@ class PostgresLedger:
             await working.close_one(tx, lease, "queued", "snoozed", after=after, give_back=True, note=why)
 
     async def mark_dead(
-        self, tx: Transaction | None, lease: Lease, failure: Failure, *, spent: Spent | None = None
+        self, tx: Transaction | None, lease: Lease, failure: Failure, *, spent: ModelUsage | None = None
     ) -> None:
         if tx is not None:
             await working.close_one(tx, lease, "dead", "dead", failure=failure, spent=spent)
@@ -274,7 +274,7 @@ class PostgresLedger:
             for row in rows
         ]
 
-    async def spending(self, namespace: str, *, since: date | None, owner: Scope | None = None) -> list[Spending]:
+    async def spending(self, namespace: str, *, since: date | None, owner: Scope | None = None) -> list[DailyUsage]:
         spent = SPENDING.c
         first = text(_TODAY) if since is None else since
         wanted = select(SPENDING).where(spent.namespace == namespace, spent.day >= first)

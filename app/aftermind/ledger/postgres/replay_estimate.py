@@ -9,7 +9,7 @@ from sqlalchemy import Row, text
 from aftermind.db.protocol import Transaction
 from aftermind.db.transaction import pg
 from aftermind.types import JobId, JobKind, JobState
-from aftermind.types.replay import Estimate, PlanId, ReplayPlan, Shadow
+from aftermind.types.replay import DryRunResult, Estimate, PlanId, ReplayPlan
 
 # What an item of a kind costs: the mean of the ledger's own attempts of the last days that cost something.
 _ESTIMATE = text(
@@ -85,7 +85,7 @@ async def shadow(tx: Transaction, plan_id: PlanId, *, sample: int) -> list[JobId
     return [JobId(row.id) for row in await pg(tx).rows(_SHADOW, plan=plan_id, sample=sample)]
 
 
-async def shadows(tx: Transaction, plan_id: PlanId) -> list[Shadow]:
+async def shadows(tx: Transaction, plan_id: PlanId) -> list[DryRunResult]:
     """See `Replays.dry_run_results`."""
     return [_shadow(row) for row in await pg(tx).rows(_SHADOWS, plan=plan_id)]
 
@@ -114,9 +114,9 @@ def _estimate(plan: ReplayPlan, rows: Sequence[Row[Any]]) -> Estimate:
     )
 
 
-def _shadow(row: Row[Any]) -> Shadow:
+def _shadow(row: Row[Any]) -> DryRunResult:
     found: Mapping[str, list[str]] = orjson.loads(row.note) if row.state == JobState.DONE and row.note else {}
-    return Shadow(
+    return DryRunResult(
         job_id=JobId(row.origin_job_id),
         state=JobState(row.state),
         added=tuple(found.get("added", ())),

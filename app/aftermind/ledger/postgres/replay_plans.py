@@ -20,6 +20,7 @@ from aftermind.ledger.replays import SHADOWS, NewPlan, check_plan
 from aftermind.types import JobId, JobKind, JobState, Json
 from aftermind.types.audit import Action
 from aftermind.types.replay import (
+    DryRunResult,
     Estimate,
     ItemState,
     JobFilter,
@@ -28,7 +29,6 @@ from aftermind.types.replay import (
     ReplayItem,
     ReplayMode,
     ReplayPlan,
-    Shadow,
 )
 
 _COUNTS = """
@@ -124,7 +124,7 @@ class Replays:
         await self._anchor()
         return asked
 
-    async def dry_run_results(self, plan_id: PlanId) -> list[Shadow]:
+    async def dry_run_results(self, plan_id: PlanId) -> list[DryRunResult]:
         """The results of a plan's dry run so far. Call `record_access` before showing them."""
         async with self._database.transaction(read_only=True) as tx:
             return await foresight.shadows(tx, plan_id)

@@ -4,7 +4,7 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from aftermind.ledger.protocol import Spending, Spent
+from aftermind.ledger.protocol import DailyUsage, ModelUsage
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Scope
 
 
@@ -54,13 +54,13 @@ def to_attempt(row: Row[Any]) -> Attempt:  # Any: a row of `job_attempts`
     )
 
 
-def to_spending(row: Row[Any]) -> Spending:  # Any: a row of `spending`
+def to_spending(row: Row[Any]) -> DailyUsage:  # Any: a row of `spending`
     """The spending that a row is."""
-    return Spending(
+    return DailyUsage(
         owner=Scope(namespace=row.namespace, user_id=row.user_id or None),
         day=row.day,
         kind=JobKind(row.kind),
-        spent=Spent(
+        spent=ModelUsage(
             model=row.model,
             calls=row.calls,
             tokens_in=row.tokens_in,

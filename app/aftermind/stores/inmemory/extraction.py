@@ -7,7 +7,17 @@ from aftermind.db.inmemory import mem
 from aftermind.db.protocol import Transaction
 from aftermind.stores.inmemory.episodes import owner_key
 from aftermind.stores.protocol import BatchNeighbours, DrewOn, ExtractionBatch, MiningOutcome, UserInfo
-from aftermind.types import Episode, EpisodeId, Job, JobKind, JobState, Learned, LearnedState, Profile, Scope
+from aftermind.types import (
+    Episode,
+    EpisodeId,
+    ExtractionResult,
+    ExtractionState,
+    Job,
+    JobKind,
+    JobState,
+    Profile,
+    Scope,
+)
 from aftermind.types.message import UNDONE
 from aftermind.types.tombstone import Tombstone
 
@@ -65,7 +75,9 @@ class InMemoryLearning:
         evidence = {each for trait in lost for each in trait.evidence} - gone
         return DrewOn(sessions=tuple(sorted(sessions, key=str)), evidence=tuple(sorted(evidence)))
 
-    async def learned(self, tx: Transaction, owner: Scope, session_id: str | None, *, limit: int) -> list[Learned]:
+    async def extraction_results(
+        self, tx: Transaction, owner: Scope, session_id: str | None, *, limit: int
+    ) -> list[ExtractionResult]:
         rows = mem(tx).rows("episodes", owner_key(owner)).values()
         wanted = [each for each in rows if session_id is None or each.scope.session_id == session_id]
         newest = sorted(wanted, key=lambda each: (each.position, each.id))[-limit:] if limit else []
@@ -99,16 +111,16 @@ class InMemoryLearning:
         return [UserInfo(user_id=user or None, last_at=newest[user]) for user in sorted(newest)[:limit]]
 
 
-def _learned(episode: Episode, mined: MiningOutcome | None, jobs: Sequence[Job]) -> Learned:
+def _learned(episode: Episode, mined: MiningOutcome | None, jobs: Sequence[Job]) -> ExtractionResult:
     mine = [job for job in jobs if job.scope.session_id == episode.scope.session_id]
     mine.sort(key=lambda job: (job.state is JobState.DEAD, -job.created_at.timestamp()))
     doing = mine[0] if mine and mined is None else None
     waits = "no job waits" if doing is None else doing.error or doing.reason_code or str(doing.state)
-    return Learned(
+    return ExtractionResult(
         episode_id=episode.id,
         session_id=episode.scope.session_id,
         occurred_at=episode.occurred_at,
-        state=LearnedState.of(mined.outcome if mined else None, doing.state if doing else None),
+        state=ExtractionState.of(mined.outcome if mined else None, doing.state if doing else None),
         reason=mined.reason if mined else waits,
         facts=mined.facts if mined else 0,
         extractor=mined.extractor if mined else None,

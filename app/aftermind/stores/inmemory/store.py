@@ -10,7 +10,7 @@ from aftermind.stores.inmemory.documents import InMemoryDocuments
 from aftermind.stores.inmemory.episodes import InMemoryEpisodes, owner_key
 from aftermind.stores.inmemory.extraction import InMemoryLearning
 from aftermind.stores.inmemory.facts import InMemoryFacts
-from aftermind.stores.protocol import BatchNeighbours, Mined
+from aftermind.stores.protocol import BatchNeighbours, ExtractionOutcome
 from aftermind.stores.search import (
     BlockRequest,
     Briefing,
@@ -117,7 +117,7 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
             run.put(episodes, id_, replace(episodes[id_], mark=UNDONE))
             run.drop(run.rows("profile_backlog", key), id_)
             if id_ in mined:
-                run.put(mined, id_, replace(mined[id_], outcome=Mined.EMPTY, reason=UNDONE, facts=0))
+                run.put(mined, id_, replace(mined[id_], outcome=ExtractionOutcome.EMPTY, reason=UNDONE, facts=0))
         for id_ in beside.mined:
             run.drop(mined, id_)
         for id_, fact in list(facts.items()):

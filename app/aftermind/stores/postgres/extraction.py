@@ -8,7 +8,7 @@ from aftermind.db.protocol import Transaction
 from aftermind.db.tables import EPISODES, EXTRACTIONS
 from aftermind.db.transaction import pg
 from aftermind.stores.postgres.rows import EPISODE_COLUMNS, to_episode
-from aftermind.stores.protocol import BatchNeighbours, ExtractionBatch, Mined, MiningOutcome
+from aftermind.stores.protocol import BatchNeighbours, ExtractionBatch, ExtractionOutcome, MiningOutcome
 from aftermind.types import Episode, EpisodeId, JobId, Scope
 from aftermind.types.message import UNDONE
 
@@ -124,7 +124,7 @@ async def outcomes(tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> l
     return [
         MiningOutcome(
             episode_id=EpisodeId(row.episode_id),
-            outcome=Mined(row.outcome),
+            outcome=ExtractionOutcome(row.outcome),
             extractor=row.extractor,
             reason=row.reason,
             facts=row.facts,

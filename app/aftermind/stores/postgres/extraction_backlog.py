@@ -11,8 +11,8 @@ from aftermind.db.tables import EPISODES, PROFILE_BACKLOG
 from aftermind.db.transaction import pg
 from aftermind.stores.postgres.encrypted_columns import open_episodes
 from aftermind.stores.postgres.rows import EPISODE_COLUMNS, to_episode
-from aftermind.stores.protocol import DrewOn, Mined, UserInfo
-from aftermind.types import Episode, EpisodeId, JobId, Learned, LearnedState, Scope
+from aftermind.stores.protocol import DrewOn, ExtractionOutcome, UserInfo
+from aftermind.types import Episode, EpisodeId, ExtractionResult, ExtractionState, JobId, Scope
 from aftermind.types.tombstone import Tombstone
 
 _OWNED = "namespace = :namespace AND user_id = :user"
@@ -151,14 +151,16 @@ class PostgresLearning:
             evidence=tuple(EpisodeId(each) for each in row.evidence),
         )
 
-    async def learned(self, tx: Transaction, owner: Scope, session_id: str | None, *, limit: int) -> list[Learned]:
+    async def extraction_results(
+        self, tx: Transaction, owner: Scope, session_id: str | None, *, limit: int
+    ) -> list[ExtractionResult]:
         rows = await pg(tx).rows(_LEARNED, **_owner_parameters(owner), session=session_id, limit=limit)
         return [
-            Learned(
+            ExtractionResult(
                 episode_id=EpisodeId(row.id),
                 session_id=row.session_id,
                 occurred_at=row.occurred_at,
-                state=LearnedState.of(Mined(row.outcome) if row.outcome else None, row.state),
+                state=ExtractionState.of(ExtractionOutcome(row.outcome) if row.outcome else None, row.state),
                 reason=row.reason if row.outcome else (row.why or (str(row.state) if row.state else "no job waits")),
                 facts=row.facts or 0,
                 extractor=row.extractor,

@@ -7,7 +7,7 @@ from sqlalchemy import text
 from aftermind.db.protocol import Transaction
 from aftermind.db.transaction import pg
 from aftermind.facts.reextract import BY_USER
-from aftermind.stores.protocol import BatchNeighbours, Mined
+from aftermind.stores.protocol import BatchNeighbours, ExtractionOutcome
 from aftermind.types import EpisodeId, Scope
 from aftermind.types.message import UNDONE
 
@@ -68,7 +68,7 @@ async def undo(tx: Transaction, owner: Scope, ids: Sequence[EpisodeId], *, besid
         mined=list(beside.mined),
         drawn=[*ids, *beside.profiled],
         mark=UNDONE,
-        empty=Mined.EMPTY.value,
+        empty=ExtractionOutcome.EMPTY.value,
         stated=BY_USER,
     )
     return {"traits": 0, "summaries": 0} if row is None else {"traits": row.traits, "summaries": row.summaries}

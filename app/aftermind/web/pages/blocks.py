@@ -7,7 +7,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from aftermind import errors
 from aftermind.web.pages import rendering
-from aftermind.web.pages.dependencies import WRITES, Owner, Whose
+from aftermind.web.pages.dependencies import WRITES, Owner, OwnerView
 
 router = APIRouter(route_class=rendering.PageRoute)
 
@@ -46,7 +46,12 @@ async def delete(whose: Owner, name: Annotated[str, Form()]) -> RedirectResponse
 
 
 async def _render(
-    request: Request, whose: Whose, *, status: int = 200, problem: str | None = None, mine: dict[str, str] | None = None
+    request: Request,
+    whose: OwnerView,
+    *,
+    status: int = 200,
+    problem: str | None = None,
+    mine: dict[str, str] | None = None,
 ) -> HTMLResponse:
     return rendering.page(
         request,

@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse
 from aftermind import errors
 from aftermind.agent import Agent
 from aftermind.settings import Settings
-from aftermind.types import Learned, LearnedState, Message
+from aftermind.types import ExtractionResult, ExtractionState, Message
 from aftermind.types.api_key import Right
 from aftermind.web.auth import get_memory
 from aftermind.web.pages import rendering
@@ -94,8 +94,8 @@ def _agent(request: Request) -> Agent:
     return agent
 
 
-def _is_over(learned: Learned | None) -> bool:
-    return learned is not None and learned.state is not LearnedState.WAITING
+def _is_over(learned: ExtractionResult | None) -> bool:
+    return learned is not None and learned.state is not ExtractionState.WAITING
 
 
 def _model(settings: Settings) -> str | None:

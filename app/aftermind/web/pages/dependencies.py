@@ -65,7 +65,7 @@ OPERATES = [Depends(needing(Right.OPERATE))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Whose:
+class OwnerView:
     """One user of the viewer's namespace, whose memory a screen shows; `user_id` None is the anonymous bucket."""
 
     viewer: Viewer
@@ -92,14 +92,14 @@ class Whose:
         return "the anonymous bucket" if self.user_id is None else self.user_id
 
 
-def whose(viewer: Seen, user: str | None = None, *, anonymous: bool = False) -> Whose:
+def whose(viewer: Seen, user: str | None = None, *, anonymous: bool = False) -> OwnerView:
     """The owner that a link names. The anonymous user must be named explicitly: a link without a user is invalid."""
     if not user and not anonymous:
         raise HTTPException(404, "Name a user: ?user=…, or ?anonymous=true for turns without one.")
-    return Whose(viewer=viewer, user_id=None if anonymous else user)
+    return OwnerView(viewer=viewer, user_id=None if anonymous else user)
 
 
-async def recorded(request: Request, named: Annotated[Whose, Depends(whose)]) -> Whose:
+async def recorded(request: Request, named: Annotated[OwnerView, Depends(whose)]) -> OwnerView:
     """The owner that a link names, after the access was recorded in the audit trail; fails if it cannot be recorded."""
     action = Action.READ if request.method == "GET" else Action.EDIT
     await record(request, named.viewer, action, user_id=named.user_id)
@@ -112,4 +112,4 @@ async def record(request: Request, viewer: Viewer, action: Action, *, user_id: s
     await auth.record_access(request, who, action, user_id=user_id, **detail)
 
 
-Owner = Annotated[Whose, Depends(recorded)]
+Owner = Annotated[OwnerView, Depends(recorded)]

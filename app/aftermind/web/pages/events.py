@@ -6,7 +6,7 @@ from fastapi.responses import HTMLResponse
 from aftermind.events.types import KINDS
 from aftermind.types import Scope
 from aftermind.web.pages import rendering
-from aftermind.web.pages.dependencies import Owner, Seen, Whose, recorded, whose
+from aftermind.web.pages.dependencies import Owner, OwnerView, Seen, recorded, whose
 from aftermind.web.routes import events as routed
 from aftermind.web.sse import EventStream
 
@@ -38,7 +38,7 @@ async def stream_events(
     return await routed.listen(request, owner, last_event_id or after)
 
 
-def stream(chosen: Whose, after: int) -> str:
+def stream(chosen: OwnerView, after: int) -> str:
     """The URL of a user's event stream from a cursor."""
     return rendering.link("/events/stream", after=str(after), **chosen.query)
 

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, JSONResponse
 
 from aftermind import errors
-from aftermind.ledger.protocol import Spending, Spent
+from aftermind.ledger.protocol import DailyUsage, ModelUsage
 from aftermind.telemetry import exposition
 from aftermind.types import JobKind
 from aftermind.types.api_key import Right
@@ -179,9 +179,9 @@ def _recall_series(samples: Sequence[Sample]) -> dict[str, list[float | None]]:
     return found
 
 
-def _by_model(spending: Sequence[Spending]) -> list[tuple[str, str, int, int, int, float]]:
+def _by_model(spending: Sequence[DailyUsage]) -> list[tuple[str, str, int, int, int, float]]:
     """Model, kind of job, calls, tokens in and out, US dollars: of all users together, the dearest first."""
-    found: dict[tuple[str, str], list[Spent]] = {}
+    found: dict[tuple[str, str], list[ModelUsage]] = {}
     for each in spending:
         found.setdefault((each.spent.model or "unknown", each.kind.value), []).append(each.spent)
     rows = [

@@ -65,10 +65,10 @@ async def context(
 @router.get("/users/{user_id:id}/extraction", summary="Extraction outcome of each episode")
 async def learned(
     user_id: User, memory: Remembering, who: Reader, session_id: Session = None, limit: Limit = 100
-) -> list[schemas.LearnedOut]:
+) -> list[schemas.ExtractionOut]:
     """The newest episodes, oldest first; every one has a state, and all but `facts` a reason."""
     found = await memory.extraction(user_id=user_id, session_id=session_id, namespace=who.namespace, limit=limit)
-    return [schemas.LearnedOut.model_validate(each) for each in found]
+    return [schemas.ExtractionOut.model_validate(each) for each in found]
 
 
 @router.get("/users/{user_id:id}/sessions", summary="Sessions, the latest first")

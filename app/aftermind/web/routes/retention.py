@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from aftermind import errors
-from aftermind.types.retention import SHORTEST, Retained, RetentionPolicy
+from aftermind.types.retention import SHORTEST, RetentionPolicy, RetentionResult
 from aftermind.web import schemas
 from aftermind.web.auth import Operator, Remembering
 
@@ -105,6 +105,6 @@ def _to_out(policy: RetentionPolicy) -> RetentionOut:
     )
 
 
-def _counted(done: Retained) -> RetainedOut:
+def _counted(done: RetentionResult) -> RetainedOut:
     fields = {name: getattr(done, name) for name in RetainedOut.model_fields if name != "rows"}
     return RetainedOut(rows=dict(done.rows), **fields)

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel
 
 from aftermind import errors
-from aftermind.ledger.protocol import Spending
+from aftermind.ledger.protocol import DailyUsage
 from aftermind.types.api_key import Right
 from aftermind.web import schemas
 from aftermind.web.auth import Operator, Reader, Remembering, Writer
@@ -34,7 +34,7 @@ async def whoami(who: Reader) -> IdentityOut:
 
 
 @router.post("/users/{user_id:id}/forget", summary="Forget a user, a session, older content or single episodes")
-async def forget(user_id: User, what: schemas.ForgetIn, memory: Remembering, who: Writer) -> schemas.ForgotOut:
+async def forget(user_id: User, what: schemas.ForgetIn, memory: Remembering, who: Writer) -> schemas.ForgetOut:
     """Deletion is complete when this answers: stored, derived and pending content. HTTP 503: nothing was deleted."""
     is_all = what.session_id is None and what.before is None and what.ids is None
     if is_all != what.everything:
@@ -47,18 +47,18 @@ async def forget(user_id: User, what: schemas.ForgetIn, memory: Remembering, who
         before=what.before,
         ids=None if what.ids is None else [str(each) for each in what.ids],
     )
-    return schemas.ForgotOut(rows=dict(done.rows), pending_turns=done.pending_turns)
+    return schemas.ForgetOut(rows=dict(done.rows), pending_turns=done.pending_turns)
 
 
 @router.post("/users/{user_id:id}/undo", summary="Undo everything derived from messages")
-async def undo(user_id: User, what: schemas.UndoIn, memory: Remembering, who: Writer) -> schemas.UndoneOut:
+async def undo(user_id: User, what: schemas.UndoIn, memory: Remembering, who: Writer) -> schemas.UndoOut:
     """Facts that rest on these messages alone are retracted; summaries and traits are made again without them.
 
     The messages stay in the history, marked. `dry_run` shows the same and changes nothing.
     """
     ids = [str(each) for each in what.ids]
     done = await memory.undo(*ids, user_id=user_id, namespace=who.namespace, dry_run=what.dry_run)
-    return schemas.UndoneOut(
+    return schemas.UndoOut(
         episodes=done.episodes,
         retracted=[schemas.FactOut.model_validate(each) for each in done.retracted],
         restored=[schemas.FactOut.model_validate(each) for each in done.restored],
@@ -79,7 +79,7 @@ async def verify_erasure(user_id: User, memory: Remembering, who: Operator, requ
         raise errors.StoreUnavailable("erasure", "another verification runs in this process")
     async with running:
         found = await memory.verify_erasure(user_id=user_id, namespace=who.namespace)
-    places = [schemas.PlaceOut.model_validate(each) for each in found.places]
+    places = [schemas.SearchedPlaceOut.model_validate(each) for each in found.places]
     return schemas.ErasureOut(is_erased=found.is_clean, places=places)
 
 
@@ -92,20 +92,20 @@ async def export(user_id: User, memory: Remembering, who: Reader, *, vectors: bo
 
 
 @router.get("/users/{user_id:id}/spending", summary="Model usage of a user")
-async def spending(user_id: User, memory: Remembering, who: Reader, since: Since = None) -> list[schemas.SpendingOut]:
+async def spending(user_id: User, memory: Remembering, who: Reader, since: Since = None) -> list[schemas.UsageOut]:
     """By day, kind of job and model."""
     return [_spent(each) for each in await memory.spending(user_id=user_id, namespace=who.namespace, since=since)]
 
 
 @router.get("/spending", summary="Model usage of the namespace")
-async def list_spending(memory: Remembering, who: Operator, since: Since = None) -> list[schemas.SpendingOut]:
+async def list_spending(memory: Remembering, who: Operator, since: Since = None) -> list[schemas.UsageOut]:
     """By day, user, kind of job and model."""
     return [_spent(each) for each in await memory.spending(namespace=who.namespace, since=since, everybody=True)]
 
 
-def _spent(found: Spending) -> schemas.SpendingOut:
+def _spent(found: DailyUsage) -> schemas.UsageOut:
     spent = found.spent
-    return schemas.SpendingOut(
+    return schemas.UsageOut(
         day=found.day.isoformat(),
         user_id=found.owner.user_id,
         kind=found.kind,

@@ -1,0 +1,53 @@
+"""`aftermind costs`: model usage by day, user, kind of job and model."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from aftermind.cli import console
+from aftermind.cli.console import Namespace, User, out
+from aftermind.cli.dead_letters import moment
+from aftermind.ledger.protocol import DailyUsage
+from aftermind.memory import Memory
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(costs)
+
+
+def costs(
+    *,
+    user: User = None,
+    namespace: Namespace = None,
+    since: Annotated[str, typer.Option(help="From: 7d, 24h, or a day like 2026-01-31 (UTC).")] = "7d",
+) -> None:
+    """Show model usage of a user or of the whole namespace, by day, kind of job and model."""
+    start = moment("since", since) or datetime.now(UTC)
+
+    async def work(memory: Memory) -> list[DailyUsage]:
+        return await memory.spending(
+            user_id=user, namespace=namespace, since=start.astimezone(UTC).date(), everybody=user is None
+        )
+
+    found = console.with_memory(work)
+    out.print(_spent(found) if found else "No model usage since then.")
+
+
+def _spent(found: Sequence[DailyUsage]) -> Table:
+    shown = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("day", "user", "kind", "model"):
+        shown.add_column(title)
+    for title in ("calls", "tokens in", "tokens out", "US dollars", "seconds"):
+        shown.add_column(title, justify="right")
+    for each in found:
+        spent = each.spent
+        counts = (f"{spent.calls:,}", f"{spent.tokens_in:,}", f"{spent.tokens_out:,}")
+        who, model = escape(each.owner.user_id or "anonymous"), escape(spent.model or "")
+        more = (f"{spent.cost_usd:.4f}", f"{spent.latency_ms / 1_000:.1f}")
+        shown.add_row(each.day.isoformat(), who, each.kind, model, *counts, *more)
+    return shown
