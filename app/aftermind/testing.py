@@ -10,7 +10,7 @@ from aftermind.memory import Memory
 
 Scripted = str | ToolCall | ChatReply | Exception | Callable[[Sequence[Mapping[str, Any]]], str]  # Any: chat messages
 
-LOOK_SECONDS = 0.02
+POLL_SECONDS = 0.02
 
 
 class ScriptedChatModel:
@@ -73,4 +73,4 @@ async def drain(
             seen = await memory.progress(user_id=user_id, namespace=namespace)
             if not seen.pending_turns and not seen.jobs:
                 return
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)

@@ -14,7 +14,7 @@ from aftermind_tasks import extraction_call, followups, job_events
 from aftermind_tasks.outcomes import Done, Outcome
 from aftermind_tasks.runtime import Runtime
 
-MOST = 100  # episodes of one call; tokens are limited by `profile_max_tokens`
+MAX_EPISODES = 100  # episodes of one call; tokens are limited by `profile_max_tokens`
 MAX_TEXTS = 200  # of a trait: its name, and the keys and texts of its value
 MAX_TEXT_CHARACTERS = 2_000  # of each
 EVIDENCE = 50  # episodes that a trait keeps: its latest
@@ -30,9 +30,9 @@ async def _update(runtime: Runtime, lease: Lease) -> Outcome:
         raise errors.InvalidSettings("extractor", "off", "profiles wait; set AFTERMIND_EXTRACTOR again.")
     owner = lease.job.scope.owner
     async with runtime.db.transaction(namespace=owner.namespace, read_only=True) as tx:
-        found = await runtime.store.unprofiled(tx, owner, limit=MOST + 1)
+        found = await runtime.store.unprofiled(tx, owner, limit=MAX_EPISODES + 1)
         before = await runtime.store.profile(tx, owner)
-    chosen = extraction_call.first(found[:MOST], tokens=runtime.settings.profile_max_tokens)
+    chosen = extraction_call.first(found[:MAX_EPISODES], tokens=runtime.settings.profile_max_tokens)
     answer = lease.job.answer
     if answer is None:
         answer = await _ask(runtime, runtime.profiler, lease, chosen, before or Profile(scope=owner))

@@ -22,7 +22,7 @@ from aftermind_tasks import extraction_call
 from aftermind_tasks.outcomes import Done, Outcome
 from aftermind_tasks.runtime import Runtime
 
-MOST = 200  # unextracted episodes of a dead job's session that are extracted together
+MAX_EPISODES = 200  # unextracted episodes of a dead job's session that are extracted together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ async def _answer(runtime: Runtime, lease: Lease, origin: JobId) -> Answered | N
         if not episodes and (
             former is None or former.state is not JobState.DONE
         ):  # it died before it mined anything: what it was for waits still
-            episodes = await runtime.store.unmined(tx, scope.owner, scope.session_id, limit=MOST)
+            episodes = await runtime.store.unmined(tx, scope.owner, scope.session_id, limit=MAX_EPISODES)
     kept = lease.job.answer
     if kept is not None:
         shown = set(kept["episodes"])

@@ -13,7 +13,7 @@ from aftermind_tasks.outcomes import Done, Outcome
 from aftermind_tasks.runtime import Runtime
 
 MAX_CHARACTERS = 8_000  # of a summary, whatever wrote it
-MOST = 200  # episodes of one call; tokens are limited by `summary_max_tokens`
+MAX_EPISODES = 200  # episodes of one call; tokens are limited by `summary_max_tokens`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +54,10 @@ async def _read_input(runtime: Runtime, lease: Lease) -> SummaryInput:
             size = await store.session_size(tx, scope.owner, scope.session_id, up_to=before.covers_to)
             anew = size != before.turns
         after = followups.BEFORE_ALL if before is None or anew else before.covers_to
-        found = await store.session_span(tx, scope.owner, scope.session_id, after_position=after, limit=MOST + 1)
-    chosen = extraction_call.first(found[:MOST], tokens=runtime.settings.summary_max_tokens)
+        found = await store.session_span(
+            tx, scope.owner, scope.session_id, after_position=after, limit=MAX_EPISODES + 1
+        )
+    chosen = extraction_call.first(found[:MAX_EPISODES], tokens=runtime.settings.summary_max_tokens)
     return SummaryInput(before=before, episodes=chosen, is_more=len(found) > len(chosen), anew=anew)
 
 

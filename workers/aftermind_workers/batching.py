@@ -15,7 +15,7 @@ from aftermind_workers.lease import LostInOutageError, held
 from aftermind_workers.lifecycle import PLACES_OF_BELL, Worker
 
 WINDOW_SECONDS = 5.0  # time for which a doorbell claims and waits; longer jobs continue without it
-LOOK_SECONDS = 0.25  # between two claims of a process that found nothing, while its bells wait for running jobs
+POLL_SECONDS = 0.25  # between two claims of a process that found nothing, while its bells wait for running jobs
 
 Ran = tuple[Tally, bool]  # how a batch ended, and whether more could be claimed; None instead: nothing could be claimed
 
@@ -106,7 +106,7 @@ class _Window:
             await self._claim()
             was_any = bool(self._running)
             while self._running and (self._worker.is_stopping or time.monotonic() < self._over):
-                ended, _ = await asyncio.wait(self._running, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                ended, _ = await asyncio.wait(self._running, timeout=POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
                 self._running -= ended
                 self._tally = sum((task.result() for task in ended), self._tally)
                 if self._is_more or time.monotonic() >= self._places.look_at:
@@ -140,7 +140,7 @@ class _Window:
             await asyncio.sleep(0)  # each holds its place now
         self._is_more = len(leases) == room or (bool(leases) and _are_suspects(leases))
         if not self._is_more:
-            places.look_at = time.monotonic() + LOOK_SECONDS
+            places.look_at = time.monotonic() + POLL_SECONDS
 
     def _may_claim(self) -> bool:
         worker, now = self._worker, time.monotonic()

@@ -14,7 +14,7 @@ from celery.worker.strategy import default as received
 from aftermind.wire import queues
 from aftermind_workers import lifecycle, work_loop
 
-MOST = 64  # bells whose work has begun and whose task has not: prefetching keeps them to one for each thread
+MAX_BELLS = 64  # bells whose work has begun and whose task has not: prefetching keeps them to one for each thread
 # Seconds for which Celery waits: a turn that comes alone is stored by then, and the next bell finds another worker.
 # Work that waits for models gains nothing by it, and its bells should be at it together.
 HEAD_START = {queues.STORE: 0.02}
@@ -37,11 +37,13 @@ def strategy(task: Any, app: Any, consumer: Any, **options: Any) -> Callable[...
 
 def _has_room(worker: lifecycle.Worker, bell: str) -> bool:
     """Whether the bell's work may begin here; never where the worker is to stop."""
-    if len(worker.begun) >= MOST:  # Celery dropped messages, as it does with forged ones: their work is not waited for
+    if (
+        len(worker.begun) >= MAX_BELLS
+    ):  # Celery dropped messages, as it does with forged ones: their work is not waited for
         for known, work in list(worker.begun.items()):
             if work.done():
                 worker.begun.pop(known, None)
-    return not worker.is_stopping and bell not in worker.begun and len(worker.begun) < MOST
+    return not worker.is_stopping and bell not in worker.begun and len(worker.begun) < MAX_BELLS
 
 
 def begun(worker: lifecycle.Worker, queue: str, bell: str | None) -> "Future[int]":

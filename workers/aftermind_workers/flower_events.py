@@ -21,7 +21,7 @@ from aftermind_tasks.outcomes import Dead, Done, Outcome, Retry
 
 log = logging.getLogger(__name__)
 
-MOST = 1_000  # waiting reports; beyond it they are dropped, because the ledger has them all
+MAX_QUEUED_REPORTS = 1_000  # waiting reports; beyond it they are dropped, because the ledger has them all
 QUIET_SECONDS = 5.0  # after the broker did not take one
 
 FlowerEvent = tuple[str, Mapping[str, Any]]  # Any: fields of Celery's events
@@ -35,7 +35,7 @@ class FlowerReporter:
 
     def __init__(self, app: Celery, *, node: str) -> None:
         self._app, self._node = app, node
-        self._waiting: queue.Queue[FlowerEvent] = queue.Queue(MOST)
+        self._waiting: queue.Queue[FlowerEvent] = queue.Queue(MAX_QUEUED_REPORTS)
         self._thread = threading.Thread(target=self._main, name="aftermind-showing", daemon=True)
         self._thread.start()
 

@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 
 POSTS = 32  # concurrent posts of one courier
 POSTS_EACH = 8  # of them to one webhook, so that a slow one leaves capacity for the others
-LEASE = timedelta(seconds=POST_SECONDS * 2)
-LOOK_SECONDS = 1.0  # between checks for due deliveries if there were none
+CLAIM_LEASE = timedelta(seconds=POST_SECONDS * 2)
+POLL_SECONDS = 1.0  # between checks for due deliveries if there were none
 FIRST_WAIT, LONGEST_WAIT = timedelta(seconds=5), timedelta(hours=1)
 LONGEST_PAUSE = timedelta(minutes=10)  # of a failing webhook: the longest delay until a recovery is noticed
 GRACE_SECONDS = 5.0  # for running posts when the process stops
@@ -58,7 +58,7 @@ class Courier:
         busy = [each for each, count in self._busy.items() if count >= POSTS_EACH]
         async with self.runtime.db.transaction() as tx:
             found = await webhook_deliveries.claim(
-                tx, token=uuid4(), lease=LEASE, limit=room, each=POSTS_EACH, busy=busy
+                tx, token=uuid4(), lease=CLAIM_LEASE, limit=room, each=POSTS_EACH, busy=busy
             )
         for delivery in found:
             self._busy[delivery.webhook_id] += 1
@@ -205,8 +205,8 @@ async def run(
                 log.exception("webhook delivery round failed")
                 begun = 0
             if courier.is_posting:
-                await courier.settle(LOOK_SECONDS)
+                await courier.settle(POLL_SECONDS)
             elif not begun:
-                await pause(LOOK_SECONDS)
+                await pause(POLL_SECONDS)
     finally:
         await courier.close()

@@ -12,7 +12,7 @@ from aftermind.types.audit import Action, AuditEntry, AuditFault, AuditReport
 if TYPE_CHECKING:  # it loads SQLAlchemy, which a store of one process does without
     from aftermind.db.audit.log import Ends, Trail
 
-PAGE = 5_000
+PAGE_ROWS = 5_000
 TRIES = 5  # attempts to read a trail whose old end is pruned at the same time
 
 
@@ -114,7 +114,7 @@ class Audit:
         # From below what was pruned: an entry inserted there is found too.
         found: list[tuple[AuditEntry, str]] = []
         place = -1
-        while page := await self._trail.entries(tx, namespace, after=place, limit=PAGE):
+        while page := await self._trail.entries(tx, namespace, after=place, limit=PAGE_ROWS):
             found += page
             place = page[-1][0].seq
         return [row for row in found if row[0].seq > after] + [row for row in found if row[0].seq <= after]

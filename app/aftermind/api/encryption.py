@@ -16,8 +16,8 @@ if TYPE_CHECKING:  # they load SQLAlchemy, which a store of one process does wit
 BATCH_ROWS = 200  # of one transaction: 20 ms, so that other writers do not wait long
 # Until every process has loaded a new key (2 s), and its earlier operations have ended (twice a statement's deadline).
 SPREAD_SECONDS = 12.0
-MOST_PASSES = 10
-LOOK_SECONDS = 600.0  # for one pass over every row of a namespace
+MAX_PASSES = 10
+PASS_TIMEOUT_SECONDS = 600.0  # for one pass over every row of a namespace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class Encryption:
             current = ring.current or ""
             old = [each for each, number in ring.generations.items() if 0 < number < ring.generations[current]]
         for key_id in sorted(old):
-            async with self._db.transaction(namespace=name, timeout=LOOK_SECONDS) as tx:
+            async with self._db.transaction(namespace=name, timeout=PASS_TIMEOUT_SECONDS) as tx:
                 is_free = not await postgres_reencrypt.sealed_with(tx, name, key_id)
                 if is_free and await self._vault.drop(tx, name, key_id):
                     await self._note(tx, name, key_id, "dropped")
@@ -123,7 +123,7 @@ class Encryption:
         rows, passes, stale = 0, 0, 1
         async with self._db.transaction(namespace=name) as tx:
             key_id = (await self._vault.load(tx, name)).current or ""
-        while stale and passes < MOST_PASSES:
+        while stale and passes < MAX_PASSES:
             passes += 1
             stale = 0
             for table in postgres_reencrypt.TABLES:
@@ -138,7 +138,7 @@ class Encryption:
                         break
             if stale or passes == 1:  # a process with the old key may have written after this pass: repeat it
                 stale = max(stale, 1)
-                if passes == MOST_PASSES:
+                if passes == MAX_PASSES:
                     why = f"{stale:,} rows were still sealed otherwise after {passes} passes"
                     raise errors.Unavailable(f"{name!r}: {why}: a process still writes with the old key. Retry.")
                 await asyncio.sleep(spread_seconds)

@@ -17,7 +17,7 @@ from aftermind.wire.redis_keys import Keys
 if TYPE_CHECKING:
     from aftermind.db.engine import PostgresDatabase
 
-LOOK_SECONDS = 600.0  # for one table: an operator asks, and every row of every user is read
+TABLE_SCAN_TIMEOUT_SECONDS = 600.0  # for one table: an operator asks, and every row of every user is read
 MAPPED_BYTES = 2**20  # beyond it a file is not read into memory
 
 
@@ -74,7 +74,7 @@ class ErasureScan:
 
         return PostgresDatabase(
             url,
-            timeout_seconds=LOOK_SECONDS,
+            timeout_seconds=TABLE_SCAN_TIMEOUT_SECONDS,
             connect_timeout_seconds=self._settings.db_connect_timeout_seconds,
             pool_size=1,
             application_name="aftermind-looking",

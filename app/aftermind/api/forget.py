@@ -40,7 +40,7 @@ from aftermind.wire.payloads import decode_turn, encode_turn
 
 log = logging.getLogger(__name__)
 
-PAGE = 1_000
+PAGE_EPISODES = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

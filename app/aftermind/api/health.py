@@ -19,7 +19,7 @@ from aftermind.wire.pending import PendingBacklog
 from aftermind.wire.redis_keys import Keys
 
 LYING_SECONDS = 120.0  # a bell takes milliseconds, and the reconciler rings again within seconds
-LOOK_SECONDS = 2.0  # for each component; all are checked concurrently
+CHECK_TIMEOUT_SECONDS = 2.0  # for each component; all are checked concurrently
 CONDENSING = frozenset({JobKind.SUMMARISE, JobKind.PROFILE})
 
 T = TypeVar("T")
@@ -137,7 +137,7 @@ def damaged_spool(settings: Settings) -> str:
 
 
 async def health(parts: Parts) -> Health:
-    """Check all components concurrently, each for at most `LOOK_SECONDS`."""
+    """Check all components concurrently, each for at most `CHECK_TIMEOUT_SECONDS`."""
     async with asyncio.TaskGroup() as group:
         pending = group.create_task(_answered(_pending(parts)))
         gate = group.create_task(_answered(parts.gate.states()))
@@ -190,10 +190,10 @@ async def progress(parts: Parts, owner: Scope) -> Progress:
 
 async def _check(name: str, ask: Callable[[], Awaitable[str]], *, needed: bool = True) -> Component:
     try:
-        async with asyncio.timeout(LOOK_SECONDS):
+        async with asyncio.timeout(CHECK_TIMEOUT_SECONDS):
             detail = await ask()
     except (TimeoutError, errors.AftermindError) as exc:
-        why = str(exc) or f"no answer within {LOOK_SECONDS:g} s"
+        why = str(exc) or f"no answer within {CHECK_TIMEOUT_SECONDS:g} s"
         return Component(name=name, state="down", detail=why, needed=needed)
     state: State = "degraded" if detail.startswith("!") else "ok"
     return Component(name=name, state=state, detail=detail.removeprefix("!"), needed=needed)
@@ -213,7 +213,7 @@ async def _redis(parts: Parts) -> str:
 async def _answered(asked: Awaitable[T]) -> T | None:
     """A value that several checks need, requested once; None without an answer in time."""
     try:
-        async with asyncio.timeout(LOOK_SECONDS):
+        async with asyncio.timeout(CHECK_TIMEOUT_SECONDS):
             return await asked
     except (TimeoutError, OSError, errors.AftermindError):
         return None
@@ -289,7 +289,7 @@ async def _waiting(
         return None
     keys = Keys(parts.settings.redis_prefix)
     try:
-        async with asyncio.timeout(LOOK_SECONDS):
+        async with asyncio.timeout(CHECK_TIMEOUT_SECONDS):
             bells = {name: int(await parts.redis.call("LLEN", keys.queue(name))) for name in queues.QUEUES}
     except (TimeoutError, errors.AftermindError):
         return None

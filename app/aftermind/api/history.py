@@ -20,8 +20,8 @@ from aftermind.wire.pending import Pending
 
 T = TypeVar("T")
 
-MOST = 10_000  # rows of one call; page back with `before` for more
-PAGE = 500
+MAX_EPISODES = 10_000  # rows of one call; page back with `before` for more
+PAGE_EPISODES = 500
 MESSAGE_TOKENS = 4  # role and separators of a chat message, as OpenAI's formats count them
 
 
@@ -74,7 +74,7 @@ async def context_window(parts: Parts, scope: Scope, *, max_tokens: int) -> list
     before: Episode | None = None
     wanted = EpisodeFilter(session_id=scope.session_id, agent_id=scope.agent_id, undone=False)
     while True:
-        page = await search(parts, scope, paged(wanted, before), limit=PAGE)
+        page = await search(parts, scope, paged(wanted, before), limit=PAGE_EPISODES)
         for episode in reversed(page):
             if len(episode.content) > left * MOST_CHARACTERS:
                 return chosen[::-1]  # too long for every tokenizer: no need to count on the loop
@@ -82,7 +82,7 @@ async def context_window(parts: Parts, scope: Scope, *, max_tokens: int) -> list
             if left < 0:
                 return chosen[::-1]
             chosen.append(episode)
-        if len(page) < PAGE:
+        if len(page) < PAGE_EPISODES:
             return chosen[::-1]
         before = page[0]
 
@@ -92,9 +92,9 @@ async def everything(parts: Parts, owner: Scope) -> list[Episode]:
     found: list[Episode] = []
     before: Episode | None = None
     while True:
-        page = await history(parts, owner, limit=MOST, before=before)
+        page = await history(parts, owner, limit=MAX_EPISODES, before=before)
         found = [*page, *found]
-        if len(page) < MOST:
+        if len(page) < MAX_EPISODES:
             return found
         before = page[0]
 
@@ -190,7 +190,7 @@ async def _pending(
     found: list[Turn] = []
     passed_over = fitting = 0
     while True:
-        read = await pending.read(owner, limit=0 if wanted is None else PAGE, skip=passed_over)
+        read = await pending.read(owner, limit=0 if wanted is None else PAGE_EPISODES, skip=passed_over)
         found += read.turns
         seen = len(read.turns) + read.unreadable
         passed_over += seen
@@ -226,8 +226,8 @@ def _fitting(turns: Iterable[Turn], wanted: EpisodeFilter | None) -> list[Episod
 
 
 def _check_limit(limit: object) -> None:
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 0 < limit <= MOST:
-        raise errors.InvalidQuery("limit", limit, f"it is a whole number from 1 to {MOST:,}.")
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 0 < limit <= MAX_EPISODES:
+        raise errors.InvalidQuery("limit", limit, f"it is a whole number from 1 to {MAX_EPISODES:,}.")
 
 
 def _merged(stored: Sequence[Episode], waiting: Iterable[Episode]) -> list[Episode]:

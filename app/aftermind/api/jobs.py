@@ -9,8 +9,8 @@ from aftermind.api.turn_builder import KINDS
 from aftermind.receipt import ReceiptStatus, judge
 from aftermind.types import Job, JobId, JobKind, JobState, Scope
 
-MOST = 10_000
-PAGE = 500
+MAX_JOBS = 10_000
+PAGE_JOBS = 500
 
 
 class Jobs:
@@ -30,8 +30,8 @@ class Jobs:
     ) -> list[Job]:
         """Jobs of the user, the latest first; of these states and kinds where any are named."""
         owner = self._parts.scope(namespace=namespace, user_id=user_id)
-        if isinstance(limit, bool) or not 0 < limit <= MOST:
-            raise errors.InvalidFilter("limit", limit, f"it is a whole number from 1 to {MOST:,}.")
+        if isinstance(limit, bool) or not 0 < limit <= MAX_JOBS:
+            raise errors.InvalidFilter("limit", limit, f"it is a whole number from 1 to {MAX_JOBS:,}.")
         try:
             wanted, of = [JobState(each) for each in states], [JobKind(each) for each in kinds]
         except ValueError as exc:
@@ -69,13 +69,13 @@ class Jobs:
         skip = 0
         while True:
             try:
-                read = await self._parts.pending.read(owner, limit=PAGE, skip=skip)
+                read = await self._parts.pending.read(owner, limit=PAGE_JOBS, skip=skip)
             except errors.RedisUnavailable:
                 return False
             if any(turn.job_id == job_id for turn in read.turns):
                 return True
             seen = len(read.turns) + read.unreadable
-            if seen < PAGE:
+            if seen < PAGE_JOBS:
                 return False
             skip += seen
 

@@ -12,7 +12,7 @@ from aftermind.events.types import KEPT_KINDS
 from aftermind.types import Scope
 from aftermind.types.webhook import NewWebhook, Webhook, WebhookId
 
-MOST = 50  # of a tenant: each is a row more for each event
+MAX_WEBHOOKS = 50  # of a tenant: each is a row more for each event
 DESCRIPTION_CHARACTERS = 500
 DEFAULT_OVERLAP = timedelta(hours=24)  # a day in which every receiver can be given the new secret
 MAX_OVERLAP = timedelta(days=30)
@@ -63,8 +63,10 @@ class Webhooks:
             sealed = (await webhooks_signing_secrets.sealer(tx, self._parts.settings)).seal(
                 secret, webhooks_signing_secrets.bound(owner, made.id)
             )
-            if not await rows.add(tx, made, sealed, most=MOST):
-                raise errors.InvalidWebhook("webhooks", MOST, "the tenant has as many as it may. Remove one first.")
+            if not await rows.add(tx, made, sealed, most=MAX_WEBHOOKS):
+                raise errors.InvalidWebhook(
+                    "webhooks", MAX_WEBHOOKS, "the tenant has as many as it may. Remove one first."
+                )
             (kept,) = await rows.list_webhooks(tx, owner, made.id)
         return NewWebhook(webhook=kept, secret=secret)
 

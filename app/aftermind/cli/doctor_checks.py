@@ -29,7 +29,7 @@ P = ParamSpec("P")
 
 CLOCKS_APART = 2.0  # seconds: order within a session is kept by Redis, but what people read is our clock
 FREE_DISK = 1024**3
-LOOK_SECONDS = 10.0
+CHECK_TIMEOUT_SECONDS = 10.0
 PAUSED = "Correct the key (OPENAI_API_KEY, in the workers' environment), or the budget, or wait for the provider."
 ROLE_REMEDY = "Connect as a member of aftermind_app (agents) or aftermind_relay (workers): see docs/security.md."
 OLD_WORK = 60.0  # seconds; a doorbell takes milliseconds, so older runnable jobs are overdue
@@ -63,10 +63,10 @@ def _reports_failure(what: str, remedy: str) -> Callable[[Check[P]], Check[P]]:
         @wraps(check)
         async def check_safely(*args: P.args, **kwargs: P.kwargs) -> list[Finding]:
             try:
-                async with asyncio.timeout(LOOK_SECONDS):
+                async with asyncio.timeout(CHECK_TIMEOUT_SECONDS):
                     return await check(*args, **kwargs)
             except (errors.AftermindError, TimeoutError) as exc:
-                why = str(exc) or f"no answer within {LOOK_SECONDS:g} s"
+                why = str(exc) or f"no answer within {CHECK_TIMEOUT_SECONDS:g} s"
                 return [Finding(what=what, seen=why, verdict=Verdict.BAD, remedy=remedy)]
 
         return check_safely

@@ -21,7 +21,7 @@ from aftermind.settings import Settings
 from aftermind.types.audit import Action
 
 # A late first recall would count as a bad one.
-PATIENCE = {"recall_budget_seconds": 60.0, "query_embedding_budget_seconds": 60.0}
+GENEROUS_BUDGETS = {"recall_budget_seconds": 60.0, "query_embedding_budget_seconds": 60.0}
 AT_ONCE = {"extract_quiet_seconds": 0.0}  # a loaded conversation is complete
 BUDGETS = (500, 1_000)
 MAX_CATEGORIES = 16  # in a table; the JSON file has all of them
@@ -150,7 +150,7 @@ def _settings_of(given: Given) -> Given:
 
 def _variant(given: Given) -> Variant:
     options = {name: value for name, value in given.items() if name in RecallOptions.__annotations__}
-    settings = Settings(**{**PATIENCE, **AT_ONCE, **_settings_of(given)})
+    settings = Settings(**{**GENEROUS_BUDGETS, **AT_ONCE, **_settings_of(given)})
     return Variant(settings=settings, options=options)  # type: ignore[arg-type]  # recall checks them
 
 

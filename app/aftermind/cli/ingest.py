@@ -19,7 +19,7 @@ from aftermind.memory import Memory
 
 MAX_IN_FLIGHT = 64  # concurrent turns: they share round trips, and a file is never held in memory twice
 MAX_LISTED = 20  # bad lines named one by one; the rest is counted
-LOOK_SECONDS = 0.25
+POLL_SECONDS = 0.25
 STILL_SECONDS = 45.0  # without progress: a lost lease is detected and re-notified well within this time
 
 Files = Annotated[list[Path], typer.Argument(help="OpenAI chat JSONL, or LoCoMo JSON.", show_default=False)]
@@ -172,7 +172,7 @@ async def _follow(memory: Memory, done: Ingested, bars: Progress, watch: Watch) 
         if watch.is_still(seen):
             done.stalled = await _why_still(memory)
             return
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
 
 
 async def _why_still(memory: Memory) -> str:

@@ -18,7 +18,7 @@ from aftermind.recall import Mode
 from aftermind.types import Block, Episode, Fact, FactId, Match, RecallBlock, Summary
 from aftermind.types.audit import Action
 
-PATIENCE = 10.0  # seconds: the SDK of a model provider alone takes a process a second to load
+EMBEDDING_BUDGET_SECONDS = 10.0  # seconds: the SDK of a model provider alone takes a process a second to load
 COLOURS = {"Completed": "green", "Extracted": "green", "Embedded": "green", "Failed": "red", "Gap": "yellow"}
 _BASIC = {"event", "at", "id", "namespace", "user_id", "session_id", "agent_id", "job_id", "watermark", "cursor"}
 
@@ -52,7 +52,7 @@ def recall(
             question, user_id=user, session_id=session, namespace=namespace, token_budget=budget, mode=mode
         )
 
-    block = console.with_memory(work, patience=PATIENCE)
+    block = console.with_memory(work, patience=EMBEDDING_BUDGET_SECONDS)
     if xml:
         out.print(block.text, markup=False)
         return

@@ -24,7 +24,7 @@ from aftermind.memory import Memory
 from aftermind.types import Json
 from aftermind.types.replay import DryRunResult, ItemState, JobFilter, PlanId, PlanState, ReplayMode, ReplayPlan
 
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 PATIENCE_SECONDS = 20.0  # without progress, before a warning that no worker may be running
 
 T = TypeVar("T")
@@ -139,7 +139,7 @@ async def _watched(look: Callable[[], Awaitable[T]], steps: Callable[[T], int], 
     seen, moved_at, is_told = await look(), time.monotonic(), False
     before = steps(seen)
     while not until(seen):
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
         seen = await look()
         if steps(seen) != before:
             before, moved_at = steps(seen), time.monotonic()

@@ -11,7 +11,7 @@ from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
 
 LONGEST_SECONDS = 3.0  # an idle worker takes a bell within milliseconds
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 
 
 async def sing(link: RedisLink, keys: Keys) -> dict[str, float | None]:
@@ -33,6 +33,6 @@ async def _sing(link: RedisLink, keys: Keys, bell: Doorbell, queue: str) -> floa
     while time.monotonic() - began < LONGEST_SECONDS:
         if await link.call("LPOS", name, message) is None:
             return time.monotonic() - began
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
     removed = await link.call("LREM", name, 0, message)
     return None if removed else LONGEST_SECONDS

@@ -29,9 +29,9 @@ from aftermind.wire.watermark import Watermarks
 
 log = logging.getLogger(__name__)
 
-PAGE = 500  # events of one read of the record
+PAGE_EVENTS = 500  # events of one read of the record
 RELAY_AGE = timedelta(seconds=1)  # a worker publishes its events within milliseconds
-LOOK_SECONDS = 1.0  # between reads of the stored events while Redis is down
+POLL_SECONDS = 1.0  # between reads of the stored events while Redis is down
 
 
 class EventBus:
@@ -62,7 +62,7 @@ class EventBus:
         """
         await self._marking.note(await self._publish_all(events, watermark))
 
-    async def relay(self, *, limit: int = PAGE) -> int:
+    async def relay(self, *, limit: int = PAGE_EVENTS) -> int:
         """Publish what its worker did not; how many rows were handled. Called by the reconciler.
 
         A row is passed on as it is: an event of a kind that only a later release has reaches that release's listeners.
@@ -107,7 +107,7 @@ class EventBus:
                                     yield event
                     except errors.Unavailable as exc:
                         log.info("events wait for the store", extra={"reason": str(exc)})
-                        await asyncio.sleep(LOOK_SECONDS)
+                        await asyncio.sleep(POLL_SECONDS)
                         continue
                 told, is_behind = await self._next(listener, owner, seen)
                 if told is not None:
@@ -115,7 +115,7 @@ class EventBus:
                     if early.is_new(told):
                         yield told
 
-    async def past(self, owner: Scope, *, after: str, limit: int = PAGE) -> list[MemoryEvent]:
+    async def past(self, owner: Scope, *, after: str, limit: int = PAGE_EVENTS) -> list[MemoryEvent]:
         """The owner's kept events after a cursor, oldest first; a `MemoryGap` first where some are too old to be had.
 
         Raises `InvalidQuery` and `StoreUnavailable`.
@@ -154,7 +154,7 @@ class EventBus:
         """What is kept after `seen`; a `MemoryGap` first if some of it was pruned."""
         while True:
             async with self._database.transaction(namespace=owner.namespace, read_only=True) as tx:
-                rows = await event_log.after(tx, owner, seen, limit=PAGE)
+                rows = await event_log.after(tx, owner, seen, limit=PAGE_EVENTS)
                 is_whole = bool(rows) and rows[0].cursor == seen + 1  # numbers have no holes but pruned ones
                 pruned = seen if is_whole else (await event_log.state(tx, owner))[1]
             if pruned > seen:
@@ -171,12 +171,12 @@ class EventBus:
                 else:
                     yield replace(event, watermark=None if mark is None else mark.encode())
                 seen = row.cursor or seen
-            if len(rows) < PAGE:
+            if len(rows) < PAGE_EVENTS:
                 return
 
     async def _next(self, listener: ChannelListener, owner: Scope, seen: int) -> tuple[MemoryEvent | None, bool]:
         """The next published event; or a signal to read the stored events, because one was missed."""
-        told = await listener.next(LOOK_SECONDS)
+        told = await listener.next(POLL_SECONDS)
         if told is None:
             return None, listener.is_deaf
         try:

@@ -4,7 +4,7 @@ from collections import OrderedDict
 
 from aftermind.events.types import MemoryEvent
 
-MOST_REMEMBERED = 1_000  # of one listener: more jobs of one owner than run concurrently
+MAX_REMEMBERED_EVENTS = 1_000  # of one listener: more jobs of one owner than run concurrently
 
 
 class EarlyEvents:
@@ -21,6 +21,6 @@ class EarlyEvents:
             return False
         if event.cursor is None:
             self._ids[event.id] = None
-            if len(self._ids) > MOST_REMEMBERED:
+            if len(self._ids) > MAX_REMEMBERED_EVENTS:
                 self._ids.popitem(last=False)
         return True

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 LONGEST_WAIT_SECONDS = TRUST_MS / 1000 * 1.05
 RETRY_SECONDS = 0.1
 LATE = timedelta(seconds=1)  # a row's own process delivers it within milliseconds
-PAGE = 500  # rows of one transaction
+PAGE_ROWS = 500  # rows of one transaction
 
 
 class WatermarkDelivery:
@@ -96,7 +96,7 @@ class WatermarkDelivery:
         from aftermind.db import undelivered_watermarks
 
         async with self._database.transaction(read_only=True) as tx:
-            late = await undelivered_watermarks.list_older(tx, older_than=LATE, limit=PAGE)
+            late = await undelivered_watermarks.list_older(tx, older_than=LATE, limit=PAGE_ROWS)
         if late:
             mark = await self._database.watermark()
             await self._watermarks.raise_to(mark, {row.owner for row in late})

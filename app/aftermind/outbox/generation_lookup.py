@@ -9,7 +9,7 @@ from aftermind import errors
 from aftermind.outbox.single_task import OneTask
 from aftermind.types.tombstone import Generation
 
-AGAIN_SECONDS = 1.0  # between two attempts while the primary does not answer either
+RETRY_SECONDS = 1.0  # between two attempts while the primary does not answer either
 
 Ask = Callable[[], Awaitable[int]]
 
@@ -30,7 +30,7 @@ class GenerationLookup:
 
     def begin(self) -> None:
         """Ask in the background, from the running loop."""
-        if self._ask is not None and not self._task.is_running and time.monotonic() - self._failed > AGAIN_SECONDS:
+        if self._ask is not None and not self._task.is_running and time.monotonic() - self._failed > RETRY_SECONDS:
             self._began = time.monotonic()
             self._task.start(self._run)
 

@@ -10,8 +10,8 @@ from typing import Protocol
 from aftermind import errors
 from aftermind.wire.pending import Accepted, Offer
 
-MOST_TURNS = 50  # of one call: Redis is blocked for 2 ms; 200 per call were not faster
-MOST_BYTES = 1_048_576
+MAX_TURNS = 50  # of one call: Redis is blocked for 2 ms; 200 per call were not faster
+MAX_BYTES = 1_048_576
 MOST_IN_FLIGHT = 2  # one is carried out while the next is packed; more would only make groups smaller
 
 
@@ -75,7 +75,7 @@ class Group:
     def _next_batch(self) -> list[_Waiter]:
         batch: list[_Waiter] = []
         size = 0
-        while self._waiting and len(batch) < MOST_TURNS and size < MOST_BYTES:
+        while self._waiting and len(batch) < MAX_TURNS and size < MAX_BYTES:
             waiter = self._waiting.popleft()
             if not waiter.future.done():  # cancelled, or out of time
                 batch.append(waiter)

@@ -25,7 +25,7 @@ from aftermind.wire.pending import PendingLimits
 log = logging.getLogger(__name__)
 
 GROUP, ENTRY = "aftermind.handlers", "in_process"
-LOOK_SECONDS = 0.05  # between checks for due jobs: a debounce, a back-off
+POLL_SECONDS = 0.05  # between checks for due jobs: a debounce, a back-off
 
 # Claims runnable jobs, runs them, and returns whether there were any.
 Work = Callable[[], Awaitable[bool]]
@@ -112,7 +112,7 @@ class InProcessQueue:
             return True
         if self._is_closing or not await self._is_unfinished():
             return False
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
         return True
 
     async def _is_unfinished(self) -> bool:

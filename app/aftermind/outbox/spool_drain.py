@@ -5,7 +5,7 @@ import logging
 from collections.abc import Sequence
 
 from aftermind import errors
-from aftermind.outbox.group_commit import MOST_TURNS, Acceptor, hand_over
+from aftermind.outbox.group_commit import MAX_TURNS, Acceptor, hand_over
 from aftermind.outbox.single_task import OneTask
 from aftermind.outbox.spool import Spool, Spooled
 from aftermind.types.message import without_key
@@ -16,7 +16,7 @@ from aftermind.wire.redis_keys import owner_part
 log = logging.getLogger(__name__)
 
 PROBE_SECONDS = (0.1, 1.0)  # first and longest wait between two checks; one PING per second is negligible
-WINDOW = 10 * MOST_TURNS  # turns that are read from the spool together
+WINDOW = 10 * MAX_TURNS  # turns that are read from the spool together
 
 
 class Drain:
@@ -71,11 +71,11 @@ class Drain:
             if not window:
                 return False
             while window:
-                refusals = await self._send(window[:MOST_TURNS])
+                refusals = await self._send(window[:MAX_TURNS])
                 if refusals and set(refusals.values()) != {PendingLimit.USER}:
                     return False  # no owner may have more
                 full |= refusals.keys()
-                window = [each for each in window[MOST_TURNS:] if owner_part(each.turn.scope) not in full]
+                window = [each for each in window[MAX_TURNS:] if owner_part(each.turn.scope) not in full]
         return True
 
     async def _send(self, spooled: Sequence[Spooled]) -> dict[str, PendingLimit]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import psutil
 
-GRACE = 10.0  # seconds before SIGKILL
+GRACE_SECONDS = 10.0  # seconds before SIGKILL
 SAME_START = 1.0  # seconds; a process with the same id but another start time is a different process
 
 
@@ -76,10 +76,10 @@ def _end_all(processes: list[psutil.Process]) -> None:
     for process in processes:
         _send(process, signal.SIGINT if _is_postgres(process) else signal.SIGTERM)
         _send(process, signal.SIGCONT)
-    _, stubborn = psutil.wait_procs(families, timeout=GRACE)
+    _, stubborn = psutil.wait_procs(families, timeout=GRACE_SECONDS)
     for process in stubborn:
         _send(process, signal.SIGKILL)
-    psutil.wait_procs(stubborn, timeout=GRACE)
+    psutil.wait_procs(stubborn, timeout=GRACE_SECONDS)
 
 
 def _is_postgres(process: psutil.Process) -> bool:

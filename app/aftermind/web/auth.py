@@ -25,7 +25,7 @@ from aftermind.web.shared_rate import SharedRate
 
 COOKIE = "aftermind_key"  # of a browser that has signed in
 KEPT_SECONDS = 5.0  # how long a checked key is not asked for again: a revoked one is noticed after that
-MOST_KEPT = 10_000
+MAX_CACHED_KEYS = 10_000
 MAX_UNKNOWN_KEYS = 300  # a minute from one address, of all processes together; each costs a query
 TRUE = frozenset({"true", "1", "on", "t", "yes", "y"})  # as the framework reads them in a query
 SESSION_SECONDS = 60.0  # between two audit entries about the same page of a browser session
@@ -87,9 +87,11 @@ class Authenticator:
         found = await self.memory.api_keys.check(text)
         if found is not None:
             self._good[shown] = None
-            if len(self._good) > MOST_KEPT:
+            if len(self._good) > MAX_CACHED_KEYS:
                 self._good.popitem(last=False)
-        if len(self._kept) >= MOST_KEPT:  # keys are being guessed; good ones are cached again at their next request
+        if (
+            len(self._kept) >= MAX_CACHED_KEYS
+        ):  # keys are being guessed; good ones are cached again at their next request
             self._kept.clear()
         self._kept[shown] = (now + KEPT_SECONDS, found)
         return found
@@ -188,7 +190,7 @@ async def once(request: Request, what: object, work: Callable[[], Awaitable[None
     if time.monotonic() - seen.get(what, float("-inf")) < seconds:
         return
     await work()
-    if len(seen) > MOST_KEPT:
+    if len(seen) > MAX_CACHED_KEYS:
         seen.clear()
     seen[what] = time.monotonic()
 

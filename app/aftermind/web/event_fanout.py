@@ -27,14 +27,14 @@ BOX_FRAMES = 256  # waiting for a listener that takes nothing; frames are shared
 # pool
 READERS = 4
 TURN_FRAMES = 32  # after which a feed lets its listeners have a turn of the loop
-AGAIN_SECONDS = 1.0  # after which a feed whose store does not answer is tried again
-BEAT_SECONDS = 15.0  # between comments: shorter than what proxies close a silent connection after
-BEATS = 15  # groups of listeners that are woken for it one after the other
-LIFE_SECONDS = 900.0  # then a listener has to come again, and show a key that is still good
+RETRY_SECONDS = 1.0  # after which a feed whose store does not answer is tried again
+HEARTBEAT_SECONDS = 15.0  # between comments: shorter than what proxies close a silent connection after
+HEARTBEAT_GROUPS = 15  # groups of listeners that are woken for it one after the other
+CONNECTION_SECONDS = 900.0  # then a listener has to come again, and show a key that is still good
 RETRY_MS = 1_000  # how long a browser waits before it comes again
 
-BEAT = b": still here\n\n"
-SLOW = b": too slow, reconnect with Last-Event-ID\n\n"
+HEARTBEAT = b": still here\n\n"
+SLOW_CONSUMER = b": too slow, reconnect with Last-Event-ID\n\n"
 
 
 class OwnerArguments(TypedDict):
@@ -148,7 +148,7 @@ class Feed:
                 log.exception("a feed failed")
                 for box in tuple(self.boxes):
                     box.end()
-            await asyncio.sleep(AGAIN_SECONDS)
+            await asyncio.sleep(RETRY_SECONDS)
 
 
 class StreamConnection:
@@ -176,7 +176,7 @@ class StreamConnection:
             yield frame.wire
         clock = asyncio.get_running_loop().time
         # spread, so that clients do not all reconnect in the same second
-        until = clock() + LIFE_SECONDS * random.uniform(0.8, 1.2)
+        until = clock() + CONNECTION_SECONDS * random.uniform(0.8, 1.2)
         while not self._box.is_over and clock() < until:
             fresh = []
             for frame in await self._box.take():
@@ -186,9 +186,9 @@ class StreamConnection:
             if fresh:
                 yield b"".join(fresh)
             elif not self._box.is_over:
-                yield BEAT
+                yield HEARTBEAT
         if self._box.is_full:
-            yield SLOW
+            yield SLOW_CONSUMER
 
     def end(self) -> None:
         """Called when the listener has left."""
@@ -206,7 +206,7 @@ class Feeds:
         self._memory, self._most = memory, most
         self._feeds: dict[Scope, Feed] = {}
         self._gate = asyncio.Semaphore(READERS)
-        self._groups: tuple[set[Box], ...] = tuple(set() for _ in range(BEATS))
+        self._groups: tuple[set[Box], ...] = tuple(set() for _ in range(HEARTBEAT_GROUPS))
         self._heart: asyncio.Task[None] | None = None
         self._is_closed = False
         self.listeners = 0
@@ -257,6 +257,6 @@ class Feeds:
     async def _beat(self) -> None:
         while True:
             for group in self._groups:
-                await asyncio.sleep(BEAT_SECONDS / BEATS)
+                await asyncio.sleep(HEARTBEAT_SECONDS / HEARTBEAT_GROUPS)
                 for box in group:
                     box.beat()

@@ -11,7 +11,7 @@ from aftermind.types.erasure_report import SearchedPlace
 from aftermind.wire.redis.client import RedisLink, unavailable
 from aftermind.wire.redis_keys import Keys, owner_part
 
-PAGE = 500
+PAGE_KEYS = 500
 
 _KEPT = "the WAL position of the last write; expires within a day"
 
@@ -44,7 +44,7 @@ async def in_redis(
 
 async def _scan_keys(client: Redis, prefix: str) -> AsyncIterator[bytes]:
     pattern = "".join(f"[{each}]" if each in "*?[" else each for each in prefix.replace("\\", "\\\\")) + "*"
-    async for key in client.scan_iter(match=pattern, count=PAGE):
+    async for key in client.scan_iter(match=pattern, count=PAGE_KEYS):
         yield key
 
 
@@ -55,18 +55,18 @@ async def _values(client: Redis, key: bytes) -> AsyncIterator[bytes]:
         if value is not None:
             yield _raw(value)
     elif kind == b"hash":
-        async for field, value in client.hscan_iter(key, count=PAGE):
+        async for field, value in client.hscan_iter(key, count=PAGE_KEYS):
             yield _raw(field)
             yield _raw(value)
     elif kind == b"set":
-        async for member in client.sscan_iter(key, count=PAGE):
+        async for member in client.sscan_iter(key, count=PAGE_KEYS):
             yield _raw(member)
     elif kind == b"zset":
-        async for member, _ in client.zscan_iter(key, count=PAGE):
+        async for member, _ in client.zscan_iter(key, count=PAGE_KEYS):
             yield _raw(member)
     elif kind == b"list":
-        for start in range(0, await client.llen(key), PAGE):  # a queue that changes during the search has ids only
-            for value in await client.lrange(key, start, start + PAGE - 1):
+        for start in range(0, await client.llen(key), PAGE_KEYS):  # a queue that changes during the search has ids only
+            for value in await client.lrange(key, start, start + PAGE_KEYS - 1):
                 yield _raw(value)
     elif kind != b"none":
         raise errors.Bug(f"{key!r} is a {kind.decode()}, and no key of ours is: wire.keys has them all.")

@@ -48,7 +48,7 @@ BELLS = 16  # that wait at most in a list: more than a machine has idle workers,
 SCRIPT_TURNS = 25  # turns per script: Redis is blocked for some 40 us per turn
 HEAD = 6  # arguments of accept that are the same for every turn of a process
 PARTS = 4  # of a turn in the answer of read
-PAGE = 1_000  # turns that forget processes in one call
+PAGE_TURNS = 1_000  # turns that forget processes in one call
 
 
 _REFUSALS = {2: PendingLimit.TURNS, 3: PendingLimit.BYTES, 4: PendingLimit.AGE, 5: PendingLimit.USER}
@@ -186,16 +186,16 @@ class Pending:
         removed: list[JobId] = []
         kept = 0
         while True:
-            read = await self.read(stone.owner, limit=PAGE, skip=kept)
+            read = await self.read(stone.owner, limit=PAGE_TURNS, skip=kept)
             gone = [str(turn.job_id) for turn in read.turns if stone.covers_all(turn)]
             seen = len(read.turns) + read.unreadable
-            what = whole if seen < PAGE else "some"
+            what = whole if seen < PAGE_TURNS else "some"
             head = (part, stone.generation, what, stone.session_id or "")
             removed += [
                 JobId(UUID(job.decode())) for job in await self._scripts["pending_erase"](self._link, *head, *gone)
             ]
             kept += seen - len(gone)
-            if seen < PAGE:
+            if seen < PAGE_TURNS:
                 self.generation.learn(stone.generation)
                 return removed
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from aftermind import Memory, Settings
-from aftermind.api.history import PAGE
+from aftermind.api.history import PAGE_EPISODES
 from aftermind.types import Episode, Turn
 from tests.support.servers import Database
 
@@ -60,7 +60,7 @@ async def test_who_wants_no_waiting_turns_is_not_told_of_them(opened: Opened) ->
 
 
 async def test_rows_are_read_however_many_wait(opened: Opened) -> None:
-    memory, count = opened(), PAGE + 50
+    memory, count = opened(), PAGE_EPISODES + 50
     for number in range(count):
         await memory.remember(f"Note {number}.", user_id="alice", session_id="odd" if number % 2 else "even")
     expected = [f"Note {number}." for number in range(count)]

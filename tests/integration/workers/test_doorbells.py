@@ -14,7 +14,7 @@ from celery import Celery
 from aftermind import Memory
 from aftermind.wire import queues
 from aftermind.wire.redis_keys import Keys
-from aftermind_workers.eager_strategy import MOST
+from aftermind_workers.eager_strategy import MAX_BELLS
 from tests.support.servers import Database
 from tests.support.waiting import wait_until
 from tests.support.workers import SLOWLY, TOUCHY, environment, start_worker, workers
@@ -61,7 +61,7 @@ async def test_bells_that_celery_drops_keep_no_later_one_from_beginning_at_once(
     try:
         await (await memory.remember("I moved to Oslo.", user_id="ann")).stored(timeout=60)
         with looking(redis_url) as client:
-            for _ in range(MOST + 1):
+            for _ in range(MAX_BELLS + 1):
                 app.send_task(queues.TASK, args=[str(uuid4())], queue=queues.STORE, expires=past)
             await wait_until(lambda: client.llen(QUEUE) == 0, description="the bells are taken")
         await (await memory.remember("I like it there.", user_id="ann")).stored(timeout=4)

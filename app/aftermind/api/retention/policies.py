@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # it loads SQLAlchemy, which a store of one process does with
     from aftermind.db.audit.log import Trail
 
 BATCH_EPISODES = 500  # of one user and one transaction: 10 ms, so that no store of theirs waits longer
-USERS_A_LOOK = 100
+USERS_PER_BATCH = 100
 
 
 class CommitOwnerWork(Protocol):
@@ -154,7 +154,9 @@ class Retention:
         limit = 1_000_000 if dry_run else BATCH_EPISODES
         while True:
             async with self._db.transaction(namespace=policy.namespace, read_only=True) as tx:
-                found, last = await self._keeping.due_episodes(tx, policy, after=after, users=USERS_A_LOOK, limit=limit)
+                found, last = await self._keeping.due_episodes(
+                    tx, policy, after=after, users=USERS_PER_BATCH, limit=limit
+                )
             is_more, reached = False, after
             for due in found:
                 went = len(due.ids) if dry_run else await self._archive_and_delete(policy, archive, due, gone)

@@ -14,7 +14,7 @@ from aftermind.db.transaction import pg
 from aftermind.ledger.protocol import Unstored
 from aftermind.types import JobId, NewJob, Scope, Turn
 
-LOOKS = 3  # at an effect whose job is claimed while we push it
+ENQUEUE_ATTEMPTS = 3  # at an effect whose job is claimed while we push it
 UNFINISHED = "state IN ('queued', 'running', 'retrying')"
 
 # The fair order (start-time fair queueing, Goyal et al., 1996): a job's rank is one after the owner's last rank, and
@@ -207,7 +207,7 @@ async def debounce(tx: Transaction, jobs: Sequence[NewJob], *, quiet: timedelta,
     """See `Ledger.debounce`. A job that is claimed at this moment has started: the next check finds it running."""
     doing: dict[tuple[str, str, str], JobId] = {}
     left = list(jobs)
-    for _ in range(LOOKS):
+    for _ in range(ENQUEUE_ATTEMPTS):
         if not left:
             break
         rows = await pg(tx).rows(_DEBOUNCE, **columns(left), quiet=quiet, at_most=at_most)

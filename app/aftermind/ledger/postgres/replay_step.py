@@ -16,7 +16,7 @@ from aftermind.ledger.replays import BREAKER_FROM, BREAKER_WINDOW, BURST_SECONDS
 from aftermind.types import JobKind, JobState
 from aftermind.types.replay import PlanId, PlanState, ReplayMode
 
-LOOK_SECONDS = 0.25  # interval between checks of successors while nothing may be enqueued
+POLL_SECONDS = 0.25  # interval between checks of successors while nothing may be enqueued
 
 SHORTEST_SECONDS = 0.05  # between two steps: at 50 jobs a second, each puts in two or three
 
@@ -199,9 +199,9 @@ async def step(tx: Transaction, plan_id: PlanId, *, limit: int) -> Step:
     await run.execute(_NOTE_ENDS, {"plan": plan_id})
     left = await _left(tx, plan_id)
     if plan.state != PlanState.RUNNING:
-        return Step(replayed=0, skipped=0, kinds=(), wait_seconds=LOOK_SECONDS if left.replayed else None)
+        return Step(replayed=0, skipped=0, kinds=(), wait_seconds=POLL_SECONDS if left.replayed else None)
     if await _breaks(tx, plan):
-        return Step(replayed=0, skipped=0, kinds=(), wait_seconds=LOOK_SECONDS)
+        return Step(replayed=0, skipped=0, kinds=(), wait_seconds=POLL_SECONDS)
     if not left.waiting and not left.replayed:
         await run.execute(_CLOSE, {"plan": plan_id, "state": PlanState.DONE.value, "note": None})
         return Step(replayed=0, skipped=0, kinds=(), wait_seconds=None)
@@ -228,13 +228,13 @@ async def _put_in(tx: Transaction, plan: Row[Any], left: Left, limit: int) -> St
     due = 0 if early > 0 else int(-early * plan.rate) + 1
     count = min(due, limit, plan.concurrency - left.replayed, left.waiting)
     if count <= 0:
-        wait = max(early, 0.0) if due == 0 else LOOK_SECONDS
-        return Step(replayed=0, skipped=0, kinds=(), wait_seconds=min(wait, LOOK_SECONDS))
+        wait = max(early, 0.0) if due == 0 else POLL_SECONDS
+        return Step(replayed=0, skipped=0, kinds=(), wait_seconds=min(wait, POLL_SECONDS))
     joins = plan.mode == ReplayMode.RETRY
     rows = await pg(tx).rows(_CHOOSE, plan=plan.id, count=count, joins=joins)
     if not rows:
         await pg(tx).execute(_GONE, {"plan": plan.id})
-        return Step(replayed=0, skipped=0, kinds=(), wait_seconds=LOOK_SECONDS)
+        return Step(replayed=0, skipped=0, kinds=(), wait_seconds=POLL_SECONDS)
     replayed = await _replay(tx, plan, [row for row in rows if _obstacle(plan, row) is None])
     skipped = [row for row in rows if _obstacle(plan, row) is not None]
     for row in skipped:

@@ -24,7 +24,7 @@ from aftermind.types import Cardinality, EpisodeId, Fact, JobState, Scope, Water
 from aftermind.types.message import UNDONE
 from aftermind.types.tombstone import Tombstone
 
-MOST_SUMMARIES = 1_000
+MAX_SUMMARIES = 1_000
 
 
 class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemoryLearning):
@@ -53,7 +53,7 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
         at, load = wanted.at, wanted.load
         facts = await self.facts(tx, owner, as_of=at, known_at=at, limit=1_000_000) if "facts" in load else []
         blocks = await self.blocks(tx, owner) if "blocks" in load else []
-        summaries = await self.summaries(tx, owner, limit=MOST_SUMMARIES) if "summary" in load else []
+        summaries = await self.summaries(tx, owner, limit=MAX_SUMMARIES) if "summary" in load else []
         told = [each for each in summaries if at is None or each.updated_at <= at]
         profile = await self.profile(tx, owner) if "profile" in load else None
         return Briefing(

@@ -15,7 +15,7 @@ from aftermind.stores.postgres import encrypted_columns
 from aftermind.stores.postgres.reencrypt import TABLES, Table
 from aftermind.types import Scope
 
-PAGE = 1_000
+PAGE_ROWS = 1_000
 
 
 class EncryptedRowSearch:
@@ -38,7 +38,7 @@ class EncryptedRowSearch:
         found, unopened, why = 0, 0, ""
         last: dict[str, str | None] = {"space": None, "whose": None, "last": None}
         statement = _rows(self._tables[table], seen)
-        while rows := await pg(tx).rows(statement, **given, **last, sealed=cipher.SEALED, limit=PAGE):
+        while rows := await pg(tx).rows(statement, **given, **last, sealed=cipher.SEALED, limit=PAGE_ROWS):
             for namespace, group in groupby(rows, lambda row: row.namespace):
                 held = list(group)
                 said = await self._opened(tx, namespace, table, held)

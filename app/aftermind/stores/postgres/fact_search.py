@@ -7,8 +7,8 @@ import orjson
 from aftermind.stores.search import FactHit
 from aftermind.types import EpisodeId, FactId
 
-MOST_FACTS = 50  # that share the rarest words with the question: beyond 20 recall@10 is the same
-MOST_HAVING = 500  # rows of one term that are read, as for episodes
+MAX_FACTS = 50  # that share the rarest words with the question: beyond 20 recall@10 is the same
+MAX_FACTS_PER_TERM = 500  # rows of one term that are read, as for episodes
 
 _BELIEVED = """
     f.superseded_at IS NULL
@@ -37,7 +37,7 @@ def fact_hits_cte(*, filtered: bool) -> str:
             FROM asked CROSS JOIN LATERAL (
                 SELECT f.id, f.recorded_at FROM (
                     SELECT * FROM aftermind.searchable_facts WHERE terms @> ARRAY[asked.key] OFFSET 0) AS f
-                WHERE {_OWNED} AND {_BELIEVED_THEN if filtered else _BELIEVED} LIMIT {MOST_HAVING}) AS f
+                WHERE {_OWNED} AND {_BELIEVED_THEN if filtered else _BELIEVED} LIMIT {MAX_FACTS_PER_TERM}) AS f
             WHERE CAST(:facts AS boolean)
         ), told AS MATERIALIZED (
             SELECT best.id, places, counts, f.confidence, (
@@ -45,9 +45,9 @@ def fact_hits_cte(*, filtered: bool) -> str:
                 WHERE s.namespace = :namespace AND s.user_id = :user AND s.fact_id = best.id) AS sources
             FROM (
                 SELECT id, array_agg(place ORDER BY place) AS places, array_agg(facts ORDER BY place) AS counts,
-                       sum(ln(1 + greatest(episodes, {MOST_HAVING}) / (df + facts + 0.5))) AS worth,
+                       sum(ln(1 + greatest(episodes, {MAX_FACTS_PER_TERM}) / (df + facts + 0.5))) AS worth,
                        max(recorded_at) AS recorded_at
-                FROM sharing, sized GROUP BY id ORDER BY worth DESC, recorded_at DESC, id DESC LIMIT {MOST_FACTS}
+                FROM sharing, sized GROUP BY id ORDER BY worth DESC, recorded_at DESC, id DESC LIMIT {MAX_FACTS}
             ) AS best JOIN aftermind.facts AS f ON {_OWNED} AND f.id = best.id
             ORDER BY worth DESC, best.recorded_at DESC, best.id DESC
         )"""

@@ -13,7 +13,7 @@ from aftermind.types import Fact, FactId
 from aftermind.web.pages import rendering
 from aftermind.web.pages.dependencies import WRITES, Owner
 
-MOST = 1_000
+MAX_FACTS = 1_000
 
 router = APIRouter(route_class=rendering.PageRoute)
 
@@ -50,7 +50,7 @@ class Axis:
 @router.get("/memory/facts", response_class=HTMLResponse)
 async def facts(request: Request, whose: Owner, q: str = "", *, everything: bool = False) -> HTMLResponse:
     """What is believed of a user, by subject and predicate; with `everything` also what is not any more."""
-    rows = await whose.memory.facts.history(**whose.scope, limit=MOST)
+    rows = await whose.memory.facts.history(**whose.scope, limit=MAX_FACTS)
     told = q.strip().lower()
     wanted = [
         row for row in rows if (everything or row.superseded_at is None) and (not told or told in row.text.lower())
@@ -69,7 +69,7 @@ async def facts(request: Request, whose: Owner, q: str = "", *, everything: bool
         axis=axis,
         count=len(wanted),
         hidden=len(rows) - len(wanted),
-        is_cut=len(rows) == MOST,
+        is_cut=len(rows) == MAX_FACTS,
     )
 
 
@@ -80,7 +80,7 @@ async def why(request: Request, whose: Owner, fact: UUID) -> HTMLResponse:
     if found is None:
         raise HTTPException(404, f"The user has no fact {fact}.")
     about = {"subject": found.fact.subject, "predicate": found.fact.predicate}
-    rows = await whose.memory.facts.history(**about, **whose.scope, limit=MOST)
+    rows = await whose.memory.facts.history(**about, **whose.scope, limit=MAX_FACTS)
     chain = sorted(rows, key=lambda row: row.recorded_at)
     template = "_why.html" if rendering.is_piece(request) else "why.html"
     return rendering.page(request, template, here="memory", tab="facts", whose=whose, found=found, chain=chain)

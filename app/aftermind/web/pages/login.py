@@ -12,7 +12,7 @@ from aftermind.api import local_sign_in
 from aftermind.web import auth
 from aftermind.web.pages import rendering
 
-KEPT = timedelta(days=30)  # a key that is revoked or expires before closes the screens before
+COOKIE_LIFETIME = timedelta(days=30)  # a key that is revoked or expires before closes the screens before
 
 router = APIRouter(route_class=rendering.PageRoute)
 
@@ -39,7 +39,7 @@ async def sign_in(
     answer.set_cookie(
         auth.COOKIE,
         key.strip(),
-        max_age=int(KEPT.total_seconds()),
+        max_age=int(COOKIE_LIFETIME.total_seconds()),
         httponly=True,
         samesite="strict",
         secure="https" in (request.url.scheme, urlsplit(request.headers.get("origin", "")).scheme),  # of a proxy's TLS

@@ -20,7 +20,7 @@ from aftermind.web.pages.metric_deltas import Counts
 log = logging.getLogger(__name__)
 
 EVERY_SECONDS = 3.0
-KEPT = int(15 * 60 / EVERY_SECONDS)
+SAMPLES_KEPT = int(15 * 60 / EVERY_SECONDS)
 UNSEEN_SECONDS = 15 * 60.0
 
 
@@ -38,7 +38,7 @@ class Pulse:
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
-        self._samples: deque[Sample] = deque(maxlen=KEPT)
+        self._samples: deque[Sample] = deque(maxlen=SAMPLES_KEPT)
         self._task: asyncio.Task[None] | None = None
         self._seen = 0.0
         self._starting = asyncio.Lock()

@@ -6,7 +6,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from aftermind.web.pages import rendering
 from aftermind.web.pages.dependencies import Seen
 
-PAGE = 50
+PAGE_USERS = 50
 
 router = APIRouter(route_class=rendering.PageRoute)
 
@@ -14,9 +14,15 @@ router = APIRouter(route_class=rendering.PageRoute)
 @router.get("/memory", response_class=HTMLResponse)
 async def people(request: Request, viewer: Seen, q: str = "", after: str | None = None) -> HTMLResponse:
     """List the users of the namespace that have stored content, by id."""
-    found = await viewer.memory.users(namespace=viewer.namespace, prefix=q.strip(), after=after, limit=PAGE + 1)
+    found = await viewer.memory.users(namespace=viewer.namespace, prefix=q.strip(), after=after, limit=PAGE_USERS + 1)
     return rendering.page(
-        request, "people.html", here="memory", people=found[:PAGE], q=q.strip(), after=after, more=len(found) > PAGE
+        request,
+        "people.html",
+        here="memory",
+        people=found[:PAGE_USERS],
+        q=q.strip(),
+        after=after,
+        more=len(found) > PAGE_USERS,
     )
 
 

@@ -7,7 +7,7 @@ Argument = str | bytes | int | float
 # an answer of Redis: bytes, int, None, lists of them, or a Refused; each caller expects the type of its command
 Answer = Any
 
-SHORT = 512  # bytes that are parsed in one step if they are complete, in a third of the time
+SHORT_REPLY_BYTES = 512  # bytes that are parsed in one step if they are complete, in a third of the time
 _END = b"\r\n"
 _TEXT, _LIST, _NUMBER, _WORD, _ERROR = b"$*:+-"
 
@@ -58,7 +58,7 @@ class Reader:
 
     def feed(self, data: bytes) -> list[Answer]:
         """The answers that are whole now."""
-        if not self._buffer and len(data) <= SHORT:
+        if not self._buffer and len(data) <= SHORT_REPLY_BYTES:
             short = _short(data)
             if short is not None:
                 return short
