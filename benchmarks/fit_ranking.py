@@ -84,7 +84,7 @@ def _more(parser: argparse.ArgumentParser) -> None:
 
 
 async def _examples(conversations: Sequence[Conversation], embedder_name: str) -> list[Example]:
-    made = factory.embedder(Settings(embedder=embedder_name))  # type: ignore[call-arg]
+    made = factory.embedder(Settings(embedder=embedder_name))
     if made is None:
         raise SystemExit(f"{embedder_name} gives no vectors.")
     embedder = CachedEmbedder(made)

@@ -169,7 +169,7 @@ def _number(answer: Any) -> int:  # Any: redis-py's stubs mix sync and async ans
 
 
 def _memory(ends: Endpoints) -> Memory:
-    settings = Settings(embedder="hash", extractor="off")  # type: ignore[call-arg]
+    settings = Settings(embedder="hash", extractor="off")
     return Memory(ends.app_url, broker=ends.redis_url, settings=settings)
 
 

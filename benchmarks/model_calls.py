@@ -210,7 +210,7 @@ def _database(ends: Endpoints) -> PostgresDatabase:
 
 
 def _memory(ends: Endpoints) -> Memory:
-    return Memory(ends.app_url, broker=ends.redis_url, settings=Settings(embedder="off"))  # type: ignore[call-arg]
+    return Memory(ends.app_url, broker=ends.redis_url, settings=Settings(embedder="off"))
 
 
 def _environment(ends: Endpoints, model: ScriptedOpenAI) -> dict[str, str]:
@@ -247,7 +247,7 @@ class Trickle:
     async def run(self) -> Outcome:
         """An hour or so of it, and a quiet hour behind it for what waits."""
         ledger = InMemoryLedger(self.db)
-        settings = Settings(OPENAI_API_KEY="k", OPENAI_BASE_URL=self.model.url, **MODELS)  # type: ignore[arg-type, call-arg]
+        settings = Settings(OPENAI_API_KEY="k", OPENAI_BASE_URL=self.model.url, **MODELS)
         models = {
             name: getattr(factory, name)(settings) for name in ("embedder", "extractor", "summariser", "profiler")
         }

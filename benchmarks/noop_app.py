@@ -11,7 +11,7 @@ from aftermind_workers import celery_config
 
 NOOP = "benchmarks.noop"
 
-_settings = Settings()  # type: ignore[call-arg]  # every field has a default
+_settings = Settings()
 app = Celery("noop", set_as_current=False)
 _broker = _settings.broker_url.get_secret_value() if _settings.broker_url else "redis://"
 app.conf.update(celery_config.celery_config(_settings, broker=_broker))

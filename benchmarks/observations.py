@@ -56,7 +56,7 @@ async def learn(at: Endpoints, observations: Sequence[Observation]) -> None:
         for each in observations:
             for episode in each.evidence:
                 model.script.facts.setdefault(episode.content, []).append(each.claim)
-        settings = Settings(extractor="openai:scripted", OPENAI_API_KEY="k", OPENAI_BASE_URL=model.url)  # type: ignore[call-arg]
+        settings = Settings(extractor="openai:scripted", OPENAI_API_KEY="k", OPENAI_BASE_URL=model.url)
         db = PostgresDatabase(at.relay_url, timeout_seconds=30.0, application_name="observations")
         link = RedisLink(at.redis_url, timeout=5.0, name="observations")
         ledger, events = PostgresLedger(db), EventBus(db, link, Keys())

@@ -122,7 +122,7 @@ class Legs:
         return found
 
     async def _remember(self, kind: str) -> None:
-        settings = Settings(embedder="off", extractor="off")  # type: ignore[call-arg]
+        settings = Settings(embedder="off", extractor="off")
         save = {"history", "facts"} if kind == "extract" else {"history"}
         async with Memory(self.ends.app_url, broker=self.ends.redis_url, settings=settings) as memory:
             for number in range(self.jobs):

@@ -114,7 +114,7 @@ async def _of_size(at: Endpoints, size: Size, folder: Path, *, recalls: int) -> 
         recall_budget_seconds=10.0,  # a slow recall is to be seen, not cut
         remember_budget_seconds=10.0,
         state_dir=folder / name,
-    )  # type: ignore[call-arg]
+    )
     memory = Memory(
         _named(at.app_url, name),
         broker=at.redis_url,

@@ -125,7 +125,7 @@ def _more(parser: argparse.ArgumentParser) -> None:
 
 
 async def _measure(conversations: Sequence[Conversation], named: str, report: Report, *, facts: bool) -> None:
-    settings = Settings(embedder=named)  # type: ignore[call-arg]
+    settings = Settings(embedder=named)
     made = factory.embedder(settings)
     if made is None:
         raise SystemExit(f"{named} gives no vectors.")

@@ -59,7 +59,7 @@ async def _measure(at: Endpoints, given: Namespace, report: Report, folder: Path
         broker_url=at.redis_url,
         embedder="hash",
         state_dir=folder / "agent",
-    )  # type: ignore[call-arg]
+    )
     with web.service(_environment(at, folder), folder / "web.log") as (url, pid):
         process = psutil.Process(pid)
         async with Memory(settings=settings) as memory:

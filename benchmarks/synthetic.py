@@ -107,7 +107,7 @@ async def fill(url: str, size: Size, *, seed: int = 1) -> None:
                 await _copy(connection, rows)
                 rows = []
         await _copy(connection, rows)
-        if size.episodes > Settings().exact_search_max_rows:  # type: ignore[call-arg]
+        if size.episodes > Settings().exact_search_max_rows:
             await connection.execute("UPDATE aftermind.users SET index_state = 2")
             await connection.execute("UPDATE aftermind.episodes SET indexed = true")
         await connection.execute("ALTER TABLE aftermind.episodes FORCE ROW LEVEL SECURITY")

@@ -4,7 +4,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # at run time `__getattr__` loads each name at its first use, so that importing stays light
-    from aftermind.agent import Agent, AgentResult, Tool, block_tools
+    from aftermind.agent import (
+        Agent,
+        AgentEvent,
+        AgentResult,
+        TextDelta,
+        Tool,
+        ToolCalled,
+        ToolReturned,
+        block_tools,
+    )
     from aftermind.api.encryption import EncryptionResult
     from aftermind.api.facts import Provenance
     from aftermind.api.forget import Export, Forgot
@@ -12,6 +21,7 @@ if TYPE_CHECKING:  # at run time `__getattr__` loads each name at its first use,
     from aftermind.api.undo import UndoResult
     from aftermind.errors import AftermindError
     from aftermind.events.types import (
+        MemoryEmbedded,
         MemoryEvent,
         MemoryFactsExtracted,
         MemoryGap,
@@ -71,7 +81,16 @@ if TYPE_CHECKING:  # at run time `__getattr__` loads each name at its first use,
 __version__ = "0.1.0"
 
 _HOMES = {
-    "aftermind.agent": ("Agent", "AgentResult", "Tool", "block_tools"),
+    "aftermind.agent": (
+        "Agent",
+        "AgentEvent",
+        "AgentResult",
+        "TextDelta",
+        "Tool",
+        "ToolCalled",
+        "ToolReturned",
+        "block_tools",
+    ),
     "aftermind.api.encryption": ("EncryptionResult",),
     "aftermind.api.facts": ("Provenance",),
     "aftermind.facts.graph": ("FactGraph",),
@@ -80,6 +99,7 @@ _HOMES = {
     "aftermind.api.undo": ("UndoResult",),
     "aftermind.errors": ("AftermindError",),
     "aftermind.events.types": (
+        "MemoryEmbedded",
         "MemoryEvent",
         "MemoryFactsExtracted",
         "MemoryGap",
@@ -141,6 +161,7 @@ __all__ = [
     "Action",
     "AftermindError",
     "Agent",
+    "AgentEvent",
     "AgentResult",
     "ApiKey",
     "AuditEntry",
@@ -171,6 +192,7 @@ __all__ = [
     "JobState",
     "Match",
     "Memory",
+    "MemoryEmbedded",
     "MemoryEvent",
     "MemoryFactsExtracted",
     "MemoryGap",
@@ -203,7 +225,10 @@ __all__ = [
     "SessionInfo",
     "Settings",
     "Summary",
+    "TextDelta",
     "Tool",
+    "ToolCalled",
+    "ToolReturned",
     "UndoResult",
     "UserInfo",
     "Webhook",
@@ -218,7 +243,8 @@ def __getattr__(name: str) -> object:
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value: object = getattr(import_module(home), name)
-    value.__module__ = __name__  # where users find it, in reprs and tracebacks
+    if callable(value):  # not AgentEvent, a union
+        value.__module__ = __name__  # where users find it, in reprs and tracebacks
     globals()[name] = value
     return value
 

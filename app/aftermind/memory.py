@@ -70,7 +70,7 @@ class Memory:
         load: Iterable[str] | None = None,
         metrics: "CollectorRegistry | None" = None,
     ) -> None:
-        self.settings = settings or Settings()  # type: ignore[call-arg]  # every field has a default
+        self.settings = settings or Settings()
         self.namespace = self.settings.namespace if namespace is None else namespace
         self._save = turn_builder.kinds("save", save, turn_builder.KINDS)
         self._defaults: RecallOptions = {
@@ -213,6 +213,7 @@ class Memory:
 
     async def search(
         self,
+        query: str | None = None,
         *,
         user_id: str | None = None,
         session_id: str | None = None,
@@ -225,21 +226,22 @@ class Memory:
         limit: int = 100,
         before: Episode | int | None = None,
     ) -> list[Episode]:
-        """The newest `limit` episodes that fit every filter, oldest first. Filters are those of `recall`.
+        """Episodes that fit every filter: the best matches of a query, best first, else the newest, oldest first.
 
-        `before` pages back, as in `history`.
+        Filters are those of `recall`, and `session_id` and `agent_id`. Without a query `before` pages back,
+        as in `history`. Raises `InvalidScope`, `InvalidQuery` and `StoreUnavailable`.
         """
         scope = self._parts.scope(namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
-        wanted = Query.checked(
-            "",
-            scope,
-            roles=roles,
-            metadata=metadata,
-            since=since,
-            until=until,
-            in_session=session_id,
-            by_agent=agent_id,
-        ).wanted
+        filters = RecallOptions(
+            roles=roles, metadata=metadata, since=since, until=until, in_session=session_id, by_agent=agent_id
+        )
+        if query is not None and query.strip():
+            if before is not None:
+                raise errors.InvalidQuery("before", before, "matches of a query have no pages. Raise `limit` instead.")
+            chosen: RecallOptions = {**filters, "limit": limit, "load": ("history",)}
+            asked = Query.checked(query, scope, **chosen)
+            return [each.item for each in await self._parts.recall.scored(asked) if isinstance(each.item, Episode)]
+        wanted = Query.checked("", scope, **filters).wanted
         return await api_history.search(self._parts, scope, api_history.paged(wanted, before), limit=limit)
 
     async def sessions(

@@ -1,16 +1,29 @@
 """Every setting, with its unit, its default, the reason for it, and how to switch the thing off."""
 
+import difflib
+import logging
 import os
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    DotEnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
 
 from aftermind import errors, private_files
 
 PREFIX = "AFTERMIND_"
+OF_KUBERNETES = re.compile(r".*_SERVICE_(HOST|PORT).*|.*_PORT(_\d+_.*)?")  # a Service named aftermind-… sets these
+log = logging.getLogger(__name__)
+_reported: set[str] = set()  # unknown variables; a process logs each once
 
 
 class _Files(PydanticBaseSettingsSource):
@@ -31,7 +44,8 @@ class _Files(PydanticBaseSettingsSource):
             raise errors.InvalidSettings(name, path, f"it holds no JSON: {exc}.") from exc
 
     def __call__(self) -> dict[str, Any]:  # Any: as above
-        found = {name: self.get_field_value(field, name)[0] for name, field in self.settings_cls.model_fields.items()}
+        fields = self.settings_cls.model_fields.items()
+        found = {_argument(name, field): self.get_field_value(field, name)[0] for name, field in fields}
         return {name: value for name, value in found.items() if value is not None}
 
 
@@ -45,6 +59,50 @@ def _check_dotenv(path: Path) -> None:
         raise errors.InvalidSettings(".env", str(path.absolute()), f"{exc.strerror}, or leave this folder.") from exc
     except OSError as exc:
         raise errors.InvalidSettings(".env", str(path.absolute()), f"it cannot be read: {exc.strerror}.") from exc
+
+
+Fields = Mapping[str, FieldInfo]
+
+
+def _variables(fields: Fields) -> dict[str, str]:
+    """Each setting's name by its environment variable."""
+    return {str(each.validation_alias or f"{PREFIX}{name.upper()}"): name for name, each in fields.items()}
+
+
+def _argument(name: str, field: FieldInfo) -> str:
+    """The key under which pydantic takes a setting; one for all sources, so that their precedence holds."""
+    return str(field.validation_alias or name)
+
+
+def _suggestion(name: str, fields: Fields) -> str:
+    variables = _variables(fields)
+    names = variables if name.isupper() else variables.values()
+    close = difflib.get_close_matches(name, names, n=1)
+    return f" Did you mean {close[0]}?" if close else ""
+
+
+def _warn_of_unknown_variables(given: Iterable[str], fields: Fields) -> None:
+    known = _variables(fields)
+    known |= {f"{PREFIX}{name.upper()}_FILE": name for name in fields}
+    for name in sorted({each.upper() for each in given} - known.keys() - _reported):
+        if name.startswith(PREFIX) and not OF_KUBERNETES.fullmatch(name):
+            _reported.add(name)
+            log.warning("%s is ignored: there is no such setting.%s", name, _suggestion(name, fields))
+
+
+def _invalid_setting(exc: ValidationError | SettingsError, fields: Fields) -> errors.InvalidSettings:
+    """The first fault in one line: the variable, its value unless it is secret, the reason and the remedy."""
+    variables = {name: variable for variable, name in _variables(fields).items()}
+    if isinstance(exc, SettingsError):  # its text has the setting's name, and no value
+        name = next(name for name in fields if f'"{name}"' in str(exc))
+        return errors.InvalidSettings(variables[name], "***", 'not valid JSON. Write a list such as ["a", "b"].')
+    first = exc.errors(include_url=False, include_context=False)[0]
+    name = str(first["loc"][0])
+    name = _variables(fields).get(name, name)
+    value = "***" if "SecretStr" in str(fields[name].annotation) else first["input"]
+    default = "none" if fields[name].default in (None, ()) else fields[name].default
+    remedy = f"Correct it, or unset it for the default ({default})."
+    return errors.InvalidSettings(variables[name], value, f"{first['msg'][0].lower()}{first['msg'][1:]}. {remedy}")
 
 
 class Settings(BaseSettings):
@@ -61,6 +119,18 @@ class Settings(BaseSettings):
         frozen=True,
     )
 
+    def __init__(self, **values: Any) -> None:  # Any: pydantic checks each
+        fields = type(self).model_fields
+        for name in values.keys() - fields.keys():
+            if not name.startswith("_") and name not in _variables(fields):  # `_env_file` and the like are pydantic's
+                raise errors.InvalidSettings(name, values[name], f"no such setting.{_suggestion(name, fields)}")
+        given = {_argument(name, fields[name]) if name in fields else name: value for name, value in values.items()}
+        try:
+            super().__init__(**given)
+        except (ValidationError, SettingsError) as exc:
+            # from None: pydantic's error quotes all values, secrets among them, on 40 lines
+            raise _invalid_setting(exc, fields) from None
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -72,6 +142,8 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Precedence: arguments, then the environment, then files that it names, then `.env`."""
         _check_dotenv(Path(".env"))
+        dotenv = dotenv_settings.env_vars if isinstance(dotenv_settings, DotEnvSettingsSource) else {}
+        _warn_of_unknown_variables([*os.environ, *dotenv], settings_cls.model_fields)
         return init_settings, env_settings, _Files(settings_cls), dotenv_settings
 
     # connections and state

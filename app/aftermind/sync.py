@@ -4,11 +4,14 @@ Every call runs on one event loop in a background thread (`api.blocking_portal`)
 `Memory` and its connections.
 """
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from aftermind.agent import Agent as AsyncAgent
+from aftermind.agent import Tool
+from aftermind.agent.agent import DEFAULT_INSTRUCTIONS
+from aftermind.agent.tools import Function
 from aftermind.api import blocking_portal
 from aftermind.api.api_keys import ApiKeys as AsyncApiKeys
 from aftermind.api.audit import Audit as AsyncAudit
@@ -20,8 +23,10 @@ from aftermind.api.retention.policies import Retention as AsyncRetention
 from aftermind.api.webhooks import Webhooks as AsyncWebhooks
 from aftermind.ledger.postgres.dead_letters import DeadLetters as AsyncDeadLetters
 from aftermind.ledger.postgres.replay_plans import Replays as AsyncReplays
+from aftermind.llm.protocols import ChatModel
 from aftermind.memory import Memory as AsyncMemory
 from aftermind.receipt import Receipt as AsyncReceipt
+from aftermind.settings import Settings
 from aftermind.types import EpisodeId, JobId
 
 P = ParamSpec("P")
@@ -65,6 +70,13 @@ def _handing_over(
         return Receipt(call(self, *args, **kwargs))
 
     return hand_over
+
+
+def _constructor(
+    method: Callable[Concatenate[Any, P], None],
+) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, P], None]]:
+    """Give a constructor the parameters of another one, for type checkers and `inspect`."""  # Any: the classes
+    return wraps(method)
 
 
 class Receipt(_Face):
@@ -221,10 +233,11 @@ class Encryption(_Face):
 class Memory(_Face):
     """`aftermind.Memory`, without await. The same arguments; opened by `with`, closed by leaving it or by `close()`."""
 
-    @wraps(AsyncMemory.__init__)  # type: ignore[misc]  # a constructor is decorated for its signature alone
+    @_constructor(AsyncMemory.__init__)
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # Any: those of the async one, which checks them
         self._behind = AsyncMemory(*args, **kwargs)
-        self.settings, self.namespace = self._behind.settings, self._behind.namespace
+        self.settings: Settings = self._behind.settings
+        self.namespace: str = self._behind.namespace
         self.facts, self.blocks = Facts(self._behind.facts), Blocks(self._behind.blocks)
         self.jobs, self.api_keys = Jobs(self._behind.jobs), ApiKeys(self._behind.api_keys)
         self.webhooks = Webhooks(self._behind.webhooks)
@@ -267,11 +280,37 @@ class Memory(_Face):
 class Agent(_Face):
     """`aftermind.Agent`, without await. Its `memory` is a `Memory` of this module."""
 
-    @wraps(AsyncAgent.__init__)  # type: ignore[misc]  # as above
-    def __init__(self, *args: Any, memory: Memory | None = None, **kwargs: Any) -> None:  # Any: as in `Memory`
-        behind = None if memory is None else memory._behind
-        self._behind = AsyncAgent(*args, memory=behind, **kwargs)
-        self.memory = memory
+    def __init__(
+        self,
+        instructions: str = DEFAULT_INSTRUCTIONS,
+        *,
+        model: str | ChatModel | None = None,
+        memory: Memory | str | None = None,
+        tools: Sequence[Function | Tool] = (),
+        agent_id: str | None = None,
+        token_budget: int | None = None,
+        history_messages: int = 20,
+        max_steps: int = 8,
+        strict: bool | None = None,
+        save: frozenset[str] | set[str] | None = None,
+        load: frozenset[str] | set[str] | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        self.memory = Memory(memory, settings=settings) if isinstance(memory, str) else memory
+        self._behind = AsyncAgent(
+            instructions,
+            model=model,
+            memory=None if self.memory is None else self.memory._behind,
+            tools=tools,
+            agent_id=agent_id,
+            token_budget=token_budget,
+            history_messages=history_messages,
+            max_steps=max_steps,
+            strict=strict,
+            save=save,
+            load=load,
+            settings=settings,
+        )
 
     run = _blocking(AsyncAgent.arun)
     run_stream = _iterating(AsyncAgent.arun_stream)

@@ -30,7 +30,7 @@ _connections: "dict[int, asyncpg.Connection[asyncpg.Record]]" = {}
 
 def make_app() -> Celery:
     """The application, its broker and database named by the environment as ours are."""
-    settings = Settings()  # type: ignore[call-arg]  # every field has a default; pydantic's plugin is not loaded
+    settings = Settings()
     # The runner has none: it imports this module for its names only.
     broker = "memory://" if settings.broker_url is None else settings.broker_url.get_secret_value()
     app = Celery("bare", set_as_current=False)

@@ -1,7 +1,6 @@
 """What happens to jobs, as events: begun, done, and given up, of every kind."""
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
@@ -9,10 +8,11 @@ from aftermind import errors
 from aftermind.db.protocol import Transaction
 from aftermind.events.types import MemoryUpdateCompleted, MemoryUpdateFailed, MemoryUpdateStarted
 from aftermind.ledger.protocol import Failure
+from aftermind.telemetry.logger import get_logger
 from aftermind.types import Job, JobKind, Lease, Turn
 from aftermind_tasks.runtime import Runtime
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 # A separate row before the work begins: next to a model call its cost is negligible. A store's is a row of its effect.
 MODEL_KINDS = frozenset({JobKind.EMBED, JobKind.EXTRACT, JobKind.SUMMARISE, JobKind.PROFILE})

@@ -5,15 +5,15 @@ worker lives. So it tries again until the server answers, and then takes the cou
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from aftermind import errors
 from aftermind.ledger.protocol import Ledger
+from aftermind.telemetry.logger import get_logger
 from aftermind.types import JobId, Lease, LeaseToken
 from aftermind.wire.pending import Pending
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0  # seconds between two tries; they double
 WHY = "the store did not answer"

@@ -1,7 +1,6 @@
 """Runs a batch of leases: perform, decide the outcome, record it. Called by the claiming code."""
 
 import asyncio
-import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -13,12 +12,13 @@ from aftermind.ledger.backoff import backoff
 from aftermind.ledger.replay_overrides import has_options
 from aftermind.settings import Settings
 from aftermind.telemetry import log_format, tracing
+from aftermind.telemetry.logger import get_logger
 from aftermind.types import JobId, JobKind, Lease
 from aftermind_tasks import extraction_call, job_events, retry_policy
 from aftermind_tasks.outcomes import Dead, Done, Outcome, Retry, Snooze
 from aftermind_tasks.runtime import Runtime
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 Outcomes = Mapping[JobId, Outcome]
 
 

@@ -1,7 +1,6 @@
 """`Runtime`: all that a handler may use, opened once per process."""
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from aftermind.llm.profile_schema import ProfileSchema, profile_schema
 from aftermind.llm.protocols import Embedder, Extractor, Profiler, Summariser, embedder_identity
 from aftermind.settings import Settings
 from aftermind.stores.protocol import Store
+from aftermind.telemetry.logger import get_logger
 from aftermind.types import EmbedderIdentity, JobId, Scope, StoredEmbedders
 from aftermind.wire.pending import SCRIPT_TURNS, Pending
 from aftermind.wire.process_keys import keep_announcing
@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # it loads SQLAlchemy, which a store of one process does with
     from aftermind.ledger.postgres.replay_step import ReplayEngine
     from aftermind.store_batch import BatchWriter
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 # published events are marked together; a quarter of the age at which the relay publishes unmarked ones
 MARK_SECONDS = 0.25

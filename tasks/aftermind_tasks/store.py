@@ -1,7 +1,6 @@
 """Turns to episodes and the jobs that follow, in one transaction; then, and only then, watermark and events."""
 
 import asyncio
-import logging
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from aftermind.ledger.backoff import backoff
 from aftermind.ledger.protocol import Failure, Tried
 from aftermind.ranking import tokenizer
 from aftermind.telemetry import tracing
+from aftermind.telemetry.logger import get_logger
 from aftermind.types import JobId, JobKind, Lease, Turn
 from aftermind.types.tombstone import without_erased
 from aftermind.wire.payloads import decode_owned_turn, encode_turn
@@ -26,7 +26,7 @@ from aftermind_tasks.preparation import prepare
 from aftermind_tasks.runner import Tally
 from aftermind_tasks.runtime import Runtime
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

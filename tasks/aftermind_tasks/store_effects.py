@@ -1,6 +1,5 @@
 """Store turns: ledger rows, episodes, follow-up jobs and events, in one statement where that can be."""
 
-import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from aftermind.llm.injection import detect
 from aftermind.store_batch import Arrived, Following, StoreBatch, Written
 from aftermind.stores.protocol import ExtractionOutcome, MiningOutcome
 from aftermind.telemetry import tracing
+from aftermind.telemetry.logger import get_logger
 from aftermind.types import Episode, JobId, JobKind, Json, NewJob, Scope, Turn, session_order
 from aftermind.types.job import session_key
 from aftermind.types.message import without_key
@@ -25,7 +25,7 @@ from aftermind_tasks import embedders, followups
 from aftermind_tasks.preparation import Prepared
 from aftermind_tasks.runtime import Runtime
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -73,7 +73,7 @@ async def asking(own_servers: Servers) -> AsyncIterator[GenerationLookup]:
     search = PostgresSearch()
     nodes = [ReadNode(name="replica", database=reading[1])]
     routing = Routing(reading[0], nodes, search, check=timedelta(milliseconds=200))
-    settings = Settings(recall_budget_seconds=1.0)  # type: ignore[call-arg]
+    settings = Settings(recall_budget_seconds=1.0)
     recall = Recall(PostgresStore(), search, routing, QueryVectors(HashEmbedder()), settings=settings)
     made = GenerationLookup(recall)
     await made.served_by(ServedBy.REPLICA)

@@ -73,7 +73,7 @@ async def test_workers_outlive_what_redis_refuses_and_lose_nothing(
         valkey.url,
         AFTERMIND_RECONCILE_SECONDS="0.5",
     )
-    settings = Settings(state_dir=tmp_path, embedder="hash")  # type: ignore[call-arg]
+    settings = Settings(state_dir=tmp_path, embedder="hash")
     async with Memory(database.app_url, broker=valkey.url, settings=settings) as memory:
         with workers(env, tmp_path) as processes, valkey.client() as admin:
             await (await memory.remember("I live in Oslo.", user_id="ann", session_id="s")).stored(timeout=120)

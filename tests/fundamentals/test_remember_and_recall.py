@@ -149,6 +149,51 @@ async def test_rows_are_found_by_role_metadata_and_time(memory: Memory, user: st
     assert await memory.search(user_id=user, until=datetime(2020, 1, 1, tzinfo=UTC)) == []
 
 
+async def test_a_query_searches_rows_within_the_filters_best_first(memory: Memory, user: str) -> None:
+    for session, text in (("a", "My dog is called Pixel."), ("b", "The dog sleeps."), ("a", "I like tea.")):
+        await memory.remember(text, user_id=user, session_id=session)
+
+    found = await memory.search("What is my dog called?", user_id=user)
+    narrow = await memory.search("dog", user_id=user, session_id="b", limit=5)
+
+    assert found[0].content == "My dog is called Pixel."
+    assert [each.content for each in narrow] == ["The dog sleeps."]
+    with pytest.raises(errors.InvalidQuery, match="before"):
+        await memory.search("dog", user_id=user, before=found[0])
+
+
+async def test_episodes_become_chat_messages(memory: Memory, user: str) -> None:
+    call = {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "type": "function"}]}
+    turn = [
+        Message.user("How warm is it?", metadata={"channel": "web"}),
+        call,
+        {"role": "tool", "content": "12 degrees", "tool_call_id": "c1"},
+        Message.assistant("Twelve degrees."),
+    ]
+    await memory.remember(turn, user_id=user, session_id="s1")
+
+    stored = await memory.history(user_id=user, session_id="s1")
+
+    assert stored[0].metadata == {"channel": "web"}
+    assert [each.to_chat() for each in stored] == [
+        {"role": "user", "content": "How warm is it?"},
+        call | {"content": ""},
+        {"role": "tool", "content": "12 degrees", "tool_call_id": "c1"},
+        {"role": "assistant", "content": "Twelve degrees."},
+    ]
+
+
+async def test_a_notebook_shows_a_block_as_a_table_and_runs_no_content(memory: Memory, user: str) -> None:
+    await memory.remember(f"My dog is called <script>Pixel</script>. {'It barks. ' * 200}", user_id=user)
+
+    block = await memory.recall("What is my dog called?", user_id=user)
+    html = block._repr_html_() + block.matches[0]._repr_html_()
+
+    assert html.count("&lt;script&gt;Pixel") >= 2
+    assert "<script>" not in html
+    assert all(len(repr(each)) < 250 for each in (block, *block.matches, *(match.item for match in block.matches)))
+
+
 async def test_sessions_are_listed_the_latest_first(memory: Memory, user: str) -> None:
     for session in ("first", "second"):
         await (await memory.remember("Hello", user_id=user, session_id=session)).stored(timeout=20)

@@ -24,6 +24,7 @@ PUBLIC = [
     "Action",
     "AftermindError",
     "Agent",
+    "AgentEvent",
     "AgentResult",
     "ApiKey",
     "AuditEntry",
@@ -54,6 +55,7 @@ PUBLIC = [
     "JobState",
     "Match",
     "Memory",
+    "MemoryEmbedded",
     "MemoryEvent",
     "MemoryFactsExtracted",
     "MemoryGap",
@@ -86,7 +88,10 @@ PUBLIC = [
     "SessionInfo",
     "Settings",
     "Summary",
+    "TextDelta",
     "Tool",
+    "ToolCalled",
+    "ToolReturned",
     "UndoResult",
     "UserInfo",
     "Webhook",
@@ -105,7 +110,9 @@ def test_the_public_names_are_sorted() -> None:
 
 
 def test_public_classes_say_that_they_are_of_aftermind() -> None:
-    homes = {name: getattr(aftermind, name).__module__ for name in aftermind.__all__}
+    homes = {
+        name: getattr(aftermind, name).__module__ for name in aftermind.__all__ if callable(getattr(aftermind, name))
+    }
 
     assert set(homes.values()) == {"aftermind"}, homes
 

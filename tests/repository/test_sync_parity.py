@@ -69,6 +69,10 @@ def test_the_memories_are_made_alike() -> None:
     assert _parameters(aftermind.sync.Memory.__init__) == _parameters(aftermind.Memory.__init__)
 
 
+def test_the_agents_are_made_alike() -> None:
+    assert _parameters(aftermind.sync.Agent.__init__) == _parameters(Agent.__init__)
+
+
 def test_the_sync_agent_runs_as_the_async_one() -> None:
     assert _parameters(aftermind.sync.Agent.run) == _parameters(Agent.arun)
     assert _parameters(aftermind.sync.Agent.run_stream) == _parameters(Agent.arun_stream)

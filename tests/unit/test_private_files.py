@@ -83,22 +83,22 @@ def test_a_dotenv_that_others_may_write_is_refused(
 
     if planted:
         with pytest.raises(errors.InvalidSettings, match=r"\.env"):
-            Settings()  # type: ignore[call-arg]
+            Settings()
     else:
-        assert Settings().namespace == "planted"  # type: ignore[call-arg]
+        assert Settings().namespace == "planted"
 
 
 def test_a_variable_that_is_set_to_nothing_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "")
 
-    assert Settings().openai_api_key is None  # type: ignore[call-arg]
+    assert Settings().openai_api_key is None
 
 
 def test_a_list_comes_from_a_file_as_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "urls").write_text('["postgresql://a/b", "postgresql://c/d"]\n')
     monkeypatch.setenv("AFTERMIND_REPLICA_URLS_FILE", str(tmp_path / "urls"))
 
-    found = Settings().replica_urls  # type: ignore[call-arg]
+    found = Settings().replica_urls
 
     assert [each.get_secret_value() for each in found] == ["postgresql://a/b", "postgresql://c/d"]
 

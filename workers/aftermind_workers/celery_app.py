@@ -32,4 +32,4 @@ def broker_url(settings: Settings) -> str:
     return url.get_secret_value()
 
 
-app = make_app(Settings())  # type: ignore[call-arg]  # every field has a default; pydantic's plugin is not loaded
+app = make_app(Settings())

@@ -6,7 +6,6 @@ reconciler re-notifies about every job.
 """
 
 import binascii
-import logging
 import time
 from base64 import b64decode
 from collections.abc import Mapping
@@ -16,10 +15,11 @@ from uuid import UUID
 
 import orjson
 
+from aftermind.telemetry.logger import get_logger
 from aftermind.wire import queues
 from aftermind_workers import metrics
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 MAX_MESSAGE_BYTES = 4_096  # a doorbell has 1,200
 MAX_BODY_BYTES = 512  # a doorbell's has 120

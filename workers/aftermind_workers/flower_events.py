@@ -5,7 +5,6 @@ were a task: named by its kind, with its ids as arguments and a reason as its er
 its file on disk contain no content.
 """
 
-import logging
 import queue
 import threading
 import time
@@ -15,11 +14,12 @@ from typing import Any
 from celery import Celery
 
 from aftermind.ledger.protocol import Failure
+from aftermind.telemetry.logger import get_logger
 from aftermind.types import Job, JobKind
 from aftermind.wire.pending import ClaimedTurn
 from aftermind_tasks.outcomes import Dead, Done, Outcome, Retry
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 MAX_QUEUED_REPORTS = 1_000  # waiting reports; beyond it they are dropped, because the ledger has them all
 QUIET_SECONDS = 5.0  # after the broker did not take one

@@ -4,7 +4,6 @@ It runs next to the reconciler, in the same process, under a separate lock: a sl
 Its steps may run twice concurrently without harm, and can stop at any point.
 """
 
-import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -22,10 +21,11 @@ from aftermind.db.leader_election import leading
 from aftermind.db.protocol import Transaction
 from aftermind.stores.postgres import vector_index
 from aftermind.stores.postgres.retention import PostgresRetention
+from aftermind.telemetry.logger import get_logger
 from aftermind.types import Scope
 from aftermind_tasks.runtime import Runtime
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 LEADER = "aftermind.janitor"  # begins the names of the advisory locks
 BATCH_ROWS = 1_000  # of one statement, so that no lock is held for long

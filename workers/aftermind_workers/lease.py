@@ -1,14 +1,14 @@
 """A heartbeat during the work: it renews the lease, and stops the work when the lease is lost."""
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from aftermind import errors
+from aftermind.telemetry.logger import get_logger
 from aftermind.types import JobId
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 Renew = Callable[[], Awaitable[bool]]  # True while a lease of the batch holds, and once its effect is committed
 
 

@@ -18,6 +18,7 @@ from celery import Celery, signals
 from aftermind import errors
 from aftermind.settings import Settings
 from aftermind.telemetry import log_format, tracing
+from aftermind.telemetry.logger import get_logger
 from aftermind.wire import queues
 from aftermind_tasks.runtime import Runtime, open_runtime
 from aftermind_workers import celery_config, metrics, readiness, reconciler, replayer, webhook_dispatcher
@@ -28,7 +29,7 @@ from aftermind_workers.fair_share import Places
 from aftermind_workers.flower_events import FlowerReporter
 from aftermind_workers.observer import Counting
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 WATCH_SECONDS = 5.0
 PLACES_OF_BELL = 4  # jobs of one bell side by side: they wait for models, not for each other

@@ -5,14 +5,13 @@ with `/metrics` adds them up. Labels are kinds and outcomes, never an owner: the
 service reads queue lengths at the moment of a scrape (`aftermind.web`).
 """
 
-import logging
-
 from prometheus_client import Counter, Gauge, Histogram, start_http_server
 
 from aftermind.settings import Settings
 from aftermind.telemetry import exposition
+from aftermind.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 BELLS = Counter(
     "aftermind_bells",

@@ -8,7 +8,6 @@ it. A courier runs in the same process.
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import socket
@@ -24,6 +23,7 @@ from aftermind.db import expiry
 from aftermind.db.leader_election import leading
 from aftermind.settings import Settings
 from aftermind.telemetry import log_format
+from aftermind.telemetry.logger import get_logger
 from aftermind.types import JobId
 from aftermind.wire import queues
 from aftermind.wire.redis_epoch import ensure_epoch
@@ -31,7 +31,7 @@ from aftermind_tasks import job_events
 from aftermind_tasks.runtime import Runtime, open_runtime
 from aftermind_workers import janitor, metrics, readiness, webhook_dispatcher
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 LEADER = "aftermind.reconciler"  # name of the advisory lock
 BELLS_A_TICK = 8  # of one queue: wakes this many workers, and each continues until the queue is empty
@@ -170,7 +170,7 @@ async def run(
 
 
 async def _main() -> None:
-    settings = Settings()  # type: ignore[call-arg]
+    settings = Settings()
     runtime = await open_runtime(settings, worker=f"{socket.gethostname()}:{os.getpid()}:reconciler")
     metrics.serve(settings)
     readiness.write_ready_file(runtime.settings)

@@ -7,7 +7,6 @@ killed has completed a step or changed nothing.
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import socket
@@ -18,12 +17,13 @@ from aftermind import errors
 from aftermind.ledger.postgres.replay_step import ReplayEngine
 from aftermind.settings import Settings
 from aftermind.telemetry import log_format
+from aftermind.telemetry.logger import get_logger
 from aftermind.types import JobId
 from aftermind.types.replay import PlanId
 from aftermind.wire import queues
 from aftermind_tasks.runtime import Runtime, open_runtime
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 IDLE_SECONDS = 1.0  # how soon a plan that was started is noticed; `running` reads a handful of rows by index
 STEP_ITEMS = 100  # of one transaction, so that an abort never waits long for a step
@@ -64,7 +64,7 @@ async def _step(runtime: Runtime, replays: ReplayEngine, plan_id: PlanId) -> flo
 
 
 async def _main() -> None:
-    runtime = await open_runtime(Settings(), worker=f"{socket.gethostname()}:{os.getpid()}:replayer")  # type: ignore[call-arg]
+    runtime = await open_runtime(Settings(), worker=f"{socket.gethostname()}:{os.getpid()}:replayer")
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -5,17 +5,17 @@ work is claimed, so a doorbell that is lost, duplicated, late, forged or for a f
 """
 
 import asyncio
-import logging
 from typing import Any
 from uuid import UUID
 
 from celery import Celery, Task
 
 from aftermind.settings import Settings
+from aftermind.telemetry.logger import get_logger
 from aftermind.wire import queues
 from aftermind_workers import eager_strategy, lifecycle, metrics
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 EARLY = "aftermind_workers.eager_strategy:strategy"  # by name: a function would become a method of the task
 

@@ -3,7 +3,6 @@ reconciler and standby; a claim lasts a little longer than a post may take.
 """
 
 import asyncio
-import logging
 import random
 import time
 from collections import Counter
@@ -22,11 +21,12 @@ from aftermind.events.webhooks import signature, signing_secrets
 from aftermind.events.webhooks.http_client import POST_SECONDS, DeliveryRejected, Poster
 from aftermind.events.webhooks.signing_secrets import Sealer
 from aftermind.ledger.backoff import backoff
+from aftermind.telemetry.logger import get_logger
 from aftermind.types.webhook import Delivery, WebhookId
 from aftermind_tasks.runtime import Runtime
 from aftermind_workers import metrics
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 POSTS = 32  # concurrent posts of one courier
 POSTS_EACH = 8  # of them to one webhook, so that a slow one leaves capacity for the others

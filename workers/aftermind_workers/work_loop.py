@@ -1,6 +1,5 @@
 """What one bell makes a worker do: claim and run, until nothing is left or the shift is over."""
 
-import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from functools import partial
 from uuid import uuid4
 
 from aftermind import errors
+from aftermind.telemetry.logger import get_logger
 from aftermind.types import JobId, JobKind
 from aftermind.wire import queues
 from aftermind_tasks import registry, retry_policy
@@ -15,7 +15,7 @@ from aftermind_tasks.runner import Tally
 from aftermind_workers import batching
 from aftermind_workers.lifecycle import Worker
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 SHIFT = 5.0  # seconds of one bell; then the worker rings on, so that every bell waiting gets its turn and SIGTERM too
 

@@ -24,6 +24,7 @@ from aftermind.types import Episode, Json, Message, RecallBlock, Role, Scope
 from aftermind.types.scope import DEFAULT_NAMESPACE
 from aftermind.types.validation import Given, json_object, normalise
 
+DEFAULT_INSTRUCTIONS = "You are a helpful assistant."
 NO_TOOLS_LEFT = "You have used all your tool calls. Answer with the information that you have."
 
 
@@ -65,7 +66,7 @@ class Agent:
 
     def __init__(
         self,
-        instructions: str = "You are a helpful assistant.",
+        instructions: str = DEFAULT_INSTRUCTIONS,
         *,
         model: str | ChatModel | None = None,
         memory: Memory | str | None = None,
@@ -81,7 +82,7 @@ class Agent:
     ) -> None:
         if isinstance(memory, str):
             memory = Memory(memory, settings=settings)
-        self._settings = settings or (memory.settings if memory else Settings())  # type: ignore[call-arg]
+        self._settings = settings or (memory.settings if memory else Settings())
         self.instructions, self.agent_id, self.max_steps = instructions, agent_id, max_steps
         self._model, self._tools = model, collect(tools)
         self.memory = memory
@@ -312,7 +313,7 @@ class Agent:
         # Any: messages as OpenAI's chat completions have them
         system = self.instructions if not block else f"{self.instructions}\n\n{block.text}"
         roles = (Role.USER, Role.ASSISTANT) if run.conversation is None else (Role.USER, Role.ASSISTANT, Role.SYSTEM)
-        told = [{"role": str(each.role), "content": each.content} for each in spoken if each.role in roles]
+        told = [each.to_chat() for each in spoken if each.role in roles]
         last = [{"role": "user", "content": run.query}] if run.conversation is None else []
         return [{"role": "system", "content": system}, *told, *last]
 

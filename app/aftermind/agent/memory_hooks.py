@@ -1,12 +1,12 @@
 """The memory around a run: nothing of it delays the answer or makes it fail, unless the agent is strict."""
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TypedDict, TypeVar
 
+from aftermind import errors
 from aftermind.events.types import (
     MemoryEvent,
     MemoryRecallCompleted,
@@ -17,9 +17,10 @@ from aftermind.events.types import (
 from aftermind.memory import Memory
 from aftermind.recall.render import without_turns
 from aftermind.receipt import Receipt
+from aftermind.telemetry.logger import get_logger
 from aftermind.types import Episode, Message, RecallBlock, Role, Scope
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 T = TypeVar("T")
 
 REMEMBERED_ROLES = frozenset({Role.USER, Role.ASSISTANT})  # of the history, as chat messages
@@ -120,7 +121,7 @@ class Remembering:
             if self.strict:
                 raise
             if not self.failing:
-                log.warning("memory fails, the agent answers without it", extra={"step": what}, exc_info=exc)
+                log.warning("memory fails, the agent answers without it", extra=_fields(what, exc), exc_info=exc)
             self.failing.add(what)
             error = f"{type(exc).__name__}: {exc}"
             tell(MemoryUpdateFailed(scope=scope, at=_now(), kind=what, error=error, attempts=1))
@@ -139,6 +140,11 @@ def _without(block: RecallBlock, is_given: Callable[[Episode], bool]) -> RecallB
     gone = {each.id for each in dropped}
     kept = tuple(match for match in block.matches if not isinstance(match.item, Episode) or match.item.id not in gone)
     return replace(block, text=text, matches=kept, chunks_included=block.chunks_included - len(gone))
+
+
+def _fields(step: str, exc: Exception) -> dict[str, str]:
+    """Fields of the log line. Text of other libraries' errors may have content."""
+    return {"step": step, "reason": str(exc) if isinstance(exc, errors.AftermindError) else type(exc).__name__}
 
 
 def _labels(scope: Scope) -> _Labels:

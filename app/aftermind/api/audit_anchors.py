@@ -3,7 +3,6 @@
 import asyncio
 import fcntl
 import hashlib
-import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -13,10 +12,11 @@ import orjson
 
 from aftermind import errors, private_files
 from aftermind.db.audit.log import Ends
+from aftermind.telemetry.logger import get_logger
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys, namespace_part
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 DAMAGED = ".damaged"  # suffix of a file that could not be read; `aftermind doctor` names it
 

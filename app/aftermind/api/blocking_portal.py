@@ -90,7 +90,8 @@ def _refuse_inside_a_loop() -> None:
     except RuntimeError:
         return
     raise errors.InvalidInput(
-        "this call blocks, and an event loop runs in this thread. Use the async one: aftermind.Memory, Agent.arun."
+        "aftermind.sync blocks, and this thread runs an event loop (as in Jupyter or an async function). Use the async "
+        "API: `from aftermind import Memory`, then `await memory.recall(…)`; for an agent, `await agent.arun(…)`."
     )
 
 

@@ -1,7 +1,6 @@
 """Delivery of a committed erasure to Redis, where it removes the turns that it covers."""
 
 import asyncio
-import logging
 from collections.abc import Sequence
 
 from aftermind import errors
@@ -9,11 +8,12 @@ from aftermind.db.protocol import Database
 from aftermind.ledger.protocol import Ledger
 from aftermind.outbox.single_task import OneTask
 from aftermind.stores.protocol import Store
+from aftermind.telemetry.logger import get_logger
 from aftermind.types import JobId
 from aftermind.types.tombstone import Tombstone
 from aftermind.wire.pending import Pending
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 RETRY_SECONDS = (0.05, 1.0)  # first and longest wait for a Redis that does not answer
 

@@ -1,6 +1,5 @@
 """Forget and export a user, in every place with content."""
 
-import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from aftermind.api.services import Parts
 from aftermind.db.protocol import Transaction
 from aftermind.ledger.protocol import DailyUsage, Ledger
 from aftermind.stores.protocol import DrewOn, Store, Vector
+from aftermind.telemetry.logger import get_logger
 from aftermind.types import (
     Block,
     Episode,
@@ -38,7 +38,7 @@ from aftermind.types.timestamps import why_unusable
 from aftermind.types.tombstone import Tombstone
 from aftermind.wire.payloads import decode_turn, encode_turn
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 PAGE_EPISODES = 1_000
 

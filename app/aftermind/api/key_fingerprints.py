@@ -1,7 +1,6 @@
 """Fingerprints of the keys that a process uses, and where two processes differ. They reveal nothing of a key."""
 
 import hmac
-import logging
 import os
 import socket
 from collections.abc import Mapping
@@ -12,11 +11,12 @@ from aftermind import errors
 from aftermind.api import connections
 from aftermind.db.encryption.keyfiles import LazyKeys, audit_keys, master_keys
 from aftermind.settings import Settings
+from aftermind.telemetry.logger import get_logger
 from aftermind.wire.process_keys import Fingerprints, keep_announcing
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 def fingerprints(settings: Settings) -> dict[str, list[str]]:

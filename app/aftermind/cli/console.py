@@ -41,7 +41,7 @@ def warn(text: str) -> None:
 
 def settings() -> Settings:
     """Settings from the environment and `.env`."""
-    return Settings()  # type: ignore[call-arg]  # every field has a default; pydantic's plugin is not loaded
+    return Settings()
 
 
 def with_memory(

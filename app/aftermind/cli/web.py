@@ -1,6 +1,5 @@
 """`aftermind web`: the service."""
 
-import logging
 import resource
 from typing import Annotated
 
@@ -11,9 +10,10 @@ from aftermind.cli import console
 from aftermind.memory import Memory
 from aftermind.settings import Settings
 from aftermind.telemetry import log_format, tracing
+from aftermind.telemetry.logger import get_logger
 from aftermind.types.hosts import is_loopback
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 LOOPBACK = "127.0.0.1"
 OTHER_FILES = 1_024  # in addition to listeners: requests, databases, Redis

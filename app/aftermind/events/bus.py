@@ -5,7 +5,6 @@ the stored events from there, and drops numbers that it has already received.
 """
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -22,12 +21,13 @@ from aftermind.events.published_marks import Marking
 from aftermind.events.pubsub import ChannelListener, Listeners
 from aftermind.events.types import MemoryEvent, MemoryGap, from_json
 from aftermind.freshness import WatermarkDelivery
+from aftermind.telemetry.logger import get_logger
 from aftermind.types import Scope
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
 from aftermind.wire.watermark import Watermarks
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 PAGE_EVENTS = 500  # events of one read of the record
 RELAY_AGE = timedelta(seconds=1)  # a worker publishes its events within milliseconds

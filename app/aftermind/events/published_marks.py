@@ -1,15 +1,15 @@
 """Published events: marked in their rows, so that the relay skips them."""
 
 import asyncio
-import logging
 from collections.abc import Sequence
 
 from aftermind import errors
 from aftermind.db import event_log
 from aftermind.db.event_log import EventRow
 from aftermind.db.protocol import Database
+from aftermind.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Marking:

@@ -1,7 +1,6 @@
 """One Redis connection for all listeners of a loop: subscribed while there are listeners, reconnected automatically."""
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -10,9 +9,10 @@ from weakref import WeakKeyDictionary
 from redis import exceptions
 from redis.asyncio.client import PubSub
 
+from aftermind.telemetry.logger import get_logger
 from aftermind.wire.redis.client import RedisLink
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 MAX_QUEUED_EVENTS = 1_000  # messages of a listener that does not keep up; then it is sent to the record
 RECONNECT_SECONDS = 0.5

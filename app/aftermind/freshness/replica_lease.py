@@ -10,7 +10,6 @@ itself.
 """
 
 import asyncio
-import logging
 from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 from aftermind import errors
 from aftermind.db.protocol import Database
 from aftermind.freshness.watermark_delivery import WatermarkDelivery
+from aftermind.telemetry.logger import get_logger
 from aftermind.types import Scope, Watermark
 from aftermind.wire.pending_turns import PendingRead
 from aftermind.wire.redis_keys import TRUST_MS
@@ -26,7 +26,7 @@ from aftermind.wire.watermark import Watermarks
 if TYPE_CHECKING:
     from aftermind.db.undelivered_watermarks import Owed
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 MAX_OWNERS = 1_000  # with an undelivered watermark at a time: beyond it the primary serves until they are delivered
 PRIMARY_SHARE = 0.25  # of the time left, for asking the primary whether replicas may be read

@@ -6,7 +6,6 @@ between, the row stays: the reconciler delivers it, and so does a recall before 
 """
 
 import asyncio
-import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -14,11 +13,12 @@ from time import monotonic
 
 from aftermind import errors
 from aftermind.db.protocol import Database, Transaction, Watermark
+from aftermind.telemetry.logger import get_logger
 from aftermind.types import Scope
 from aftermind.wire.redis_keys import TRUST_MS
 from aftermind.wire.watermark import Watermarks
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 # A lease on replicas in force at the commit was taken before it, and has ended by then; the rest is for clocks that do
 # not run at the same speed.

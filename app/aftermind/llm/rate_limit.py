@@ -5,7 +5,6 @@ The breaker opens when calls of any process fail in a row, or when the provider 
 is admitted, and its result decides. Without Redis every call is admitted: a budget is worth less than an answer.
 """
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -13,11 +12,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from aftermind import errors
+from aftermind.telemetry.logger import get_logger
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis.script import Script
 from aftermind.wire.redis_keys import Keys
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 FAILURES = 5  # in a row: one slow answer stops nothing, and a dead provider costs five deadlines, not a thousand
 OPEN = timedelta(seconds=5)  # the first time; doubles up to LONGEST while the probes fail

@@ -1,12 +1,12 @@
 """Bells that are not rung by the accepting call itself: before Celery is imported, after a commit, over RabbitMQ."""
 
 import asyncio
-import logging
 from collections.abc import Sequence
 
 from aftermind import errors
 from aftermind.outbox.doorbell import Doorbell
 from aftermind.outbox.single_task import OneTask
+from aftermind.telemetry.logger import get_logger
 from aftermind.types import JobId
 from aftermind.wire.doorbells import DoorbellQueues
 from aftermind.wire.pending import BELLS
@@ -14,7 +14,7 @@ from aftermind.wire.queues import STORE
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 BROKER_SECONDS = 2.0  # a worker may wait longer than an agent: no answer depends on it
 

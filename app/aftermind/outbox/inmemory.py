@@ -4,7 +4,6 @@ Handlers belong to the workers' side and are found by entry point, so that the l
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from importlib.metadata import entry_points
@@ -17,12 +16,13 @@ from aftermind.outbox.positions import Positions
 from aftermind.outbox.protocol import Sent
 from aftermind.outbox.single_task import OneTask
 from aftermind.settings import Settings
+from aftermind.telemetry.logger import get_logger
 from aftermind.types import JobId, Scope, Turn
 from aftermind.types.tombstone import Tombstone
 from aftermind.wire.payloads import decode_turn, encode_turn
 from aftermind.wire.pending import PendingLimits
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 GROUP, ENTRY = "aftermind.handlers", "in_process"
 POLL_SECONDS = 0.05  # between checks for due jobs: a debounce, a back-off

@@ -1,19 +1,19 @@
 """Sending the spool when Redis answers again: in order, once, and without delaying what is new."""
 
 import asyncio
-import logging
 from collections.abc import Sequence
 
 from aftermind import errors
 from aftermind.outbox.group_commit import MAX_TURNS, Acceptor, hand_over
 from aftermind.outbox.single_task import OneTask
 from aftermind.outbox.spool import Spool, Spooled
+from aftermind.telemetry.logger import get_logger
 from aftermind.types.message import without_key
 from aftermind.wire.payloads import encode_turn
 from aftermind.wire.pending import Offer, PendingLimit
 from aftermind.wire.redis_keys import owner_part
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 PROBE_SECONDS = (0.1, 1.0)  # first and longest wait between two checks; one PING per second is negligible
 WINDOW = 10 * MAX_TURNS  # turns that are read from the spool together

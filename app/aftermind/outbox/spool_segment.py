@@ -6,7 +6,6 @@ are damage: reading continues at the next record that checks, and a copy of the 
 """
 
 import fcntl
-import logging
 import os
 import struct
 import time
@@ -18,11 +17,12 @@ from typing import Self
 from uuid import UUID, uuid4
 
 from aftermind import errors
+from aftermind.telemetry.logger import get_logger
 from aftermind.types import JobId, Turn
 from aftermind.wire.payloads import decode_turn
 from aftermind.wire.redis_keys import owner_part
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 _MARKER = b"\xff\xfeAM"  # 0xff and 0xfe never occur in UTF-8, so no text that a user sends can imitate a record
 _HEADER = struct.Struct(">4scII")

@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from time import monotonic
@@ -14,11 +13,12 @@ from numpy.typing import NDArray
 from aftermind import errors
 from aftermind.llm import rate_limit
 from aftermind.llm.protocols import Embedder, Prepares, embedder_identity
+from aftermind.telemetry.logger import get_logger
 from aftermind.types import EmbedderIdentity
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 Vector = NDArray[np.float32]
 

@@ -7,7 +7,6 @@ checked in the background every `check` until it serves again, so that no recall
 """
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -17,9 +16,10 @@ from time import monotonic
 from aftermind import errors
 from aftermind.db.protocol import Database, Transaction
 from aftermind.stores.search import EpisodeSearch, NodeState
+from aftermind.telemetry.logger import get_logger
 from aftermind.types import ServedBy, Watermark
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 REPLICA_SHARE = 0.4  # of the time that is left: what a frozen replica may cost a recall once, before it is left
 

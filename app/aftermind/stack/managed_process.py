@@ -1,7 +1,6 @@
 """One supervised process: start, watch, start again, stop."""
 
 import asyncio
-import logging
 import os
 import signal
 import time
@@ -14,6 +13,7 @@ from aftermind.errors import StackError
 from aftermind.stack import diagnosis
 from aftermind.stack.models import ComponentState, ComponentStatus, Restart
 from aftermind.stack.program import Launch, Program
+from aftermind.telemetry.logger import get_logger
 
 FIRST_DELAY = 0.1  # seconds before the first restart
 MAX_DELAY_SECONDS = 10.0
@@ -21,7 +21,7 @@ STABLE = 10.0  # a life of this many seconds was a success: the next delay is th
 READY_PROBE = 0.03  # how often a starting process is asked whether it is there
 TRIES_BEFORE_READY = 3  # deaths before the first readiness that make a start a failure; one may be a raced port
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Supervised:

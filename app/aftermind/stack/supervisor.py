@@ -10,7 +10,6 @@ start ends the remaining ones (everywhere).
 
 import asyncio
 import itertools
-import logging
 import os
 import signal
 import sys
@@ -30,11 +29,12 @@ from aftermind.stack.redis import Redis
 from aftermind.stack.replica import ReplicaServer
 from aftermind.stack.state_dir import HELD_EXIT_CODE, StateFolder, write_json
 from aftermind.telemetry import log_format
+from aftermind.telemetry.logger import get_logger
 
 TICK = 1.0  # seconds between checks of the parent
 TRIM_EVERY = 30  # ticks between checks of the log sizes
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Supervisor:

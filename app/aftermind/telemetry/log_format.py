@@ -16,6 +16,7 @@ from typing import Any, TextIO
 import orjson
 
 from aftermind import errors
+from aftermind.telemetry.logger import Line
 
 # At DEBUG these loggers write whole requests and responses.
 TALKATIVE = (
@@ -89,6 +90,8 @@ def format_message(record: logging.LogRecord) -> str:
     if record.name == "uvicorn.access" and isinstance(record.args, tuple) and len(record.args) == 5:
         client, method, path, version, status = record.args
         return f'{client} - "{method} {str(path).partition("?")[0]} HTTP/{version}" {status}'
+    if isinstance(record.msg, Line):  # its fields are written separately
+        return record.msg.text % record.args if record.args else record.msg.text
     return record.getMessage()
 
 

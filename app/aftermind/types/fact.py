@@ -50,6 +50,12 @@ class Fact:
         if self.valid_from and self.valid_to and self.valid_to < self.valid_from:
             raise errors.InvalidFact("valid_to", self.valid_to, "a fact cannot end before it begins.")
 
+    def __repr__(self) -> str:
+        times = "" if self.valid_from is None else f", from {self.valid_from:%Y-%m-%d}"
+        times += "" if self.valid_to is None else f", until {self.valid_to:%Y-%m-%d}"
+        superseded = "" if self.superseded_at is None else ", superseded"
+        return f"<Fact {self.text!r}{times}, confidence {self.confidence:.2f}{superseded}>"
+
     def is_valid_at(self, moment: datetime) -> bool:
         """Whether it was true in the world at `moment`; open ends count as true."""
         begun = self.valid_from is None or self.valid_from <= moment

@@ -40,27 +40,53 @@ class Message:
     occurred_at: datetime | None = None
 
     @classmethod
-    def user(cls, content: str, *, name: str | None = None, occurred_at: datetime | None = None) -> Self:
+    def user(
+        cls,
+        content: str,
+        *,
+        name: str | None = None,
+        metadata: Mapping[str, Json] | None = None,
+        occurred_at: datetime | None = None,
+    ) -> Self:
         """A message of the user."""
-        return cls(role=Role.USER, content=content, name=name, occurred_at=occurred_at)
+        return cls(role=Role.USER, content=content, name=name, metadata=metadata or {}, occurred_at=occurred_at)
 
     @classmethod
-    def assistant(cls, content: str, *, name: str | None = None, occurred_at: datetime | None = None) -> Self:
-        """What the agent answered."""
-        return cls(role=Role.ASSISTANT, content=content, name=name, occurred_at=occurred_at)
+    def assistant(
+        cls,
+        content: str,
+        *,
+        name: str | None = None,
+        metadata: Mapping[str, Json] | None = None,
+        occurred_at: datetime | None = None,
+    ) -> Self:
+        """An answer of the agent."""
+        return cls(role=Role.ASSISTANT, content=content, name=name, metadata=metadata or {}, occurred_at=occurred_at)
 
     @classmethod
-    def system(cls, content: str, *, occurred_at: datetime | None = None) -> Self:
+    def system(
+        cls, content: str, *, metadata: Mapping[str, Json] | None = None, occurred_at: datetime | None = None
+    ) -> Self:
         """A system message; it is stored and recalled, never mined for facts."""
-        return cls(role=Role.SYSTEM, content=content, occurred_at=occurred_at)
+        return cls(role=Role.SYSTEM, content=content, metadata=metadata or {}, occurred_at=occurred_at)
 
     @classmethod
     def tool(
-        cls, content: str, *, name: str | None = None, trusted: bool = False, occurred_at: datetime | None = None
+        cls,
+        content: str,
+        *,
+        name: str | None = None,
+        trusted: bool = False,
+        metadata: Mapping[str, Json] | None = None,
+        occurred_at: datetime | None = None,
     ) -> Self:
         """What a tool returned. `trusted=True` lets it become facts about the user."""
-        metadata: dict[str, Json] = {"trusted": True} if trusted else {}
-        return cls(role=Role.TOOL, content=content, name=name, metadata=metadata, occurred_at=occurred_at)
+        extra = {**(metadata or {}), **({"trusted": True} if trusted else {})}
+        return cls(role=Role.TOOL, content=content, name=name, metadata=extra, occurred_at=occurred_at)
+
+    def to_chat(self) -> dict[str, Json]:
+        """The message for chat models: role and content, `tool_calls` and `tool_call_id` of its metadata."""
+        return _chat_message(self.role, self.content, self.metadata)
 
 
 ALL_KINDS = frozenset({"history", "facts", "summary", "profile"})  # what a turn may be kept for: `save=`
@@ -88,6 +114,24 @@ class Episode:
     pending: bool = False
     mark: str | None = None
     keep: frozenset[str] = ALL_KINDS
+
+    def to_chat(self) -> dict[str, Json]:
+        """The message for chat models: role and content, `tool_calls` and `tool_call_id` of its metadata."""
+        return _chat_message(self.role, self.content, self.metadata)
+
+    def __repr__(self) -> str:
+        state = ", pending" if self.pending else ""
+        return f"<Episode {self.role} {shorten(self.content)!r}, {self.occurred_at:%Y-%m-%d %H:%M}{state}>"
+
+
+def shorten(text: str, *, characters: int = 60) -> str:
+    """The beginning of a text, for a line of output."""
+    return text if len(text) <= characters else f"{text[: characters - 1]}…"
+
+
+def _chat_message(role: Role, content: str, metadata: Mapping[str, Json]) -> dict[str, Json]:
+    of_tools = {name: metadata[name] for name in ("tool_calls", "tool_call_id") if name in metadata}
+    return {"role": role.value, "content": content, **of_tools}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

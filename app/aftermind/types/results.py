@@ -1,12 +1,13 @@
 """What recall answers."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from html import escape
 
 from aftermind.types.documents import Block, Profile, Summary
 from aftermind.types.fact import Fact
-from aftermind.types.message import Episode
+from aftermind.types.message import Episode, shorten
 
 
 class ServedBy(StrEnum):
@@ -35,6 +36,12 @@ class Match:
     vector_rank: int | None = None
     detail: Mapping[str, float] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"<Match {self.score:.2f} {self.item!r}>"
+
+    def _repr_html_(self) -> str:
+        return _table([self])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecallBlock:
@@ -61,5 +68,31 @@ class RecallBlock:
     def __str__(self) -> str:
         return self.text
 
+    def __repr__(self) -> str:
+        served = f"degraded: {self.degraded}" if self.degraded else f"from {self.replica or self.served_by}"
+        chunks = f"{self.chunks_included} of {self.chunks_available} chunks"
+        return f"<RecallBlock {shorten(self.query)!r}: {chunks}, {self.tokens_used} tokens, {served}>"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(repr(self))}</p>{_table(self.matches)}<details><summary>Block</summary>" + (
+            f"<pre>{escape(self.text)}</pre></details>"
+        )
+
     def __bool__(self) -> bool:
         return bool(self.matches or self.blocks or self.summary or self.profile)
+
+
+def _table(matches: Sequence[Match]) -> str:
+    """Matches for a notebook. Every text is escaped: it is content of users."""
+    rows = "".join(
+        f"<tr><td>{each.rank}</td><td>{each.score:.2f}</td><td>{type(each.item).__name__}</td>"
+        f'<td style="text-align:left">{escape(_text(each.item))}</td></tr>'
+        for each in matches
+    )
+    return f"<table><tr><th>Rank</th><th>Score</th><th>Kind</th><th>Text</th></tr>{rows}</table>"
+
+
+def _text(item: Episode | Fact | Summary | Block) -> str:
+    if isinstance(item, Episode):
+        return shorten(f"{item.role}: {item.content}", characters=300)
+    return shorten(item.content if isinstance(item, Block) else item.text, characters=300)

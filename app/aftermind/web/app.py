@@ -35,7 +35,7 @@ BODIES_PER_KEY = 4  # largest bodies of one key that are held in memory at the s
 
 def create_app(settings: Settings | None = None) -> FastAPI:
     """Create the application with a memory from the settings or the embedded stack. It connects lazily."""
-    settings = settings or Settings()  # type: ignore[call-arg]
+    settings = settings or Settings()
     memory = Memory(settings=settings, metrics=REGISTRY)
 
     @asynccontextmanager

@@ -6,7 +6,6 @@ last number that it received.
 """
 
 import asyncio
-import logging
 import random
 from collections import deque
 from collections.abc import AsyncIterator
@@ -18,9 +17,10 @@ import orjson
 from aftermind import errors
 from aftermind.events.types import MemoryEvent, MemoryGap
 from aftermind.memory import Memory
+from aftermind.telemetry.logger import get_logger
 from aftermind.types import Scope
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 BOX_FRAMES = 256  # waiting for a listener that takes nothing; frames are shared by all listeners of an owner
 # concurrent reads of stored events: after a restart thousands of clients reconnect, and wait here instead of at the

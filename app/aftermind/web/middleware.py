@@ -1,7 +1,6 @@
 """Middleware for every request: authentication before the body is read, limits, bounds, headers and the access log."""
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -14,12 +13,13 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aftermind import errors
+from aftermind.telemetry.logger import get_logger
 from aftermind.types.audit import acting_as
 from aftermind.web import auth, json_bounds, path_ids, problems
 from aftermind.web.limits import CallerLimits
 from aftermind.web.shared_rate import SharedRate
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 OWN = frozenset({"same-origin", "none"})  # of Sec-Fetch-Site: our own page, or an address that the user typed

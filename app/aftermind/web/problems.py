@@ -1,6 +1,5 @@
 """Errors as problem documents (RFC 9457), each with a remedy."""
 
-import logging
 import math
 import re
 from collections.abc import Mapping
@@ -14,8 +13,9 @@ from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
 from aftermind import errors
+from aftermind.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 TYPE = "urn:problem-type:"

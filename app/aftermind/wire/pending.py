@@ -1,12 +1,12 @@
 """Turns that were handed over and that no store job has committed yet: accepted, claimed, settled in Redis."""
 
-import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from aftermind import errors
+from aftermind.telemetry.logger import get_logger
 from aftermind.types import JobId, LeaseToken, Scope, Turn, Watermark
 from aftermind.types.job import is_last_chance, together
 from aftermind.types.tombstone import Generation, Tombstone
@@ -42,7 +42,7 @@ __all__ = [
     "Settled",
 ]
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 BELLS = 16  # that wait at most in a list: more than a machine has idle workers, and each finds up to a batch of turns
 SCRIPT_TURNS = 25  # turns per script: Redis is blocked for some 40 us per turn

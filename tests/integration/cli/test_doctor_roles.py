@@ -24,7 +24,7 @@ def settings_of(database: Database, url: str, redis_url: str, folder: Path) -> S
         broker_url=redis_url,
         state_dir=folder,
         embedder="off",
-    )  # type: ignore[arg-type, call-arg]
+    )
 
 
 async def found(settings: Settings, what: str) -> list[Finding]:

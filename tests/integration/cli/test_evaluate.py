@@ -44,7 +44,7 @@ def _locomo(folder: Path) -> Path:
 
 @cache
 def _patient() -> Settings:
-    return Settings(  # type: ignore[call-arg]
+    return Settings(
         embedder="hash",
         extractor="rules",
         extract_quiet_seconds=0.0,

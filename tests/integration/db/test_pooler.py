@@ -66,7 +66,7 @@ async def test_agent_and_worker_behind_a_pooler_in_transaction_mode(
     pooled: tuple[str, str], redis_url: str, tmp_path: Path
 ) -> None:
     app, relay = pooled
-    settings = Settings(state_dir=tmp_path, database_pooler=True, embedder="hash")  # type: ignore[call-arg]
+    settings = Settings(state_dir=tmp_path, database_pooler=True, embedder="hash")
     env = environment(relay, redis_url, AFTERMIND_DATABASE_POOLER="true")
     with workers(env, tmp_path):
         async with Memory(app, broker=redis_url, settings=settings) as memory:

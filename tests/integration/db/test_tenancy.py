@@ -271,7 +271,7 @@ def bypassing(servers: Servers, database: Database) -> Iterator[str]:
 
 
 async def test_a_role_that_policies_do_not_bind_is_refused(database: Database, bypassing: str, redis_url: str) -> None:
-    bound = Settings(allow_owner=False, embedder="off")  # type: ignore[call-arg]
+    bound = Settings(allow_owner=False, embedder="off")
     for url, why in ((database.admin_url, "bypasses"), (bypassing, "bypasses"), (database.url, "owns")):
         async with Memory(url, broker=redis_url, settings=bound) as memory:
             with pytest.raises(errors.UnboundRole, match=why) as refused:
@@ -285,7 +285,7 @@ async def test_a_role_that_policies_do_not_bind_is_refused(database: Database, b
 
 
 async def test_the_owner_is_taken_by_who_says_so(database: Database, redis_url: str) -> None:
-    lax = Settings(allow_owner=True, embedder="off")  # type: ignore[call-arg]
+    lax = Settings(allow_owner=True, embedder="off")
     async with Memory(database.url, broker=redis_url, settings=lax) as memory:
         assert await memory.history(user_id="alice") == []
 
@@ -300,7 +300,7 @@ async def test_migrating_again_changes_no_policy_and_waits_for_nobody(database: 
 
 async def test_no_role_can_exhaust_the_numbers_of_erasures(database: Database, redis_url: str) -> None:
     largest = 2**63 - 2
-    async with Memory(database.app_url, broker=redis_url, settings=Settings(embedder="off")) as memory:  # type: ignore[call-arg]
+    async with Memory(database.app_url, broker=redis_url, settings=Settings(embedder="off")) as memory:
         await memory.remember("I like tea.", user_id="ann")
         connection = await asyncpg.connect(database.app_url)
         with pytest.raises(asyncpg.PostgresError, match="was never given"):
@@ -315,7 +315,7 @@ async def test_no_role_can_exhaust_the_numbers_of_erasures(database: Database, r
             client.delete("aftermind:generation")
 
     assert last < 100
-    async with Memory(database.app_url, broker=redis_url, settings=Settings(embedder="off")) as memory:  # type: ignore[call-arg]
+    async with Memory(database.app_url, broker=redis_url, settings=Settings(embedder="off")) as memory:
         assert (await memory.forget(user_id="ann")).pending_turns == 1
 
 

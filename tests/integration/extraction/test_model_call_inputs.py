@@ -50,7 +50,7 @@ async def test_each_model_call_sees_the_turns_that_were_kept_for_it_and_no_other
 
 
 async def test_a_memory_of_one_process_shows_each_call_its_own_turns(provider: ScriptedOpenAI) -> None:
-    settings = Settings(  # type: ignore[call-arg]
+    settings = Settings(
         **AT_ONCE,
         extract_quiet_seconds=0.0,
         OPENAI_API_KEY="k",

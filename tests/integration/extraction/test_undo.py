@@ -121,7 +121,7 @@ async def test_somebody_elses_message_is_not_undone(opened: Opened, provider: Sc
 
 
 async def test_a_memory_of_one_process_undoes_too() -> None:
-    at_once = Settings(extract_quiet_seconds=0.0)  # type: ignore[call-arg]
+    at_once = Settings(extract_quiet_seconds=0.0)
     async with Memory("inmemory", settings=at_once, extractor="rules", embedder="hash") as memory:
         await (await memory.remember("I live in Oslo.", user_id="ann")).extracted(timeout=10)
         receipt = await memory.remember("I moved to Gotham.", user_id="ann")
@@ -172,7 +172,7 @@ async def test_what_a_message_took_back_is_believed_again_at_once(
 
 
 async def test_a_memory_of_one_process_believes_again_too() -> None:
-    at_once = Settings(extract_quiet_seconds=0.0)  # type: ignore[call-arg]
+    at_once = Settings(extract_quiet_seconds=0.0)
     async with Memory("inmemory", settings=at_once, extractor="rules", embedder="hash") as memory:
         for said in ("I live in Oslo.", "I never lived in Oslo."):
             receipt = await memory.remember(said, user_id="ann")

@@ -42,7 +42,7 @@ class Agent:
     """An agent's write path that accepts by Postgres."""
 
     def __init__(self, url: str, redis_url: str, state_dir: Path, **changed: object) -> None:
-        self.settings = Settings(state_dir=state_dir, accept="postgres", **changed)  # type: ignore[call-arg, arg-type]
+        self.settings = Settings(state_dir=state_dir, accept="postgres", **changed)
         self.db = PostgresDatabase(url)
         self.ledger = PostgresLedger(self.db)
         self.link = remember_link(self.settings, redis_url)

@@ -44,7 +44,7 @@ async def rows_read_by_a_turn(memory: Memory, number: int) -> int:
 
 
 async def test_a_turn_looks_at_no_more_jobs_after_hundreds_than_after_a_few() -> None:
-    settings = Settings(extractor="off")  # type: ignore[call-arg]
+    settings = Settings(extractor="off")
     async with Memory("inmemory", settings=settings) as memory:
         memory._parts.db.tables["jobs"] = CountingTable()  # type: ignore[attr-defined]
         first = [await rows_read_by_a_turn(memory, number) for number in range(10)]
@@ -57,7 +57,7 @@ async def test_a_turn_looks_at_no_more_jobs_after_hundreds_than_after_a_few() ->
 
 async def test_finished_jobs_are_pruned_and_their_episodes_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "MAX_FINISHED_JOBS", 50)
-    settings = Settings(extractor="off")  # type: ignore[call-arg]
+    settings = Settings(extractor="off")
     async with Memory("inmemory", settings=settings) as memory:
         for number in range(200):
             receipt = await memory.remember(f"I have {number} cats.", user_id="ann")

@@ -29,7 +29,7 @@ ALICE = Scope(user_id="alice")
 @pytest.fixture
 async def recall(database: Database) -> AsyncIterator[Recall]:
     reading = PostgresDatabase(database.url, session_settings=READ_SETTINGS)
-    search, settings = PostgresSearch(), Settings()  # type: ignore[call-arg]
+    search, settings = PostgresSearch(), Settings()
     vectors = QueryVectors(HashEmbedder(), budget_seconds=1.0)
     opened = Recall(PostgresStore(), search, Routing(reading, (), search), vectors, settings=settings)
     yield opened

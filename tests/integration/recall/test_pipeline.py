@@ -39,7 +39,7 @@ async def opened(database: Database) -> AsyncIterator[Open]:
         embedder: Embedder | None = None, *, reranker: Reranker | None = None, budget_seconds: float = 5.0
     ) -> Recall:
         search = PostgresSearch()
-        settings = Settings(recall_budget_seconds=budget_seconds)  # type: ignore[call-arg]
+        settings = Settings(recall_budget_seconds=budget_seconds)
         vectors = QueryVectors(embedder or HashEmbedder(), budget_seconds=0.05)
         routing = Routing(reading, (), search)
         recall = Recall(PostgresStore(), search, routing, vectors, settings=settings, reranker=reranker)
@@ -264,7 +264,7 @@ async def test_scored_raises_where_no_node_answers(
         search,
         Routing(down, (), search),
         QueryVectors(HashEmbedder()),
-        settings=Settings(),  # type: ignore[call-arg]
+        settings=Settings(),
     )
 
     with pytest.raises(errors.StoreUnavailable):

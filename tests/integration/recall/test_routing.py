@@ -48,7 +48,7 @@ class Reading:
             search,
             self.routing,
             QueryVectors(HashEmbedder()),
-            settings=Settings(),  # type: ignore[call-arg]
+            settings=Settings(),
             local_turns=self._local,
         )
 

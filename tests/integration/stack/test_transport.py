@@ -93,7 +93,7 @@ async def test_agent_and_worker_speak_tls_and_check_whom_they_speak_to(database:
             f"{url.replace(str(urlsplit(url).port), str(postgres_port))}?sslmode=verify-full&sslrootcert={authority.ca}"
             for url in (database.app_url, database.relay_url)
         )
-        settings = Settings(state_dir=tmp_path, embedder="hash")  # type: ignore[call-arg]
+        settings = Settings(state_dir=tmp_path, embedder="hash")
         with workers(environment(relay, redis), tmp_path):
             async with Memory(app, broker=redis, settings=settings) as memory:
                 receipt = await memory.remember("I live in Oslo.", user_id="alice")
@@ -116,7 +116,7 @@ async def test_a_password_comes_from_a_file_and_a_rotated_one_is_taken(
     servers, file = own_servers(replica=False), tmp_path / "password"
     at = urlsplit(servers.endpoints.app_url)
     bare = f"postgresql://aftermind_app@{at.hostname}:{at.port}{at.path}"
-    settings = Settings(state_dir=tmp_path, database_password_file=file, embedder="off")  # type: ignore[call-arg]
+    settings = Settings(state_dir=tmp_path, database_password_file=file, embedder="off")
     async with Memory(bare, broker=redis_url, settings=settings) as memory:
         for word in (secrets.token_hex(8), secrets.token_hex(8)):
             await psql_async(servers.endpoints.admin_url, f"ALTER ROLE aftermind_app PASSWORD '{word}'")
@@ -133,14 +133,14 @@ def test_any_setting_may_come_from_a_file(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "url").write_text("postgresql://a:canary@db/a\n")
     monkeypatch.setenv("AFTERMIND_DATABASE_URL_FILE", str(tmp_path / "url"))
 
-    found = Settings()  # type: ignore[call-arg]
+    found = Settings()
 
     assert found.database_url is not None
     assert found.database_url.get_secret_value() == "postgresql://a:canary@db/a"
     assert "canary" not in repr(found)
     monkeypatch.setenv("AFTERMIND_DATABASE_URL_FILE", str(tmp_path / "none"))
     with pytest.raises(errors.InvalidSettings, match="DATABASE_URL_FILE"):
-        Settings()  # type: ignore[call-arg]
+        Settings()
 
 
 async def test_no_log_and_no_error_shows_a_password(
@@ -157,7 +157,7 @@ async def test_no_log_and_no_error_shows_a_password(
     redis = f"redis://:{canary}@127.0.0.1:{gone}/0"
     said: list[str] = []
     for store in stores:
-        settings = Settings(state_dir=tmp_path, embedder="hash", database_url=store, broker_url=redis)  # type: ignore[call-arg]
+        settings = Settings(state_dir=tmp_path, embedder="hash", database_url=store, broker_url=redis)
         said.append(repr(settings))
         async with Memory(settings=settings) as memory:
             said.append(repr(await memory.remember("Hello.", user_id="alice")))

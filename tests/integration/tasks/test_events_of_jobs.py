@@ -104,7 +104,7 @@ async def test_a_job_whose_workers_vanish_says_that_it_is_given_up(
 ) -> None:
     async with opened(embedder="hash") as learnt:
         await learnt.memory.remember("I live in Oslo.", user_id=ANN, session_id="s1")
-        settings = Settings(  # type: ignore[call-arg]
+        settings = Settings(
             database_url=database.relay_url, redis_url=servers.redis_url, state_dir=tmp_path, embedder="hash"
         )
         runtime = await open_runtime(settings, worker="reconciler")

@@ -50,7 +50,7 @@ async def runtime(
         "OPENAI_BASE_URL": model.url,
     }.items():
         monkeypatch.setenv(name, value)
-    opened = await open_runtime(Settings(), worker="test")  # type: ignore[call-arg]
+    opened = await open_runtime(Settings(), worker="test")
     yield opened
     await opened.close()
 

@@ -52,7 +52,7 @@ async def runtime(
         "OPENAI_BASE_URL": model.url,
     }.items():
         monkeypatch.setenv(name, value)
-    opened = await open_runtime(Settings(), worker="test")  # type: ignore[call-arg]
+    opened = await open_runtime(Settings(), worker="test")
     rules = OverrideRules(extractors=factory.replayable(opened.settings))
     opened.replays = SteppedReplays(opened.db, rules=rules)
     yield opened

@@ -54,7 +54,7 @@ async def runtime(database: Database, redis_url: str, monkeypatch: pytest.Monkey
         "AFTERMIND_EXTRACTOR": "rules",
     }.items():
         monkeypatch.setenv(name, value)
-    opened = await open_runtime(Settings(), worker="test")  # type: ignore[call-arg]
+    opened = await open_runtime(Settings(), worker="test")
     yield opened
     await opened.close()
 

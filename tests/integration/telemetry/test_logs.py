@@ -46,7 +46,7 @@ async def test_a_canary_sentence_is_in_no_log_of_any_process_at_any_level(
             "OPENAI_BASE_URL": model.url,
         }
         env = environment(database.relay_url, redis_url, **told)
-        settings = Settings(embedder="hash", embedding_dimension=384)  # type: ignore[call-arg]
+        settings = Settings(embedder="hash", embedding_dimension=384)
         async with Memory(database.app_url, broker=redis_url, settings=settings) as memory:
             with service(env, tmp_path) as url, workers(env, tmp_path, on=ALL, app=TOUCHY, loglevel="DEBUG"):
                 for number in range(4):

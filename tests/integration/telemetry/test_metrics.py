@@ -126,7 +126,7 @@ async def test_an_agent_counts_in_the_registry_that_it_names() -> None:
 
 async def test_a_turn_that_was_refused_is_counted_by_its_error() -> None:
     registry = CollectorRegistry()
-    settings = Settings(pending_max_turns=1)  # type: ignore[call-arg]
+    settings = Settings(pending_max_turns=1)
     async with Memory("inmemory", settings=settings, metrics=registry) as memory:
         with pytest.raises(errors.QueueFull):
             await asyncio.gather(*(memory.remember("again", user_id="u") for _ in range(50)))

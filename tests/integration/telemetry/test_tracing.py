@@ -56,7 +56,7 @@ async def test_a_turn_is_one_trace_up_to_the_model_calls_of_the_workers(
             "OTEL_EXPORTER_OTLP_ENDPOINT": collected.url,
             "OTEL_BSP_SCHEDULE_DELAY": "200",
         }
-        settings = Settings(tracing=True, accept=accept)  # type: ignore[arg-type, call-arg]
+        settings = Settings(tracing=True, accept=accept)
         async with Memory(database.app_url, broker=redis_url, settings=settings) as memory:
             with workers(environment(database.relay_url, redis_url, **told), tmp_path, on=ALL):
                 with trace.get_tracer("the application").start_as_current_span("a request") as request:
@@ -80,7 +80,7 @@ async def test_a_turn_is_one_trace_up_to_the_model_calls_of_the_workers(
 
 
 async def test_a_recall_says_who_served_it(spans: InMemorySpanExporter) -> None:
-    async with Memory("inmemory", settings=Settings(tracing=True)) as memory:  # type: ignore[call-arg]
+    async with Memory("inmemory", settings=Settings(tracing=True)) as memory:
         await memory.recall("Where do I live?", user_id="ann")
 
     (recalled,) = [span for span in spans.get_finished_spans() if span.name == "aftermind.recall"]

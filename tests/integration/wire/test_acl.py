@@ -53,7 +53,7 @@ def denied(server: Valkey) -> list[str]:
 async def test_each_does_its_work_and_nothing_of_it_is_denied(
     guarded: Valkey, database: Database, tmp_path: Path, name: str
 ) -> None:
-    settings = Settings(redis_prefix=PREFIX, namespace="acme", state_dir=tmp_path / "agent", embedder="hash")  # type: ignore[call-arg]
+    settings = Settings(redis_prefix=PREFIX, namespace="acme", state_dir=tmp_path / "agent", embedder="hash")
     more = {
         "AFTERMIND_REDIS_PREFIX": PREFIX,
         "AFTERMIND_EXTRACT_QUIET_SECONDS": "0.2",

@@ -19,7 +19,7 @@ BRISK = {"AFTERMIND_EXTRACT_QUIET_SECONDS": "0.2", "AFTERMIND_RECONCILE_SECONDS"
 async def test_a_turn_that_postgres_accepted_is_stored_though_redis_was_wiped(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
-    settings = Settings(accept="postgres", state_dir=tmp_path)  # type: ignore[call-arg]
+    settings = Settings(accept="postgres", state_dir=tmp_path)
     memory = Memory(database.app_url, broker=redis_url, settings=settings)
     receipt = await memory.remember("I moved to Oslo.", user_id="ann", session_id="s")
     with redis.Redis.from_url(redis_url) as client:

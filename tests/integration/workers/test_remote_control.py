@@ -18,7 +18,7 @@ def test_a_worker_cannot_be_shut_down_nor_changed_over_the_broker(
     env = environment(database.relay_url, redis_url, AFTERMIND_STATE_DIR=str(tmp_path))
     with workers(env, tmp_path) as (worker,):
         app = Celery("test", set_as_current=False)
-        app.conf.update(celery_config(Settings(), broker=redis_url))  # type: ignore[call-arg]
+        app.conf.update(celery_config(Settings(), broker=redis_url))
         wait_until_sync(_answers(app), timeout=60, description="the worker reports")
         orders: tuple[Callable[[], object], ...] = (
             app.control.shutdown,

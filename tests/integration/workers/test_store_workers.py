@@ -106,7 +106,7 @@ async def test_a_worker_has_not_grown_after_ten_thousand_stores(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
     # Patient, so that on a busy machine no turn goes to the spool, which this test does not wait for.
-    patient = Settings(remember_budget_seconds=60, redis_timeout_seconds=60)  # type: ignore[call-arg]
+    patient = Settings(remember_budget_seconds=60, redis_timeout_seconds=60)
     memory = Memory(database.app_url, broker=redis_url, settings=patient)
     with workers(environment(database.relay_url, redis_url, AFTERMIND_EXTRACTOR="off"), tmp_path) as (worker,):
         await remember_and_drain(memory, redis_url, range(FIRST))

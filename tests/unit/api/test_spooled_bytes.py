@@ -24,10 +24,10 @@ def test_files_that_are_drained_meanwhile_hold_nothing(tmp_path: Path) -> None:
     thread = threading.Thread(target=drain)
     thread.start()
     try:
-        found = {spooled_bytes(Settings(state_dir=tmp_path)) for _ in range(300)}  # type: ignore[call-arg]
+        found = {spooled_bytes(Settings(state_dir=tmp_path)) for _ in range(300)}
     finally:
         is_over.set()
         thread.join()
 
     assert found == {5}
-    assert spooled_bytes(Settings(state_dir=tmp_path / "none")) == 0  # type: ignore[call-arg]
+    assert spooled_bytes(Settings(state_dir=tmp_path / "none")) == 0

@@ -11,7 +11,7 @@ from aftermind_workers import celery_config, task
 
 
 def settings() -> Settings:
-    return Settings(redis_prefix="ours:")  # type: ignore[call-arg]
+    return Settings(redis_prefix="ours:")
 
 
 def test_only_json_is_accepted_and_nothing_is_kept_as_a_result() -> None:

@@ -5,7 +5,6 @@ older than 30 days. Two that append to one namespace follow each other, by the l
 """
 
 import getpass
-import logging
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,10 +19,11 @@ from aftermind.db.audit.chain import START, AuditKeys, Head, entry_mac, head_mac
 from aftermind.db.encryption.keyfiles import LazyKeys
 from aftermind.db.protocol import Transaction
 from aftermind.db.transaction import pg
+from aftermind.telemetry.logger import get_logger
 from aftermind.types.audit import Action, AuditEntry, authenticated_actor
 from aftermind.types.message import Json
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 _OPEN = text(
     "INSERT INTO aftermind.audit_heads (namespace, seq, mac) VALUES (:namespace, 0, '') ON CONFLICT DO NOTHING"

@@ -9,7 +9,6 @@ last write, so that an older text of the same row does not decrypt. Once the enc
 plain text is refused.
 """
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,10 +21,11 @@ from aftermind import errors
 from aftermind.db.encryption import cipher
 from aftermind.db.encryption.keyring import Ring, Vault
 from aftermind.db.protocol import Transaction
+from aftermind.telemetry.logger import get_logger
 from aftermind.types import Block, Episode, Fact, Profile, Scope, Summary, Trait
 from aftermind.types.assertion import RecordedAssertion
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 T = TypeVar("T")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -4,7 +4,6 @@ Sampling starts when the overview is opened, and stops some time after the last 
 """
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,10 +13,11 @@ from aftermind import errors
 from aftermind.api.health import Health
 from aftermind.memory import Memory
 from aftermind.telemetry import exposition
+from aftermind.telemetry.logger import get_logger
 from aftermind.web.pages import metric_deltas
 from aftermind.web.pages.metric_deltas import Counts
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 EVERY_SECONDS = 3.0
 SAMPLES_KEPT = int(15 * 60 / EVERY_SECONDS)

@@ -1,7 +1,6 @@
 """What every screen shares: templates, links, how numbers and times are written, headers, and errors as pages."""
 
 import json
-import logging
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,11 +17,12 @@ from markupsafe import Markup
 
 import aftermind
 from aftermind import errors
+from aftermind.telemetry.logger import get_logger
 from aftermind.types.timestamps import why_unusable
 from aftermind.web import problems
 from aftermind.web.pages.dependencies import Viewer
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 WEEK_SECONDS = 7 * 86_400
 THEMES = ("auto", "light", "dark")

@@ -1,0 +1,71 @@
+"""A wrong setting is one line that names it, its value and the remedy; a misspelt one is not silently ignored."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from aftermind import Settings, errors
+
+
+@pytest.fixture(autouse=True)
+def _without_dotenv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "says"),
+    [
+        ("AFTERMIND_RECALL_TOKEN_BUDGET", "abc", "AFTERMIND_RECALL_TOKEN_BUDGET='abc': .*integer.*default \\(1000\\)"),
+        ("AFTERMIND_ACCEPT", "post", "AFTERMIND_ACCEPT='post': .*'redis' or 'postgres'.*default \\(redis\\)"),
+        ("AFTERMIND_LEASE_SECONDS", "-1", "AFTERMIND_LEASE_SECONDS='-1': .*greater than 0"),
+        ("AFTERMIND_REPLICA_URLS", "postgres://me:secret@db", "AFTERMIND_REPLICA_URLS=.*not valid JSON"),
+        ("AFTERMIND_REPLICA_URLS", '["x", 31337]', "AFTERMIND_REPLICA_URLS=.*valid string"),
+    ],
+)
+def test_a_bad_variable_is_one_line_with_name_value_and_remedy(
+    variable: str, value: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+
+    with pytest.raises(errors.InvalidSettings, match=f"^{says}") as caught:
+        Settings()
+
+    assert "\n" not in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert "31337" not in str(caught.value)
+    assert caught.value.__suppress_context__, "a traceback shows no error of pydantic, which quotes all values"
+
+
+def test_a_bad_or_misspelt_argument_is_refused() -> None:
+    with pytest.raises(errors.InvalidSettings, match="AFTERMIND_ACCEPT='post'"):
+        Settings(accept="post")
+    with pytest.raises(errors.InvalidSettings, match=r"extracter='off': .*Did you mean extractor"):
+        Settings(extracter="off")
+
+
+def test_an_argument_stands_above_its_variable_under_either_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "of the environment")
+
+    for settings in (Settings(openai_api_key="given"), Settings(OPENAI_API_KEY="given")):
+        assert settings.openai_api_key is not None
+        assert settings.openai_api_key.get_secret_value() == "given"
+
+
+def test_a_misspelt_variable_is_logged_once_with_the_right_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("AFTERMIND_EXTRACTER", "off")
+    monkeypatch.setenv("AFTERMIND_WEB_SERVICE_HOST", "10.0.0.1")  # Kubernetes sets it for a Service "aftermind-web"
+    monkeypatch.setenv("AFTERMIND_EMBEDDER", "hash")
+    (tmp_path / ".env").write_text("AFTERMIND_RECALL_TOKENS_BUDGET=9\nOTHER=1\n")
+
+    with caplog.at_level(logging.WARNING):
+        Settings()
+        Settings()
+
+    assert sorted(record.getMessage() for record in caplog.records) == [
+        "AFTERMIND_EXTRACTER is ignored: there is no such setting. Did you mean AFTERMIND_EXTRACTOR?",
+        "AFTERMIND_RECALL_TOKENS_BUDGET is ignored: there is no such setting. "
+        "Did you mean AFTERMIND_RECALL_TOKEN_BUDGET?",
+    ]
