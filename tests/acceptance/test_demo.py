@@ -43,4 +43,4 @@ def _nothing_runs(shell: Shell) -> None:
             if state in str(each.info["cmdline"])
         ]
 
-    wait_until_sync(lambda: not ours(), timeout=20, description=f"no process over {state}")
+    wait_until_sync(lambda: not ours(), description=f"no process over {state}")

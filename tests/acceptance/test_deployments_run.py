@@ -88,8 +88,8 @@ def test_a_turn_becomes_a_fact_and_is_recalled_over_http(deployment: Deployment,
     def done(step: str) -> bool:
         return bool(api.get(taken["status_url"]).json()[step] == "done")
 
-    wait_until_sync(lambda: done("stored"), timeout=60, description="the turn is stored")
-    wait_until_sync(lambda: done("extracted"), timeout=60, description="the turn is mined")
+    wait_until_sync(lambda: done("stored"), description="the turn is stored")
+    wait_until_sync(lambda: done("extracted"), description="the turn is mined")
     facts = api.get("/v1/users/ann/facts").json()["items"]
     assert [(fact["predicate"], fact["object"]) for fact in facts] == [("lives_in", "Oslo")]
 
@@ -97,7 +97,7 @@ def test_a_turn_becomes_a_fact_and_is_recalled_over_http(deployment: Deployment,
         block = api.post("/v1/users/ann/recall", json={"query": "Where do I live?"}).json()
         return "Oslo" in block["text"] and block["degraded"] is None
 
-    wait_until_sync(recalled, timeout=60, description="the turn is recalled, and nothing may be missing")
+    wait_until_sync(recalled, description="the turn is recalled, and nothing may be missing")
     assert api.post("/v1/users/ann/forget", json={"everything": True}).status_code == 200
 
     assert all(process.is_running() for process in deployment.running.values())
@@ -169,7 +169,7 @@ def test_flower_has_the_broker_and_its_own_login_alone(deployment: Deployment) -
         except httpx.TransportError:
             return False
 
-    wait_until_sync(shows, timeout=60, description="Flower answers")
+    wait_until_sync(shows, description="Flower answers")
     for path in ("/", "/metrics", "/healthcheck"):
         assert httpx.get(f"{url}{path}", trust_env=False, timeout=5).status_code == 401, path
     if not deployment.processes["flower"].shell:

@@ -25,7 +25,7 @@ from tests.support.service import local_token
 from tests.support.waiting import wait_until
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
-PATIENCE_MS = 20_000  # a first answer loads a provider's library, on a machine that runs other tests as well
+PATIENCE_MS = 60_000  # a first answer loads a provider's library, on a machine that runs other tests as well
 LISTENING = re.compile(r"running on (http://127\.0\.0\.1:\d+)")
 # A session is mined at once, and what fails is dead soon: nobody waits for a back-off that is tuned to people.
 QUICK = {
@@ -98,7 +98,7 @@ async def deployment(
     try:
         async with Memory(settings=settings) as memory:
             log = folder / "web.log"
-            url = await wait_until(lambda: _listening(log), timeout=60, description="the service listens")
+            url = await wait_until(lambda: _listening(log), description="the service listens")
             yield Deployment(url=url, memory=memory, provider=provider, database=database)
     finally:
         _stop(started)

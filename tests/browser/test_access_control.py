@@ -51,7 +51,7 @@ async def test_no_screen_shows_a_row_of_another_namespace(deployment: Deployment
         async def letters() -> list[object]:
             return list(await other.dead_letters.list(JobFilter(namespace=OTHER, user_id=user)))
 
-        await wait_until(letters, timeout=30, description="a dead letter of the other namespace")
+        await wait_until(letters, description="a dead letter of the other namespace")
         deployment.provider.script.faults = {}
         letter = (await other.dead_letters.list(JobFilter(namespace=OTHER, user_id=user)))[0]
         fact = (await other.facts.query(user_id=user))[0]

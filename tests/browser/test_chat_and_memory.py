@@ -21,7 +21,7 @@ async def learnt(deployment: Deployment, user: str, *facts: tuple[str, str, str]
         known = await deployment.memory.facts.query(user_id=user)
         return {fact[2] for fact in facts} <= {fact.object for fact in known}
 
-    await wait_until(is_known, timeout=30, description=f"what {user} said is learnt (there were {before} facts)")
+    await wait_until(is_known, description=f"what {user} said is learnt (there were {before} facts)")
 
 
 async def test_what_is_said_in_chat_is_answered_stored_learnt_and_told_live(
@@ -135,7 +135,7 @@ async def test_forgetting_takes_the_typed_id_and_an_answer(
     deployment: Deployment, page: Page, user: str, complaints: list[str]
 ) -> None:
     receipt = await deployment.memory.remember("Nobody shall know.", user_id=user, session_id="s1")
-    await receipt.stored(timeout=20)
+    await receipt.stored(timeout=60)
     await page.goto(f"/memory/profile?user={user}")
     await page.get_by_label(f"Type {user} to confirm").fill("somebody else")
     await page.get_by_role("button", name="Forget permanently").click()

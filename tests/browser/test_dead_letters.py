@@ -26,7 +26,7 @@ async def bury(deployment: Deployment, user: str, text: str) -> None:
     async def is_dead() -> bool:
         return (await deployment.memory.progress(user_id=user)).dead > 0
 
-    await wait_until(is_dead, timeout=30, description=f"the letter of {user}")
+    await wait_until(is_dead, description=f"the letter of {user}")
 
 
 async def test_a_failure_is_a_dead_letter_is_replayed_and_is_gone(

@@ -179,4 +179,4 @@ async def _until(deployment: Deployment, user: str, **wanted: int) -> None:
         progress = await deployment.memory.progress(user_id=user)
         return all(getattr(progress, name) >= count for name, count in wanted.items())
 
-    await wait_until(is_so, timeout=40, description=f"{user} has {wanted}")
+    await wait_until(is_so, description=f"{user} has {wanted}")

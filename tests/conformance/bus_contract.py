@@ -15,7 +15,7 @@ from aftermind.events.types import MemoryEvent, MemoryUpdateCompleted, MemoryUpd
 from aftermind.types import Scope
 
 ALICE, BOB = Scope(user_id="alice"), Scope(user_id="bob")
-PATIENCE = 10.0  # seconds for an event that is to come
+PATIENCE = 60.0  # seconds for an event that is to come
 
 
 class Bus(Protocol):

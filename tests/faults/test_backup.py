@@ -65,14 +65,14 @@ async def test_a_restored_pair_has_every_turn_that_was_accepted_before_it_was_ta
     async with Memory(at.app_url, broker=at.redis_url) as memory:
         await memory.remember("Stored before both copies.", user_id="ann")
         with workers(env, tmp_path):
-            await wait_until(lambda: pending() == 0, timeout=60, description="the first turn is stored")
+            await wait_until(lambda: pending() == 0, description="the first turn is stored")
         await memory.remember("Pending when Redis was copied, stored when Postgres was.", user_id="ann")
         await asyncio.to_thread(copy_redis, servers, tmp_path / "redis")
         with workers(env, tmp_path):
-            await wait_until(lambda: pending() == 0, timeout=60, description="the second turn is stored")
+            await wait_until(lambda: pending() == 0, description="the second turn is stored")
         await memory.remember("Accepted and stored between the copies.", user_id="ann")
         with workers(env, tmp_path):
-            await wait_until(lambda: pending() == 0, timeout=60, description="the third turn is stored")
+            await wait_until(lambda: pending() == 0, description="the third turn is stored")
         await asyncio.to_thread(copy_postgres, servers, tmp_path / "postgres")
         await memory.remember("After both.", user_id="ann")
 
@@ -80,7 +80,7 @@ async def test_a_restored_pair_has_every_turn_that_was_accepted_before_it_was_ta
 
     async with Memory(at.app_url, broker=at.redis_url) as memory:
         with workers(env, tmp_path):
-            await wait_until(lambda: pending() == 0, timeout=60, description="what the copy of Redis held is stored")
+            await wait_until(lambda: pending() == 0, description="what the copy of Redis held is stored")
         said = [episode.content for episode in await memory.history(user_id="ann")]
         assert said == [
             "Stored before both copies.",

@@ -60,7 +60,7 @@ async def nothing_pending(url: str) -> None:
         with redis.Redis.from_url(url) as client:
             return not client.exists(Keys().index()) and not client.exists(Keys().leased())
 
-    await wait_until(gone, timeout=60, description="nothing is pending")
+    await wait_until(gone, description="nothing is pending")
 
 
 async def held_turns(url: str) -> None:
@@ -68,7 +68,7 @@ async def held_turns(url: str) -> None:
         with redis.Redis.from_url(url) as client:
             return bool(client.zcard(Keys().leased()))
 
-    await wait_until(held, timeout=60, description="the worker holds the turn")
+    await wait_until(held, description="the worker holds the turn")
 
 
 async def test_a_proof_finds_the_canary_before_and_nothing_after(
@@ -188,7 +188,7 @@ async def test_a_spool_that_is_drained_after_the_forget_brings_nothing_back(
             async def drained() -> bool:
                 return not list((tmp_path / "agent" / "spool").glob("*.spool"))
 
-            await wait_until(drained, timeout=60, description="the spool is drained")
+            await wait_until(drained, description="the spool is drained")
             await nothing_pending(valkey.url)
 
         left = await agent.verify_erasure(canary, user_id="ann")

@@ -187,7 +187,7 @@ async def place_turns(stage: Stage, users: list[str], place: str) -> None:
     async def serves() -> bool:
         return (await stage.reading.recall(QUESTION, user_id=users[-1])).served_by is ServedBy.REPLICA
 
-    await wait_until(serves, timeout=30, description="the replica serves, under a lease that is in force")
+    await wait_until(serves, description="the replica serves, under a lease that is in force")
 
 
 async def end_at(stage: Stage, effect: Effect, user: str, step: int, side: Side) -> bool:
@@ -244,7 +244,7 @@ async def stores_what_was_not_forgotten(stage: Stage, users: list[str]) -> None:
         async def is_stored() -> bool:
             return await stored() >= expected
 
-        await wait_until(is_stored, timeout=60, description="what stays is stored")
+        await wait_until(is_stored, description="what stays is stored")
         receipt = await stage.reading.remember("And last.", user_id="last")
         await receipt.stored(timeout=60)
         assert await stored() - {"last"} == expected

@@ -87,7 +87,7 @@ async def test_outages_of_the_store_during_a_model_call_bury_no_job(
             found = await ledger.job(job.id)
             return found is not None and (found.lost_leases, found.attempts) == (0, 0)
 
-        await wait_until(is_uncounted, timeout=30, description="the worker has taken the count back")
+        await wait_until(is_uncounted, description="the worker has taken the count back")
     found = await ledger.job(job.id)
     await direct.close()
 
@@ -120,7 +120,7 @@ async def test_a_failure_that_cannot_be_written_counts_nothing_and_is_written_af
         found = await ledger.job(job.id)
         return found is not None and (found.state, found.attempts) == (JobState.QUEUED, 0)
 
-    await wait_until(is_returned, timeout=30, description="the worker has handed the job back, uncounted")
+    await wait_until(is_returned, description="the worker has handed the job back, uncounted")
     (lease,) = await ledger.claim(JobKind.EMBED, worker=runtime.worker, for_=timedelta(minutes=1), alone=True)
     assert (await perform(one_attempt, handler, [lease])).dead == 1
     assert await state_of(ledger, job.id) is JobState.DEAD
@@ -184,6 +184,6 @@ async def test_outages_of_both_servers_while_turns_are_stored_count_nothing(
             with valkey.client() as client:
                 return client.hget(Keys().turn(turn.job_id), "lost") == b"0"
 
-        await wait_until(is_uncounted, timeout=30, description="the worker has taken the count back")
+        await wait_until(is_uncounted, description="the worker has taken the count back")
         await pending.release([turn.job_id], token=other.token)
     await link.close()

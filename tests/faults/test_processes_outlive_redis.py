@@ -66,7 +66,7 @@ async def refused(valkey: Valkey, folder: Path, how: str, during: Callable[[], A
         end = OUTAGES[how](valkey, admin)
         try:
             await during()
-            await wait_until(met, timeout=30, description="the process has met the refusal")
+            await wait_until(met, description="the process has met the refusal")
         finally:
             end()
 
@@ -79,7 +79,7 @@ async def test_a_separate_reconciler_rings_again_afterwards(
     async with Memory(settings=settings_of(database, valkey, tmp_path)) as memory:
         with process(env, tmp_path, "aftermind.cli", "reconciler"):
             await memory.remember("I live in Oslo.", user_id="ann")
-            await wait_until(lambda: bells(valkey) > 0, timeout=60, description="the first bell")
+            await wait_until(lambda: bells(valkey) > 0, description="the first bell")
 
             async def nothing() -> None:
                 return None
@@ -88,7 +88,7 @@ async def test_a_separate_reconciler_rings_again_afterwards(
             with valkey.client() as client:
                 client.delete(Keys().queue(STORE))
 
-            await wait_until(lambda: bells(valkey) > 0, timeout=60, description="the reconciler rings again")
+            await wait_until(lambda: bells(valkey) > 0, description="the reconciler rings again")
 
 
 @pytest.mark.parametrize("how", REFUSALS)
@@ -110,7 +110,7 @@ async def test_a_separate_replayer_replays_meanwhile_and_afterwards(
             query = (
                 f"SELECT count(*) FROM aftermind.replay_items WHERE plan_id = '{plan.id}' AND new_job_id IS NOT NULL"
             )
-            await wait_for_output(database.url, query, "1", timeout=60, description="the job is replayed")
+            await wait_for_output(database.url, query, "1", description="the job is replayed")
 
         with process(env, tmp_path, "aftermind_workers.replayer") as replayer:
             await replay()
@@ -149,7 +149,7 @@ async def test_the_service_takes_turns_meanwhile_and_hands_them_over_afterwards(
                 taken = await api.post("/v1/users/ann/turns", json={"messages": [text]}, headers=login)
                 assert taken.status_code == 202, taken.text
 
-            await wait_until(answers, timeout=60, description="the service answers")
+            await wait_until(answers, description="the service answers")
             login = {"Authorization": f"Bearer {local_token(tmp_path / 'state')}"}
             await tell("before")
             with valkey.client() as admin:
@@ -166,7 +166,7 @@ async def test_the_service_takes_turns_meanwhile_and_hands_them_over_afterwards(
                     return int(client.zcard(Keys().index())) == 7
 
             await wait_until(arrived, timeout=90, description="every turn is in Redis")
-            await wait_until(answers, timeout=60, description="the service is ready")
+            await wait_until(answers, description="the service is ready")
 
 
 def bells(valkey: Valkey) -> int:

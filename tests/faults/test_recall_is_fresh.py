@@ -46,7 +46,7 @@ class World:
         async def serves() -> bool:
             return (await self.reading.recall(QUESTION, user_id="alice")).served_by is ServedBy.REPLICA
 
-        await wait_until(serves, timeout=30, description="the replica serves, under a lease that is in force")
+        await wait_until(serves, description="the replica serves, under a lease that is in force")
 
 
 def settings_of(database: Database, redis_url: str, state_dir: Path) -> Settings:
@@ -180,7 +180,7 @@ async def test_a_turn_accepted_by_postgres_is_recalled_from_any_process_at_every
                 blocks.append(await world.block())
                 return (await receipt.status()).stored is StepState.DONE
 
-            await wait_until(is_stored, timeout=60, description="the worker has stored the turn")
+            await wait_until(is_stored, description="the worker has stored the turn")
             blocks += [await world.block() for _ in range(LOOKS)]
 
     assert [row.content for row in rows] == ["I live in Oslo", "I play the cello"]

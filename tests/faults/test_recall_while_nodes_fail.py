@@ -1,7 +1,6 @@
 """Recall under load while its nodes die, freeze and are promoted: no recall raises, none is late, none is stale."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -17,6 +16,7 @@ from aftermind.stores.postgres import PostgresStore
 from aftermind.stores.postgres.search import READ_SETTINGS, PostgresSearch
 from aftermind.types import RecallBlock, Scope, ServedBy
 from tests.support import faults
+from tests.support.loop_clock import loop_clock
 from tests.support.servers import Servers, psql_async, start
 from tests.support.stored_turns import keep, said
 from tests.support.waiting import wait_until
@@ -37,7 +37,7 @@ def own_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 
 
 @dataclass
-class GenerationLookup:
+class RepeatedRecalls:
     """Recalls one after the other, and what came of them."""
 
     recall: Recall
@@ -45,9 +45,9 @@ class GenerationLookup:
     slowest: float = 0.0
 
     async def ask(self) -> RecallBlock:
-        started = time.monotonic()
-        block = await self.recall.recall(Query.checked("Where do the bees live?", ALICE))
-        self.slowest = max(self.slowest, time.monotonic() - started)
+        async with loop_clock() as clock:
+            block = await self.recall.recall(Query.checked("Where do the bees live?", ALICE))
+        self.slowest = max(self.slowest, clock.seconds)
         self.blocks.append(block)
         return block
 
@@ -59,11 +59,11 @@ class GenerationLookup:
         async def is_served() -> bool:
             return (await self.ask()).served_by is wanted
 
-        await wait_until(is_served, timeout=60, description=f"recalls are served by the {wanted}")
+        await wait_until(is_served, description=f"recalls are served by the {wanted}")
 
 
 @pytest.fixture
-async def asking(own_servers: Servers) -> AsyncIterator[GenerationLookup]:
+async def asking(own_servers: Servers) -> AsyncIterator[RepeatedRecalls]:
     database = await asyncio.to_thread(own_servers.create_database)
     await keep(database.url, [said("The bees live behind the barn"), said("Thanks!")])
     reading = [
@@ -75,7 +75,7 @@ async def asking(own_servers: Servers) -> AsyncIterator[GenerationLookup]:
     routing = Routing(reading[0], nodes, search, check=timedelta(milliseconds=200))
     settings = Settings(recall_budget_seconds=1.0)
     recall = Recall(PostgresStore(), search, routing, QueryVectors(HashEmbedder()), settings=settings)
-    made = GenerationLookup(recall)
+    made = RepeatedRecalls(recall)
     await made.served_by(ServedBy.REPLICA)
     made.blocks.clear()
     yield made
@@ -85,7 +85,7 @@ async def asking(own_servers: Servers) -> AsyncIterator[GenerationLookup]:
 
 
 async def test_a_replica_killed_under_load_fails_no_recall_and_comes_back(
-    own_servers: Servers, asking: GenerationLookup
+    own_servers: Servers, asking: RepeatedRecalls
 ) -> None:
     stopped = asyncio.Event()
     load = [asyncio.create_task(asking.until_stopped(stopped)) for _ in range(4)]
@@ -103,7 +103,7 @@ async def test_a_replica_killed_under_load_fails_no_recall_and_comes_back(
 
 
 async def test_a_frozen_replica_delays_one_recall_by_a_part_of_its_budget(
-    own_servers: Servers, asking: GenerationLookup
+    own_servers: Servers, asking: RepeatedRecalls
 ) -> None:
     with faults.frozen(own_servers.pid("postgres-replica")):
         for _ in range(20):
@@ -115,7 +115,7 @@ async def test_a_frozen_replica_delays_one_recall_by_a_part_of_its_budget(
 
 
 async def test_with_the_primary_frozen_the_replica_goes_on_serving(
-    own_servers: Servers, asking: GenerationLookup
+    own_servers: Servers, asking: RepeatedRecalls
 ) -> None:
     with faults.frozen(own_servers.pid("postgres")):
         for _ in range(20):
@@ -126,7 +126,7 @@ async def test_with_the_primary_frozen_the_replica_goes_on_serving(
     assert asking.slowest < LATEST
 
 
-async def test_a_promoted_replica_serves_no_more(own_servers: Servers, asking: GenerationLookup) -> None:
+async def test_a_promoted_replica_serves_no_more(own_servers: Servers, asking: RepeatedRecalls) -> None:
     await psql_async(own_servers.endpoints.replica_admin_urls[0], "SELECT pg_promote()")
 
     await asking.served_by(ServedBy.PRIMARY)

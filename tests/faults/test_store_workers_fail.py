@@ -53,7 +53,7 @@ def poppers(url: str) -> int:
 
 
 async def nothing_pending(url: str) -> None:
-    await wait_until(lambda: pending_turns(url) == 0, timeout=60, description="nothing is pending")
+    await wait_until(lambda: pending_turns(url) == 0, description="nothing is pending")
 
 
 @asynccontextmanager
@@ -95,7 +95,7 @@ async def test_a_turn_whose_bell_a_frozen_worker_swallowed_is_stored_by_another(
                 await receipt.stored(timeout=60)
                 return None
 
-            receipt = await wait_until(swallowed, timeout=60, description="the frozen worker is given the bell")
+            receipt = await wait_until(swallowed, description="the frozen worker is given the bell")
             assert receipt is not None
             kill(first.pid)
 
@@ -114,7 +114,7 @@ async def test_a_zombie_that_wakes_up_after_its_lease_writes_nothing_twice(
         zombie = start_worker(env, tmp_path / "zombie.log", app=TOUCHY)
         try:
             receipt = await memory.remember([Message.user(SLOWLY)], user_id="ann")
-            await wait_until(lambda: leased_turns(redis_url) == 1, timeout=60, description="the worker holds the turn")
+            await wait_until(lambda: leased_turns(redis_url) == 1, description="the worker holds the turn")
             with frozen(zombie.pid), workers(env, tmp_path):
                 await receipt.stored(timeout=60)
             again = await memory.remember("After that.", user_id="ann")
@@ -236,7 +236,7 @@ async def test_workers_that_are_restarted_in_turn_lose_and_double_nothing(
         running = [start_worker(env, tmp_path / f"worker-{number}.log") for number in range(2)]
         try:
             for number in range(2, 6):
-                await wait_until(lambda: poppers(redis_url) == 2, timeout=60, description="two workers wait for bells")
+                await wait_until(lambda: poppers(redis_url) == 2, description="two workers wait for bells")
                 for _ in range(100):
                     said.append(f"turn {len(said)}")
                     await memory.remember(said[-1], user_id="ann", session_id="s")

@@ -99,4 +99,4 @@ async def _refused_for_a_while(processes: Sequence[psutil.Process], folder: Path
         return ended or logs.count("\n") >= 6
 
     with suppress(AssertionError):  # some refusals are met by the agent alone
-        await wait_until(met, timeout=8, description="the workers have met the refusal")
+        await wait_until(met, description="the workers have met the refusal")

@@ -17,8 +17,7 @@ HEAVY = (
     "sqlalchemy",
     "typer",
 )
-MOST_MS = 150  # what a command-line tool can spend without anybody noticing
-TRIES = 5
+MAX_MODULES = 40  # of the standard library and ours; an import of one takes 0.2 to 1 ms
 
 
 def test_importing_aftermind_loads_no_heavy_library() -> None:
@@ -33,12 +32,10 @@ def test_the_errors_can_be_imported_without_heavy_libraries() -> None:
     assert not set(HEAVY) & set(loaded)
 
 
-def test_importing_aftermind_takes_less_than_150_ms() -> None:
-    code = "import time; t = time.perf_counter(); import aftermind; print((time.perf_counter() - t) * 1000)"
+def test_importing_aftermind_loads_few_modules() -> None:
+    code = "import sys; before = set(sys.modules); import aftermind; print(len(set(sys.modules) - before))"
 
-    took = min(float(_run(code)) for _ in range(TRIES))  # the best: a busy machine is not the library's fault
-
-    assert took < MOST_MS
+    assert int(_run(code)) <= MAX_MODULES
 
 
 def test_every_public_name_is_there_at_first_use_without_celery_openai_fastapi_or_typer() -> None:

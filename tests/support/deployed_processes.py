@@ -268,7 +268,7 @@ def _start_postgres(made: Deployment) -> None:
     assert name == "postgres"
     here = ["-c", f"port={made.ports['postgres']}", "-c", "unix_socket_directories=", "-c", "fsync=off"]
     made.start("postgres", [*made.identity.prefix, str(made.programs / name), "-D", str(data), *flags, *here])
-    wait_until_sync(lambda: _is_ready(made, "postgres"), timeout=60, description="Postgres answers")
+    wait_until_sync(lambda: _is_ready(made, "postgres"), description="Postgres answers")
     env = {
         **made.environment("postgres"),
         "PGDATA": str(data),
@@ -296,7 +296,7 @@ def _start_replica(made: Deployment) -> None:
     here = ["-c", f"port={made.ports['postgres-replica']}", "-c", "unix_socket_directories=", "-c", "fsync=off"]
     script = str(ROOT / "deploy" / "postgres-replica.sh")
     made.start("postgres-replica", [*made.identity.prefix, "sh", script, *here], env)
-    wait_until_sync(lambda: _is_ready(made, "postgres-replica"), timeout=60, description="the replica answers")
+    wait_until_sync(lambda: _is_ready(made, "postgres-replica"), description="the replica answers")
 
 
 def _start_redis(made: Deployment) -> None:
@@ -312,7 +312,7 @@ def _start_redis(made: Deployment) -> None:
         except redis.ConnectionError:
             return False
 
-    wait_until_sync(answers, timeout=30, description="Redis answers")
+    wait_until_sync(answers, description="Redis answers")
 
 
 def _interpolated(value: str) -> str:

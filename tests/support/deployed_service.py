@@ -37,7 +37,7 @@ def serving(settings: Settings, log: Path, *, host: str = "127.0.0.1") -> Iterat
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     with running(["web", "--port", str(port), "--host", host], settings, log):
-        wait_until_sync(_answers(url), timeout=30, description=f"the service answers ({log})")
+        wait_until_sync(_answers(url), description=f"the service answers ({log})")
         yield url
 
 

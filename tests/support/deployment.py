@@ -128,7 +128,7 @@ class Deployment:
             yield AgentProcess(release, process)
             assert process.stdin is not None
             process.stdin.close()
-            assert await asyncio.wait_for(process.wait(), 30) == 0
+            assert await asyncio.wait_for(process.wait(), 60) == 0
         finally:
             with suppress(ProcessLookupError):
                 process.kill()
@@ -172,7 +172,7 @@ class Deployment:
     async def stored(self, count: int, *, user: str = "ann") -> None:
         """Wait until so many episodes of a user are stored."""
         query = f"SELECT count(*) >= {count} FROM aftermind.episodes WHERE user_id = '{user}'"
-        await wait_for_output(self.database.url, query, "t", timeout=60, description=f"{count} turns are stored")
+        await wait_for_output(self.database.url, query, "t", description=f"{count} turns are stored")
 
     async def settled(self) -> None:
         """Wait until every job has ended. It says which have not."""
@@ -182,7 +182,7 @@ class Deployment:
         """
         ended = "every job has ended"
         try:
-            await wait_for_output(self.database.url, query, "", timeout=60, description=ended)
+            await wait_for_output(self.database.url, query, "", description=ended)
         except NeverHappened as exc:
             raise NeverHappened(ended, exc.timeout, await self.ask(query)) from exc
 

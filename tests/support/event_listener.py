@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-PATIENCE = 15.0  # seconds for what is to come
+PATIENCE = 60.0  # seconds for what is to come
 
 
 @dataclass(slots=True)

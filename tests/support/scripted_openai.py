@@ -330,7 +330,7 @@ class ScriptedOpenAI:
 
     def stop(self) -> None:
         self._uvicorn.should_exit = True
-        self._thread.join(timeout=10)
+        self._thread.join(timeout=60)
         self._socket.close()
 
 

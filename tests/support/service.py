@@ -29,7 +29,7 @@ def service(env: Mapping[str, str], folder: Path) -> Iterator[str]:
         process = psutil.Popen(argv, env=dict(env), cwd=folder, stdout=out, stderr=out)
     url = f"http://127.0.0.1:{port}"
     try:
-        wait_until_sync(lambda: _answers(url), timeout=60, description="the service answers")
+        wait_until_sync(lambda: _answers(url), description="the service answers")
         yield url
     finally:
         process.send_signal(signal.SIGTERM)

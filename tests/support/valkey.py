@@ -57,7 +57,7 @@ class Valkey:
 
     def wait_until_answers(self) -> None:
         """Until it answers: its append-only file is loaded then."""
-        wait_until_sync(self._answers, timeout=60, description="Valkey answers")
+        wait_until_sync(self._answers, description="Valkey answers")
 
     def stop(self) -> None:
         """End it in order; nothing listens on the port any more."""
@@ -99,7 +99,7 @@ class Valkey:
         if process is not None:
             process.send_signal(signal.SIGCONT)
             process.send_signal(number)
-            process.wait(timeout=10)
+            process.wait(timeout=60)
 
 
 @contextmanager

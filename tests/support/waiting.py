@@ -9,6 +9,7 @@ from typing import TypeVar, overload
 T = TypeVar("T")
 FIRST_PAUSE = 0.005  # seconds; doubles up to the longest, so that quick things are seen quickly and slow ones cheaply
 LONGEST_PAUSE = 0.1
+PATIENCE_SECONDS = 60.0  # only a failing test waits so long: a busy machine must not fail one
 
 
 class NeverHappened(AssertionError):
@@ -23,7 +24,9 @@ class NeverHappened(AssertionError):
 async def wait_until(predicate: Callable[[], Awaitable[T]], *, timeout: float = ..., description: str) -> T: ...
 @overload
 async def wait_until(predicate: Callable[[], T], *, timeout: float = ..., description: str) -> T: ...
-async def wait_until(predicate: Callable[[], T | Awaitable[T]], *, timeout: float = 10.0, description: str) -> T:
+async def wait_until(
+    predicate: Callable[[], T | Awaitable[T]], *, timeout: float = PATIENCE_SECONDS, description: str
+) -> T:
     """Call a plain or async predicate until its answer is true, and return that answer."""
     deadline = time.monotonic() + timeout
     pause = FIRST_PAUSE
@@ -38,7 +41,7 @@ async def wait_until(predicate: Callable[[], T | Awaitable[T]], *, timeout: floa
         pause = min(pause * 2, LONGEST_PAUSE)
 
 
-def wait_until_sync(predicate: Callable[[], T], *, timeout: float = 10.0, description: str) -> T:
+def wait_until_sync(predicate: Callable[[], T], *, timeout: float = PATIENCE_SECONDS, description: str) -> T:
     """The same for tests without an event loop."""
     deadline = time.monotonic() + timeout
     pause = FIRST_PAUSE

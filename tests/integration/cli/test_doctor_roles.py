@@ -82,7 +82,7 @@ async def test_processes_with_different_keys_are_bad(database: Database, redis_u
         assert worker.redis is not None
         return len(await list_announced(worker.redis, worker.keys)) == 2
 
-    await wait_until(announced, timeout=20, description="both have announced their keys")
+    await wait_until(announced, description="both have announced their keys")
     lacking = await bad(same)
     strange = await bad(same.model_copy(update={"encryption_key": SecretStr("another key of sixteen")}))
     text = values_of(redis_url, worker.keys.processes())

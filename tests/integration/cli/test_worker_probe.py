@@ -27,9 +27,9 @@ async def test_a_bell_is_taken_where_a_worker_takes_bells_and_nowhere_else(
         async def none_is_left() -> bool:
             return not any(await left())
 
-        sung = await wait_until(is_taken, timeout=30, description="the store worker takes a bell")
+        sung = await wait_until(is_taken, description="the store worker takes a bell")
         # While it runs: a worker that is told to stop hands back the bell that it has not answered yet.
-        await wait_until(none_is_left, timeout=30, description="no bell is left")
+        await wait_until(none_is_left, description="no bell is left")
 
     assert sung is not None
     assert {name for name, wait in sung.items() if wait is not None} == {queues.STORE}

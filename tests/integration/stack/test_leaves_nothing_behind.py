@@ -52,7 +52,7 @@ def test_no_process_outlives_an_owner_ended_by(number: signal.Signals, state_dir
 
     owner.send_signal(number)
 
-    owner.communicate(timeout=20)
+    owner.communicate(timeout=60)
     _wait_until_nobody_is_left(state_dir)
 
 
@@ -67,7 +67,7 @@ def test_no_process_outlives_a_closed_terminal(state_dir: Path) -> None:
     os.close(leader)
     owner.send_signal(signal.SIGHUP)  # what the kernel sends to the terminal's foreground group
 
-    owner.wait(timeout=20)
+    owner.wait(timeout=60)
     _wait_until_nobody_is_left(state_dir)
 
 
@@ -81,18 +81,17 @@ def test_a_forked_copy_of_the_owner_does_not_keep_the_stack_alive(state_dir: Pat
     try:
         wait_until_sync(
             lambda: faults.processes_of(state_dir) == copies,
-            timeout=20,
             description="only the forked copy is left",
         )
     finally:
         copies[0].kill()
-        owner.communicate(timeout=20)
+        owner.communicate(timeout=60)
 
 
 def test_a_start_right_after_the_owner_was_killed_waits_for_the_last_stop(state_dir: Path) -> None:
     owner = _start(OWNER, state_dir)
     owner.kill()
-    owner.communicate(timeout=20)
+    owner.communicate(timeout=60)
 
     with Stack(state_dir, postgres_settings=FAST) as stack:
         assert {each.state for each in stack.status()} == {ComponentState.RUNNING}
@@ -100,11 +99,11 @@ def test_a_start_right_after_the_owner_was_killed_waits_for_the_last_stop(state_
 
 def test_no_process_outlives_an_owner_killed_during_the_start(state_dir: Path) -> None:
     owner = subprocess.Popen([sys.executable, "-c", OWNER, str(state_dir)], stdout=subprocess.PIPE)
-    wait_until_sync((state_dir / "postgres").exists, timeout=20, description="the primary has been made")
+    wait_until_sync((state_dir / "postgres").exists, description="the primary has been made")
 
     owner.kill()
 
-    owner.communicate(timeout=20)
+    owner.communicate(timeout=60)
     _wait_until_nobody_is_left(state_dir)
     with Stack(state_dir, postgres_settings=FAST) as stack:
         assert {each.state for each in stack.status()} == {ComponentState.RUNNING}
@@ -119,11 +118,10 @@ def test_no_process_outlives_a_killed_supervisor(state_dir: Path) -> None:
 
     wait_until_sync(
         lambda: [process.pid for process in faults.processes_of(state_dir)] == [owner.pid],
-        timeout=20,
         description="the kernel has ended everything but the owner",
     )
     owner.kill()
-    owner.communicate(timeout=20)
+    owner.communicate(timeout=60)
 
 
 def test_the_next_start_ends_what_a_killed_supervisor_left(
@@ -160,6 +158,5 @@ def _supervisor(state_dir: Path) -> int:
 def _wait_until_nobody_is_left(state_dir: Path) -> None:
     wait_until_sync(
         lambda: not faults.processes_of(state_dir),
-        timeout=20,
         description="no process of the stack is left",
     )

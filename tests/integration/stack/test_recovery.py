@@ -82,7 +82,6 @@ def test_a_restart_waits_for_its_port_and_says_so(up: tuple[Stack, Endpoints]) -
 
     wait_until_sync(
         lambda: _status(stack, "redis").state is ComponentState.RUNNING,
-        timeout=20,
         description="redis runs again once its port is free",
     )
     assert _status(stack, "redis").port == port
@@ -241,7 +240,7 @@ def test_a_replica_that_fell_too_far_behind_is_built_anew_while_the_stack_runs(t
             )
         psql(endpoints.postgres_url, "CREATE TABLE anew ()")
 
-        wait_until_sync(lambda: _sees(endpoints, "anew"), timeout=30, description="a new copy follows the primary")
+        wait_until_sync(lambda: _sees(endpoints, "anew"), description="a new copy follows the primary")
         assert _status(stack, "postgres-replica").restarts == 1
     finally:
         stack.destroy()
@@ -261,7 +260,6 @@ def _kill(stack: Stack, name: str) -> None:
 def _wait_for(stack: Stack, name: str, state: ComponentState, *, after: ComponentStatus) -> None:
     wait_until_sync(
         lambda: (now := _status(stack, name)).state is state and now.pid != after.pid,
-        timeout=20,
         description=f"{name} is {state} as another process",
     )
 

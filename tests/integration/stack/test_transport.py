@@ -97,7 +97,7 @@ async def test_agent_and_worker_speak_tls_and_check_whom_they_speak_to(database:
         with workers(environment(relay, redis), tmp_path):
             async with Memory(app, broker=redis, settings=settings) as memory:
                 receipt = await memory.remember("I live in Oslo.", user_id="alice")
-                await receipt.stored(timeout=30)
+                await receipt.stored(timeout=60)
                 seen = [each.content for each in await memory.history(user_id="alice")]
 
         assert seen == ["I live in Oslo."]
@@ -169,7 +169,7 @@ async def test_no_log_and_no_error_shows_a_password(
     with workers(environment(stores[1], redis), tmp_path) as (worker,):
         assert worker.is_running()
         log = tmp_path / "worker-0.log"
-        await wait_until(lambda: log.stat().st_size > 0, timeout=30, description="the worker complains")
+        await wait_until(lambda: log.stat().st_size > 0, description="the worker complains")
     said += [log.read_text(errors="replace"), caplog.text]
 
     assert not [each[:200] for each in said if canary in each]

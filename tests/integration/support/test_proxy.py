@@ -52,7 +52,7 @@ async def test_a_blackhole_neither_answers_nor_breaks(echo: str) -> None:
 
         proxy.let_pass()
         writer.write(b"again")
-        assert await asyncio.wait_for(reader.read(10), 5) == b"again"
+        assert await asyncio.wait_for(reader.read(10), 60) == b"again"
         writer.close()
 
 
@@ -65,7 +65,7 @@ async def test_a_reset_breaks_what_is_open_and_what_comes(echo: str) -> None:
         proxy.reset()
 
         with pytest.raises(ConnectionError):
-            await asyncio.wait_for(reader.readexactly(1), 5)
+            await asyncio.wait_for(reader.readexactly(1), 60)
         writer.close()
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await _ask(proxy, b"hello")
@@ -75,13 +75,13 @@ async def test_a_reset_breaks_what_is_open_and_what_comes(echo: str) -> None:
 
 async def test_wait_until_names_what_did_not_happen() -> None:
     with pytest.raises(AssertionError, match=r"0.05 s for: the moon \(last seen: None\)"):
-        await wait_until(lambda: None, timeout=0.05, description="the moon")
+        await wait_until(lambda: None, description="the moon")
 
 
 async def _ask(proxy: Proxy, question: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
     try:
         writer.write(question)
-        return await asyncio.wait_for(reader.readexactly(len(question)), 5)
+        return await asyncio.wait_for(reader.readexactly(len(question)), 60)
     finally:
         writer.close()

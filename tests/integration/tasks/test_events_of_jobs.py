@@ -127,7 +127,7 @@ async def test_a_listener_hears_that_a_model_is_asked_before_it_has_answered(
         await learnt.memory.remember("I live in Oslo.", user_id=ANN, session_id="s1")
         working = asyncio.create_task(learnt.settle())
 
-        await wait_until(lambda: begun(events)["extract"] == 1, timeout=30.0, description="its start is heard")
+        await wait_until(lambda: begun(events)["extract"] == 1, description="its start is heard")
 
         assert not working.done()
         working.cancel()
@@ -140,7 +140,7 @@ async def test_a_listener_hears_once_that_a_turn_is_being_stored_while_it_is_hel
     async with opened(embedder="hash", extractor="off") as learnt:
         await learnt.learn(ANN, ["I live in Oslo."])  # there is a row of the user to hold
         async with heard(learnt.memory) as events:
-            await wait_until(lambda: len(events) >= 2, timeout=30.0, description="the first turn is heard of")
+            await wait_until(lambda: len(events) >= 2, description="the first turn is heard of")
             blocking = await asyncpg.connect(database.url)
             async with blocking.transaction():
                 await blocking.execute("SELECT FROM aftermind.users FOR UPDATE")
@@ -148,18 +148,16 @@ async def test_a_listener_hears_once_that_a_turn_is_being_stored_while_it_is_hel
                 working = asyncio.create_task(learnt.settle())
                 await wait_until(
                     lambda: str(receipt.job_id) in [event.job_id for event in events],
-                    timeout=30.0,
                     description="its start is heard while it waits for the row",
                 )
                 assert [event.event for event in events[2:]] == ["MemoryUpdateStarted"]
             await working
             await blocking.close()
-            await wait_until(lambda: len(events) >= 4, timeout=30.0, description="its end is heard")
+            await wait_until(lambda: len(events) >= 4, description="its end is heard")
 
             third = await learnt.learn(ANN, ["I have a cat."])
             await wait_until(
                 lambda: [event.job_id for event in events].count(str(third.job_id)) == 2,
-                timeout=30.0,
                 description="and the turn after it",
             )
             assert [event.event for event in events] == ["MemoryUpdateStarted", "MemoryUpdateCompleted"] * 3

@@ -39,7 +39,7 @@ def test_a_receipt_can_be_followed_to_its_end(api: httpx.Client, user: str) -> N
         return found
 
     assert status()["stored"] in ("waiting", "done")
-    wait_until_sync(lambda: status()["extracted"] == "done", timeout=30, description="the turn is mined")
+    wait_until_sync(lambda: status()["extracted"] == "done", description="the turn is mined")
     assert status() == {"stored": "done", "embedded": "not wanted", "extracted": "done", "why": None}  # stored with it
     assert api.get(f"/v1/users/{user}/turns/{user_of_nobody()}").status_code == 404
     facts = api.get(f"/v1/users/{user}/facts").json()["items"]
@@ -65,7 +65,7 @@ def test_the_same_idempotency_key_is_the_same_turn(api: httpx.Client, user: str)
     )
 
     assert first["job_id"] == second["job_id"]
-    wait_until_sync(lambda: api.get(first["status_url"]).json()["stored"] == "done", description="stored", timeout=20)
+    wait_until_sync(lambda: api.get(first["status_url"]).json()["stored"] == "done", description="stored")
     assert len(api.get(f"/v1/users/{user}/episodes").json()["items"]) == 1
 
 
@@ -146,7 +146,7 @@ def test_a_block_is_edited_under_its_version(api: httpx.Client, user: str) -> No
 
 def test_a_user_is_exported_and_forgotten_and_everything_has_to_be_said(api: httpx.Client, user: str) -> None:
     turn = api.post(f"/v1/users/{user}/turns", json={"messages": "a canary sings"}).json()
-    wait_until_sync(lambda: api.get(turn["status_url"]).json()["extracted"] == "done", description="mined", timeout=20)
+    wait_until_sync(lambda: api.get(turn["status_url"]).json()["extracted"] == "done", description="mined")
 
     whole = api.get(f"/v1/users/{user}/export").json()
     assert [episode["content"] for episode in whole["episodes"]] == ["a canary sings"]
@@ -161,7 +161,6 @@ def test_rows_of_a_user_can_be_had_as_they_are(api: httpx.Client, user: str) -> 
     api.post(f"/v1/users/{user}/turns", json={"messages": ["I love chess."], "session_id": "games"})
     wait_until_sync(
         lambda: [row["state"] for row in api.get(f"/v1/users/{user}/extraction").json()] == ["facts"],
-        timeout=30,
         description="mined",
     )
 

@@ -158,7 +158,7 @@ async def test_many_listeners_take_one_connection_of_redis(
     async with AsyncExitStack() as stack, redis.asyncio.Redis.from_url(redis_url) as client:
         users = [f"user-{number % 50}" for number in range(400)]
         streams = [await stack.enter_async_context(listening(base, f"/v1/users/{user}/events")) for user in users]
-        await wait_until(lambda: _channels(client, 50), description="every user's channel is subscribed to", timeout=20)
+        await wait_until(lambda: _channels(client, 50), description="every user's channel is subscribed to")
         subscribers = [each for each in await client.client_list() if int(each["sub"])]
         kept = {user: (await rig.tell(completed(Scope(user_id=user))))[0].id for user in set(users)}
         heard = await asyncio.gather(*(stream.next(1) for stream in streams))
@@ -263,7 +263,7 @@ def test_a_service_that_is_stopped_sends_its_listeners_away(database: Database, 
 
         async def listen() -> bool:
             base = f"http://127.0.0.1:{port}"
-            await wait_until(lambda: _answers(base), description="the service answers", timeout=30)
+            await wait_until(lambda: _answers(base), description="the service answers")
             async with listening(f"http://{local_token(tmp_path)}@127.0.0.1:{port}", PATH) as stream:
                 service.send_signal(signal.SIGTERM)
                 return await stream.ended()

@@ -77,16 +77,14 @@ def test_extraction_is_repeated_after_a_dry_run_that_changes_nothing(api: httpx.
     tried = api.post("/v1/reextract", json={**asked, "dry_run": True})
     assert tried.status_code == 201, tried.text
     changes = f"/v1/replays/{tried.json()['id']}/dry-run"
-    wait_until_sync(
-        lambda: [each["state"] for each in api.get(changes).json()] == ["done"], timeout=60, description="it was tried"
-    )
+    wait_until_sync(lambda: [each["state"] for each in api.get(changes).json()] == ["done"], description="it was tried")
     assert tried.json()["state"] == "draft"
     api.post(f"/v1/replays/{tried.json()['id']}/abort", json={"note": "a dry run"})
     started = api.post("/v1/reextract", json=asked)
 
     assert started.json()["state"] in ("running", "done")
     plan = f"/v1/replays/{started.json()['id']}"
-    wait_until_sync(lambda: api.get(plan).json()["state"] == "done", timeout=60, description="the plan is done")
+    wait_until_sync(lambda: api.get(plan).json()["state"] == "done", description="the plan is done")
     assert api.post("/v1/reextract", json={**asked, "user_id": f"not {user}"}).status_code == 422
 
 
@@ -163,6 +161,4 @@ def test_an_erasure_is_verified(api: httpx.Client, user: str) -> None:
 
 
 def _mined(api: httpx.Client, status_url: str) -> None:
-    wait_until_sync(
-        lambda: api.get(status_url).json()["extracted"] in ("done", "not wanted"), timeout=60, description="mined"
-    )
+    wait_until_sync(lambda: api.get(status_url).json()["extracted"] in ("done", "not wanted"), description="mined")

@@ -73,9 +73,9 @@ async def test_each_does_its_work_and_nothing_of_it_is_denied(
             except errors.ReceiptTimeout:
                 assert denied(guarded) == []
                 raise
-            await receipt.extracted(timeout=30)
+            await receipt.extracted(timeout=60)
             late = await memory.remember("I like tea.", user_id="alice", session_id="s", accept="postgres")
-            await late.stored(timeout=30)
+            await late.stored(timeout=60)
             block = await memory.recall("Where do I live?", user_id="alice")
             await memory.blocks.set("human", "Alice.", user_id="alice")
             await wait_until(lambda: bool(heard), description="the agent has heard of it")

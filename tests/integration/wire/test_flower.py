@@ -46,7 +46,7 @@ async def test_flower_shows_the_workers_under_its_own_user(
     with workers(env, tmp_path), (tmp_path / "flower.log").open("wb") as log:
         with guarded.client() as admin:  # workers load the scripts that Flower may only run
             bound = f"{PREFIX}_kombu.binding.celery.pidbox"
-            await wait_until(lambda: bool(admin.exists(bound)), timeout=60, description="the worker is connected")
+            await wait_until(lambda: bool(admin.exists(bound)), description="the worker is connected")
         flower = await asyncio.create_subprocess_exec(*worker.flower_argv(), env=looking, stdout=log, stderr=log)
         try:
 
@@ -54,9 +54,9 @@ async def test_flower_shows_the_workers_under_its_own_user(
                 found = await asyncio.to_thread(asked, f"http://127.0.0.1:{port}/workers?json=1")
                 return "worker-0@test" in json.dumps(found)
 
-            await wait_until(seen, timeout=60, description="Flower shows the worker")
+            await wait_until(seen, description="Flower shows the worker")
         finally:
             flower.terminate()
-            await asyncio.wait_for(flower.wait(), 20)
+            await asyncio.wait_for(flower.wait(), 60)
 
     assert denied(guarded) == [], (tmp_path / "flower.log").read_text()[-2000:]

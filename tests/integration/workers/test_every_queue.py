@@ -50,7 +50,7 @@ async def test_a_turn_is_stored_embedded_and_mined_by_workers_that_ask_a_model(
             receipt = await memory.remember(said, user_id="ann", session_id="s")
             await receipt.stored(timeout=60)
             await receipt.embedded(timeout=30)
-            await receipt.extracted(timeout=30)
+            await receipt.extracted(timeout=60)
 
     facts = await wait_until(lambda: memory.facts.query(user_id="ann"), description="the fact is there")
     assert [(fact.subject, fact.predicate, fact.object) for fact in facts] == [("user", "likes", "fjords")]

@@ -74,7 +74,7 @@ async def test_the_facts_are_those_of_the_usual_order_once(database: Database, r
                 jobs = await ledger.jobs(kinds=[JobKind.EXTRACT])
                 return all(job.state is JobState.DONE for job in jobs)
 
-            await wait_until(quiet, timeout=30, description="nothing is left to mine")
+            await wait_until(quiet, description="nothing is left to mine")
 
     wanted, found = await believed(memory, "in order"), await believed(memory, "shuffled")
     told = {job.attempts for job in await ledger.jobs(kinds=[JobKind.EXTRACT])}

@@ -43,7 +43,7 @@ async def test_a_dead_job_and_its_replay_are_found_in_flower_by_the_job_id_also_
         with workers(env, tmp_path, on=QUEUES, app=TOUCHY):
             receipt = await memory.remember(f"{LOUDLY}: a secret of mine", user_id="ann", session_id="s")
             dead = await wait_until(
-                lambda: _found(client, str(receipt.job_id), "FAILURE"), timeout=60, description="Flower shows it"
+                lambda: _found(client, str(receipt.job_id), "FAILURE"), description="Flower shows it"
             )
         with workers(env, tmp_path, on=QUEUES):  # the mended release
             new = NewPlan(name="p", reason="mended", actor="a test")
@@ -105,7 +105,7 @@ def flower(env: Mapping[str, str], folder: Path) -> Iterator[httpx.Client]:
         )
     client = httpx.Client(base_url=f"http://127.0.0.1:{port}", auth=LOGIN, trust_env=False, timeout=20)
     try:
-        wait_until_sync(lambda: _answers(client), timeout=60, description="Flower answers")
+        wait_until_sync(lambda: _answers(client), description="Flower answers")
         yield client
     finally:
         client.close()

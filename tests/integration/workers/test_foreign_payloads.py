@@ -126,7 +126,7 @@ async def test_a_malformed_pending_entry_is_removed_and_stops_no_other(
         with workers(environment(database.relay_url, redis_url), tmp_path):
             await other.stored(timeout=60)
             await receipts[2].stored(timeout=60)
-            await wait_until(lambda: client.zcard(KEYS.index()) == 0, timeout=30, description="it is removed")
+            await wait_until(lambda: client.zcard(KEYS.index()) == 0, description="it is removed")
 
     assert [each.content for each in await memory.history(user_id="ann")] == ["turn 1", "turn 2"]
     assert await memory.history(user_id="bob") == []

@@ -150,9 +150,9 @@ async def test_what_is_no_doorbell_is_dropped_and_counted_and_the_worker_goes_on
             for number, message in enumerate(MALFORMED.values(), start=1):
                 attacker.lpush(QUEUE, message)
                 if number % 10 == 0:  # doorbells in between are answered
-                    await (await memory.remember(f"turn {number}", user_id="ann")).stored(timeout=30)
-            await wait_until(lambda: attacker.llen(QUEUE) == 0, timeout=30, description="all are taken")
-            await (await memory.remember("after", user_id="ann")).stored(timeout=30)
+                    await (await memory.remember(f"turn {number}", user_id="ann")).stored(timeout=60)
+            await wait_until(lambda: attacker.llen(QUEUE) == 0, description="all are taken")
+            await (await memory.remember("after", user_id="ann")).stored(timeout=60)
 
             assert worker.is_running()
             assert garbage_counted(port) == len(MALFORMED)
@@ -195,7 +195,7 @@ async def test_malformed_broadcasts_of_remote_control_end_no_worker(
         channel = f"{Keys().prefix}/0.celery.pidbox"
         for message in MALFORMED.values():
             assert client.publish(channel, message) == 1  # the worker listens
-        await (await memory.remember("after", user_id="ann")).stored(timeout=30)
+        await (await memory.remember("after", user_id="ann")).stored(timeout=60)
         assert worker.is_running()
         assert client.publish(channel, b"5") == 1
     await memory.close()
@@ -255,8 +255,8 @@ async def test_rabbitmq_delivers_no_malformed_doorbell_to_celery_either(
         producer = connection.Producer(auto_declare=False)
         for changed in AMQP.values():
             producer.publish(routing_key=queues.STORE, **{**whole, **changed})
-        await (await memory.remember("after", user_id="ann")).stored(timeout=30)
-        await wait_until(lambda: garbage_counted(port) == len(AMQP), timeout=30, description="all are counted")
+        await (await memory.remember("after", user_id="ann")).stored(timeout=60)
+        await wait_until(lambda: garbage_counted(port) == len(AMQP), description="all are counted")
         assert worker.is_running()
     assert "Traceback" not in (tmp_path / "worker-0.log").read_text()
     await memory.close()

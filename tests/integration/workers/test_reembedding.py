@@ -168,7 +168,7 @@ async def test_a_worker_killed_in_the_middle_costs_nothing_but_time(rig: Rig, pr
 
     with workers(rig.environment(**small_batches), rig.folder, on=ALL) as (worker,):
         filled = "SELECT count(*) > 0 FROM aftermind.episodes WHERE embedding_standby IS NOT NULL"
-        await wait_for_output(rig.database.url, filled, "t", timeout=60, description="the first batch is written")
+        await wait_for_output(rig.database.url, filled, "t", description="the first batch is written")
         for process in (*worker.children(recursive=True), worker):
             process.kill()
     with workers(rig.environment(**small_batches), rig.folder, on=ALL):
@@ -243,7 +243,7 @@ async def test_a_replica_that_has_not_replayed_the_cutover_compares_with_the_for
         "SELECT atttypmod FROM pg_attribute WHERE attrelid = 'aftermind.episodes'::regclass AND attname = 'embedding'"
     )
     url = rig.database.replica_urls[0]
-    await wait_for_output(url, dimension, "1536", timeout=60, description="the replica has replayed")
+    await wait_for_output(url, dimension, "1536", description="the replica has replayed")
     caught_up = await memory.recall("bees", user_id="alice")
     await memory.close()
 
@@ -267,7 +267,7 @@ async def test_a_cutover_waits_for_no_transaction_for_long_and_rewrites_nothing(
     cutover = asyncio.create_task(rig.work.cutover())
     other = await asyncpg.connect(rig.database.url)
     waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"
-    await wait_until(lambda: other.fetchval(waits), timeout=60, description="the cutover waits for the reader")
+    await wait_until(lambda: other.fetchval(waits), description="the cutover waits for the reader")
     assert await other.fetchval("SELECT count(*) FROM aftermind.episodes", timeout=30) == 10
     await transaction.rollback()
     status = await cutover

@@ -19,7 +19,7 @@ def test_a_worker_cannot_be_shut_down_nor_changed_over_the_broker(
     with workers(env, tmp_path) as (worker,):
         app = Celery("test", set_as_current=False)
         app.conf.update(celery_config(Settings(), broker=redis_url))
-        wait_until_sync(_answers(app), timeout=60, description="the worker reports")
+        wait_until_sync(_answers(app), description="the worker reports")
         orders: tuple[Callable[[], object], ...] = (
             app.control.shutdown,
             lambda: app.control.pool_shrink(1),
@@ -30,7 +30,7 @@ def test_a_worker_cannot_be_shut_down_nor_changed_over_the_broker(
 
         for order in orders:
             order()
-        wait_until_sync(_answers(app), timeout=60, description="it reports again, behind the orders")
+        wait_until_sync(_answers(app), description="it reports again, behind the orders")
 
         assert worker.is_running()
         [queues] = (app.control.inspect(timeout=5).active_queues() or {}).values()

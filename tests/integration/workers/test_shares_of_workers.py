@@ -47,9 +47,9 @@ async def test_a_job_begins_while_slow_jobs_of_another_tenant_run(
             async def is_begun() -> bool:
                 return await running("quiet") == 1
 
-            await wait_until(is_full, timeout=60, description="the loud tenant has its share")
+            await wait_until(is_full, description="the loud tenant has its share")
             await quiet.remember("I live in Oslo.", user_id="alice", session_id="s")
-            await wait_until(is_begun, timeout=15, description="the quiet tenant's job begins")
+            await wait_until(is_begun, description="the quiet tenant's job begins")
             assert await running("loud") == PLACES // 2, "each of its jobs runs still, and no more than its share"
         await loud.close()
         await quiet.close()

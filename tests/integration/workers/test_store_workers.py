@@ -50,7 +50,7 @@ async def test_a_turn_is_stored_though_its_agent_was_killed_right_after_remember
 
     memory = Memory(database.app_url, broker=redis_url)
     with workers(environment(database.relay_url, redis_url, AFTERMIND_RECONCILE_SECONDS="0.5"), tmp_path):
-        await wait_for_output(database.url, counted, "1", timeout=60, description="the turn is stored")
+        await wait_for_output(database.url, counted, "1", description="the turn is stored")
 
     assert [episode.content for episode in await memory.history(user_id="ann")] == ["I moved to Oslo."]
     await memory.close()
@@ -70,11 +70,9 @@ async def test_bells_that_are_doubled_forged_or_garbage_store_nothing_twice(
 
     with workers(environment(database.relay_url, redis_url), tmp_path, count=2):
         await receipt.stored(timeout=60)
-        await wait_until(
-            lambda: client.llen(keys.queue(queues.STORE)) == 0, timeout=60, description="every bell is answered"
-        )
+        await wait_until(lambda: client.llen(keys.queue(queues.STORE)) == 0, description="every bell is answered")
         again = await memory.remember("Still there.", user_id="ann")
-        await again.stored(timeout=30)
+        await again.stored(timeout=60)
 
     assert [each.content for each in await memory.history(user_id="ann")] == ["I moved to Oslo.", "Still there."]
     client.close()
@@ -91,10 +89,10 @@ async def test_a_worker_killed_in_the_middle_loses_and_doubles_nothing(
         await memory.remember(turn, user_id="ann", session_id="s")
 
     with workers(env, tmp_path) as (first,):
-        await wait_until(lambda: pending(redis_url) < len(turns), timeout=60, description="the first batch is stored")
+        await wait_until(lambda: pending(redis_url) < len(turns), description="the first batch is stored")
         first.kill()
     with workers(env, tmp_path):
-        await wait_until(lambda: pending(redis_url) == 0, timeout=60, description="nothing is pending")
+        await wait_until(lambda: pending(redis_url) == 0, description="nothing is pending")
 
     stored = await memory.history(user_id="ann", session_id="s", limit=1_000)
     assert [episode.content for episode in stored] == turns

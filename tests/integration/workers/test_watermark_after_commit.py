@@ -35,6 +35,6 @@ async def test_a_committed_effect_is_done_though_its_lease_is_gone_before_it_is_
         async with Memory(database.app_url, broker=redis_url) as memory:
             receipt = await memory.remember("I live in Oslo.", user_id="ann", session_id="s")
             await receipt.extracted(timeout=60)
-        seen = await wait_until(counted, timeout=60, description="both jobs are counted")
+        seen = await wait_until(counted, description="both jobs are counted")
 
     assert seen == {f'aftermind_jobs_total{{kind="{kind}",outcome="done"}}': 1.0 for kind in KINDS}
