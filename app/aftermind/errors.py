@@ -6,7 +6,8 @@ AftermindError
 │   ├── InvalidMessage      role, content, metadata or time of a message
 │   ├── MessageTooLarge     a message over the size limit
 │   ├── InvalidQuery        a recall or search
-│   ├── InvalidFact, InvalidBlock, InvalidFilter, InvalidKey, InvalidWebhook, InvalidGoldSet
+│   ├── InvalidFact, InvalidBlock, InvalidItem, InvalidFilter, InvalidKey, InvalidWebhook, InvalidGoldSet
+│   ├── ExtraMissing        a package that an extra installs is not installed
 │   └── InvalidSettings     a URL, a name or a combination of settings
 │       └── KeyFileLost     a key file is missing, although rows made with its key exist
 ├── Unavailable             a component does not answer; the same call may succeed later
@@ -118,6 +119,10 @@ class InvalidBlock(_InvalidField):
     """A block with an invalid name or size."""
 
 
+class InvalidItem(_InvalidField):
+    """An item with an invalid path, key, value, vector or time to live."""
+
+
 class InvalidKey(_InvalidField):
     """An API key with an invalid name, rights or expiry."""
 
@@ -128,6 +133,14 @@ class InvalidWebhook(_InvalidField):
 
 class InvalidGoldSet(_InvalidField):
     """A file of questions and evidence that cannot be read, or a gold set that is too small."""
+
+
+class ExtraMissing(InvalidInput):
+    """A package that an extra installs is not installed."""
+
+    def __init__(self, extra: str, package: str) -> None:
+        self.extra, self.package = extra, package
+        super().__init__(f"the package {package!r} is not installed. Install it by: pip install 'aftermind[{extra}]'.")
 
 
 class InvalidSettings(_InvalidField):

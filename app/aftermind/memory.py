@@ -16,6 +16,7 @@ from aftermind.api.facts import Facts
 from aftermind.api.forget import Export, Forgot
 from aftermind.api.health import Health, Progress
 from aftermind.api.instrument import Instrument
+from aftermind.api.items import Items
 from aftermind.api.jobs import Jobs
 from aftermind.api.outboxes import Accept
 from aftermind.api.retention.policies import Retention
@@ -91,7 +92,7 @@ class Memory:
         if self.settings.tracing:
             tracing.switch_on()
         parts = self._parts
-        self.facts, self.blocks, self.jobs = Facts(parts), Blocks(parts), Jobs(parts)
+        self.facts, self.blocks, self.items, self.jobs = Facts(parts), Blocks(parts), Items(parts), Jobs(parts)
         self.api_keys, self.webhooks = ApiKeys(parts), Webhooks(parts)
         self.dead_letters, self.replays = parts.dead_letters, parts.replays
         self.audit, self.encryption = parts.audit, parts.encryption

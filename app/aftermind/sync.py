@@ -18,6 +18,7 @@ from aftermind.api.audit import Audit as AsyncAudit
 from aftermind.api.blocks import Blocks as AsyncBlocks
 from aftermind.api.encryption import Encryption as AsyncEncryption
 from aftermind.api.facts import Facts as AsyncFacts
+from aftermind.api.items import Items as AsyncItems
 from aftermind.api.jobs import Jobs as AsyncJobs
 from aftermind.api.retention.policies import Retention as AsyncRetention
 from aftermind.api.webhooks import Webhooks as AsyncWebhooks
@@ -123,6 +124,18 @@ class Blocks(_Face):
     replace = _blocking(AsyncBlocks.replace)
     delete = _blocking(AsyncBlocks.delete)
     list = _blocking(AsyncBlocks.list)
+
+
+class Items(_Face):
+    """`memory.items`, without await."""
+
+    def __init__(self, behind: AsyncItems) -> None:
+        self._behind = behind
+
+    get = _blocking(AsyncItems.get)
+    write = _blocking(AsyncItems.write)
+    search = _blocking(AsyncItems.search)
+    paths = _blocking(AsyncItems.paths)
 
 
 class Jobs(_Face):
@@ -239,6 +252,7 @@ class Memory(_Face):
         self.settings: Settings = self._behind.settings
         self.namespace: str = self._behind.namespace
         self.facts, self.blocks = Facts(self._behind.facts), Blocks(self._behind.blocks)
+        self.items = Items(self._behind.items)
         self.jobs, self.api_keys = Jobs(self._behind.jobs), ApiKeys(self._behind.api_keys)
         self.webhooks = Webhooks(self._behind.webhooks)
         behind = self._behind

@@ -4,7 +4,8 @@ from tests.conformance.store_documents import DocumentsContract
 from tests.conformance.store_episodes import EpisodesContract
 from tests.conformance.store_erasure import ForgettingContract
 from tests.conformance.store_facts import FactsContract
+from tests.conformance.store_items import ItemsContract
 
 
-class StoreContract(EpisodesContract, FactsContract, DocumentsContract, ForgettingContract):
+class StoreContract(EpisodesContract, FactsContract, DocumentsContract, ItemsContract, ForgettingContract):
     """All of it."""

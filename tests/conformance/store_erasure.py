@@ -160,6 +160,7 @@ class ForgettingContract:
             "embedded": 1,
             "facts": 2,
             "blocks": 1,
+            "items": 0,
             "summaries": 0,
             "profiles": 0,
         }

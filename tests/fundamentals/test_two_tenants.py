@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from aftermind import Memory, RecallBlock, Settings, errors
+from aftermind import ItemWrite, Memory, RecallBlock, Settings, errors
 from aftermind.receipt import Receipt
 from aftermind.types import JobId, JobKind, NewJob, Scope
 from aftermind.types.replay import JobFilter
@@ -146,6 +146,12 @@ async def _block(world: World, call: Call) -> object:
     return await blocks.delete("human", **call.who)
 
 
+async def _write_item(world: World, call: Call) -> object:
+    value = None if call.number % 5 == 0 else {"text": call.text}
+    write = ItemWrite(path=("notes",), key=str(call.number % 3), value=value, vectors=[[1.0, call.number]])
+    return await world.memory.items.write([write], **call.who)
+
+
 async def _status(world: World, call: Call) -> object:
     receipts = world.receipts[call.tenant]
     return await receipts[call.number % len(receipts)].status() if receipts else None
@@ -177,6 +183,9 @@ ACTIONS: dict[str, Action] = {
     "blocks": lambda w, c: w.memory.blocks.list(**c.who),
     "a block": lambda w, c: w.memory.blocks.get("human", **c.who),
     "edit a block": _block,
+    "write an item": _write_item,
+    "items": lambda w, c: w.memory.items.search(**c.who, vector=[1.0, 0.0]),
+    "an item": lambda w, c: w.memory.items.get((("notes",), "1"), **c.who),
     "events": _events,
     "dead letters": _dead,
     "status": _status,
@@ -248,6 +257,7 @@ def test_after_all_of_it_each_row_is_where_it_belongs(world: World, settings: Se
                    (SELECT count(*) FROM aftermind.episodes WHERE content LIKE '%{canary(other)}%'),
                    (SELECT count(*) FROM aftermind.facts WHERE object LIKE '%{canary(other)}%'),
                    (SELECT count(*) FROM aftermind.blocks WHERE content LIKE '%{canary(other)}%'),
+                   (SELECT count(*) FROM aftermind.items WHERE content LIKE '%{canary(other)}%'),
                    (SELECT count(*) FROM aftermind.summaries WHERE text LIKE '%{canary(other)}%'),
                    (SELECT count(*) FROM aftermind.jobs WHERE encode(raw, 'escape') LIKE '%{canary(other)}%')
             """,
@@ -258,7 +268,7 @@ def test_after_all_of_it_each_row_is_where_it_belongs(world: World, settings: Se
     for tenant, counted in rows.items():
         episodes, facts, *foreign = (int(each) for each in counted.split("|"))
         assert episodes + facts > 0, f"{tenant} has nothing: nothing was tried"
-        assert foreign == [0] * 5, f"{tenant} holds what the other said"
+        assert foreign == [0] * 6, f"{tenant} holds what the other said"
 
 
 def test_a_turn_cannot_be_handed_over_for_another_tenant_by_its_job_id(world: World) -> None:

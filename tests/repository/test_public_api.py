@@ -11,6 +11,7 @@ from aftermind.api.audit import Audit
 from aftermind.api.blocks import Blocks
 from aftermind.api.encryption import Encryption
 from aftermind.api.facts import Facts
+from aftermind.api.items import Items
 from aftermind.api.jobs import Jobs
 from aftermind.api.retention.policies import Retention
 from aftermind.api.webhooks import Webhooks
@@ -18,7 +19,7 @@ from aftermind.ledger.postgres.dead_letters import DeadLetters
 from aftermind.ledger.postgres.replay_plans import Replays
 from aftermind.web.schemas import RecallIn
 
-API_TYPES = (ApiKeys, Audit, Blocks, DeadLetters, Encryption, Facts, Jobs, Replays, Retention, Webhooks)
+API_TYPES = (ApiKeys, Audit, Blocks, DeadLetters, Encryption, Facts, Items, Jobs, Replays, Retention, Webhooks)
 
 PUBLIC = [
     "Action",
@@ -47,7 +48,9 @@ PUBLIC = [
     "FactId",
     "Forgot",
     "Health",
+    "Item",
     "ItemState",
+    "ItemWrite",
     "Job",
     "JobFilter",
     "JobId",

@@ -14,6 +14,7 @@ from aftermind.api.audit import Audit
 from aftermind.api.blocks import Blocks
 from aftermind.api.encryption import Encryption
 from aftermind.api.facts import Facts
+from aftermind.api.items import Items
 from aftermind.api.jobs import Jobs
 from aftermind.api.retention.policies import Retention
 from aftermind.api.webhooks import Webhooks
@@ -25,6 +26,7 @@ PAIRS: list[tuple[type, type]] = [
     (aftermind.Receipt, aftermind.sync.Receipt),
     (Facts, aftermind.sync.Facts),
     (Blocks, aftermind.sync.Blocks),
+    (Items, aftermind.sync.Items),
     (Jobs, aftermind.sync.Jobs),
     (ApiKeys, aftermind.sync.ApiKeys),
     (Webhooks, aftermind.sync.Webhooks),

@@ -10,6 +10,7 @@ from uuid6 import uuid7
 
 from aftermind import errors
 from aftermind.api import erasure_delivery, history
+from aftermind.api.items import to_item
 from aftermind.api.services import Parts
 from aftermind.db.protocol import Transaction
 from aftermind.ledger.protocol import DailyUsage, Ledger
@@ -21,6 +22,7 @@ from aftermind.types import (
     EpisodeId,
     ExtractionResult,
     Fact,
+    Item,
     Job,
     JobId,
     JobKind,
@@ -62,6 +64,7 @@ class Export:
     episodes: tuple[Episode, ...]
     facts: tuple[Fact, ...]
     blocks: tuple[Block, ...]
+    items: tuple[Item, ...]
     summaries: tuple[Summary, ...]
     profile: Profile | None
     jobs: tuple[Job, ...]
@@ -131,6 +134,7 @@ async def export(parts: Parts, owner: Scope, *, vectors: bool = False) -> Export
         facts = await store.facts(tx, owner, history=True, limit=1_000_000)
         said = await store.recorded_assertions(tx, owner)
         blocks = await store.blocks(tx, owner)
+        items = await store.items_under(tx, owner, ())
         summaries = await store.summaries(tx, owner, limit=100_000)
         profile = await store.profile(tx, owner)
         learned = await store.extraction_results(tx, owner, None, limit=len(episodes) + 1)
@@ -142,6 +146,7 @@ async def export(parts: Parts, owner: Scope, *, vectors: bool = False) -> Export
         episodes=tuple(episodes),
         facts=tuple(facts),
         blocks=tuple(blocks),
+        items=tuple(to_item(owner, each) for each in items),
         summaries=tuple(summaries),
         profile=profile,
         learned=tuple(learned),

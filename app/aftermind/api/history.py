@@ -101,7 +101,7 @@ async def everything(parts: Parts, owner: Scope) -> list[Episode]:
 
 async def sessions(parts: Parts, owner: Scope, *, limit: int) -> list[SessionInfo]:
     """Stored sessions, the latest first."""
-    return await _read(parts, owner, lambda tx: parts.store.sessions(tx, owner, limit=limit))
+    return await read(parts, owner, lambda tx: parts.store.sessions(tx, owner, limit=limit))
 
 
 async def users(parts: Parts, space: Scope, prefix: str, after: str | None, *, limit: int) -> list[UserInfo]:
@@ -116,12 +116,12 @@ async def users(parts: Parts, space: Scope, prefix: str, after: str | None, *, l
 
 async def summary(parts: Parts, owner: Scope, session_id: str | None) -> Summary | None:
     """A session's summary."""
-    return await _read(parts, owner, lambda tx: parts.store.summary(tx, owner, session_id))
+    return await read(parts, owner, lambda tx: parts.store.summary(tx, owner, session_id))
 
 
 async def profile(parts: Parts, owner: Scope) -> Profile | None:
     """An owner's profile."""
-    return await _read(parts, owner, lambda tx: parts.store.profile(tx, owner))
+    return await read(parts, owner, lambda tx: parts.store.profile(tx, owner))
 
 
 async def extraction_results(
@@ -149,8 +149,9 @@ async def extraction_results(
     return [*stored, *pending][-limit:]
 
 
-async def _read(parts: Parts, owner: Scope, read: Callable[[Transaction], Awaitable[T]]) -> T:
-    return await _from_a_node(parts, await _read_pending(parts, owner), read, namespace=owner.namespace)
+async def read(parts: Parts, owner: Scope, query: Callable[[Transaction], Awaitable[T]]) -> T:
+    """Read an owner's rows; from a replica only if it has the owner's last write."""
+    return await _from_a_node(parts, await _read_pending(parts, owner), query, namespace=owner.namespace)
 
 
 async def _from_a_node(

@@ -246,6 +246,20 @@ BLOCKS = Table(
     _time("updated_at", nullable=False),
 )
 
+ITEMS = Table(  # types.items: JSON documents by path and key
+    "items",
+    METADATA,
+    *(_key(name) for name in ("namespace", "user_id")),
+    _key("name"),
+    Column("content", Text, nullable=False),
+    Column("vectors", LargeBinary),  # of 4-byte floats, `dimension` each
+    Column("dimension", Integer),
+    Column("ttl", Interval),
+    _time("expires_at"),
+    _time("created_at", nullable=False),
+    _time("updated_at", nullable=False),
+)
+
 SUMMARIES = Table(
     "summaries",
     METADATA,

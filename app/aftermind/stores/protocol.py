@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol
 from uuid import UUID
@@ -168,6 +168,22 @@ class AdmissionState:
 
     stones: Sequence[Tombstone] = ()
     counted: Mapping[str | None, Counted] = field(default_factory=dict)  # the newest of each session that has any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredItem:
+    """An item as it is stored: `name` has path and key (`types.items.to_name`), `content` is JSON.
+
+    `ttl` and `expires_at` None: it does not expire.
+    """
+
+    name: str
+    content: str
+    created_at: datetime
+    updated_at: datetime
+    vectors: Vector | None = field(default=None, compare=False, repr=False)  # one a row
+    ttl: timedelta | None = None
+    expires_at: datetime | None = None
 
 
 class Store(Protocol):
@@ -367,7 +383,7 @@ class Store(Protocol):
     ) -> None:
         """Set the cardinality of a predicate in the namespace; None removes it."""
 
-    # blocks, summaries, profiles
+    # blocks, items, summaries, profiles
 
     async def block(self, tx: Transaction, owner: Scope, name: str) -> Block | None:
         """One block, or None."""
@@ -383,6 +399,26 @@ class Store(Protocol):
 
     async def delete_block(self, tx: Transaction, owner: Scope, name: str) -> bool:
         """Whether there was one."""
+
+    async def put_items(self, tx: Transaction, owner: Scope, given: Sequence[StoredItem]) -> None:
+        """Create or replace items, and delete the owner's expired ones; `created_at` of an existing one stays."""
+
+    async def delete_items(self, tx: Transaction, owner: Scope, names: Sequence[str]) -> int:
+        """Delete items by name; how many there were."""
+
+    async def items(self, tx: Transaction, owner: Scope, names: Sequence[str]) -> list[StoredItem]:
+        """Those of the names that exist, in any order."""
+
+    async def items_under(
+        self, tx: Transaction, owner: Scope, path: Sequence[str], *, limit: int | None = None
+    ) -> list[StoredItem]:
+        """Items of a path and of all paths below it, the last written first; an empty path: all."""
+
+    async def item_paths(self, tx: Transaction, owner: Scope) -> list[tuple[str, ...]]:
+        """Every path that has items, in order."""
+
+    async def renew_items(self, tx: Transaction, owner: Scope, names: Sequence[str]) -> None:
+        """Let the time to live of these items begin again."""
 
     async def summary(self, tx: Transaction, owner: Scope, session_id: str | None) -> Summary | None:
         """The session's latest summary, or None."""
@@ -448,4 +484,4 @@ class Store(Protocol):
         """Redis has it."""
 
     async def counts(self, tx: Transaction, owner: Scope) -> dict[str, int]:
-        """Rows of the owner by kind: episodes, embedded, facts, blocks, summaries, profiles."""
+        """Rows of the owner by kind: episodes, embedded, facts, blocks, items, summaries, profiles."""

@@ -4,6 +4,7 @@ from aftermind.types.documents import Block, Profile, Summary, Trait
 from aftermind.types.embedder_identity import EmbedderIdentity, StoredEmbedders
 from aftermind.types.extraction import ExtractionResult, ExtractionState
 from aftermind.types.fact import Cardinality, Fact
+from aftermind.types.items import Item, ItemWrite
 from aftermind.types.job import Attempt, Job, JobKind, JobState, Lease, NewJob
 from aftermind.types.message import Episode, Json, Message, Role, Turn
 from aftermind.types.results import Match, RecallBlock, ServedBy
@@ -21,6 +22,8 @@ __all__ = [
     "ExtractionState",
     "Fact",
     "FactId",
+    "Item",
+    "ItemWrite",
     "Job",
     "JobId",
     "JobKind",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from aftermind import Memory, errors
+from aftermind import ItemWrite, Memory, errors
 from aftermind.api import erasure_verification
 from aftermind.db.encryption import cipher, keyring
 from aftermind.db.encryption.keyring import FRESH_SECONDS
@@ -25,9 +25,11 @@ SECRET = "Xyzzyburg"
 
 
 async def everywhere(learnt: Learning, user: str) -> None:
-    """A secret in an episode, a fact, a block, and a trait."""
+    """A secret in an episode, a fact, a block, an item, and a trait."""
     await learnt.learn(user, [f"I live in {SECRET}.", "Do you know where that is?"])
     await learnt.memory.blocks.set("human", f"lives in {SECRET}", user_id=user)
+    item = ItemWrite(path=("notes",), key="home", value={"text": f"lives in {SECRET}"})
+    await learnt.memory.items.write([item], user_id=user)
 
 
 async def read(memory: Memory, user: str) -> list[str]:
@@ -37,6 +39,7 @@ async def read(memory: Memory, user: str) -> list[str]:
         *(each.content for each in await memory.history(user_id=user)),
         *(each.object for each in await memory.facts.query(user_id=user)),
         *(each.content for each in await memory.blocks.list(user_id=user)),
+        *(str(each.value) for each in await memory.items.search(user_id=user)),
         *sorted({each.content for each in await memory.search(user_id=user)}),
         str(SECRET in block.text),
     ]
@@ -59,12 +62,12 @@ async def test_what_is_sealed_is_read_as_it_was_said_and_lies_in_no_table(
     done = await learnt.memory.encryption.encrypt(spread_seconds=SOON)
     if when == "before":
         await everywhere(learnt, user)
-        shown, there = await read(learnt.memory, user), {"episodes", "facts", "blocks"}
+        shown, there = await read(learnt.memory, user), {"episodes", "facts", "blocks", "items"}
 
     assert await read(learnt.memory, user) == shown
-    assert there >= {"episodes", "facts", "blocks"}
+    assert there >= {"episodes", "facts", "blocks", "items"}
     assert shown[-1] == "True"
-    assert len([each for each in shown if SECRET in each]) >= 4
+    assert len([each for each in shown if SECRET in each]) >= 5
     # Payloads of jobs that are done have left; those of dead letters and in Redis stay plain, and the docs say so.
     assert await places(learnt, SECRET) == set()
     assert done.key_id == "k1"

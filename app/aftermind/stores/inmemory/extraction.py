@@ -102,7 +102,7 @@ class InMemoryLearning:
         self, tx: Transaction, namespace: str, *, prefix: str = "", after: str | None = None, limit: int = 100
     ) -> list[UserInfo]:
         newest: dict[str, datetime | None] = {}
-        for kind in ("blocks", "facts", "episodes"):
+        for kind in ("blocks", "items", "facts", "episodes"):
             for (space, user), rows in mem(tx).table(kind).items():
                 if space == namespace and rows and user.startswith(prefix) and (after is None or user > after):
                     times = [each.remembered_at for each in rows.values()] if kind == "episodes" else []

@@ -10,6 +10,7 @@ from aftermind.stores.inmemory.documents import InMemoryDocuments
 from aftermind.stores.inmemory.episodes import InMemoryEpisodes, owner_key
 from aftermind.stores.inmemory.extraction import InMemoryLearning
 from aftermind.stores.inmemory.facts import InMemoryFacts
+from aftermind.stores.inmemory.items import InMemoryItems
 from aftermind.stores.protocol import BatchNeighbours, ExtractionOutcome
 from aftermind.stores.search import (
     BlockRequest,
@@ -27,7 +28,7 @@ from aftermind.types.tombstone import Tombstone
 MAX_SUMMARIES = 1_000
 
 
-class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemoryLearning):
+class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemoryItems, InMemoryLearning):
     """Memory in this process. `language` names the stemmer and stop words of search."""
 
     def __init__(self, *, language: str = "english") -> None:
@@ -139,6 +140,7 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
             "embedded": len(run.rows("vectors", key)),
             "facts": len(facts),
             "blocks": len(run.rows("blocks", key)),
+            "items": len(run.rows("items", key)),
             "summaries": len(run.rows("summaries", key)),
             "profiles": int(key in run.table("profiles")),
         }
@@ -203,7 +205,7 @@ def _forget_traits(run: MemoryTransaction, key: tuple[str, str], gone: set[Episo
 def _erase_owner(run: MemoryTransaction, key: tuple[str, str], counts: dict[str, int]) -> dict[str, int]:
     more = {}
     run.put(run.table("assertions"), key, {})
-    for table in ("facts", "blocks", "summaries"):
+    for table in ("facts", "blocks", "items", "summaries"):
         more[table] = counts.get(table, 0) + len(run.rows(table, key))
         run.put(run.table(table), key, {})
     more["profiles"] = int(run.drop(run.table("profiles"), key))

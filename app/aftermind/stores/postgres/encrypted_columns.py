@@ -21,6 +21,7 @@ from aftermind import errors
 from aftermind.db.encryption import cipher
 from aftermind.db.encryption.keyring import Ring, Vault
 from aftermind.db.protocol import Transaction
+from aftermind.stores.protocol import StoredItem
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import Block, Episode, Fact, Profile, Scope, Summary, Trait
 from aftermind.types.assertion import RecordedAssertion
@@ -47,6 +48,7 @@ EPISODE_TEXT = Column("episodes", "content")
 FACT_OBJECT = Column("facts", "object")
 CLAIM_OBJECT = Column("assertions", "object")
 BLOCK_TEXT = Column("blocks", "content")
+ITEM_CONTENT = Column("items", "content")
 SUMMARY_TEXT = Column("summaries", "text")
 TRAIT_VALUE = Column("profile_traits", "value")
 
@@ -121,6 +123,19 @@ async def open_blocks(vault: Vault, tx: Transaction, owner: Scope, found: Sequen
         found,
         lambda each: each.content,
         lambda each: BLOCK_TEXT.place(owner, each.name, each.updated_at),
+        lambda each, text: replace(each, content=text),
+    )
+
+
+async def open_items(vault: Vault, tx: Transaction, owner: Scope, found: Sequence[StoredItem]) -> list[StoredItem]:
+    """Items with their contents."""
+    return await _open(
+        vault,
+        tx,
+        owner,
+        found,
+        lambda each: each.content,
+        lambda each: ITEM_CONTENT.place(owner, each.name, each.updated_at),
         lambda each, text: replace(each, content=text),
     )
 

@@ -107,9 +107,11 @@ _ERASE_OWNER = text(
     WITH facts AS (DELETE FROM aftermind.facts WHERE {_OWNED} RETURNING id),
          claims AS (DELETE FROM aftermind.assertions WHERE {_OWNED} RETURNING id),
          blocks AS (DELETE FROM aftermind.blocks WHERE {_OWNED} RETURNING name),
+         items AS (DELETE FROM aftermind.items WHERE {_OWNED} RETURNING name),
          summaries AS (DELETE FROM aftermind.summaries WHERE {_OWNED} RETURNING session_id),
          profiles AS (DELETE FROM aftermind.profiles WHERE {_OWNED} RETURNING version)
     SELECT (SELECT count(*) FROM facts) AS facts, (SELECT count(*) FROM blocks) AS blocks,
+           (SELECT count(*) FROM items) AS items,
            (SELECT count(*) FROM summaries) AS summaries, (SELECT count(*) FROM profiles) AS profiles
     """
 )
@@ -151,6 +153,7 @@ _COUNTS = text(
            (SELECT count(embedding) FROM aftermind.episodes WHERE {_OWNED}) AS embedded,
            (SELECT count(*) FROM aftermind.facts WHERE {_OWNED} AND superseded_at IS NULL) AS facts,
            (SELECT count(*) FROM aftermind.blocks WHERE {_OWNED}) AS blocks,
+           (SELECT count(*) FROM aftermind.items WHERE {_OWNED}) AS items,
            (SELECT count(*) FROM aftermind.summaries WHERE {_OWNED}) AS summaries,
            (SELECT count(*) FROM aftermind.profiles WHERE {_OWNED}) AS profiles
     """

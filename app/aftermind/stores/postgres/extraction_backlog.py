@@ -100,6 +100,8 @@ _USERS = text(
       AND (newest.stored_at IS NOT NULL
            OR EXISTS (SELECT FROM aftermind.blocks AS b
                       WHERE b.namespace = users.namespace AND b.user_id = users.user_id)
+           OR EXISTS (SELECT FROM aftermind.items AS i
+                      WHERE i.namespace = users.namespace AND i.user_id = users.user_id)
            OR EXISTS (SELECT FROM aftermind.facts AS f
                       WHERE f.namespace = users.namespace AND f.user_id = users.user_id))
     ORDER BY users.user_id LIMIT :limit

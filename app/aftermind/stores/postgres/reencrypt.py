@@ -61,6 +61,7 @@ TABLES = (
     Table(sealed_column=encrypted_columns.FACT_OBJECT, row="id", kind="uuid"),
     Table(sealed_column=encrypted_columns.CLAIM_OBJECT, row="id", kind="uuid"),
     Table(sealed_column=encrypted_columns.BLOCK_TEXT, row="name", kind="text", versioned=True),
+    Table(sealed_column=encrypted_columns.ITEM_CONTENT, row="name", kind="text", versioned=True),
     Table(sealed_column=encrypted_columns.SUMMARY_TEXT, row="session_id", kind="text", versioned=True),
     Table(sealed_column=encrypted_columns.TRAIT_VALUE, row="name", kind="text", json=True, versioned=True),
 )

@@ -16,10 +16,11 @@ from aftermind.stores.postgres import (
     erase,
     extraction,
     facts,
+    items,
     undo,
 )
 from aftermind.stores.postgres.extraction_backlog import PostgresLearning
-from aftermind.stores.protocol import EpisodeFilter, Vector
+from aftermind.stores.protocol import EpisodeFilter, StoredItem, Vector
 from aftermind.types import (
     Block,
     EmbedderIdentity,
@@ -64,6 +65,9 @@ class PostgresStore(PostgresLearning):
     set_cardinality = staticmethod(facts.set_cardinality)
     undo = staticmethod(undo.undo)
     delete_block = staticmethod(documents.delete_block)
+    delete_items = staticmethod(items.delete)
+    item_paths = staticmethod(items.paths)
+    renew_items = staticmethod(items.renew)
     begin_erasure = staticmethod(erase.begin)
     undelivered = staticmethod(erase.undelivered)
     delivered = staticmethod(erase.delivered)
@@ -170,7 +174,7 @@ class PostgresStore(PostgresLearning):
     ) -> None:
         await assertions.put(tx, owner, given, await self._vault.ring(tx, owner.namespace), unsaid=unsaid)
 
-    # blocks, summaries, profiles
+    # blocks, items, summaries, profiles
 
     async def block(self, tx: Transaction, owner: Scope, name: str) -> Block | None:
         found = await documents.block(tx, owner, name)
@@ -186,6 +190,21 @@ class PostgresStore(PostgresLearning):
         )
         stored = await documents.put_block(tx, replace(block, content=text), expected_version=expected_version)
         return replace(stored, content=block.content)
+
+    async def put_items(self, tx: Transaction, owner: Scope, given: Sequence[StoredItem]) -> None:
+        ring, place = await self._vault.ring(tx, owner.namespace), encrypted_columns.ITEM_CONTENT.place
+        places = [place(owner, each.name, each.updated_at) for each in given]
+        texts = [encrypted_columns.sealed(ring, each.content, at) for each, at in zip(given, places, strict=True)]
+        await items.put(tx, owner, [replace(each, content=text) for each, text in zip(given, texts, strict=True)])
+
+    async def items(self, tx: Transaction, owner: Scope, names: Sequence[str]) -> list[StoredItem]:
+        return await encrypted_columns.open_items(self._vault, tx, owner, await items.get(tx, owner, names))
+
+    async def items_under(
+        self, tx: Transaction, owner: Scope, path: Sequence[str], *, limit: int | None = None
+    ) -> list[StoredItem]:
+        found = await items.under(tx, owner, path, limit=limit)
+        return await encrypted_columns.open_items(self._vault, tx, owner, found)
 
     async def summary(self, tx: Transaction, owner: Scope, session_id: str | None) -> Summary | None:
         found = await documents.summary(tx, owner, session_id)

@@ -292,6 +292,20 @@ CREATE TABLE aftermind.blocks (
     PRIMARY KEY (namespace, user_id, name)
 );
 
+CREATE TABLE aftermind.items (
+    namespace text COLLATE "C" NOT NULL,
+    user_id text COLLATE "C" NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    content text NOT NULL,
+    vectors bytea,
+    dimension integer,
+    ttl interval,
+    expires_at timestamptz,
+    created_at timestamptz NOT NULL,
+    updated_at timestamptz NOT NULL,
+    PRIMARY KEY (namespace, user_id, name)
+);
+
 CREATE TABLE aftermind.summaries (
     namespace text COLLATE "C" NOT NULL,
     user_id text COLLATE "C" NOT NULL,
