@@ -10,7 +10,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # If an image sets it, each of the 200 processes of the tests compiles the whole tree: 0.5 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: all setup run test test-long isolation schema screenshots lint docs format lock clean help
+ENVIRONMENTS := $(basename $(notdir $(wildcard tests/integrations/environments/*.in)))
+
+.PHONY: all setup run test test-long test-integrations isolation schema screenshots lint docs format lock clean help
 all: lint test test-long
 
 help:            ## list the targets
@@ -33,6 +35,20 @@ test: setup      ## the test suite, on real servers (10 minutes on two cores)
 
 test-long: setup ## tests with many processes or long waits: upgrades, backups, the wheel, stacks, rolling restarts (10 minutes)
 	@$(BIN)/python -m pytest -m long $(PARALLEL) $(ARGS)
+
+test-integrations: $(ENVIRONMENTS:%=.integrations/%/.installed)  ## tests of each integration with its framework, in an environment of its own (4 minutes)
+	@for name in $(ENVIRONMENTS); do echo "$$name:"; \
+	  .integrations/$$name/bin/python -m pytest -q -o filterwarnings=default tests/integrations/test_$$name.py $(ARGS) || exit 1; done
+
+# uv, and pip where uv cannot reach the index.
+.integrations/%/.installed: tests/integrations/environments/%.txt | setup
+	@echo "Installing $* into .integrations/$* ..."
+	@$(BIN)/uv venv --quiet --clear --seed --python $(BIN)/python .integrations/$*
+	@$(BIN)/uv pip install --quiet --python .integrations/$*/bin/python --require-hashes --requirement $< \
+	  || .integrations/$*/bin/python -m pip install --quiet --require-hashes --requirement $<
+	@$(BIN)/uv pip install --quiet --python .integrations/$*/bin/python --no-deps --editable . \
+	  || .integrations/$*/bin/python -m pip install --quiet --no-deps --editable .
+	@touch $@
 
 isolation: setup ## 10,000 random calls of two tenants over the whole public API (2 minutes)
 	@ISOLATION_CALLS=10000 $(BIN)/python -m pytest --timeout 900 tests/fundamentals/test_two_tenants.py
@@ -65,5 +81,9 @@ lock: setup      ## pin again what pyproject.toml asks for
 	@$(COMPILE) --extra otel --extra s3 --extra tokens --constraint .constraints -o requirements-image.lock
 	@rm .constraints
 
+lock-integrations: setup  ## pin again what each integration is tested with
+	@for name in $(ENVIRONMENTS); do $(COMPILE) tests/integrations/environments/$$name.in --extra embedded \
+	  --extra $$name --upgrade -o tests/integrations/environments/$$name.txt || exit 1; done
+
 clean:           ## caches and the environment; data in .aftermind/ stays
-	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache dist build
+	@rm -rf $(VENV) .integrations .pytest_cache .mypy_cache .ruff_cache .import_linter_cache dist build

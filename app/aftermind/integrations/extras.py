@@ -1,0 +1,25 @@
+"""Imports of frameworks, each with the extra that installs it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from aftermind import errors
+from aftermind.memory import Memory
+from aftermind.sync import Memory as SyncMemory
+
+
+@contextmanager
+def extra(name: str) -> Iterator[None]:
+    """Imports inside raise `ExtraMissing`, with the name of the extra, where a package is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as exc:
+        raise errors.ExtraMissing(name, exc.name or "") from exc
+
+
+def to_async(memory: Memory | SyncMemory) -> Memory:
+    """The async memory behind either."""
+    if isinstance(memory, SyncMemory):
+        behind: Memory = memory._behind
+        return behind
+    return memory

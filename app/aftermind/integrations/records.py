@@ -1,0 +1,73 @@
+"""Messages of a framework as messages of a session, read back exactly as they were."""
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+import orjson
+
+from aftermind.memory import Memory
+from aftermind.types import Episode
+
+RECORD = "record"  # in the metadata: the framework's message as JSON, without the text that is the content
+WHOLE = "whole"  # in its place if the content is all of it
+PLACE = "text_at"
+INLINE_BYTES = 12_000  # of the 16,384 of metadata
+PAGE = 1_000
+
+
+def to_message(role: str, record: Mapping[str, Any], text_at: Sequence[str | int]) -> dict[str, Any]:
+    """A chat message whose content is the text at that place of the record, if there is one, else its JSON."""
+    rest = deepcopy(dict(record))
+    text = _take(rest, text_at)
+    if text:
+        told = orjson.dumps(rest).decode()
+        if len(told.encode()) <= INLINE_BYTES:
+            return {"role": role, "content": text, "metadata": {RECORD: told, PLACE: list(text_at)}}
+    return {"role": role, "content": orjson.dumps(dict(record)).decode(), "metadata": {RECORD: WHOLE}}
+
+
+def from_episode(episode: Episode) -> dict[str, Any] | None:
+    """The record of an episode, None if it was not stored by `to_message`."""
+    told, place = episode.metadata.get(RECORD), episode.metadata.get(PLACE)
+    if not isinstance(told, str):
+        return None
+    record: dict[str, Any] = orjson.loads(episode.content if told == WHOLE else told)
+    if isinstance(place, list):
+        node: Any = record
+        for step in place[:-1]:
+            node = node[step]
+        node[place[-1]] = episode.content
+    return record
+
+
+async def read_session(
+    memory: Memory, session_id: str, limit: int | None, *, user_id: str | None, namespace: str | None
+) -> list[Episode]:
+    """The newest episodes of a session, oldest first, pending ones included; None: all."""
+    found: list[Episode] = []
+    while limit is None or len(found) < limit:
+        size = PAGE if limit is None else min(PAGE, limit - len(found))
+        before = found[0] if found else None
+        page = await memory.history(
+            user_id=user_id, session_id=session_id, namespace=namespace, limit=size, before=before
+        )
+        found = [*page, *found]
+        if len(page) < size:
+            break
+    return found
+
+
+def _take(record: dict[str, Any], place: Sequence[str | int]) -> str | None:
+    """Remove the text at a place of the record, and return it."""
+    node: Any = record
+    for step in place[:-1]:
+        try:
+            node = node[step]
+        except (KeyError, IndexError, TypeError):
+            return None
+    found = node.get(place[-1]) if isinstance(node, dict) else None
+    if not isinstance(found, str) or not found.strip() or "\x00" in found:
+        return None
+    node[place[-1]] = ""
+    return found

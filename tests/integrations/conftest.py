@@ -1,0 +1,40 @@
+"""Each file needs its framework, and is left out where that is not installed: `make test-integrations` has one
+environment for each.
+"""
+
+from collections.abc import AsyncIterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from aftermind import Memory, Settings
+from tests.support.servers import Database
+
+FRAMEWORKS = {"langgraph": "langgraph", "mcp": "mcp", "openai_agents": "agents"}  # file and package
+
+collect_ignore = [f"test_{name}.py" for name, package in FRAMEWORKS.items() if find_spec(package) is None]
+
+
+@pytest.fixture
+def settings(database: Database, redis_url: str, tmp_path: Path) -> Settings:
+    """Postgres with its replica, and Redis; no worker, so turns stay pending."""
+    return Settings(
+        database_url=database.app_url,
+        replica_urls=database.app_replica_urls,
+        broker_url=redis_url,
+        state_dir=tmp_path,
+        embedder="hash",
+        remember_budget_seconds=30,  # a turn must not be spooled, nor a read given up, because the machine is busy
+        redis_timeout_seconds=30,
+        recall_budget_seconds=30,
+        db_timeout_seconds=30,
+        db_connect_timeout_seconds=30,
+    )
+
+
+@pytest.fixture
+async def memory(settings: Settings) -> AsyncIterator[Memory]:
+    """An agent's memory."""
+    async with Memory(settings=settings) as opened:
+        yield opened

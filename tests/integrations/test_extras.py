@@ -1,0 +1,26 @@
+"""An integration whose framework is missing says which extra installs it. Runs without any framework."""
+
+import sys
+from importlib import import_module
+
+import pytest
+
+from aftermind import errors
+
+EXTRAS = {
+    "aftermind.integrations.langgraph": ("langgraph", "langgraph"),
+    "aftermind.integrations.langchain": ("langchain_core", "langgraph"),
+}
+
+
+@pytest.mark.parametrize("module", EXTRAS)
+def test_a_missing_framework_is_named_with_its_extra(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    package, extra = EXTRAS[module]
+    for name in [name for name in sys.modules if name.split(".")[0] == package or name == module]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+
+    with pytest.raises(errors.ExtraMissing, match=f"pip install 'aftermind\\[{extra}\\]'") as missing:
+        import_module(module)
+
+    assert (missing.value.extra, missing.value.package.split(".")[0]) == (extra, package)

@@ -1,0 +1,260 @@
+"""LangGraph and LangChain: the store, the chat history and the retriever, in the frameworks' own environment."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_tests.integration_tests import RetrieversIntegrationTests
+from langgraph.graph import START, StateGraph
+from langgraph.store.base import GetOp, PutOp, SearchOp
+
+import aftermind.sync
+from aftermind import Memory, Settings, errors
+from aftermind.integrations.langchain import AftermindChatMessageHistory, AftermindRetriever
+from aftermind.integrations.langgraph import AftermindStore
+from tests.integrations.freshness import read_elsewhere, standing_replica
+from tests.integrations.pages import run_examples
+from tests.support.servers import Database
+from tests.support.waiting import wait_until
+
+VECTORS = {"tea": [1.0, 0.0], "coffee": [0.0, 1.0], "drinks": [0.7, 0.7]}
+
+
+async def embed(texts: list[str]) -> list[list[float]]:
+    return [VECTORS.get(text, [0.1, 0.1]) for text in texts]
+
+
+@pytest.fixture
+def store(memory: Memory) -> AftermindStore:
+    return AftermindStore(memory, index={"dims": 2, "embed": embed, "fields": ["text", "more[*]"]})  # type: ignore[arg-type]
+
+
+async def test_a_put_is_read_by_another_process_while_the_replica_stands_still(
+    memory: Memory, settings: Settings, database: Database
+) -> None:
+    store = AftermindStore(memory)
+    await store.aput(("notes", "a"), "k", {"text": "before"})
+    code = """
+        from aftermind.integrations.langgraph import AftermindStore
+        store = AftermindStore(memory)
+        item = await store.aget(("notes", "a"), "k")
+        found = await store.asearch(("notes",))
+        return [item.value, len(found), await store.alist_namespaces()]
+    """
+    async with standing_replica(database):
+        await store.aput(("notes", "a"), "k", {"text": "after"})
+        await store.aput(("notes", "b"), "k", {"text": "new"})
+        seen = await read_elsewhere(settings, code)
+
+    assert seen == [{"text": "after"}, 2, [["notes", "a"], ["notes", "b"]]]
+
+
+async def test_a_query_ranks_by_the_fields_that_are_indexed(store: AftermindStore) -> None:
+    await store.aput(("drinks",), "tea", {"text": "tea"})
+    await store.aput(("drinks",), "coffee", {"text": "coffee", "rank": 2})
+    await store.aput(("drinks",), "many", {"more": ["tea", "coffee"], "rank": 3})
+    await store.aput(("drinks",), "other", {"text": "x", "said": "coffee"}, index=["said"])
+    await store.aput(("drinks",), "hidden", {"text": "coffee"}, index=False)
+
+    found = await store.asearch(("drinks",), query="coffee")
+    filtered = await store.asearch(("drinks",), query="coffee", filter={"rank": {"$gte": 2}}, limit=1, offset=1)
+
+    assert {each.key for each in found} == {"tea", "coffee", "many", "other"}
+    assert found[-1].key == "tea"
+    assert [each.score for each in found] == pytest.approx([1.0, 1.0, 1.0, 0.0])
+    assert len(filtered) == 1
+    assert {each.score for each in await store.asearch(("drinks",))} == {None}
+
+
+async def test_a_batch_is_atomic_and_reads_what_was_there_before_it(store: AftermindStore) -> None:
+    await store.aput(("a",), "1", {"n": 1})
+
+    results = await store.abatch([PutOp(("a",), "1", {"n": 2}), GetOp(("a",), "1"), SearchOp(("a",))])
+    with pytest.raises(errors.InvalidItem):
+        await store.abatch([PutOp(("a",), "1", {"n": 3}), PutOp(("a",), "", {"n": 3})])
+
+    assert results[1].value == {"n": 1}  # type: ignore[union-attr]
+    assert results[2][0].value == {"n": 1}  # type: ignore[index]
+    assert (await store.aget(("a",), "1")).value == {"n": 2}  # type: ignore[union-attr]
+
+
+async def test_a_time_to_live_ends_and_a_read_begins_it_again(memory: Memory) -> None:
+    store = AftermindStore(memory, ttl={"default_ttl": 60.0, "refresh_on_read": True})
+    await store.aput(("a",), "short", {}, ttl=0.000_01)
+    await store.aput(("a",), "long", {})
+    (before,) = await memory.items.get((("a",), "long"), renew=False)
+
+    await store.aget(("a",), "long", refresh_ttl=False)
+    (still,) = await memory.items.get((("a",), "long"), renew=False)
+    await store.asearch(("a",))
+    (after,) = await memory.items.get((("a",), "long"), renew=False)
+
+    async def ended() -> bool:
+        return await store.aget(("a",), "short", refresh_ttl=False) is None
+
+    await wait_until(ended, description="the short one has expired")
+    assert before is not None
+    assert still is not None
+    assert after is not None
+    assert before.expires_at is not None
+    assert after.expires_at is not None
+    assert still.expires_at == before.expires_at < after.expires_at
+    assert [each.key for each in await store.asearch(("a",))] == ["long"]
+
+
+async def test_with_a_user_label_nobody_reaches_anothers_items(memory: Memory) -> None:
+    store = AftermindStore(memory, user_label=1)
+    for user in ("alice", "bob"):
+        await store.aput(("memories", user), "k", {"of": user})
+
+    for reach in (store.asearch(("memories",)), store.alist_namespaces(), store.aget(("memories",), "k")):
+        with pytest.raises(errors.InvalidScope):
+            await reach
+    await memory.forget(user_id="alice")
+
+    assert await store.aget(("memories", "alice"), "k") is None
+    assert [each.value for each in await store.asearch(("memories", "bob"))] == [{"of": "bob"}]
+    assert await store.alist_namespaces(prefix=("memories", "bob")) == [("memories", "bob")]
+
+
+async def test_namespaces_are_listed_by_prefix_suffix_wildcard_and_depth(store: AftermindStore) -> None:
+    for namespace in (("a", "b", "c"), ("a", "b", "d"), ("a", "x", "c"), ("b", "c")):
+        await store.aput(namespace, "k", {})
+
+    assert await store.alist_namespaces(prefix=("a", "b")) == [("a", "b", "c"), ("a", "b", "d")]
+    assert await store.alist_namespaces(prefix=("a", "*"), suffix=("c",)) == [("a", "b", "c"), ("a", "x", "c")]
+    assert await store.alist_namespaces(max_depth=2, limit=2, offset=1) == [("a", "x"), ("b", "c")]
+
+
+def test_a_compiled_graph_uses_the_store_without_a_loop() -> None:
+    with aftermind.sync.Memory("inmemory") as memory:
+        store = AftermindStore(memory)
+
+        def node(state: dict[str, Any], *, store: Any) -> dict[str, Any]:
+            store.put(("seen",), "k", {"said": state["said"]})
+            return {"said": store.get(("seen",), "k").value["said"] + "!"}
+
+        node.__annotations__["store"] = "BaseStore"
+        graph = StateGraph(dict)
+        graph.add_node("node", lambda state: node(state, store=store))
+        graph.add_edge(START, "node")
+
+        assert graph.compile(store=store).invoke({"said": "hello"}) == {"said": "hello!"}
+
+
+async def test_a_blocking_call_in_a_running_loop_is_refused(store: AftermindStore) -> None:
+    with pytest.raises(errors.InvalidInput, match="event loop"):
+        store.get(("a",), "k")
+
+
+MESSAGES = [
+    SystemMessage("Be brief.", id="1"),
+    HumanMessage(
+        [
+            {"type": "text", "text": "What is in it?"},
+            {"type": "image_url", "image_url": {"url": "https://x.example/1.png"}},
+        ]
+    ),
+    AIMessage("", tool_calls=[{"name": "look", "args": {"deep": {"er": [1, {"x": None}]}}, "id": "c1"}]),
+    ToolMessage("A cat.", tool_call_id="c1", name="look", artifact={"size": "x" * 20_000}),
+    AIMessage(
+        "A cat\U0001f408.",
+        response_metadata={"model": "m"},
+        usage_metadata={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3},
+    ),
+]
+
+
+async def test_a_chat_history_comes_back_as_it_was_in_another_process(
+    memory: Memory, settings: Settings, database: Database
+) -> None:
+    history = AftermindChatMessageHistory(memory, "s1", user_id="alice")
+    async with standing_replica(database):
+        await history.aadd_messages(MESSAGES[:2])
+        await history.aadd_messages(MESSAGES[2:])
+        code = """
+            from aftermind.integrations.langchain import AftermindChatMessageHistory
+            from langchain_core.messages import messages_to_dict
+            history = AftermindChatMessageHistory(memory, "s1", user_id="alice")
+            return messages_to_dict(await history.aget_messages())
+        """
+        elsewhere = await read_elsewhere(settings, code)
+
+    assert await history.aget_messages() == MESSAGES
+    assert [each["data"]["content"] for each in elsewhere] == [each.content for each in MESSAGES]  # type: ignore[attr-defined]
+    newest = AftermindChatMessageHistory(memory, "s1", user_id="alice", limit=2)
+    assert await newest.aget_messages() == MESSAGES[-2:]
+    assert await AftermindChatMessageHistory(memory, "s1", user_id="bob").aget_messages() == []
+
+
+async def test_a_cleared_history_is_forgotten_and_others_stay(memory: Memory) -> None:
+    first, second = (AftermindChatMessageHistory(memory, name, user_id="alice") for name in ("s1", "s2"))
+    for history in (first, second):
+        await history.aadd_messages([HumanMessage("I live in Oslo.")])
+
+    await first.aclear()
+    await first.aadd_messages([HumanMessage("New.")])
+
+    assert await first.aget_messages() == [HumanMessage("New.")]
+    assert await second.aget_messages() == [HumanMessage("I live in Oslo.")]
+
+
+async def test_messages_that_others_remembered_in_the_session_are_read_too(memory: Memory) -> None:
+    await memory.remember("Hello.", user_id="alice", session_id="s1")
+
+    history = AftermindChatMessageHistory(memory, "s1", user_id="alice")
+
+    assert await history.aget_messages() == [HumanMessage("Hello.")]
+    block = await memory.recall("who said hello?", user_id="alice")
+    assert "Hello." in block.text
+
+
+class TestRetriever(RetrieversIntegrationTests):
+    """LangChain's own tests of retrievers."""
+
+    @pytest.fixture(autouse=True)
+    def filled(self, settings: Settings) -> Any:
+        with aftermind.sync.Memory(settings=settings) as memory:
+            for text in ("I live in Oslo.", "Oslo is cold.", "Oslo has a harbour.", "I like tea in Oslo."):
+                memory.remember(text, user_id="alice")
+            self.params = {"memory": memory, "user_id": "alice"}
+            yield
+
+    @property
+    def retriever_constructor(self) -> type[AftermindRetriever]:
+        return AftermindRetriever
+
+    @property
+    def retriever_constructor_params(self) -> dict[str, Any]:
+        return self.params
+
+    @property
+    def retriever_query_example(self) -> str:
+        return "Oslo"
+
+    def test_documents_have_their_source(self, retriever: AftermindRetriever) -> None:
+        found = retriever.invoke("where is the harbour?")[0]
+
+        assert found.page_content == "Oslo has a harbour."
+        assert found.metadata["role"] == "user"
+        json.dumps(found.metadata)
+
+
+async def test_concurrent_puts_of_one_key_leave_one_of_them_whole(store: AftermindStore) -> None:
+    await asyncio.gather(*(store.aput(("a",), "k", {"n": n, "same": n}) for n in range(20)))
+
+    item = await store.aget(("a",), "k")
+
+    assert item is not None
+    assert item.value["n"] == item.value["same"]
+
+
+def test_the_examples_of_the_page_run(tmp_path: Path) -> None:
+    stored, recalled, prompt = run_examples("langgraph.md", tmp_path)
+
+    assert "tea" in stored
+    assert "I moved to Oslo." in recalled
+    assert "<memory" in prompt
