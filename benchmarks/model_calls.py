@@ -78,7 +78,7 @@ class Reply:
 
 
 @dataclass(slots=True, kw_only=True)
-class Outcome:
+class CallCost:
     """What one way of talking cost."""
 
     turns: int
@@ -136,7 +136,7 @@ def scripted(said: Sequence[Reply]) -> Iterator[ScriptedOpenAI]:
 # a burst, on real servers
 
 
-async def burst(ends: Endpoints, logs: Path, *, sessions: int) -> Outcome:
+async def burst(ends: Endpoints, logs: Path, *, sessions: int) -> CallCost:
     """Twenty turns in ten seconds in each session, by real workers."""
     talks = [conversation(f"user-{number}", TURNS) for number in range(sessions)]
     said = [each for talk in talks for each in talk]
@@ -153,11 +153,11 @@ async def burst(ends: Endpoints, logs: Path, *, sessions: int) -> Outcome:
     return outcome
 
 
-async def _talked(ends: Endpoints, talks: Sequence[Sequence[Reply]]) -> Outcome:
+async def _talked(ends: Endpoints, talks: Sequence[Sequence[Reply]]) -> CallCost:
     async with _memory(ends) as memory:
         await (await memory.remember("Hello.", user_id="warm", save={"history"})).stored(timeout=60)
         waits = await asyncio.gather(*(_one_session(memory, talk) for talk in talks))
-    return Outcome(turns=sum(map(len, talks)), waits=[wait for each in waits for wait in each])
+    return CallCost(turns=sum(map(len, talks)), waits=[wait for each in waits for wait in each])
 
 
 async def _one_session(memory: Memory, talk: Sequence[Reply]) -> list[float]:
@@ -244,7 +244,7 @@ class Trickle:
     store: InMemoryStore = field(default_factory=InMemoryStore)
     waits: dict[str, float] = field(default_factory=dict)
 
-    async def run(self) -> Outcome:
+    async def run(self) -> CallCost:
         """An hour or so of it, and a quiet hour behind it for what waits."""
         ledger = InMemoryLedger(self.db)
         settings = Settings(OPENAI_API_KEY="k", OPENAI_BASE_URL=self.model.url, **MODELS)
@@ -266,7 +266,7 @@ class Trickle:
         tokens = sum(row.spent.tokens_in + row.spent.tokens_out for row in rows if row.kind is not JobKind.EMBED)
         for each_model in models.values():
             await each_model._client.close()
-        return Outcome(
+        return CallCost(
             turns=len(self.said),
             calls=dict(self.model.calls.by_kind),
             tokens=tokens,
@@ -302,7 +302,7 @@ class Trickle:
             return await self.store.facts(tx, Scope(user_id=self.said[0].user), history=True)
 
 
-async def trickle(*, turns: int) -> Outcome:
+async def trickle(*, turns: int) -> CallCost:
     """A turn a minute."""
     said = conversation("slow", turns)
     with scripted(said) as model:

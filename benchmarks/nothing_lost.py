@@ -50,7 +50,7 @@ def main() -> None:
     sys.exit(0 if report.is_kept(found) else 1)
 
 
-async def _run(running: Servers, folder: Path, pace: Pace, *, plants: bool, hostile: bool) -> report.Finding:
+async def _run(running: Servers, folder: Path, pace: Pace, *, plants: bool, hostile: bool) -> report.RunReport:
     legs = [
         await _leg(running, folder / "redis", pace, wipes=0, hostile=hostile),
         await _leg(running, folder / "postgres", _second(pace), wipes=WIPES, hostile=hostile),
@@ -62,7 +62,7 @@ async def _run(running: Servers, folder: Path, pace: Pace, *, plants: bool, host
     for plant in Plant if plants else ():
         _say(f"planted: {plant}")
         caught.append(await mutants.catch(running, plant, folder / plant.name.lower(), root=ROOT))
-    return report.Finding(legs=tuple(legs), bare=plain, caught=tuple(caught), pace=pace)
+    return report.RunReport(legs=tuple(legs), bare=plain, caught=tuple(caught), pace=pace)
 
 
 async def _leg(running: Servers, folder: Path, pace: Pace, *, wipes: int, hostile: bool) -> LegResult:

@@ -80,7 +80,7 @@ def _environment(at: Endpoints, folder: Path) -> dict[str, str]:
 
 
 async def _latency(memory: Memory, url: str, report: Report, *, times: int) -> None:
-    talk, client = Talk(seed=7), web.Client(url)
+    talk, client = Talk(seed=7), web.KeptConnection(url)
     said = [text for _, _, text in talk.turns(times)]
     asked = [(f"user-{number % SIZE.users}", talk.question(text)) for number, text in enumerate(said)]
 
@@ -129,7 +129,7 @@ async def _throughput(url: str, report: Report, *, seconds: float) -> None:
     counts, ends_at = [0] * CLIENTS, time.perf_counter() + seconds
 
     async def ask(which: int) -> None:
-        client = web.Client(url)
+        client = web.KeptConnection(url)
         while time.perf_counter() < ends_at:
             text, user = texts[counts[which] % len(texts)], f"user-{(which * 7 + counts[which]) % SIZE.users}"
             if counts[which] % 4 == 3:

@@ -144,7 +144,7 @@ class Fleet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Client:
+class LoadProcess:
     """A process of the load: it ends by itself or by SIGTERM, and is not started again."""
 
     process: "subprocess.Popen[bytes]"
@@ -179,7 +179,7 @@ class ClientFailed(RuntimeError):
 
 def client(
     module: str, spec: str, *, name: str, env: Mapping[str, str], root: Path, logs: Path, nice: int = 0
-) -> Client:
+) -> LoadProcess:
     """Start a module of the harness as a process of its own."""
     logs.mkdir(parents=True, exist_ok=True)
     path = logs / f"{name}.log"
@@ -193,4 +193,4 @@ def client(
             stderr=log,
             start_new_session=True,
         )
-    return Client(process=process, log=path)
+    return LoadProcess(process=process, log=path)

@@ -67,7 +67,7 @@ class NumberedModel(Server):
         return {"claims": claims, "reason_empty": None if claims else "no fact is stated in these turns"}
 
 
-class Model:
+class ModelServer:
     """The runner's hand on the server."""
 
     def __init__(self, url: str) -> None:
@@ -111,12 +111,12 @@ class Model:
 
 
 @asynccontextmanager
-async def model_server(*, root: Path, env: Mapping[str, str]) -> AsyncIterator[Model]:
+async def model_server(*, root: Path, env: Mapping[str, str]) -> AsyncIterator[ModelServer]:
     """A running server for the block."""
     process = _start(root, env)
     assert process.stdout is not None
     try:
-        yield Model((await asyncio.to_thread(process.stdout.readline)).strip())
+        yield ModelServer((await asyncio.to_thread(process.stdout.readline)).strip())
     finally:
         process.kill()
         process.wait()

@@ -13,9 +13,9 @@ from benchmarks.harness import checker, evidence, history, planted_bugs, quiesce
 from benchmarks.harness.checker import Findings
 from benchmarks.harness.fault_schedule import Fault, FaultKind
 from benchmarks.harness.faults import RECONCILER, Striker
-from benchmarks.harness.fleet import GRACE, Client, Fleet, Member, client
+from benchmarks.harness.fleet import GRACE, Fleet, LoadProcess, Member, client
 from benchmarks.harness.history import now
-from benchmarks.harness.model import Model, model_server
+from benchmarks.harness.model import ModelServer, model_server
 from benchmarks.harness.planted_bugs import Plant
 from benchmarks.harness.rate import Erasing, Load, Pace, Reading, environment
 from benchmarks.harness.servers import Site
@@ -80,7 +80,9 @@ async def run(leg: Leg, site: Site, *, root: Path) -> LegResult:
             await clients.stop()
 
 
-async def _finish(leg: Leg, site: Site, model: Model, clients: "_Clients", striker: Striker, fleet: Fleet) -> LegResult:
+async def _finish(
+    leg: Leg, site: Site, model: ModelServer, clients: "_Clients", striker: Striker, fleet: Fleet
+) -> LegResult:
     drained, left = await _quiet(leg, site)
     before = await evidence.read(site.database.url)
     if leg.replays:
@@ -145,7 +147,7 @@ class _Clients:
 
     def __init__(self, leg: Leg, site: Site, env: dict[str, str], *, root: Path) -> None:
         self._leg, self._pace, self._site, self._env, self._root = leg, leg.pace, site, env, root
-        self._running: list[Client] = []
+        self._running: list[LoadProcess] = []
         self.until = 0.0
 
     def start(self) -> None:

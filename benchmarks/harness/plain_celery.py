@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 from benchmarks.harness import fault_schedule, history, plain_celery_app
 from benchmarks.harness.faults import Striker
-from benchmarks.harness.fleet import GRACE, Client, Fleet, Member, client
+from benchmarks.harness.fleet import GRACE, Fleet, LoadProcess, Member, client
 from benchmarks.harness.history import now
 from benchmarks.harness.rate import Load, Pace, environment
 from benchmarks.harness.servers import Site
@@ -66,7 +66,7 @@ async def run(site: Site, pace: Pace, *, root: Path) -> BareResult:
     return await _result(site, striker.kills, left=left)
 
 
-def _producer(site: Site, pace: Pace, number: int, *, root: Path) -> Client:
+def _producer(site: Site, pace: Pace, number: int, *, root: Path) -> LoadProcess:
     load = Load(
         producer=number,
         folder=str(site.folder),

@@ -30,7 +30,7 @@ SUMS = ("turns", "recalls", "degraded_recalls", "degraded_by_model", "recovered"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class RunReport:
     """Everything that a run found."""
 
     legs: tuple[LegResult, ...]
@@ -44,7 +44,7 @@ class Finding:
         return tuple(result.findings for result in self.legs)
 
 
-def figures(found: Finding) -> dict[str, object]:
+def figures(found: RunReport) -> dict[str, object]:
     """One flat object; counts are those of both legs together, percentiles the worse of the two."""
     totals: dict[str, object] = {
         name: sum(getattr(each, name) for each in found.findings) for name in (*SUMS[:1], *ZEROS, *SUMS[1:])
@@ -78,12 +78,12 @@ def figures(found: Finding) -> dict[str, object]:
     }
 
 
-def is_kept(found: Finding) -> bool:
+def is_kept(found: RunReport) -> bool:
     """Whether nothing was lost and every planted fault was noticed."""
     return all(each.is_clean for each in found.findings) and all(each.is_caught for each in found.caught)
 
 
-def table(found: Finding) -> str:
+def table(found: RunReport) -> str:
     """For people: the figures as a Markdown table, what broke with examples, and what each fault was recovered in."""
     lines = ["", "| figure | value |", "|---|---:|"]
     lines += [f"| {name} | {value} |" for name, value in figures(found).items() if not isinstance(value, dict)]

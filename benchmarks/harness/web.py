@@ -53,7 +53,7 @@ def allow_files(count: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (count, max(count, hard)))
 
 
-class Client:
+class KeptConnection:
     """One kept-alive connection."""
 
     def __init__(self, url: str) -> None:

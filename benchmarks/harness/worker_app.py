@@ -16,7 +16,7 @@ __all__ = ["app"]
 _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-class FactHit(logging.Formatter):
+class LabelledLines(logging.Formatter):
     """Lines with what a decision was about beside them: ids and counts."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -28,7 +28,7 @@ class FactHit(logging.Formatter):
 def tell() -> None:
     """Write our own loggers' lines to stderr, past Celery's format."""
     handler = logging.StreamHandler()
-    handler.setFormatter(FactHit("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    handler.setFormatter(LabelledLines("%(asctime)s %(levelname)s %(name)s %(message)s"))
     for name in ("aftermind", "aftermind_tasks", "aftermind_workers"):
         logging.getLogger(name).handlers = [handler]
         logging.getLogger(name).setLevel(logging.INFO)

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class CommandResult:
     """What a command said, and with which exit code it ended."""
 
     code: int
@@ -29,7 +29,7 @@ class Shell:
     folder: Path
     env: Mapping[str, str]
 
-    def run(self, *argv: str, timeout: float = 120.0) -> Answered:
+    def run(self, *argv: str, timeout: float = 120.0) -> CommandResult:
         """`aftermind` with these arguments."""
         done = subprocess.run(
             [sys.executable, "-m", "aftermind.cli", *argv],
@@ -40,7 +40,7 @@ class Shell:
             timeout=timeout,
             check=False,
         )
-        return Answered(code=done.returncode, out=done.stdout, err=done.stderr)
+        return CommandResult(code=done.returncode, out=done.stdout, err=done.stderr)
 
     def must(self, *argv: str, timeout: float = 120.0) -> str:
         """The same, for a command that has to succeed."""

@@ -15,7 +15,7 @@ from aftermind.types import ServedBy
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_epoch import ensure_epoch
 from aftermind.wire.redis_keys import Keys
-from tests.support.proxy import Side, Steps, proxy_to
+from tests.support.proxy import Side, StepCounter, proxy_to
 from tests.support.servers import Database, psql_async
 from tests.support.stored_turns import keep, said
 from tests.support.valkey import Valkey
@@ -40,9 +40,9 @@ class Stage:
     folder: Path
 
     @asynccontextmanager
-    async def acting(self) -> AsyncIterator[tuple[Memory, Steps]]:
+    async def acting(self) -> AsyncIterator[tuple[Memory, StepCounter]]:
         """A process, and the steps that it takes."""
-        steps = Steps()
+        steps = StepCounter()
         async with (
             proxy_to(self.database.app_url, steps=steps) as postgres,
             proxy_to(self.valkey.url, steps=steps) as redis,

@@ -10,7 +10,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FactHit:
+class CollectedSpan:
     """A span as it arrived: ids as hex digits."""
 
     name: str
@@ -26,9 +26,9 @@ class Collector:
     """What has arrived, and where to send more."""
 
     url: str = ""
-    spans: list[FactHit] = field(default_factory=list)
+    spans: list[CollectedSpan] = field(default_factory=list)
 
-    def named(self, name: str) -> list[FactHit]:
+    def named(self, name: str) -> list[CollectedSpan]:
         return [span for span in self.spans if span.name == name]
 
 
@@ -59,10 +59,10 @@ def collector() -> Iterator[Collector]:
         thread.join(timeout=60)
 
 
-def _spans(body: bytes) -> list[FactHit]:
+def _spans(body: bytes) -> list[CollectedSpan]:
     request = ExportTraceServiceRequest.FromString(body)
     return [
-        FactHit(
+        CollectedSpan(
             name=span.name,
             trace_id=span.trace_id.hex(),
             span_id=span.span_id.hex(),

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 CHUNK = 65_536
 
 
-class Mode(StrEnum):
+class ProxyMode(StrEnum):
     """What happens to the bytes, in both directions."""
 
     PASS = "pass"
@@ -26,7 +26,7 @@ class Side(StrEnum):
     AFTER = "after"  # the server carries it out, and its answer never arrives
 
 
-class Steps:
+class StepCounter:
     """Counts what a process sends through its proxies, and cuts all of them at one step: as if the process ended there.
 
     A step is a request to Redis, or a statement that Postgres executes (not one that it prepares).
@@ -76,13 +76,13 @@ _EXECUTES = (b"B", b"E", b"Q")  # Bind or Execute of a prepared statement, or a 
 class Proxy:
     """Forwards a loopback port to a target; the mode can be changed at any time."""
 
-    def __init__(self, target_host: str, target_port: int, *, steps: Steps | None = None) -> None:
+    def __init__(self, target_host: str, target_port: int, *, steps: StepCounter | None = None) -> None:
         self._target = (target_host, target_port)
         self._steps = steps
         self.is_postgres = False
         if steps is not None:
             steps.proxies.append(self)
-        self._mode = Mode.PASS
+        self._mode = ProxyMode.PASS
         self._delay = 0.0
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
@@ -118,19 +118,19 @@ class Proxy:
 
     def let_pass(self) -> None:
         """Forward at once, both directions."""
-        self._mode, self._delay = Mode.PASS, 0.0
+        self._mode, self._delay = ProxyMode.PASS, 0.0
 
     def delay(self, seconds: float) -> None:
         """Forward each chunk this much later."""
-        self._mode, self._delay = Mode.PASS, seconds
+        self._mode, self._delay = ProxyMode.PASS, seconds
 
     def blackhole(self) -> None:
         """Swallow everything; connections neither answer nor break."""
-        self._mode = Mode.BLACKHOLE
+        self._mode = ProxyMode.BLACKHOLE
 
     def reset(self) -> None:
         """Tear down what is open and whatever connects from now on."""
-        self._mode = Mode.RESET
+        self._mode = ProxyMode.RESET
         self._drop()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -148,7 +148,7 @@ class Proxy:
             self._tasks.discard(task)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._mode is Mode.RESET:
+        if self._mode is ProxyMode.RESET:
             return
         self._writers.add(writer)
         there_reader, there_writer = await asyncio.open_connection(*self._target)
@@ -169,10 +169,10 @@ class Proxy:
                 return
             if self._delay:
                 await asyncio.sleep(self._delay)
-            if self._mode is not Mode.BLACKHOLE:
+            if self._mode is not ProxyMode.BLACKHOLE:
                 sink.write(chunk)
                 await sink.drain()
-        if self._mode is Mode.PASS:  # a blackhole does not tell that the other end hung up, either
+        if self._mode is ProxyMode.PASS:  # a blackhole does not tell that the other end hung up, either
             with suppress(OSError):
                 sink.write_eof()
 
@@ -188,7 +188,7 @@ class Proxy:
 
 
 @asynccontextmanager
-async def proxy_to(url: str, *, steps: Steps | None = None) -> AsyncIterator[Proxy]:
+async def proxy_to(url: str, *, steps: StepCounter | None = None) -> AsyncIterator[Proxy]:
     """A proxy to the host and port of a URL, stopped with the block."""
     parts = urlsplit(url)
     assert parts.hostname is not None

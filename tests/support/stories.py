@@ -14,7 +14,7 @@ FILE = Path(__file__).parents[1] / "stories" / "stories.yaml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FactHit:
+class ScriptedMessage:
     """One message of a session, and what a good model claims from it."""
 
     message: Message
@@ -36,7 +36,7 @@ class Story:
     """Sessions in the order in which they are handed over, and the beliefs that follow."""
 
     name: str
-    sessions: tuple[tuple[FactHit, ...], ...]
+    sessions: tuple[tuple[ScriptedMessage, ...], ...]
     beliefs: tuple[Belief, ...]
 
     @property
@@ -59,11 +59,11 @@ def _story(data: Mapping[str, Any]) -> Story:  # Any: YAML, here and below
     )
 
 
-def _told(turn: Mapping[str, Any], on: date) -> FactHit:
+def _told(turn: Mapping[str, Any], on: date) -> ScriptedMessage:
     role = next(role for role in ("user", "assistant", "tool") if role in turn)
     metadata = {"trusted": True} if turn.get("trusted") else {}
     message = Message(role=role, content=turn[role], metadata=metadata, occurred_at=_moment(on))  # type: ignore[arg-type]
-    return FactHit(message=message, claims=tuple(_claim(each) for each in turn.get("claims", ())))
+    return ScriptedMessage(message=message, claims=tuple(_claim(each) for each in turn.get("claims", ())))
 
 
 def _claim(given: Any) -> dict[str, Any]:

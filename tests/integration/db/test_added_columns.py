@@ -27,7 +27,7 @@ from tests.support.tour import QUICK, Tour
 from tests.support.webhook_receiver import receiver
 from tests.support.workers import TOUCHY, workers
 
-FactHit = list[tuple[str, str]]  # names and types of what a statement answers with
+ColumnTypes = list[tuple[str, str]]  # names and types of what a statement answers with
 
 _CONNECTIONS = """
 SELECT pid, application_name FROM pg_stat_activity
@@ -183,6 +183,6 @@ def _sql(statement: object) -> str | None:
     return None
 
 
-async def _told(connection: "asyncpg.Connection[asyncpg.Record]", sql: str) -> FactHit:
+async def _told(connection: "asyncpg.Connection[asyncpg.Record]", sql: str) -> ColumnTypes:
     prepared = await connection.prepare(sql)
     return [(each.name, each.type.name) for each in prepared.get_attributes()]
