@@ -77,7 +77,9 @@ async def _leg(running: Servers, folder: Path, pace: Pace, *, wipes: int, hostil
             erases=True,
             is_beside_hostile=hostile,
         )
-        return await phase.run(planned, place, root=ROOT)
+        result = await phase.run(planned, place, root=ROOT)
+    _say(f"{result.findings.turns} turns: {result.findings.broken or 'nothing lost'} {result.findings.examples}")
+    return result
 
 
 def _second(pace: Pace) -> Pace:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
+import redis.asyncio as aioredis
 from sqlalchemy import text
 
 from aftermind import errors
@@ -18,13 +19,16 @@ from aftermind.store_batch import Arrived, BatchWriter, StoreBatch, Written
 from aftermind.stores.protocol import EpisodeFilter
 from aftermind.types import Episode, LeaseToken, Scope, Turn
 from aftermind.types.tombstone import Tombstone
-from aftermind.wire.pending import ClaimedTurn
+from aftermind.wire.pending import ClaimedTurn, Pending
+from aftermind.wire.redis.client import RedisLink
+from aftermind.wire.redis_keys import Keys
 from aftermind_tasks import store, store_effects
 from aftermind_tasks.preparation import prepare
 from aftermind_tasks.runner import Tally
 from aftermind_tasks.runtime import Runtime, open_runtime
 from tests.support.servers import Database, psql_async
 from tests.support.turns import ROOMY, offer, turn_of
+from tests.support.waiting import wait_until
 
 PUSHED = text("UPDATE aftermind.jobs SET run_at = run_at WHERE kind = 'extract'")
 TAKEN = text("UPDATE aftermind.jobs SET state = 'running', queue_position = NULL WHERE kind = 'extract'")
@@ -60,9 +64,10 @@ async def runtime(database: Database, redis_url: str, monkeypatch: pytest.Monkey
 
 
 async def claimed(runtime: Runtime, turns: Sequence[Turn]) -> list[ClaimedTurn]:
-    """Turns that were handed over and that this worker has taken."""
+    """Turns that are handed over now or were before, and that this worker has taken."""
     assert runtime.pending is not None
-    await runtime.pending.accept([offer(turn) for turn in turns], limits=ROOMY)
+    if turns:
+        await runtime.pending.accept([offer(turn) for turn in turns], limits=ROOMY)
     token = LeaseToken(uuid4())
     return await runtime.pending.claim(
         worker="test", token=token, for_=timedelta(seconds=30), turns=100, size_bytes=2**20, max_lost=3
@@ -250,6 +255,32 @@ async def test_a_store_that_waited_for_a_forget_writes_nothing_that_it_covers(ru
 
     assert (await storing)[0] == Tally(done=1)
     assert watched.answers == [None]
+    assert await said(runtime, alice) == []
+
+
+async def test_a_store_that_numbers_turns_during_a_forget_writes_nothing_that_it_covers(
+    runtime: Runtime, redis_url: str
+) -> None:
+    """An emptied Redis has no generation, and that of the forget was given already but is not committed."""
+    alice = Scope(user_id="alice")
+    await known(runtime)
+    async with aioredis.Redis.from_url(redis_url) as client:
+        await client.flushdb()
+    link = RedisLink(redis_url, timeout=2.0)
+    agent = Pending(link, Keys())  # a process that has heard of no generation either
+    await agent.accept([offer(turn_of("alice", "Said before."))], limits=ROOMY)
+    batch = await claimed(runtime, [])
+
+    async def is_numbered() -> bool:
+        return (await agent.raise_generation())[1] is not None
+
+    async with runtime.db.transaction(namespace="default") as tx:
+        await forget(runtime, tx, alice)
+        storing = asyncio.create_task(store.store_pending(runtime, batch))
+        await wait_until(is_numbered, description="the turn has its generation")
+    await link.close()
+
+    assert (await storing)[0] == Tally(done=1)
     assert await said(runtime, alice) == []
 
 

@@ -140,10 +140,13 @@ SELECT setval('aftermind.generation', 1);
 -- Redis, through an agent's role, so it is bounded: a failover or an older backup lacks one number for each erasure
 -- since, 2^32 of them is more than any deployment makes, and 2^31 calls with the largest accepted number do not reach
 -- the end of the sequence.
+-- Until the erasure has ended, an advisory lock shows a number below its own to `generation_floor`.
 CREATE FUNCTION aftermind.next_generation(known bigint) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-    DECLARE number bigint := nextval('aftermind.generation');
+    DECLARE number bigint;
     BEGIN
+        PERFORM pg_advisory_xact_lock_shared(1634100589, (last_value % 2147483648)::int) FROM aftermind.generation;
+        number := nextval('aftermind.generation');
         IF known > number + 4294967296 THEN
             RAISE EXCEPTION 'generation % was never given; the last one is %', known, number USING ERRCODE = 'AM001';
         END IF;
@@ -173,11 +176,23 @@ CREATE TABLE aftermind.tombstones (
 );
 CREATE INDEX tombstones_undelivered ON aftermind.tombstones (namespace, user_id) WHERE NOT delivered;
 
--- The highest number below every erasure that Redis may not have. An agent's role sees those of its own tenant only.
+-- The highest number below every erasure that Redis may not have, those that have not committed included: first what was
+-- given, then what has not ended, then what is committed, so that each erasure is seen by one of them. An agent's role
+-- sees the tombstones of its own tenant only.
 CREATE FUNCTION aftermind.generation_floor() RETURNS bigint
-LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS 'SELECT coalesce((SELECT min(generation) - 1 FROM aftermind.tombstones WHERE NOT delivered),
-                    (SELECT last_value FROM aftermind.generation))';
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    DECLARE
+        given bigint := (SELECT last_value FROM aftermind.generation);
+        running bigint;
+        undelivered bigint;
+    BEGIN
+        SELECT max((given - objid::bigint) & 2147483647) INTO running FROM pg_locks
+        WHERE locktype = 'advisory' AND classid = 1634100589 AND objsubid = 2
+          AND database = (SELECT oid FROM pg_database WHERE datname = current_database());
+        SELECT min(generation) - 1 INTO undelivered FROM aftermind.tombstones WHERE NOT delivered;
+        RETURN least(given - running, coalesce(undelivered, given));
+    END
+$$;
 """
 
 LEARNING = """
