@@ -35,6 +35,7 @@ class StepCounter:
     def __init__(self) -> None:
         self.proxies: list[Proxy] = []
         self.sent = 0
+        self.has_ended = False  # whether the connections are torn down
         self._at: int | None = None
         self._side = Side.BEFORE
 
@@ -66,6 +67,7 @@ class StepCounter:
 
     def cut(self) -> None:
         """Tear down every connection of the process, and all that it tries from now on."""
+        self.has_ended = True
         for proxy in self.proxies:
             proxy.reset()
 

@@ -176,9 +176,9 @@ CREATE TABLE aftermind.tombstones (
 );
 CREATE INDEX tombstones_undelivered ON aftermind.tombstones (namespace, user_id) WHERE NOT delivered;
 
--- The highest number below every erasure that Redis may not have, those that have not committed included: first what was
--- given, then what has not ended, then what is committed, so that each erasure is seen by one of them. An agent's role
--- sees the tombstones of its own tenant only.
+-- The highest number below every erasure that Redis may not have, also below those that are not committed: first what
+-- was given is read, then what has not ended, then what is committed, so that no erasure is missed in between. An
+-- agent's role sees the tombstones of its own tenant only.
 CREATE FUNCTION aftermind.generation_floor() RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     DECLARE
