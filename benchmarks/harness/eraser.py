@@ -101,6 +101,7 @@ async def erase(erasing: Erasing) -> None:
     """Run the lanes for the given time, wait for SIGTERM, then write down how every turn ended."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    print(json.dumps({"begun": True}), flush=True)  # noqa: T201
     memory = Memory()
     numbers = itertools.count()
     lanes = [Lane(memory, numbers, lane, erasing.pause) for lane in range(erasing.lanes)]

@@ -13,6 +13,7 @@ from aftermind.stack.run_as import dying_with_parent
 from tests.support import faults
 
 BREATH = 0.02  # seconds
+BEGUN = '{"begun": true'  # the beginning of the line that a client prints when it begins
 LOOK = 0.1  # seconds between looks at who died
 GRACE = 15.0  # seconds after SIGTERM; the workers' own grace is 4
 
@@ -149,6 +150,13 @@ class LoadProcess:
 
     process: "subprocess.Popen[bytes]"
     log: Path
+
+    def has_begun(self) -> bool:
+        """Whether it is past its imports: it says `BEGUN` then. Raises where it failed, with the end of its log."""
+        code = self.process.poll()
+        if code:
+            raise ClientFailed(self.log, code)
+        return BEGUN in self.log.read_text(errors="replace")
 
     async def stop(self) -> None:
         """SIGTERM, and the end within the grace. Raises where it failed, with the end of its log."""

@@ -103,7 +103,7 @@ async def attack(seconds: float) -> dict[str, list[int]]:
 
     async with Memory(namespace=NAMESPACE) as memory:
         lanes = [asyncio.create_task(lane(memory, each)) for each in ATTACKS]
-        print(json.dumps({"attacks": len(lanes)}), flush=True)  # noqa: T201
+        print(json.dumps({"begun": True, "attacks": len(lanes)}), flush=True)  # noqa: T201
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await stop.wait()

@@ -83,6 +83,7 @@ async def produce(load: Load) -> None:
     """Send for the load's time, then wait for SIGTERM with the memory open."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    print(json.dumps({"begun": True}), flush=True)  # noqa: T201
     memory = Memory()
     numbers = itertools.count()
     with History(Path(load.folder) / f"producer-{load.producer}.jsonl") as history:

@@ -35,17 +35,25 @@ class Left:
         """Whether all is done."""
         return self == Left(pending=0, jobs=0, spooled_bytes=0)
 
+    def is_less_than(self, other: "Left") -> bool:
+        """Whether work was done since the other look: stored turns become jobs, so pending turns count first."""
+        mine, others = ((each.spooled_bytes, each.pending, each.jobs) for each in (self, other))
+        return -1 not in mine and (-1 in others or mine < others)
+
 
 async def wait_for_quiet(database_url: str, redis_url: str, spools: Path, *, timeout: float) -> tuple[float, Left]:
-    """How many seconds it took, and what was left at the end: nothing, or the timeout is over."""
-    began = now()
+    """How many seconds it took, and what was left at the end: nothing, or what had not become less for `timeout`."""
+    began = progressed = now()
     found, in_a_row = await look(database_url, redis_url, spools), 0
-    while now() - began < timeout:
+    least = found
+    while now() - progressed < timeout:
         in_a_row = in_a_row + 1 if found.is_nothing else 0
         if in_a_row >= LOOKS:
             break
         await asyncio.sleep(EVERY)
         found = await look(database_url, redis_url, spools)
+        if found.is_less_than(least):
+            least, progressed = found, now()
     return now() - began, found
 
 

@@ -77,6 +77,7 @@ async def read(reading: Reading) -> None:
     with History(Path(reading.folder) / f"reader-{reading.reader}.jsonl") as history:
         # What a readiness probe does: nobody is served before the first recall is whole.
         await wait_until(partial(_is_whole, memory), timeout=LONGEST_START, description="a first recall is whole")
+        print(json.dumps({"begun": True}), flush=True)  # noqa: T201
         reader = Reader(reading, memory, history)
         async with asyncio.TaskGroup() as lanes:
             for _ in range(LANES):
