@@ -1,1 +1,1 @@
-"""What each background job does, one module a kind. Importing the package imports no handler."""
+"""Handlers of background jobs, one module per kind. Importing the package imports no handler."""

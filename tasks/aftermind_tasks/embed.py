@@ -1,4 +1,4 @@
-"""Vectors for episodes that have none: the busier it is, the larger each call of the model."""
+"""The embed job: vectors for episodes without one; the longer the backlog, the larger each model call."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Turns of a session to facts: one model call for a burst, its answer kept, its effect once."""
+"""The extract job: turns of a session become facts; one model call per burst, whose answer is kept and applied once."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What happens to jobs, as events: begun, done, and given up, of every kind."""
+"""Events of jobs: started, completed, failed, for every kind."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

@@ -1,4 +1,4 @@
-"""What a handler may answer."""
+"""The outcomes that a handler can return."""
 
 from dataclasses import dataclass
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Kind of job to handler: the only file with all kinds."""
+"""Maps each kind of job to its handler: the only module that knows all kinds."""
 
 from collections.abc import Mapping
 

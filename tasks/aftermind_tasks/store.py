@@ -1,4 +1,4 @@
-"""Turns to episodes and the jobs that follow, in one transaction; then, and only then, watermark and events."""
+"""The store job: turns become episodes and follow-up jobs in one transaction; watermark and events come after it."""
 
 import asyncio
 import random

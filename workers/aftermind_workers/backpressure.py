@@ -1,4 +1,4 @@
-"""When no work is claimed because its dependency is unavailable."""
+"""Pauses claims of work whose dependency is unavailable."""
 
 from dataclasses import dataclass, field
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Many jobs, one claim, one transaction: a batch taken, held by heartbeat while it runs, and closed."""
+"""Batches: many jobs in one claim and one transaction, kept alive by heartbeats and settled together."""
 
 import asyncio
 import time

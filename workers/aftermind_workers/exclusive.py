@@ -1,4 +1,4 @@
-"""Batches of one process run side by side, and a job on its last chance runs alone in the process."""
+"""Runs batches of a process concurrently, and a job on its last attempt alone."""
 
 import asyncio
 import time

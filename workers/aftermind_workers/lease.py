@@ -1,4 +1,4 @@
-"""A heartbeat during the work: it renews the lease, and stops the work when the lease is lost."""
+"""Heartbeat of a lease during the work: renews it, and stops the work when it is lost."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

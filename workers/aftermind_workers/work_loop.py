@@ -1,4 +1,4 @@
-"""What one bell makes a worker do: claim and run, until nothing is left or the shift is over."""
+"""The work loop behind one doorbell: claim and run until nothing is left or the time slice is over."""
 
 import time
 from collections.abc import Awaitable, Callable, Mapping

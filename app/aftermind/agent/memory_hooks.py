@@ -1,4 +1,4 @@
-"""The memory around a run: nothing of it delays the answer or makes it fail, unless the agent is strict."""
+"""Recall before a run and remember after it. Neither delays the answer or makes it fail, unless the agent is strict."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence

@@ -1,4 +1,4 @@
-"""`memory.api_keys`: keys to the HTTP service, made, listed, revoked and checked."""
+"""`memory.api_keys`: create, list, revoke and verify keys of the HTTP service."""
 
 import hashlib
 import hmac

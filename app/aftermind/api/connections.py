@@ -1,4 +1,4 @@
-"""Where the store, Redis and the broker are: from arguments, settings, or the embedded stack that is up."""
+"""Resolves the addresses of store, Redis and broker: arguments, settings, or the running embedded stack."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What remains of a user, and a forget that shows what it did."""
+"""Verifies an erasure: what remains of a user, and a forget with evidence before and after."""
 
 import secrets
 import time

@@ -1,4 +1,4 @@
-"""How everything is, as a memory sees it: the store, its replicas, Redis, the spool, and what waits to be done."""
+"""Health of a deployment as one memory sees it: store, replicas, Redis, spool and backlog."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping

@@ -1,4 +1,4 @@
-"""Rows instead of a block: stored and pending turns, merged without duplicates, as recall reads them."""
+"""Conversation history: stored and pending turns, merged without duplicates."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence

@@ -1,4 +1,4 @@
-"""The outboxes of a process, by how a turn is accepted: each is made when it is first used."""
+"""The outboxes of a process, one per accept mode, created at first use."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal, get_args

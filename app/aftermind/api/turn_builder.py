@@ -1,4 +1,4 @@
-"""What `remember()` was given, as a turn: checked, normalised, with ids and its place in the order."""
+"""Builds the turn of a `remember()` call: validated, normalised, with ids and a position."""
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""`memory.webhooks`: where a tenant's events are posted to."""
+"""`memory.webhooks`: the endpoints that receive a tenant's events."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""How a `Memory` is put together from addresses and settings. Nothing here connects."""
+"""Composition root: builds the parts of a `Memory` from addresses and settings. Nothing here connects."""
 
 import asyncio
 from collections.abc import Callable, Mapping

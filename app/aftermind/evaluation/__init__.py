@@ -1,1 +1,1 @@
-"""How well a memory recalls what answers known questions: gold sets, measures, comparisons."""
+"""Evaluation of recall: gold sets, measures, comparison of settings."""

@@ -1,4 +1,4 @@
-"""A gold set without labels: each fact asks for what it says, and its sources are the evidence."""
+"""Gold sets without labels: each fact is a question, and its sources are the evidence."""
 
 from collections.abc import Sequence
 

@@ -1,1 +1,1 @@
-"""What a new claim does to what is believed: pure decisions, no I/O, no clock."""
+"""Effects of a new assertion on the current facts: pure decisions, no I/O, no clock."""

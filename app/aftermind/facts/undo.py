@@ -1,4 +1,4 @@
-"""What becomes of facts when an episode is no longer to be drawn from: a poisoned one, or one that was never true."""
+"""Effects on facts when an episode is withdrawn as a source: a poisoned one, or one that was never true."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace

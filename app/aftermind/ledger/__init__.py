@@ -1,1 +1,1 @@
-"""Jobs, leases and dead letters: the only truth about work."""
+"""Jobs, leases and dead letters: the record of all background work."""

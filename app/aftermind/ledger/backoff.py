@@ -1,4 +1,4 @@
-"""How long to wait before the next try: capped exponential growth with full jitter."""
+"""Delay before the next attempt: capped exponential backoff with full jitter."""
 
 from collections.abc import Callable
 from datetime import timedelta

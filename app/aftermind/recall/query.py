@@ -1,4 +1,4 @@
-"""What is asked of memory, checked before anything happens."""
+"""`Query` and `RecallOptions`: the validated input of a recall."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A key to the HTTP service: whose tenant it opens, and what it allows there."""
+"""API keys: the namespace and the rights of each."""
 
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""The trail of what operators did: entries, and what is found wrong with them."""
+"""Entries of the audit trail, and the faults that verification finds."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

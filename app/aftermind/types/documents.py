@@ -1,4 +1,4 @@
-"""Working text, condensed sessions and learned traits of a user."""
+"""Blocks, session summaries and profiles of a user."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What came of mining an episode: facts, nothing by decision, or not yet."""
+"""Extraction outcome of an episode: facts, nothing, or still waiting."""
 
 from dataclasses import dataclass
 from datetime import datetime

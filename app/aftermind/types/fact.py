@@ -1,4 +1,4 @@
-"""What is believed about the world, when it was true, and when it was believed."""
+"""Facts with two time axes: when they were true, and when they were believed."""
 
 from dataclasses import dataclass, field
 from datetime import datetime

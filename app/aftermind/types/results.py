@@ -1,4 +1,4 @@
-"""What recall answers."""
+"""`Match` and `RecallBlock`: the result of a recall."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

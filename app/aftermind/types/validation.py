@@ -1,4 +1,4 @@
-"""What callers hand over, checked and brought into one form before anything happens."""
+"""Validation and normalisation of callers' input."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A place in the primary's write-ahead log, for reads of what was just written."""
+"""A position in the primary's write-ahead log, so that a reader sees its own writes."""
 
 from dataclasses import dataclass
 from typing import Self

@@ -1,4 +1,4 @@
-"""One health check for all requests of a second: it costs 40 ms, and probes need no key."""
+"""One health check shared by all requests within a second: it costs 40 ms, and probes need no key."""
 
 import asyncio
 import time

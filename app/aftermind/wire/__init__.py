@@ -1,1 +1,1 @@
-"""What both sides agree on; a change here is a compatibility change."""
+"""Formats shared by agents and workers; a change here is a compatibility change."""

@@ -1,4 +1,4 @@
-"""Queue names, the one task name, and which kind of job rings where."""
+"""Queue names, the name of the only task, and the queue of each kind of job."""
 
 from collections.abc import Mapping
 

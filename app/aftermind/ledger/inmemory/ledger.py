@@ -1,4 +1,4 @@
-"""`InMemoryLedger`: the ledger of one process, the twin that conformance compares the other with."""
+"""`InMemoryLedger`: the ledger of one process; the conformance tests compare it with the Postgres ledger."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

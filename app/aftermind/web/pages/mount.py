@@ -1,4 +1,4 @@
-"""All screens, put into the service."""
+"""Mounts all screens into the service."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`/metrics`: how everything is at the moment of the scrape, and what processes have counted."""
+"""`/metrics`: gauges taken at the scrape, and the counters of processes."""
 
 import hmac
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Redis's own language: commands to bytes, bytes to answers (RESP2). Pure."""
+"""The Redis protocol (RESP2): commands to bytes, bytes to answers. Pure."""
 
 from collections.abc import Sequence
 from typing import Any
