@@ -11,7 +11,9 @@ AftermindError
 │   └── InvalidSettings     a URL, a name or a combination of settings
 │       └── KeyFileLost     a key file is missing, although rows made with its key exist
 ├── Unavailable             a component does not answer; the same call may succeed later
-│   ├── StoreUnavailable, RedisUnavailable, BrokerUnavailable, SpoolUnavailable, ArchiveUnavailable, KeyMissing
+│   ├── StoreUnavailable
+│   │   └── StoreInUse      a store of one process that another process has opened
+│   ├── RedisUnavailable, BrokerUnavailable, SpoolUnavailable, ArchiveUnavailable, KeyMissing
 │   ├── ModelUnavailable    timeout, connection or 5xx of a model provider
 │   │   └── RateLimited     429, with the provider's Retry-After
 │   ├── ProviderPaused      no request was sent: the budget is spent, or the breaker is open
@@ -34,6 +36,7 @@ AftermindError
 │   ├── LeaseLost, BlockConflict, DimensionMismatch, EmbedderMismatch, SchemaOutdated
 │   ├── NoReembedding, ReembeddingConflict
 │   ├── GenerationOutOfRange Redis holds an erasure number that was never given
+│   ├── StoreDamaged        stored bytes that cannot be read
 │   ├── IdempotencyConflict an idempotency key was used for another turn
 │   ├── ReplayConflict      a replay plan is in a state that does not allow the call
 │   ├── Unreadable          encrypted content was changed, or moved to another row
@@ -167,6 +170,14 @@ class StoreUnavailable(Unavailable):
     def __init__(self, what: str, why: str, hint: str = "Is Postgres running? Run `aftermind doctor`.") -> None:
         self.what, self.why = what, why
         super().__init__(f"{what}: {why}. {hint}")
+
+
+class StoreInUse(StoreUnavailable):
+    """Another process, or another `Memory` of this one, has opened a store that serves one at a time."""
+
+    def __init__(self, what: str) -> None:
+        hint = "Close the other process or `Memory`; several processes share a postgresql:// store."
+        super().__init__(what, "it is in use", hint)
 
 
 class RedisUnavailable(Unavailable):
@@ -472,6 +483,14 @@ class EmbedderMismatch(Conflict):
             f"stored vectors were made by {stored}, this process is configured with {configured}. Run `aftermind "
             f"reembed start` to re-embed, or set AFTERMIND_EMBEDDER to the stored embedder."
         )
+
+
+class StoreDamaged(Conflict):
+    """Stored bytes cannot be read. Nothing was changed."""
+
+    def __init__(self, store: str, why: str) -> None:
+        self.store, self.why = store, why
+        super().__init__(f"{store} is damaged: {why}. Restore it from a backup.")
 
 
 class NoReembedding(Conflict):

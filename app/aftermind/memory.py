@@ -3,10 +3,10 @@
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from aftermind import errors
-from aftermind.api import connections, erasure_verification, health, turn_builder
+from aftermind.api import connections, erasure_verification, health, record_stores, turn_builder
 from aftermind.api import forget as api_forget
 from aftermind.api import history as api_history
 from aftermind.api import undo as api_undo
@@ -24,6 +24,7 @@ from aftermind.api.services import Parts
 from aftermind.api.undo import UndoResult
 from aftermind.api.webhooks import Webhooks
 from aftermind.api.wiring import open_parts
+from aftermind.db.journals.protocol import Journal
 from aftermind.events.types import MemoryEvent
 from aftermind.ledger.protocol import DailyUsage
 from aftermind.llm.protocols import Embedder, Extractor
@@ -44,9 +45,10 @@ if TYPE_CHECKING:
 class Memory:
     """What an agent remembers, of all its users.
 
-    `store` is a URL (`postgresql://…`, `inmemory`) or None: `AFTERMIND_*`, else the embedded stack that runs in the
-    state folder. `broker` and `redis` are URLs, each the default of the other if possible; `replicas` are streaming
-    replicas of the store. `embedder` and `extractor` replace those of the settings. `save` and `load` select history,
+    `store` is a URL (`postgresql://…`, `sqlite:./bot.db`, `inmemory`), a dict (`{"backend": "sqlite", "path": …}`), a
+    journal, or None: `AFTERMIND_*`, else the embedded stack that runs in the state folder. `broker` and `redis` are
+    URLs, each the default of the other if possible; `replicas` are streaming replicas of the store. `embedder` and
+    `extractor` replace those of the settings. `save` and `load` select history,
     facts, summary and profile for storing and recall if a call names none; `load` follows `save`. `metrics` is a
     registry of `prometheus_client` for recalls and turns; None: no metrics. Constructing connects nothing, and raises
     `InvalidSettings` for an invalid configuration.
@@ -57,7 +59,7 @@ class Memory:
 
     def __init__(
         self,
-        store: str | None = None,
+        store: str | Mapping[str, Any] | Journal | None = None,  # Any: values of a dict, checked in `record_stores`
         *,
         broker: str | None = None,
         redis: str | None = None,
@@ -71,6 +73,10 @@ class Memory:
         load: Iterable[str] | None = None,
         metrics: "CollectorRegistry | None" = None,
     ) -> None:
+        if isinstance(store, Mapping):
+            chosen = record_stores.read_options(store)
+            store, namespace, embedder = chosen.url, namespace or chosen.namespace, embedder or chosen.embedder
+            save = save or (None if chosen.with_facts else turn_builder.KINDS - {"facts"})
         self.settings = settings or Settings()
         self.namespace = self.settings.namespace if namespace is None else namespace
         self._save = turn_builder.kinds("save", save, turn_builder.KINDS)
@@ -421,6 +427,7 @@ class Memory:
         await self._parts.close()
 
     async def __aenter__(self) -> Self:
+        await self._parts.open_store()
         self._parts.recall.prepare()
         return self
 

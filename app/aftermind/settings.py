@@ -148,7 +148,7 @@ class Settings(BaseSettings):
 
     # connections and state
     database_url: SecretStr | None = Field(
-        None, description="Postgres primary, or `inmemory`. None: the embedded stack of `state_dir`."
+        None, description="Postgres primary, `sqlite:./bot.db` or `inmemory`. None: the embedded stack of `state_dir`."
     )
     relay_url: SecretStr | None = Field(
         None,

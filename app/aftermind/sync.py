@@ -4,7 +4,7 @@ Every call runs on one event loop in a background thread (`api.blocking_portal`)
 `Memory` and its connections.
 """
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -299,7 +299,7 @@ class Agent(_Face):
         instructions: str = DEFAULT_INSTRUCTIONS,
         *,
         model: str | ChatModel | None = None,
-        memory: Memory | str | None = None,
+        memory: Memory | str | Mapping[str, Any] | None = None,
         tools: Sequence[Function | Tool] = (),
         agent_id: str | None = None,
         token_budget: int | None = None,
@@ -310,7 +310,7 @@ class Agent(_Face):
         load: frozenset[str] | set[str] | None = None,
         settings: Settings | None = None,
     ) -> None:
-        self.memory = Memory(memory, settings=settings) if isinstance(memory, str) else memory
+        self.memory = Memory(memory, settings=settings) if isinstance(memory, str | Mapping) else memory
         self._behind = AsyncAgent(
             instructions,
             model=model,

@@ -11,6 +11,7 @@ import pytest
 from aftermind import errors
 from aftermind.db.engine import PostgresDatabase
 from aftermind.db.inmemory import MemoryDatabase
+from aftermind.db.journals.protocol import Journal
 from aftermind.events import inmemory
 from aftermind.events.bus import EventBus
 from aftermind.events.inmemory import LocalBus
@@ -18,6 +19,7 @@ from aftermind.events.types import MemoryGap
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
 from tests.conformance.bus_contract import ALICE, BOB, BusContract, Heard, Rig, completed, ids
+from tests.support.journals import reading_each_time
 from tests.support.proxy import proxy_to
 from tests.support.servers import Database, psql_async, wait_for_output
 from tests.support.waiting import wait_until
@@ -50,6 +52,17 @@ class TestLocalBus(BusContract):
         assert ids(heard[:10]) == ids(kept[:10])
         assert isinstance(heard[10], MemoryGap)
         assert ids(heard[11:]) == ids(kept[-100:])
+
+
+class TestJournaledBus(BusContract):
+    """The bus of one process whose events are written by each journal."""
+
+    @pytest.fixture
+    async def rig(self, journal: Journal) -> AsyncIterator[Rig]:
+        """A bus of one process, which reads its events back each time."""
+        database = reading_each_time(journal)
+        yield Rig(db=database, bus=LocalBus(database))
+        await database.close()
 
 
 class TestRedisBus(BusContract):

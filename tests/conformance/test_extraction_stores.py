@@ -6,10 +6,12 @@ import pytest
 
 from aftermind.db.engine import PostgresDatabase
 from aftermind.db.inmemory import MemoryDatabase
+from aftermind.db.journals.protocol import Journal
 from aftermind.stores.inmemory import InMemoryStore
 from aftermind.stores.postgres import PostgresStore
 from tests.conformance.extraction_contract import LearningContract
 from tests.conformance.store_fixtures import Rig
+from tests.support.journals import reading_each_time
 from tests.support.servers import Database
 
 
@@ -20,6 +22,17 @@ class TestInMemoryLearning(LearningContract):
     def rig(self) -> Rig:
         """A store in memory."""
         return Rig(db=MemoryDatabase(), store=InMemoryStore())
+
+
+class TestJournaledLearning(LearningContract):
+    """The in-memory store, written by each journal."""
+
+    @pytest.fixture
+    async def rig(self, journal: Journal) -> AsyncIterator[Rig]:
+        """A store that reads its rows back each time."""
+        database = reading_each_time(journal)
+        yield Rig(db=database, store=InMemoryStore())
+        await database.close()
 
 
 class TestPostgresLearning(LearningContract):

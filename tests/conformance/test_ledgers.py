@@ -10,11 +10,13 @@ import pytest
 
 from aftermind.db.engine import PostgresDatabase
 from aftermind.db.inmemory import MemoryDatabase
+from aftermind.db.journals.protocol import Journal
 from aftermind.ledger.inmemory.ledger import InMemoryLedger
 from aftermind.ledger.postgres.ledger import PostgresLedger
 from aftermind.types import JobKind
 from tests.conformance.ledger_contract import LedgerContract
 from tests.conformance.ledger_fixtures import Rig, ids_of, job
+from tests.support.journals import reading_each_time
 from tests.support.servers import Database
 from tests.support.turns import turn_of
 
@@ -47,6 +49,21 @@ class TestInMemoryLedger(LedgerContract):
             database.ahead += by
 
         return Rig(db=database, ledger=InMemoryLedger(database), pass_time=pass_time)
+
+
+class TestJournaledLedger(LedgerContract):
+    """The in-memory ledger, written by each journal."""
+
+    @pytest.fixture
+    async def rig(self, journal: Journal) -> AsyncIterator[Rig]:
+        """A ledger that reads its rows back each time."""
+        database = reading_each_time(journal, MovedDatabase)
+
+        async def pass_time(by: timedelta) -> None:
+            database.ahead += by
+
+        yield Rig(db=database, ledger=InMemoryLedger(database), pass_time=pass_time)
+        await database.close()
 
 
 class TestPostgresLedger(LedgerContract):

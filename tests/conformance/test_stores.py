@@ -10,12 +10,14 @@ from sqlalchemy import text
 from aftermind import errors
 from aftermind.db.engine import PostgresDatabase
 from aftermind.db.inmemory import MemoryDatabase
+from aftermind.db.journals.protocol import Journal
 from aftermind.db.transaction import pg
 from aftermind.stores.inmemory import InMemoryStore
 from aftermind.stores.postgres import PostgresStore
 from aftermind.types.tombstone import Tombstone
 from tests.conformance.store_contract import StoreContract
 from tests.conformance.store_fixtures import ALICE, Rig
+from tests.support.journals import reading_each_time
 from tests.support.servers import Database
 from tests.support.stored_turns import said
 from tests.support.waiting import wait_until
@@ -30,6 +32,17 @@ class TestInMemoryStore(StoreContract):
     def rig(self) -> Rig:
         """A store in memory."""
         return Rig(db=MemoryDatabase(), store=InMemoryStore())
+
+
+class TestJournaledStore(StoreContract):
+    """The in-memory store, written by each journal."""
+
+    @pytest.fixture
+    async def rig(self, journal: Journal) -> AsyncIterator[Rig]:
+        """A store that reads its rows back each time."""
+        database = reading_each_time(journal)
+        yield Rig(db=database, store=InMemoryStore())
+        await database.close()
 
 
 class TestPostgresStore(StoreContract):

@@ -60,8 +60,8 @@ class Agent:
     `tools` are functions with type hints; inside them `get_run_context()` returns the user of the run. With
     `block_tools(memory)` among them the agent edits the blocks of its user. `save` and `load` select history, facts,
     summary and profile for storing and for the next run; `load` follows `save` if it is not given. `memory` is a
-    `Memory`, or the URL of its store: close it with `await agent.memory.close()`. A memory that fails never fails the
-    answer, unless `strict`.
+    `Memory`, or its store as a URL or a dict: close it with `await agent.memory.close()`. A memory that fails never
+    fails the answer, unless `strict`.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Agent:
         instructions: str = DEFAULT_INSTRUCTIONS,
         *,
         model: str | ChatModel | None = None,
-        memory: Memory | str | None = None,
+        memory: Memory | str | Mapping[str, Any] | None = None,  # Any: as `Memory`
         tools: Sequence[Function | Tool] = (),
         agent_id: str | None = None,
         token_budget: int | None = None,
@@ -80,7 +80,7 @@ class Agent:
         load: frozenset[str] | set[str] | None = None,
         settings: Settings | None = None,
     ) -> None:
-        if isinstance(memory, str):
+        if isinstance(memory, str | Mapping):
             memory = Memory(memory, settings=settings)
         self._settings = settings or (memory.settings if memory else Settings())
         self.instructions, self.agent_id, self.max_steps = instructions, agent_id, max_steps

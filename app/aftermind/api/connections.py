@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from aftermind import errors
+from aftermind.api.record_stores import make_journal
+from aftermind.db.journals.protocol import Journal
 from aftermind.settings import Settings
 
 ENDPOINTS = "endpoints.json"  # there while an embedded stack is up, with its passwords
@@ -27,6 +29,12 @@ class Addresses:
     owner: str | None = field(default=None, repr=False)  # the store, as the owner of its schema
     redis: str | None = field(default=None, repr=False)
     broker: str | None = field(default=None, repr=False)
+    journal: Journal | None = None  # of a store without `redis` that outlives its process
+
+    @property
+    def scheme(self) -> str:
+        """The kind of the store."""
+        return self.store.partition(":")[0]
 
     @property
     def is_in_process(self) -> bool:
@@ -59,7 +67,7 @@ class Addresses:
 def resolve(
     settings: Settings,
     *,
-    url: str | None = None,
+    url: str | Journal | None = None,
     broker: str | None = None,
     redis: str | None = None,
     replicas: Sequence[str] = (),
@@ -69,12 +77,14 @@ def resolve(
 
     Connects nothing. Raises `InvalidSettings` if a value is missing, unreadable or inconsistent.
     """
+    if url is not None and not isinstance(url, str):
+        return _in_process_addresses(url.name, url, broker=broker, redis=redis, replicas=replicas)
     store = url or _secret(settings.database_url)
     if store is None:
         return _embedded(settings, broker=broker, redis=redis)
     scheme = _scheme("url", store)
     if scheme not in POSTGRES:
-        return _in_process_addresses(store, broker=broker, redis=redis, replicas=replicas)
+        return _in_process_addresses(store, make_journal(store), broker=broker, redis=redis, replicas=replicas)
     broker = broker or _secret(settings.broker_url)
     redis = redis or _secret(settings.redis_url)
     if broker is None and redis is None:
@@ -110,13 +120,15 @@ def _queue(broker: str | None, redis: str | None) -> tuple[str, str]:
     return broker, redis
 
 
-def _in_process_addresses(store: str, *, broker: str | None, redis: str | None, replicas: Sequence[str]) -> Addresses:
+def _in_process_addresses(
+    store: str, journal: Journal | None, *, broker: str | None, redis: str | None, replicas: Sequence[str]
+) -> Addresses:
     given = {"broker": broker, "redis": redis, "replicas": replicas or None}
     for name, value in given.items():
         if value is not None:
-            why = f"{store.split(':')[0]!r} lives in one process, where no worker could reach it. Leave {name} out."
+            why = f"jobs of {store.split(':')[0]!r} run in this process, without workers. Leave {name} out."
             raise errors.InvalidSettings(name, "…", why)
-    return Addresses(store=store)
+    return Addresses(store=store, journal=journal)
 
 
 def _embedded(settings: Settings, *, broker: str | None, redis: str | None) -> Addresses:

@@ -44,7 +44,7 @@ async def forget_and_prove(parts: Parts, owner: Scope) -> Forgot:
 def _erasure_scan(parts: Parts) -> ErasureScan:
     if parts.erasure_scan is None:
         why = "jobs run in this process, which keeps nothing in any other place. Use Postgres."
-        raise errors.InvalidSettings("store", "inmemory", why)
+        raise errors.InvalidSettings("store", "in process", why)
     return parts.erasure_scan
 
 

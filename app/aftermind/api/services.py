@@ -28,6 +28,10 @@ from aftermind.wire.pending import Pending
 from aftermind.wire.redis.client import RedisLink
 
 
+async def _nothing() -> None:
+    """A store that each connection opens."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """The services of a `Memory`. Those with a default are None if jobs run in this process.
@@ -65,6 +69,7 @@ class Parts:
     trail: Trail | None = None
     vault: Vault | None = None
     gate: ProviderLimiter = field(default_factory=ProviderLimiter)
+    open_store: Callable[[], Awaitable[None]] = _nothing  # before its first use; jobs of an earlier process go on
     wake: Callable[[], None] = lambda: None  # begin what was put into the ledger, where this process works it off
     refused_texts: Callable[[], int] = lambda: 0  # since the start: changed, replaced, or plain where it may not be
     closing: Sequence[Callable[[], Awaitable[None]]] = ()

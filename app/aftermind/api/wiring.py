@@ -1,6 +1,7 @@
 """Composition root: builds the parts of a `Memory` from addresses and settings. Nothing here connects."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,10 +24,14 @@ from aftermind.db.encryption.keyfiles import audit_keys, master_keys
 from aftermind.db.encryption.keyring import Vault
 from aftermind.db.engine import PostgresDatabase
 from aftermind.db.inmemory import MemoryDatabase
+from aftermind.db.journals.rows import RowCodec
+from aftermind.db.journals.writer import JournalWriter
 from aftermind.db.protocol import Database, NoDatabase
+from aftermind.events import inmemory as local_bus
 from aftermind.events.bus import EventBus
 from aftermind.events.inmemory import LocalBus
 from aftermind.freshness import EffectCommitter, ReplicaLease, WatermarkDelivery
+from aftermind.ledger.inmemory import records as ledger_records
 from aftermind.ledger.inmemory.ledger import InMemoryLedger
 from aftermind.ledger.postgres.dead_letters import DeadLetters
 from aftermind.ledger.postgres.ledger import PostgresLedger
@@ -46,6 +51,7 @@ from aftermind.recall.query_embeddings import QueryVectors
 from aftermind.recall.reranker import Reranker
 from aftermind.settings import Settings
 from aftermind.stores.inmemory import InMemoryStore
+from aftermind.stores.inmemory import tables as store_tables
 from aftermind.stores.postgres import PostgresStore
 from aftermind.stores.postgres.retention import PostgresRetention
 from aftermind.stores.postgres.search import READ_SETTINGS, PostgresSearch
@@ -57,6 +63,8 @@ from aftermind.wire.pending import Pending
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
 from aftermind.wire.watermark import Watermarks
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,9 +157,10 @@ def _in_process_services(
     reranker: Reranker | None,
     providers: Providers,
 ) -> Parts:
-    if where.store.rstrip(":/") != "inmemory":
-        raise errors.InvalidSettings("url", where.store, "a store is a postgresql:// URL, or 'inmemory'.")
-    db, store = MemoryDatabase(), InMemoryStore(language=settings.language)
+    is_stored = where.journal is not None
+    codec = RowCodec(store_tables.TABLES, ledger_records.TABLES, local_bus.TABLES)
+    db = MemoryDatabase(None if where.journal is None else JournalWriter(where.journal, codec))
+    store = InMemoryStore(language=settings.language)
     ledger, events = InMemoryLedger(db, max_lost_leases=settings.max_lost_leases), LocalBus(db)
     queue = outbox_wiring.make_in_process(
         settings,
@@ -163,11 +172,14 @@ def _in_process_services(
         extractor=extractor,
         summariser=factory.summariser(settings, providers=providers),
         profiler=factory.profiler(settings, providers=providers),
+        prepare=partial(_adopt_embedder, db, store, embedder) if is_stored and embedder is not None else None,
     )
+    if is_stored:
+        db.on_open = queue.wake  # for jobs of an earlier process
     outboxes = Outboxes(settings, lambda accept: queue)
     routing = Routing(db, [], store, served_by=ServedBy.PROCESS)
     recall = _recall(settings, embedder, reranker, store, store, routing, _vectors(settings, embedder), outboxes, None)
-    effects, nothing, vault = EffectCommitter(db), NoDatabase(), Vault()
+    effects, nothing, vault = EffectCommitter(db), NoDatabase(where.scheme), Vault()
     trail = Trail(audit_keys(settings.audit_key, settings.state_dir))  # unused: nothing can be recorded
     return Parts(
         settings=settings,
@@ -191,8 +203,18 @@ def _in_process_services(
         check_schema=_nothing_to_check,
         gate=providers.gate,
         wake=queue.wake,
-        closing=(recall.close, providers.close),
+        open_store=db.open,
+        closing=(recall.close, providers.close, db.close),
     )
+
+
+async def _adopt_embedder(db: MemoryDatabase, store: InMemoryStore, embedder: Embedder) -> None:
+    """Record the embedder of a store without vectors; log if the stored vectors are another's."""
+    configured = await asyncio.to_thread(embedder_identity, embedder)
+    async with db.transaction() as tx:
+        known = await store.adopt_embedder(tx, configured)
+    if known.active != configured:
+        log.error("embed jobs wait", extra={"error": str(errors.EmbedderMismatch(known.active, configured))})
 
 
 async def _nothing_to_check() -> None:

@@ -52,7 +52,10 @@ class Database(Protocol):
 
 
 class NoDatabase:
-    """Replaces Postgres in a process without a database: every use raises `InvalidSettings`."""
+    """Replaces Postgres where a store has none: every use raises `InvalidSettings`. `store` is its scheme."""
+
+    def __init__(self, store: str) -> None:
+        self._store = store
 
     def transaction(
         self, *, namespace: str | None = None, read_only: bool = False, timeout: float | None = None
@@ -71,7 +74,6 @@ class NoDatabase:
     async def close(self) -> None:
         """Nothing to close."""
 
-    @staticmethod
-    def _missing() -> errors.InvalidSettings:
-        why = "an in-memory store has no dead letters, plans, policies, audit log, keys or webhooks. Use Postgres."
-        return errors.InvalidSettings("store", "inmemory", why)
+    def _missing(self) -> errors.InvalidSettings:
+        why = "only Postgres has lists of dead letters, plans, policies, encryption, audit log, keys and webhooks."
+        return errors.InvalidSettings("store", self._store, why)

@@ -9,13 +9,19 @@ from datetime import UTC, datetime, timedelta
 
 from aftermind import errors
 from aftermind.db.inmemory import MemoryDatabase, mem
+from aftermind.db.journals.rows import Table
 from aftermind.db.protocol import Transaction, Watermark
 from aftermind.events.deduplication import EarlyEvents
-from aftermind.events.types import MemoryEvent, MemoryGap
-from aftermind.types import Scope
+from aftermind.events.types import MemoryEvent, MemoryGap, from_json
+from aftermind.types import Json, Scope
 
 MAX_KEPT_EVENTS = 10_000  # events of an owner; a cursor before them gets a gap
 MAX_QUEUED_EVENTS = 1_000
+LAST = "last"  # the key of an owner's counter
+TABLES = {
+    "events": Table(int, dict[str, Json], to_json=MemoryEvent.to_json, from_json=from_json),
+    "event_counters": Table(str, int),
+}
 
 
 class LocalBus:
@@ -31,12 +37,12 @@ class LocalBus:
         """Keep events in the effect's transaction; the same with their cursors."""
         kept = []
         for event in events:
-            owner = event.scope.owner
-            key = (owner.namespace, owner.user_column)
-            table, counters = mem(tx).table("events"), mem(tx).table("event_counters")
-            mem(tx).put(counters, key, counters.get(key, 0) + 1)
-            kept.append(replace(event, cursor=str(counters[key])))
-            mem(tx).put(table, key, [*table.get(key, []), kept[-1]][-MAX_KEPT_EVENTS:])
+            run, counters = mem(tx), await mem(tx).owned("event_counters", event.scope)
+            rows = await run.owned("events", event.scope)
+            run.put(counters, LAST, counters.get(LAST, 0) + 1)
+            kept.append(replace(event, cursor=str(counters[LAST])))
+            run.put(rows, counters[LAST], kept[-1])
+            run.drop(rows, counters[LAST] - MAX_KEPT_EVENTS)
         return kept
 
     async def publish(self, events: Sequence[MemoryEvent], watermark: Watermark | None = None) -> None:
@@ -89,7 +95,7 @@ class LocalBus:
     async def last(self, owner: Scope) -> str:
         """The cursor of the owner's newest event."""
         async with self._database.transaction(read_only=True) as tx:
-            return str(mem(tx).table("event_counters").get((owner.namespace, owner.user_column), 0))
+            return str((await mem(tx).owned("event_counters", owner)).get(LAST, 0))
 
     async def close(self) -> None:
         """Nothing to close."""
@@ -100,7 +106,7 @@ class LocalBus:
         if not after.isdecimal():
             raise errors.InvalidQuery("after", after, "it must be the `cursor` of an event.")
         async with self._database.transaction(read_only=True) as tx:
-            kept: list[MemoryEvent] = mem(tx).table("events").get((owner.namespace, owner.user_column), [])
+            kept: list[MemoryEvent] = list((await mem(tx).owned("events", owner)).values())
         later = [event for event in kept if int(event.cursor or 0) > int(after)]
         if later and int(later[0].cursor or 0) > int(after) + 1:
             gap = MemoryGap(scope=owner, at=datetime.now(UTC), cursor=str(int(later[0].cursor or 0) - 1))

@@ -11,7 +11,7 @@ from aftermind.outbox.doorbell import Doorbell
 from aftermind.outbox.doorbell_sender import DoorbellSender
 from aftermind.outbox.generation_lookup import GenerationLookup
 from aftermind.outbox.group_commit import Acceptor
-from aftermind.outbox.inmemory import InProcessQueue, load_work
+from aftermind.outbox.inmemory import InProcessQueue, Prepare, load_work
 from aftermind.outbox.positions import Positions
 from aftermind.outbox.publisher import Publisher, Recorded
 from aftermind.outbox.spool import Spool
@@ -102,6 +102,7 @@ def make_in_process(
     extractor: Extractor | None = None,
     summariser: Summariser | None = None,
     profiler: Profiler | None = None,
+    prepare: Prepare | None = None,
 ) -> InProcessQueue:
     """Create the queue of a store in this process. `events` stores and publishes events (`append`, `publish`).
 
@@ -119,4 +120,4 @@ def make_in_process(
         summariser=summariser,
         profiler=profiler,
     )
-    return InProcessQueue(settings, db=db, ledger=ledger, open_work=work)
+    return InProcessQueue(settings, db=db, ledger=ledger, open_work=work, prepare=prepare)

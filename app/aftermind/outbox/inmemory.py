@@ -29,6 +29,7 @@ POLL_SECONDS = 0.05  # between checks for due jobs: a debounce, a back-off
 
 # Claims runnable jobs, runs them, and returns whether there were any.
 Work = Callable[[], Awaitable[bool]]
+Prepare = Callable[[], Awaitable[None]]
 
 
 def load_work(*arguments: object, **named: object) -> Work:
@@ -41,13 +42,22 @@ def load_work(*arguments: object, **named: object) -> Work:
 
 
 class InProcessQueue:
-    """An `Outbox` without Redis. `work` is called for as long as it finds something; it is made at the first turn.
+    """An `Outbox` without Redis. `work` is called for as long as it finds something; it is made at the first turn,
+    after `prepare`.
 
     Bounded like pending: beyond a limit of `settings.pending_max_*` `send` raises `QueueFull`.
     """
 
-    def __init__(self, settings: Settings, *, db: Database, ledger: Ledger, open_work: Callable[[], Work]) -> None:
-        self._db, self._ledger, self._open_work = db, ledger, open_work
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        db: Database,
+        ledger: Ledger,
+        open_work: Callable[[], Work],
+        prepare: Prepare | None = None,
+    ) -> None:
+        self._db, self._ledger, self._open_work, self._prepare = db, ledger, open_work, prepare
         self._limits = PendingLimits.from_settings(settings)
         self._turn_limits = LedgerLimits(ledger, self._limits)
         self._work: Work | None = None
@@ -97,12 +107,23 @@ class InProcessQueue:
 
     async def _work_off(self) -> None:
         try:
+            await self._prepare_once()
             while self._is_woken:  # again if a job was added after the last check
                 self._is_woken = False
                 while await self._step():
                     pass
         except Exception:  # the edge of a background task; the next turn starts it again, and no row is lost
             log.exception("background work stopped")
+
+    async def _prepare_once(self) -> None:
+        if self._prepare is None:
+            return
+        try:
+            await self._prepare()
+        except errors.AftermindError as exc:  # a model that cannot be loaded: its jobs report it, others run
+            log.warning("background work is not prepared", extra={"error": str(exc)})
+        else:
+            self._prepare = None
 
     async def _step(self) -> bool:
         """Check the ledger once; returns whether to check again."""

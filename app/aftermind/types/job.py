@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import ClassVar
 
 import orjson
 
@@ -127,6 +128,7 @@ class Job:
     is a model's answer, kept until the job is done so that a retry does not call and pay again.
     """
 
+    __pydantic_config__: ClassVar[Mapping[str, str]] = {"ser_json_bytes": "base64", "val_json_bytes": "base64"}  # `raw`
     id: JobId
     kind: JobKind
     scope: Scope

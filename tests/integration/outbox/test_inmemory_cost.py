@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from aftermind import Memory, Settings
+from aftermind.db.inmemory import SHARED, Rows, mem
 from aftermind.ledger.inmemory import ledger
 
 pytestmark = pytest.mark.asyncio
 
 
-class CountingTable(dict[Any, Any]):
+class CountingTable(Rows):
     """A table that counts the rows that are looked at."""
 
     rows_read = 0
@@ -46,7 +47,8 @@ async def rows_read_by_a_turn(memory: Memory, number: int) -> int:
 async def test_a_turn_looks_at_no_more_jobs_after_hundreds_than_after_a_few() -> None:
     settings = Settings(extractor="off")
     async with Memory("inmemory", settings=settings) as memory:
-        memory._parts.db.tables["jobs"] = CountingTable()  # type: ignore[attr-defined]
+        async with memory._parts.db.transaction() as tx:
+            mem(tx).database.partition(SHARED).tables["jobs"] = CountingTable(SHARED, "jobs")
         first = [await rows_read_by_a_turn(memory, number) for number in range(10)]
         for number in range(10, 400):
             await memory.remember(f"I have {number} cats.", user_id="ann", session_id="s")

@@ -21,8 +21,8 @@ MAX_FINISHED_JOBS = 10_000
 class InMemoryLedger:
     """The ledger in this process. See `Ledger` for what each method promises.
 
-    The jobs are in one table by id. Two more tables hold ids: unfinished and dead jobs by kind, and finished jobs in
-    the order of their end. So what a turn costs does not grow with the jobs that are done.
+    The jobs are in one table by id. Two indexes hold ids: unfinished and dead jobs by kind, and finished jobs in the
+    order of their end. So what a turn costs does not grow with the jobs that are done.
     """
 
     def __init__(self, database: MemoryDatabase, *, max_lost_leases: int = 3) -> None:
@@ -164,6 +164,7 @@ class InMemoryLedger:
                     chosen.append(record)
                 if len(chosen) == most:
                     break
+            chosen = [replace(record, opening=self._database.opening) for record in chosen]
             return [_leased(tx, record, worker, now, for_) for record in chosen]
 
     async def last_chance_is_next(self, kind: JobKind, *, replays: bool = False) -> bool:
@@ -261,7 +262,7 @@ class InMemoryLedger:
                 record
                 for kind in JobKind
                 for record in _live(tx, kind)
-                if record.job.state is JobState.RUNNING and record.until is not None and record.until < now
+                if record.job.state is JobState.RUNNING and self._is_lost(record, now)
             ]
             buried: list[tuple[Job, Failure]] = []
             for record in gone:
@@ -280,6 +281,10 @@ class InMemoryLedger:
             if buried and on_buried is not None:
                 await on_buried(tx, buried)
             return len(gone)
+
+    def _is_lost(self, record: Record, now: datetime) -> bool:
+        """A lease that ran out, or that a process held which has opened the store before this one."""
+        return record.opening != self._database.opening or (record.until is not None and record.until < now)
 
     async def prune(self, *, older_than: timedelta, limit: int) -> int:
         async with self._database.transaction() as tx:
@@ -408,11 +413,23 @@ def _is_new(tx: Transaction, turn: Turn) -> bool:
 def _live(tx: Transaction, kind: JobKind) -> list[Record]:
     """Unfinished and dead jobs of the kind, in the order in which they came."""
     jobs = _jobs(tx)
-    return [jobs[id_] for id_ in mem(tx).rows("live_jobs", kind) if not _is_finished(jobs[id_])]
+    return [jobs[id_] for id_ in _live_ids(tx, kind) if not _is_finished(jobs[id_])]
+
+
+def _live_ids(tx: Transaction, kind: JobKind) -> dict[JobId, None]:
+    def build() -> dict[JobId, None]:
+        mine = [each for each in _jobs(tx).values() if each.job.kind is kind and not _is_finished(each)]
+        return {each.job.id: None for each in sorted(mine, key=lambda each: records.created(each.job))}
+
+    return mem(tx).index(f"live_jobs:{kind}", build)
 
 
 def _finished(tx: Transaction) -> dict[JobId, None]:
-    return mem(tx).table("finished_jobs")
+    def build() -> dict[JobId, None]:
+        ended = [each.job for each in _jobs(tx).values() if _is_finished(each)]
+        return {job.id: None for job in sorted(ended, key=lambda job: job.updated_at)}
+
+    return mem(tx).index("finished_jobs", build)
 
 
 def _is_finished(record: Record) -> bool:
@@ -422,8 +439,8 @@ def _is_finished(record: Record) -> bool:
 def _put_record(tx: Transaction, record: Record) -> None:
     run, job_id = mem(tx), record.job.id
     known = _jobs(tx).get(job_id)
+    live, finished = _live_ids(tx, record.job.kind), _finished(tx)
     run.put(_jobs(tx), job_id, record)
-    live, finished = run.rows("live_jobs", record.job.kind), _finished(tx)
     if not _is_finished(record):
         run.drop(finished, job_id)
         if job_id not in live:
@@ -441,7 +458,7 @@ def _put_record(tx: Transaction, record: Record) -> None:
 def _drop(tx: Transaction, job_id: JobId) -> None:
     run = mem(tx)
     record = _jobs(tx)[job_id]
-    for rows in (_jobs(tx), run.table("follows"), _finished(tx), run.rows("live_jobs", record.job.kind)):
+    for rows in (_finished(tx), _live_ids(tx, record.job.kind), _jobs(tx), run.table("follows")):
         run.drop(rows, job_id)
 
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import date, datetime
 from uuid import UUID
 
-from aftermind.ledger.protocol import Backlog, Failure, ModelUsage, Tried
+from aftermind.db.journals.rows import Table
+from aftermind.ledger.protocol import Backlog, DailyUsage, Failure, ModelUsage, Tried
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, LeaseToken, NewJob, Scope, Turn
 
 UNFINISHED = (JobState.QUEUED, JobState.RUNNING, JobState.RETRYING)
@@ -14,7 +15,10 @@ WAITING = (JobState.QUEUED, JobState.RETRYING)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A job as it is kept: its lease, its place in the fair order (None before its time), its attempts."""
+    """A job as it is kept: its lease, its place in the fair order (None before its time), its attempts.
+
+    `opening` is that of the database under which it was leased.
+    """
 
     job: Job
     token: LeaseToken | None = None
@@ -22,7 +26,15 @@ class Record:
     place: int | None = None
     due_by: datetime | None = None
     plan: str | None = None
+    opening: UUID | None = None
     attempts: tuple[Attempt, ...] = field(default=())
+
+
+TABLES = {
+    "jobs": Table(JobId, Record),
+    "follows": Table(JobId, tuple[JobId, ...]),
+    "spending": Table(tuple[Scope, date, JobKind, str | None], DailyUsage),
+}
 
 
 def make_attempts(job_id: JobId, tried: Tried, failure: Failure, now: datetime) -> tuple[Attempt, ...]:

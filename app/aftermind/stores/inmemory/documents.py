@@ -7,22 +7,23 @@ from datetime import datetime
 from aftermind import errors
 from aftermind.db.inmemory import mem
 from aftermind.db.protocol import Transaction
-from aftermind.stores.inmemory.episodes import owner_key
 from aftermind.types import Block, Profile, Scope, Summary, Trait
+
+PROFILE = "profile"  # the key of an owner's only row
 
 
 class InMemoryDocuments:
     """The part of the store that keeps documents. See `Store` for what each method promises."""
 
     async def block(self, tx: Transaction, owner: Scope, name: str) -> Block | None:
-        found: Block | None = mem(tx).rows("blocks", owner_key(owner)).get(name)
+        found: Block | None = (await mem(tx).owned("blocks", owner)).get(name)
         return found
 
     async def blocks(self, tx: Transaction, owner: Scope) -> list[Block]:
-        return sorted(mem(tx).rows("blocks", owner_key(owner)).values(), key=lambda block: block.name)
+        return sorted((await mem(tx).owned("blocks", owner)).values(), key=lambda block: block.name)
 
     async def put_block(self, tx: Transaction, block: Block, *, expected_version: int | None) -> Block:
-        rows = mem(tx).rows("blocks", owner_key(block.scope))
+        rows = await mem(tx).owned("blocks", block.scope)
         found = rows[block.name].version if block.name in rows else 0
         if expected_version is not None and expected_version != found:
             raise errors.BlockConflict(block.name, expected_version, found)
@@ -31,18 +32,18 @@ class InMemoryDocuments:
         return stored
 
     async def delete_block(self, tx: Transaction, owner: Scope, name: str) -> bool:
-        return mem(tx).drop(mem(tx).rows("blocks", owner_key(owner)), name)
+        return mem(tx).drop(await mem(tx).owned("blocks", owner), name)
 
     async def summary(self, tx: Transaction, owner: Scope, session_id: str | None) -> Summary | None:
-        found: Summary | None = mem(tx).rows("summaries", owner_key(owner)).get(session_id)
+        found: Summary | None = (await mem(tx).owned("summaries", owner)).get(session_id)
         return found
 
     async def summaries(self, tx: Transaction, owner: Scope, *, limit: int = 20) -> list[Summary]:
-        rows = mem(tx).rows("summaries", owner_key(owner)).values()
+        rows = (await mem(tx).owned("summaries", owner)).values()
         return sorted(rows, key=lambda summary: summary.updated_at, reverse=True)[:limit]
 
     async def put_summary(self, tx: Transaction, summary: Summary, *, over: int | None = None) -> bool:
-        rows = mem(tx).rows("summaries", owner_key(summary.scope))
+        rows = await mem(tx).owned("summaries", summary.scope)
         before: Summary | None = rows.get(summary.scope.session_id)
         if before is not None and before.covers_to > summary.covers_to and before.version != over:
             return False
@@ -52,7 +53,7 @@ class InMemoryDocuments:
         return True
 
     async def profile(self, tx: Transaction, owner: Scope) -> Profile | None:
-        found: Profile | None = mem(tx).table("profiles").get(owner_key(owner))
+        found: Profile | None = (await mem(tx).owned("profiles", owner)).get(PROFILE)
         return found
 
     async def merge_profile(
@@ -62,5 +63,5 @@ class InMemoryDocuments:
         timed = {name: replace(trait, updated_at=at) for name, trait in traits.items()}
         merged = dict(sorted({**before.traits, **timed}.items()))
         after = Profile(scope=owner.owner, traits=merged, version=before.version + 1, updated_at=at)
-        mem(tx).put(mem(tx).table("profiles"), owner_key(owner), after)
+        mem(tx).put(await mem(tx).owned("profiles", owner), PROFILE, after)
         return after

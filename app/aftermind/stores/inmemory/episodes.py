@@ -22,18 +22,18 @@ class InMemoryEpisodes:
 
     async def tombstones(self, tx: Transaction, owners: Sequence[Scope]) -> list[Tombstone]:
         """The owners' tombstones; no lock is needed, because transactions run one after the other."""
-        table = mem(tx).table("tombstones")
-        return [stone for key in {owner_key(owner) for owner in owners} for stone in table.get(key, ())]
+        known = [await mem(tx).owned("tombstones", owner) for owner in {owner.owner for owner in owners}]
+        return [stone for rows in known for stone in rows.values()]
 
     async def admission_state(
         self, tx: Transaction, owner: Scope, sessions: Collection[str | None], *, generation: int | None = None
     ) -> AdmissionState:
-        key = owner_key(owner)
-        stones = mem(tx).table("tombstones").get(key, ()) if generation is not None else ()
+        stones = await self.tombstones(tx, [owner]) if generation is not None else ()
+        places = await mem(tx).owned("counted", owner)
         newest: dict[str | None, Counted] = {}
-        for episode in _ordered(tx, owner):
+        for episode in await _ordered(tx, owner):
             if episode.scope.session_id in sessions:
-                counted_from, shift = mem(tx).table("counted").get(episode.id, (None, 0))
+                counted_from, shift = places.get(episode.id, (None, 0))
                 newest[episode.scope.session_id] = Counted(
                     position=episode.position, counted_from=counted_from, shift=shift
                 )
@@ -45,8 +45,8 @@ class InMemoryEpisodes:
     async def find_session_shift(
         self, tx: Transaction, owner: Scope, session_id: str | None, counted_from: int
     ) -> int | None:
-        table = mem(tx).table("counted")
-        found = [table.get(each.id) for each in _in_session(tx, owner, session_id)]
+        places = await mem(tx).owned("counted", owner)
+        found = [places.get(each.id) for each in await _in_session(tx, owner, session_id)]
         shifts = [each[1] for each in found if each is not None and each[0] == counted_from]
         return shifts[-1] if shifts else None
 
@@ -60,27 +60,40 @@ class InMemoryEpisodes:
     ) -> frozenset[EpisodeId]:
         new = set()
         for episode in given:
-            rows = mem(tx).rows("episodes", owner_key(episode.scope))
+            rows = await mem(tx).owned("episodes", episode.scope)
             if episode.id in rows:
                 continue
             mem(tx).put(rows, episode.id, episode)
             new.add(episode.id)
             if counted and episode.id in counted:
                 place = counted[episode.id]
-                mem(tx).put(mem(tx).table("counted"), episode.id, (place.counted_from, place.shift))
+                mem(tx).put(
+                    await mem(tx).owned("counted", episode.scope), episode.id, (place.counted_from, place.shift)
+                )
             if vectors and episode.id in vectors:
-                mem(tx).put(mem(tx).rows("vectors", owner_key(episode.scope)), episode.id, vectors[episode.id])
+                mem(tx).put(await mem(tx).owned("vectors", episode.scope), episode.id, vectors[episode.id])
         return frozenset(new)
 
     async def stored_embedders(self, tx: Transaction, *, hold: bool = False) -> StoredEmbedders | None:
-        """None: the embedder of a process does not change during its life."""
-        return None
+        """The one whose identity `adopt_embedder` recorded; transactions follow each other."""
+        active: EmbedderIdentity | None = mem(tx).table("embedders").get("active")
+        return None if active is None else StoredEmbedders(active=active)
+
+    async def adopt_embedder(self, tx: Transaction, identity: EmbedderIdentity) -> StoredEmbedders:
+        """Record the embedder of a store that has none; the one that it has now."""
+        known = await self.stored_embedders(tx)
+        if known is None:
+            mem(tx).put(mem(tx).table("embedders"), "active", identity)
+        return known or StoredEmbedders(active=identity)
 
     async def unembedded(
         self, tx: Transaction, owner: Scope, embedder: EmbedderIdentity, *, after_position: int, limit: int
     ) -> list[Episode]:
-        vectors = mem(tx).rows("vectors", owner_key(owner))
-        lacking = [each for each in _ordered(tx, owner) if each.position >= after_position and each.id not in vectors]
+        if not await self._holds(tx, embedder):
+            return []
+        vectors = await mem(tx).owned("vectors", owner)
+        later = [each for each in await _ordered(tx, owner) if each.position >= after_position]
+        lacking = [each for each in later if each.id not in vectors]
         return lacking[:limit]
 
     async def set_vectors(
@@ -90,30 +103,32 @@ class InMemoryEpisodes:
         *,
         embedder: EmbedderIdentity | None = None,
     ) -> int:
+        if not await self._holds(tx, embedder):
+            return 0
         there = 0
         for (owner, id_), vector in vectors.items():
-            if id_ in mem(tx).rows("episodes", owner_key(owner)):
-                mem(tx).put(mem(tx).rows("vectors", owner_key(owner)), id_, vector)
+            if id_ in await mem(tx).owned("episodes", owner):
+                mem(tx).put(await mem(tx).owned("vectors", owner), id_, vector)
                 there += 1
         return there
 
     async def vectors(self, tx: Transaction, owner: Scope) -> dict[EpisodeId, Vector]:
-        return dict(mem(tx).rows("vectors", owner_key(owner)))
+        return dict(await mem(tx).owned("vectors", owner))
 
     async def episodes(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[Episode]:
-        rows = mem(tx).rows("episodes", owner_key(owner))
+        rows = await mem(tx).owned("episodes", owner)
         return [rows[id_] for id_ in ids if id_ in rows]
 
     async def mined_in(self, tx: Transaction, owner: Scope, job_id: JobId) -> list[Episode]:
-        rows = mem(tx).rows("extractions", owner_key(owner))
-        return [each for each in _ordered(tx, owner) if each.id in rows and rows[each.id].job_id == job_id]
+        rows = await mem(tx).owned("extractions", owner)
+        return [each for each in await _ordered(tx, owner) if each.id in rows and rows[each.id].job_id == job_id]
 
     async def history(self, tx: Transaction, owner: Scope, wanted: EpisodeFilter, *, limit: int) -> list[Episode]:
-        return [episode for episode in _ordered(tx, owner) if wanted.fits(episode)][-limit:] if limit else []
+        return [episode for episode in await _ordered(tx, owner) if wanted.fits(episode)][-limit:] if limit else []
 
     async def sessions(self, tx: Transaction, owner: Scope, *, limit: int = 100) -> list[SessionInfo]:
         groups: dict[str | None, list[Episode]] = {}
-        for episode in _ordered(tx, owner):
+        for episode in await _ordered(tx, owner):
             groups.setdefault(episode.scope.session_id, []).append(episode)
         latest = sorted(groups.items(), key=lambda item: -item[1][-1].position)[:limit]
         return [
@@ -129,7 +144,7 @@ class InMemoryEpisodes:
     async def session_span(
         self, tx: Transaction, owner: Scope, session_id: str | None, *, after_position: int, limit: int
     ) -> list[Episode]:
-        span = [episode for episode in _in_session(tx, owner, session_id) if episode.position > after_position]
+        span = [episode for episode in await _in_session(tx, owner, session_id) if episode.position > after_position]
         return span[:limit]
 
     async def embedded(
@@ -140,27 +155,34 @@ class InMemoryEpisodes:
         *,
         embedder: EmbedderIdentity | None = None,
     ) -> frozenset[EpisodeId]:
-        vectors = mem(tx).rows("vectors", owner_key(owner))
+        if not await self._holds(tx, embedder):
+            return frozenset()
+        vectors = await mem(tx).owned("vectors", owner)
         return frozenset(id_ for id_ in ids if id_ in vectors)
 
     async def unmined(self, tx: Transaction, owner: Scope, session_id: str | None, *, limit: int) -> list[Episode]:
-        mined = mem(tx).rows("extractions", owner_key(owner))
-        return [episode for episode in _in_session(tx, owner, session_id) if episode.id not in mined][:limit]
+        mined = await mem(tx).owned("extractions", owner)
+        return [episode for episode in await _in_session(tx, owner, session_id) if episode.id not in mined][:limit]
 
     async def note_outcomes(self, tx: Transaction, owner: Scope, outcomes: Sequence[MiningOutcome]) -> None:
-        rows = mem(tx).rows("extractions", owner_key(owner))
+        rows = await mem(tx).owned("extractions", owner)
         for outcome in outcomes:
             mem(tx).put(rows, outcome.episode_id, outcome)
 
     async def outcomes(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[MiningOutcome]:
-        rows = mem(tx).rows("extractions", owner_key(owner))
+        rows = await mem(tx).owned("extractions", owner)
         return [rows[id_] for id_ in ids if id_ in rows]
 
+    async def _holds(self, tx: Transaction, embedder: EmbedderIdentity | None) -> bool:
+        """Whether the stored vectors are this embedder's; None is the active one."""
+        known = await self.stored_embedders(tx)
+        return embedder is None or known is None or embedder == known.active
 
-def _ordered(tx: Transaction, owner: Scope) -> list[Episode]:
-    rows = mem(tx).rows("episodes", owner_key(owner)).values()
+
+async def _ordered(tx: Transaction, owner: Scope) -> list[Episode]:
+    rows = (await mem(tx).owned("episodes", owner)).values()
     return sorted(rows, key=lambda episode: (episode.position, episode.id))
 
 
-def _in_session(tx: Transaction, owner: Scope, session_id: str | None) -> list[Episode]:
-    return [episode for episode in _ordered(tx, owner) if episode.scope.session_id == session_id]
+async def _in_session(tx: Transaction, owner: Scope, session_id: str | None) -> list[Episode]:
+    return [episode for episode in await _ordered(tx, owner) if episode.scope.session_id == session_id]

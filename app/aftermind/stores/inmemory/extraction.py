@@ -5,7 +5,7 @@ from datetime import datetime
 
 from aftermind.db.inmemory import mem
 from aftermind.db.protocol import Transaction
-from aftermind.stores.inmemory.episodes import owner_key
+from aftermind.stores.inmemory.documents import PROFILE
 from aftermind.stores.protocol import BatchNeighbours, DrewOn, ExtractionBatch, MiningOutcome, UserInfo
 from aftermind.types import (
     Episode,
@@ -28,31 +28,32 @@ class InMemoryLearning:
     """The part of the store about extraction. See `Store` for the promise of each method."""
 
     async def session_size(self, tx: Transaction, owner: Scope, session_id: str | None, *, up_to: int) -> int:
-        rows = mem(tx).rows("episodes", owner_key(owner)).values()
+        rows = (await mem(tx).owned("episodes", owner)).values()
         return sum(each.scope.session_id == session_id and each.position <= up_to for each in rows)
 
     async def want_profiled(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> None:
-        there, rows = mem(tx).rows("episodes", owner_key(owner)), mem(tx).rows("profile_backlog", owner_key(owner))
+        there = await mem(tx).owned("episodes", owner)
+        rows = await mem(tx).owned("profile_backlog", owner)
         for id_ in ids:
             if id_ in there:
                 mem(tx).put(rows, id_, True)
 
     async def unprofiled(self, tx: Transaction, owner: Scope, *, limit: int) -> list[Episode]:
-        waiting = mem(tx).rows("profile_backlog", owner_key(owner))
-        found = [each for id_, each in mem(tx).rows("episodes", owner_key(owner)).items() if id_ in waiting]
+        waiting = await mem(tx).owned("profile_backlog", owner)
+        found = [each for id_, each in (await mem(tx).owned("episodes", owner)).items() if id_ in waiting]
         return sorted(found, key=lambda each: (each.position, each.id))[:limit]
 
     async def profiled(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> None:
-        rows = mem(tx).rows("profile_backlog", owner_key(owner))
+        rows = await mem(tx).owned("profile_backlog", owner)
         for id_ in ids:
             mem(tx).drop(rows, id_)
 
     async def note_batch(self, tx: Transaction, owner: Scope, batch: ExtractionBatch) -> None:
-        mem(tx).put(mem(tx).rows("model_batches", owner_key(owner)), batch.job_id, batch)
+        mem(tx).put(await mem(tx).owned("model_batches", owner), batch.job_id, batch)
 
     async def list_batch_neighbours(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> BatchNeighbours:
-        batches: list[ExtractionBatch] = list(mem(tx).rows("model_batches", owner_key(owner)).values())
-        episodes, asked = mem(tx).rows("episodes", owner_key(owner)), set(ids)
+        batches: list[ExtractionBatch] = list((await mem(tx).owned("model_batches", owner)).values())
+        episodes, asked = await mem(tx).owned("episodes", owner), set(ids)
         mining = [each for each in batches if each.kind is JobKind.EXTRACT and asked.intersection(each.shown)]
         updates = [each for each in batches if each.kind is JobKind.PROFILE]
         first = next((at for at, each in enumerate(updates) if asked.intersection(each.shown)), len(updates))
@@ -66,11 +67,10 @@ class InMemoryLearning:
         return BatchNeighbours(mined=mined, sessions=tuple(sorted(sessions, key=str)), profiled=left(updates[first:]))
 
     async def drew_on(self, tx: Transaction, stone: Tombstone) -> DrewOn:
-        key = owner_key(stone.owner)
-        episodes = mem(tx).rows("episodes", key)
+        episodes = await mem(tx).owned("episodes", stone.owner)
         gone = {id_ for id_, episode in episodes.items() if stone.fits(episode)}
-        sessions = {episodes[id_].scope.session_id for id_ in gone} & set(mem(tx).rows("summaries", key))
-        profile: Profile | None = mem(tx).table("profiles").get(key)
+        sessions = {episodes[id_].scope.session_id for id_ in gone} & set(await mem(tx).owned("summaries", stone.owner))
+        profile: Profile | None = (await mem(tx).owned("profiles", stone.owner)).get(PROFILE)
         lost = [trait for trait in profile.traits.values() if gone & set(trait.evidence)] if profile else []
         evidence = {each for trait in lost for each in trait.evidence} - gone
         return DrewOn(sessions=tuple(sorted(sessions, key=str)), evidence=tuple(sorted(evidence)))
@@ -78,12 +78,11 @@ class InMemoryLearning:
     async def extraction_results(
         self, tx: Transaction, owner: Scope, session_id: str | None, *, limit: int
     ) -> list[ExtractionResult]:
-        rows = mem(tx).rows("episodes", owner_key(owner)).values()
+        rows = (await mem(tx).owned("episodes", owner)).values()
         wanted = [each for each in rows if session_id is None or each.scope.session_id == session_id]
         newest = sorted(wanted, key=lambda each: (each.position, each.id))[-limit:] if limit else []
-        mined = mem(tx).rows("extractions", owner_key(owner))
-        live, known = mem(tx).rows("live_jobs", JobKind.EXTRACT), mem(tx).table("jobs")
-        jobs = [known[id_].job for id_ in live if id_ in known]
+        mined = await mem(tx).owned("extractions", owner)
+        jobs = [record.job for record in mem(tx).table("jobs").values()]
         mining = [job for job in jobs if job.kind is JobKind.EXTRACT and job.state in _DOING]
         mine = [job for job in mining if job.scope.owner == owner.owner]
         return [_learned(each, mined.get(each.id), mine) for each in newest]
@@ -91,24 +90,30 @@ class InMemoryLearning:
     async def owners(
         self, tx: Transaction, namespace: str, *, since: datetime | None = None, limit: int = 10_000
     ) -> list[Scope]:
-        users = {
-            user
-            for (space, user), rows in mem(tx).table("episodes").items()
-            if space == namespace and any(since is None or each.occurred_at >= since for each in rows.values())
-        }
-        return [Scope(namespace=namespace, user_id=user or None) for user in sorted(users)[:limit]]
+        found: list[Scope] = []
+        for _, user in sorted(mem(tx).owners(namespace)):
+            owner = Scope(namespace=namespace, user_id=user or None)
+            episodes = (await mem(tx).owned("episodes", owner)).values()
+            if any(since is None or each.occurred_at >= since for each in episodes):
+                found.append(owner)
+            if len(found) == limit:
+                break
+        return found
 
     async def users(
         self, tx: Transaction, namespace: str, *, prefix: str = "", after: str | None = None, limit: int = 100
     ) -> list[UserInfo]:
-        newest: dict[str, datetime | None] = {}
-        for kind in ("blocks", "items", "facts", "episodes"):
-            for (space, user), rows in mem(tx).table(kind).items():
-                if space == namespace and rows and user.startswith(prefix) and (after is None or user > after):
-                    times = [each.remembered_at for each in rows.values()] if kind == "episodes" else []
-                    at = max(times, default=None)
-                    newest[user] = at or newest.get(user)
-        return [UserInfo(user_id=user or None, last_at=newest[user]) for user in sorted(newest)[:limit]]
+        named = sorted(user for _, user in mem(tx).owners(namespace) if user.startswith(prefix))
+        found: list[UserInfo] = []
+        for user in [user for user in named if after is None or user > after]:
+            owner = Scope(namespace=namespace, user_id=user or None)
+            rows = {kind: await mem(tx).owned(kind, owner) for kind in ("blocks", "items", "facts", "episodes")}
+            if any(rows.values()):
+                at = max((each.remembered_at for each in rows["episodes"].values()), default=None)
+                found.append(UserInfo(user_id=user or None, last_at=at))
+            if len(found) == limit:
+                break
+        return found
 
 
 def _learned(episode: Episode, mined: MiningOutcome | None, jobs: Sequence[Job]) -> ExtractionResult:

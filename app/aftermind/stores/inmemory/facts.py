@@ -8,7 +8,6 @@ from uuid import UUID
 from aftermind.db.inmemory import mem
 from aftermind.db.protocol import Transaction
 from aftermind.facts.predicates import folded
-from aftermind.stores.inmemory.episodes import owner_key
 from aftermind.types import Cardinality, EpisodeId, Fact, FactId, Scope
 from aftermind.types.assertion import RecordedAssertion
 
@@ -22,7 +21,7 @@ class InMemoryFacts:
     async def add_facts(self, tx: Transaction, given: Sequence[Fact]) -> int:
         added = 0
         for fact in given:
-            rows = mem(tx).rows("facts", owner_key(fact.scope))
+            rows = await mem(tx).owned("facts", fact.scope)
             if fact.id not in rows:
                 mem(tx).put(rows, fact.id, fact)
                 added += 1
@@ -31,7 +30,7 @@ class InMemoryFacts:
     async def supersede_facts(
         self, tx: Transaction, owner: Scope, ids: Sequence[FactId], *, at: datetime, by_id: FactId | None = None
     ) -> int:
-        rows = mem(tx).rows("facts", owner_key(owner))
+        rows = await mem(tx).owned("facts", owner)
         ended = [id_ for id_ in ids if id_ in rows and rows[id_].superseded_at is None]
         for id_ in ended:
             mem(tx).put(rows, id_, replace(rows[id_], superseded_at=at))
@@ -40,7 +39,7 @@ class InMemoryFacts:
     async def strengthen_fact(
         self, tx: Transaction, owner: Scope, fact_id: FactId, *, sources: Sequence[EpisodeId], confidence: float
     ) -> None:
-        rows = mem(tx).rows("facts", owner_key(owner))
+        rows = await mem(tx).owned("facts", owner)
         fact: Fact | None = rows.get(fact_id)
         if fact is None:
             return
@@ -70,11 +69,11 @@ class InMemoryFacts:
             believed = fact.superseded_at is None if known_at is None else fact.is_believed_at(known_at)
             return history or (believed and fact.is_valid_at(as_of or now))
 
-        rows = [fact for fact in mem(tx).rows("facts", owner_key(owner)).values() if fits(fact)]
+        rows = [fact for fact in (await mem(tx).owned("facts", owner)).values() if fits(fact)]
         return sorted(rows, key=lambda fact: (fact.recorded_at, fact.id), reverse=True)[:limit]
 
     async def fact(self, tx: Transaction, owner: Scope, fact_id: FactId) -> Fact | None:
-        found: Fact | None = mem(tx).rows("facts", owner_key(owner)).get(fact_id)
+        found: Fact | None = (await mem(tx).owned("facts", owner)).get(fact_id)
         return found
 
     async def facts_from(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[Fact]:
@@ -86,14 +85,14 @@ class InMemoryFacts:
         self, tx: Transaction, owner: Scope, subjects: Collection[str] | None = None
     ) -> list[RecordedAssertion]:
         wanted = None if subjects is None else frozenset(map(folded, subjects))
-        rows: list[RecordedAssertion] = list(mem(tx).rows("assertions", owner_key(owner)).values())
+        rows: list[RecordedAssertion] = list((await mem(tx).owned("assertions", owner)).values())
         found = [one for one in rows if wanted is None or folded(one.claim.subject) in wanted]
         return sorted(found, key=lambda one: (one.claim.said_at, one.id))
 
     async def put_assertions(
         self, tx: Transaction, owner: Scope, given: Sequence[RecordedAssertion], *, unsaid: Sequence[UUID]
     ) -> None:
-        rows = mem(tx).rows("assertions", owner_key(owner))
+        rows = await mem(tx).owned("assertions", owner)
         for id_ in unsaid:
             mem(tx).drop(rows, id_)
         for one in given:

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 
 from aftermind.db.inmemory import mem
 from aftermind.db.protocol import Transaction
-from aftermind.stores.inmemory.episodes import owner_key
 from aftermind.stores.protocol import StoredItem
 from aftermind.types import Scope
 from aftermind.types.items import from_name
@@ -16,7 +15,7 @@ class InMemoryItems:
     """The part of the store that keeps items. See `Store` for what each method promises."""
 
     async def put_items(self, tx: Transaction, owner: Scope, given: Sequence[StoredItem]) -> None:
-        rows, now = mem(tx).rows("items", owner_key(owner)), datetime.now(UTC)
+        rows, now = await mem(tx).owned("items", owner), datetime.now(UTC)
         for name in [name for name, item in rows.items() if not _lives(item, now)]:
             mem(tx).drop(rows, name)
         for item in given:
@@ -26,17 +25,17 @@ class InMemoryItems:
             mem(tx).put(rows, item.name, replace(item, created_at=created, expires_at=expires))
 
     async def delete_items(self, tx: Transaction, owner: Scope, names: Sequence[str]) -> int:
-        rows = mem(tx).rows("items", owner_key(owner))
+        rows = await mem(tx).owned("items", owner)
         return sum(mem(tx).drop(rows, name) for name in names)
 
     async def items(self, tx: Transaction, owner: Scope, names: Sequence[str]) -> list[StoredItem]:
-        rows, now = mem(tx).rows("items", owner_key(owner)), datetime.now(UTC)
+        rows, now = await mem(tx).owned("items", owner), datetime.now(UTC)
         return [rows[name] for name in names if name in rows and _lives(rows[name], now)]
 
     async def items_under(
         self, tx: Transaction, owner: Scope, path: Sequence[str], *, limit: int | None = None
     ) -> list[StoredItem]:
-        rows, now = mem(tx).rows("items", owner_key(owner)), datetime.now(UTC)
+        rows, now = await mem(tx).owned("items", owner), datetime.now(UTC)
         below = [item for name, item in rows.items() if from_name(name)[0][: len(path)] == tuple(path)]
         below = sorted((item for item in below if _lives(item, now)), key=lambda item: item.name)
         return sorted(below, key=lambda item: item.updated_at, reverse=True)[:limit]
@@ -45,7 +44,7 @@ class InMemoryItems:
         return sorted({from_name(item.name)[0] for item in await self.items_under(tx, owner, ())})
 
     async def renew_items(self, tx: Transaction, owner: Scope, names: Sequence[str]) -> None:
-        rows, now = mem(tx).rows("items", owner_key(owner)), datetime.now(UTC)
+        rows, now = await mem(tx).owned("items", owner), datetime.now(UTC)
         for item in await self.items(tx, owner, names):
             if item.ttl is not None:
                 mem(tx).put(rows, item.name, replace(item, expires_at=now + item.ttl))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from aftermind.db.inmemory import MemoryTransaction, mem
 from aftermind.db.protocol import Transaction
 from aftermind.facts.reextract import BY_USER
-from aftermind.stores.inmemory.documents import InMemoryDocuments
+from aftermind.stores.inmemory.documents import PROFILE, InMemoryDocuments
 from aftermind.stores.inmemory.episodes import InMemoryEpisodes, owner_key
 from aftermind.stores.inmemory.extraction import InMemoryLearning
 from aftermind.stores.inmemory.facts import InMemoryFacts
@@ -42,11 +42,12 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
 
     async def find(self, tx: Transaction, owner: Scope, search: Search) -> SearchResult:
         """Every episode of the owner is scored exactly."""
-        key = owner_key(owner)
-        episodes = sorted(mem(tx).rows("episodes", key).values(), key=lambda each: (each.position, each.id))
+        rows, vectors = await mem(tx).owned("episodes", owner), await mem(tx).owned("vectors", owner)
+        episodes = sorted(rows.values(), key=lambda each: (each.position, each.id))
         then = search.known_at
         facts = await self.facts(tx, owner, as_of=then, known_at=then, limit=1_000_000) if search.facts else ()
-        return search_in_memory(episodes, mem(tx).rows("vectors", key), search, facts=facts, language=self._language)
+        result = search_in_memory(episodes, vectors, search, facts=facts, language=self._language)
+        return replace(result, embedders=await self.stored_embedders(tx))
 
     async def brief(
         self, tx: Transaction, owner: Scope, wanted: BlockRequest, *, found: SearchResult | None = None
@@ -87,17 +88,18 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
     async def forget(self, tx: Transaction, tombstone: Tombstone) -> dict[str, int]:
         """Write the tombstone and delete what it fits, with derived facts that lose their last source."""
         run, key = mem(tx), owner_key(tombstone.owner)
-        stones = run.table("tombstones")
-        run.put(stones, key, (*stones.get(key, ()), tombstone))
+        await run.load(key)
+        run.is_erasure = True
+        stones = run.rows("tombstones", key)
+        run.put(stones, len(stones), tombstone)
         episodes = run.rows("episodes", key)
         gone = {id_ for id_, episode in episodes.items() if tombstone.fits(episode)}
         sessions = {episodes[id_].scope.session_id for id_ in gone}
         counts = {"episodes": len(gone)}
         _forget_traces(run, tombstone.owner, gone)
         for id_ in gone:
-            for table in ("episodes", "vectors", "extractions", "profile_backlog"):
+            for table in ("episodes", "vectors", "extractions", "profile_backlog", "counted"):
                 run.drop(run.rows(table, key), id_)
-            run.drop(run.table("counted"), id_)
         _forget_batches(run, key, gone)
         counts["facts"] = _forget_facts(run, key, gone)
         counts["summaries"] = sum(run.drop(run.rows("summaries", key), session) for session in sessions)
@@ -112,6 +114,7 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
         self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId], *, beside: BatchNeighbours
     ) -> dict[str, int]:
         run, key, undone = mem(tx), owner_key(owner), set(ids)
+        await run.load(key)
         episodes, mined, facts = run.rows("episodes", key), run.rows("extractions", key), run.rows("facts", key)
         sessions = {episodes[id_].scope.session_id for id_ in undone & episodes.keys()}
         for id_ in undone & episodes.keys():
@@ -134,6 +137,7 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
 
     async def counts(self, tx: Transaction, owner: Scope) -> dict[str, int]:
         run, key = mem(tx), owner_key(owner)
+        await run.load(key)
         facts = [fact for fact in run.rows("facts", key).values() if fact.superseded_at is None]
         return {
             "episodes": len(run.rows("episodes", key)),
@@ -142,7 +146,7 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
             "blocks": len(run.rows("blocks", key)),
             "items": len(run.rows("items", key)),
             "summaries": len(run.rows("summaries", key)),
-            "profiles": int(key in run.table("profiles")),
+            "profiles": len(run.rows("profiles", key)),
         }
 
 
@@ -194,22 +198,22 @@ def _reopen(run: MemoryTransaction, key: tuple[str, str], dropped: Sequence[Fact
 
 
 def _forget_traits(run: MemoryTransaction, key: tuple[str, str], gone: set[EpisodeId]) -> int:
-    profile = run.table("profiles").get(key)
+    rows = run.rows("profiles", key)
+    profile = rows.get(PROFILE)
     if profile is None:
         return 0
     kept = {name: trait for name, trait in profile.traits.items() if not gone & set(trait.evidence)}
-    run.put(run.table("profiles"), key, replace(profile, traits=kept))
+    run.put(rows, PROFILE, replace(profile, traits=kept))
     return len(profile.traits) - len(kept)
 
 
 def _erase_owner(run: MemoryTransaction, key: tuple[str, str], counts: dict[str, int]) -> dict[str, int]:
     more = {}
-    run.put(run.table("assertions"), key, {})
-    for table in ("facts", "blocks", "items", "summaries"):
+    for table in ("facts", "blocks", "items", "summaries", "profiles"):
         more[table] = counts.get(table, 0) + len(run.rows(table, key))
-        run.put(run.table(table), key, {})
-    more["profiles"] = int(run.drop(run.table("profiles"), key))
-    run.put(run.table("events"), key, [])
+        run.clear(run.rows(table, key))
+    for table in ("assertions", "events"):
+        run.clear(run.rows(table, key))
     return more
 
 

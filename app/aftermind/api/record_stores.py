@@ -1,0 +1,73 @@
+"""Record stores by their addresses: a URL, a dict or a journal. Nothing here connects."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aftermind import errors
+from aftermind.db.journals.protocol import Journal
+from aftermind.db.journals.sqlite import SqliteJournal
+
+IN_MEMORY = ("inmemory", "vector")  # search by words and vectors is built in, so both are the same
+ADDRESS_KEYS = ("url", "dsn", "path")
+DICT_KEYS = ("backend", "type", *ADDRESS_KEYS, "namespace", "embedder", "with_facts")
+KNOWN = "A store is a postgresql:// URL, 'sqlite:./bot.db' or 'inmemory'."
+INDEXES = ("chroma", "qdrant", "pinecone", "mem0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOptions:
+    """A store as a dict describes it."""
+
+    url: str
+    namespace: str | None = None
+    embedder: Any = None  # Any: a name or an `Embedder`, checked where embedders are made
+    with_facts: bool = True
+
+
+def read_options(given: Mapping[str, Any]) -> StoreOptions:  # Any: values of a dict, checked here
+    """The options of a dict: `backend` (or `type`) and `path`, or `url` (or `dsn`). Raises `InvalidSettings`."""
+    left = dict(given)
+    backends = [left.pop(key) for key in ("backend", "type") if key in left]
+    addresses = [str(left.pop(key)) for key in ADDRESS_KEYS if left.get(key) is not None]
+    if len(backends) > 1 or len(addresses) > 1 or not (backends or addresses):
+        why = "name `backend`, and one of `url`, `dsn` and `path`."
+        raise errors.InvalidSettings("store", sorted(given), why)
+    url = addresses[0] if addresses else str(backends[0])
+    if backends and addresses and "path" in given:
+        url = f"{backends[0]}:{addresses[0]}"
+    elif backends and addresses and not url.startswith(str(backends[0]).partition("+")[0][:5]):
+        raise errors.InvalidSettings("store", backends[0], "`backend` and `url` name different stores.")
+    named = {key: left.pop(key) for key in ("namespace", "embedder", "with_facts") if left.get(key) is not None}
+    if left:
+        why = f"a dict has {', '.join(DICT_KEYS)}; not {', '.join(map(str, left))}."
+        raise errors.InvalidSettings("store", sorted(given), why)
+    return StoreOptions(url=url, **named)
+
+
+def make_journal(url: str) -> Journal | None:
+    """The journal of a store whose jobs run in this process; None for one in memory. Raises `InvalidSettings`."""
+    scheme, _, rest = url.partition(":")
+    if scheme in IN_MEMORY and not rest.strip("/"):
+        return None
+    if scheme in FILES:
+        return FILES[scheme](_read_path(url, rest))
+    if scheme.partition("+")[0] in INDEXES:
+        raise errors.InvalidSettings("url", scheme, f"it is a vector index, which is not supported. {KNOWN}")
+    raise errors.InvalidSettings("url", scheme, f"unknown store. {KNOWN}")
+
+
+def _read_path(url: str, rest: str) -> Path:
+    """`x:./file`, `x:/abs/file`, and as SQLAlchemy has it `x:///file` and `x:////abs/file`."""
+    path = rest.removeprefix("///") if rest.startswith("///") else rest
+    if rest.startswith("//") and not rest.startswith("///"):
+        raise errors.InvalidSettings("url", url, "a path follows the colon: 'sqlite:./bot.db' or 'sqlite:/var/bot.db'.")
+    if not path or path.endswith("/") or "?" in path or "\x00" in path:
+        raise errors.InvalidSettings("url", url, "name a file: 'sqlite:./bot.db'.")
+    if path == ":memory:":
+        raise errors.InvalidSettings("url", url, "use 'inmemory' for a store without a file.")
+    return Path(path)
+
+
+FILES: Mapping[str, Callable[[Path], Journal]] = {"sqlite": SqliteJournal}

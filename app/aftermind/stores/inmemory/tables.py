@@ -1,0 +1,76 @@
+"""The tables of the in-memory store, with the types of their keys and rows."""
+
+import base64
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import numpy as np
+
+from aftermind.db.journals.rows import Table
+from aftermind.stores.protocol import ExtractionBatch, MiningOutcome, StoredItem, Vector
+from aftermind.types import (
+    Block,
+    Cardinality,
+    EmbedderIdentity,
+    Episode,
+    EpisodeId,
+    Fact,
+    FactId,
+    JobId,
+    Profile,
+    Summary,
+)
+from aftermind.types.assertion import RecordedAssertion
+from aftermind.types.tombstone import Tombstone
+
+HALF, SINGLE = "<f2", "<f4"  # half precision for episodes, single for items, as in Postgres
+
+
+def _dump_vector(vector: Vector, precision: str = HALF) -> str:
+    return base64.b64encode(vector.astype(precision).tobytes()).decode()
+
+
+def _load_vector(text: str, precision: str = HALF) -> Vector:
+    return np.frombuffer(base64.b64decode(text, validate=True), dtype=precision).astype(np.float32)
+
+
+# The fields of `StoredItem` in their order; its vectors, one a row, are an array, which pydantic does not read.
+_ItemRow = tuple[str, str, datetime, datetime, list[str] | None, timedelta | None, datetime | None]
+
+
+def _dump_item(item: StoredItem) -> _ItemRow:
+    vectors = None if item.vectors is None else [_dump_vector(vector, SINGLE) for vector in item.vectors]
+    return item.name, item.content, item.created_at, item.updated_at, vectors, item.ttl, item.expires_at
+
+
+def _load_item(row: _ItemRow) -> StoredItem:
+    name, content, created_at, updated_at, vectors, ttl, expires_at = row
+    return StoredItem(
+        name=name,
+        content=content,
+        created_at=created_at,
+        updated_at=updated_at,
+        vectors=None if vectors is None else np.stack([_load_vector(vector, SINGLE) for vector in vectors]),
+        ttl=ttl,
+        expires_at=expires_at,
+    )
+
+
+TABLES = {
+    "assertions": Table(UUID, RecordedAssertion),
+    "blocks": Table(str, Block),
+    "counted": Table(EpisodeId, tuple[int | None, int]),
+    "embedders": Table(str, EmbedderIdentity),
+    "episodes": Table(EpisodeId, Episode),
+    "extractions": Table(EpisodeId, MiningOutcome),
+    "facts": Table(FactId, Fact),
+    "items": Table(str, _ItemRow, to_json=_dump_item, from_json=_load_item),
+    "generation": Table(str, int),
+    "model_batches": Table(JobId, ExtractionBatch),
+    "predicates": Table(tuple[str, str], Cardinality),
+    "profile_backlog": Table(EpisodeId, bool),
+    "profiles": Table(str, Profile),
+    "summaries": Table(str | None, Summary),
+    "tombstones": Table(int, Tombstone),
+    "vectors": Table(EpisodeId, str, to_json=_dump_vector, from_json=_load_vector),
+}

@@ -1,0 +1,128 @@
+"""Stores that cannot be used: each has a named error with the remedy, and nothing is accepted."""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aftermind import Memory, Settings, errors
+
+
+def memory_at(store: Any, folder: Path) -> Memory:  # Any: what `Memory` takes
+    return Memory(store, settings=Settings(state_dir=folder / "state", embedder="hash"))  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("store", "said"),
+    [
+        ("sqlite:", "name a file"),
+        ("sqlite:///", "name a file"),
+        ("sqlite:./folder/", "name a file"),
+        ("sqlite::memory:", "inmemory"),
+        ("sqlite://server/bot.db", "a path follows the colon"),
+        ("sqlite:./bot.db?mode=ro", "name a file"),
+        ("inmemory:x", "unknown store"),
+        ("mysql://server/bot", "unknown store"),
+        ("chroma:./bot", "vector index"),
+        ({}, "name `backend`"),
+        ({"backend": "sqlite", "type": "sqlite", "path": "x"}, "name `backend`"),
+        ({"backend": "sqlite", "path": "x", "url": "sqlite:y"}, "name `backend`"),
+        ({"backend": "sqlite", "url": "postgresql://server/x"}, "different stores"),
+        ({"backend": "sqlite", "path": "x", "colour": "red"}, "not colour"),
+    ],
+)
+def test_a_wrong_address_is_refused_when_the_memory_is_made(store: Any, said: str, tmp_path: Path) -> None:
+    with pytest.raises(errors.InvalidSettings, match=said):
+        memory_at(store, tmp_path)
+
+
+async def test_a_broker_is_refused_where_jobs_run_in_the_process(tmp_path: Path) -> None:
+    with pytest.raises(errors.InvalidSettings, match="Leave broker out"):
+        Memory(f"sqlite:{tmp_path}/bot.db", broker="redis://localhost")
+
+
+async def test_making_a_memory_creates_no_file(tmp_path: Path) -> None:
+    memory_at(f"sqlite:{tmp_path}/folder/bot.db", tmp_path)
+
+    assert os.listdir(tmp_path) == []  # noqa: PTH208
+
+
+async def test_a_file_in_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+
+    with pytest.raises(errors.StoreUnavailable, match="Choose a file in a folder that this user may write"):
+        await memory_at(f"sqlite:{tmp_path}/file/bot.db", tmp_path).remember("refused", user_id="alice")
+
+
+async def test_a_read_only_file(tmp_path: Path) -> None:
+    await write_turn(tmp_path)
+
+    with read_only(tmp_path), pytest.raises(errors.StoreUnavailable, match="fix the permissions"):
+        await memory_at(f"sqlite:{tmp_path}/bot.db", tmp_path).remember("refused", user_id="alice")
+
+
+async def test_a_file_of_another_program(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "bot.db")) as other:
+        other.execute("CREATE TABLE invoices (id INTEGER)")
+
+    with pytest.raises(errors.InvalidSettings, match="belongs to another program"):
+        await memory_at(f"sqlite:{tmp_path}/bot.db", tmp_path).remember("refused", user_id="alice")
+
+
+async def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+    (tmp_path / "bot.db").write_bytes(b"a shopping list\n" * 1_000)
+
+    with pytest.raises(errors.StoreDamaged, match="Restore it from a backup"):
+        await memory_at(f"sqlite:{tmp_path}/bot.db", tmp_path).remember("refused", user_id="alice")
+
+
+async def test_a_damaged_row_costs_its_user_alone(tmp_path: Path) -> None:
+    await write_turn(tmp_path, "alice")
+    await write_turn(tmp_path, "bob")
+    with closing(sqlite3.connect(tmp_path / "bot.db")) as raw:
+        raw.execute("UPDATE rows SET value = '{' WHERE table_name = 'episodes' AND partition LIKE '%alice%'")
+        raw.commit()
+
+    async with memory_at(f"sqlite:{tmp_path}/bot.db", tmp_path) as memory:
+        with pytest.raises(errors.StoreDamaged, match="of episodes cannot be read"):
+            await memory.history(user_id="alice")
+        assert [each.content for each in await memory.history(user_id="bob")] == ["said by bob"]
+
+
+async def test_a_full_disk_refuses_turns_and_keeps_what_was_accepted(tmp_path: Path) -> None:
+    async with memory_at(f"sqlite:{tmp_path}/bot.db", tmp_path) as memory:
+        await (await memory.remember("accepted", user_id="alice")).stored(timeout=30)
+        connection: sqlite3.Connection = memory._parts.db._journal._journal._connection  # type: ignore[attr-defined]
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+
+        with pytest.raises(errors.StoreUnavailable, match="Free space"):
+            await memory.remember("x" * 50_000, user_id="alice")
+
+        connection.execute("PRAGMA max_page_count = 1000000")
+        await (await memory.remember("later", user_id="alice")).stored(timeout=30)
+        assert [each.content for each in await memory.history(user_id="alice")] == ["accepted", "later"]
+
+
+async def write_turn(folder: Path, user: str = "alice") -> None:
+    async with memory_at(f"sqlite:{folder}/bot.db", folder) as memory:
+        await (await memory.remember(f"said by {user}", user_id=user)).stored(timeout=30)
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """Root may write everything, and in a container tests run as root: the user changes as well."""
+    user = os.geteuid()
+    (folder / "bot.db").chmod(0o400)
+    folder.chmod(0o500)
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+        folder.chmod(0o700)

@@ -1,0 +1,180 @@
+"""Stores that outlive their process: what was accepted is there after a restart, and after kill -9."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aftermind import Agent, Memory, Settings, errors
+from aftermind.receipt import StepState
+from aftermind.testing import ScriptedChatModel
+from aftermind.types import JobKind, JobState
+from tests.support.waiting import wait_until
+
+ROOT = Path(__file__).parents[3]
+URLS: Mapping[str, Callable[[Path], str]] = {"sqlite": lambda folder: f"sqlite:{folder}/bot.db"}
+USERS = [f"user {number}" for number in range(3)]
+
+
+@pytest.fixture(params=sorted(URLS))
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return URLS[request.param](tmp_path)
+
+
+def memory_at(store: Any, folder: Path, **changed: Any) -> Memory:  # Any: what `Memory` takes; settings by name
+    named: dict[str, Any] = {"state_dir": folder / "state", "extract_quiet_seconds": 0.1, "embedder": "hash"}
+    return Memory(store, settings=Settings(**{**named, **changed}))
+
+
+async def test_everything_is_there_after_a_restart(url: str, tmp_path: Path) -> None:
+    async with memory_at(url, tmp_path) as memory:
+        receipt = await memory.remember("I live in Oslo.", user_id="alice", session_id="s1")
+        await receipt.stored(timeout=30)
+        await receipt.embedded(timeout=30)
+        await receipt.extracted(timeout=30)
+        await memory.blocks.set("human", "Prefers tea.", user_id="alice")
+        facts = [fact.text for fact in await memory.facts.query(user_id="alice")]
+        events = await memory.past_events(user_id="alice")
+        before = await memory.progress(user_id="alice")
+
+    async with memory_at(url, tmp_path) as memory:
+        block = await memory.recall("Where do I live?", user_id="alice")
+        assert "Oslo" in block.text
+        assert "Prefers tea." in block.text
+        assert block.degraded is None
+        assert facts
+        assert [fact.text for fact in await memory.facts.query(user_id="alice")] == facts
+        assert (await memory.past_events(user_id="alice"))[: len(events)] == events
+        assert await memory.progress(user_id="alice") == before
+        assert [user.user_id for user in await memory.users()] == ["alice"]
+        job = await memory.jobs.get(receipt.job_id, user_id="alice")
+        assert job is not None
+        assert job.state is JobState.DONE
+
+
+async def test_what_was_forgotten_is_in_no_file_any_more(url: str, tmp_path: Path) -> None:
+    async with memory_at(url, tmp_path) as memory:
+        await (await memory.remember("My code word is heliotrope.", user_id="alice")).stored(timeout=30)
+        await (await memory.remember("My code word is marigold.", user_id="bob")).stored(timeout=30)
+        await memory.forget(user_id="alice")
+
+        assert await memory.history(user_id="alice") == []
+        assert "heliotrope" not in written_under(tmp_path)
+
+    async with memory_at(url, tmp_path) as memory:
+        assert await memory.history(user_id="alice") == []
+        assert "marigold" in (await memory.recall("code word", user_id="bob")).text
+
+
+async def test_a_key_is_the_same_turn_after_a_restart(url: str, tmp_path: Path) -> None:
+    for _ in range(2):
+        async with memory_at(url, tmp_path) as memory:
+            await (await memory.remember("once", user_id="alice", idempotency_key="k")).stored(timeout=30)
+
+            assert [each.content for each in await memory.history(user_id="alice")] == ["once"]
+
+
+async def test_nothing_acknowledged_is_lost_or_doubled_by_a_kill(url: str, tmp_path: Path) -> None:
+    acknowledged = await asyncio.to_thread(remember_until_killed, url, tmp_path, 40)
+
+    async with memory_at(url, tmp_path) as memory:
+        await wait_until(lambda: all_stored(memory), timeout=60, description="every accepted turn is stored")
+        said = [each.content for user in USERS for each in await memory.history(user_id=user, limit=10_000)]
+
+    counted = Counter(said)
+    assert [text for text in acknowledged if counted[text] != 1] == []
+    assert max(counted.values()) == 1
+
+
+async def test_a_job_whose_process_was_killed_runs_again_after_the_restart(url: str, tmp_path: Path) -> None:
+    with stored_agent(url, tmp_path, "I live in Oslo", "--deadly") as process:
+        await asyncio.to_thread(process.wait, 60)
+    assert process.returncode == -signal.SIGKILL
+
+    async with memory_at(url, tmp_path) as memory:
+
+        async def lives_in() -> list[str]:
+            return [fact.object for fact in await memory.facts.query(user_id="user 0")]
+
+        await wait_until(lives_in, timeout=60, description="the fact of the killed job")
+        jobs = await memory.jobs.list(user_id="user 0", kinds=[JobKind.EXTRACT])
+
+    assert [(job.state, job.lost_leases) for job in jobs] == [(JobState.DONE, 1)]
+
+
+async def test_one_store_serves_one_memory_at_a_time(url: str, tmp_path: Path) -> None:
+    async with memory_at(url, tmp_path) as memory:
+        with pytest.raises(errors.StoreInUse, match="Close the other process"):
+            await memory_at(url, tmp_path).remember("refused", user_id="alice")
+        await (await memory.remember("accepted", user_id="alice")).stored(timeout=30)
+
+    async with memory_at(url, tmp_path) as memory:
+        assert [each.content for each in await memory.history(user_id="alice")] == ["accepted"]
+
+
+async def test_vectors_of_another_embedder_are_not_compared(url: str, tmp_path: Path) -> None:
+    async with memory_at(url, tmp_path) as memory:
+        await (await memory.remember("My dog is called Pixel.", user_id="alice")).stored(timeout=30)
+
+    async with memory_at(url, tmp_path, language="german") as memory:
+        block = await memory.recall("What is my dog called?", user_id="alice")
+
+        assert "Pixel" in block.text
+        assert "lexical" in (block.degraded or "")
+
+
+async def test_an_agent_takes_a_store_as_a_dict(tmp_path: Path) -> None:
+    store = {"backend": "sqlite", "path": str(tmp_path / "bot.db"), "namespace": "acme", "embedder": "hash"}
+    agent = Agent("You are helpful.", model=ScriptedChatModel("Noted."), memory=store)
+    await agent.arun("I live in Oslo.", user_id="alice", session_id="s1")
+    assert agent.memory is not None
+    await agent.memory.close()
+
+    async with memory_at({"type": "sqlite", "url": f"sqlite:{tmp_path}/bot.db"}, tmp_path, namespace="acme") as memory:
+        assert "Oslo" in (await memory.history(user_id="alice"))[0].content
+
+
+async def test_a_memory_that_is_closed_opens_its_store_again(url: str, tmp_path: Path) -> None:
+    memory = memory_at(url, tmp_path)
+    receipt = await memory.remember("first", user_id="alice")
+    await memory.close()
+    await memory.remember("second", user_id="alice")
+    await memory.close()
+
+    assert (await receipt.status()).stored is StepState.DONE
+    assert [each.content for each in await memory.history(user_id="alice")] == ["first", "second"]
+    await memory.close()
+
+
+def written_under(folder: Path) -> str:
+    return "".join(path.read_bytes().decode(errors="replace") for path in folder.rglob("*") if path.is_file())
+
+
+async def all_stored(memory: Memory) -> bool:
+    return not any([(await memory.progress(user_id=user)).pending_turns for user in USERS])
+
+
+def remember_until_killed(url: str, folder: Path, turns: int) -> list[str]:
+    """Texts that were acknowledged before the process was killed, in the middle of a write as a rule."""
+    with stored_agent(url, folder, "turn") as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(turns)]
+        process.kill()
+        lines += process.stdout.readlines()
+    texts = [line.strip() for line in lines if line.endswith("\n")]
+    assert len(texts) >= turns
+    return texts
+
+
+def stored_agent(url: str, folder: Path, *args: str) -> "subprocess.Popen[str]":
+    argv = [sys.executable, "-m", "tests.support.stored_agent", url, *args]
+    settings = {"AFTERMIND_STATE_DIR": str(folder / "state"), "AFTERMIND_EMBEDDER": "hash"}
+    environment = {**os.environ, **settings, "AFTERMIND_EXTRACT_QUIET_SECONDS": "0.1", "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(argv, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)

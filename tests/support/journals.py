@@ -1,0 +1,24 @@
+"""Databases whose rows are in a journal, and that keep nothing in memory between transactions."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from aftermind.db.inmemory import MemoryDatabase
+from aftermind.db.journals.protocol import Journal
+from aftermind.db.journals.rows import RowCodec
+from aftermind.db.journals.sqlite import SqliteJournal
+from aftermind.db.journals.writer import JournalWriter
+from aftermind.events import inmemory as events
+from aftermind.ledger.inmemory import records
+from aftermind.stores.inmemory import tables
+
+D = TypeVar("D", bound=MemoryDatabase)
+CODEC = RowCodec(tables.TABLES, records.TABLES, events.TABLES)
+
+JOURNALS: Mapping[str, Callable[[Path], Journal]] = {"sqlite": lambda folder: SqliteJournal(folder / "memory.db")}
+
+
+def reading_each_time(journal: Journal, kind: type[D] = MemoryDatabase, **more: Any) -> D:  # type: ignore[assignment]
+    """A database that reads every partition again in every transaction, so that what it shows was written."""
+    return kind(JournalWriter(journal, CODEC), max_partitions=0, **more)
