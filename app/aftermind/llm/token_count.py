@@ -5,10 +5,12 @@
 
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
+
+import numpy as np
 
 CHARACTERS = 4  # of a token in running text
 
@@ -35,12 +37,12 @@ _JUNK_KINDS = "".join("." if _JUNK.match(chr(code) * 5) else " " for code in ran
 
 # The estimate: a word counts 1 up to nine letters, as do three digits or three signs, a line break with the blanks
 # before it, and an indentation. Fitted to o200k on chat, Python, Markdown, SQL and Lua: 1.04 to 1.11 times its counts.
-_LETTERS = 9
-_WORDS = tuple(b"A" + b"a" * more for more in range(_LETTERS - 1, 0, -1))
-_WORDS += tuple(b"a" * letters for letters in range(_LETTERS, 1, -1))
-_WORDS += (b"AAAA", b"AAA", b"AA", b"000", b"00", b"...", b"..")
-_WORD_KINDS = _KINDS.replace(b"\n", b"n")[: ord("'")] + b"q" + _KINDS.replace(b"\n", b"n")[ord("'") + 1 :]
-_BLANKS, _BREAKS = re.compile(rb" {2,}"), re.compile(rb" *n+")
+_LETTERS, _CAPITALS, _DIGITS, _SIGNS = 9, 4, 3, 3  # of one token
+_BETWEEN = b"\x80"  # between texts that are counted in one pass: no ASCII
+_WORD_KINDS = _KINDS.replace(b"\n", b"n")[: ord("'")] + b"q" + _KINDS.replace(b"\n", b"n")[ord("'") + 1 : 128]
+_WORD_KINDS = (_WORD_KINDS + _BETWEEN).ljust(256, b".")
+_LONGEST = np.full(256, 1 << 30)
+_LONGEST[list(b"aA0.")] = _LETTERS, _CAPITALS, _DIGITS, _SIGNS
 _JUNK_WORD = re.compile(rb"(?=[0-9]*[A-Za-z])[b-df-hj-np-tv-xzB-DF-HJ-NP-TV-XZ0-9]{5,}")
 _JUNK_RATE = 0.45  # tokens per character, in addition to the pieces that contain it
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
@@ -60,12 +62,17 @@ def count(text: str) -> int:
 
     Never waits: the tokenizer is loaded in the background from the first call on, and the estimate serves until then.
     """
-    return _tokenizer().count(text)
+    return count_each([text])[0]
+
+
+def count_each(texts: Sequence[str]) -> list[int]:
+    """Tokens of each text, as `count` returns them; together the lines of a block take a fifth of the time."""
+    return _tokenizer().count_each(texts)
 
 
 def is_exact() -> bool:
     """Whether the tokenizer itself counts by now; it comes with the `tokens` extra and needs its data at hand."""
-    return _tokenizer().count is not estimate
+    return _tokenizer().count_each is not estimate_each
 
 
 def estimate(text: str) -> int:
@@ -73,9 +80,25 @@ def estimate(text: str) -> int:
 
     Within 15 % of the count on English chat, code, Chinese, Japanese, Korean and emoji of a line or more.
     """
-    sent = text.encode("ascii", "ignore")
-    tokens = float(_word_pieces(sent))
-    if b"....." in sent.translate(_JUNK_KINDS):
+    return estimate_each([text])[0]
+
+
+def estimate_each(texts: Sequence[str]) -> list[int]:
+    """The estimates of several texts in one pass."""
+    if not texts:
+        return []
+    sent = [text.encode("ascii", "ignore") for text in texts]
+    together = _BETWEEN.join(sent)
+    has_junk = b"....." in together.translate(_JUNK_KINDS)
+    return [
+        _estimated(text, ascii_part, pieces, has_junk=has_junk)
+        for text, ascii_part, pieces in zip(texts, sent, _word_pieces(together, len(texts)), strict=True)
+    ]
+
+
+def _estimated(text: str, sent: bytes, pieces: float, *, has_junk: bool) -> int:
+    tokens = pieces
+    if has_junk and b"....." in sent.translate(_JUNK_KINDS):
         tokens += _JUNK_RATE * sum(map(len, _JUNK_WORD.findall(sent)))
     if len(sent) != len(text):
         pages = [ord(character) >> 4 for character in _BEYOND_ASCII.findall(text)]
@@ -108,17 +131,23 @@ def cut(text: str, most: int) -> str:
     return head[:low]
 
 
-def _word_pieces(sent: bytes) -> int:
-    """Words, numbers, runs of signs, line breaks and indentations of ASCII; a blank before a word is part of it."""
+def _word_pieces(sent: bytes, texts: int) -> list[float]:
+    """Words, numbers, runs of signs, line breaks and indentations of each text; a blank before a word is part of it."""
     kinds = sent.translate(_WORD_KINDS).replace(b"aqa", b"aa").replace(b"q", b".")
-    if b"n" in kinds:
-        kinds = _BREAKS.sub(b"n", kinds)
-    if b"  " in kinds:
-        kinds = _BLANKS.sub(b"n ", kinds)
-    uncounted = kinds.count(b" ") - kinds.count(b" 0")
-    for word in _WORDS:
-        kinds = kinds.replace(word, b"#")
-    return len(kinds) - uncounted
+    codes = np.frombuffer(kinds + _BETWEEN, dtype=np.uint8)
+    starts = np.flatnonzero(np.diff(codes, prepend=0))
+    kind, length = codes[starts], np.diff(starts, append=len(codes))
+    following = np.append(kind[1:], 0)
+    is_blank, before_break = kind == ord(" "), following == ord("n")
+    begins_word = (kind == ord("A")) & (following == ord("a"))  # a capital belongs to the letters after it
+    length -= begins_word
+    length[1:] += begins_word[:-1]
+    pieces = -(-length // _LONGEST[kind])
+    pieces[is_blank] = ((length > 1) & ~before_break)[is_blank]
+    pieces += is_blank & (following == ord("0"))
+    pieces[kind == _BETWEEN[0]] = 0
+    text_of = np.searchsorted(np.flatnonzero(codes == _BETWEEN[0]), starts)
+    return list(np.bincount(text_of, weights=pieces, minlength=texts).tolist())
 
 
 def _ascii_pieces(text: str, sent: bytes) -> int:
@@ -136,14 +165,14 @@ class _Tokenizer(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(name="aftermind tokenizer", daemon=True)
-        self.count: Callable[[str], int] = estimate
+        self.count_each: Callable[[Sequence[str]], list[int]] = estimate_each
 
     def run(self) -> None:
         with suppress(Exception):  # an extra, and a download: whatever fails, the estimate serves
             import tiktoken
 
             encoding = tiktoken.get_encoding("o200k_base")  # reads its cache; offline without one it raises
-            self.count = lambda text: len(encoding.encode(text, disallowed_special=()))
+            self.count_each = lambda texts: [len(encoding.encode(text, disallowed_special=())) for text in texts]
 
 
 @cache

@@ -1,12 +1,12 @@
 """Assembles matches and other memories of a user into one block within its budget."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from time import perf_counter
 
-from aftermind.recall.budget import MOST_CHARACTERS, Chunk, fit
+from aftermind.recall.budget import MOST_CHARACTERS, Chunk, CountEach, fit
 from aftermind.recall.excerpts import QuestionWords, excerpt
 from aftermind.recall.query import Query
 from aftermind.recall.render import Item, day_of, profile_line, render_item, section_name, shortenable_text
@@ -32,7 +32,7 @@ def build(
     briefing: Briefing,
     *,
     words: QuestionWords,
-    count: Callable[[str], int],
+    count_each: CountEach,
     available: int,
     served_by: ServedBy,
     replica: str | None,
@@ -41,11 +41,11 @@ def build(
 ) -> RecallBlock:
     """The block: what is expected to be worth most for its tokens, shown by kind and in time order."""
     longest = MOST_CHARACTERS * query.token_budget
-    pinned = _pinned(briefing.blocks, int(query.token_budget * PINNED_SHARE), count)
+    pinned = _pinned(briefing.blocks, int(query.token_budget * PINNED_SHARE), count_each)
     standing = _standing(briefing, words)
     parts = [_Part(replace(part.chunk, key=key), part.source) for key, part in enumerate((*pinned, *standing))]
     parts += [_part(match, words, longest, key) for key, match in enumerate(matches, start=len(parts))]
-    fitted = fit([part.chunk for part in parts], query.token_budget, count)
+    fitted = fit([part.chunk for part in parts], query.token_budget, count_each)
     sources = [parts[chunk.key].source for chunk in fitted.chunks]
     traits = [source for source in sources if isinstance(source, str)]
     return RecallBlock(
@@ -65,12 +65,12 @@ def build(
     )
 
 
-def _pinned(blocks: Sequence[Block], budget: int, count: Callable[[str], int]) -> list[_Part]:
+def _pinned(blocks: Sequence[Block], budget: int, count_each: CountEach) -> list[_Part]:
     """As many pinned blocks as their share of the budget holds, in their order."""
     parts = [_Part(_chunk(block, PINNED, place), block) for place, block in enumerate(blocks)]
     if not parts:
         return []
-    fitted = fit([replace(part.chunk, key=key) for key, part in enumerate(parts)], budget, count)
+    fitted = fit([replace(part.chunk, key=key) for key, part in enumerate(parts)], budget, count_each)
     return [_Part(chunk, parts[chunk.key].source) for chunk in fitted.chunks]
 
 

@@ -1,12 +1,12 @@
 """Which lines a block holds: the greatest expected value within a budget of tokens."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 
-from aftermind.recall.render import CLOSING, OPENING, closing_tag, dated, opening_tag, render
+from aftermind.recall.render import CLOSING, OPENING, SECTIONS, closing_tag, dated, opening_tag, render
 
-Count = Callable[[str], int]
+CountEach = Callable[[Sequence[str]], Sequence[int]]  # tokens of each text: together they take a fraction of the time
 
 SHORTEN_BELOW = 0.5  # of the budget: no single chunk may take more, however good it is
 MOST_CHARACTERS = 16  # of a token in any text worth reading: a document of 256 KiB need not be counted to be too long
@@ -50,33 +50,26 @@ class Fitted:
 
 @dataclass(slots=True)
 class _Filling:
-    """A block while it is filled."""
+    """A block while it is filled. `section_tokens` are those of a section's tags, `day_tokens` of a turn's date."""
 
-    budget: int
-    count: Count
     left: int
+    section_tokens: Mapping[str, int]
+    day_tokens: int
     taken: list[Chunk] = field(default_factory=list)
     headed: set[tuple[str, str]] = field(default_factory=set)  # sections and their days that are paid for
     told: set[Hashable] = field(default_factory=set)
-    day_tokens: int | None = None
 
     def marginal(self, chunk: Chunk) -> float:
         """What the chunk adds to those taken."""
-        if not chunk.tells:
+        if not chunk.tells or self.told.isdisjoint(chunk.tells):
             return chunk.value
         known = len(chunk.tells & self.told) / len(chunk.tells)
         return chunk.value * (1 - known * (1 - REPEATED))
 
     def heading(self, chunk: Chunk) -> int:
         """Tokens of the section and the day, where the chunk is the first of them."""
-        tokens = 0
-        if (chunk.section, "") not in self.headed:
-            tokens += self.count(opening_tag(chunk.section)) + self.count(closing_tag(chunk.section))
-        if chunk.day and (chunk.section, chunk.day) not in self.headed:
-            if self.day_tokens is None:  # the same for every day
-                self.day_tokens = self.count(dated("<turn>", chunk.day)) - self.count("<turn>")
-            tokens += self.day_tokens
-        return tokens
+        tokens = 0 if (chunk.section, "") in self.headed else self.section_tokens[chunk.section]
+        return tokens + self.day_tokens if chunk.day and (chunk.section, chunk.day) not in self.headed else tokens
 
     def take(self, chunk: Chunk, tokens: int) -> None:
         self.left -= tokens
@@ -85,17 +78,17 @@ class _Filling:
         self.told |= chunk.tells
 
 
-def fit(chunks: Sequence[Chunk], budget: int, count: Count) -> Fitted:
+def fit(chunks: Sequence[Chunk], budget: int, count_each: CountEach) -> Fitted:
     """Select chunks by value per token while they fit, and render them in their order; never more than `budget` tokens.
 
     Sums over lines only approximate the tokens of the whole text, so the whole is counted at the end, and the last
     selected chunks are removed until it fits. A budget too small for any chunk gives an empty text.
     """
-    taken = _taken(chunks, budget, count)
+    taken = _taken(chunks, budget, count_each)
     while taken:
         lines = sorted(taken, key=lambda each: each.order)
         text = render([(each.section, each.line, each.day) for each in lines])
-        tokens = count(text)
+        (tokens,) = count_each([text])
         if tokens <= budget:
             best_first = sorted(taken, key=lambda each: -each.value)
             return Fitted(text=text, tokens=tokens, chunks=tuple(best_first))
@@ -103,14 +96,14 @@ def fit(chunks: Sequence[Chunk], budget: int, count: Count) -> Fitted:
     return Fitted(text="", tokens=0, chunks=())
 
 
-def _taken(chunks: Sequence[Chunk], budget: int, count: Count) -> list[Chunk]:
+def _taken(chunks: Sequence[Chunk], budget: int, count_each: CountEach) -> list[Chunk]:
     """Lazy greedy: what is taken makes others worth less or the same, so only the best of the heap is valued again."""
-    filling = _Filling(budget, count, budget - count(OPENING) - count(CLOSING))
+    filling, counted = _counted(chunks, budget, count_each)
     most = max(int(budget * SHORTEN_BELOW), LEAST_TOKENS)
     whole: dict[int, Chunk] = {}
     heap: list[tuple[float, int, float, int, Chunk]] = []
-    for place, chunk in enumerate(chunks):
-        fitting = _fitting(chunk, min(filling.left, most), count)
+    for place, (chunk, tokens) in enumerate(zip(chunks, counted, strict=True)):
+        fitting = _fitting(chunk, tokens, min(filling.left, most), count_each)
         if fitting is not None:
             whole[chunk.key] = chunk
             heap.append((-_worth(chunk.value, fitting[1]), place, chunk.value, fitting[1], fitting[0]))
@@ -123,44 +116,62 @@ def _taken(chunks: Sequence[Chunk], budget: int, count: Count) -> list[Chunk]:
         elif (needed := tokens + filling.heading(chunk)) <= filling.left:
             filling.take(chunk, needed)
     for place, chunk in enumerate(filling.taken):
-        filling.taken[place], filling.left = _widened(chunk, whole[chunk.key], filling.left, most, count)
+        filling.taken[place], filling.left = _widened(chunk, whole[chunk.key], filling.left, most, count_each)
     return filling.taken
+
+
+def _counted(chunks: Sequence[Chunk], budget: int, count_each: CountEach) -> tuple[_Filling, list[int]]:
+    """An empty block, and the tokens of each chunk's line, counted in one pass; a line too long for any is not read."""
+    frame = [OPENING, CLOSING, "<turn>", dated("<turn>", "2000-01-01")]
+    tags = [opening_tag(section) + closing_tag(section) for section in SECTIONS]
+    longest = MOST_CHARACTERS * budget
+    lines = [chunk.line if len(chunk.line) <= longest else "" for chunk in chunks]
+    opening, closing, turn, dated_turn, *rest = count_each([*frame, *tags, *lines])
+    filling = _Filling(
+        left=budget - opening - closing,
+        section_tokens=dict(zip(SECTIONS, rest, strict=False)),
+        day_tokens=dated_turn - turn,
+    )
+    tokens = rest[len(SECTIONS) :]
+    return filling, [each if line else budget + 1 for each, line in zip(tokens, lines, strict=True)]
 
 
 def _worth(value: float, tokens: int) -> float:
     return float(value / max(tokens, 1) ** COST_POWER)
 
 
-def _widened(taken: Chunk, whole: Chunk, left: int, most: int, count: Count) -> tuple[Chunk, int]:
+def _widened(taken: Chunk, whole: Chunk, left: int, most: int, count_each: CountEach) -> tuple[Chunk, int]:
     """A long text with as much of it as fits at the end, and the tokens left then."""
-    if taken.line == whole.line or left < LEAST_TOKENS:
+    if taken is whole or left < LEAST_TOKENS:
         return taken, left
-    had = count(taken.line)
-    fitting = _fitting(whole, min(had + left, max(most, had)), count, passage=False)
+    had, needed = count_each([taken.line, whole.line[: MOST_CHARACTERS * (most + 1)]])
+    fitting = _fitting(whole, needed, min(had + left, max(most, had)), count_each, passage=False)
     if fitting is None or fitting[1] <= had:
         return taken, left
     return fitting[0], left + had - fitting[1]
 
 
-def _fitting(chunk: Chunk, most: int, count: Count, *, passage: bool = True) -> tuple[Chunk, int] | None:
-    """The chunk and its tokens, shortened where it is long; None where not even that helps.
+def _fitting(
+    chunk: Chunk, tokens: int, most: int, count_each: CountEach, *, passage: bool = True
+) -> tuple[Chunk, int] | None:
+    """The chunk and its `tokens`, shortened where it is long; None where not even that helps.
 
     Of a long text a `passage` is enough at first: it competes with other turns by that.
     """
     is_long = chunk.shortened is not None and len(chunk.line) >= LONG_CHARACTERS
     first = min(most, PASSAGE_TOKENS) if passage and is_long else most
-    if len(chunk.line) <= MOST_CHARACTERS * first and (tokens := count(chunk.line)) <= first:
+    if tokens <= first:
         return chunk, tokens
     if chunk.shortened is None or not is_long or first < LEAST_TOKENS:
         return None
     low, high = 0, 4 * first  # characters: a token is hardly ever longer than four in running text
     while low < high:
         middle = (low + high + 1) // 2
-        if count(chunk.shortened(middle)) <= first:
+        if count_each([chunk.shortened(middle)])[0] <= first:
             low = middle
         else:
             high = middle - 1
     if low < LEAST_TOKENS:
         return None
     line = chunk.shortened(low)
-    return replace(chunk, line=line), count(line)
+    return replace(chunk, line=line), count_each([line])[0]

@@ -104,13 +104,12 @@ class Recall:
         unstored: UnstoredTurns | None = None,
         reranker: Reranker | None = None,
         follow: Follow | None = None,
-        count_tokens: Callable[[str], int] = token_count.count,
     ) -> None:
         self._store, self._search, self._routing, self._vectors = store, search, routing, vectors
         self._settings, self._pending, self._lease = settings, pending, lease
         self._pending_turns = pending_turns or PendingTurns(None, language=settings.language)
         self._local, self._unstored = local_turns, unstored
-        self._reranker, self._count = reranker, count_tokens
+        self._reranker = reranker
         self._follow, self._followed = follow, [(vectors, self._pending_turns)]
         self._opening: dict[tuple[asyncio.AbstractEventLoop, EmbedderIdentity], asyncio.Future[_Serving | None]] = {}
 
@@ -132,7 +131,7 @@ class Recall:
             run.matches,
             run.briefing,
             words=run.words,
-            count=self._count,
+            count_each=token_count.count_each,
             available=run.available,
             served_by=run.served_by,
             replica=run.replica,

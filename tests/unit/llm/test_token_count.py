@@ -160,6 +160,11 @@ RUNNING_TEXT = {
 COUNTED_RUNNING_TEXT = {"english": 47, "code": 74, "chinese": 43, "japanese": 45, "korean": 31, "emoji": 28}
 
 
+@given(st.lists(st.text(st.sampled_from("aAB0 .\n'\x00\x7f\u6f22x9"), max_size=40), max_size=8))
+def test_texts_counted_in_one_pass_count_as_they_do_alone(texts: list[str]) -> None:
+    assert llm_token_count.estimate_each(texts) == [llm_token_count.estimate(text) for text in texts]
+
+
 @pytest.mark.parametrize("kind", RUNNING_TEXT)
 def test_the_estimate_is_within_15_percent_of_the_tokenizer(kind: str) -> None:
     assert llm_token_count.estimate(RUNNING_TEXT[kind]) == pytest.approx(COUNTED_RUNNING_TEXT[kind], rel=0.15)

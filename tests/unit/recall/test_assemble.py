@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aftermind.llm.token_count import count
+from aftermind.llm.token_count import count, count_each
 from aftermind.recall import Query
 from aftermind.recall.assemble import build
 from aftermind.recall.excerpts import QuestionWords
@@ -49,7 +49,7 @@ def made(
         [*(extra or []), *matches],
         briefing or Briefing(),
         words=words or QuestionWords(words=(), worths=()),
-        count=count,
+        count_each=count_each,
         available=len(matches),
         served_by=ServedBy.PRIMARY,
         replica=None,
