@@ -112,13 +112,11 @@ def score(turns: Turns, question: Worths, *, candidates: Bools, models: Models) 
     columns = found.columns
     likelier = np.clip(np.log(FITTED_TURNS / max(question.episodes, 1)), 0.0, MOST_LIKELIER)
     bonus = np.asarray(likelier + turns.current * CURRENT, dtype=np.float64)
-    by_words = models.words.probabilities(columns, bonus)
-    if not found.has_meaning:
-        total = by_words
-    else:
-        model = models.both if found.has_words else models.meaning
+    by_meaning = models.both if found.has_words else models.meaning
+    total = (by_meaning if found.has_meaning else models.words).probabilities(columns, bonus)
+    if found.has_meaning and found.blind.any():
         # New messages are embedded a moment later: until then their score must not be lower.
-        total = np.where(found.blind, by_words, model.probabilities(columns, bonus))
+        total = np.where(found.blind, models.words.probabilities(columns, bonus), total)
     parts = dict(zip(FEATURES, columns.T, strict=True))
     evidence = parts["words_window"] + parts["words_session"] + parts["vector_window"] + parts["vector"]
     return Scores(
@@ -174,7 +172,7 @@ class _Neighbours:
 
     def __init__(self, sessions: NDArray[np.int64], speakers: NDArray[np.int64]) -> None:
         self._starts = _utterances(sessions, speakers)
-        self._sizes = np.diff(self._starts, append=len(sessions))
+        self._sizes = _sizes(self._starts, len(sessions))
         self._are_turns = len(self._starts) == len(sessions)  # most dialogues: nothing to combine
         of = sessions[self._starts]
         self._steps: list[tuple[slice, slice, Floats]] = []
@@ -222,10 +220,17 @@ def _utterances(sessions: NDArray[np.int64], speakers: NDArray[np.int64]) -> NDA
     """Where each utterance begins: of one known speaker in one session, BURST messages long at most."""
     if not len(sessions):
         return np.zeros(0, dtype=np.int64)
-    changes = (sessions[1:] != sessions[:-1]) | (speakers[1:] != speakers[:-1]) | (speakers[1:] < 0)
-    starts = np.concatenate([[0], np.flatnonzero(changes) + 1])
-    since = np.arange(len(sessions)) - np.repeat(starts, np.diff(starts, append=len(sessions)))
-    return np.flatnonzero(since % BURST == 0)
+    begins = np.ones(len(sessions), dtype=np.bool_)
+    begins[1:] = (sessions[1:] != sessions[:-1]) | (speakers[1:] != speakers[:-1]) | (speakers[1:] < 0)
+    starts = np.flatnonzero(begins)
+    sizes = _sizes(starts, len(sessions))
+    if sizes.max() <= BURST:
+        return starts
+    return np.flatnonzero((np.arange(len(sessions)) - np.repeat(starts, sizes)) % BURST == 0)
+
+
+def _sizes(starts: NDArray[np.int64], total: int) -> NDArray[np.int64]:
+    return np.append(starts[1:], total) - starts
 
 
 def _similarities(similarity: Floats, near: _Neighbours) -> tuple[Floats, Floats, Bools]:
@@ -239,6 +244,5 @@ def _similarities(similarity: Floats, near: _Neighbours) -> tuple[Floats, Floats
 def _spread_over_session(hits: Floats, sessions: NDArray[np.int64]) -> Floats:
     if not len(sessions):
         return hits
-    starts = np.concatenate([[0], np.flatnonzero(sessions[1:] != sessions[:-1]) + 1])
-    sizes = np.diff(starts, append=len(sessions))
-    return np.repeat(np.maximum.reduceat(hits, starts, axis=0), sizes, axis=0)
+    starts = np.append(0, np.flatnonzero(sessions[1:] != sessions[:-1]) + 1)
+    return np.repeat(np.maximum.reduceat(hits, starts, axis=0), _sizes(starts, len(sessions)), axis=0)

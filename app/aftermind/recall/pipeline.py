@@ -62,6 +62,7 @@ class _Run:
     """State of one recall: the results so far, and the reasons for missing parts."""
 
     query: Query
+    min_score: float
     deadline: float
     vectors: QueryVectors
     pending_turns: PendingTurns
@@ -124,7 +125,7 @@ class Recall:
         If a component does not answer, `degraded` has the reason and the block contains the available parts.
         """
         started = perf_counter()
-        run = await self._run(query, limit=query.limit)
+        run = await self._run(query, limit=query.limit, min_score=max(query.min_score, NOISE))
         await asyncio.sleep(0)  # rendering takes about as long as ranking: let others of the loop between here, too
         return build(
             query,
@@ -140,11 +141,11 @@ class Recall:
         )
 
     async def scored(self, query: Query) -> list[Match]:
-        """Every match up to `query.limit`, episodes with all their scores and ranks; no block and no budget.
+        """Every match up to `query.limit`, however unlikely, with all scores and ranks; no block and no budget.
 
         Raises `StoreUnavailable` where a block would be degraded for want of a store.
         """
-        run = await self._run(query, limit=query.limit)
+        run = await self._run(query, limit=query.limit, min_score=query.min_score)
         if run.served_by is ServedBy.NONE:
             raise errors.StoreUnavailable("recall", "; ".join(run.degraded) or "no node answered in time")
         return run.matches
@@ -157,10 +158,16 @@ class Recall:
         if self._lease is not None:
             await self._lease.close()
 
-    async def _run(self, query: Query, *, limit: int) -> _Run:
+    async def _run(self, query: Query, *, limit: int, min_score: float) -> _Run:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.recall_budget_seconds
-        run = _Run(query=query, deadline=deadline, vectors=self._vectors, pending_turns=self._pending_turns)
+        run = _Run(
+            query=query,
+            min_score=min_score,
+            deadline=deadline,
+            vectors=self._vectors,
+            pending_turns=self._pending_turns,
+        )
         try:
             async with asyncio.timeout_at(run.deadline):
                 if self._lacks_vector(run):  # Redis first: an embedder in this process computes while it answers
@@ -390,7 +397,7 @@ class Recall:
         scores = score_frame(frame, question, frequencies, session=query.scope.session_id, models=models)
         scores = selection.weighed(found.facts, ids, frame, scores, worth)
         most = max(limit * SPARE if query.diversity else limit, RERANKED if query.rerank else 0)
-        places, run.available = selection.places(ids, frame, scores, min_score=max(query.min_score, NOISE), most=most)
+        places, run.available = selection.places(ids, frame, scores, min_score=run.min_score, most=most)
         return places
 
     async def _rerank(self, run: _Run) -> None:

@@ -36,7 +36,7 @@ async def opened(database: Database) -> AsyncIterator[Open]:
     made: list[Recall] = []
 
     def open_recall(
-        embedder: Embedder | None = None, *, reranker: Reranker | None = None, budget_seconds: float = 5.0
+        embedder: Embedder | None = None, *, reranker: Reranker | None = None, budget_seconds: float = 30.0
     ) -> Recall:
         search = PostgresSearch()
         settings = Settings(recall_budget_seconds=budget_seconds)
@@ -167,6 +167,19 @@ async def test_a_bar_keeps_weak_matches_out(database: Database, recall: Recall) 
     await keep(database.url, [said("pottery class", session="a"), said("a bus", session="b")])
 
     assert contents(await recall.scored(asked("pottery class", min_score=0.5))) == ["pottery class"]
+
+
+async def test_scores_include_unlikely_matches_that_no_block_shows(database: Database, recall: Recall) -> None:
+    others = [said(f"class number {number} of the morning") for number in range(600)]
+    await keep(database.url, [said("pottery class on Thursday evening"), *others])
+    query = asked("pottery class on Thursday evening", mode="vector", limit=10, load=["history"])
+
+    scored = await recall.scored(query)
+    shown = (await recall.recall(query)).matches
+
+    assert len(scored) == 10
+    assert len(shown) < 10
+    assert contents(scored)[0] == contents(shown)[0] == "pottery class on Thursday evening"
 
 
 async def test_diversity_prefers_something_else_to_the_same_again(database: Database, recall: Recall) -> None:

@@ -64,6 +64,7 @@ _COLUMNS = {
     "positions": "array_agg(position)",
     "marks": "array_agg(mark)",
 }
+_ROLES = {role.value: role for role in Role}
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)  # Postgres's own; it sends microseconds since then
 
 
@@ -193,7 +194,7 @@ def _episode(scopes: _Scopes, columns: Sequence[Sequence[Any]], place: int) -> E
     return Episode(
         id=id_,
         scope=scopes.labelled(session_id, agent_id),
-        role=Role(role),
+        role=_ROLES[role],
         content=content,
         name=name,
         metadata=orjson.loads(metadata) if metadata else {},
