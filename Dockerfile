@@ -11,7 +11,7 @@ RUN python -m build --wheel --outdir /wheels
 FROM python:3.12.12-slim-trixie
 COPY requirements-image.lock /tmp/
 COPY --from=build /wheels /tmp/wheels
-# The lock has the extras otel, s3 and tokens, in the tested versions and with their hashes.
+# The lock has the extra `all`, in the tested versions and with their hashes.
 RUN pip install --no-cache-dir --require-hashes --requirement /tmp/requirements-image.lock \
  && pip install --no-cache-dir --no-deps /tmp/wheels/*.whl && pip check && rm -rf /tmp/wheels
 RUN useradd --create-home --uid 10001 aftermind && install -d -o aftermind /var/lib/aftermind

@@ -78,7 +78,7 @@ screenshots: setup  ## every screen, light and dark, into docs/screens
 lock: setup      ## pin again what pyproject.toml asks for
 	@$(COMPILE) --extra dev --upgrade -o requirements.lock
 	@sed -nE 's/^([A-Za-z0-9_.-]+==.*) .$$/\1/p' requirements.lock > .constraints
-	@$(COMPILE) --extra otel --extra s3 --extra tokens --constraint .constraints -o requirements-image.lock
+	@$(COMPILE) --extra all --constraint .constraints -o requirements-image.lock
 	@rm .constraints
 
 lock-integrations: setup  ## pin again what each integration is tested with

@@ -7,9 +7,9 @@ AftermindError
 │   ├── MessageTooLarge     a message over the size limit
 │   ├── InvalidQuery        a recall or search
 │   ├── InvalidFact, InvalidBlock, InvalidItem, InvalidFilter, InvalidKey, InvalidWebhook, InvalidGoldSet
-│   ├── ExtraMissing        a package that an extra installs is not installed
 │   └── InvalidSettings     a URL, a name or a combination of settings
-│       └── KeyFileLost     a key file is missing, although rows made with its key exist
+│       ├── KeyFileLost     a key file is missing, although rows made with its key exist
+│       └── ExtraMissing    a package that an extra installs is not installed
 ├── Unavailable             a component does not answer; the same call may succeed later
 │   ├── StoreUnavailable
 │   │   └── StoreInUse      a store of one process that another process has opened
@@ -138,16 +138,17 @@ class InvalidGoldSet(_InvalidField):
     """A file of questions and evidence that cannot be read, or a gold set that is too small."""
 
 
-class ExtraMissing(InvalidInput):
-    """A package that an extra installs is not installed."""
-
-    def __init__(self, extra: str, package: str) -> None:
-        self.extra, self.package = extra, package
-        super().__init__(f"the package {package!r} is not installed. Install it by: pip install 'aftermind[{extra}]'.")
-
-
 class InvalidSettings(_InvalidField):
     """An invalid setting or combination of settings."""
+
+
+class ExtraMissing(InvalidSettings):
+    """A package that an extra installs is not installed; `what` needs it."""
+
+    def __init__(self, extra: str, package: str, what: str = "") -> None:
+        self.extra, self.package, self.what = extra, package, what
+        needed = f", and {what} needs it" if what else ""
+        super().__init__("package", package, f"not installed{needed}. Install it by: pip install 'aftermind[{extra}]'.")
 
 
 class KeyFileLost(InvalidSettings):

@@ -2,9 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from uuid import UUID
-
-from uuid6 import uuid7
 
 from aftermind import errors
 from aftermind.db.protocol import Transaction
@@ -17,6 +14,7 @@ from aftermind.stores.protocol import ExtractionOutcome, MiningOutcome
 from aftermind.types import Episode, EpisodeId, Fact, JobId, JobKind, Lease, NewJob, Scope
 from aftermind.types.assertion import Assertion, RecordedAssertion
 from aftermind.types.job import session_key
+from aftermind.types.uuid7 import uuid7
 from aftermind.wire import queues
 from aftermind_tasks import extraction_call, followups, reextract
 from aftermind_tasks.outcomes import Done, Outcome
@@ -177,7 +175,7 @@ def _next(lease: Lease) -> NewJob:
     """The rest of the session, immediately. The job that ends in this transaction has released its effect key."""
     scope = lease.job.scope
     return NewJob(
-        id=JobId(UUID(bytes=uuid7().bytes)),
+        id=JobId(uuid7()),
         kind=JobKind.EXTRACT,
         scope=scope,
         payload=lease.job.payload,

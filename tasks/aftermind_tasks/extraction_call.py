@@ -7,8 +7,6 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from uuid6 import uuid7
-
 from aftermind import errors
 from aftermind.db.protocol import Transaction
 from aftermind.facts.resolve import Changes
@@ -22,6 +20,7 @@ from aftermind.stores import apply_changes
 from aftermind.stores.protocol import ExtractionBatch
 from aftermind.types import Episode, EpisodeId, Fact, FactId, JobKind, Json, Lease, Scope
 from aftermind.types.message import UNDONE
+from aftermind.types.uuid7 import uuid7
 from aftermind_tasks.outcomes import Snooze
 from aftermind_tasks.runtime import Runtime
 
@@ -174,7 +173,7 @@ def first(episodes: Sequence[Episode], *, tokens: int) -> list[Episode]:
 
 def new_fact_id() -> FactId:
     """A fresh id."""
-    return FactId(UUID(bytes=uuid7().bytes))
+    return FactId(uuid7())
 
 
 async def save_answer(runtime: Runtime, lease: Lease, answer: Mapping[str, Json], usage: Usage) -> None:

@@ -2,13 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from uuid import UUID
-
-from uuid6 import uuid7
 
 from aftermind.db.protocol import Transaction
 from aftermind.types import Episode, EpisodeId, JobId, JobKind, Json, NewJob, Scope
 from aftermind.types.job import session_key
+from aftermind.types.uuid7 import uuid7
 from aftermind.wire import queues
 from aftermind_tasks.runtime import Runtime
 
@@ -66,7 +64,7 @@ async def _summary(runtime: Runtime, tx: Transaction, scope: Scope) -> dict[str,
 def job(kind: JobKind, scope: Scope, *, payload: Mapping[str, Json] | None = None) -> NewJob:
     """A job of a session, or of a user where the scope names no session. One of a kind at a time."""
     return NewJob(
-        id=JobId(UUID(bytes=uuid7().bytes)),
+        id=JobId(uuid7()),
         kind=kind,
         scope=scope,
         payload=payload or {},

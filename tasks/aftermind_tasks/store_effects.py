@@ -4,9 +4,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from uuid import UUID
-
-from uuid6 import uuid7
 
 from aftermind.db.protocol import Transaction, Watermark
 from aftermind.events.types import MemoryEvent, MemoryUpdateCompleted, MemoryUpdateStarted
@@ -20,6 +17,7 @@ from aftermind.types.job import session_key
 from aftermind.types.message import without_key
 from aftermind.types.session_order import Counted
 from aftermind.types.tombstone import without_erased
+from aftermind.types.uuid7 import uuid7
 from aftermind.wire import queues
 from aftermind_tasks import embedders, followups
 from aftermind_tasks.preparation import Prepared
@@ -275,7 +273,7 @@ def _skipped_outcome(episode: Episode) -> MiningOutcome:
 
 def _embed_job(turn: Turn, episodes: Sequence[Episode]) -> NewJob:
     return NewJob(
-        id=JobId(UUID(bytes=uuid7().bytes)),
+        id=JobId(uuid7()),
         kind=JobKind.EMBED,
         scope=turn.scope,
         payload={"episodes": [str(episode.id) for episode in episodes]} | _trace([turn]),
@@ -291,7 +289,7 @@ def _extract_jobs(turns: Sequence[Turn]) -> list[NewJob]:
         by_session.setdefault(replace(turn.scope, agent_id=None), []).append(turn)
     return [
         NewJob(
-            id=JobId(UUID(bytes=uuid7().bytes)),
+            id=JobId(uuid7()),
             kind=JobKind.EXTRACT,
             scope=scope,
             payload=followups.followup_options(frozenset().union(*(turn.keep for turn in group))) | _trace(group),

@@ -5,10 +5,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import numpy as np
-from uuid6 import uuid7
 
 from aftermind.db.protocol import Database, Transaction
 from aftermind.stores.protocol import EpisodeFilter, Store, Vector
@@ -26,6 +25,7 @@ from aftermind.types import (
 )
 from aftermind.types.assertion import Assertion, Operation, RecordedAssertion
 from aftermind.types.tombstone import Tombstone
+from aftermind.types.uuid7 import uuid7
 
 T = TypeVar("T")
 ALICE, BOB = Scope(user_id="alice"), Scope(user_id="bob")
@@ -114,7 +114,7 @@ def heard(value: str, *sources: EpisodeId, subject: str = "user") -> RecordedAss
         cardinality=Cardinality.MULTI,
         sources=sources,
     )
-    return RecordedAssertion(id=UUID(bytes=uuid7().bytes), claim=claim, extractor="rules:1", place=3)
+    return RecordedAssertion(id=uuid7(), claim=claim, extractor="rules:1", place=3)
 
 
 def fact(

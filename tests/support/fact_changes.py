@@ -5,13 +5,12 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from uuid import UUID
 
-from uuid6 import uuid7
-
 from aftermind.facts.reextract import redo
 from aftermind.facts.resolve import Changes, decide
 from aftermind.facts.undo import undo
 from aftermind.types import EpisodeId, Fact, FactId, Scope
 from aftermind.types.assertion import Assertion, RecordedAssertion
+from aftermind.types.uuid7 import uuid7
 
 OWNER = Scope(user_id="ann")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -20,7 +19,7 @@ START = datetime(2020, 1, 1, tzinfo=UTC)
 
 def new_id() -> FactId:
     """A fresh id."""
-    return FactId(UUID(bytes=uuid7().bytes))
+    return FactId(uuid7())
 
 
 @dataclass(slots=True)

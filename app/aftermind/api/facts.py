@@ -4,8 +4,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from uuid import UUID
 
-from uuid6 import uuid7
-
 from aftermind import errors
 from aftermind.api.services import Parts
 from aftermind.db.protocol import Transaction
@@ -17,6 +15,7 @@ from aftermind.stores import apply_changes
 from aftermind.types import Cardinality, Episode, EpisodeId, Fact, FactId, Scope
 from aftermind.types.assertion import Assertion, Operation
 from aftermind.types.timestamps import why_unusable
+from aftermind.types.uuid7 import uuid7
 
 FACT_BYTES = 8_192  # of subject, predicate or object each: a sentence, not a document
 MAX_HOPS = 5  # of a graph: most facts of a user are within three of each other
@@ -253,7 +252,7 @@ def _about(found: list[Fact], subject: str | None) -> list[Fact]:
 
 
 def _new_id() -> FactId:
-    return FactId(UUID(bytes=uuid7().bytes))
+    return FactId(uuid7())
 
 
 def _id(fact: Fact | FactId | str) -> FactId:

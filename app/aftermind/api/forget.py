@@ -6,8 +6,6 @@ from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from uuid import UUID
 
-from uuid6 import uuid7
-
 from aftermind import errors
 from aftermind.api import erasure_delivery, history
 from aftermind.api.items import to_item
@@ -38,6 +36,7 @@ from aftermind.types.audit import Action
 from aftermind.types.erasure_report import ErasureProof
 from aftermind.types.timestamps import why_unusable
 from aftermind.types.tombstone import Tombstone
+from aftermind.types.uuid7 import uuid7
 from aftermind.wire.payloads import decode_turn, encode_turn
 
 log = get_logger(__name__)
@@ -191,7 +190,7 @@ def _audit_detail(stone: Tombstone) -> dict[str, Json]:
 
 def rebuilding(owner: Scope, drew_on: DrewOn) -> NewJob:
     """The job that rebuilds summaries and traits that used deleted content, from the remaining content."""
-    job_id = JobId(UUID(bytes=uuid7().bytes))
+    job_id = JobId(uuid7())
     return NewJob(
         id=job_id,
         kind=JobKind.FORGET,

@@ -4,9 +4,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from uuid import UUID
-
-from uuid6 import uuid7
 
 from aftermind import errors
 from aftermind.api.forget import episode_id, rebuilding
@@ -19,6 +16,7 @@ from aftermind.types import EpisodeId, Fact, FactId, JobId, JobKind, Json, NewJo
 from aftermind.types.audit import Action
 from aftermind.types.job import session_key
 from aftermind.types.tombstone import Tombstone
+from aftermind.types.uuid7 import uuid7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,9 +109,9 @@ async def _drew_on(
 def _mining(owner: Scope, session_id: str | None) -> NewJob:
     """The job that mines a session's episodes without an outcome; it joins one that waits."""
     scope = replace(owner, session_id=session_id)
-    job_id = JobId(UUID(bytes=uuid7().bytes))
+    job_id = JobId(uuid7())
     return NewJob(id=job_id, kind=JobKind.EXTRACT, scope=scope, effect_key=session_key(scope))
 
 
 def _new_id() -> FactId:
-    return FactId(UUID(bytes=uuid7().bytes))
+    return FactId(uuid7())

@@ -4,12 +4,11 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from uuid6 import uuid7
-
 from aftermind import errors
 from aftermind.api.services import Parts
 from aftermind.events.types import KEPT_KINDS
 from aftermind.types import Scope
+from aftermind.types.uuid7 import uuid7
 from aftermind.types.webhook import NewWebhook, Webhook, WebhookId
 
 MAX_WEBHOOKS = 50  # of a tenant: each is a row more for each event

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from aftermind import errors
+from aftermind import errors, extras
 from aftermind.cli import console
 from aftermind.memory import Memory
 from aftermind.settings import Settings
@@ -33,6 +33,7 @@ def web(*, host: Host = None, port: Port = None) -> None:
     Without any API key (`aftermind api-keys create`) it listens on this machine only, whatever --host is, and requires
     the token in `web.token` of the state folder.
     """
+    extras.require("uvicorn", "`aftermind web`")
     import uvicorn
 
     from aftermind.cli.http_deadlines import protocol_class

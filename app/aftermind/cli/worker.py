@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from aftermind import errors, private_files
+from aftermind import errors, extras, private_files
 from aftermind.api import connections
 from aftermind.cli import console
 from aftermind.wire import queues
@@ -81,11 +81,13 @@ def worker_argv(names: list[str], *, loglevel: str = "INFO") -> list[str]:
 
 def reconciler_argv() -> list[str]:
     """The command of a reconciler."""
+    extras.require("celery", "a reconciler")
     return [sys.executable, "-m", "aftermind_workers.reconciler"]
 
 
 def flower_argv() -> list[str]:
     """The command of Flower; address, port and password come by its environment."""
+    extras.require("flower", "`aftermind flower`")
     config = find_spec("aftermind_workers.flowerconfig")
     if config is None or config.origin is None:
         raise errors.Bug("the package aftermind_workers is not installed.")
@@ -94,6 +96,7 @@ def flower_argv() -> list[str]:
 
 def celery_argv() -> list[str]:
     """Celery with our application, without its banner: what a process writes is its log."""
+    extras.require("celery", "a worker")
     return [sys.executable, "-m", "celery", "--quiet", "-A", "aftermind_workers.celery_app"]
 
 

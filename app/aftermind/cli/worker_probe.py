@@ -21,7 +21,6 @@ async def sing(link: RedisLink, keys: Keys) -> dict[str, float | None]:
     jobs.
     """
     bell = Doorbell("redis://")  # only to word messages: it never connects
-    await asyncio.to_thread(bell.warm, *queues.QUEUES)
     waits = await asyncio.gather(*(_sing(link, keys, bell, name) for name in queues.QUEUES))
     return dict(zip(queues.QUEUES, waits, strict=True))
 

@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from aftermind import errors
+from aftermind import errors, extras
 from aftermind.db import reembed, row_level_security
 from aftermind.db.engine import password_reader
 from aftermind.db.error_mapping import HEAD, driver_error, translated
@@ -155,6 +155,7 @@ async def _migrated(
 
 
 def _upgrade(connection: Connection, dimension: int) -> None:
+    extras.require("alembic", "a migration")
     from alembic import command  # 0.5 s to import, and workers check the schema without it
     from alembic.config import Config
 

@@ -4,10 +4,9 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, ClassVar
 
-from uuid6 import uuid7
-
 from aftermind import errors
 from aftermind.types.scope import FIELDS, Scope
+from aftermind.types.uuid7 import uuid7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

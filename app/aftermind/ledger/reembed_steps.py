@@ -2,11 +2,9 @@
 
 from datetime import timedelta
 from hashlib import blake2b
-from uuid import UUID
-
-from uuid6 import uuid7
 
 from aftermind.types import EmbedderIdentity, JobId, JobKind, NewJob, Scope
+from aftermind.types.uuid7 import uuid7
 
 TARGET, AFTER, RATE = "reembed", "after", "rate"  # keys of the payload
 FIRST_POSITION = -(2**62)
@@ -26,7 +24,7 @@ def new_step(
     """
     digest = blake2b(target.key.encode(), digest_size=8).hexdigest()
     return NewJob(
-        id=JobId(UUID(bytes=uuid7().bytes)),
+        id=JobId(uuid7()),
         kind=JobKind.EMBED,
         scope=owner,
         payload={TARGET: target.key, AFTER: after, RATE: rate},

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from aftermind import extras
 from aftermind.llm.rate_limit import ProviderLimiter
 from aftermind.settings import Settings
 
@@ -18,6 +19,7 @@ class Providers:
 
     def openai(self, settings: Settings) -> "Client":
         """The client that the settings name."""
+        extras.require("openai", "a model of OpenAI (OPENAI_API_KEY is set, or AFTERMIND_EMBEDDER names it)")
         from aftermind.llm.openai.client import Client
 
         key = None if settings.openai_api_key is None else settings.openai_api_key.get_secret_value()

@@ -1,12 +1,14 @@
-"""Celery's messages, built without sending; the only file of the agent's side that imports Celery.
+"""Celery's messages, built without Celery; the only file of the agent's side that imports it, for brokers but Redis.
 
 A doorbell signals "there is work", and names one job. It can be lost, duplicated or late without harm. It has the job
 id and nothing else: headers, events and Flower never show user content.
 """
 
 import itertools
+import json
 import os
 import re
+import socket
 import threading
 from base64 import b64encode
 from collections.abc import Callable, Sequence
@@ -15,7 +17,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
-from aftermind import errors
+from aftermind import errors, extras
 from aftermind.types import JobId
 from aftermind.wire.queues import TASK, queue_arguments
 
@@ -38,7 +40,7 @@ class _Template(NamedTuple):
 
 
 class Doorbell:
-    """Bells for one broker. Making the first one imports Celery (about 0.1 s): do it in a thread, see `warm`."""
+    """Bells for one broker."""
 
     def __init__(self, broker: str, *, prefix: str = "aftermind:", timeout: float = 0.5) -> None:
         self._broker, self._prefix, self._timeout = broker, prefix, timeout
@@ -49,24 +51,11 @@ class Doorbell:
         self._begin_life()
         _DOORBELLS.add(self)
 
-    @property
-    def is_warm(self) -> bool:
-        """Whether `message` answers in microseconds."""
-        return bool(self._templates)
-
-    def warm(self, *queues: str) -> None:
-        """Import Celery and prepare the messages of these queues. Blocks; safe to call from several threads."""
-        with self._lock:
-            for queue in queues:
-                if queue not in self._templates:
-                    self._templates[queue] = _template(_rendered(queue))
-
     def message(self, job_id: JobId, queue: str) -> bytes:
         """What kombu would push to the queue's list for this job, byte for byte but for the delivery tag."""
         template = self._templates.get(queue)
         if template is None:
-            self.warm(queue)
-            template = self._templates[queue]
+            template = self._templates[queue] = _template(_rendered(queue))
         text = str(job_id).encode()
         own = (text, b64encode(text), b"%b-%d" % (self._life, next(self._count)))
         return template.form % template.order(own)
@@ -113,6 +102,7 @@ class Doorbell:
 
     def _celery(self) -> Any:  # Any: celery.Celery
         if self._app is None:
+            extras.require("celery", "a broker other than Redis")
             from celery import Celery
 
             broker = self._broker.replace("unix://", "redis+socket://", 1)  # as Celery spells a socket
@@ -157,33 +147,50 @@ def _broker_errors(app: Any) -> tuple[type[BaseException], ...]:  # Any: celery.
 
 
 def _rendered(queue: str) -> bytes:
-    """The message as kombu's Redis transport would push it, caught where it would be pushed."""
-    from celery import Celery
-    from kombu.connection import Connection
-    from kombu.entity import Queue
-    from kombu.transport import virtual
-    from kombu.utils.json import dumps
+    """The message in version 2 of Celery's protocol, as kombu's Redis transport pushes it.
 
-    caught: list[dict[str, Any]] = []  # Any: kombu's message
-
-    class Channel(virtual.Channel):
-        def _put(self, queue: str, message: dict[str, Any], **kwargs: object) -> None:  # Any: kombu's message
-            caught.append(message)
-
-        def _has_queue(self, queue: str, **kwargs: object) -> bool:
-            return True
-
-    class Transport(virtual.Transport):
-        pass
-
-    Transport.Channel = Channel
-    app = Celery("aftermind", broker="memory://", set_as_current=False)  # whatever the broker: it is never asked
-    with Connection(transport=Transport) as connection:  # type: ignore[no-untyped-call]
-        where = Queue(queue)  # type: ignore[no-untyped-call]
-        _publish(app, connection.Producer(), _ID.decode(), queue, where, 1.0)
-    message = caught[0]
-    message["properties"]["delivery_tag"] = _TAG.decode()
-    return str(dumps(message)).encode()  # type: ignore[no-untyped-call]
+    https://docs.celeryq.dev/en/stable/internals/protocol.html; a test compares it with what Celery sends.
+    """
+    job_id = _ID.decode()
+    embedded = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
+    headers: dict[str, Any] = {  # Any: JSON
+        "lang": "py",
+        "task": TASK,
+        "id": job_id,
+        "shadow": None,
+        "eta": None,
+        "expires": None,
+        "group": None,
+        "group_index": None,
+        "retries": 0,
+        "timelimit": [None, None],
+        "root_id": job_id,
+        "parent_id": None,
+        "argsrepr": f"('{job_id}',)",
+        "kwargsrepr": "{}",
+        "origin": f"gen{os.getpid()}@{socket.gethostname()}",
+        "ignore_result": True,
+        "replaced_task_nesting": 0,
+        "stamped_headers": None,
+        "stamps": {},
+    }
+    properties = {
+        "correlation_id": job_id,
+        "reply_to": "",
+        "delivery_mode": 2,
+        "delivery_info": {"exchange": "", "routing_key": queue},
+        "priority": 0,
+        "body_encoding": "base64",
+        "delivery_tag": _TAG.decode(),
+    }
+    message = {
+        "body": b64encode(json.dumps([[job_id], {}, embedded]).encode()).decode(),
+        "content-encoding": "utf-8",
+        "content-type": "application/json",
+        "headers": headers,
+        "properties": properties,
+    }
+    return json.dumps(message).encode()
 
 
 def _template(rendered: bytes) -> _Template:
@@ -191,7 +198,7 @@ def _template(rendered: bytes) -> _Template:
     names = (_ID, _ID_IN_BODY, _TAG)
     found = re.findall(b"|".join(names), rendered)
     if set(found) != set(names):
-        raise errors.Bug(f"kombu's message does not have the job id at the expected position: {rendered!r}")
+        raise errors.Bug(f"the message does not have the job id at the expected position: {rendered!r}")
     form = re.sub(b"|".join(names), b"%b", rendered.replace(b"%", b"%%"))
     return _Template(form, itemgetter(*(names.index(each) for each in found)))
 

@@ -1,4 +1,4 @@
-"""Bells that are not rung by the accepting call itself: before Celery is imported, after a commit, over RabbitMQ."""
+"""Bells that are not rung by the accepting call itself: after a commit, over RabbitMQ."""
 
 import asyncio
 from collections.abc import Sequence
@@ -32,8 +32,8 @@ class DoorbellSender:
         self._task = OneTask()
 
     def messages(self, ids: Sequence[JobId]) -> list[bytes]:
-        """Celery messages for the accepting call to push; none while they cannot be made in microseconds."""
-        if self._bells is None or not self._doorbell.is_warm:
+        """Celery messages for the accepting call to push; none for brokers other than Redis."""
+        if self._bells is None:
             return []
         return [self._doorbell.message(job_id, STORE) for job_id in ids]
 
@@ -49,8 +49,6 @@ class DoorbellSender:
 
     async def _ring(self) -> None:
         try:
-            if not self._doorbell.is_warm:
-                await asyncio.to_thread(self._doorbell.warm, STORE)
             while self._due:
                 ids, self._due = self._due, []
                 if self._bells is None:
@@ -80,8 +78,6 @@ class WorkerBells:
         if self._bells is None:
             await asyncio.to_thread(self._doorbell.ring, queue, ids)
             return len(ids)
-        if not self._doorbell.is_warm:
-            await asyncio.to_thread(self._doorbell.warm, queue)
         return await self._bells.ring(queue, [self._doorbell.message(job_id, queue) for job_id in ids])
 
     async def close(self) -> None:

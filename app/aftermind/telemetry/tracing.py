@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from aftermind import errors
+from aftermind import errors, extras
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -32,6 +32,7 @@ def is_on() -> bool:
 def switch_on() -> None:
     """Create spans from now on, with the tracer provider of the process; without a provider they are discarded."""
     global _tracer
+    extras.require("opentelemetry", "AFTERMIND_TRACING")
     from opentelemetry import trace
 
     _tracer = trace.get_tracer(NAME)

@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -12,6 +10,7 @@ from typing import Any, Self
 from uuid import UUID, uuid5
 
 from aftermind.types.scope import EpisodeId, JobId, Scope
+from aftermind.types.uuid7 import uuid7s
 
 Json = Any  # JSON as decoded: checked once where it enters (types.normalise), so a recursive alias would only add casts
 
@@ -215,22 +214,9 @@ _KEYED = UUID("6f1d3a52-5c07-5d3b-9a0e-aa4b8a1d7c11")  # any fixed namespace: it
 
 
 def new_ids(count: int) -> tuple[JobId, tuple[EpisodeId, ...]]:
-    """Fresh UUIDv7 ids for a turn of `count` messages, in time order (RFC 9562)."""
-    # Sub-millisecond time in rand_a (RFC 9562, method 3); 1.3 µs each, where the uuid6 package takes 2.7.
-    global _last_ns
-    made, random = [], os.urandom(8 * (count + 1))
-    at = max(time.time_ns(), _last_ns + _STEP_NS)
-    for start in range(0, len(random), 8):
-        ms, rest = divmod(at, 1_000_000)
-        low = int.from_bytes(random[start : start + 8]) & 0x3FFF_FFFF_FFFF_FFFF
-        made.append(UUID(int=ms << 80 | 7 << 76 | (rest * 4096 // 1_000_000) << 64 | 2 << 62 | low))
-        at += _STEP_NS
-    _last_ns = at - _STEP_NS
-    return JobId(made[0]), tuple([EpisodeId(each) for each in made[1:]])
-
-
-_STEP_NS = 245  # one step of the 12 bits
-_last_ns = 0  # of this process: ids made within one step of the clock still differ in order
+    """Fresh ids for a turn of `count` messages, in time order."""
+    job, *episodes = uuid7s(count + 1)
+    return JobId(job), tuple([EpisodeId(each) for each in episodes])
 
 
 def keyed_ids(scope: Scope, idempotency_key: str, count: int) -> tuple[JobId, tuple[EpisodeId, ...]]:

@@ -6,18 +6,18 @@ from itertools import count, permutations
 from uuid import UUID
 
 import pytest
-from uuid6 import uuid7
 
 from aftermind.facts.resolve import Changes, decide
 from aftermind.types import Cardinality, EpisodeId, Fact, FactId, Scope
 from aftermind.types.assertion import Assertion, Operation
+from aftermind.types.uuid7 import uuid7
 
 OWNER = Scope(user_id="ann")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def new_id() -> FactId:
-    return FactId(UUID(bytes=uuid7().bytes))
+    return FactId(uuid7())
 
 
 def at(year: int, month: int = 1) -> datetime:

