@@ -153,8 +153,9 @@ def _store(following: str) -> Positional:
             {entering.RECORD.format(where="(SELECT go FROM may)")}
         {following}
         ), added AS (
-            INSERT INTO aftermind.episodes (namespace, {episodes.NAMES}, indexed)
-            SELECT :namespace, {_PLACED}, owners.index_state > 0
+            INSERT INTO aftermind.episodes (namespace, {episodes.NAMES}, passage_embedding, indexed)
+            SELECT :namespace, {_PLACED}, CASE WHEN given.passages IS NOT NULL THEN {episodes.PASSAGE_VECTORS} END,
+                   owners.index_state > 0
             FROM unnest(CAST(:of AS uuid[]), {episodes.ARRAYS}) AS given (job_id, {episodes.NAMES})
             JOIN recorded ON recorded.id = given.job_id JOIN owners ON owners.user_id = given.user_id
             JOIN sessions ON sessions.user_id = given.user_id AND sessions.counted_from = given.counted_from

@@ -6,12 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
+import numpy as np
+
 from aftermind import errors
 from aftermind.events.types import MemoryEmbedded, MemoryEvent
 from aftermind.ledger.protocol import ModelUsage
 from aftermind.llm import token_count
 from aftermind.llm.protocols import Embedder
-from aftermind.ranking import spoken
+from aftermind.ranking.passages import regroup, spoken_texts
+from aftermind.ranking.vectors import Matrix
 from aftermind.stores.protocol import Vector
 from aftermind.types import EmbedderIdentity, Episode, EpisodeId, JobId, JobKind, Lease, Scope
 from aftermind.wire import queues
@@ -105,12 +108,14 @@ async def _shares(
 
 async def _embed(runtime: Runtime, share: _Share, leases: Sequence[Lease]) -> dict[EpisodeId, Vector]:
     flat = [episode for group in share.episodes.values() for episode in group]
-    vectors: dict[EpisodeId, Vector] = {}
+    spoken = [spoken_texts(episode.name, episode.content) for episode in flat]
+    made: list[Matrix] = []
     started, calls = time.monotonic(), 0
-    for part in _parts(flat, share.embedder):
-        rows = await share.embedder.embed([spoken(episode.name, episode.content) for episode in part])
-        vectors |= {episode.id: row for episode, row in zip(part, rows, strict=True)}
+    for part in _parts([text for texts in spoken for text in texts], share.embedder):
+        made.append(await share.embedder.embed(part))
         calls += 1
+    rows = regroup(np.concatenate(made), [len(texts) for texts in spoken]) if made else []
+    vectors: dict[EpisodeId, Vector] = {episode.id: row for episode, row in zip(flat, rows, strict=True)}
     if calls:
         elapsed = (time.monotonic() - started) * 1_000
         paid = [lease for lease in leases if share.episodes.get(lease.job.id)]
@@ -225,17 +230,17 @@ def _by_owner(leases: Sequence[Lease]) -> dict[Scope, list[Lease]]:
     return groups
 
 
-def _parts(episodes: Sequence[Episode], embedder: Embedder) -> Iterator[list[Episode]]:
+def _parts(texts: Sequence[str], embedder: Embedder) -> Iterator[list[str]]:
     """Calls with at most as many texts and tokens as the embedder accepts."""
-    part: list[Episode] = []
+    part: list[str] = []
     size = 0
-    for episode in episodes:
-        beginning = episode.content[: MAX_TEXT_TOKENS * token_count.CHARACTERS]
+    for text in texts:
+        beginning = text[: MAX_TEXT_TOKENS * token_count.CHARACTERS]
         length = min(token_count.upper_bound(beginning), MAX_TEXT_TOKENS)
         if part and (len(part) >= embedder.max_batch or size + length > embedder.max_batch_tokens):
             yield part
             part, size = [], 0
-        part.append(episode)
+        part.append(text)
         size += length
     if part:
         yield part

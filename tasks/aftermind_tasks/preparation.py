@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from aftermind.llm import text_process
 from aftermind.llm.injection import screening
-from aftermind.ranking import spoken, tokenizer
+from aftermind.ranking import tokenizer
+from aftermind.ranking.passages import regroup, spoken_texts
+from aftermind.ranking.tokenizer import IndexedText
 from aftermind.stores.protocol import Vector
 from aftermind.types import EpisodeId, Turn
 from aftermind_tasks import embedders
@@ -22,7 +24,7 @@ class Prepared:
 
     marks: Mapping[EpisodeId, str]
     vectors: Mapping[EpisodeId, Vector]
-    terms: Mapping[tuple[str, str], Sequence[str]]
+    terms: Mapping[tuple[str, str], IndexedText]
     is_embedded: bool = False
 
 
@@ -35,7 +37,7 @@ async def prepare(runtime: Runtime, turns: Sequence[Turn]) -> Prepared:
     return Prepared(marks=marks, vectors=vectors, terms=await _terms(runtime, kept), is_embedded=is_embedded)
 
 
-async def _terms(runtime: Runtime, turns: Sequence[Turn]) -> dict[tuple[str, str], Sequence[str]]:
+async def _terms(runtime: Runtime, turns: Sequence[Turn]) -> dict[tuple[str, str], IndexedText]:
     texts = {message.content for turn in turns for message in turn.messages}
     return await screening.terms(
         [text for text in texts if len(text) > tokenizer.LONG_CHARACTERS], runtime.settings.language
@@ -50,9 +52,11 @@ async def _vectors(runtime: Runtime, turns: Sequence[Turn]) -> dict[EpisodeId, V
     for turn in turns:
         episodes = turn.episodes()
         try:
-            rows = await embedder.embed([spoken(episode.name, episode.content) for episode in episodes])
+            texts = [spoken_texts(episode.name, episode.content) for episode in episodes]
+            made = await embedder.embed([text for each in texts for text in each])
         except text_process.TextTimeout:
             continue
+        rows = regroup(made, [len(each) for each in texts])
         found.update((episode.id, row) for episode, row in zip(episodes, rows, strict=True))
         await asyncio.sleep(0)  # other tasks of the loop run between two turns
     return found

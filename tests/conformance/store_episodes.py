@@ -3,8 +3,11 @@
 from datetime import timedelta
 from uuid import uuid4
 
+import numpy as np
 import pytest
 
+from aftermind.ranking import unit
+from aftermind.ranking.passages import split
 from aftermind.stores.protocol import ExtractionOutcome, MiningOutcome
 from aftermind.types import (
     Episode,
@@ -120,6 +123,18 @@ class EpisodesContract:
             assert await rig.do(lambda tx: rig.store.set_vectors(tx, given)) == 1
 
         assert await rig.do(lambda tx: rig.store.embedded(tx, ALICE, ids)) == {at_once.id, later.id}
+
+    async def test_a_long_episode_has_a_vector_for_each_passage_and_their_mean_for_itself(self, rig: Rig) -> None:
+        at_once, later = said("one " * 600), said("two " * 600)
+        passages = np.stack([vector(number) for number in range(len(split(at_once.content)))])
+        await rig.add(at_once, later, vectors={at_once.id: passages})
+
+        await rig.do(lambda tx: rig.store.set_vectors(tx, {(ALICE, later.id): passages}))
+        found = await rig.do(lambda tx: rig.store.vectors(tx, ALICE))
+
+        assert len(passages) > 1
+        for episode in (at_once, later):
+            np.testing.assert_allclose(found[episode.id], unit(passages.mean(axis=0)), atol=1e-3)
 
     async def test_an_episode_is_mined_once_and_its_outcome_kept(self, rig: Rig) -> None:
         one, two = said("one"), said("two")

@@ -71,6 +71,7 @@ PUBLIC = [
     "Message",
     "NewPlan",
     "NewWebhook",
+    "Passage",
     "PlanId",
     "Profile",
     "Progress",

@@ -49,6 +49,9 @@ _EXCHANGE = (
     "ALTER TABLE aftermind.episodes RENAME COLUMN embedding TO embedding_exchanged",
     "ALTER TABLE aftermind.episodes RENAME COLUMN embedding_standby TO embedding",
     "ALTER TABLE aftermind.episodes RENAME COLUMN embedding_exchanged TO embedding_standby",
+    "ALTER TABLE aftermind.episodes RENAME COLUMN passage_embedding TO passage_embedding_exchanged",
+    "ALTER TABLE aftermind.episodes RENAME COLUMN passage_embedding_standby TO passage_embedding",
+    "ALTER TABLE aftermind.episodes RENAME COLUMN passage_embedding_exchanged TO passage_embedding_standby",
     "ALTER INDEX aftermind.episodes_embedding RENAME TO episodes_embedding_exchanged",
     "ALTER INDEX aftermind.episodes_embedding_standby RENAME TO episodes_embedding",
     "ALTER INDEX aftermind.episodes_embedding_exchanged RENAME TO episodes_embedding_standby",
@@ -135,6 +138,7 @@ async def drop_standby(connection: AsyncConnection) -> None:
 
 async def _renew_standby(connection: AsyncConnection, type_: str) -> None:
     column = f"DROP COLUMN embedding_standby, ADD COLUMN embedding_standby {type_}"
+    column += ", DROP COLUMN passage_embedding_standby, ADD COLUMN passage_embedding_standby halfvec[]"
     await connection.execute(text(f"ALTER TABLE aftermind.episodes {column}"))
 
 

@@ -147,6 +147,10 @@ EPISODES = Table(
     Column("terms", ARRAY(BigInteger), nullable=False),  # stores.postgres.terms.term_keys: each term with its owner
     Column("embedding", HALFVEC),  # its dimension is the database's own: see `meta`
     Column("embedding_standby", HALFVEC),  # of the other embedder of a re-embedding: see db.reembed
+    Column("passages", ARRAY(Integer)),  # of a long text: their borders, in characters
+    Column("passage_terms", ARRAY(BigInteger)),  # those of each passage, each followed by a 0
+    Column("passage_embedding", ARRAY(HALFVEC)),  # a vector each; `embedding` is their mean
+    Column("passage_embedding_standby", ARRAY(HALFVEC)),
     Column("indexed", Boolean, nullable=False, server_default=text("false")),  # in the index of neighbours
 )
 

@@ -16,12 +16,14 @@ from aftermind.ranking.coefficients import Models, models_of
 from aftermind.ranking.fact_scores import FactMatch, fact_value, lifted, shares, sureness
 from aftermind.ranking.fusion import ranks, reciprocal_rank, scaled
 from aftermind.ranking.mmr import diversified, overlap
+from aftermind.ranking.passages import ComparedPassages, with_best_passages
 from aftermind.ranking.tokenizer import ends_asking, spoken, stem, terms, tokens
 from aftermind.ranking.vectors import cosine, unit
 from aftermind.ranking.windows import FEATURES, Scores, Turns, score
 
 __all__ = [
     "FEATURES",
+    "ComparedPassages",
     "Entry",
     "FactMatch",
     "Frame",
@@ -53,5 +55,6 @@ __all__ = [
     "terms",
     "tokens",
     "unit",
+    "with_best_passages",
     "worths_of",
 ]

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 from types import MappingProxyType
+from typing import NamedTuple
 
 import snowballstemmer
 
@@ -39,8 +40,17 @@ STEMS_KEPT = 16_384  # in a process: more words than people use; those that neve
 MOST_TERMS = 5_000  # of one text: a message may have 256 KiB, and queries do not use its ten-thousandth distinct word
 
 LONG_CHARACTERS = 4_096  # of a text whose terms may have been computed elsewhere: see `indexed`
-_NOTHING: Mapping[tuple[str, str], Sequence[str]] = MappingProxyType({})
-_indexed: ContextVar[Mapping[tuple[str, str], Sequence[str]]] = ContextVar("indexed", default=_NOTHING)
+
+
+class IndexedText(NamedTuple):
+    """The terms of a text, and those of each of its passages if it is long."""
+
+    terms: Sequence[str]
+    passages: Sequence[Sequence[str]] = ()
+
+
+_NOTHING: Mapping[tuple[str, str], IndexedText] = MappingProxyType({})
+_indexed: ContextVar[Mapping[tuple[str, str], IndexedText]] = ContextVar("indexed", default=_NOTHING)
 
 _WITHOUT_ACCENTS = frozenset({"english", "porter", "indonesian", "dutch_porter"})
 LANGUAGES = frozenset({"simple", *snowballstemmer.algorithms()})
@@ -62,8 +72,8 @@ def terms(text: str, language: str = "english") -> list[str]:
     language loses the stop words of that one and also gives its stems, so that a question in either language and a bare
     name both find it. At most `MOST_TERMS`.
     """
-    if len(text) > LONG_CHARACTERS and (known := _indexed.get().get((language, text))) is not None:
-        return list(known)
+    if (known := find_indexed(text, language)) is not None:
+        return list(known.terms)
     words = _words(text)
     spoken_in = None if language == "simple" else detect_language(text, words)
     also = stemmer_of(spoken_in) if spoken_in else None
@@ -85,9 +95,14 @@ def language_of(text: str) -> str | None:
     return detect_language(text, _words(text))
 
 
+def find_indexed(text: str, language: str) -> IndexedText | None:
+    """The terms of a long text that were computed elsewhere."""
+    return _indexed.get().get((language, text)) if len(text) > LONG_CHARACTERS else None
+
+
 @contextmanager
-def indexed(found: Mapping[tuple[str, str], Sequence[str]]) -> Iterator[None]:
-    """Within the block `terms` takes those of long texts from here, by language and text.
+def indexed(found: Mapping[tuple[str, str], IndexedText]) -> Iterator[None]:
+    """Within the block the terms of long texts and their passages are taken from here, by language and text.
 
     A writer of texts has their terms computed before its transaction, outside the event loop.
     """

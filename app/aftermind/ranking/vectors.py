@@ -14,6 +14,11 @@ def unit(vectors: Matrix) -> Matrix:
     return (clean / np.where(lengths > 0, lengths, 1.0)).astype(np.float32)
 
 
+def whole(vector: Vector | Matrix) -> Vector:
+    """The vector of a text; of a long one, whose passages have one each, their mean."""
+    return vector if vector.ndim == 1 else unit(vector.mean(axis=0))
+
+
 def cosine(matrix: Matrix, vector: Vector) -> NDArray[np.float64]:
     """The cosine of each row to the vector; 0 where either has no direction."""
     return (unit(matrix) @ unit(vector)).astype(np.float64)

@@ -9,9 +9,9 @@ from time import perf_counter
 from aftermind.recall.budget import MOST_CHARACTERS, Chunk, CountEach, fit
 from aftermind.recall.excerpts import QuestionWords, excerpt
 from aftermind.recall.query import Query
-from aftermind.recall.render import Item, day_of, profile_line, render_item, section_name, shortenable_text
+from aftermind.recall.render import Item, day_of, place_of, profile_line, render_item, section_name, shortenable_text
 from aftermind.stores.search import Briefing
-from aftermind.types import Block, Episode, EpisodeId, Fact, Match, Profile, RecallBlock, ServedBy, Summary
+from aftermind.types import Block, Episode, EpisodeId, Fact, Match, Passage, Profile, RecallBlock, ServedBy, Summary
 
 PINNED = 1_000.0  # above every match, however short: what a user or an agent wants in every block
 PINNED_SHARE = 0.25  # maximum share of the budget for those, so that matches have space
@@ -89,7 +89,10 @@ def _standing(briefing: Briefing, words: QuestionWords) -> list[_Part]:
 
 
 def _part(match: Match, words: QuestionWords, longest: int, key: int) -> _Part:
-    return _Part(_chunk(match.item, match.score, _when(match.item), words=words, longest=longest, key=key), match)
+    chunk = _chunk(
+        match.item, match.score, _when(match.item), words=words, longest=longest, key=key, passage=match.passage
+    )
+    return _Part(chunk, match)
 
 
 def _chunk(
@@ -100,13 +103,23 @@ def _chunk(
     words: QuestionWords | None = None,
     longest: int = sys.maxsize,
     key: int = 0,
+    passage: Passage | None = None,
 ) -> Chunk:
-    """Of a text that cannot fit whole, no more than `longest` characters are escaped; it is shortened in any case."""
+    """Of a text that cannot fit whole, no more than `longest` characters are escaped; it is shortened in any case.
+
+    What is left of it begins with the `passage` that matches.
+    """
     text = shortenable_text(item)
 
-    starts: list[int] = []  # start of the excerpt, once it was computed; functools.cache takes longer to make
+    # Where the excerpt begins, once it was computed; functools.cache takes longer to make.
+    starts: list[int] = []
+    places: list[str] = []
 
     def shortened(characters: int) -> str:
+        if passage is not None:
+            if not places:
+                places.append(place_of(item, passage))
+            return render_item(item, _passage_excerpt(text, passage, characters, words), places[0])
         if not starts:
             starts.append(words.passage(text) if words is not None else 0)
         return render_item(item, excerpt(text, starts[0], characters))
@@ -121,6 +134,14 @@ def _chunk(
         tells=_told_by(item),
         shortened=shortened,
     )
+
+
+def _passage_excerpt(text: str, passage: Passage, characters: int, words: QuestionWords | None) -> str:
+    """The passage and what follows it; where there is no space for the whole passage, the question's words in it."""
+    start = passage.start
+    if words is not None and characters < passage.end - passage.start:
+        start += words.passage(text[passage.start : passage.end], characters)
+    return excerpt(text, start, characters)
 
 
 def _told_by(item: Item) -> frozenset[EpisodeId]:

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from aftermind.ranking.passages import BORDERS, PASSAGE_BYTES
 from aftermind.ranking.tokenizer import stem, tokens
 
-PASSAGE_CHARACTERS = 800  # about 200 tokens: what a passage has
+PASSAGE_CHARACTERS = PASSAGE_BYTES  # of a text without indexed passages
 READ_CHARACTERS = 524_288  # of one text; a message holds 256 KiB
 LEAST_PREFIX = 3  # letters of a word that has to be in the text as they are
-_BORDERS = ("\n\n", "\n", ". ", "! ", "? ", "\u3002", " ")  # where a passage may begin, the best first
 ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 
 
@@ -51,9 +51,9 @@ class QuestionWords:
         found = {match.group().casefold() for match in self._pattern.finditer(text[:READ_CHARACTERS])}
         return min(sum(self._worth_of.get(word, 0.0) for word in found) / whole, 1.0)
 
-    def passage(self, text: str) -> int:
-        """Where the passage begins that has most of the question's worth; 0 if none has any."""
-        if self._pattern is None or len(text) <= PASSAGE_CHARACTERS:
+    def passage(self, text: str, characters: int = PASSAGE_CHARACTERS) -> int:
+        """Where the passage of this length begins that has most of the question's worth; 0 if none has any."""
+        if self._pattern is None or len(text) <= characters:
             return 0
         places = [(m.start(), m.group().casefold()) for m in self._pattern.finditer(text[:READ_CHARACTERS])]
         best, start = 0.0, 0
@@ -64,14 +64,14 @@ class QuestionWords:
             if not inside.get(word):
                 worth += self._worth_of.get(word, 0.0)
             inside[word] = inside.get(word, 0) + 1
-            while place - places[first][0] > PASSAGE_CHARACTERS // 2:
+            while place - places[first][0] > characters // 2:
                 gone = places[first][1]
                 inside[gone] -= 1
                 worth -= 0.0 if inside[gone] else self._worth_of.get(gone, 0.0)
                 first += 1
             if worth > best + 1e-9:
                 best, start = worth, places[first][0]
-        return _border_before(text, start) if best > 0 else 0
+        return _border_before(text, start, characters // 4) if best > 0 else 0
 
 
 def excerpt(text: str, start: int, characters: int) -> str:
@@ -95,15 +95,15 @@ def _common_beginning(word: str, term: str) -> str:
     return word[: next(same, min(len(word), len(term)))]
 
 
-def _border_before(text: str, place: int) -> int:
-    """The beginning of the sentence or line around a place, a quarter of a passage before it at most."""
-    least = max(place - PASSAGE_CHARACTERS // 4, 0)
+def _border_before(text: str, place: int, most: int) -> int:
+    """The beginning of the sentence or line around a place, at most so many characters before it."""
+    least = max(place - most, 0)
     if least == 0:
         return 0
-    for border in _BORDERS:
+    for border, width in BORDERS:
         found = text.rfind(border, least, place)
         if found >= 0:
-            return found + len(border)
+            return found + width
     return place
 
 

@@ -14,9 +14,12 @@ from aftermind.db.protocol import Transaction
 from aftermind.llm import text_process
 from aftermind.llm.injection import detect, screening
 from aftermind.llm.protocols import Embedder
-from aftermind.ranking import Entry, Frame, Question, cosine, spoken, tokenizer
+from aftermind.ranking import ComparedPassages, Entry, Frame, Question, cosine, spoken, tokenizer
+from aftermind.ranking.passages import regroup, spoken_texts
+from aftermind.ranking.tokenizer import IndexedText
+from aftermind.ranking.vectors import whole
 from aftermind.stores.protocol import EpisodeFilter, Store
-from aftermind.stores.search import to_entry
+from aftermind.stores.search import compare_passages, to_entry
 from aftermind.types import Episode, EpisodeId, Scope, Turn
 from aftermind.types.session_order import placed_on_view
 from aftermind.types.tombstone import without_erased
@@ -35,6 +38,7 @@ class PendingTurns:
         self._embedder = embedder if embedder is not None and embedder.inline else None
         self._language = language
         self._entries: OrderedDict[EpisodeId, Entry] = OrderedDict()
+        self._passages: OrderedDict[EpisodeId, Sequence[Sequence[str]]] = OrderedDict()  # terms of those of long texts
         self._vectors: OrderedDict[EpisodeId, Vector] = OrderedDict()
         self._marks: OrderedDict[EpisodeId, str | None] = OrderedDict()
 
@@ -72,6 +76,14 @@ class PendingTurns:
         ]
         return Frame.of(entries, question.terms)
 
+    def compared(
+        self, episodes: Sequence[Episode], question: Question, vector: Vector | None
+    ) -> dict[EpisodeId, ComparedPassages]:
+        """The passages of the long ones among episodes of a frame, compared with the question."""
+        return compare_passages(
+            episodes, question, self._vectors, vector, language=self._language, indexed=self._passages
+        )
+
     async def _index(self, episodes: Sequence[Episode]) -> None:
         """Find the terms of long texts outside the loop; of one that takes too long, those of its beginning."""
         for episode in episodes:
@@ -81,11 +93,12 @@ class PendingTurns:
                 async with asyncio.timeout(CHECK_SECONDS):
                     found = await screening.terms([episode.content], self._language)
             except TimeoutError:
-                found = {
-                    (self._language, episode.content): tokenizer.terms(episode.content[:BEGINNING], self._language)
-                }
+                beginning = tokenizer.terms(episode.content[:BEGINNING], self._language)
+                found = {(self._language, episode.content): IndexedText(terms=beginning)}
+            self._passages[episode.id] = found[self._language, episode.content].passages
             with tokenizer.indexed(found):
                 self._entries[episode.id] = to_entry(episode, language=self._language)
+            _trim(self._passages)
 
     def _entry(self, episode: Episode, similarity: float | None, wanted: EpisodeFilter) -> Entry:
         known = self._entries.get(episode.id)
@@ -109,12 +122,14 @@ class PendingTurns:
         if new:
             try:
                 async with asyncio.timeout(CHECK_SECONDS):
-                    made = await self._embedder.embed([spoken(episode.name, episode.content) for episode in new])
+                    texts = [spoken_texts(episode.name, episode.content) for episode in new]
+                    made = await self._embedder.embed([text for each in texts for text in each])
+                    rows = regroup(made, [len(each) for each in texts])
             except (TimeoutError, text_process.TextTimeout):
-                made = await self._embedder.embed([spoken(each.name, each.content[:BEGINNING]) for each in new])
-            for episode, row in zip(new, made, strict=True):
+                rows = list(await self._embedder.embed([spoken(each.name, each.content[:BEGINNING]) for each in new]))
+            for episode, row in zip(new, rows, strict=True):
                 self._vectors[episode.id] = row
-        found = cosine(np.stack([self._vectors[episode.id] for episode in episodes]), vector)
+        found = cosine(np.stack([whole(self._vectors[episode.id]) for episode in episodes]), vector)
         _trim(self._vectors)
         return found
 

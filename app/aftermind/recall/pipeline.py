@@ -8,7 +8,7 @@ double is dropped by id.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
@@ -28,13 +28,14 @@ from aftermind.recall.routing import Route, Routing
 from aftermind.recall.selection import CandidateRank
 from aftermind.settings import Settings
 from aftermind.stores.protocol import Store
-from aftermind.stores.search import HITS, BlockRequest, Briefing, EpisodeSearch, Search, SearchResult
+from aftermind.stores.search import HITS, BlockRequest, Briefing, EpisodeSearch, Search, SearchResult, with_passages
 from aftermind.types import (
     EmbedderIdentity,
     Episode,
     EpisodeId,
     FactId,
     Match,
+    Passage,
     RecallBlock,
     Scope,
     ServedBy,
@@ -77,6 +78,7 @@ class _Run:
     available: int = 0
     shares: dict[FactId, float] = field(default_factory=dict)  # of the question, by facts that share words with it
     briefing: Briefing = field(default_factory=Briefing)
+    passages: dict[EpisodeId, Passage] = field(default_factory=dict)  # the best of each long message
     words: QuestionWords = field(default_factory=lambda: QuestionWords(words=(), worths=()))
     degraded: list[str] = field(default_factory=list)
 
@@ -342,7 +344,7 @@ class Recall:
         texts = waiting | {episode.id: episode for episode in run.briefing.episodes}
         # An episode that was forgotten between the two statements is missing in the second: it is not shown.
         kept = [place for place in places if place.id in texts]
-        run.matches = [selection.matched(place, texts[place.id], rank) for rank, place in enumerate(kept, start=1)]
+        run.matches = _matched(run, kept, texts)
 
     async def _finish(self, run: _Run, limit: int) -> None:
         """What needs no connection any more: a second opinion, unlikeness, and facts among the episodes."""
@@ -371,20 +373,25 @@ class Recall:
             newest = sorted(filter(run.query.wanted.fits, run.pending), key=lambda each: -each.position)[:limit]
             run.matches = [Match(item=each, score=0.0, rank=rank) for rank, each in enumerate(newest, start=1)]
         else:
-            run.matches = [selection.matched(p, texts[p.id], rank) for rank, p in enumerate(places[:limit], start=1)]
+            run.matches = _matched(run, places[:limit], texts)
         run.available = max(run.available, len(run.matches))
 
     async def _ranked(self, run: _Run, question: Question, found: SearchResult, limit: int) -> list[CandidateRank]:
         query = run.query
         frame, ids, frequencies = found.frame, list(found.ids), found.frequencies
+        run.passages = dict(found.passages)
         if run.pending:
             waiting = await run.pending_turns.frame(run.pending, question, run.vector, query.wanted)
-            frame, ids = frame.joined(waiting), [*ids, *(episode.id for episode in run.pending)]
             more = [int(count) for count in waiting.hits.sum(axis=0)]
             frequencies = Frequencies(
                 episodes=frequencies.episodes + len(waiting),
                 having=[old + new for old, new in zip(frequencies.having, more, strict=True)],
             )
+            added = [episode.id for episode in run.pending]
+            compared = run.pending_turns.compared(run.pending, question, run.vector)
+            waiting, passages = with_passages(added, waiting, compared, frequencies)
+            run.passages |= passages
+            frame, ids = frame.joined(waiting), [*ids, *added]
         worths = worths_of(frame, question, frequencies).tolist()
         by_term = dict(zip(question.terms, worths, strict=True))
         run.words = QuestionWords.of(query.searched, by_term, self._settings.language)
@@ -404,7 +411,7 @@ class Recall:
         """Reorder the best by the reranker's own scores; where it fails or is slow, the order stays."""
         if self._reranker is None or not run.matches:
             return
-        contents = [match.item.content for match in run.matches if isinstance(match.item, Episode)]
+        contents = [_read_text(match.item, match.passage) for match in run.matches if isinstance(match.item, Episode)]
         try:
             async with asyncio.timeout_at(run.deadline):
                 scores = await self._reranker(run.query.searched, contents)
@@ -443,6 +450,18 @@ class Recall:
 
     def _block_request(self, query: Query, ids: Sequence[EpisodeId]) -> BlockRequest:
         return BlockRequest(ids=ids, load=query.load, session_id=query.scope.session_id, at=query.as_of)
+
+
+def _matched(run: _Run, places: Sequence[CandidateRank], texts: Mapping[EpisodeId, Episode]) -> list[Match]:
+    return [
+        selection.matched(place, texts[place.id], rank, run.passages.get(place.id))
+        for rank, place in enumerate(places, start=1)
+    ]
+
+
+def _read_text(episode: Episode, passage: Passage | None) -> str:
+    """What a reranker reads of an episode."""
+    return episode.content if passage is None else episode.content[passage.start : passage.end]
 
 
 def _models(mode: Mode, embedder: EmbedderIdentity | None) -> Models:

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from aftermind.llm.injection import detect
-from aftermind.types import Block, Episode, Fact, Profile, Role, Summary
+from aftermind.ranking.passages import headings_before
+from aftermind.types import Block, Episode, Fact, Passage, Profile, Role, Summary
 
 Item = Episode | Fact | Summary | Block
 
@@ -96,10 +97,10 @@ def section_name(item: Item) -> str:
     return "summaries" if isinstance(item, Summary) else "blocks"
 
 
-def render_item(item: Item, text: str | None = None) -> str:
-    """An item as one element; `text` replaces its text if it had to be shortened."""
+def render_item(item: Item, text: str | None = None, place: str = "") -> str:
+    """An item as one element; `text` replaces its text if it had to be shortened, from a `place` on."""
     if isinstance(item, Episode):
-        return _episode(item, item.content if text is None else text)
+        return _episode(item, item.content if text is None else text, place)
     if isinstance(item, Fact):
         return _fact(item, item.text if text is None else text)
     if isinstance(item, Summary):
@@ -108,6 +109,12 @@ def render_item(item: Item, text: str | None = None) -> str:
         return f'<summary{session} up_to="{_day(item.updated_at)}">{escaped(body)}</summary>\n'
     body = item.content if text is None else text
     return f"<block{_named('name', item.name)}>{escaped(body)}</block>\n"
+
+
+def place_of(item: Item, passage: Passage) -> str:
+    """Where a passage is in its message, as attributes of the turn: its number, and the headings that it is under."""
+    section = headings_before(item.content, passage.start) if isinstance(item, Episode) else ""
+    return f' passage="{passage.number}/{passage.count}"{_named("section", section)}'
 
 
 def shortenable_text(item: Item) -> str:
@@ -130,13 +137,13 @@ def day_of(item: Item) -> str:
     return _day(item.occurred_at) if isinstance(item, Episode) else ""
 
 
-def _episode(episode: Episode, text: str) -> str:
+def _episode(episode: Episode, text: str, place: str) -> str:
     """Without its day, see `dated`. A user with a name is shown by it; a name equal to a role is kept separate."""
     name, by = detect.label(episode.name) if episode.name else "", f'by="{episode.role}"'
     if name and episode.role is Role.USER and name.casefold() not in _ROLES:
         by, name = f'by="{escaped(name)}"', ""
     caution = _attribute("caution", episode.mark)
-    return f"<turn {by}{_attribute('name', name)}{caution}>{escaped(text)}</turn>\n"
+    return f"<turn {by}{_attribute('name', name)}{caution}{place}>{escaped(text)}</turn>\n"
 
 
 def _fact(fact: Fact, text: str) -> str:

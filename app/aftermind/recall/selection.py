@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from aftermind.ranking import Frame, Scores, diversified, fact_value, lifted, overlap, ranks, sureness, terms
 from aftermind.stores.search import FactHit
-from aftermind.types import Episode, EpisodeId, Fact, FactId, Match
+from aftermind.types import Episode, EpisodeId, Fact, FactId, Match, Passage
 
 COMPARED_CHARACTERS = 1_000  # of a text, where the unlikeness of matches is asked for
 
@@ -52,18 +52,18 @@ def places(
     return found, len(order)
 
 
-def matched(place: CandidateRank, episode: Episode, rank: int, rerank_score: float | None = None) -> Match:
+def matched(place: CandidateRank, episode: Episode, rank: int, passage: Passage | None = None) -> Match:
     """A place with its episode, as it is shown."""
     return Match(
         item=episode,
         score=place.score,
         lexical_score=place.lexical,
         vector_score=place.vector,
-        rerank_score=rerank_score,
         rank=rank,
         lexical_rank=place.lexical_rank,
         vector_rank=place.vector_rank,
         detail=place.detail,
+        passage=passage,
     )
 
 

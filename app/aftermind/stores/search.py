@@ -1,7 +1,7 @@
 """The seam of recall: what a backend finds for a question, as turns that `ranking` can score."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
@@ -9,7 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aftermind.db.protocol import Transaction
-from aftermind.ranking import Entry, Frame, Frequencies, Question, cosine, ends_asking, terms
+from aftermind.ranking import (
+    ComparedPassages,
+    Entry,
+    Frame,
+    Frequencies,
+    Question,
+    cosine,
+    ends_asking,
+    idf,
+    terms,
+    with_best_passages,
+)
+from aftermind.ranking.passages import compare
+from aftermind.ranking.vectors import whole
 from aftermind.stores.protocol import EpisodeFilter
 from aftermind.types import (
     Block,
@@ -18,6 +31,7 @@ from aftermind.types import (
     EpisodeId,
     Fact,
     FactId,
+    Passage,
     Profile,
     Scope,
     StoredEmbedders,
@@ -75,7 +89,8 @@ class FactHit:
 class SearchResult:
     """Turns around the best hits, in `frame`, with their ids in the same order.
 
-    `frequencies` count over all of the owner's episodes. `facts` are those that share words with the question, the
+    `frequencies` count over all of the owner's episodes. `passages` are the best ones of long messages, whose rows in
+    the frame are about these alone. `facts` are those that share words with the question, the
     rarest first. `embedders` made the stored vectors; None for a store that has a single one for its life. `held` is
     what the backend keeps of it for its own `brief`. `unstored` are payloads of turns that the
     ledger has accepted, the newest first, as of the same moment: each turn is among them or among the episodes.
@@ -84,6 +99,7 @@ class SearchResult:
     ids: Sequence[EpisodeId]
     frame: Frame
     frequencies: Frequencies
+    passages: Mapping[EpisodeId, Passage] = field(default_factory=dict)
     facts: Sequence[FactHit] = ()
     embedders: StoredEmbedders | None = None
     held: object = None
@@ -182,12 +198,57 @@ def search_in_memory(
     known = [episode for episode in episodes if search.known_at is None or episode.remembered_at <= search.known_at]
     similarity = _similarities(known, vectors, search.vector)
     entries = [to_entry(episode, similarity.get(episode.id), search.wanted, language=language) for episode in known]
+    ids = [episode.id for episode in known]
+    frequencies = Frequencies.of(search.question.terms, entries)
+    compared = compare_passages(known, search.question, vectors, search.vector, language=language)
+    frame, passages = with_passages(ids, Frame.of(entries, search.question.terms), compared, frequencies)
     return SearchResult(
-        ids=[episode.id for episode in known],
-        frame=Frame.of(entries, search.question.terms),
-        frequencies=Frequencies.of(search.question.terms, entries),
+        ids=ids,
+        frame=frame,
+        frequencies=frequencies,
+        passages=passages,
         facts=_hits(facts, search.question, language=language) if search.facts else (),
     )
+
+
+def compare_passages(
+    episodes: Sequence[Episode],
+    question: Question,
+    vectors: Mapping[EpisodeId, Vector],
+    vector: Vector | None,
+    *,
+    language: str,
+    indexed: Mapping[EpisodeId, Sequence[Sequence[str]]] | None = None,
+) -> dict[EpisodeId, ComparedPassages]:
+    """The passages of the long ones among episodes at hand, compared with the question.
+
+    `indexed` are the terms of passages where they are known.
+    """
+    found = {}
+    for episode in episodes:
+        each = compare(
+            episode.content,
+            question.terms,
+            language=language,
+            vectors=vectors.get(episode.id),
+            vector=vector,
+            indexed=None if indexed is None else indexed.get(episode.id),
+        )
+        if each is not None:
+            found[episode.id] = each
+    return found
+
+
+def with_passages(
+    ids: Sequence[EpisodeId], frame: Frame, compared: Mapping[EpisodeId, ComparedPassages], frequencies: Frequencies
+) -> tuple[Frame, dict[EpisodeId, Passage]]:
+    """The frame with long messages scored as their best passages, and these."""
+    if not compared:
+        return frame, {}
+    rows = {row: compared[id_] for row, id_ in enumerate(ids) if id_ in compared}
+    worths = idf(frequencies.episodes, np.maximum(np.asarray(frequencies.having), 1))
+    frame, best = with_best_passages(frame, rows, worths)
+    return frame, {ids[row]: passage for row, passage in best.items()}
 
 
 def _hits(facts: Sequence[Fact], question: Question, *, language: str) -> list[FactHit]:
@@ -232,5 +293,5 @@ def _similarities(
     ids = [episode.id for episode in episodes if episode.id in vectors]
     if vector is None or not ids:
         return {}
-    found = cosine(np.stack([vectors[id_] for id_ in ids]), vector)
+    found = cosine(np.stack([whole(vectors[id_]) for id_ in ids]), vector)
     return dict(zip(ids, map(float, found), strict=True))

@@ -20,10 +20,21 @@ class ServedBy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Passage:
+    """A part of a long text: where it is, in characters and half-open, and its number, from 1, of `count`."""
+
+    start: int
+    end: int
+    number: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
     """An episode or a fact that was found, with every score and its rank in each list (from 1; None = not in it).
 
-    Scores are scaled to 0..1 by the best of their list; `score` is what the order follows.
+    Scores are scaled to 0..1 by the best of their list; `score` is what the order follows. `passage` is the part of a
+    long message that matches.
     """
 
     item: Episode | Fact | Summary | Block
@@ -35,6 +46,7 @@ class Match:
     lexical_rank: int | None = None
     vector_rank: int | None = None
     detail: Mapping[str, float] = field(default_factory=dict)
+    passage: Passage | None = None
 
     def __repr__(self) -> str:
         return f"<Match {self.score:.2f} {self.item!r}>"

@@ -221,6 +221,15 @@ class ProfileOut(Shape):
     updated_at: datetime | None
 
 
+class PassageOut(Shape):
+    """The part of a long message that matches: in characters, half-open; its number, from 1, of `count`."""
+
+    start: int
+    end: int
+    number: int
+    count: int
+
+
 class MatchOut(Shape):
     """Something that was found, with every score (0 to 1) and its rank in each list (from 1)."""
 
@@ -233,6 +242,7 @@ class MatchOut(Shape):
     vector_score: float | None
     vector_rank: int | None
     detail: dict[str, float]
+    passage: PassageOut | None
 
 
 class RecallOut(Shape):
@@ -413,6 +423,7 @@ def match(found: Match) -> MatchOut:
         vector_score=found.vector_score,
         vector_rank=found.vector_rank,
         detail=dict(found.detail),
+        passage=None if found.passage is None else PassageOut.model_validate(found.passage),
     )
 
 

@@ -31,6 +31,11 @@ HASH = embedder_identity(HashEmbedder())
 SMALL = EmbedderIdentity(name="openai:text-embedding-3-small:384", dimension=384)
 LARGE = EmbedderIdentity(name="openai:text-embedding-3-small", dimension=1536)
 
+PASSAGES = """
+    SELECT count(*), min(vector_dims(passage_embedding[1])), min(vector_dims(passage_embedding_standby[1]))
+    FROM aftermind.episodes WHERE passages IS NOT NULL AND cardinality(passage_embedding) = cardinality(passages) - 1
+      AND cardinality(passage_embedding_standby) = cardinality(passages) - 1
+"""
 LACKING = "SELECT count(*) FROM aftermind.episodes WHERE embedding IS NULL OR embedding_standby IS NULL"
 
 
@@ -108,7 +113,8 @@ async def test_the_former_embedder_serves_until_the_cutover_and_agents_follow_wi
 
     with workers(rig.environment(), rig.folder, on=ALL):
         during = await memory.recall("bees", user_id="alice")
-        receipt = await memory.remember("I painted the hive blue.", user_id="alice", session_id="s2")
+        turn = ["I painted the hive blue.", "A long report on hives. " * 80]
+        receipt = await memory.remember(turn, user_id="alice", session_id="s2")
         await receipt.embedded(timeout=60)
         await rig.filled()
         compared = await rig.work.compare(sample=2)
@@ -132,6 +138,7 @@ async def test_the_former_embedder_serves_until_the_cutover_and_agents_follow_wi
     assert configured.degraded is None
     assert await rig.query("SELECT DISTINCT vector_dims(embedding) FROM aftermind.episodes") == str(target.dimension)
     assert await rig.query(LACKING) == "0"
+    assert await rig.query(PASSAGES) == f"1|{target.dimension}|{HASH.dimension}"
 
 
 async def test_a_rollback_lets_the_former_vectors_serve_again_and_a_drop_removes_the_others(rig: Rig) -> None:

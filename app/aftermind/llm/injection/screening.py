@@ -6,7 +6,8 @@ from datetime import datetime
 
 from aftermind.llm import text_process
 from aftermind.llm.injection import detect
-from aftermind.ranking import tokenizer
+from aftermind.ranking import passages
+from aftermind.ranking.tokenizer import IndexedText
 from aftermind.types import Episode, EpisodeId, Scope
 
 CALL_CHARACTERS = text_process.SHORT_CHARACTERS  # of several turns in one call
@@ -33,14 +34,14 @@ def by_turn(episodes: Iterable[Episode]) -> list[list[Episode]]:
     return list(turns.values())
 
 
-async def terms(texts: Sequence[str], language: str) -> dict[tuple[str, str], Sequence[str]]:
-    """Terms for `words.indexed`; a text that takes longer than the deadline is found by no word."""
-    found: dict[tuple[str, str], Sequence[str]] = {}
+async def terms(texts: Sequence[str], language: str) -> dict[tuple[str, str], IndexedText]:
+    """Terms for `tokenizer.indexed`; a text that takes longer than the deadline is found by no word."""
+    found: dict[tuple[str, str], IndexedText] = {}
     for text in texts:
         try:
-            found[language, text] = await text_process.run(len(text), tokenizer.terms, text, language)
+            found[language, text] = await text_process.run(len(text), passages.index_text, text, language)
         except text_process.TextTimeout:
-            found[language, text] = ()
+            found[language, text] = IndexedText(terms=())
     return found
 
 

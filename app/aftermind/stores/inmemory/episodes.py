@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from aftermind.db.inmemory import mem
 from aftermind.db.protocol import Transaction
+from aftermind.ranking.vectors import whole
 from aftermind.stores.protocol import AdmissionState, EpisodeFilter, MiningOutcome, SessionInfo, Vector
 from aftermind.types import EmbedderIdentity, Episode, EpisodeId, JobId, Scope, StoredEmbedders
 from aftermind.types.session_order import Counted
@@ -113,7 +114,7 @@ class InMemoryEpisodes:
         return there
 
     async def vectors(self, tx: Transaction, owner: Scope) -> dict[EpisodeId, Vector]:
-        return dict(await mem(tx).owned("vectors", owner))
+        return {id_: whole(vector) for id_, vector in (await mem(tx).owned("vectors", owner)).items()}
 
     async def episodes(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[Episode]:
         rows = await mem(tx).owned("episodes", owner)

@@ -34,6 +34,14 @@ def _load_vector(text: str, precision: str = HALF) -> Vector:
     return np.frombuffer(base64.b64decode(text, validate=True), dtype=precision).astype(np.float32)
 
 
+def _dump_vectors(vectors: Vector) -> str | list[str]:
+    return _dump_vector(vectors) if vectors.ndim == 1 else [_dump_vector(each) for each in vectors]
+
+
+def _load_vectors(row: str | list[str]) -> Vector:
+    return _load_vector(row) if isinstance(row, str) else np.stack([_load_vector(each) for each in row])
+
+
 # The fields of `StoredItem` in their order; its vectors, one a row, are an array, which pydantic does not read.
 _ItemRow = tuple[str, str, datetime, datetime, list[str] | None, timedelta | None, datetime | None]
 
@@ -72,5 +80,5 @@ TABLES = {
     "profiles": Table(str, Profile),
     "summaries": Table(str | None, Summary),
     "tombstones": Table(int, Tombstone),
-    "vectors": Table(EpisodeId, str, to_json=_dump_vector, from_json=_load_vector),
+    "vectors": Table(EpisodeId, str | list[str], to_json=_dump_vectors, from_json=_load_vectors),  # by passage: a list
 }

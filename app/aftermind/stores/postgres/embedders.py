@@ -12,6 +12,8 @@ from sqlalchemy import text
 from aftermind.db.engine import encode_half
 from aftermind.db.protocol import Transaction
 from aftermind.db.transaction import pg
+from aftermind.ranking.vectors import whole
+from aftermind.stores.postgres.episodes import PASSAGE_VECTORS, passage_vectors
 from aftermind.stores.postgres.rows import EPISODE_COLUMNS, to_episode
 from aftermind.stores.protocol import Vector
 from aftermind.types import EmbedderIdentity, Episode, EpisodeId, Scope, StoredEmbedders
@@ -30,7 +32,7 @@ _HOLD = text("LOCK TABLE aftermind.episodes IN ROW EXCLUSIVE MODE")
 _SET = {
     column: text(
         f"""
-        UPDATE aftermind.episodes AS episodes SET {column} = given.vector
+        UPDATE aftermind.episodes AS episodes SET {column} = given.vector, passage_{column} = {PASSAGE_VECTORS}
         FROM unnest(CAST(:namespaces AS text[]), CAST(:users AS text[]), CAST(:ids AS uuid[]),
                     CAST(:vectors AS public.halfvec[])) AS given (namespace, user_id, id, vector)
         WHERE episodes.namespace = given.namespace AND episodes.user_id = given.user_id AND episodes.id = given.id
@@ -97,7 +99,8 @@ async def set_vectors(
         namespaces=[owner.namespace for owner, _ in vectors],
         users=[owner.user_column for owner, _ in vectors],
         ids=[id_ for _, id_ in vectors],
-        vectors=[encode_half(vector) for vector in vectors.values()],
+        vectors=[encode_half(whole(vector)) for vector in vectors.values()],
+        **passage_vectors({id_: vector for (_, id_), vector in vectors.items()}),
     )
 
 

@@ -13,9 +13,11 @@ from aftermind.db.engine import encode_half
 from aftermind.db.protocol import Transaction
 from aftermind.db.tables import EPISODES
 from aftermind.db.transaction import pg
+from aftermind.ranking.passages import split
+from aftermind.ranking.vectors import whole
 from aftermind.stores.postgres.encrypted_columns import EPISODE_TEXT, sealed
 from aftermind.stores.postgres.rows import EPISODE_COLUMNS, to_episode
-from aftermind.stores.postgres.terms import term_keys
+from aftermind.stores.postgres.terms import passage_keys, term_keys
 from aftermind.stores.protocol import AdmissionState, EpisodeFilter, SessionInfo, Vector
 from aftermind.types import Episode, EpisodeId, Scope
 from aftermind.types.message import ALL_KINDS, UNDONE
@@ -78,22 +80,28 @@ _SHIFT = text(
 )
 
 # Episodes as they travel to be inserted, a column each: see `columns`. Terms as text ("{1,2}"), because arrays of
-# arrays must be of one length.
+# arrays must be of one length; vectors of passages in arrays of their own, by episode.
 NAMES = """user_id, id, session_id, agent_id, role, name, content, metadata, occurred_at, remembered_at, position,
-    mark, keep, terms, embedding, counted_from, shift"""
+    mark, keep, terms, embedding, counted_from, shift, passages, passage_terms"""
 ARRAYS = """CAST(:users AS text[]), CAST(:ids AS uuid[]), CAST(:sessions AS text[]), CAST(:agents AS text[]),
     CAST(:roles AS text[]), CAST(:names AS text[]), CAST(:contents AS text[]), CAST(:metadata AS text[]),
     CAST(:occurred AS timestamptz[]), CAST(:remembered AS timestamptz[]), CAST(:positions AS bigint[]),
     CAST(:marks AS text[]), CAST(:keeps AS text[]), CAST(:terms AS text[]), CAST(:vectors AS public.halfvec[]),
-    CAST(:counted_from AS bigint[]), CAST(:shifts AS bigint[])"""
+    CAST(:counted_from AS bigint[]), CAST(:shifts AS bigint[]), CAST(:passages AS text[]),
+    CAST(:passage_terms AS text[])"""
 GIVEN = """given.user_id, given.id, given.session_id, given.agent_id, given.role, given.name, given.content,
     CAST(given.metadata AS jsonb), given.occurred_at, given.remembered_at, given.position, given.mark,
-    CAST(given.keep AS text[]), CAST(given.terms AS bigint[]), given.embedding, given.counted_from, given.shift"""
+    CAST(given.keep AS text[]), CAST(given.terms AS bigint[]), given.embedding, given.counted_from, given.shift,
+    CAST(given.passages AS integer[]), CAST(given.passage_terms AS bigint[])"""
+PASSAGE_VECTORS = """(
+    SELECT array_agg(made.vector ORDER BY made.place)
+    FROM unnest(CAST(:passage_of AS uuid[]), CAST(:passage_vectors AS public.halfvec[]))
+         WITH ORDINALITY AS made (id, vector, place) WHERE made.id = given.id)"""
 
 _ADD = text(
     f"""
-    INSERT INTO aftermind.episodes (namespace, {NAMES}, indexed)
-    SELECT namespace, {GIVEN},
+    INSERT INTO aftermind.episodes (namespace, {NAMES}, passage_embedding, indexed)
+    SELECT namespace, {GIVEN}, CASE WHEN given.passages IS NOT NULL THEN {PASSAGE_VECTORS} END,
            coalesce((SELECT index_state > 0 FROM aftermind.users
                      WHERE users.namespace = given.namespace AND users.user_id = given.user_id), false)
     FROM unnest(CAST(:namespaces AS text[]), {ARRAYS}) AS given (namespace, {NAMES})
@@ -205,6 +213,7 @@ def columns(
 ) -> dict[str, list[Any]]:  # Any: one column each of another type
     """Episodes as columns, but for their namespaces."""
     places = [counted.get(episode.id) for episode in episodes]
+    passages = [_passages(rings[episode.scope.namespace], episode, language) for episode in episodes]
     return {
         "counted_from": [None if place is None else place.counted_from for place in places],
         "shifts": [None if place is None or not place.shift else place.shift for place in places],
@@ -223,6 +232,18 @@ def columns(
         "keeps": [_save_options(episode) for episode in episodes],
         "terms": [_terms(rings[episode.scope.namespace], episode, language) for episode in episodes],
         "vectors": [_packed(vectors.get(episode.id)) for episode in episodes],
+        "passages": [borders for borders, _ in passages],
+        "passage_terms": [terms for _, terms in passages],
+        **passage_vectors({episode.id: vectors[episode.id] for episode in episodes if episode.id in vectors}),
+    }
+
+
+def passage_vectors(vectors: Mapping[EpisodeId, Vector]) -> dict[str, list[Any]]:  # Any: as `columns`
+    """Parameters of `PASSAGE_VECTORS`: a row for each passage of the long texts among them."""
+    long = {id_: matrix for id_, matrix in vectors.items() if matrix.ndim > 1}
+    return {
+        "passage_of": [id_ for id_, matrix in long.items() for _ in matrix],
+        "passage_vectors": [encode_half(row) for matrix in long.values() for row in matrix],
     }
 
 
@@ -294,11 +315,19 @@ def _filtered(statement: Select[Any], wanted: EpisodeFilter) -> Select[Any]:  # 
 
 
 def _packed(vector: Vector | None) -> bytes | None:
-    return None if vector is None else encode_half(vector)
+    return None if vector is None else encode_half(whole(vector))
 
 
 def _content(ring: Ring, episode: Episode) -> str:
     return sealed(ring, episode.content, EPISODE_TEXT.place(episode.scope, episode.id))
+
+
+def _passages(ring: Ring, episode: Episode, language: str) -> tuple[str | None, str | None]:
+    passages = split(episode.content)
+    terms = passage_keys(episode.scope, episode.content, language, key=ring.terms or b"") if passages else None
+    if terms is None:
+        return None, None
+    return f"{{{','.join(str(border) for border in (0, *(each.end for each in passages)))}}}", terms
 
 
 def _terms(ring: Ring, episode: Episode, language: str) -> str:

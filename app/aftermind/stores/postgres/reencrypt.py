@@ -6,7 +6,7 @@ between is encrypted by that process with the current key, or by the next pass.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from sqlalchemy import Row, TextClause, text
@@ -16,7 +16,7 @@ from aftermind.db.encryption.keyring import Vault
 from aftermind.db.protocol import Transaction
 from aftermind.db.transaction import pg
 from aftermind.stores.postgres import encrypted_columns
-from aftermind.stores.postgres.terms import term_keys
+from aftermind.stores.postgres.terms import passage_keys, term_keys
 from aftermind.types import Scope
 
 
@@ -65,6 +65,16 @@ TABLES = (
     Table(sealed_column=encrypted_columns.SUMMARY_TEXT, row="session_id", kind="text", versioned=True),
     Table(sealed_column=encrypted_columns.TRAIT_VALUE, row="name", kind="text", json=True, versioned=True),
 )
+
+
+class _Fresh(NamedTuple):
+    """A row as it is to be stored; terms of tables that are searched by words."""
+
+    text: str
+    terms: str | None = None
+    passage_terms: str | None = None
+
+
 Cursor = tuple[str, str] | None  # user and row that were processed last
 
 
@@ -94,12 +104,15 @@ def _write(table: Table) -> TextClause:
         value, there = "CAST(given.fresh AS jsonb)", f"{there}::text"
     if table.name in ("episodes", "facts"):
         more = ", terms = CAST(given.terms AS bigint[])"
+    if table.name == "episodes":
+        more += ", passage_terms = CAST(given.passage_terms AS bigint[])"
     return text(
         f"""
         UPDATE aftermind.{table.name} AS rows SET {table.column} = {value}{more}
         FROM unnest(CAST(:users AS text[]), CAST(:rows AS {table.kind}[]), CAST(:stored AS text[]),
-                    CAST(:fresh AS text[]), CAST(:terms AS text[]), CAST(:written_at AS timestamptz[]))
-             AS given (user_id, row, stored, fresh, terms, written_at)
+                    CAST(:fresh AS text[]), CAST(:terms AS text[]), CAST(:passage_terms AS text[]),
+                    CAST(:written_at AS timestamptz[]))
+             AS given (user_id, row, stored, fresh, terms, passage_terms, written_at)
         WHERE rows.namespace = :namespace AND rows.user_id = given.user_id AND rows.{table.row} = given.row
           AND {there} = given.stored{same}
         """
@@ -143,8 +156,9 @@ async def step(
             users=[each.user_id for each in stale],
             rows=[each.row for each in stale],
             stored=[each.stored for each in stale],
-            fresh=[text_ for text_, _ in fresh],
-            terms=[terms for _, terms in fresh],
+            fresh=[each.text for each in fresh],
+            terms=[each.terms for each in fresh],
+            passage_terms=[each.passage_terms for each in fresh],
             written_at=[each.written_at for each in stale],
         )
     last = (rows[-1].user_id, rows[-1].row) if len(rows) == limit else None
@@ -162,7 +176,7 @@ async def sealed_with(tx: Transaction, namespace: str, key_id: str) -> int:
 
 def _fresh(
     vault: Vault, ring: Any, namespace: str, table: Table, row: Row[Any], language: str
-) -> tuple[str, str | None]:  # Any: `Ring`, and a row of `_NEXT`
+) -> _Fresh:  # Any: `Ring`, and a row of `_NEXT`
     owner = Scope(namespace=namespace, user_id=row.user_id or None)
     where = table.sealed_column.place(owner, row.row, row.written_at)
     if table.json:
@@ -172,10 +186,12 @@ def _fresh(
             said = encrypted_columns.opened(ring, row.said or "", where)
         else:
             said = orjson.dumps(cipher.unsealed(row.said)).decode() if is_escaped else row.stored
-        return orjson.dumps(encrypted_columns.sealed(ring, said, where)).decode(), None
+        return _Fresh(orjson.dumps(encrypted_columns.sealed(ring, said, where)).decode())
     said = encrypted_columns.opened(ring, row.said, where)
-    terms = None
+    terms = passages = None
     if table.name in ("episodes", "facts"):
         keys = term_keys(owner, row.about + said, language, key=ring.terms or b"")
         terms = "{" + ",".join(map(str, keys)) + "}"
-    return encrypted_columns.sealed(ring, said, where), terms
+    if table.name == "episodes":
+        passages = passage_keys(owner, said, language, key=ring.terms or b"")
+    return _Fresh(encrypted_columns.sealed(ring, said, where), terms, passages)

@@ -8,7 +8,10 @@ from aftermind.db.tables import EPISODES
 from aftermind.types import Block, Cardinality, Episode, EpisodeId, Fact, FactId, Role, Scope, Summary
 from aftermind.types.message import ALL_KINDS
 
-_HIDDEN = ("counted_from", "shift", "terms", "embedding", "embedding_standby", "indexed", "job_id")
+_HIDDEN = (
+    *("counted_from", "shift", "terms", "embedding", "embedding_standby", "indexed", "job_id"),
+    *("passages", "passage_terms", "passage_embedding", "passage_embedding_standby"),
+)
 EPISODE_COLUMNS = tuple(column for column in EPISODES.c if column.name not in _HIDDEN)  # those of `to_episode`
 
 

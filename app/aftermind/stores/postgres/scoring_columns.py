@@ -48,6 +48,7 @@ COLUMNS = """
     array_agg(position ORDER BY nth) AS positions, array_agg(name ORDER BY nth) AS names,
     array_agg(cardinality(terms) ORDER BY nth) AS lengths, array_agg(similarity ORDER BY nth) AS similarities,
     array_agg(asking ORDER BY nth) AS asking, array_agg(fits ORDER BY nth) AS fits,
+    array_agg(nth) FILTER (WHERE is_long AND fits) AS long_rows,
     (SELECT array_agg(place) FROM words) AS word_places, (SELECT array_agg(nth) FROM words) AS word_rows
 """
 
@@ -56,12 +57,14 @@ def scored(fits: str) -> str:
     """What an episode `e` is scored by, and whether it may answer."""
     return f"""e.id, e.session_id, e.position, e.name, e.terms, 1 - (e.embedding <=> {VECTOR}) AS similarity,
         {fits} AND e.mark IS DISTINCT FROM '{UNDONE}' AS fits,
-        right(rtrim(e.content), 1) IN ('?', '\uff1f', '\u061f') AS asking"""
+        right(rtrim(e.content), 1) IN ('?', '\uff1f', '\u061f') AS asking,
+        e.passages IS NOT NULL AS is_long"""
 
 
 def over_standby_vectors(statement: Positional) -> Positional:
     """The search over the vectors of the standby embedder."""
     sql = statement.sql.replace("e.embedding ", "e.embedding_standby ")
+    sql = sql.replace("e.passage_embedding)", "e.passage_embedding_standby)")
     sql = sql.replace("key = 'active_embedder' AND", "key = 'standby_embedder' AND")
     return Positional(sql=sql, names=statement.names)
 
@@ -91,7 +94,7 @@ def to_frame(row: asyncpg.Record, keys: Sequence[int], ways: int) -> Frame:
     return Frame(
         session=sessions,
         position=positions,
-        hits=_any_form(hits, ways),
+        hits=any_form(hits, ways),
         length=np.array(row["lengths"] or (), dtype=np.int64),
         similarity=similarity,
         name=row["names"] or (),
@@ -100,7 +103,8 @@ def to_frame(row: asyncpg.Record, keys: Sequence[int], ways: int) -> Frame:
     )
 
 
-def _any_form(hits: NDArray[np.bool_], ways: int) -> NDArray[np.bool_]:
+def any_form(hits: NDArray[np.bool_], ways: int) -> NDArray[np.bool_]:
+    """Which terms were found, in whichever of their forms."""
     size = hits.shape[1] // ways
     found = hits[:, :size]
     for way in range(1, ways):

@@ -6,6 +6,7 @@ from time import monotonic
 from typing import Any
 
 import asyncpg
+import numpy as np
 import orjson
 
 from aftermind import errors
@@ -13,16 +14,16 @@ from aftermind.db.encryption.keyring import Vault
 from aftermind.db.protocol import Transaction
 from aftermind.db.sql_params import Positional
 from aftermind.db.transaction import pg
-from aftermind.ranking import Frequencies
-from aftermind.stores.postgres import encrypted_columns
+from aftermind.ranking import Frame, Frequencies, idf
+from aftermind.stores.postgres import encrypted_columns, search_passages
 from aftermind.stores.postgres.block_query import brief, parameters
 from aftermind.stores.postgres.fact_search import parse_hits
 from aftermind.stores.postgres.scoring_columns import to_frame
 from aftermind.stores.postgres.search_exhaustive import EVERY_EPISODE, MOST_WHOLE, STANDBY_STATEMENTS, STATEMENTS, Held
 from aftermind.stores.postgres.search_indexed import FIND
 from aftermind.stores.postgres.terms import hash_terms
-from aftermind.stores.search import BlockRequest, Briefing, NodeState, Search, SearchResult
-from aftermind.types import Scope, StoredEmbedders, Watermark
+from aftermind.stores.search import BlockRequest, Briefing, NodeState, Search, SearchResult, with_passages
+from aftermind.types import EpisodeId, Passage, Scope, StoredEmbedders, Watermark
 
 # For connections that serve recall only. Generic plans: planning for each owner costs 0.5 ms without benefit.
 READ_SETTINGS: Mapping[str, str] = {
@@ -32,6 +33,7 @@ READ_SETTINGS: Mapping[str, str] = {
 STATE_SECONDS = 1.0  # for so long an answer of `node_state` may serve again: a promotion is seen, and a lag, no later
 BIG_OWNER, SIZE_SECONDS, MUCH_SECONDS, SIZES_KEPT = 5_000, 60.0, 3_600.0, 10_000
 _NEVER = 0, float("-inf")
+MOST_LONG = 100  # messages of a result whose passages are compared: of 50 KB each that takes as long as the search
 
 # One round trip before the search: is this node far enough?
 # A replica's timeline is the highest that it has seen: its control file alone is as old as its last restart point.
@@ -127,10 +129,17 @@ class PostgresSearch:
         row = await self._row(tx, owner.owner, given)
         ways, having = len(term_keys), row["frequencies"] or [0] * len(keys)
         frequencies = Frequencies(episodes=row["episodes"], having=[sum(each) for each in _by_term(having, ways)])
+        frame, ids = to_frame(row, keys, ways), row["ids"] or ()
+        passages: Mapping[EpisodeId, Passage] = {}
+        if row["long_rows"] is not None:
+            long = _long_hits(ids, frame, row["long_rows"], frequencies)
+            compared = await search_passages.compare(tx, long, given, ways=ways, standby=self._is_standby)
+            frame, passages = with_passages(ids, frame, compared, frequencies)
         return SearchResult(
-            ids=row["ids"] or (),
-            frame=to_frame(row, keys, ways),
+            ids=ids,
+            frame=frame,
             frequencies=frequencies,
+            passages=passages,
             facts=parse_hits(row["told"], terms=len(keys) // ways),
             unstored=row["unstored"] or (),
             embedders=StoredEmbedders.from_keys(row["standby_embedder"], None)
@@ -178,6 +187,18 @@ class PostgresSearch:
             else (await encrypted_columns.open_summaries(self._vault, tx, owner, [shown.summary]))[0],
             profile=await encrypted_columns.open_profile(self._vault, tx, owner, shown.profile),
         )
+
+
+def _long_hits(
+    ids: Sequence[EpisodeId], frame: Frame, rows: Sequence[int], frequencies: Frequencies
+) -> list[EpisodeId]:
+    """The ids of long messages in rows of the result, numbered from 1; of many those most like the question."""
+    places = np.array(rows) - 1
+    if len(places) > MOST_LONG:
+        worths = idf(frequencies.episodes, frequencies.having)
+        value = frame.hits[places] @ worths / max(float(worths.sum()), 1.0) + np.nan_to_num(frame.similarity[places])
+        places = places[np.argsort(-value, kind="stable")[:MOST_LONG]]
+    return [ids[place] for place in places.tolist()]
 
 
 def _parameters(owner: Scope, search: Search, keys: Sequence[int]) -> dict[str, Any]:  # Any: as the driver takes them

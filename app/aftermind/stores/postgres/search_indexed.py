@@ -10,6 +10,7 @@ from aftermind.stores.search import CONTEXT
 # 200 find 0.993 of the true ten, in 0.4 of the time that comparing each takes; of 100,000 0.962, and 500 find 0.987.
 NARROWEST, WIDEST = 200, 500
 MOST_COUNTED = 500  # rows of one term that are counted: beyond it the word has little weight, and counting takes long
+MOST_LONG = 500  # messages, the newest, whose passages are compared: a long one has no place in the vector index
 MOST_READ = 1_000  # rows that the rarest terms of a question lead to, together; the others only add to their score
 
 # The same conditions for an index walk over vectors: as functions they are evaluated during the walk; otherwise the
@@ -51,7 +52,8 @@ def _span_rows(fits: str) -> str:
 # step, 50 wanted) are equal at n*n = 1,000 * total. Both are read before a walk, which uses their settings
 # asked     each term with the owner's episodes that have it (index episodes_terms), and their number
 # telling   the rarest terms, as many as lead to MOST_READ rows
-# said      the best by words;  near  the best by vector: scanned, or by episodes_embedding
+# said      the best by words;  near  the best by vector: scanned, or by episodes_embedding; long ones by a passage
+#           (episodes_passages)
 # spans     the positions around the hits, overlapping ones joined
 # sharing, told   facts by words, see `fact_hits_cte`
 def _find(*, filtered: bool) -> Positional:
@@ -106,6 +108,14 @@ def _find(*, filtered: bool) -> Positional:
                 WHERE {_OWNED_UNINDEXED} AND e.indexed AND {fits}
                   AND {VECTOR} IS NOT NULL AND (SELECT episodes FROM sized) > (SELECT most FROM ceiling)
                 ORDER BY e.embedding <=> {VECTOR} LIMIT CAST(:hits AS bigint)
+            ) UNION ALL (
+                SELECT id, session_id, position, distance FROM (
+                    SELECT e.id, e.session_id, e.position, (
+                        SELECT min(passage <=> {VECTOR}) FROM unnest(e.passage_embedding) AS passage) AS distance
+                    FROM (SELECT e.id, e.session_id, e.position, e.passage_embedding FROM aftermind.episodes e
+                          WHERE {OWNED} AND {fits} AND e.passages IS NOT NULL
+                          ORDER BY e.position DESC LIMIT {MOST_LONG}) AS e WHERE {VECTOR} IS NOT NULL) AS compared
+                WHERE distance < 'NaN' ORDER BY distance LIMIT CAST(:hits AS bigint)
             )) AS nearest
         ), hits AS MATERIALIZED (
             SELECT id, session_id, position FROM said UNION SELECT id, session_id, position FROM near

@@ -8,6 +8,7 @@ episodes: the rows of six terms in 0.13 ms.
 from collections.abc import Iterable
 from hashlib import blake2b
 
+from aftermind.ranking.passages import passage_terms
 from aftermind.ranking.tokenizer import terms
 from aftermind.types import Scope
 
@@ -15,6 +16,17 @@ from aftermind.types import Scope
 def term_keys(owner: Scope, content: str, language: str = "english", *, key: bytes = b"") -> list[int]:
     """What `episodes.terms` holds for a text of this owner: distinct, ascending."""
     return sorted(hash_terms(owner, terms(content, language), key=key))
+
+
+def passage_keys(owner: Scope, content: str, language: str = "english", *, key: bytes = b"") -> str | None:
+    """What `episodes.passage_terms` holds for a long text, as an array literal; None for a short one.
+
+    Each passage's terms are followed by a 0, so that a position in the array gives the passage.
+    """
+    passages = passage_terms(content, language)
+    if not passages:
+        return None
+    return "{" + ",".join(str(each) for terms in passages for each in (*hash_terms(owner, terms, key=key), 0)) + "}"
 
 
 def hash_terms(owner: Scope, words: Iterable[str], *, key: bytes = b"") -> list[int]:

@@ -79,12 +79,17 @@ CREATE TABLE aftermind.episodes (
     terms bigint[] NOT NULL,
     embedding halfvec(%(dimension)d),
     embedding_standby halfvec,
+    passages integer[],
+    passage_terms bigint[],
+    passage_embedding halfvec[],
+    passage_embedding_standby halfvec[],
     indexed boolean NOT NULL DEFAULT false,
     PRIMARY KEY (namespace, user_id, id)
 );
 CREATE INDEX episodes_session ON aftermind.episodes (namespace, user_id, session_id, position);
 CREATE INDEX episodes_position ON aftermind.episodes (namespace, user_id, position);
 CREATE INDEX episodes_stored ON aftermind.episodes (namespace, user_id, stored_at, position);
+CREATE INDEX episodes_passages ON aftermind.episodes (namespace, user_id, position) WHERE passages IS NOT NULL;
 -- A term contains a hash of its owner, so a lookup reads rows of that owner only. fastupdate is off because every
 -- search would have to read the whole pending list.
 CREATE INDEX episodes_terms ON aftermind.episodes USING gin (terms) WITH (fastupdate = off);
