@@ -148,7 +148,7 @@ class Settings(BaseSettings):
 
     # connections and state
     database_url: SecretStr | None = Field(
-        None, description="Postgres primary, `sqlite:./bot.db` or `inmemory`. None: the embedded stack of `state_dir`."
+        None, description="Store: Postgres primary, `sqlite:PATH`, `json:PATH` or `inmemory`. None: the embedded stack."
     )
     relay_url: SecretStr | None = Field(
         None,

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from aftermind.db.inmemory import MemoryDatabase
+from aftermind.db.journals.files import FileJournal
 from aftermind.db.journals.protocol import Journal
 from aftermind.db.journals.rows import RowCodec
 from aftermind.db.journals.sqlite import SqliteJournal
@@ -16,7 +17,10 @@ from aftermind.stores.inmemory import tables
 D = TypeVar("D", bound=MemoryDatabase)
 CODEC = RowCodec(tables.TABLES, records.TABLES, events.TABLES)
 
-JOURNALS: Mapping[str, Callable[[Path], Journal]] = {"sqlite": lambda folder: SqliteJournal(folder / "memory.db")}
+JOURNALS: Mapping[str, Callable[[Path], Journal]] = {
+    "sqlite": lambda folder: SqliteJournal(folder / "memory.db"),
+    "json": lambda folder: FileJournal(folder / "memory"),
+}
 
 
 def reading_each_time(journal: Journal, kind: type[D] = MemoryDatabase, **more: Any) -> D:  # type: ignore[assignment]

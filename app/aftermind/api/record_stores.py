@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from aftermind import errors
+from aftermind.db.journals.files import FileJournal
 from aftermind.db.journals.protocol import Journal
 from aftermind.db.journals.sqlite import SqliteJournal
 
 IN_MEMORY = ("inmemory", "vector")  # search by words and vectors is built in, so both are the same
 ADDRESS_KEYS = ("url", "dsn", "path")
 DICT_KEYS = ("backend", "type", *ADDRESS_KEYS, "namespace", "embedder", "with_facts")
-KNOWN = "A store is a postgresql:// URL, 'sqlite:./bot.db' or 'inmemory'."
+KNOWN = "A store is a postgresql:// URL, 'sqlite:./bot.db', 'json:./folder' or 'inmemory'."
 INDEXES = ("chroma", "qdrant", "pinecone", "mem0")
 
 
@@ -70,4 +71,4 @@ def _read_path(url: str, rest: str) -> Path:
     return Path(path)
 
 
-FILES: Mapping[str, Callable[[Path], Journal]] = {"sqlite": SqliteJournal}
+FILES: Mapping[str, Callable[[Path], Journal]] = {"sqlite": SqliteJournal, "json": FileJournal}

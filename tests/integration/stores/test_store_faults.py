@@ -51,11 +51,12 @@ async def test_making_a_memory_creates_no_file(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []  # noqa: PTH208
 
 
-async def test_a_file_in_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("scheme", "said"), [("sqlite", "that this user may write"), ("json", "make the folder")])
+async def test_a_path_that_cannot_be_made(scheme: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
 
-    with pytest.raises(errors.StoreUnavailable, match="Choose a file in a folder that this user may write"):
-        await memory_at(f"sqlite:{tmp_path}/file/bot.db", tmp_path).remember("refused", user_id="alice")
+    with pytest.raises(errors.StoreUnavailable, match=said):
+        await memory_at(f"{scheme}:{tmp_path}/file/bot", tmp_path).remember("refused", user_id="alice")
 
 
 async def test_a_read_only_file(tmp_path: Path) -> None:

@@ -19,7 +19,10 @@ from aftermind.types import JobKind, JobState
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
-URLS: Mapping[str, Callable[[Path], str]] = {"sqlite": lambda folder: f"sqlite:{folder}/bot.db"}
+URLS: Mapping[str, Callable[[Path], str]] = {
+    "sqlite": lambda folder: f"sqlite:{folder}/bot.db",
+    "json": lambda folder: f"json:{folder}/bot",
+}
 USERS = [f"user {number}" for number in range(3)]
 
 
