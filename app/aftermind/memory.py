@@ -251,6 +251,16 @@ class Memory:
         wanted = Query.checked("", scope, **filters).wanted
         return await api_history.search(self._parts, scope, api_history.paged(wanted, before), limit=limit)
 
+    async def get(
+        self, *ids: EpisodeId | str, user_id: str | None = None, namespace: str | None = None
+    ) -> list[Episode | None]:
+        """Episodes by id, pending ones included; None for each that the user does not have.
+
+        Raises `InvalidQuery` for a text that is no id, and `StoreUnavailable`.
+        """
+        owner = self._parts.scope(namespace=namespace, user_id=user_id)
+        return await api_history.get(self._parts, owner, [api_forget.episode_id(each) for each in ids])
+
     async def sessions(
         self, *, user_id: str | None = None, namespace: str | None = None, limit: int = 100
     ) -> list[SessionInfo]:

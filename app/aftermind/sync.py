@@ -266,6 +266,7 @@ class Memory(_Face):
     history = _blocking(AsyncMemory.history)
     context_window = _blocking(AsyncMemory.context_window)
     search = _blocking(AsyncMemory.search)
+    get = _blocking(AsyncMemory.get)
     sessions = _blocking(AsyncMemory.sessions)
     users = _blocking(AsyncMemory.users)
     summary = _blocking(AsyncMemory.summary)

@@ -167,6 +167,7 @@ ACTIONS: dict[str, Action] = {
     "recall in session": lambda w, c: w.memory.recall(c.word, **c.who, in_session="s", roles=["user"]),
     "recall scored": lambda w, c: w.memory.recall_scored(c.word, **c.who),
     "history": lambda w, c: w.memory.history(**c.who),
+    "get": lambda w, c: w.memory.get(*(str(c.pick(w.episodes, each)) for each in TENANTS), **c.who),
     "search": lambda w, c: w.memory.search(**c.who, limit=1_000),
     "context": lambda w, c: w.memory.context_window(500, **c.who),
     "sessions": lambda w, c: w.memory.sessions(**c.who),

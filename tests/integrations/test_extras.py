@@ -10,6 +10,7 @@ from aftermind import errors
 EXTRAS = {
     "aftermind.integrations.langgraph": ("langgraph", "langgraph"),
     "aftermind.integrations.langchain": ("langchain_core", "langgraph"),
+    "aftermind.integrations.mcp": ("mcp", "mcp"),
 }
 
 

@@ -14,7 +14,17 @@ from aftermind.llm.injection import detect, screening
 from aftermind.recall.budget import MOST_CHARACTERS
 from aftermind.recall.pending_candidates import standing_turns
 from aftermind.stores.protocol import EpisodeFilter, SessionInfo, UserInfo
-from aftermind.types import Episode, ExtractionResult, ExtractionState, Profile, Scope, Summary, Turn, Watermark
+from aftermind.types import (
+    Episode,
+    EpisodeId,
+    ExtractionResult,
+    ExtractionState,
+    Profile,
+    Scope,
+    Summary,
+    Turn,
+    Watermark,
+)
 from aftermind.wire.payloads import decode_readable
 from aftermind.wire.pending import Pending
 
@@ -85,6 +95,20 @@ async def context_window(parts: Parts, scope: Scope, *, max_tokens: int) -> list
         if len(page) < PAGE_EPISODES:
             return chosen[::-1]
         before = page[0]
+
+
+async def get(parts: Parts, owner: Scope, ids: Sequence[EpisodeId]) -> list[Episode | None]:
+    """Episodes by id, pending ones included; None for each that the owner does not have."""
+    everything = EpisodeFilter()
+    waiting = await _read_pending(parts, owner, everything, limit=MAX_EPISODES)
+
+    async def read(tx: Transaction) -> list[Episode]:
+        shown = await _matching_pending(parts, tx, owner, waiting, everything)  # first, as in `search`
+        return _merged(await parts.store.episodes(tx, owner, ids), shown)
+
+    found = await _from_a_node(parts, waiting, read, namespace=owner.namespace)
+    by_id = {each.id: each for each in await _marked([each for each in found if each.id in ids])}
+    return [by_id.get(each) for each in ids]
 
 
 async def everything(parts: Parts, owner: Scope) -> list[Episode]:

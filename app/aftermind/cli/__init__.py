@@ -28,6 +28,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "reembed": ("reembed",),
     "worker": ("worker", "reconciler", "flower"),
     "web": ("web",),
+    "mcp": ("mcp",),
     "api_keys": ("api-keys",),
     "webhooks": ("webhooks",),
     "migrate": ("migrate",),

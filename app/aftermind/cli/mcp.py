@@ -1,0 +1,58 @@
+"""`aftermind mcp`: the MCP server."""
+
+from typing import Annotated
+
+import typer
+
+from aftermind.cli import console
+from aftermind.memory import Memory
+from aftermind.telemetry import log_format
+from aftermind.types.hosts import is_loopback
+
+LOOPBACK = "127.0.0.1"
+
+Http = Annotated[bool, typer.Option("--http", help="Serve streamable HTTP at /mcp, in place of stdio.")]
+Host = Annotated[str, typer.Option(help="Address to listen on, with --http.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on, with --http.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(mcp)
+
+
+def mcp(
+    *,
+    user: console.User = None,
+    namespace: console.Namespace = None,
+    http: Http = False,
+    host: Host = LOOPBACK,
+    port: Port = 8571,
+) -> None:
+    """Serve one user's memory to MCP clients: by stdio, or with --http to several with API keys.
+
+    With --http each request has a key (`aftermind api-keys create`), and may name the user by X-Aftermind-User. Without
+    any key it listens on this machine only, and requires the token in `web.token` of the state folder.
+    """
+    from aftermind.integrations.mcp import make_server
+    from aftermind.integrations.mcp_http import authenticated
+
+    log_format.configure()
+
+    async def serve(memory: Memory) -> None:
+        server = make_server(memory, user_id=user, namespace=namespace)
+        if not http:
+            await server.run_stdio_async()
+            return
+        import uvicorn
+
+        from aftermind.api import local_sign_in
+
+        is_closed = await memory.api_keys.any()
+        address = host if is_closed or is_loopback(host) else LOOPBACK
+        if not is_closed:
+            local_sign_in.read_token(memory.settings.state_dir)
+        app = authenticated(server.streamable_http_app(host=address), memory)
+        await uvicorn.Server(uvicorn.Config(app, host=address, port=port, log_config=None, access_log=False)).serve()
+
+    console.with_memory(serve)

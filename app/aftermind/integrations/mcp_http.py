@@ -1,0 +1,48 @@
+"""API keys before the MCP server's HTTP application."""
+
+from typing import Any
+from urllib.parse import unquote
+
+from aftermind.api import local_sign_in
+from aftermind.integrations.extras import extra
+from aftermind.integrations.mcp import CALLER
+from aftermind.memory import Memory
+from aftermind.types.api_key import Right
+
+with extra("mcp"):
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+USER_HEADER = b"x-aftermind-user"
+REFUSED = b"an API key is missing, unknown, revoked or expired\n"
+
+
+def authenticated(app: ASGIApp, memory: Memory) -> ASGIApp:
+    """The application for requests with an API key, or the local token while no key exists; others get 401.
+
+    The key decides the namespace; the header `X-Aftermind-User` (percent-encoded) names the user in it.
+    """
+
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            headers = dict(scope["headers"])
+            kind, _, shown = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+            caller = await _caller(memory, shown.strip()) if kind.lower() == "bearer" else None
+            if caller is None:
+                start = {"type": "http.response.start", "status": 401, "headers": [(b"www-authenticate", b"Bearer")]}
+                await send(start)
+                await send(
+                    {"type": "http.response.body", "body": b"an API key is missing, unknown, revoked or expired\n"}
+                )
+                return
+            user = unquote(headers.get(USER_HEADER, b"").decode("latin-1")) or None
+            scope = {**scope, CALLER: {**caller, "user_id": user}}
+        await app(scope, receive, send)
+
+    return call
+
+
+async def _caller(memory: Memory, shown: str) -> dict[str, Any] | None:
+    if local_sign_in.is_token(shown, memory.settings.state_dir):
+        return None if await memory.api_keys.any() else {"namespace": None, "rights": frozenset(Right)}
+    key = await memory.api_keys.check(shown)
+    return None if key is None else {"namespace": key.namespace, "rights": key.rights}

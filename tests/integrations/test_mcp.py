@@ -1,0 +1,223 @@
+"""The MCP server: its tools in this process, over stdio and over HTTP with keys."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import uvicorn
+from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
+from mcp.types import ElicitResult
+
+from aftermind import Memory, Settings
+from aftermind.integrations.mcp import make_server
+from aftermind.integrations.mcp_http import authenticated
+from tests.fundamentals.conftest import as_environment
+from tests.integrations.freshness import standing_replica
+from tests.integrations.pages import run_examples
+from tests.support.servers import Database
+from tests.support.waiting import wait_until
+
+TOOLS = {
+    "add_memory",
+    "recall",
+    "search_memories",
+    "list_memories",
+    "get_memory",
+    "update_memory",
+    "delete_memory",
+    "delete_all",
+    "list_facts",
+    "add_fact",
+    "list_blocks",
+    "set_block",
+    "get_receipt",
+    "wait",
+}
+
+
+async def call(client: Client, tool: str, **arguments: Any) -> Any:
+    """What a tool answers with; its error as a text that begins with `error:`."""
+    result = await client.call_tool(tool, arguments)
+    if result.is_error:
+        return "error: " + result.content[0].text  # type: ignore[union-attr]
+    found = result.structured_content
+    return found["result"] if found is not None and set(found) == {"result"} else found
+
+
+def answering(action: str, *, delete: bool = True) -> Any:
+    """What a client does when the server asks its user."""
+
+    async def answer(context: object, params: object) -> ElicitResult:
+        return ElicitResult(action=action, content={"delete": delete} if action == "accept" else None)  # type: ignore[arg-type]
+
+    return answer
+
+
+async def test_every_tool_is_listed_and_says_whether_it_changes_anything() -> None:
+    async with Memory("inmemory") as memory, Client(make_server(memory)) as client:
+        tools = (await client.list_tools()).tools
+
+        assert {tool.name for tool in tools} == TOOLS
+        assert all(tool.description and tool.annotations for tool in tools)
+        assert {tool.name for tool in tools if tool.annotations.destructive_hint} == {  # type: ignore[union-attr]
+            "update_memory",
+            "delete_memory",
+            "delete_all",
+        }
+        assert all("ctx" not in tool.input_schema["properties"] for tool in tools)
+
+
+async def test_a_memory_is_added_found_changed_and_deleted() -> None:
+    async with Memory("inmemory") as memory, Client(make_server(memory, user_id="alice")) as client:
+        added = await call(client, "add_memory", text="I live in Oslo.", session_id="s1", metadata={"via": "mcp"})
+        waited = await call(client, "wait", receipt_id=added["receipt_id"])
+        found = await call(client, "search_memories", query="where do I live?")
+        assert [each["text"] for each in found] == ["I live in Oslo."]
+        assert found[0]["id"] == added["ids"][0]
+        assert found[0]["metadata"]["via"] == "mcp"
+        assert "I live in Oslo." in await call(client, "recall", query="where do I live?")
+        assert waited["stored"] == "done"
+        assert (await call(client, "get_receipt", receipt_id=added["receipt_id"]))["stored"] == "done"
+
+        changed = await call(client, "update_memory", id=added["ids"][0], text="I live in Bergen.")
+
+        assert "no memory" in await call(client, "get_memory", id=added["ids"][0])
+        assert (await call(client, "get_memory", id=changed["ids"][0]))["session_id"] == "s1"
+        assert [each["text"] for each in await call(client, "list_memories")] == ["I live in Bergen."]
+        await call(client, "delete_memory", id=changed["ids"][0])
+        assert await call(client, "list_memories") == []
+
+
+async def test_facts_and_blocks_are_written_and_read_as_resources() -> None:
+    async with Memory("inmemory") as memory, Client(make_server(memory, user_id="alice")) as client:
+        await call(client, "add_fact", subject="user", predicate="lives_in", object="Oslo")
+        block = await call(client, "set_block", name="human", text="Alice.")
+        conflict = await call(client, "set_block", name="human", text="Bob.", expected_version=7)
+
+        assert [each["object"] for each in await call(client, "list_facts", subject="user")] == ["Oslo"]
+        assert [each["version"] for each in await call(client, "list_blocks")] == [block["version"]]
+        assert "error: " in conflict
+        texts = {
+            uri: (await client.read_resource(uri)).contents[0].text  # type: ignore[union-attr]
+            for uri in ("memory://blocks/human", "memory://user/facts", "memory://user/profile")
+        }
+        assert texts["memory://blocks/human"] == "Alice."
+        assert "Oslo" in texts["memory://user/facts"]
+        assert texts["memory://user/profile"] == "{}"
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_deleted"),
+    [
+        (answering("accept"), True),
+        (answering("accept", delete=False), False),
+        (answering("decline"), False),
+        (None, False),
+    ],
+    ids=["yes", "no", "declined", "cannot be asked"],
+)
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_everything_is_deleted_only_once_the_user_has_confirmed(answer: Any, is_deleted: bool, mode: Any) -> None:
+    async with Memory("inmemory") as memory:
+        await memory.remember("Hello.", user_id="alice")
+        await memory.remember("Hello.", user_id="bob")
+        async with Client(make_server(memory, user_id="alice"), elicitation_callback=answer, mode=mode) as client:
+            with nullcontext() if answer else pytest.raises(MCPError, match="elicitation"):
+                await client.call_tool("delete_all", {})
+
+        assert (await memory.history(user_id="alice") == []) is is_deleted
+        assert len(await memory.history(user_id="bob")) == 1
+
+
+async def test_over_stdio_another_process_reads_what_was_added_while_the_replica_stands_still(
+    memory: Memory, settings: Settings, database: Database
+) -> None:
+    async def client(user: str) -> AsyncIterator[Client]:
+        command = ["-m", "aftermind.cli", "mcp", "--user", user]
+        given = StdioServerParameters(
+            command=sys.executable, args=command, env={**os.environ, **as_environment(settings)}
+        )
+        async with Client(given) as opened:
+            yield opened
+
+    opened = asynccontextmanager(client)
+    async with standing_replica(database):
+        await memory.remember("I live in Oslo.", user_id="alice")
+        async with opened("alice") as hers:
+            await call(hers, "add_memory", text="I like tea.")
+            await call(hers, "set_block", name="human", text="Alice.")
+            assert [each["text"] for each in await call(hers, "list_memories")] == ["I live in Oslo.", "I like tea."]
+        async with opened("bob") as his:
+            assert await call(his, "list_memories") == []
+        assert [each.content for each in await memory.history(user_id="alice")] == ["I live in Oslo.", "I like tea."]
+
+
+@asynccontextmanager
+async def served(memory: Memory) -> AsyncIterator[str]:
+    """The HTTP server on a free port."""
+    app = authenticated(make_server(memory).streamable_http_app(), memory)
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False))
+    serving = asyncio.create_task(server.serve())
+    await wait_until(lambda: server.started, description="the server listens")
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/mcp"
+    server.should_exit = True
+    await serving
+
+
+@asynccontextmanager
+async def connected(url: str, **headers: str) -> AsyncIterator[Client]:
+    http = httpx2.AsyncClient(headers=headers, timeout=60)
+    async with http, Client(streamable_http_client(url, http_client=http)) as client:
+        yield client
+
+
+async def test_over_http_a_key_opens_its_namespace_and_the_header_names_the_user(memory: Memory) -> None:
+    _, first = await memory.api_keys.create("first", namespace="acme")
+    _, second = await memory.api_keys.create("second", namespace="globex")
+    _, reader = await memory.api_keys.create("reader", namespace="acme", rights=["read"])
+    alice = {"X-Aftermind-User": "al%C3%ADce"}
+
+    async with served(memory) as url:
+        async with connected(url, Authorization=f"Bearer {first}", **alice) as client:
+            await call(client, "add_memory", text="I live in Oslo.")
+        async with connected(url, Authorization=f"Bearer {reader}", **alice) as client:
+            assert len(await call(client, "list_memories")) == 1
+            assert "'write'" in await call(client, "add_memory", text="Not allowed.")
+            assert "'write'" in await call(client, "delete_memory", id="018f0000-0000-7000-8000-000000000000")
+        async with connected(url, Authorization=f"Bearer {reader}", **{"X-Aftermind-User": "bob"}) as client:
+            assert await call(client, "list_memories") == []
+        async with connected(url, Authorization=f"Bearer {second}", **alice) as client:
+            assert await call(client, "list_memories") == []
+        async with httpx2.AsyncClient() as http:
+            for headers in ({}, {"Authorization": f"Bearer {first}x"}, {"Authorization": f"Basic {first}"}):
+                assert (await http.post(url, headers=headers, json={})).status_code == 401
+
+    assert len(await memory.history(user_id="alíce", namespace="acme")) == 1
+
+
+async def test_before_the_first_key_the_local_token_opens_and_no_longer_after_it(memory: Memory) -> None:
+    from aftermind.api import local_sign_in
+
+    token = local_sign_in.read_token(memory.settings.state_dir)
+    async with served(memory) as url:
+        async with connected(url, Authorization=f"Bearer {token}") as client:
+            assert await call(client, "list_memories") == []
+        await memory.api_keys.create("first")
+        async with httpx2.AsyncClient() as http:
+            answer = await http.post(url, headers={"Authorization": f"Bearer {token}"}, json={})
+
+    assert answer.status_code == 401
+
+
+def test_the_examples_of_the_page_run(tmp_path: Path) -> None:
+    (shown,) = run_examples("mcp.md", tmp_path)
+
+    assert "I live in Oslo." in shown
