@@ -17,16 +17,16 @@ from dataclasses import dataclass
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aftermind.evaluation.measures import Measures, mean, measure
 from aftermind.llm import factory
-from aftermind.ranking import FEATURES, Frame, Frequencies, Question, features_of, spoken
-from aftermind.ranking.coefficients import DEFAULT
-from aftermind.ranking.logistic import Model, fit
+from aftermind.ranking import Frame, Frequencies, Question, features_of, spoken
+from aftermind.ranking.coefficients import DEFAULT, to_json
+from aftermind.ranking.fitting import fit_model, fit_models
+from aftermind.ranking.logistic import Group
 from aftermind.settings import Settings
 from aftermind.stores.search import to_entry
 from benchmarks.common import Report, arguments
@@ -35,12 +35,6 @@ from benchmarks.recall_quality import Conversation, read_conversation
 
 Floats = NDArray[np.float64]
 
-USES = {
-    "both": FEATURES,
-    "words": tuple(name for name in FEATURES if not name.startswith("vector")),
-    "meaning": ("vector", "vector_window", "asking", "length"),
-    "vector": ("vector",),
-}
 EVERY = 3  # of so many questions one is also asked to a conversation that it is not about
 FALSE_ALARMS = 0.2  # of those the best turn should have less
 
@@ -132,7 +126,7 @@ def _judge(report: Report, name: str, examples: Sequence[Example], *, conversati
     told: list[tuple[Floats, Floats]] = []
     alarms: list[float] = []
     for part, (judged, fitted_on) in zip(("first", "second"), (halves, halves[::-1]), strict=True):
-        model = _fitted(fitted_on, "both")
+        model = fit_model(_groups(fitted_on), "both", without_answer=_elsewhere(fitted_on))
         measures = []
         for each in judged:
             chances = model.probabilities(each.features)
@@ -166,28 +160,20 @@ def _calibration(report: Report, name: str, told: Sequence[tuple[Floats, Floats]
         report.add(f"{name} evidence at {least} and above", float(kept), note=f"{shown:.0f} turns a question")
 
 
-def _fitted(examples: Sequence[Example], use: str) -> Model:
-    used = np.array([name in USES[use] for name in FEATURES])
-    return fit(
-        [(each.features, each.answers) for each in examples if not each.is_elsewhere],
-        used,
-        without_answer=[each.features for each in examples if each.is_elsewhere],
-    )
+def _groups(examples: Sequence[Example]) -> list[Group]:
+    return [(each.features, each.answers) for each in examples if not each.is_elsewhere]
+
+
+def _elsewhere(examples: Sequence[Example]) -> list[Floats]:
+    return [each.features for each in examples if each.is_elsewhere]
 
 
 def _write(examples: dict[str, list[Example]]) -> None:
     """Fit on all of them; `default` on the examples of every embedder together."""
     together = {**examples, DEFAULT: [each for found in examples.values() for each in found]}
-    models: dict[str, Any] = {}  # Any: JSON
-    for name, found in together.items():
-        models[name] = {}
-        for use in USES:
-            model = _fitted(found, use)
-            named = zip(FEATURES, model.coefficients.tolist(), strict=True)
-            models[name][use] = {
-                "intercept": round(model.intercept, 3),
-                "coefficients": {feature: round(value, 3) for feature, value in named},
-            }
+    models = {
+        name: to_json(fit_models(_groups(found), without_answer=_elsewhere(found))) for name, found in together.items()
+    }
     path = Path(str(files("aftermind.ranking").joinpath("coefficients.json")))
     path.write_text(json.dumps({"models": models}, indent=1) + "\n")
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # at run time `__getattr__` loads each name at its first use,
     from aftermind.ledger.protocol import DailyUsage
     from aftermind.ledger.replays import NewPlan
     from aftermind.memory import Memory
-    from aftermind.recall import RecallOptions
+    from aftermind.recall import Candidates, RecallOptions
     from aftermind.receipt import Receipt, ReceiptStatus
     from aftermind.run_context import RunContext, get_run_context
     from aftermind.settings import Settings
@@ -116,7 +116,7 @@ _HOMES = {
     "aftermind.ledger.protocol": ("DailyUsage",),
     "aftermind.ledger.replays": ("NewPlan",),
     "aftermind.memory": ("Memory",),
-    "aftermind.recall": ("RecallOptions",),
+    "aftermind.recall": ("Candidates", "RecallOptions"),
     "aftermind.receipt": ("Receipt", "ReceiptStatus"),
     "aftermind.run_context": ("RunContext", "get_run_context"),
     "aftermind.settings": ("Settings",),
@@ -173,6 +173,7 @@ __all__ = [
     "AuditEntry",
     "AuditReport",
     "Block",
+    "Candidates",
     "Cardinality",
     "DailyUsage",
     "DeadGroup",

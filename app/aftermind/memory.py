@@ -19,6 +19,7 @@ from aftermind.api.instrument import Instrument
 from aftermind.api.items import Items
 from aftermind.api.jobs import Jobs
 from aftermind.api.outboxes import Accept
+from aftermind.api.ranking import Ranking
 from aftermind.api.retention.policies import Retention
 from aftermind.api.services import Parts
 from aftermind.api.undo import UndoResult
@@ -99,6 +100,7 @@ class Memory:
             tracing.switch_on()
         parts = self._parts
         self.facts, self.blocks, self.items, self.jobs = Facts(parts), Blocks(parts), Items(parts), Jobs(parts)
+        self.ranking = Ranking(parts)
         self.api_keys, self.webhooks = ApiKeys(parts), Webhooks(parts)
         self.dead_letters, self.replays = parts.dead_letters, parts.replays
         self.audit, self.encryption = parts.audit, parts.encryption

@@ -20,6 +20,7 @@ from aftermind.api.encryption import Encryption as AsyncEncryption
 from aftermind.api.facts import Facts as AsyncFacts
 from aftermind.api.items import Items as AsyncItems
 from aftermind.api.jobs import Jobs as AsyncJobs
+from aftermind.api.ranking import Ranking as AsyncRanking
 from aftermind.api.retention.policies import Retention as AsyncRetention
 from aftermind.api.webhooks import Webhooks as AsyncWebhooks
 from aftermind.ledger.postgres.dead_letters import DeadLetters as AsyncDeadLetters
@@ -138,6 +139,18 @@ class Items(_Face):
     paths = _blocking(AsyncItems.paths)
 
 
+class Ranking(_Face):
+    """`memory.ranking`, without await."""
+
+    def __init__(self, behind: AsyncRanking) -> None:
+        self._behind = behind
+
+    get = _blocking(AsyncRanking.get)
+    set = _blocking(AsyncRanking.set)
+    delete = _blocking(AsyncRanking.delete)
+    candidates = _blocking(AsyncRanking.candidates)
+
+
 class Jobs(_Face):
     """`memory.jobs`, without await."""
 
@@ -254,7 +267,7 @@ class Memory(_Face):
         self.facts, self.blocks = Facts(self._behind.facts), Blocks(self._behind.blocks)
         self.items = Items(self._behind.items)
         self.jobs, self.api_keys = Jobs(self._behind.jobs), ApiKeys(self._behind.api_keys)
-        self.webhooks = Webhooks(self._behind.webhooks)
+        self.webhooks, self.ranking = Webhooks(self._behind.webhooks), Ranking(self._behind.ranking)
         behind = self._behind
         self.dead_letters, self.replays = DeadLetters(behind.dead_letters), Replays(behind.replays)
         self.retention, self.audit = Retention(behind.retention), Audit(behind.audit)

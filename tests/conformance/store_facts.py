@@ -113,6 +113,19 @@ class FactsContract:
         assert await rig.do(lambda tx: rig.store.cardinalities(tx, "default")) == {"plays": multi}
         assert await rig.do(lambda tx: rig.store.cardinalities(tx, "other")) == {"plays": single}
 
+    async def test_ranking_models_are_of_a_namespace_and_an_embedder(self, rig: Rig) -> None:
+        for space, embedder, models in (
+            ("default", "hash", "{}"),
+            ("default", "hash", '{"b": 1, "a": 2}'),
+            ("default", "", "{}"),
+            ("default", "", None),
+            ("other", "hash", "[]"),
+        ):
+            await rig.do(lambda tx, a=space, b=embedder, c=models: rig.store.set_ranking_models(tx, a, b, c))  # type: ignore[misc]
+
+        assert await rig.do(lambda tx: rig.store.ranking_models(tx, "default")) == {"hash": '{"b": 1, "a": 2}'}
+        assert await rig.do(lambda tx: rig.store.ranking_models(tx, "other")) == {"hash": "[]"}
+
     async def test_what_was_said_comes_back_as_it_went_in_by_its_subject(self, rig: Rig) -> None:
         ours, other = heard("Oslo"), heard("tea", subject="the Ann")
         await rig.do(lambda tx: rig.store.put_assertions(tx, ALICE, [ours, other], unsaid=[]))

@@ -13,13 +13,14 @@ from aftermind.api.encryption import Encryption
 from aftermind.api.facts import Facts
 from aftermind.api.items import Items
 from aftermind.api.jobs import Jobs
+from aftermind.api.ranking import Ranking
 from aftermind.api.retention.policies import Retention
 from aftermind.api.webhooks import Webhooks
 from aftermind.ledger.postgres.dead_letters import DeadLetters
 from aftermind.ledger.postgres.replay_plans import Replays
 from aftermind.web.schemas import RecallIn
 
-API_TYPES = (ApiKeys, Audit, Blocks, DeadLetters, Encryption, Facts, Items, Jobs, Replays, Retention, Webhooks)
+API_TYPES = (ApiKeys, Audit, Blocks, DeadLetters, Encryption, Facts, Items, Jobs, Ranking, Replays, Retention, Webhooks)
 
 PUBLIC = [
     "Action",
@@ -31,6 +32,7 @@ PUBLIC = [
     "AuditEntry",
     "AuditReport",
     "Block",
+    "Candidates",
     "Cardinality",
     "DailyUsage",
     "DeadGroup",

@@ -16,6 +16,7 @@ from aftermind.api.encryption import Encryption
 from aftermind.api.facts import Facts
 from aftermind.api.items import Items
 from aftermind.api.jobs import Jobs
+from aftermind.api.ranking import Ranking
 from aftermind.api.retention.policies import Retention
 from aftermind.api.webhooks import Webhooks
 from aftermind.ledger.postgres.dead_letters import DeadLetters
@@ -28,6 +29,7 @@ PAIRS: list[tuple[type, type]] = [
     (Blocks, aftermind.sync.Blocks),
     (Items, aftermind.sync.Items),
     (Jobs, aftermind.sync.Jobs),
+    (Ranking, aftermind.sync.Ranking),
     (ApiKeys, aftermind.sync.ApiKeys),
     (Webhooks, aftermind.sync.Webhooks),
     (DeadLetters, aftermind.sync.DeadLetters),

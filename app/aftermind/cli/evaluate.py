@@ -1,4 +1,4 @@
-"""`aftermind eval`: recall measured on questions with known evidence, and two settings compared."""
+"""`aftermind eval`: recall measured on questions with labelled evidence, and two settings compared."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,6 +13,7 @@ from aftermind.cli import console
 from aftermind.cli.console import Namespace, User, out
 from aftermind.evaluation import datasets, gold_facts
 from aftermind.evaluation.datasets import GoldConversation
+from aftermind.evaluation.fit import Fitted, fit_namespace
 from aftermind.evaluation.run import Variant, evaluate, sampled
 from aftermind.evaluation.summary import ALL, Summary, summarise
 from aftermind.memory import Memory
@@ -21,7 +22,17 @@ from aftermind.settings import Settings
 from aftermind.types.audit import Action
 
 # A late first recall would count as a bad one.
-GENEROUS_BUDGETS = {"recall_budget_seconds": 60.0, "query_embedding_budget_seconds": 60.0}
+GENEROUS_BUDGETS = dict.fromkeys(
+    (
+        "recall_budget_seconds",
+        "query_embedding_budget_seconds",
+        "redis_timeout_seconds",
+        "remember_budget_seconds",  # it also bounds the connection to Redis
+        "db_timeout_seconds",
+        "db_connect_timeout_seconds",
+    ),
+    60.0,
+)
 AT_ONCE = {"extract_quiet_seconds": 0.0}  # a loaded conversation is complete
 BUDGETS = (500, 1_000)
 MAX_CATEGORIES = 16  # in a table; the JSON file has all of them
@@ -57,19 +68,33 @@ def evaluation(
         bool, typer.Option("--extract", help="Also extract facts from loaded conversations. A model may cost money.")
     ] = False,
     sample: Annotated[int | None, typer.Option(min=1, help="Ask only this number of questions, at random.")] = None,
+    fit: Annotated[
+        bool, typer.Option("--fit", help="Fit the ranking of the namespace to the questions, and adopt what wins.")
+    ] = False,
+    reset: Annotated[
+        bool, typer.Option("--reset", help="Delete the fitted ranking of the namespace, and exit.")
+    ] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
 ) -> None:
-    """Measure recall on questions with known evidence.
+    """Measure recall on questions with labelled evidence.
 
     Conversations of LoCoMo and LongMemEval are loaded into a memory inside this process; your own questions query the
     configured memory. --against compares two configurations on the same questions.
     """
+    if reset:
+        deleted = console.with_memory(lambda memory: memory.ranking.delete(namespace=namespace))
+        out.print("Fitted ranking deleted." if deleted else "The namespace has no fitted ranking.")
+        return
     if (file is None) == (not from_facts):
         raise errors.InvalidGoldSet("file", file, "name a file, or draw questions with --from-facts.")
     chosen = [parse_assignments(each or ()) for each in ((set_, against) if against else (set_,))]
     variants = [_variant(each) for each in chosen]
     if len(variants) > 1 and _settings_of(chosen[0]) == _settings_of(chosen[1]):
         variants[1] = Variant(settings=variants[0].settings, options=variants[1].options)
+
+    if fit:
+        out.print(fit_table(console.run(_fit(file, variants[0].settings, user, namespace, all_users=all_users))))
+        return
 
     async def work() -> Summary:
         conversations = await _gold(file, variants[0].settings, user=user, namespace=namespace, all_users=all_users)
@@ -113,6 +138,18 @@ def show(summary: Summary, names: Sequence[str]) -> None:
         console.warn("No evidence of any question is stored. Check --user and --namespace.")
     elif summary.not_stored:
         console.warn(f"{summary.not_stored} questions were left out: their evidence is not stored.")
+
+
+def fit_table(found: Fitted) -> Table:
+    """The gain of each fitted model on the questions that were held out, and which were adopted."""
+    title = f"Fitted to {found.questions - found.held_out} questions, compared on {found.held_out} others"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="dim")
+    for column in ("model", "gain of ndcg@10", "95 % interval", ""):
+        table.add_column(column, justify="left" if column in ("model", "") else "right")
+    for use, gain in found.gains.items():
+        verdict = "adopted" if use in found.adopted else "not adopted"
+        table.add_row(use, f"{gain.mean:+.3f}", f"{gain.low:+.3f} to {gain.high:+.3f}", verdict)
+    return table
 
 
 def _difference_table(summary: Summary, names: Sequence[str]) -> Table:
@@ -160,6 +197,20 @@ def _name(given: Given) -> str:
 
 def _open_memory(settings: Settings, in_process: bool) -> Memory:
     return Memory("inmemory", settings=settings) if in_process else Memory(settings=settings)
+
+
+async def _fit(
+    file: Path | None, settings: Settings, user: str | None, namespace: str | None, *, all_users: bool
+) -> Fitted:
+    conversations = await _gold(file, settings, user=user, namespace=namespace, all_users=all_users)
+    if any(each.sessions for each in conversations):
+        why = "the ranking is fitted to stored memories: use your own questions, or --from-facts."
+        raise errors.InvalidGoldSet("file", file, why)
+    memory = Memory(settings=settings)
+    try:
+        return await fit_namespace(memory, conversations, namespace=namespace)
+    finally:
+        await memory.close()
 
 
 async def _gold(

@@ -158,6 +158,14 @@ PREDICATES = Table(
     "predicates", METADATA, _key("namespace"), _key("predicate"), Column("cardinality", Text, nullable=False)
 )
 
+RANKING_MODELS = Table(  # coefficients that a namespace has fitted: ranking.coefficients
+    "ranking_models",
+    METADATA,
+    *(_key(name) for name in ("namespace", "embedder")),
+    Column("models", Text, nullable=False),  # JSON, in the order of the features
+    _time("fitted_at", now=True),
+)
+
 FACTS = Table(
     "facts",
     METADATA,

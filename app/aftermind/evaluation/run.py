@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from uuid import UUID
@@ -15,6 +15,7 @@ from aftermind.recall import RecallOptions
 from aftermind.settings import Settings
 from aftermind.types import Episode, EpisodeId, Fact, Match
 
+UNLIMITED_TOKENS = 10_000_000
 HISTORY_PAGE = 1_000  # episodes that are read in one call, to find evidence by its text
 _UUID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", re.IGNORECASE)
 
@@ -23,7 +24,7 @@ OpenMemory = Callable[[Settings, bool], Memory]  # the bool: inside this process
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """One way to recall: settings of the memory and options of each recall."""
+    """A configuration of recall: settings of the memory and options of each recall."""
 
     settings: Settings
     options: RecallOptions
@@ -100,30 +101,7 @@ def turns_of(matches: Sequence[Match]) -> list[EpisodeId]:
     return list(dict.fromkeys(found))
 
 
-async def _prepare(
-    memory: Memory, conversation: GoldConversation, namespace: str | None, *, extract: bool
-) -> list[frozenset[EpisodeId]]:
-    """The stored episodes that answer each question; what is to be loaded is loaded."""
-    if not conversation.sessions:
-        return await _find_evidence(memory, conversation, namespace)
-    keys: dict[str, EpisodeId] = {}
-    receipts = []
-    for session in conversation.sessions:
-        receipt = await memory.remember(
-            session.messages,
-            user_id=conversation.user_id,
-            session_id=session.session_id,
-            namespace=namespace,
-            save={"history", "facts"} if extract else {"history"},
-        )
-        receipts.append(receipt)
-        keys |= zip(session.keys, receipt.episode_ids, strict=True)
-    for receipt in receipts:
-        await (receipt.extracted() if extract else receipt.embedded())
-    return [frozenset(keys[key] for key in each.evidence if key in keys) for each in conversation.questions]
-
-
-async def _find_evidence(
+async def find_evidence(
     memory: Memory, conversation: GoldConversation, namespace: str | None
 ) -> list[frozenset[EpisodeId]]:
     """By id or by text among the user's stored episodes."""
@@ -139,6 +117,29 @@ async def _find_evidence(
                 ids |= {id_ for id_, content in stored.items() if text in content}
         found.append(frozenset(ids))
     return found
+
+
+async def _prepare(
+    memory: Memory, conversation: GoldConversation, namespace: str | None, *, extract: bool
+) -> list[frozenset[EpisodeId]]:
+    """The stored episodes that answer each question; what is to be loaded is loaded."""
+    if not conversation.sessions:
+        return await find_evidence(memory, conversation, namespace)
+    keys: dict[str, EpisodeId] = {}
+    receipts = []
+    for session in conversation.sessions:
+        receipt = await memory.remember(
+            session.messages,
+            user_id=conversation.user_id,
+            session_id=session.session_id,
+            namespace=namespace,
+            save={"history", "facts"} if extract else {"history"},
+        )
+        receipts.append(receipt)
+        keys |= zip(session.keys, receipt.episode_ids, strict=True)
+    for receipt in receipts:
+        await (receipt.extracted() if extract else receipt.embedded())
+    return [frozenset(keys[key] for key in each.evidence if key in keys) for each in conversation.questions]
 
 
 async def _history(memory: Memory, user_id: str | None, namespace: str | None) -> list[Episode]:
@@ -167,12 +168,19 @@ async def _ask(
     if not evidence:
         return None
     scope = {"user_id": conversation.user_id, "session_id": question.session_id, "namespace": namespace}
-    ranked = await memory.recall_scored(question.text, **scope, **{**options, "limit": max(DEPTHS)})  # type: ignore[arg-type]
     named = max(len(question.evidence), len(evidence))
-    found = measure(turns_of(ranked), evidence, named=named)
+    ranked: RecallOptions = {**options, "limit": max(DEPTHS), "token_budget": UNLIMITED_TOKENS}
+    found = measure(await _recalled(memory, question.text, scope, ranked), evidence, named=named)
     for budget in budgets:
-        block = await memory.recall(question.text, **scope, **{**options, "token_budget": budget})  # type: ignore[arg-type]
-        if block.degraded:
-            raise errors.StoreUnavailable("evaluation", f"a recall was degraded: {block.degraded}")
-        found[f"in_block@{budget}"] = share_found(turns_of(block.matches), evidence, named=named)
+        shown = await _recalled(memory, question.text, scope, {**options, "token_budget": budget})
+        found[f"in_block@{budget}"] = share_found(shown, evidence, named=named)
     return found
+
+
+async def _recalled(
+    memory: Memory, text: str, scope: Mapping[str, str | None], options: RecallOptions
+) -> list[EpisodeId]:
+    block = await memory.recall(text, **scope, **options)
+    if block.degraded:
+        raise errors.StoreUnavailable("evaluation", f"a recall was degraded: {block.degraded}")
+    return turns_of(block.matches)

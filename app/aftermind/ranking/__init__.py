@@ -12,7 +12,7 @@ from aftermind.ranking.candidates import (
     score_frame,
     worths_of,
 )
-from aftermind.ranking.coefficients import Models, models_of
+from aftermind.ranking.coefficients import Models, models_of, parse_models
 from aftermind.ranking.fact_scores import FactMatch, fact_value, lifted, shares, sureness
 from aftermind.ranking.fusion import ranks, reciprocal_rank, scaled
 from aftermind.ranking.mmr import diversified, overlap
@@ -42,6 +42,7 @@ __all__ = [
     "models_of",
     "numbered",
     "overlap",
+    "parse_models",
     "ranks",
     "reciprocal_rank",
     "scaled",

@@ -1,9 +1,13 @@
-"""The fitted models of the product, by embedder. `benchmarks/fit_ranking.py` writes `coefficients.json`."""
+"""The fitted models: of the product by embedder, and those that a namespace has fitted to its own questions.
+
+`benchmarks/fit_ranking.py` writes `coefficients.json`; `aftermind eval --fit` stores the others in the database.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, fields
+from functools import cache, lru_cache
 from importlib.resources import files
+from typing import Any
 
 import numpy as np
 import orjson
@@ -31,15 +35,44 @@ def models_of(embedder: str | None = None) -> Models:
     return fitted.get(next((kind for kind in fitted if kind != DEFAULT and kind in name), DEFAULT), fitted[DEFAULT])
 
 
+@lru_cache(maxsize=1_024)
+def parse_models(stored: str) -> Models | None:
+    """The models of a namespace; None if they were fitted to other features than those of this release."""
+    found = orjson.loads(stored)
+    names = list(_file()[DEFAULT]["both"]["coefficients"])
+    usable = all(list(found.get(use.name, {}).get("coefficients", ())) == names for use in fields(Models))
+    return _models(found) if usable else None
+
+
+def to_json(models: Models) -> dict[str, Any]:  # Any: JSON
+    """The form of one entry of `coefficients.json`."""
+    names = list(_file()[DEFAULT]["both"]["coefficients"])
+    return {
+        use.name: {
+            "intercept": round(model.intercept, 3),
+            "coefficients": dict(zip(names, (round(value, 3) for value in model.coefficients.tolist()), strict=True)),
+        }
+        for use in fields(Models)
+        if isinstance(model := getattr(models, use.name), Model)
+    }
+
+
 @cache
 def _fitted() -> Mapping[str, Models]:
-    kept = orjson.loads(files("aftermind.ranking").joinpath("coefficients.json").read_bytes())
-    return {
-        kind: Models(
-            **{
-                use: Model(np.array([*model["coefficients"].values()]), model["intercept"])
-                for use, model in each.items()
-            }
-        )
-        for kind, each in kept["models"].items()
-    }
+    return {kind: _models(each) for kind, each in _file().items()}
+
+
+def _models(data: Mapping[str, Any]) -> Models:  # Any: JSON
+    return Models(
+        **{
+            use.name: Model(np.array([*data[use.name]["coefficients"].values()]), data[use.name]["intercept"])
+            for use in fields(Models)
+        }
+    )
+
+
+@cache
+def _file() -> Mapping[str, Any]:  # Any: JSON
+    found = orjson.loads(files("aftermind.ranking").joinpath("coefficients.json").read_bytes())
+    models: Mapping[str, Any] = found["models"]
+    return models

@@ -12,11 +12,25 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
+import numpy as np
+from numpy.typing import NDArray
+
 from aftermind import errors
 from aftermind.db.protocol import Transaction
 from aftermind.freshness import ReplicaLease
 from aftermind.llm import token_count
-from aftermind.ranking import FactMatch, Frame, Frequencies, Models, Question, models_of, score_frame, shares, worths_of
+from aftermind.ranking import (
+    FactMatch,
+    Frame,
+    Frequencies,
+    Models,
+    Question,
+    features_of,
+    models_of,
+    score_frame,
+    shares,
+    worths_of,
+)
 from aftermind.recall import selection
 from aftermind.recall.assemble import build
 from aftermind.recall.excerpts import QuestionWords
@@ -58,6 +72,19 @@ NOISE = 0.002
 SPARE = 3  # multiple of the limit that is considered if diversity is requested
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """Turns that may match a query, with a row of features for each, and the models that score them.
+
+    `embedder` is the key of the one whose vectors were compared, "" if none were.
+    """
+
+    ids: Sequence[EpisodeId]
+    features: NDArray[np.float64]
+    embedder: str
+    models: Models
+
+
 @dataclass(slots=True)
 class _Run:
     """State of one recall: the results so far, and the reasons for missing parts."""
@@ -81,6 +108,8 @@ class _Run:
     passages: dict[EpisodeId, Passage] = field(default_factory=dict)  # the best of each long message
     words: QuestionWords = field(default_factory=lambda: QuestionWords(words=(), worths=()))
     degraded: list[str] = field(default_factory=list)
+    models: Models = field(default_factory=models_of)
+    scored: tuple[Sequence[EpisodeId], Frame, Question, Frequencies] | None = None  # what the models were applied to
 
 
 class Recall:
@@ -151,6 +180,20 @@ class Recall:
         if run.served_by is ServedBy.NONE:
             raise errors.StoreUnavailable("recall", "; ".join(run.degraded) or "no node answered in time")
         return run.matches
+
+    async def candidates(self, query: Query) -> Candidates:
+        """The features of every turn that may match: what models are fitted to. Raises as `scored`."""
+        run = await self._run(query, limit=query.limit, min_score=query.min_score)
+        if run.served_by is ServedBy.NONE or run.scored is None:
+            raise errors.StoreUnavailable("recall", "; ".join(run.degraded) or "no node answered in time")
+        ids, frame, question, frequencies = run.scored
+        rows = np.flatnonzero(frame.candidate)
+        return Candidates(
+            ids=tuple(ids[row] for row in rows.tolist()),
+            features=features_of(frame, question, frequencies).columns[rows],
+            embedder=run.vectors.embedder.key if run.vector is not None and run.vectors.embedder else "",
+            models=run.models,
+        )
 
     async def close(self) -> None:
         """Stop background tasks. Connections belong to their creator."""
@@ -400,7 +443,11 @@ class Recall:
         run.shares = {hit.id: float(share) for hit, share in zip(found.facts, worth, strict=True)}
         if "history" not in query.load:
             return []
-        models = _models(query.mode, run.vectors.embedder)
+        embedder = run.vectors.embedder
+        models = run.models = found.models or models_of(None if embedder is None else embedder.name)
+        if query.mode is Mode.VECTOR:  # each turn's own vector counts
+            models = replace(models, meaning=models.vector)
+        run.scored = ids, frame, question, frequencies
         scores = score_frame(frame, question, frequencies, session=query.scope.session_id, models=models)
         scores = selection.weighed(found.facts, ids, frame, scores, worth)
         most = max(limit * SPARE if query.diversity else limit, RERANKED if query.rerank else 0)
@@ -462,9 +509,3 @@ def _matched(run: _Run, places: Sequence[CandidateRank], texts: Mapping[EpisodeI
 def _read_text(episode: Episode, passage: Passage | None) -> str:
     """What a reranker reads of an episode."""
     return episode.content if passage is None else episode.content[passage.start : passage.end]
-
-
-def _models(mode: Mode, embedder: EmbedderIdentity | None) -> Models:
-    """Those of the embedder; where vectors alone are asked for, each turn's own counts."""
-    models = models_of(None if embedder is None else embedder.name)
-    return replace(models, meaning=models.vector) if mode is Mode.VECTOR else models

@@ -383,6 +383,14 @@ class Store(Protocol):
     ) -> None:
         """Set the cardinality of a predicate in the namespace; None removes it."""
 
+    # ranking
+
+    async def ranking_models(self, tx: Transaction, namespace: str) -> dict[str, str]:
+        """The models that the namespace has fitted, as JSON, by the key of their embedder ("" without one)."""
+
+    async def set_ranking_models(self, tx: Transaction, namespace: str, embedder: str, models: str | None) -> None:
+        """Set the models of the namespace for an embedder; None removes them."""
+
     # blocks, items, summaries, profiles
 
     async def block(self, tx: Transaction, owner: Scope, name: str) -> Block | None:

@@ -14,6 +14,7 @@ from aftermind.ranking import (
     Entry,
     Frame,
     Frequencies,
+    Models,
     Question,
     cosine,
     ends_asking,
@@ -91,7 +92,8 @@ class SearchResult:
 
     `frequencies` count over all of the owner's episodes. `passages` are the best ones of long messages, whose rows in
     the frame are about these alone. `facts` are those that share words with the question, the
-    rarest first. `embedders` made the stored vectors; None for a store that has a single one for its life. `held` is
+    rarest first. `embedders` made the stored vectors; None for a store that has a single one for its life. `models` are
+    those that the namespace has fitted to its questions, if any. `held` is
     what the backend keeps of it for its own `brief`. `unstored` are payloads of turns that the
     ledger has accepted, the newest first, as of the same moment: each turn is among them or among the episodes.
     """
@@ -102,6 +104,7 @@ class SearchResult:
     passages: Mapping[EpisodeId, Passage] = field(default_factory=dict)
     facts: Sequence[FactHit] = ()
     embedders: StoredEmbedders | None = None
+    models: Models | None = None
     held: object = None
     unstored: Sequence[bytes] = ()
 

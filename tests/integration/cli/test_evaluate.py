@@ -10,7 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from aftermind import Memory, Settings
+import pytest
+
+from aftermind import Memory, Settings, errors
+from aftermind.cli.evaluate import parse_assignments
 from aftermind.evaluation import gold_facts
 from aftermind.evaluation.datasets import GoldConversation, GoldQuestion
 from aftermind.evaluation.run import Variant, evaluate
@@ -157,8 +160,12 @@ async def test_a_worse_setting_is_found_worse() -> None:
     assert difference["high"] < 0
 
 
-async def test_a_name_that_is_neither_option_nor_setting_is_refused(tmp_path: Path) -> None:
-    done = await asyncio.to_thread(_eval, *UNREACHABLE, str(_locomo(tmp_path)), "--set=colour=red")
-
-    assert done.returncode == 2
-    assert "colour" in done.stderr
+def test_a_name_that_is_neither_option_nor_setting_is_refused() -> None:
+    assert parse_assignments(["mode=lexical", "limit=3", "load=history,facts", "embedder=hash"]) == {
+        "mode": "lexical",
+        "limit": 3,
+        "load": ["history", "facts"],
+        "embedder": "hash",
+    }
+    with pytest.raises(errors.InvalidSettings, match="colour"):
+        parse_assignments(["colour=red"])

@@ -6,6 +6,7 @@ from dataclasses import replace
 from aftermind.db.inmemory import MemoryTransaction, mem
 from aftermind.db.protocol import Transaction
 from aftermind.facts.reextract import BY_USER
+from aftermind.ranking import parse_models
 from aftermind.stores.inmemory.documents import PROFILE, InMemoryDocuments
 from aftermind.stores.inmemory.episodes import InMemoryEpisodes, owner_key
 from aftermind.stores.inmemory.extraction import InMemoryLearning
@@ -46,8 +47,24 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
         episodes = sorted(rows.values(), key=lambda each: (each.position, each.id))
         then = search.known_at
         facts = await self.facts(tx, owner, as_of=then, known_at=then, limit=1_000_000) if search.facts else ()
+        models = (await self.ranking_models(tx, owner.namespace)).get(search.embedder.key if search.embedder else "")
         result = search_in_memory(episodes, vectors, search, facts=facts, language=self._language)
-        return replace(result, embedders=await self.stored_embedders(tx))
+        return replace(
+            result,
+            embedders=await self.stored_embedders(tx),
+            models=None if models is None else parse_models(models),
+        )
+
+    async def ranking_models(self, tx: Transaction, namespace: str) -> dict[str, str]:
+        rows: dict[tuple[str, str], str] = mem(tx).table("ranking_models")
+        return {embedder: models for (space, embedder), models in rows.items() if space == namespace}
+
+    async def set_ranking_models(self, tx: Transaction, namespace: str, embedder: str, models: str | None) -> None:
+        rows = mem(tx).table("ranking_models")
+        if models is None:
+            mem(tx).drop(rows, (namespace, embedder))
+        else:
+            mem(tx).put(rows, (namespace, embedder), models)
 
     async def brief(
         self, tx: Transaction, owner: Scope, wanted: BlockRequest, *, found: SearchResult | None = None

@@ -76,6 +76,7 @@ TABLES = {
     "generation": Table(str, int),
     "model_batches": Table(JobId, ExtractionBatch),
     "predicates": Table(tuple[str, str], Cardinality),
+    "ranking_models": Table(tuple[str, str], str),
     "profile_backlog": Table(EpisodeId, bool),
     "profiles": Table(str, Profile),
     "summaries": Table(str | None, Summary),

@@ -39,7 +39,9 @@ VECTOR = """(SELECT CAST(:vector AS halfvec) FROM aftermind.meta
         WHERE key = 'active_embedder' AND value = coalesce(CAST(:embedder AS text), value))"""
 EMBEDDERS = """
     (SELECT value FROM aftermind.meta WHERE key = 'active_embedder') AS active_embedder,
-    (SELECT value FROM aftermind.meta WHERE key = 'standby_embedder') AS standby_embedder"""
+    (SELECT value FROM aftermind.meta WHERE key = 'standby_embedder') AS standby_embedder,
+    (SELECT models FROM aftermind.ranking_models WHERE namespace = :namespace
+     AND embedder = coalesce(CAST(:embedder AS text), '')) AS models"""
 
 SHARED = ("ids", "sessions", "positions", "names")  # of COLUMNS, with what is shown of an episode
 # What either search answers of its rows, column by column, in the order of `nth`.

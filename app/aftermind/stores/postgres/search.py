@@ -14,7 +14,7 @@ from aftermind.db.encryption.keyring import Vault
 from aftermind.db.protocol import Transaction
 from aftermind.db.sql_params import Positional
 from aftermind.db.transaction import pg
-from aftermind.ranking import Frame, Frequencies, idf
+from aftermind.ranking import Frame, Frequencies, idf, parse_models
 from aftermind.stores.postgres import encrypted_columns, search_passages
 from aftermind.stores.postgres.block_query import brief, parameters
 from aftermind.stores.postgres.fact_search import parse_hits
@@ -145,6 +145,7 @@ class PostgresSearch:
             embedders=StoredEmbedders.from_keys(row["standby_embedder"], None)
             if self._is_standby
             else StoredEmbedders.from_keys(row["active_embedder"], row["standby_embedder"]),
+            models=None if row["models"] is None else parse_models(row["models"]),
             held=Held(row, search.along) if search.along is not None and row.get("held") else None,
         )
 

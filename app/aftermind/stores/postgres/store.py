@@ -16,6 +16,7 @@ from aftermind.stores.postgres import (
     erase,
     extraction,
     facts,
+    fitted_models,
     items,
     undo,
 )
@@ -63,6 +64,8 @@ class PostgresStore(PostgresLearning):
     strengthen_fact = staticmethod(facts.strengthen)
     cardinalities = staticmethod(facts.cardinalities)
     set_cardinality = staticmethod(facts.set_cardinality)
+    ranking_models = staticmethod(fitted_models.read)
+    set_ranking_models = staticmethod(fitted_models.write)
     undo = staticmethod(undo.undo)
     delete_block = staticmethod(documents.delete_block)
     delete_items = staticmethod(items.delete)

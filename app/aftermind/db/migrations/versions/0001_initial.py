@@ -235,6 +235,15 @@ CREATE TABLE aftermind.predicates (
     PRIMARY KEY (namespace, predicate)
 );
 
+-- Coefficients of the ranking that a namespace has fitted to its own questions, by the key of the embedder.
+CREATE TABLE aftermind.ranking_models (
+    namespace text COLLATE "C" NOT NULL,
+    embedder text COLLATE "C" NOT NULL,
+    models text NOT NULL,
+    fitted_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (namespace, embedder)
+);
+
 -- What was said; what is believed (`facts`) is computed from it. `subject_key` is a hash of the owner and the
 -- normalised subject (stores.postgres.terms). Sources are an array and not rows, because only a forget looks up
 -- assertions by episode, and it reads all of one owner's anyway.

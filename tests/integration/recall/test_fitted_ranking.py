@@ -1,0 +1,129 @@
+"""A namespace's own ranking models: fitted to its questions, adopted if they win, used by its recalls only."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from aftermind import Memory, Message, Settings, errors
+from aftermind.evaluation.datasets import GoldConversation, GoldQuestion
+from aftermind.evaluation.fit import LEAST_QUESTIONS, fit_namespace
+from aftermind.ranking import FEATURES, models_of
+from aftermind.ranking.coefficients import to_json
+from tests.support.servers import Database
+
+START = datetime(2025, 3, 3, 9, tzinfo=UTC)
+THINGS = ("bike", "boat", "tent", "lamp", "desk", "door")
+TOPICS = [f"{colour} {thing}" for colour in ("red", "blue", "green", "white") for thing in THINGS]
+PATIENT: dict[str, Any] = {  # Any: of each setting
+    "embedder": "hash",
+    "recall_budget_seconds": 60.0,
+    "query_embedding_budget_seconds": 60.0,
+}
+
+
+@pytest.fixture(params=["inmemory", "postgres"])
+async def memory(request: pytest.FixtureRequest, database: Database, redis_url: str) -> AsyncIterator[Memory]:
+    settings = Settings(**PATIENT)
+    if request.param == "inmemory":
+        opened = Memory("inmemory", settings=settings)
+    else:
+        opened = Memory(database.app_url, broker=redis_url, settings=settings)
+    async with opened:
+        yield opened
+
+
+def _talk(user: str) -> list[Message]:
+    """About each topic a question, its answer in other words, and a text that repeats the question's words."""
+    texts = []
+    for topic in TOPICS:
+        texts += [
+            f"What happened to the {topic} of {user}?",
+            f"{user} gave it away in spring.",
+            f"Somebody else wrote about the {topic}: {topic} shop {topic} price {topic} colour",
+        ]
+    return [
+        Message(role="user", content=text, name=user, occurred_at=START + timedelta(minutes=place))
+        for place, text in enumerate(texts)
+    ]
+
+
+async def _gold(memory: Memory, namespace: str) -> list[GoldConversation]:
+    """The evidence is the turn after the question, which the product's models rank behind turns with the words."""
+    found = []
+    for user in ("Ann", "Ben", "Cat"):
+        receipt = await memory.remember(_talk(user), user_id=user, session_id="talk", namespace=namespace)
+        ids = receipt.episode_ids
+        questions = [
+            GoldQuestion(text=f"What happened to the {topic}?", evidence=(str(ids[3 * place + 1]),))
+            for place, topic in enumerate(TOPICS)
+        ]
+        found.append(GoldConversation(user_id=user, questions=questions))
+    return found
+
+
+async def test_models_that_win_are_adopted_by_their_namespace_alone(memory: Memory) -> None:
+    gold = await _gold(memory, "acme")
+    await memory.remember(_talk("Ann"), user_id="Ann", session_id="talk", namespace="other")
+    asked = gold[0].questions[0]
+
+    async def rank(namespace: str) -> int:
+        matches = await memory.recall_scored(asked.text, user_id="Ann", namespace=namespace, limit=72, load=["history"])
+        return next(match.rank for match in matches if match.item.content == "Ann gave it away in spring.")  # type: ignore[union-attr]
+
+    before = await rank("acme")
+    found = await fit_namespace(memory, gold, namespace="acme")
+
+    assert "both" in found.adopted
+    assert found.gains["both"].low > 0
+    assert (found.questions, found.held_out) == (72, 24)
+    assert await rank("acme") <= before
+    assert await rank("other") == before
+    assert len(await memory.ranking.get(namespace="acme")) == 1
+    assert await memory.ranking.get(namespace="other") == {}
+    assert await memory.ranking.delete(namespace="acme")
+    assert not await memory.ranking.delete(namespace="acme")
+    assert await rank("acme") == before
+
+
+async def test_models_that_do_not_win_are_not_adopted() -> None:
+    async with Memory("inmemory", settings=Settings(**PATIENT)) as memory:
+        texts = [f"The {topic} of number {place} costs {place} crowns." for place in range(4) for topic in TOPICS]
+        receipt = await memory.remember([Message(role="user", content=text) for text in texts], user_id="ann")
+        questions = [
+            GoldQuestion(text=text, evidence=(str(id_),)) for text, id_ in zip(texts, receipt.episode_ids, strict=True)
+        ]
+
+        found = await fit_namespace(memory, [GoldConversation(user_id="ann", questions=questions)])
+
+        assert found.adopted == ()
+        assert await memory.ranking.get() == {}
+
+
+async def test_too_few_questions_are_refused() -> None:
+    async with Memory("inmemory", settings=Settings(**PATIENT)) as memory:
+        (first, *_) = await _gold(memory, "acme")
+
+        with pytest.raises(errors.InvalidGoldSet, match=str(LEAST_QUESTIONS)):
+            await fit_namespace(memory, [first], namespace="acme")
+
+
+async def test_models_of_other_features_are_refused_and_not_applied(memory: Memory) -> None:
+    models = to_json(models_of("hash"))
+    wrong = {use: {**each, "coefficients": {"unknown": 1.0}} for use, each in models.items()}
+
+    with pytest.raises(errors.InvalidQuery, match="models"):
+        await memory.ranking.set(wrong, embedder="hash")
+    with pytest.raises(errors.InvalidQuery, match="models"):
+        await memory.ranking.set({"both": 3}, embedder="hash")
+    assert await memory.ranking.get() == {}
+
+
+async def test_candidates_have_a_row_of_features_for_each_turn(memory: Memory) -> None:
+    receipt = await memory.remember(_talk("Ann")[:6], user_id="Ann")
+
+    found = await memory.ranking.candidates("What happened to the red bike?", user_id="Ann")
+
+    assert set(found.ids) == set(receipt.episode_ids)
+    assert found.features.shape == (6, len(FEATURES))
