@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-# Two processes; the tests of a file share its servers. Slow files come first by name.
-PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# Half of the time a test waits, so there are two processes to a core. The tests of a file share its servers. Slow files
+# come first by name.
+PARALLEL := --numprocesses 4 --dist loadfile --no-loadscope-reorder
 COMPILE := $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # If an image sets it, each of the 200 processes of the tests compiles the whole tree: 0.5 s.

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.servers import Database, Servers, migrate, start
+from tests.support.waiting import PATIENT_SETTINGS
 
 
-@pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No setting and no key of whoever runs the tests reaches them."""
+def pytest_configure() -> None:
+    """No setting and no key of the user's environment reaches the tests."""
     for name in [name for name in os.environ if name.startswith(("AFTERMIND_", "OPENAI_"))]:
-        monkeypatch.delenv(name)
+        del os.environ[name]
+    os.environ.update(PATIENT_SETTINGS)
 
 
 @pytest.fixture(scope="session")

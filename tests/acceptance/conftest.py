@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.fork_server import run_module
+from tests.support.waiting import PATIENCE_SECONDS, PATIENT_SETTINGS
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -29,20 +32,12 @@ class Shell:
     folder: Path
     env: Mapping[str, str]
 
-    def run(self, *argv: str, timeout: float = 120.0) -> CommandResult:
+    def run(self, *argv: str, timeout: float = PATIENCE_SECONDS) -> CommandResult:
         """`aftermind` with these arguments."""
-        done = subprocess.run(
-            [sys.executable, "-m", "aftermind.cli", *argv],
-            cwd=self.folder,
-            env=dict(self.env),
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
+        done = run_module(["aftermind.cli", *argv], cwd=self.folder, env=self.env, timeout=timeout)
         return CommandResult(code=done.returncode, out=done.stdout, err=done.stderr)
 
-    def must(self, *argv: str, timeout: float = 120.0) -> str:
+    def must(self, *argv: str, timeout: float = PATIENCE_SECONDS) -> str:
         """The same, for a command that has to succeed."""
         answered = self.run(*argv, timeout=timeout)
         assert answered.code == 0, (
@@ -63,6 +58,7 @@ def shell_of(folder: Path, **settings: str) -> Shell:
         "AFTERMIND_EXTRACT_QUIET_SECONDS": "0.5",
         "AFTERMIND_RECONCILE_SECONDS": "0.5",
         "COLUMNS": "160",
+        **PATIENT_SETTINGS,
         **settings,
     }
     return Shell(folder=folder, env={**clean, **ours})

@@ -8,7 +8,7 @@ import pytest
 from tests.acceptance.conftest import Shell, shell_of
 from tests.support.waiting import wait_until_sync
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.long]  # a whole stack of its own each: ten processes
+pytestmark = pytest.mark.long  # a whole stack of its own each: ten processes
 
 
 def test_the_demo_plays_a_conversation_and_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def test_each_health_check_by_command_passes(deployment: Deployment, name: str) 
         assert deployment.running[name].is_running()
         return
 
-    done = deployment.run(name, *probe, timeout=60)
+    done = deployment.run(name, *probe, timeout=180)
 
     assert done.returncode == 0, done.stdout + done.stderr + deployment.log(name)
 

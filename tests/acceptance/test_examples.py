@@ -19,7 +19,7 @@ def test_an_example_runs(path: Path, tmp_path: Path) -> None:
         [sys.executable, "-W", "error", str(path)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
         cwd=tmp_path,
     )

@@ -23,7 +23,6 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     made.run("stack", "destroy", "--yes")
 
 
-@pytest.mark.timeout(400)
 def test_every_block_of_the_quick_start_runs_in_its_order(shell: Shell) -> None:
     shown: list[str] = []
     for kind, text in BLOCKS:

@@ -58,7 +58,7 @@ async def believed(memory: Memory, corpus: Sequence[Attack]) -> Mapping[str, lis
     """Texts by family of which a fact was drawn; each is told by a user of its own."""
     found: dict[str, list[str]] = {family: [] for family in FAMILIES}
     receipts = [await memory.remember([each.message], user_id=f"user-{number}") for number, each in enumerate(corpus)]
-    await asyncio.gather(*(receipt.extracted(timeout=100) for receipt in receipts))
+    await asyncio.gather(*(receipt.extracted(timeout=180) for receipt in receipts))
     for number, attack in enumerate(corpus):
         if await memory.facts.query(user_id=f"user-{number}"):
             found[attack.family].append(attack.text)
@@ -94,7 +94,7 @@ async def test_no_attack_breaks_out_of_the_block_whatever_it_became(memory: Memo
         await memory.facts.add("user", "said", attack.text, user_id=user)
         await memory.blocks.set("notes", attack.text, user_id=user)
     told = [await memory.remember([each.message], user_id=user, session_id=each.text) for user, each in corpus.items()]
-    await asyncio.gather(*(receipt.stored(timeout=100) for receipt in told))
+    await asyncio.gather(*(receipt.stored(timeout=180) for receipt in told))
 
     for user, attack in corpus.items():
         text = (await memory.recall(attack.text, user_id=user)).text

@@ -4,8 +4,6 @@ import asyncio
 import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +17,11 @@ from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, 
 
 from aftermind import Memory, Settings
 from aftermind.web.auth import COOKIE
+from tests.support.fork_server import Process, start_module
 from tests.support.scripted_openai import ScriptedOpenAI, scripted_openai
 from tests.support.servers import Database, Servers
 from tests.support.service import local_token
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENT_SETTINGS, wait_until
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 PATIENCE_MS = 60_000  # a first answer loads a provider's library, on a machine that runs other tests as well
@@ -87,7 +86,7 @@ async def deployment(
     }
     env = {name: value for name, value in os.environ.items() if not name.startswith(("AFTERMIND_", "OPENAI_"))}
     env |= {f"AFTERMIND_{name.upper()}": value for name, value in told.items()}
-    env |= {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": provider.url}
+    env |= PATIENT_SETTINGS | {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": provider.url}
     env["AFTERMIND_REPLICA_URLS"] = f'["{database.app_replica_urls[0]}"]'
     env["AFTERMIND_FLOWER_URL"] = "http://127.0.0.1:5577"
     started = [
@@ -155,19 +154,18 @@ def user() -> str:
     return f"user-{uuid4().hex[:8]}"
 
 
-def _start(argv: list[str], env: dict[str, str], log: Path) -> psutil.Popen:
+def _start(argv: list[str], env: dict[str, str], log: Path) -> Process:
     with log.open("wb") as out:
-        command = [sys.executable, "-m", "aftermind.cli", *argv]
-        return psutil.Popen(command, env=env, stdout=out, stderr=out, start_new_session=True)
+        return start_module(["aftermind.cli", *argv], env=env, output=out, start_new_session=True)
 
 
-def _stop(started: list[psutil.Popen]) -> None:
+def _stop(started: list[Process]) -> None:
     for process in started:
         process.terminate()
     for process in started:
         try:
             process.wait(30)
-        except (subprocess.TimeoutExpired, psutil.TimeoutExpired):
+        except psutil.TimeoutExpired:
             process.kill()
             process.wait()
 

@@ -135,7 +135,7 @@ async def test_forgetting_takes_the_typed_id_and_an_answer(
     deployment: Deployment, page: Page, user: str, complaints: list[str]
 ) -> None:
     receipt = await deployment.memory.remember("Nobody shall know.", user_id=user, session_id="s1")
-    await receipt.stored(timeout=60)
+    await receipt.stored(timeout=180)
     await page.goto(f"/memory/profile?user={user}")
     await page.get_by_label(f"Type {user} to confirm").fill("somebody else")
     await page.get_by_role("button", name="Forget permanently").click()

@@ -110,7 +110,7 @@ class TestRedisBus(BusContract):
                 postgres.let_pass()
                 redis.let_pass()
 
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(180):
                     assert (await heard).id == second.id
             finally:
                 await stream.aclose()  # type: ignore[attr-defined]  # a generator
@@ -137,7 +137,7 @@ class TestRedisBus(BusContract):
                 [last] = await rig.tell(completed())
                 redis.let_pass()
 
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(180):
                     gap, event = await anext(stream), await anext(stream)
                 assert isinstance(gap, MemoryGap)
                 assert (gap.cursor, event.id) == ("3", last.id)

@@ -30,7 +30,7 @@ def copy_redis(servers: Servers, to: Path) -> None:
 def copy_postgres(servers: Servers, to: Path) -> None:
     """The whole cluster, while it runs."""
     argv = [str(binaries.postgres_bin() / "pg_basebackup"), "-d", servers.endpoints.admin_url, "-D", str(to)]
-    subprocess.run([*argv, "-X", "stream", "-c", "fast"], check=True, capture_output=True, timeout=60)
+    subprocess.run([*argv, "-X", "stream", "-c", "fast"], check=True, capture_output=True, timeout=180)
 
 
 def restore(servers: Servers, *, postgres: Path, redis_folder: Path) -> None:
@@ -50,7 +50,6 @@ def restore(servers: Servers, *, postgres: Path, redis_folder: Path) -> None:
     servers.stack.up()
 
 
-@pytest.mark.timeout(180)
 async def test_a_restored_pair_has_every_turn_that_was_accepted_before_it_was_taken(
     own_servers: Callable[..., Servers], tmp_path: Path
 ) -> None:

@@ -78,7 +78,7 @@ async def test_a_proof_finds_the_canary_before_and_nothing_after(
         with workers(environment(database.relay_url, redis_url, **BRISK), tmp_path):
             for user in ("ann", "bob"):
                 receipt = await memory.remember("I live in Oslo.", user_id=user, session_id="s")
-                await receipt.stored(timeout=60)
+                await receipt.stored(timeout=180)
             gone = await memory.forget(user_id="ann", prove=True)
 
         proof = gone.proof
@@ -139,7 +139,7 @@ async def test_a_frozen_worker_that_wakes_after_the_forget_brings_nothing_back(
                 await memory.forget(user_id="ann")
                 assert (await memory.verify_erasure(canary, user_id="ann")).is_clean
             # A turn of somebody else's that the woken worker stores tells that it is through with the first.
-            await (await memory.remember("After that.", user_id="bob")).stored(timeout=60)
+            await (await memory.remember("After that.", user_id="bob")).stored(timeout=180)
             await nothing_pending(redis_url)
 
         left = await memory.verify_erasure(canary, user_id="ann")
@@ -161,7 +161,7 @@ async def test_a_turn_that_fails_for_good_after_the_forget_leaves_no_dead_letter
             await memory.forget(user_id="ann")
             kept = await memory.remember(f"{HOPELESS}, and nobody forgets it", user_id="bob")
             with pytest.raises(errors.JobDead):
-                await kept.stored(timeout=60)
+                await kept.stored(timeout=180)
             await nothing_pending(redis_url)
 
         assert where(await memory.verify_erasure(canary, user_id="ann")) == set()
@@ -224,7 +224,7 @@ async def test_a_forget_while_redis_is_frozen_covers_pending_turns(
             await nothing_pending(valkey.url)
             blocks.append((await agent.recall("Which cello do I play?", user_id="ann")).text)
             after = await agent.remember("Afterwards.", user_id="ann", session_id="s", accept=accept)
-            await after.stored(timeout=60)
+            await after.stored(timeout=180)
 
         assert not [text for text in blocks if canary in text]
         assert [each.content for each in await agent.history(user_id="ann")] == ["Afterwards."]

@@ -246,5 +246,5 @@ async def stores_what_was_not_forgotten(stage: Stage, users: list[str]) -> None:
 
         await wait_until(is_stored, description="what stays is stored")
         receipt = await stage.reading.remember("And last.", user_id="last")
-        await receipt.stored(timeout=60)
+        await receipt.stored(timeout=180)
         assert await stored() - {"last"} == expected

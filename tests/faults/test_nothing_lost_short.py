@@ -34,7 +34,6 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     running.stack.destroy()
 
 
-@pytest.mark.timeout(240)  # ten processes on the cores that the rest of the suite uses too
 @pytest.mark.parametrize("accept", ["redis", pytest.param("postgres", marks=pytest.mark.long)])
 async def test_every_acknowledged_turn_is_kept_once_and_in_order(own: Servers, tmp_path: Path, accept: str) -> None:
     async with site(own, tmp_path / "site") as place:

@@ -1,7 +1,6 @@
 """The service, a separate reconciler and a separate replayer go on after Redis refused what they ask."""
 
 import signal
-import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,26 +11,28 @@ import pytest
 
 from aftermind import Memory, Settings
 from aftermind.ledger.replays import NewPlan
+from aftermind.stack.ports import choose
 from aftermind.types.replay import JobFilter
 from aftermind.wire.queues import STORE
 from aftermind.wire.redis_keys import Keys
 from tests.faults.test_workers_outlive_redis import OUTAGES
+from tests.support.fork_server import Process, start_module
 from tests.support.servers import Database, psql_async, wait_for_output
-from tests.support.service import free_port, local_token
+from tests.support.service import local_token
 from tests.support.valkey import Valkey
 from tests.support.waiting import wait_until
 from tests.support.workers import environment
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.asyncio, pytest.mark.long]
 REFUSALS = ("readonly", "full", "master_down", "no_login")
 REFUSED_LINES = 3  # of the log: the process has met the refusal
 
 
 @contextmanager
-def process(env: Mapping[str, str], folder: Path, *arguments: str) -> Iterator[psutil.Popen]:
+def process(env: Mapping[str, str], folder: Path, *arguments: str) -> Iterator[Process]:
     """`python -m …` for the block, then SIGTERM, which it has to obey."""
     with (folder / "process.log").open("wb") as log:
-        started = psutil.Popen([sys.executable, "-m", *arguments], env=dict(env), cwd=folder, stdout=log, stderr=log)
+        started = start_module(arguments, env=env, cwd=folder, output=log)
     try:
         yield started
         assert started.is_running()
@@ -128,7 +129,7 @@ async def test_a_separate_replayer_replays_meanwhile_and_afterwards(
 async def test_the_service_takes_turns_meanwhile_and_hands_them_over_afterwards(
     valkey: Valkey, database: Database, tmp_path: Path, how: str
 ) -> None:
-    port = free_port()
+    port = choose(1)[0]
     env = environment(
         database.app_url,
         valkey.url,
@@ -165,7 +166,7 @@ async def test_the_service_takes_turns_meanwhile_and_hands_them_over_afterwards(
                 with valkey.client() as client:
                     return int(client.zcard(Keys().index())) == 7
 
-            await wait_until(arrived, timeout=90, description="every turn is in Redis")
+            await wait_until(arrived, timeout=180, description="every turn is in Redis")
             await wait_until(answers, description="the service is ready")
 
 

@@ -116,7 +116,10 @@ async def test_new_turns_of_a_session_go_behind_its_spooled_ones(valkey: Valkey,
 
 
 async def test_a_call_whose_answer_was_lost_is_sent_again_without_effect(valkey: Valkey, tmp_path: Path) -> None:
-    async with proxy_to(valkey.url) as proxy, agent_on(proxy.url(valkey.url), tmp_path) as agent:
+    async with (
+        proxy_to(valkey.url) as proxy,
+        agent_on(proxy.url(valkey.url), tmp_path, remember_budget_seconds=0.5) as agent,
+    ):
         await agent.remember("alice", "before")
         # The command arrives, its answer does not: the proxy delays beyond the budget, and then the cut answer is gone.
         proxy.delay(0.4)

@@ -76,7 +76,7 @@ async def store_until(worker: Worker, steps: Steps, step: int, side: Side) -> bo
     """Answer a bell; whether the worker ended at the step. It may have finished before."""
     steps.arm(step, side)
     serving = worker.loop.submit(work_loop.serve(worker, queues.STORE))
-    await wait_until(lambda: steps.has_ended or serving.done(), timeout=60, description=f"step {step} or the end")
+    await wait_until(lambda: steps.has_ended or serving.done(), timeout=180, description=f"step {step} or the end")
     return steps.has_ended
 
 
@@ -118,7 +118,7 @@ async def test_a_store_worker_that_ends_at_a_step_loses_and_doubles_nothing(
                     for receipt in receipts:
                         await receipt.extracted(timeout=120)
                     await wait_until(
-                        lambda: len(told) == len(receipts), timeout=60, description="every Completed event has come"
+                        lambda: len(told) == len(receipts), timeout=180, description="every Completed event has come"
                     )
         users = [f"user{1 + stride * number}" for number in range(len(receipts))]
         assert sorted(told) == sorted(users)

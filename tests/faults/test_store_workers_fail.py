@@ -79,7 +79,7 @@ async def test_a_turn_whose_bell_a_frozen_worker_swallowed_is_stored_by_another(
     async with Memory(database.app_url, broker=redis_url) as memory:
         env = environment(database.relay_url, redis_url, **BRISK)
         with workers(env, tmp_path) as (first,):
-            await (await memory.remember("The worker is awake.", user_id="ann")).stored(timeout=60)
+            await (await memory.remember("The worker is awake.", user_id="ann")).stored(timeout=180)
             said = ["The worker is awake."]
 
             async def swallowed() -> Receipt | None:
@@ -92,7 +92,7 @@ async def test_a_turn_whose_bell_a_frozen_worker_swallowed_is_stored_by_another(
                     if not receipt.spooled and client.llen(Keys().queue(queues.STORE)) == 0:
                         return receipt
                 thaw(first.pid)
-                await receipt.stored(timeout=60)
+                await receipt.stored(timeout=180)
                 return None
 
             receipt = await wait_until(swallowed, description="the frozen worker is given the bell")
@@ -100,7 +100,7 @@ async def test_a_turn_whose_bell_a_frozen_worker_swallowed_is_stored_by_another(
             kill(first.pid)
 
         with workers(env, tmp_path):
-            await receipt.stored(timeout=60)
+            await receipt.stored(timeout=180)
 
         assert [episode.content for episode in await memory.history(user_id="ann")] == said
 
@@ -116,9 +116,9 @@ async def test_a_zombie_that_wakes_up_after_its_lease_writes_nothing_twice(
             receipt = await memory.remember([Message.user(SLOWLY)], user_id="ann")
             await wait_until(lambda: leased_turns(redis_url) == 1, description="the worker holds the turn")
             with frozen(zombie.pid), workers(env, tmp_path):
-                await receipt.stored(timeout=60)
+                await receipt.stored(timeout=180)
             again = await memory.remember("After that.", user_id="ann")
-            await again.stored(timeout=60)  # by the zombie, which is the only one left
+            await again.stored(timeout=180)  # by the zombie, which is the only one left
             await nothing_pending(redis_url)
         finally:
             end(zombie)
@@ -210,7 +210,7 @@ async def test_a_flood_of_one_user_does_not_hold_up_another(database: Database, 
         receipt = await memory.remember("Only this.", user_id="ann")
 
         with workers(environment(database.relay_url, redis_url, **BRISK), tmp_path):
-            await receipt.stored(timeout=60)
+            await receipt.stored(timeout=180)
             await nothing_pending(redis_url)
 
         # One of each owner a round: ann's turn is in the first batch of a hundred, or in the next where it had begun.

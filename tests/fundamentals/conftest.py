@@ -2,16 +2,16 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from uuid import uuid4
 
+import psutil
 import pytest
 from pydantic import SecretStr
 
 from aftermind import Memory, Settings
+from tests.support.fork_server import start_module
 from tests.support.servers import Servers
 
 # As users have it, but for waits that are tuned to people: a session is mined 0.3 s after its last turn, not 8.
@@ -39,15 +39,14 @@ def workers(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Ite
     """A worker on all queues, as `aftermind worker` starts it. It is its own reconciler."""
     log = tmp_path_factory.mktemp("workers") / "worker.log"
     with log.open("wb") as output:
-        argv = [sys.executable, "-m", "aftermind.cli", "worker", "--queues", "all"]
-        worker = subprocess.Popen(
-            argv, env={**os.environ, **as_environment(settings)}, stdout=output, stderr=output, start_new_session=True
-        )
+        argv = ["aftermind.cli", "worker", "--queues", "all"]
+        env = {**os.environ, **as_environment(settings)}
+        worker = start_module(argv, env=env, output=output, start_new_session=True)
     yield
     worker.terminate()
     try:
-        worker.wait(30)
-    except subprocess.TimeoutExpired:
+        worker.wait(180)
+    except psutil.TimeoutExpired:
         worker.kill()
         worker.wait()
         pytest.fail(f"the worker did not stop on SIGTERM; its log:\n{_tail(log)}")

@@ -16,7 +16,7 @@ CITIES = ("Bergen", "Oslo", "Lisbon", "Berlin", "Paris", "Rome", "Madrid", "Vien
 async def test_facts_are_learnt_from_what_the_user_says(memory: Memory, user: str) -> None:
     receipt = await memory.remember("I live in Bergen.", user_id=user, session_id="s1")
 
-    await receipt.extracted(timeout=60)
+    await receipt.extracted(timeout=180)
 
     (fact,) = await memory.facts.query(user_id=user, predicate="lives_in")
     assert "Bergen" in fact.object
@@ -24,7 +24,7 @@ async def test_facts_are_learnt_from_what_the_user_says(memory: Memory, user: st
 
 async def test_a_fact_tells_from_which_message_it_came(memory: Memory, user: str) -> None:
     receipt = await memory.remember("I live in Bergen.", user_id=user, session_id="s1")
-    await receipt.extracted(timeout=60)
+    await receipt.extracted(timeout=180)
     (fact,) = await memory.facts.query(user_id=user, predicate="lives_in")
 
     why = await memory.facts.why(fact, user_id=user)
@@ -76,7 +76,7 @@ async def test_what_is_told_is_believed_though_messages_are_dated_in_the_future(
     later = datetime.now(UTC) + timedelta(hours=12)
     await (
         await memory.remember([Message.user("I live in Lyon.", occurred_at=later)], user_id=user, session_id="s")
-    ).extracted(timeout=60)
+    ).extracted(timeout=180)
 
     told = await memory.facts.add("user", "lives_in", "Nice", user_id=user)
 
@@ -162,12 +162,12 @@ async def test_events_tell_what_happens_to_a_turn(memory: Memory, user: str) -> 
 
 
 async def test_missed_events_are_had_after_a_cursor(memory: Memory, user: str) -> None:
-    await (await memory.remember("One", user_id=user)).stored(timeout=60)
+    await (await memory.remember("One", user_id=user)).stored(timeout=180)
     seen = await anext(aiter(memory.events(user_id=user, after="0")))
     second = await memory.remember("Two", user_id=user)
-    await second.stored(timeout=60)
+    await second.stored(timeout=180)
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         async for event in memory.events(user_id=user, after=seen.cursor):
             if event.job_id == str(second.job_id):
                 break

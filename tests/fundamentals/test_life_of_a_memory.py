@@ -3,8 +3,8 @@
 import asyncio
 import multiprocessing
 import os
+import socket
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,12 +16,13 @@ from tests.support.loop_clock import loop_clock
 from tests.support.servers import Servers
 
 
-def test_constructing_a_memory_connects_to_nothing(tmp_path: Path) -> None:
-    started = time.perf_counter()
+def test_constructing_a_memory_connects_to_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[object] = []
+    monkeypatch.setattr(socket.socket, "__init__", lambda *given, **named: opened.append(given))
 
     Memory("postgresql://nobody@192.0.2.1/none", broker="redis://192.0.2.1/0", settings=Settings(state_dir=tmp_path))
 
-    assert time.perf_counter() - started < 2.0, "192.0.2.1 answers nobody: connecting would take until its deadline"
+    assert opened == []
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ async def test_a_memory_can_be_used_again_after_it_was_closed(settings: Settings
 def test_a_memory_made_before_a_fork_works_on_both_sides(settings: Settings, workers: None, user: str) -> None:
     with aftermind.sync.Memory(settings=settings) as memory:
         # Once it is stored, nothing is being imported any more: there is no import lock for the fork to inherit.
-        memory.remember("Before.", user_id=user).stored(timeout=60)
+        memory.remember("Before.", user_id=user).stored(timeout=180)
         said = _in_a_fork(lambda: memory.remember("In the child.", user_id=user))
 
         memory.remember("After.", user_id=user)
@@ -90,7 +91,7 @@ def test_a_memory_made_before_a_fork_works_on_both_sides(settings: Settings, wor
 def test_without_await_it_is_the_same(settings: Settings, workers: None, user: str) -> None:
     with aftermind.sync.Memory(settings=settings) as memory:
         receipt = memory.remember([Message.user("I prefer dark mode.")], user_id=user)
-        receipt.stored(timeout=60)
+        receipt.stored(timeout=180)
 
         assert "dark mode" in memory.recall("Which mode do I prefer?", user_id=user).text
         assert memory.facts.add("user", "likes", "jazz", user_id=user).object == "jazz"
@@ -147,7 +148,7 @@ async def test_with_postgres_away_recall_answers_in_bounded_time_and_shows_what_
 async def test_a_turn_that_postgres_accepted_is_stored_all_the_same(memory: Memory, user: str) -> None:
     receipt = await memory.remember("I prefer dark mode.", user_id=user, accept="postgres")
 
-    await receipt.stored(timeout=60)
+    await receipt.stored(timeout=180)
 
     assert [each.content for each in await memory.history(user_id=user)] == ["I prefer dark mode."]
 

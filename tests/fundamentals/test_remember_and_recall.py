@@ -30,7 +30,7 @@ ODD = [
 
 async def test_what_was_said_is_recalled(memory: Memory, user: str) -> None:
     receipt = await memory.remember("I prefer dark mode.", user_id=user)
-    await receipt.stored(timeout=60)
+    await receipt.stored(timeout=180)
 
     block = await memory.recall("Which mode do I prefer?", user_id=user)
 
@@ -45,7 +45,7 @@ async def test_a_turn_is_several_messages_in_their_order(memory: Memory, user: s
         {"role": "user", "content": "Thanks!"},
     ]
 
-    await (await memory.remember(turn, user_id=user, session_id="s1")).stored(timeout=60)
+    await (await memory.remember(turn, user_id=user, session_id="s1")).stored(timeout=180)
 
     assert [each.content for each in await memory.history(user_id=user, session_id="s1")] == [
         "Where is the key?",
@@ -63,7 +63,7 @@ async def test_another_session_of_the_same_user_is_recalled(memory: Memory, user
 
 
 async def test_another_user_is_never_recalled(memory: Memory, user: str) -> None:
-    await (await memory.remember("My PIN is 4711.", user_id=user)).stored(timeout=60)
+    await (await memory.remember("My PIN is 4711.", user_id=user)).stored(timeout=180)
 
     assert "4711" not in (await memory.recall("What is my PIN?", user_id=f"{user}-other")).text
     assert "4711" not in (await memory.recall("What is my PIN?", user_id=user, namespace="other")).text
@@ -97,8 +97,8 @@ async def test_an_id_that_cannot_be_one_is_refused_at_the_call(memory: Memory, w
 async def test_the_same_idempotency_key_is_the_same_turn(memory: Memory, user: str) -> None:
     first = await memory.remember("I moved to Oslo.", user_id=user, idempotency_key="request-1")
     again = await memory.remember("I moved to Oslo.", user_id=user, idempotency_key="request-1")
-    await first.stored(timeout=60)
-    await again.stored(timeout=60)
+    await first.stored(timeout=180)
+    await again.stored(timeout=180)
 
     assert first.job_id == again.job_id
     assert len(await memory.history(user_id=user)) == 1
@@ -114,7 +114,7 @@ async def test_a_message_keeps_its_date_name_and_metadata(memory: Memory, user: 
         "timestamp": said_at.isoformat(),
     }
 
-    await (await memory.remember(message, user_id=user)).stored(timeout=60)
+    await (await memory.remember(message, user_id=user)).stored(timeout=180)
 
     (episode,) = await memory.history(user_id=user)
     assert (episode.occurred_at, episode.name, episode.metadata) == (said_at, "Mel", {"turn": 1})
@@ -196,6 +196,6 @@ async def test_a_notebook_shows_a_block_as_a_table_and_runs_no_content(memory: M
 
 async def test_sessions_are_listed_the_latest_first(memory: Memory, user: str) -> None:
     for session in ("first", "second"):
-        await (await memory.remember("Hello", user_id=user, session_id=session)).stored(timeout=60)
+        await (await memory.remember("Hello", user_id=user, session_id=session)).stored(timeout=180)
 
     assert [each.session_id for each in await memory.sessions(user_id=user)] == ["second", "first"]

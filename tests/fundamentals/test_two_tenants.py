@@ -277,7 +277,7 @@ def test_a_turn_cannot_be_handed_over_for_another_tenant_by_its_job_id(world: Wo
 
     async def ask() -> None:
         receipt = await world.memory.remember("Mine.", namespace="acme", user_id="alice")
-        await receipt.stored(timeout=60)
+        await receipt.stored(timeout=180)
         ledger = world.memory._parts.ledger
         scope = world.memory._parts.scope(namespace="globex", user_id="alice")
         assert await ledger.job(receipt.job_id, owner=scope) is None

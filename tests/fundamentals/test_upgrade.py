@@ -77,7 +77,6 @@ async def learn_across(here: Deployment, agents: list[AgentProcess]) -> None:
             return
 
 
-@pytest.mark.timeout(300)
 async def test_agents_and_workers_of_two_releases_share_an_expanded_schema_and_the_next_one_contracts_it(
     deployment: Deployment, coming: Release, tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ def run_examples(page: str, folder: Path) -> list[str]:
             [sys.executable, "-c", code],
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=180,
             check=False,
             cwd=folder,
             env=os.environ | UNHURRIED,

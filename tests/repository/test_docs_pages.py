@@ -63,7 +63,7 @@ def test_the_python_of_a_guide_runs(page: str, number: int, tmp_path: Path) -> N
         [sys.executable, "-W", "error", "-c", code],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
         cwd=tmp_path,
     )

@@ -37,7 +37,7 @@ def test_a_snippet_of_the_readme_runs(snippet: str, tmp_path: Path) -> None:
         [sys.executable, "-W", "error", "-c", code],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
         cwd=tmp_path,
         env=os.environ | UNHURRIED,

@@ -152,6 +152,6 @@ def _run(code: str, *, cwd: Path | None = None, **more: str) -> subprocess.Compl
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=180,
         check=False,
     )

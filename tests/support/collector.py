@@ -56,7 +56,7 @@ def collector() -> Iterator[Collector]:
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(timeout=60)
+        thread.join(timeout=180)
 
 
 def _spans(body: bytes) -> list[CollectedSpan]:

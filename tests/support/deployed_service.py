@@ -1,18 +1,18 @@
 """A whole deployment by its settings: `aftermind web`, a worker, and who holds which key."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+import psutil
 
 from aftermind import Settings
+from aftermind.stack.ports import choose
 from tests.fundamentals.conftest import as_environment
-from tests.support.service import free_port
+from tests.support.fork_server import Process, start_module
 from tests.support.waiting import wait_until_sync
 
 
@@ -34,7 +34,7 @@ class Service:
 @contextmanager
 def serving(settings: Settings, log: Path, *, host: str = "127.0.0.1") -> Iterator[str]:
     """`aftermind web` on a free port until the block ends; its URL on this machine."""
-    port = free_port()
+    port = choose(1)[0]
     url = f"http://127.0.0.1:{port}"
     with running(["web", "--port", str(port), "--host", host], settings, log):
         wait_until_sync(_answers(url), description=f"the service answers ({log})")
@@ -42,20 +42,18 @@ def serving(settings: Settings, log: Path, *, host: str = "127.0.0.1") -> Iterat
 
 
 @contextmanager
-def running(command: list[str], settings: Settings, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def running(command: list[str], settings: Settings, log: Path) -> Iterator[Process]:
     """`aftermind …` until the block ends, then SIGTERM; one that does not heed it fails the test."""
-    argv = [sys.executable, "-m", "aftermind.cli", *command]
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            argv, env={**os.environ, **as_environment(settings)}, stdout=output, stderr=output, start_new_session=True
-        )
+        env = {**os.environ, **as_environment(settings)}
+        process = start_module(["aftermind.cli", *command], env=env, output=output, start_new_session=True)
     try:
         yield process
     finally:
         process.terminate()
         try:
             process.wait(30)
-        except subprocess.TimeoutExpired as exc:
+        except psutil.TimeoutExpired as exc:
             process.kill()
             process.wait()
             raise AssertionError(f"{command[0]} did not stop on SIGTERM:\n{log.read_text()[-4000:]}") from exc

@@ -128,7 +128,7 @@ class Deployment:
             yield AgentProcess(release, process)
             assert process.stdin is not None
             process.stdin.close()
-            assert await asyncio.wait_for(process.wait(), 60) == 0
+            assert await asyncio.wait_for(process.wait(), 180) == 0
         finally:
             with suppress(ProcessLookupError):
                 process.kill()

@@ -8,7 +8,7 @@ from aftermind_workers.celery_app import app
 
 __all__ = ["app"]
 
-HELD = 150.0  # seconds; longer than a test waits for a turn
+HELD = 600.0  # seconds; longer than a test waits for a turn
 
 _answer = task.answer
 

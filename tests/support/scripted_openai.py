@@ -330,7 +330,7 @@ class ScriptedOpenAI:
 
     def stop(self) -> None:
         self._uvicorn.should_exit = True
-        self._thread.join(timeout=60)
+        self._thread.join(timeout=180)
         self._socket.close()
 
 

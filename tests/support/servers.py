@@ -137,7 +137,7 @@ def psql(url: str, *statements: str) -> str:
     assert asyncio._get_running_loop() is None, "on an event loop: await psql_async(...)"
     argv = [str(binaries.postgres_bin() / "psql"), url, "-XAtq", "-v", "ON_ERROR_STOP=1"]
     commands = chain.from_iterable(("-c", statement) for statement in statements)
-    done = subprocess.run([*argv, *commands], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*argv, *commands], capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

@@ -1,8 +1,6 @@
 """The web service as a process, as operators start it."""
 
 import signal
-import socket
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,22 +9,18 @@ import httpx
 import psutil
 
 from aftermind.api.local_sign_in import read_token
+from aftermind.stack.ports import choose
+from tests.support.fork_server import start_module
 from tests.support.waiting import wait_until_sync
-
-
-def free_port() -> int:
-    """A port that nobody listened on a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
 
 
 @contextmanager
 def service(env: Mapping[str, str], folder: Path) -> Iterator[str]:
     """A running service for the block; its address. Ended by SIGTERM."""
-    port = free_port()
-    argv = [sys.executable, "-m", "aftermind.cli", "web", "--port", str(port)]
+    port = choose(1)[0]
+    argv = ["aftermind.cli", "web", "--port", str(port)]
     with (folder / "web.log").open("wb") as out:
-        process = psutil.Popen(argv, env=dict(env), cwd=folder, stdout=out, stderr=out)
+        process = start_module(argv, env=env, cwd=folder, output=out)
     url = f"http://127.0.0.1:{port}"
     try:
         wait_until_sync(lambda: _answers(url), description="the service answers")

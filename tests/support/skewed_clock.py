@@ -88,7 +88,7 @@ async def skewed_agent(env: Mapping[str, str], log: Path) -> AsyncIterator[Skewe
         yield SkewedAgent(process)
         assert process.stdin is not None
         process.stdin.close()
-        assert await asyncio.wait_for(process.wait(), 60) == 0, f"see {log}"
+        assert await asyncio.wait_for(process.wait(), 180) == 0, f"see {log}"
     finally:
         with suppress(ProcessLookupError):
             process.kill()

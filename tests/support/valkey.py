@@ -99,7 +99,7 @@ class Valkey:
         if process is not None:
             process.send_signal(signal.SIGCONT)
             process.send_signal(number)
-            process.wait(timeout=60)
+            process.wait(timeout=180)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import psutil
 
 from aftermind.wire import queues
+from tests.support.fork_server import Process, start_module
 
 APP = "aftermind_workers.celery_app"
 TOUCHY = "tests.support.crashing_worker"  # the same, with a store job that stumbles over these words
@@ -33,12 +33,12 @@ def environment(store: str, redis_url: str, **more: str) -> dict[str, str]:
 
 def start_worker(
     env: dict[str, str], log: Path, *, on: str = queues.STORE, app: str = APP, loglevel: str = "WARNING"
-) -> psutil.Process:
+) -> Process:
     """A worker of one queue; its output goes to `log`."""
-    command = [sys.executable, "-m", "celery", "--quiet", "-A", app, "worker", "-Q", on]
+    command = ["celery", "--quiet", "-A", app, "worker", "-Q", on]
     command += ["-l", loglevel, "--without-gossip", "--without-mingle", "-n", f"{log.stem}@test"]
     with log.open("wb") as out:
-        return psutil.Popen(command, env=env, stdout=out, stderr=out)
+        return start_module(command, env=env, output=out)
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def workers(
     on: str = queues.STORE,
     app: str = APP,
     loglevel: str = "WARNING",
-) -> Iterator[list[psutil.Process]]:
+) -> Iterator[list[Process]]:
     """So many workers for the block; ended by SIGTERM, as a deployment ends them."""
     logs = [folder / f"worker-{number}.log" for number in range(count)]
     started = [start_worker(env, log, on=on, app=app, loglevel=loglevel) for log in logs]

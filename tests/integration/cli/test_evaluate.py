@@ -62,7 +62,7 @@ def _eval(store: str, redis_url: str, *arguments: str) -> "subprocess.CompletedP
         env=environment(store, redis_url),
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=180,
         check=False,
     )
 

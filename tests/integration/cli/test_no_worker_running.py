@@ -23,7 +23,6 @@ def _store_worker(servers: Servers) -> Command:
     return next(command for command in plan.commands() if command.name == "worker-store")
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.long
 def test_a_worker_that_dies_at_its_start_is_reported_and_one_that_takes_work_is_running(
     own_servers: Callable[..., Servers],

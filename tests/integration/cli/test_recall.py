@@ -1,10 +1,9 @@
 """`aftermind recall`, where a person waits for the answer."""
 
 import asyncio
-import subprocess
-import sys
 
 from aftermind import Memory
+from tests.support.fork_server import run_module
 from tests.support.scripted_openai import scripted_openai
 from tests.support.servers import Database
 from tests.support.workers import environment
@@ -21,13 +20,9 @@ async def test_a_command_waits_for_the_vector_of_its_question(database: Database
             "OPENAI_BASE_URL": model.url,
         }
         done = await asyncio.to_thread(
-            subprocess.run,
-            [sys.executable, "-m", "aftermind.cli", "recall", "When did I move to Oslo?", "--user", "ann"],
+            run_module,
+            ["aftermind.cli", "recall", "When did I move to Oslo?", "--user", "ann"],
             env=environment(database.relay_url, redis_url, **asked),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
         )
 
     assert done.returncode == 0, done.stderr

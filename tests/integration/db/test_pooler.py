@@ -75,7 +75,7 @@ async def test_agent_and_worker_behind_a_pooler_in_transaction_mode(
             for receipt in await asyncio.gather(
                 *(memory.remember(f"I keep bees, says {each}", user_id="u", namespace=each) for each in tenants)
             ):
-                await receipt.stored(timeout=60)
+                await receipt.stored(timeout=180)
             for _ in range(5):
                 found = await asyncio.gather(*(memory.history(user_id="u", namespace=each) for each in tenants))
                 blocks = await asyncio.gather(

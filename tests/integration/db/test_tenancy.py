@@ -294,7 +294,7 @@ async def test_migrating_again_changes_no_policy_and_waits_for_nobody(database: 
     reader = await asyncpg.connect(database.url)
     async with reader.transaction():
         await reader.execute("LOCK TABLE aftermind.episodes IN ROW EXCLUSIVE MODE")  # as a store job does
-        await asyncio.wait_for(migrate.apply(database.url), 60)
+        await asyncio.wait_for(migrate.apply(database.url), 180)
     await reader.close()
 
 

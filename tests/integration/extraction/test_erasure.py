@@ -183,7 +183,7 @@ async def test_an_idempotency_key_can_be_used_again_after_its_user_was_forgotten
         again = await learnt.memory.remember("I like tea.", user_id=user, idempotency_key="once")
         await learnt.settle()
 
-        await again.stored(timeout=60)
+        await again.stored(timeout=180)
         after = await learnt.memory.history(user_id=user)
 
     assert [each.content for each in before] == [each.content for each in after] == ["I like tea."]

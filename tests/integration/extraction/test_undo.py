@@ -123,9 +123,9 @@ async def test_somebody_elses_message_is_not_undone(opened: Opened, provider: Sc
 async def test_a_memory_of_one_process_undoes_too() -> None:
     at_once = Settings(extract_quiet_seconds=0.0)
     async with Memory("inmemory", settings=at_once, extractor="rules", embedder="hash") as memory:
-        await (await memory.remember("I live in Oslo.", user_id="ann")).extracted(timeout=60)
+        await (await memory.remember("I live in Oslo.", user_id="ann")).extracted(timeout=180)
         receipt = await memory.remember("I moved to Gotham.", user_id="ann")
-        await receipt.extracted(timeout=60)
+        await receipt.extracted(timeout=180)
         assert [fact.object for fact in await memory.facts.query(user_id="ann")] == ["Gotham"]
 
         await memory.undo(*receipt.episode_ids, user_id="ann")
@@ -176,7 +176,7 @@ async def test_a_memory_of_one_process_believes_again_too() -> None:
     async with Memory("inmemory", settings=at_once, extractor="rules", embedder="hash") as memory:
         for said in ("I live in Oslo.", "I never lived in Oslo."):
             receipt = await memory.remember(said, user_id="ann")
-            await receipt.extracted(timeout=60)
+            await receipt.extracted(timeout=180)
         assert await memory.facts.query(user_id="ann") == []
 
         await memory.undo(*receipt.episode_ids, user_id="ann")

@@ -13,7 +13,7 @@ from tests.support.servers import Database
 EXAMPLES = int(os.environ.get("LEDGER_EXAMPLES", "40"))  # 20,000 in a night
 
 
-@pytest.mark.timeout(0 if EXAMPLES > 100 else 120)
+@pytest.mark.timeout(0 if EXAMPLES > 100 else 600)
 def test_the_ledger_is_as_the_model_says(database: Database) -> None:
     machine = cast(type[LedgerMachine], type("Machine", (LedgerMachine,), {"url": database.url}))
 

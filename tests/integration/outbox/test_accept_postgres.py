@@ -206,7 +206,8 @@ async def test_turns_that_workers_leave_for_too_long_stop_new_ones(
 async def test_without_postgres_the_turn_is_spooled_and_committed_later(
     database: Database, valkey: Valkey, tmp_path: Path, fault: str
 ) -> None:
-    async with proxy_to(database.url) as proxy, agent_on(proxy.url(database.url), valkey, tmp_path) as agent:
+    hasty = {"remember_budget_seconds": 0.5, "db_timeout_seconds": 5.0, "db_connect_timeout_seconds": 2.0}
+    async with proxy_to(database.url) as proxy, agent_on(proxy.url(database.url), valkey, tmp_path, **hasty) as agent:
         await agent.remember("alice", "before")
         proxy.reset() if fault == "reset" else proxy.blackhole()
 
@@ -221,7 +222,7 @@ async def test_without_postgres_the_turn_is_spooled_and_committed_later(
         if fault == "blackhole":
             proxy.reset()  # what was swallowed leaves the connections out of step
         proxy.let_pass()
-        await asyncio.wait_for(agent.publisher.drained(), 60)
+        await asyncio.wait_for(agent.publisher.drained(), 180)
         assert await agent.unstored() == ["before", "meanwhile", "and then"]
 
 
@@ -244,7 +245,7 @@ async def test_a_receipt_follows_the_ledger_where_events_are_missed(
             await receipt.stored(timeout=0.1)
         assert caught.value.job_id == turn.job_id
 
-        waiting = asyncio.create_task(receipt.stored(timeout=60))
+        waiting = asyncio.create_task(receipt.stored(timeout=180))
         [lease] = await agent.ledger.claim(JobKind.STORE, worker="w", for_=timedelta(seconds=30))
         async with agent.db.transaction() as tx:
             await agent.ledger.finish(tx, lease)
@@ -262,7 +263,7 @@ async def test_a_receipt_is_woken_by_the_event_and_does_not_wait_for_the_next_lo
         events = EventBus(agent.db, agent.link, Keys())
         turn, spooled = await agent.remember("alice", "I moved to Oslo.")
         waiting = asyncio.create_task(
-            Receipt(turn, spooled=spooled, ledger=agent.ledger, news=events).stored(timeout=60)
+            Receipt(turn, spooled=spooled, ledger=agent.ledger, news=events).stored(timeout=180)
         )
 
         def listens() -> bool:
@@ -277,5 +278,5 @@ async def test_a_receipt_is_woken_by_the_event_and_does_not_wait_for_the_next_lo
             kept = await events.append(tx, [done])
         await events.publish(kept)
 
-        await asyncio.wait_for(waiting, 60)
+        await asyncio.wait_for(waiting, 180)
         await events.close()

@@ -32,6 +32,8 @@ def settings_of(database: Database, valkey: Valkey, state_dir: Path) -> Settings
         state_dir=state_dir,
         embedder="hash",
         extractor="off",
+        remember_budget_seconds=0.5,  # some turns are spooled because Redis is frozen
+        redis_timeout_seconds=0.5,
     )
 
 
@@ -76,7 +78,7 @@ async def test_other_content_is_refused_after_the_first_turn_is_stored(
 ) -> None:
     with workers(environment(database.relay_url, valkey.url), tmp_path):
         receipt = await memory.remember(FIRST, user_id="alice", session_id="s", idempotency_key=KEY)
-        await receipt.stored(timeout=60)
+        await receipt.stored(timeout=180)
 
     with pytest.raises(errors.IdempotencyConflict):
         await remember(memory, valkey, OTHER, second)
@@ -117,7 +119,7 @@ async def test_a_memory_of_one_process_refuses_it_before_and_after_it_is_stored(
         receipt = await memory.remember(FIRST, user_id="alice", session_id="s", idempotency_key=KEY)
         with pytest.raises(errors.IdempotencyConflict):
             await memory.remember(OTHER, user_id="alice", session_id="s", idempotency_key=KEY)
-        await receipt.stored(timeout=60)
+        await receipt.stored(timeout=180)
         with pytest.raises(errors.IdempotencyConflict):
             await memory.remember(FIRST, user_id="alice", session_id="another", idempotency_key=KEY)
         await memory.remember(FIRST, user_id="alice", session_id="s", idempotency_key=KEY)

@@ -25,9 +25,9 @@ async def memory(tmp_path: Path) -> AsyncIterator[Memory]:
 async def test_a_turn_is_stored_embedded_and_mined_without_workers(memory: Memory) -> None:
     receipt = await memory.remember("I moved to Oslo.", user_id="alice", session_id="s1")
 
-    await receipt.stored(timeout=60)
+    await receipt.stored(timeout=180)
     await receipt.embedded(timeout=10)
-    await receipt.extracted(timeout=60)
+    await receipt.extracted(timeout=180)
 
     assert [episode.content for episode in await memory.history(user_id="alice")] == ["I moved to Oslo."]
     assert (await receipt.status()).stored is StepState.DONE
@@ -41,9 +41,9 @@ async def test_a_turn_is_recalled_at_once_also_before_it_is_stored(memory: Memor
 
 async def test_a_session_keeps_its_order_and_each_turn_is_there_once(memory: Memory) -> None:
     receipts = [await memory.remember(f"m{i}", user_id="alice", session_id="s1") for i in range(50)]
-    await receipts[-1].stored(timeout=60)
+    await receipts[-1].stored(timeout=180)
     for receipt in receipts:
-        await receipt.stored(timeout=60)
+        await receipt.stored(timeout=180)
 
     said = [episode.content for episode in await memory.history(user_id="alice", session_id="s1", limit=100)]
 
@@ -52,9 +52,9 @@ async def test_a_session_keeps_its_order_and_each_turn_is_there_once(memory: Mem
 
 async def test_the_same_key_is_the_same_turn(memory: Memory) -> None:
     first = await memory.remember("once", user_id="alice", idempotency_key="k")
-    await first.stored(timeout=60)
+    await first.stored(timeout=180)
     again = await memory.remember("once", user_id="alice", idempotency_key="k")
-    await again.stored(timeout=60)
+    await again.stored(timeout=180)
 
     assert len(await memory.history(user_id="alice")) == 1
 
@@ -83,7 +83,7 @@ async def test_it_works_from_one_event_loop_after_another(tmp_path: Path) -> Non
 
         def in_a_loop_of_its_own(text: str) -> None:
             async def one() -> None:
-                await (await memory.remember(text, user_id="alice")).stored(timeout=60)
+                await (await memory.remember(text, user_id="alice")).stored(timeout=180)
 
             asyncio.run(one())
 
@@ -95,6 +95,6 @@ async def test_it_works_from_one_event_loop_after_another(tmp_path: Path) -> Non
 
 async def test_nothing_is_written_to_disk(tmp_path: Path) -> None:
     async with memory_in(tmp_path / "state") as memory:
-        await (await memory.remember("x", user_id="alice")).stored(timeout=60)
+        await (await memory.remember("x", user_id="alice")).stored(timeout=180)
 
     assert not (tmp_path / "state").is_dir()

@@ -40,7 +40,7 @@ class CountingTable(Rows):
 
 async def rows_read_by_a_turn(memory: Memory, number: int) -> int:
     CountingTable.rows_read = 0
-    await (await memory.remember(f"I have {number} cats.", user_id="ann", session_id="s")).stored(timeout=60)
+    await (await memory.remember(f"I have {number} cats.", user_id="ann", session_id="s")).stored(timeout=180)
     return CountingTable.rows_read
 
 
@@ -63,7 +63,7 @@ async def test_finished_jobs_are_pruned_and_their_episodes_stay(monkeypatch: pyt
     async with Memory("inmemory", settings=settings) as memory:
         for number in range(200):
             receipt = await memory.remember(f"I have {number} cats.", user_id="ann")
-            await receipt.stored(timeout=60)
+            await receipt.stored(timeout=180)
 
         assert len(await memory._parts.ledger.jobs(limit=10_000)) <= 50
         assert len(await memory.history(user_id="ann", limit=1_000)) == 200

@@ -92,10 +92,13 @@ async def test_concurrent_turns_share_calls_and_each_is_kept(valkey: Valkey, tmp
 async def test_waiting_for_others_of_ones_own_process_says_nothing_about_redis(
     valkey: Valkey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(group_commit, "MOST_TURNS", 1)
-    async with proxy_to(valkey.url) as proxy, agent_on(proxy.url(valkey.url), tmp_path) as agent:
+    monkeypatch.setattr(group_commit, "MAX_TURNS", 1)
+    async with (
+        proxy_to(valkey.url) as proxy,
+        agent_on(proxy.url(valkey.url), tmp_path, remember_budget_seconds=2.0) as agent,
+    ):
         await agent.remember("warm")
-        proxy.delay(0.02)  # so fifty turns a second go out, and those after the first twenty or so are late
+        proxy.delay(0.08)  # so twelve turns a second go out, and those after the first twenty or so are late
 
         sent = await asyncio.gather(*(agent.publisher.send(turn_of("alice", f"m{i}")) for i in range(80)))
 

@@ -109,7 +109,7 @@ async def test_a_worker_with_another_embedder_stores_turns_without_vectors_until
         }
         with workers(environment(database.relay_url, redis_url, **BRISK, **other), tmp_path, on=ALL):
             receipt = await memory.remember("I like fjords.", user_id="alice", session_id="s1")
-            await receipt.stored(timeout=60)
+            await receipt.stored(timeout=180)
             note = await wait_until(
                 lambda: psql_async(database.url, waiting), description="the embed job waits with a reason"
             )
@@ -120,7 +120,7 @@ async def test_a_worker_with_another_embedder_stores_turns_without_vectors_until
 
     await psql_async(database.url, "UPDATE aftermind.jobs SET run_at = now() WHERE kind = 'embed'")
     with workers(environment(database.relay_url, redis_url, **BRISK), tmp_path, on=ALL):
-        await receipt.embedded(timeout=60)
+        await receipt.embedded(timeout=180)
     await memory.close()
 
     assert await psql_async(database.url, lacking) == "0"
@@ -136,7 +136,7 @@ async def test_an_inline_embedder_never_writes_into_the_vectors_of_another_one(
 
     with workers(environment(database.relay_url, redis_url, **BRISK), tmp_path, on=ALL):
         receipt = await memory.remember("I like fjords.", user_id="alice", session_id="s1")
-        await receipt.stored(timeout=60)
+        await receipt.stored(timeout=180)
     found = await memory.recall("fjords", user_id="alice", session_id="s1")
     await memory.close()
 

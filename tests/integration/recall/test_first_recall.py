@@ -71,7 +71,7 @@ async def told(code: str, *argv: str, store: str = "inmemory", **env: str) -> An
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=180,
         )
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout)

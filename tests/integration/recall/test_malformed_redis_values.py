@@ -62,10 +62,10 @@ async def test_a_malformed_generation_stops_no_turn_and_no_erasure(
 
     assert "Oslo" in (await memory.recall("Where do I live?", user_id="ann")).text
     with workers(environment(database.relay_url, redis_url, AFTERMIND_RECONCILE_SECONDS="0.5"), tmp_path) as (worker,):
-        await first.stored(timeout=60)
-        await second.stored(timeout=60)
+        await first.stored(timeout=180)
+        await second.stored(timeout=180)
         assert (await memory.forget(user_id="ann")).rows["episodes"] == 1
-        await (await memory.remember("I moved to Paris.", user_id="ann")).stored(timeout=60)
+        await (await memory.remember("I moved to Paris.", user_id="ann")).stored(timeout=180)
 
         async def is_there() -> bool:
             return [each.content for each in await memory.history(user_id="ann")] == ["I moved to Paris."]

@@ -66,7 +66,7 @@ async def memory(request: pytest.FixtureRequest, opened: Opened, tmp_path: Path)
     if request.param in ("in this process", "in a file"):
         store = "inmemory" if request.param == "in this process" else f"sqlite:{tmp_path / 'memory.db'}"
         async with Memory(store, settings=Settings(**UNHURRIED)) as made:
-            await (await made.remember(turns, user_id=USER)).stored(timeout=60)
+            await (await made.remember(turns, user_id=USER)).stored(timeout=180)
             if request.param == "in this process":
                 yield made
         if request.param == "in a file":

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -28,6 +27,7 @@ from aftermind_tasks.runtime import open_runtime
 from aftermind_workers.janitor import Janitor
 from tests.fundamentals.conftest import as_environment
 from tests.integration.retention.test_retention import DAY, grow_old
+from tests.support.fork_server import run_module
 from tests.support.learning import Learning
 from tests.support.servers import Database, psql_async
 from tests.support.service import local_token, service
@@ -442,11 +442,8 @@ async def test_the_command_records_who_looks_for_what_is_left_and_at_what_would_
         ["replay", "dry-run", plan.id],
         ["verify-erasure", "--user", user, "--text", "tea", "--text", "jazz"],
     ):
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "aftermind.cli", *command, env=env, cwd=tmp_path, stdout=asyncio.subprocess.PIPE
-        )
-        said, _ = await process.communicate()
-        assert said
+        done = await asyncio.to_thread(run_module, ["aftermind.cli", *command], env=env, cwd=tmp_path)
+        assert done.stdout, done.stderr
 
     async with Memory(settings=settings) as memory:
         entries = [each for each in await memory.audit.list() if each.action == "read"]

@@ -12,11 +12,10 @@ import pytest
 
 from aftermind.errors import InvalidSettings, StackError
 from aftermind.stack import Command, ComponentState, ComponentStatus, HealthCheck, Restart, Stack, StopOrder
+from aftermind.stack.ports import choose
 from tests.support import faults
 from tests.support.servers import FAST
 from tests.support.waiting import wait_until_sync
-
-pytestmark = pytest.mark.timeout(120)
 
 # Notes its end in a file, so that a test can see who stopped when.
 POLITE = """
@@ -98,7 +97,7 @@ def test_a_program_that_does_not_exist_is_reported(stack: Stack) -> None:
 
 
 def test_a_command_counts_as_running_once_its_port_answers(stack: Stack) -> None:
-    port = _free_port()
+    port = choose(1)[0]
     serve = (sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(port))
 
     stack.supervise(
@@ -218,12 +217,6 @@ def _polite(name: str, cwd: Path, order: StopOrder) -> Command:
 
 def _never() -> HealthCheck:
     return HealthCheck(argv=("false",), every_seconds=0.1)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _log(stack: Stack, name: str) -> str:

@@ -12,8 +12,6 @@ from aftermind.stack import ComponentState, ComponentStatus, Stack
 from tests.support.servers import FAST
 from tests.support.waiting import wait_until_sync
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:

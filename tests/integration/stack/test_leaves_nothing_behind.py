@@ -17,7 +17,7 @@ from tests.support.paths import without_setpriv
 from tests.support.servers import FAST, psql
 from tests.support.waiting import wait_until_sync
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.long
 
 # What `aftermind demo` does: up in the foreground, commands beside it, waiting for Ctrl-C. It heeds signals as what a
 # terminal starts does, also where these tests run under nohup or in the background, which lets children ignore some.
@@ -52,7 +52,7 @@ def test_no_process_outlives_an_owner_ended_by(number: signal.Signals, state_dir
 
     owner.send_signal(number)
 
-    owner.communicate(timeout=60)
+    owner.communicate(timeout=180)
     _wait_until_nobody_is_left(state_dir)
 
 
@@ -67,7 +67,7 @@ def test_no_process_outlives_a_closed_terminal(state_dir: Path) -> None:
     os.close(leader)
     owner.send_signal(signal.SIGHUP)  # what the kernel sends to the terminal's foreground group
 
-    owner.wait(timeout=60)
+    owner.wait(timeout=180)
     _wait_until_nobody_is_left(state_dir)
 
 
@@ -85,13 +85,13 @@ def test_a_forked_copy_of_the_owner_does_not_keep_the_stack_alive(state_dir: Pat
         )
     finally:
         copies[0].kill()
-        owner.communicate(timeout=60)
+        owner.communicate(timeout=180)
 
 
 def test_a_start_right_after_the_owner_was_killed_waits_for_the_last_stop(state_dir: Path) -> None:
     owner = _start(OWNER, state_dir)
     owner.kill()
-    owner.communicate(timeout=60)
+    owner.communicate(timeout=180)
 
     with Stack(state_dir, postgres_settings=FAST) as stack:
         assert {each.state for each in stack.status()} == {ComponentState.RUNNING}
@@ -103,7 +103,7 @@ def test_no_process_outlives_an_owner_killed_during_the_start(state_dir: Path) -
 
     owner.kill()
 
-    owner.communicate(timeout=60)
+    owner.communicate(timeout=180)
     _wait_until_nobody_is_left(state_dir)
     with Stack(state_dir, postgres_settings=FAST) as stack:
         assert {each.state for each in stack.status()} == {ComponentState.RUNNING}
@@ -121,7 +121,7 @@ def test_no_process_outlives_a_killed_supervisor(state_dir: Path) -> None:
         description="the kernel has ended everything but the owner",
     )
     owner.kill()
-    owner.communicate(timeout=60)
+    owner.communicate(timeout=180)
 
 
 def test_the_next_start_ends_what_a_killed_supervisor_left(

@@ -15,7 +15,7 @@ from tests.support.faults import processes_of
 from tests.support.servers import FAST, psql
 from tests.support.waiting import wait_until_sync
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.long]  # a stack of its own each
+pytestmark = pytest.mark.long  # a stack of its own each
 
 
 def test_a_second_start_finds_what_the_first_one_kept_and_takes_no_time(tmp_path: Path) -> None:

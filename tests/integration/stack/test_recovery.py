@@ -14,7 +14,7 @@ from tests.support import faults
 from tests.support.servers import FAST, psql
 from tests.support.waiting import wait_until_sync
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")

@@ -97,7 +97,7 @@ async def test_agent_and_worker_speak_tls_and_check_whom_they_speak_to(database:
         with workers(environment(relay, redis), tmp_path):
             async with Memory(app, broker=redis, settings=settings) as memory:
                 receipt = await memory.remember("I live in Oslo.", user_id="alice")
-                await receipt.stored(timeout=60)
+                await receipt.stored(timeout=180)
                 seen = [each.content for each in await memory.history(user_id="alice")]
 
         assert seen == ["I live in Oslo."]

@@ -16,8 +16,6 @@ from tests.support import faults
 from tests.support.paths import without_setpriv
 from tests.support.servers import FAST, psql
 
-pytestmark = pytest.mark.timeout(120)
-
 UP_AND_DOWN = """
 import sys
 import tempfile
@@ -136,6 +134,6 @@ def _as_user(user: int, argv: list[str], *, cwd: Path) -> "subprocess.CompletedP
         env={"PATH": os.environ["PATH"], "HOME": str(cwd)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )

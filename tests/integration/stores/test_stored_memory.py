@@ -88,7 +88,7 @@ async def test_nothing_acknowledged_is_lost_or_doubled_by_a_kill(url: str, tmp_p
     acknowledged = await asyncio.to_thread(remember_until_killed, url, tmp_path, 40)
 
     async with memory_at(url, tmp_path) as memory:
-        await wait_until(lambda: all_stored(memory), timeout=60, description="every accepted turn is stored")
+        await wait_until(lambda: all_stored(memory), timeout=180, description="every accepted turn is stored")
         said = [each.content for user in USERS for each in await memory.history(user_id=user, limit=10_000)]
 
     counted = Counter(said)
@@ -106,7 +106,7 @@ async def test_a_job_whose_process_was_killed_runs_again_after_the_restart(url: 
         async def lives_in() -> list[str]:
             return [fact.object for fact in await memory.facts.query(user_id="user 0")]
 
-        await wait_until(lives_in, timeout=60, description="the fact of the killed job")
+        await wait_until(lives_in, timeout=180, description="the fact of the killed job")
         jobs = await memory.jobs.list(user_id="user 0", kinds=[JobKind.EXTRACT])
 
     assert [(job.state, job.lost_leases) for job in jobs] == [(JobState.DONE, 1)]

@@ -185,7 +185,7 @@ async def test_a_hung_call_ends_at_its_deadline_and_is_tried_again(runtime: Runt
     await remember(runtime, turn_of("ann", SAID))
     model.script.plan = ["silence"]
 
-    tally = await asyncio.wait_for(work(runtime, JobKind.EXTRACT), 60)
+    tally = await asyncio.wait_for(work(runtime, JobKind.EXTRACT), 180)
 
     assert tally.done == 0
     assert tally.dead == 0

@@ -61,7 +61,7 @@ async def test_a_canary_sentence_is_in_no_log_of_any_process_at_any_level(
                 wanted = JobFilter(kinds=(JobKind.STORE,))
                 await wait_until(
                     lambda: memory.dead_letters.groups(wanted),
-                    timeout=60,
+                    timeout=180,
                     description="what was said aloud is a dead letter",
                 )
                 await _get(url, "/readyz")

@@ -9,11 +9,12 @@ from prometheus_client import CollectorRegistry
 
 from aftermind import Memory, errors
 from aftermind.settings import Settings
+from aftermind.stack.ports import choose
 from aftermind.wire import queues
 from tests.support.scrape import scrape
 from tests.support.scripted_openai import scripted_openai
 from tests.support.servers import Database
-from tests.support.service import free_port, service
+from tests.support.service import service
 from tests.support.waiting import wait_until
 from tests.support.workers import environment, workers
 
@@ -46,12 +47,12 @@ async def test_the_service_sums_up_what_two_workers_have_counted(
             with service(env, tmp_path) as url, workers(env, tmp_path, count=2, on=ALL):
                 receipts = [await memory.remember("I like fjords.", user_id=f"u{n}") for n in range(20)]
                 for receipt in receipts:
-                    await receipt.extracted(timeout=60)
+                    await receipt.extracted(timeout=180)
 
                 # a worker counts after its commit, which is what the receipts have seen
                 seen = await wait_until(
                     lambda: _with(url, {'aftermind_jobs_total{kind="extract",outcome="done"}': 20.0}),
-                    timeout=60,
+                    timeout=180,
                     description="all is counted",
                 )
 
@@ -93,13 +94,13 @@ async def test_a_scrape_tells_what_lies_about_and_since_when(
 
 
 async def test_a_worker_answers_a_scrape_of_its_own(database: Database, redis_url: str, tmp_path: Path) -> None:
-    port = free_port()
+    port = choose(1)[0]
     told = {'aftermind_jobs_total{kind="store",outcome="done"}': 1.0}
     bells = 'aftermind_bells_total{outcome="work",queue="memory.store"}'
     with workers(environment(database.relay_url, redis_url, AFTERMIND_METRICS_PORT=str(port)), tmp_path):
         async with Memory(database.app_url, broker=redis_url) as memory:
             receipt = await memory.remember("one", user_id="a")
-            await receipt.stored(timeout=60)
+            await receipt.stored(timeout=180)
         await wait_until(
             lambda: _with(f"http://127.0.0.1:{port}", told).get(bells, 0) >= 1,
             description="the worker has counted its job, and then the bell that it came by",

@@ -61,7 +61,7 @@ async def test_a_turn_is_one_trace_up_to_the_model_calls_of_the_workers(
             with workers(environment(database.relay_url, redis_url, **told), tmp_path, on=ALL):
                 with trace.get_tracer("the application").start_as_current_span("a request") as request:
                     receipt = await memory.remember(SAID, user_id="ann", session_id="s")
-                await receipt.extracted(timeout=60)
+                await receipt.extracted(timeout=180)
                 await wait_until(
                     lambda: {name: len(collected.named(name)) for name in WORKER_SPANS} == WORKER_SPANS,
                     description="every span has arrived",

@@ -1,11 +1,8 @@
 """`/v1/users/{user}/events` over real sockets: what is heard, and what a listener gets that comes again."""
 
 import asyncio
-import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
@@ -20,12 +17,14 @@ import uvicorn
 from aftermind.db.engine import PostgresDatabase
 from aftermind.events.bus import EventBus
 from aftermind.settings import Settings
+from aftermind.stack.ports import choose
 from aftermind.types import Scope
 from aftermind.web import create_app, event_fanout
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
 from tests.conformance.bus_contract import ALICE, BOB, Rig, completed, ids
 from tests.support.event_listener import Event, listening
+from tests.support.fork_server import start_module
 from tests.support.proxy import Proxy
 from tests.support.servers import Database, psql_async
 from tests.support.service import local_token
@@ -211,7 +210,7 @@ async def test_while_redis_is_away_events_come_from_the_record(
 
 
 async def test_silence_is_broken_by_a_comment(serve: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_fanout, "BEAT_SECONDS", 0.1)
+    monkeypatch.setattr(event_fanout, "HEARTBEAT_SECONDS", 0.1)
     async with listening(await serve(), PATH) as stream:
         silence = asyncio.create_task(stream.next(1))
         await wait_until(lambda: len(stream.comments) >= 3, description="it was broken three times")
@@ -224,8 +223,8 @@ async def test_silence_is_broken_by_a_comment(serve: Callable[..., object], monk
 async def test_a_stream_ends_in_time_for_its_key_to_be_asked_for_again(
     serve: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_fanout, "BEAT_SECONDS", 0.1)
-    monkeypatch.setattr(event_fanout, "LIFE_SECONDS", 0.3)
+    monkeypatch.setattr(event_fanout, "HEARTBEAT_SECONDS", 0.1)
+    monkeypatch.setattr(event_fanout, "CONNECTION_SECONDS", 0.3)
 
     async with listening(await serve(), PATH) as stream:
         assert await stream.ended()
@@ -253,12 +252,10 @@ async def test_a_cursor_that_is_none_is_refused(cursor: str, serve: Callable[...
 
 
 def test_a_service_that_is_stopped_sends_its_listeners_away(database: Database, redis_url: str, tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = choose(1)[0]
     env = environment(database.app_url, redis_url, AFTERMIND_STATE_DIR=str(tmp_path))
-    command = [sys.executable, "-m", "aftermind.cli", "web", "--port", str(port)]
-    service = subprocess.Popen(command, env={**os.environ, **env})
+    with (tmp_path / "web.log").open("wb") as out:
+        service = start_module(["aftermind.cli", "web", "--port", str(port)], env=env, output=out)
     try:
 
         async def listen() -> bool:

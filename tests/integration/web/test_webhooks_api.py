@@ -3,12 +3,12 @@
 import os
 import re
 import subprocess
-import sys
 
 import pytest
 
 from tests.fundamentals.conftest import as_environment
 from tests.support.deployed_service import Service
+from tests.support.fork_server import run_module
 
 HOOK = {"url": "https://1.1.1.1/hook", "events": ["MemoryUpdateFailed"], "description": "to the shop"}
 
@@ -74,8 +74,7 @@ def test_one_that_cannot_be_is_refused(service: Service, wrong: dict[str, object
 def test_the_command_makes_lists_enables_and_removes(service: Service) -> None:
     def command(*words: str) -> "subprocess.CompletedProcess[str]":
         env = {**os.environ, **as_environment(service.settings), "COLUMNS": "200"}
-        argv = [sys.executable, "-m", "aftermind.cli", "webhooks", *words, "--namespace", "ours"]
-        return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+        return run_module(["aftermind.cli", "webhooks", *words, "--namespace", "ours"], env=env)
 
     made = command("create", "https://1.1.1.1/by-command", "--event", "MemoryUpdateFailed")
     assert made.returncode == 0, made.stderr

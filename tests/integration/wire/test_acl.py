@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from aftermind.cli.redis_acl import apply_to
 from aftermind.wire import queues
 from aftermind.wire.redis import acl, script
 from aftermind.wire.redis_keys import Keys
+from tests.support.fork_server import start_module
 from tests.support.servers import Database
 from tests.support.valkey import Valkey, running_valkey
 from tests.support.waiting import wait_until
@@ -69,13 +69,13 @@ async def test_each_does_its_work_and_nothing_of_it_is_denied(
             following = asyncio.create_task(_follow(memory, heard))
             receipt = await memory.remember("I live in Oslo.", user_id="alice", session_id="s")
             try:
-                await receipt.stored(timeout=60)
+                await receipt.stored(timeout=180)
             except errors.ReceiptTimeout:
                 assert denied(guarded) == []
                 raise
-            await receipt.extracted(timeout=60)
+            await receipt.extracted(timeout=180)
             late = await memory.remember("I like tea.", user_id="alice", session_id="s", accept="postgres")
-            await late.stored(timeout=60)
+            await late.stored(timeout=180)
             block = await memory.recall("Where do I live?", user_id="alice")
             await memory.blocks.set("human", "Alice.", user_id="alice")
             await wait_until(lambda: bool(heard), description="the agent has heard of it")
@@ -163,8 +163,7 @@ class _reconciler:  # used as a function
 
     def __enter__(self) -> psutil.Process:
         with self._log.open("wb") as out:
-            argv = [sys.executable, "-m", "aftermind_workers.reconciler"]
-            self._process = psutil.Popen(argv, env=self._env, stdout=out, stderr=out)
+            self._process = start_module(["aftermind_workers.reconciler"], env=self._env, output=out)
         return self._process
 
     def __exit__(self, *_: object) -> None:

@@ -57,6 +57,6 @@ async def test_flower_shows_the_workers_under_its_own_user(
             await wait_until(seen, description="Flower shows the worker")
         finally:
             flower.terminate()
-            await asyncio.wait_for(flower.wait(), 60)
+            await asyncio.wait_for(flower.wait(), 180)
 
     assert denied(guarded) == [], (tmp_path / "flower.log").read_text()[-2000:]

@@ -39,13 +39,13 @@ async def test_work_begins_when_its_bell_arrives_and_waits_for_no_thread(
         environment(database.relay_url, redis_url), tmp_path / "held.log", app="tests.support.paused_worker"
     )
     try:
-        await (await memory.remember("I moved to Oslo.", user_id="ann")).stored(timeout=60)
-        await (await memory.remember("I like it there.", user_id="ann")).stored(timeout=60)
+        await (await memory.remember("I moved to Oslo.", user_id="ann")).stored(timeout=180)
+        await (await memory.remember("I like it there.", user_id="ann")).stored(timeout=180)
         stored = [episode.content for episode in await memory.history(user_id="ann")]
         assert stored == ["I moved to Oslo.", "I like it there."]
     finally:
         worker.kill()
-        worker.wait(timeout=60)
+        worker.wait(timeout=180)
         await memory.close()
 
 
@@ -59,15 +59,15 @@ async def test_bells_that_celery_drops_keep_no_later_one_from_beginning_at_once(
         environment(database.relay_url, redis_url), tmp_path / "held.log", app="tests.support.paused_worker"
     )
     try:
-        await (await memory.remember("I moved to Oslo.", user_id="ann")).stored(timeout=60)
+        await (await memory.remember("I moved to Oslo.", user_id="ann")).stored(timeout=180)
         with looking(redis_url) as client:
             for _ in range(MAX_BELLS + 1):
                 app.send_task(queues.TASK, args=[str(uuid4())], queue=queues.STORE, expires=past)
             await wait_until(lambda: client.llen(QUEUE) == 0, description="the bells are taken")
-        await (await memory.remember("I like it there.", user_id="ann")).stored(timeout=60)
+        await (await memory.remember("I like it there.", user_id="ann")).stored(timeout=180)
     finally:
         worker.kill()
-        worker.wait(timeout=60)
+        worker.wait(timeout=180)
         app.close()
         await memory.close()
 
@@ -77,12 +77,12 @@ async def test_a_bell_that_is_not_acknowledged_yet_is_no_write_to_redis(
 ) -> None:
     memory = Memory(database.app_url, broker=redis_url)
     with workers(environment(database.relay_url, redis_url), tmp_path, app=TOUCHY), looking(redis_url) as client:
-        await (await memory.remember("warm", user_id="ann")).stored(timeout=60)
+        await (await memory.remember("warm", user_id="ann")).stored(timeout=180)
         receipt = await memory.remember(SLOWLY, user_id="ann")
         await wait_until(lambda: client.llen(QUEUE) == 0, description="the bell is taken")
 
         assert list(client.scan_iter("*unacked*")) == []
-        await receipt.stored(timeout=60)
+        await receipt.stored(timeout=180)
         assert list(client.scan_iter("*unacked*")) == []
     await memory.close()
 
@@ -95,13 +95,13 @@ async def test_what_a_worker_took_a_bell_for_is_done_by_another_though_it_ends(
     memory = Memory(database.app_url, broker=redis_url)
     first = start_worker(env, tmp_path / "first.log", app=TOUCHY)
     with looking(redis_url) as client:
-        await (await memory.remember("warm", user_id="ann")).stored(timeout=60)
+        await (await memory.remember("warm", user_id="ann")).stored(timeout=180)
         receipt = await memory.remember(SLOWLY, user_id="ann")
         await wait_until(lambda: client.llen(QUEUE) == 0, description="the bell is taken")
         first.kill() if how == "SIGKILL" else first.terminate()
-        first.wait(timeout=60)
+        first.wait(timeout=180)
     with workers(env, tmp_path):
-        await receipt.stored(timeout=60)
+        await receipt.stored(timeout=180)
 
     assert [episode.content for episode in await memory.history(user_id="ann")] == ["warm", SLOWLY]
     await memory.close()

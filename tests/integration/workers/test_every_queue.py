@@ -26,7 +26,7 @@ async def test_a_turn_that_postgres_accepted_is_stored_though_redis_was_wiped(
         client.flushall()
 
     with workers(environment(database.relay_url, redis_url, **BRISK), tmp_path):
-        await receipt.stored(timeout=60)
+        await receipt.stored(timeout=180)
 
     assert [episode.content for episode in await memory.history(user_id="ann")] == ["I moved to Oslo."]
     await memory.close()
@@ -48,9 +48,9 @@ async def test_a_turn_is_stored_embedded_and_mined_by_workers_that_ask_a_model(
         memory = Memory(database.app_url, broker=redis_url)
         with workers(environment(database.relay_url, redis_url, **BRISK, **asked), tmp_path, on=ALL):
             receipt = await memory.remember(said, user_id="ann", session_id="s")
-            await receipt.stored(timeout=60)
+            await receipt.stored(timeout=180)
             await receipt.embedded(timeout=30)
-            await receipt.extracted(timeout=60)
+            await receipt.extracted(timeout=180)
 
     facts = await wait_until(lambda: memory.facts.query(user_id="ann"), description="the fact is there")
     assert [(fact.subject, fact.predicate, fact.object) for fact in facts] == [("user", "likes", "fjords")]

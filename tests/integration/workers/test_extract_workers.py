@@ -46,7 +46,7 @@ async def tell(memory: Memory, user: str, order: Sequence[int], bell: Doorbell, 
     for number in order:
         at = START + timedelta(days=30 * number)
         receipt = await memory.remember([Message.user(SAID[number][0], occurred_at=at)], user_id=user, session_id="one")
-        await receipt.extracted(timeout=60)
+        await receipt.extracted(timeout=180)
         jobs = [job.id for job in await ledger.jobs(kinds=[JobKind.EXTRACT]) if job.scope.user_id == user]
         bell.ring(queues.EXTRACT, jobs * 2)
 

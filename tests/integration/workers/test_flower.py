@@ -15,10 +15,11 @@ import pytest
 
 from aftermind import Memory
 from aftermind.ledger.replays import NewPlan
+from aftermind.stack.ports import choose
 from aftermind.types.replay import JobFilter
 from aftermind.wire import queues
+from tests.support.fork_server import start_module
 from tests.support.servers import Database
-from tests.support.service import free_port
 from tests.support.waiting import wait_until, wait_until_sync
 from tests.support.workers import LOUDLY, TOUCHY, environment, workers
 
@@ -51,7 +52,7 @@ async def test_a_dead_job_and_its_replay_are_found_in_flower_by_the_job_id_also_
             await memory.replays.start(plan.id)
             again = await wait_until(
                 lambda: _found(client, str(receipt.job_id), "SUCCESS"),
-                timeout=60,
+                timeout=180,
                 description="Flower shows the replay",
             )
 
@@ -88,21 +89,15 @@ def test_flower_does_not_start_without_user_and_password(login: str, tmp_path: P
     env = {**os.environ, "FLOWER_BASIC_AUTH": login, "AFTERMIND_STATE_DIR": str(tmp_path)}
     done = psutil.Popen([sys.executable, "-m", "aftermind.cli", "flower"], env=env, cwd=tmp_path)
 
-    assert done.wait(timeout=60) == 2
+    assert done.wait(timeout=180) == 2
 
 
 @contextmanager
 def flower(env: Mapping[str, str], folder: Path) -> Iterator[httpx.Client]:
     """A running Flower, and a client that knows its password; ended by SIGTERM."""
-    port = free_port()
+    port = choose(1)[0]
     with (folder / "flower.log").open("ab") as out:
-        process = psutil.Popen(
-            [sys.executable, "-m", "aftermind.cli", "flower", "--port", str(port)],
-            env=dict(env),
-            cwd=folder,
-            stdout=out,
-            stderr=out,
-        )
+        process = start_module(["aftermind.cli", "flower", "--port", str(port)], env=env, cwd=folder, output=out)
     client = httpx.Client(base_url=f"http://127.0.0.1:{port}", auth=LOGIN, trust_env=False, timeout=20)
     try:
         wait_until_sync(lambda: _answers(client), description="Flower answers")

@@ -34,9 +34,9 @@ async def test_a_pending_turn_of_one_owner_stores_nothing_for_another(
 
     assert "planted" not in (await memory.recall("planted", user_id="ann")).text
     with workers(environment(database.relay_url, redis_url), tmp_path):
-        await receipts[2].stored(timeout=60)
+        await receipts[2].stored(timeout=180)
         with pytest.raises(JobDead):
-            await receipts[1].stored(timeout=60)
+            await receipts[1].stored(timeout=180)
 
     letter = f"SELECT namespace, user_id, state, reason_code FROM aftermind.jobs WHERE id = '{receipts[1].job_id}'"
     assert await psql_async(database.url, letter) == "default|ann|dead|foreign_payload"
@@ -62,9 +62,9 @@ async def test_a_ledger_row_of_one_owner_stores_nothing_for_another(
     )
 
     with workers(environment(database.relay_url, redis_url, AFTERMIND_RECONCILE_SECONDS="0.5"), tmp_path):
-        await receipts[2].stored(timeout=60)
+        await receipts[2].stored(timeout=180)
         with pytest.raises(JobDead):
-            await receipts[1].stored(timeout=60)
+            await receipts[1].stored(timeout=180)
 
     assert [each.content for each in await memory.history(user_id="ann")] == ["turn 0", "turn 2"]
     assert await theirs.history(user_id="bob") == []
@@ -124,8 +124,8 @@ async def test_a_malformed_pending_entry_is_removed_and_stops_no_other(
         await memory.recall("turn", user_id="ann")
 
         with workers(environment(database.relay_url, redis_url), tmp_path):
-            await other.stored(timeout=60)
-            await receipts[2].stored(timeout=60)
+            await other.stored(timeout=180)
+            await receipts[2].stored(timeout=180)
             await wait_until(lambda: client.zcard(KEYS.index()) == 0, description="it is removed")
 
     assert [each.content for each in await memory.history(user_id="ann")] == ["turn 1", "turn 2"]

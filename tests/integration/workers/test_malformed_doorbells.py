@@ -145,14 +145,14 @@ async def test_what_is_no_doorbell_is_dropped_and_counted_and_the_worker_goes_on
     )
     async with Memory(database.app_url, broker=url_of(guarded, "agent"), settings=settings) as memory:
         with workers(env, tmp_path) as (worker,), client_of(guarded, "agent") as attacker:
-            await (await memory.remember("before", user_id="ann")).stored(timeout=60)
+            await (await memory.remember("before", user_id="ann")).stored(timeout=180)
 
             for number, message in enumerate(MALFORMED.values(), start=1):
                 attacker.lpush(QUEUE, message)
                 if number % 10 == 0:  # doorbells in between are answered
-                    await (await memory.remember(f"turn {number}", user_id="ann")).stored(timeout=60)
+                    await (await memory.remember(f"turn {number}", user_id="ann")).stored(timeout=180)
             await wait_until(lambda: attacker.llen(QUEUE) == 0, description="all are taken")
-            await (await memory.remember("after", user_id="ann")).stored(timeout=60)
+            await (await memory.remember("after", user_id="ann")).stored(timeout=180)
 
             assert worker.is_running()
             assert garbage_counted(port) == len(MALFORMED)
@@ -175,13 +175,13 @@ async def test_a_queue_whose_key_is_no_list_is_repaired(guarded: Valkey, databas
     )
     async with Memory(database.app_url, broker=url_of(guarded, "agent"), settings=settings) as memory:
         with workers(env, tmp_path) as (worker,), guarded.client() as operator:
-            await (await memory.remember("before", user_id="ann")).stored(timeout=60)
+            await (await memory.remember("before", user_id="ann")).stored(timeout=180)
             operator.delete(QUEUE)  # an agent's user may neither delete it nor make another type of it
             operator.sadd(QUEUE, "x")
 
             receipt = await memory.remember("after", user_id="ann")
 
-            await receipt.stored(timeout=60)
+            await receipt.stored(timeout=180)
             assert worker.is_running()
 
 
@@ -191,11 +191,11 @@ async def test_malformed_broadcasts_of_remote_control_end_no_worker(
     memory = Memory(database.app_url, broker=redis_url)
     env = environment(database.relay_url, redis_url, AFTERMIND_RECONCILE_SECONDS="60")
     with workers(env, tmp_path) as (worker,), redis.Redis.from_url(redis_url) as client:
-        await (await memory.remember("before", user_id="ann")).stored(timeout=60)
+        await (await memory.remember("before", user_id="ann")).stored(timeout=180)
         channel = f"{Keys().prefix}/0.celery.pidbox"
         for message in MALFORMED.values():
             assert client.publish(channel, message) == 1  # the worker listens
-        await (await memory.remember("after", user_id="ann")).stored(timeout=60)
+        await (await memory.remember("after", user_id="ann")).stored(timeout=180)
         assert worker.is_running()
         assert client.publish(channel, b"5") == 1
     await memory.close()
@@ -251,11 +251,11 @@ async def test_rabbitmq_delivers_no_malformed_doorbell_to_celery_either(
     }
     memory = Memory(database.app_url, broker=rabbitmq, redis=redis_url)
     with workers(env, tmp_path) as (worker,), Connection(rabbitmq) as connection:  # type: ignore[no-untyped-call]
-        await (await memory.remember("before", user_id="ann")).stored(timeout=60)
+        await (await memory.remember("before", user_id="ann")).stored(timeout=180)
         producer = connection.Producer(auto_declare=False)
         for changed in AMQP.values():
             producer.publish(routing_key=queues.STORE, **{**whole, **changed})
-        await (await memory.remember("after", user_id="ann")).stored(timeout=60)
+        await (await memory.remember("after", user_id="ann")).stored(timeout=180)
         await wait_until(lambda: garbage_counted(port) == len(AMQP), description="all are counted")
         assert worker.is_running()
     assert "Traceback" not in (tmp_path / "worker-0.log").read_text()

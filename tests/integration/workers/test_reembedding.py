@@ -86,7 +86,7 @@ class Rig:
             return counts.standby == counts.episodes
 
         try:
-            await wait_until(is_filled, timeout=90, description="every episode has a second vector")
+            await wait_until(is_filled, timeout=180, description="every episode has a second vector")
         except AssertionError:
             jobs = "SELECT user_id, state, attempts, lost_leases, run_at, lease_until, note, error"
             unfinished = await self.query(f"{jobs} FROM aftermind.jobs WHERE state <> 'done'")
@@ -115,14 +115,14 @@ async def test_the_former_embedder_serves_until_the_cutover_and_agents_follow_wi
         during = await memory.recall("bees", user_id="alice")
         turn = ["I painted the hive blue.", "A long report on hives. " * 80]
         receipt = await memory.remember(turn, user_id="alice", session_id="s2")
-        await receipt.embedded(timeout=60)
+        await receipt.embedded(timeout=180)
         await rig.filled()
         compared = await rig.work.compare(sample=2)
         await rig.work.cutover()
         after = await memory.recall("bees", user_id="alice")
         scored = await memory.recall_scored("blue hive", user_id="alice", mode="vector")
         later = await memory.remember("I painted the door red.", user_id="alice", session_id="s2")
-        await later.embedded(timeout=60)
+        await later.embedded(timeout=180)
     late_agent = rig.memory(
         embedder=target.name.removesuffix(f":{target.dimension}"), embedding_dimension=target.dimension
     )
@@ -215,7 +215,7 @@ async def test_agents_and_workers_of_either_configuration_serve_beside_each_othe
         for place in range(6):
             memory = (former, new)[place % 2]
             receipt = await memory.remember(f"Hive {place} is full.", user_id="alice", session_id="s2")
-            await receipt.embedded(timeout=60)
+            await receipt.embedded(timeout=180)
         await rig.filled()
         before = [await each.recall("bees", user_id="alice") for each in (former, new)]
         await rig.work.cutover()

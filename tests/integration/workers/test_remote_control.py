@@ -33,9 +33,9 @@ def test_a_worker_cannot_be_shut_down_nor_changed_over_the_broker(
         wait_until_sync(_answers(app), description="it reports again, behind the orders")
 
         assert worker.is_running()
-        [queues] = (app.control.inspect(timeout=5).active_queues() or {}).values()
+        [queues] = (app.control.inspect(timeout=30, limit=1).active_queues() or {}).values()
         assert [each["name"] for each in queues] == ["memory.store"]
 
 
 def _answers(app: Celery) -> Callable[[], bool]:
-    return lambda: bool(app.control.inspect(timeout=2).ping())
+    return lambda: bool(app.control.inspect(timeout=30, limit=1).ping())

@@ -34,7 +34,7 @@ from tests.support.workers import environment, workers
 
 UNDELIVERED = "SELECT count(*) FROM aftermind.webhook_deliveries"
 QUICK = timedelta(milliseconds=20)
-wait_until = partial(wait_until_in, timeout=60.0)
+wait_until = partial(wait_until_in, timeout=180)
 
 
 class Posting:
@@ -81,7 +81,7 @@ class Posting:
 
     async def all_delivered(self) -> None:
         """Wait until no row is left."""
-        await wait_for_output(self._database.url, UNDELIVERED, "0", timeout=60.0, description="all is delivered")
+        await wait_for_output(self._database.url, UNDELIVERED, "0", timeout=180, description="all is delivered")
 
     async def close(self) -> None:
         """End it all."""

@@ -37,6 +37,6 @@ async def test_nothing_to_embed_is_nothing() -> None:
 
 def test_another_process_gives_the_same_vectors() -> None:
     code = "from aftermind.llm.hash_embedder import HashEmbedder as H; print(H().vectors(['Oslo']).tobytes().hex())"
-    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=180)
 
     assert other.stdout.strip() == embedder.vectors(["Oslo"]).tobytes().hex()

@@ -36,7 +36,7 @@ async def never() -> None:
 
 
 async def while_held(work: Awaitable[T], renew: Renew, *, every: float = 0.01, lasts: float = 10.0) -> T:
-    async with asyncio.timeout(60), held(renew, job_id=JOB, every=every, lasts=lasts):
+    async with asyncio.timeout(180), held(renew, job_id=JOB, every=every, lasts=lasts):
         return await work
 
 

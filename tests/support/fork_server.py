@@ -1,0 +1,266 @@
+"""Workers, services and commands as processes that need not import everything again: `start_module("celery", ...)`.
+
+A process of the tests imports our packages and their libraries once, and forks for each `python -m module`. What is
+forked has its own environment, folder, output and session, and ends as any interpreter does; only the imports, 1 s of
+CPU time each, are there already. Nothing that reads settings when it is imported is among them.
+"""
+
+import atexit
+import gc
+import importlib
+import json
+import os
+import runpy
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import IO, Any
+
+import psutil
+
+from tests.support.waiting import PATIENCE_SECONDS
+
+IMPORTED = (
+    "celery.apps.worker",
+    "celery.bin.celery",
+    "celery.concurrency.thread",
+    "kombu.transport.redis",
+    "aftermind_workers.celery_config",
+    "aftermind_workers.consumer",
+    "aftermind_workers.lifecycle",
+    "aftermind_workers.redis_transport",
+    "aftermind_workers.remote_control",
+    "aftermind_workers.task",
+    "aftermind_tasks.registry",
+    "aftermind.api.wiring",
+    "aftermind.web",
+    "aftermind.cli.web",
+    "aftermind.cli.worker",
+    "openai",
+    "uvicorn",
+)
+# An interpreter reads these before it runs any code: with others than ours, a process is started as usual.
+_OF_THE_INTERPRETER = ("PYTHON", "LD_", "DYLD_", "MALLOC_")
+
+MESSAGE_BYTES = 16  # a process's id, and later its wait status
+
+
+class ForkedProcess(psutil.Process):
+    """A process that the fork server started; used as a `psutil.Popen` is."""
+
+    def __init__(self, pid: int, connection: socket.socket) -> None:
+        self.returncode: int | None = None
+        self._connection = connection
+        self._init(pid, _ignore_nsp=True)  # as psutil.Popen: it may have ended already
+
+    def __del__(self) -> None:
+        self._connection.close()
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit status; negative for a signal. Raises psutil's `TimeoutExpired`."""
+        if self.returncode is None:
+            self._connection.settimeout(timeout)
+            try:
+                answer = self._connection.recv(MESSAGE_BYTES)
+            except (TimeoutError, BlockingIOError) as exc:
+                raise psutil.TimeoutExpired(timeout, pid=self.pid) from exc
+            self._connection.close()
+            self.returncode = os.waitstatus_to_exitcode(int(answer)) if answer else -signal.SIGKILL
+        return self.returncode
+
+    def poll(self) -> int | None:
+        """The exit status of a process that has ended."""
+        with suppress(psutil.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def send_signal(self, sig: int) -> None:
+        """Also to a process that has ended, as `subprocess.Popen` allows."""
+        with suppress(psutil.NoSuchProcess):
+            super().send_signal(sig)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+Process = ForkedProcess | psutil.Popen
+
+
+def start_module(
+    arguments: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    output: IO[bytes],
+    errors: IO[bytes] | None = None,
+    cwd: Path | None = None,
+    start_new_session: bool = False,
+) -> Process:
+    """`python -m arguments`, with stdout and stderr in a file, or in a file each."""
+    errors = errors or output
+    if _interpreter_settings(env) != _interpreter_settings(os.environ) or not hasattr(os, "fork"):
+        return psutil.Popen(
+            [sys.executable, "-m", *arguments],
+            env=dict(env),
+            cwd=cwd,
+            stdout=output,
+            stderr=errors,
+            start_new_session=start_new_session,
+        )
+    wanted = {
+        "arguments": list(arguments),
+        "env": dict(env),
+        "cwd": str(cwd or Path.cwd()),
+        "session": start_new_session,
+    }
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.connect(_server())
+    text = json.dumps(wanted).encode()
+    socket.send_fds(connection, [len(text).to_bytes(4, "big")], [output.fileno(), errors.fileno()])
+    connection.sendall(text)
+    return ForkedProcess(int(connection.recv(MESSAGE_BYTES)), connection)
+
+
+def run_module(
+    arguments: Sequence[str], *, env: Mapping[str, str], cwd: Path | None = None, timeout: float = PATIENCE_SECONDS
+) -> subprocess.CompletedProcess[str]:
+    """`python -m arguments` to its end."""
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        process = start_module(arguments, env=env, output=output, errors=errors, cwd=cwd)
+        try:
+            code = process.wait(timeout)
+        except psutil.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+        texts = [os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode() for file in (output, errors)]
+    return subprocess.CompletedProcess(list(arguments), code, *texts)
+
+
+def _interpreter_settings(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if name.startswith(_OF_THE_INTERPRETER)}
+
+
+@cache
+def _server() -> str:
+    """The address of this process's fork server, which ends with this process."""
+    path = str(Path(tempfile.mkdtemp(prefix="aftermind-fork-")) / "socket")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("AFTERMIND_", "OPENAI_"))}
+    argv = [sys.executable, "-m", "tests.support.fork_server", path]
+    root = Path(__file__).parents[2]
+    server = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, cwd=root)
+    assert server.stdout is not None
+    assert server.stdout.readline() == b"ready\n"
+    atexit.register(server.communicate)  # the end of its stdin ends it
+    return path
+
+
+def _serve(path: str) -> dict[str, Any]:  # Any: JSON
+    """Fork for each request until stdin ends. Returns in the forked process alone: what it has to run."""
+    woken, wakes = socket.socketpair()
+    for each in (woken, wakes):
+        each.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listening.bind(path)
+    listening.listen(64)
+    selector = selectors.DefaultSelector()
+    for readable in (woken, listening, sys.stdin):
+        selector.register(readable, selectors.EVENT_READ)
+    running: dict[int, socket.socket] = {}
+    os.write(1, b"ready\n")
+    while True:
+        for key, _ in selector.select():
+            if key.fileobj is sys.stdin:
+                Path(path).unlink()
+                Path(path).parent.rmdir()
+                os._exit(0)
+            elif key.fileobj is woken:
+                woken.recv(4096)
+                _report_ended(running)
+            elif (wanted := _fork(listening.accept()[0], running)) is not None:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                for each in (selector, listening, woken, wakes, *running.values()):
+                    each.close()
+                return wanted
+
+
+def _fork(connection: socket.socket, running: dict[int, socket.socket]) -> dict[str, Any] | None:  # Any: JSON
+    """Answer a request with the process's id, and in that process with what was requested."""
+    size, descriptors, _, _ = socket.recv_fds(connection, 4, 2)
+    with connection.makefile("rb") as stream:
+        wanted: dict[str, Any] = json.loads(stream.read(int.from_bytes(size, "big")))
+    pid = os.fork()
+    if pid == 0:
+        connection.close()
+        return {**wanted, "output": descriptors[0], "errors": descriptors[-1]}
+    for descriptor in descriptors:
+        os.close(descriptor)
+    connection.sendall(_message(pid))
+    running[pid] = connection
+    return None
+
+
+def _report_ended(running: dict[int, socket.socket]) -> None:
+    with suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            with running.pop(ended[0]) as connection, suppress(OSError):
+                connection.sendall(_message(ended[1]))
+
+
+def _message(number: int) -> bytes:
+    return str(number).encode().ljust(MESSAGE_BYTES)
+
+
+def _run(wanted: dict[str, Any]) -> None:  # Any: JSON
+    """Be `python -m` for the rest of this process."""
+    if wanted["session"]:
+        os.setsid()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for target, source in enumerate((nothing, wanted["output"], wanted["errors"])):
+        os.dup2(source, target)
+    for descriptor in {nothing, wanted["output"], wanted["errors"]}:
+        os.close(descriptor)
+    os.chdir(wanted["cwd"])
+    sys.path[0] = wanted["cwd"]
+    os.execve = _execute_module  # `aftermind worker` becomes Celery, and need not import it either
+    _execute_module(sys.executable, [sys.executable, "-m", *wanted["arguments"]], wanted["env"])
+
+
+def _execute_module(_: str, argv: Sequence[str], env: Mapping[str, str]) -> None:
+    """`python -m` in an environment, by this interpreter."""
+    if list(argv[:2]) != [sys.executable, "-m"]:
+        raise NotImplementedError(f"a forked process becomes a module of Python alone, not {argv!r}")
+    os.environ.clear()
+    os.environ.update(env)
+    sys.argv = list(argv[2:])
+    runpy.run_module(argv[2], run_name="__main__", alter_sys=True)
+    sys.exit()
+
+
+def main() -> None:
+    """The server, as a process; in each process that it forks, the module."""
+    for name in IMPORTED:
+        importlib.import_module(name)
+    for name in [name for name in sys.modules if name.startswith("aftermind.cli")]:
+        del sys.modules[name]  # the commands' console reads COLUMNS when it is imported
+    gc.collect()
+    gc.freeze()
+    _run(_serve(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    main()
