@@ -39,7 +39,7 @@ test-long: setup ## tests with many processes or long waits: upgrades, backups, 
 
 test-integrations: $(ENVIRONMENTS:%=.integrations/%/.installed)  ## tests of each integration with its framework, in an environment of its own (4 minutes)
 	@for name in $(ENVIRONMENTS); do echo "$$name:"; \
-	  .integrations/$$name/bin/python -m pytest -q -o filterwarnings=default tests/integrations/test_$$name.py $(ARGS) || exit 1; done
+	  .integrations/$$name/bin/python -m pytest -q -o filterwarnings=default tests/integrations/test_$$(echo $$name | tr - _).py $(ARGS) || exit 1; done
 
 # uv, and pip where uv cannot reach the index.
 .integrations/%/.installed: tests/integrations/environments/%.txt | setup

@@ -11,6 +11,7 @@ EXTRAS = {
     "aftermind.integrations.langgraph": ("langgraph", "langgraph"),
     "aftermind.integrations.langchain": ("langchain_core", "langgraph"),
     "aftermind.integrations.mcp": ("mcp", "mcp"),
+    "aftermind.integrations.openai_agents": ("agents", "openai-agents"),
 }
 
 

@@ -1,0 +1,173 @@
+"""The OpenAI Agents SDK: the session and the recall filter, in runs of the SDK's own runner."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agents import Agent, Model, ModelResponse, RunConfig, Runner, Usage, function_tool, set_tracing_disabled
+from agents.memory import Session, SessionSettings
+from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
+
+from aftermind import Memory, Settings, errors
+from aftermind.integrations.openai_agents import AftermindSession, recall_filter
+from tests.integrations.freshness import read_elsewhere, standing_replica
+from tests.integrations.pages import run_examples
+from tests.support.servers import Database
+
+set_tracing_disabled(True)
+
+ITEMS: list[Any] = [
+    {"role": "user", "content": "What is the weather in Oslo? \U0001f327"},
+    {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"city": "Oslo"}', "id": "f1"},
+    {"type": "function_call_output", "call_id": "c1", "output": "rain\n" * 4_000},
+    {"type": "reasoning", "id": "r1", "summary": [], "encrypted_content": "x" * 40_000},
+    {
+        "type": "message",
+        "id": "m1",
+        "role": "assistant",
+        "status": "completed",
+        "content": [{"type": "output_text", "text": "Rain.", "annotations": [], "logprobs": []}],
+    },
+    {"role": "user", "content": [{"type": "input_image", "image_url": "https://x.example/1.png", "detail": "auto"}]},
+    {"role": "developer", "content": ""},
+]
+
+
+class Scripted(Model):
+    """A model that gives these answers, and keeps what it was sent."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers, self.inputs = list(answers), []  # type: ignore[var-annotated]
+
+    async def get_response(self, system_instructions: Any, input: Any, *args: Any, **kwargs: Any) -> ModelResponse:
+        self.inputs.append((system_instructions, input))
+        return ModelResponse(output=[self.answers.pop(0)], usage=Usage(), response_id=None)
+
+    def stream_response(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+
+def said(text: str) -> ResponseOutputMessage:
+    part = ResponseOutputText(text=text, type="output_text", annotations=[], logprobs=[])
+    return ResponseOutputMessage(id="m", role="assistant", status="completed", type="message", content=[part])
+
+
+@pytest.fixture
+def session(memory: Memory) -> AftermindSession:
+    return AftermindSession("s1", memory, user_id="alice")
+
+
+async def test_items_come_back_as_they_were_in_another_process_while_the_replica_stands_still(
+    session: AftermindSession, settings: Settings, database: Database
+) -> None:
+    code = """
+        from aftermind.integrations.openai_agents import AftermindSession
+        return await AftermindSession("s1", memory, user_id="alice").get_items()
+    """
+    async with standing_replica(database):
+        await session.add_items(ITEMS[:3])
+        await session.add_items(ITEMS[3:])
+        elsewhere = await read_elsewhere(settings, code)
+
+    assert elsewhere == ITEMS
+    assert await session.get_items() == ITEMS
+    assert await session.get_items(limit=2) == ITEMS[-2:]
+    assert await session.get_items(limit=0) == []
+    assert isinstance(session, Session)
+
+
+async def test_a_limit_of_the_settings_holds_where_the_call_has_none(memory: Memory) -> None:
+    session = AftermindSession("s1", memory, session_settings=SessionSettings(limit=1))
+    await session.add_items(ITEMS[:2])
+
+    assert await session.get_items() == ITEMS[1:2]
+    assert await session.get_items(limit=5) == ITEMS[:2]
+
+
+async def test_items_are_popped_from_the_newest_until_none_is_left(session: AftermindSession) -> None:
+    await session.add_items(ITEMS[:3])
+
+    assert [await session.pop_item() for _ in range(4)] == [ITEMS[2], ITEMS[1], ITEMS[0], None]
+    assert await session.get_items() == []
+    await session.add_items(ITEMS[:1])
+    assert await session.get_items() == ITEMS[:1]
+
+
+async def test_a_cleared_session_is_empty_and_others_are_not(memory: Memory, session: AftermindSession) -> None:
+    other, of_bob = AftermindSession("s2", memory, user_id="alice"), AftermindSession("s1", memory, user_id="bob")
+    for each in (session, other, of_bob):
+        await each.add_items(ITEMS[:1])
+
+    await session.clear_session()
+
+    assert [await each.get_items() for each in (session, other, of_bob)] == [[], ITEMS[:1], ITEMS[:1]]
+
+
+async def test_a_batch_with_an_item_that_is_too_large_is_not_added_at_all(session: AftermindSession) -> None:
+    with pytest.raises(errors.MessageTooLarge):
+        await session.add_items([ITEMS[0], {"type": "function_call_output", "call_id": "c", "output": "x" * 300_000}])
+
+    assert await session.get_items() == []
+
+
+async def test_concurrent_batches_stay_whole(session: AftermindSession) -> None:
+    await asyncio.gather(
+        *(session.add_items([{"role": "user", "content": f"{n} {part}"} for part in range(3)]) for n in range(10))
+    )
+
+    texts = [item["content"].split() for item in await session.get_items()]  # type: ignore[union-attr,index]
+    assert [part for _, part in texts] == ["0", "1", "2"] * 10
+    assert all(len({n for n, _ in texts[at : at + 3]}) == 1 for at in range(0, 30, 3))
+
+
+async def test_a_run_continues_the_session_with_its_tool_calls(session: AftermindSession) -> None:
+    @function_tool
+    def weather(city: str) -> str:
+        """The weather in a city."""
+        return f"rain in {city}"
+
+    asked = ResponseFunctionToolCall(call_id="c1", name="weather", arguments='{"city": "Oslo"}', type="function_call")
+    model = Scripted(asked, said("Take an umbrella."), said("You asked about Oslo."))
+    agent = Agent(name="a", model=model, tools=[weather])
+
+    await Runner.run(agent, "What is the weather in Oslo?", session=session)
+    await Runner.run(agent, "What did I ask?", session=session)
+
+    _, seen = model.inputs[-1]
+    assert [each.get("type", each.get("role")) for each in seen] == [
+        "user",
+        "function_call",
+        "function_call_output",
+        "message",
+        "user",
+    ]
+    assert seen[2]["output"] == "rain in Oslo"
+    assert len(await session.get_items()) == 6
+
+
+async def test_recall_is_added_as_data_and_not_saved(memory: Memory, session: AftermindSession) -> None:
+    await memory.remember("I live in Oslo.", user_id="alice", session_id="earlier")
+    await memory.remember("I live in Bergen.", user_id="bob")
+    model = Scripted(said("In Oslo."))
+    config = RunConfig(call_model_input_filter=recall_filter(memory, user_id="alice", session_id="s1"))
+
+    await Runner.run(
+        Agent(name="a", instructions="Be brief.", model=model), "Where do I live?", session=session, run_config=config
+    )
+
+    instructions, (added, question) = model.inputs[0]
+    assert instructions == "Be brief."
+    assert added["role"] == "user"
+    assert "I live in Oslo." in added["content"]
+    assert "Bergen" not in added["content"]
+    assert question["content"] == "Where do I live?"
+    saved = await session.get_items()
+    assert len(saved) == 2
+    assert not any("<memory" in str(each) for each in saved)
+
+
+def test_the_examples_of_the_page_run(tmp_path: Path) -> None:
+    (shown,) = run_examples("openai-agents.md", tmp_path)
+
+    assert "I live in Oslo." in shown
