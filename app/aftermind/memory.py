@@ -76,7 +76,7 @@ class Memory:
     ) -> None:
         if isinstance(store, Mapping):
             chosen = record_stores.read_options(store)
-            store, namespace, embedder = chosen.url, namespace or chosen.namespace, embedder or chosen.embedder
+            store, namespace, embedder = chosen.store, namespace or chosen.namespace, embedder or chosen.embedder
             save = save or (None if chosen.with_facts else turn_builder.KINDS - {"facts"})
         self.settings = settings or Settings()
         self.namespace = self.settings.namespace if namespace is None else namespace

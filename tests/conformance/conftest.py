@@ -11,4 +11,4 @@ from tests.support.journals import JOURNALS
 @pytest.fixture(params=sorted(JOURNALS))
 def journal(request: pytest.FixtureRequest, tmp_path: Path) -> Journal:
     """A journal of each kind, empty."""
-    return JOURNALS[request.param](tmp_path)
+    return JOURNALS[request.param](tmp_path, lambda: request.getfixturevalue("redis_url"))

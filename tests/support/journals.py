@@ -7,19 +7,22 @@ from typing import Any, TypeVar
 from aftermind.db.inmemory import MemoryDatabase
 from aftermind.db.journals.files import FileJournal
 from aftermind.db.journals.protocol import Journal
+from aftermind.db.journals.redis import RedisJournal
 from aftermind.db.journals.rows import RowCodec
 from aftermind.db.journals.sqlite import SqliteJournal
 from aftermind.db.journals.writer import JournalWriter
 from aftermind.events import inmemory as events
 from aftermind.ledger.inmemory import records
 from aftermind.stores.inmemory import tables
+from aftermind.wire.redis_keys import Keys
 
 D = TypeVar("D", bound=MemoryDatabase)
 CODEC = RowCodec(tables.TABLES, records.TABLES, events.TABLES)
 
-JOURNALS: Mapping[str, Callable[[Path], Journal]] = {
-    "sqlite": lambda folder: SqliteJournal(folder / "memory.db"),
-    "json": lambda folder: FileJournal(folder / "memory"),
+JOURNALS: Mapping[str, Callable[[Path, Callable[[], str]], Journal]] = {
+    "sqlite": lambda folder, _: SqliteJournal(folder / "memory.db"),
+    "json": lambda folder, _: FileJournal(folder / "memory"),
+    "redis": lambda _, redis_url: RedisJournal(redis_url(), Keys().journal),
 }
 
 

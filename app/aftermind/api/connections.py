@@ -84,7 +84,9 @@ def resolve(
         return _embedded(settings, broker=broker, redis=redis)
     scheme = _scheme("url", store)
     if scheme not in POSTGRES:
-        return _in_process_addresses(store, make_journal(store), broker=broker, redis=redis, replicas=replicas)
+        return _in_process_addresses(
+            store, make_journal(store, key_prefix=settings.redis_prefix), broker=broker, redis=redis, replicas=replicas
+        )
     broker = broker or _secret(settings.broker_url)
     redis = redis or _secret(settings.redis_url)
     if broker is None and redis is None:

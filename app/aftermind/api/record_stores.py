@@ -9,11 +9,14 @@ from aftermind import errors
 from aftermind.db.journals.files import FileJournal
 from aftermind.db.journals.protocol import Journal
 from aftermind.db.journals.sqlite import SqliteJournal
+from aftermind.wire.redis_keys import Keys
 
+DEFAULT_PREFIX = Keys().prefix
+REDIS = ("redis", "rediss", "unix")
 IN_MEMORY = ("inmemory", "vector")  # search by words and vectors is built in, so both are the same
 ADDRESS_KEYS = ("url", "dsn", "path")
-DICT_KEYS = ("backend", "type", *ADDRESS_KEYS, "namespace", "embedder", "with_facts")
-KNOWN = "A store is a postgresql:// URL, 'sqlite:./bot.db', 'json:./folder' or 'inmemory'."
+DICT_KEYS = ("backend", "type", *ADDRESS_KEYS, "namespace", "embedder", "with_facts", "key_prefix")
+KNOWN = "A store is a postgresql:// URL, 'sqlite:./bot.db', 'json:./folder', a redis:// URL or 'inmemory'."
 INDEXES = ("chroma", "qdrant", "pinecone", "mem0")
 
 
@@ -21,7 +24,7 @@ INDEXES = ("chroma", "qdrant", "pinecone", "mem0")
 class StoreOptions:
     """A store as a dict describes it."""
 
-    url: str
+    store: str | Journal
     namespace: str | None = None
     embedder: Any = None  # Any: a name or an `Embedder`, checked where embedders are made
     with_facts: bool = True
@@ -40,18 +43,29 @@ def read_options(given: Mapping[str, Any]) -> StoreOptions:  # Any: values of a 
         url = f"{backends[0]}:{addresses[0]}"
     elif backends and addresses and not url.startswith(str(backends[0]).partition("+")[0][:5]):
         raise errors.InvalidSettings("store", backends[0], "`backend` and `url` name different stores.")
+    prefix = left.pop("key_prefix", None)
     named = {key: left.pop(key) for key in ("namespace", "embedder", "with_facts") if left.get(key) is not None}
     if left:
         why = f"a dict has {', '.join(DICT_KEYS)}; not {', '.join(map(str, left))}."
         raise errors.InvalidSettings("store", sorted(given), why)
-    return StoreOptions(url=url, **named)
+    if prefix is not None and not url.startswith(REDIS):
+        raise errors.InvalidSettings("key_prefix", prefix, "only a redis:// store has keys.")
+    journal = None if prefix is None else make_journal(url, key_prefix=str(prefix))
+    return StoreOptions(store=journal or url, **named)
 
 
-def make_journal(url: str) -> Journal | None:
-    """The journal of a store whose jobs run in this process; None for one in memory. Raises `InvalidSettings`."""
+def make_journal(url: str, *, key_prefix: str = DEFAULT_PREFIX) -> Journal | None:
+    """The journal of a store whose jobs run in this process; None for one in memory. Raises `InvalidSettings`.
+
+    `key_prefix` begins the keys of a Redis.
+    """
     scheme, _, rest = url.partition(":")
     if scheme in IN_MEMORY and not rest.strip("/"):
         return None
+    if scheme in REDIS:
+        from aftermind.db.journals.redis import RedisJournal  # redis-py: loaded only for such a store
+
+        return RedisJournal(url, Keys(key_prefix).journal)
     if scheme in FILES:
         return FILES[scheme](_read_path(url, rest))
     if scheme.partition("+")[0] in INDEXES:

@@ -69,7 +69,7 @@ class Parts:
     trail: Trail | None = None
     vault: Vault | None = None
     gate: ProviderLimiter = field(default_factory=ProviderLimiter)
-    open_store: Callable[[], Awaitable[None]] = _nothing  # before its first use; jobs of an earlier process go on
+    open_store: Callable[[], Awaitable[None]] = _nothing  # before its first use; jobs of an earlier process continue
     wake: Callable[[], None] = lambda: None  # begin what was put into the ledger, where this process works it off
     refused_texts: Callable[[], int] = lambda: 0  # since the start: changed, replaced, or plain where it may not be
     closing: Sequence[Callable[[], Awaitable[None]]] = ()

@@ -182,6 +182,14 @@ class Keys:
         """LIST of Celery messages, as kombu names it under `global_keyprefix`. Kombu pops, everybody pushes."""
         return f"{self.prefix}{name}"
 
+    def journal(self, part: str) -> str:
+        """Keys of a `redis://` store, in one hash slot. Its process writes and reads them; no TTL.
+
+        `owner`: STRING, the name of the connection that opened it. `openings`: STRING, their number. `partitions`: SET
+        of names. `rows:NAME`, `order:NAME`: HASH of rows, and the order of their insertion, by table and key.
+        """
+        return f"{self.prefix}{{journal}}:{part}"
+
     def in_lua(self) -> Mapping[str, str | int]:
         """Names, stems and life times for the Lua files: `TURN .. job` is `turn(job)`, and so on."""
         return {

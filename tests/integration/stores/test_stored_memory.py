@@ -7,10 +7,12 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from aftermind import Agent, Memory, Settings, errors
 from aftermind.receipt import StepState
@@ -19,16 +21,17 @@ from aftermind.types import JobKind, JobState
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
-URLS: Mapping[str, Callable[[Path], str]] = {
-    "sqlite": lambda folder: f"sqlite:{folder}/bot.db",
-    "json": lambda folder: f"json:{folder}/bot",
+URLS: Mapping[str, Callable[[Path, Callable[[], str]], str]] = {
+    "sqlite": lambda folder, _: f"sqlite:{folder}/bot.db",
+    "json": lambda folder, _: f"json:{folder}/bot",
+    "redis": lambda _, redis_url: redis_url(),
 }
 USERS = [f"user {number}" for number in range(3)]
 
 
 @pytest.fixture(params=sorted(URLS))
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return URLS[request.param](tmp_path)
+    return URLS[request.param](tmp_path, lambda: request.getfixturevalue("redis_url"))
 
 
 def memory_at(store: Any, folder: Path, **changed: Any) -> Memory:  # Any: what `Memory` takes; settings by name
@@ -62,7 +65,7 @@ async def test_everything_is_there_after_a_restart(url: str, tmp_path: Path) -> 
         assert job.state is JobState.DONE
 
 
-async def test_what_was_forgotten_is_in_no_file_any_more(url: str, tmp_path: Path) -> None:
+async def test_what_was_forgotten_is_not_in_the_store_any_more(url: str, tmp_path: Path) -> None:
     async with memory_at(url, tmp_path) as memory:
         await (await memory.remember("My code word is heliotrope.", user_id="alice")).stored(timeout=30)
         await (await memory.remember("My code word is marigold.", user_id="bob")).stored(timeout=30)
@@ -70,6 +73,7 @@ async def test_what_was_forgotten_is_in_no_file_any_more(url: str, tmp_path: Pat
 
         assert await memory.history(user_id="alice") == []
         assert "heliotrope" not in written_under(tmp_path)
+        assert "heliotrope" not in written_to_redis(url)
 
     async with memory_at(url, tmp_path) as memory:
         assert await memory.history(user_id="alice") == []
@@ -158,6 +162,13 @@ async def test_a_memory_that_is_closed_opens_its_store_again(url: str, tmp_path:
 
 def written_under(folder: Path) -> str:
     return "".join(path.read_bytes().decode(errors="replace") for path in folder.rglob("*") if path.is_file())
+
+
+def written_to_redis(url: str) -> str:
+    if not url.startswith("redis"):
+        return ""
+    with closing(redis.Redis.from_url(url)) as client:
+        return "".join(str(client.hgetall(key)) for key in client.scan_iter("*rows:*"))
 
 
 async def all_stored(memory: Memory) -> bool:
