@@ -9,7 +9,16 @@ from time import perf_counter
 from aftermind.recall.budget import MOST_CHARACTERS, Chunk, CountEach, fit
 from aftermind.recall.excerpts import QuestionWords, excerpt
 from aftermind.recall.query import Query
-from aftermind.recall.render import Item, day_of, place_of, profile_line, render_item, section_name, shortenable_text
+from aftermind.recall.render import (
+    Item,
+    day_of,
+    place_of,
+    profile_line,
+    render_item,
+    section_name,
+    shortenable_text,
+    superseded_mark,
+)
 from aftermind.stores.search import Briefing
 from aftermind.types import Block, Episode, EpisodeId, Fact, Match, Passage, Profile, RecallBlock, ServedBy, Summary
 
@@ -90,7 +99,14 @@ def _standing(briefing: Briefing, words: QuestionWords) -> list[_Part]:
 
 def _part(match: Match, words: QuestionWords, longest: int, key: int) -> _Part:
     chunk = _chunk(
-        match.item, match.score, _when(match.item), words=words, longest=longest, key=key, passage=match.passage
+        match.item,
+        match.score,
+        _when(match.item),
+        words=words,
+        longest=longest,
+        key=key,
+        passage=match.passage,
+        mark=superseded_mark(match.superseded_at),
     )
     return _Part(chunk, match)
 
@@ -104,6 +120,7 @@ def _chunk(
     longest: int = sys.maxsize,
     key: int = 0,
     passage: Passage | None = None,
+    mark: str = "",
 ) -> Chunk:
     """Of a text that cannot fit whole, no more than `longest` characters are escaped; it is shortened in any case.
 
@@ -118,16 +135,16 @@ def _chunk(
     def shortened(characters: int) -> str:
         if passage is not None:
             if not places:
-                places.append(place_of(item, passage))
+                places.append(f"{place_of(item, passage)}{mark}")
             return render_item(item, _passage_excerpt(text, passage, characters, words), places[0])
         if not starts:
             starts.append(words.passage(text) if words is not None else 0)
-        return render_item(item, excerpt(text, starts[0], characters))
+        return render_item(item, excerpt(text, starts[0], characters), mark)
 
     return Chunk(
         key=key,
         section=section_name(item),
-        line=render_item(item, text[: longest + 1] if len(text) > longest else None),
+        line=render_item(item, text[: longest + 1] if len(text) > longest else None, mark),
         value=value,
         order=order,
         day=day_of(item),

@@ -10,6 +10,7 @@ double is dropped by id.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from time import perf_counter
 
 import numpy as np
@@ -37,6 +38,7 @@ from aftermind.recall.excerpts import QuestionWords
 from aftermind.recall.pending_candidates import PendingTurns, Vector, standing_turns, to_episodes
 from aftermind.recall.query import Mode, Query
 from aftermind.recall.query_embeddings import QueryVectors
+from aftermind.recall.question_time import CANDIDATES, QuestionTime, valid_facts
 from aftermind.recall.reranker import Reranker
 from aftermind.recall.routing import Route, Routing
 from aftermind.recall.selection import CandidateRank
@@ -47,6 +49,7 @@ from aftermind.types import (
     EmbedderIdentity,
     Episode,
     EpisodeId,
+    Fact,
     FactId,
     Match,
     Passage,
@@ -90,6 +93,8 @@ class _Run:
     """State of one recall: the results so far, and the reasons for missing parts."""
 
     query: Query
+    now: datetime
+    time: QuestionTime
     min_score: float
     deadline: float
     vectors: QueryVectors
@@ -107,6 +112,8 @@ class _Run:
     briefing: Briefing = field(default_factory=Briefing)
     passages: dict[EpisodeId, Passage] = field(default_factory=dict)  # the best of each long message
     words: QuestionWords = field(default_factory=lambda: QuestionWords(words=(), worths=()))
+    facts: Sequence[Fact] = ()  # what a block may show of them
+    passed_on: dict[FactId, float] = field(default_factory=dict)  # scores of turns that facts took the place of
     degraded: list[str] = field(default_factory=list)
     models: Models = field(default_factory=models_of)
     scored: tuple[Sequence[EpisodeId], Frame, Question, Frequencies] | None = None  # what the models were applied to
@@ -206,8 +213,11 @@ class Recall:
     async def _run(self, query: Query, *, limit: int, min_score: float) -> _Run:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.recall_budget_seconds
+        now = query.as_of or datetime.now(UTC)  # to the day: relative times of a question
         run = _Run(
             query=query,
+            now=now,
+            time=QuestionTime.of(query.searched, now),
             min_score=min_score,
             deadline=deadline,
             vectors=self._vectors,
@@ -388,9 +398,21 @@ class Recall:
         # An episode that was forgotten between the two statements is missing in the second: it is not shown.
         kept = [place for place in places if place.id in texts]
         run.matches = _matched(run, kept, texts)
+        if run.time.orders_turns:
+            run.matches = run.time.preferred(run.matches)
 
     async def _finish(self, run: _Run, limit: int) -> None:
         """What needs no connection any more: a second opinion, unlikeness, and facts among the episodes."""
+        facts, moment = [*run.briefing.facts, *run.briefing.former], run.time.moment(run.now)
+        if run.briefing.former:
+            run.matches, run.passed_on = selection.supersede(
+                run.matches, facts, run.words, moment=moment, is_past=run.time.is_past
+            )
+            if run.time.end is not None:
+                former = run.briefing.former
+                run.matches, then = selection.raise_former(run.matches, former, run.words, moment=moment)
+                run.passed_on |= then
+        run.facts = valid_facts(facts, moment) if run.time.end is not None else run.briefing.facts
         if run.query.rerank:
             await self._rerank(run)
         if run.query.diversity:
@@ -451,6 +473,7 @@ class Recall:
         scores = score_frame(frame, question, frequencies, session=query.scope.session_id, models=models)
         scores = selection.weighed(found.facts, ids, frame, scores, worth)
         most = max(limit * SPARE if query.diversity else limit, RERANKED if query.rerank else 0)
+        most = max(most, CANDIDATES if run.time.orders_turns else 0)
         places, run.available = selection.places(ids, frame, scores, min_score=run.min_score, most=most)
         return places
 
@@ -470,7 +493,9 @@ class Recall:
         run.matches = [replace(match, rank=rank) for rank, match in enumerate(scored, start=1)]
 
     def _add_facts(self, run: _Run, limit: int) -> None:
-        facts = selection.select_facts(run.briefing.facts, run.shares, run.matches, min_score=run.query.min_score)
+        facts = selection.select_facts(
+            run.facts, run.shares, run.matches, min_score=run.query.min_score, passed_on=run.passed_on
+        )
         run.available += len(facts)
         merged = sorted([*run.matches, *facts[:limit]], key=lambda match: -match.score) if facts else run.matches
         run.matches = [replace(match, rank=rank) for rank, match in enumerate(merged, start=1)] if facts else merged

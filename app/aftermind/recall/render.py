@@ -17,6 +17,7 @@ SECTIONS = ("profile", "blocks", "facts", "summaries", "episodes")  # from what 
 # Not allowed in XML 1.0 whatever the escaping; tab, newline and carriage return are.
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _TURN = re.compile(r'<turn(?: at="(?P<day>[^"]*)")?(?P<rest>[^>]*>[^<]*</turn>\n)')
+_SUPERSEDED = re.compile(r' superseded="[^"]*"(?=>)')
 _ROLES = frozenset(Role)
 _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"})
 
@@ -68,7 +69,7 @@ def without_turns(text: str, turns: Sequence[Episode]) -> tuple[str, Sequence[Ep
         nonlocal day, before
         day = found["day"] or day
         line = f"<turn{found['rest']}"
-        if held := wanted.get((day, line)):
+        if held := wanted.get((day, _SUPERSEDED.sub("", line, count=1))):
             gone.append(held.pop())
             return ""
         line, before = (line if day == before else dated(line, day)), day
@@ -97,10 +98,10 @@ def section_name(item: Item) -> str:
     return "summaries" if isinstance(item, Summary) else "blocks"
 
 
-def render_item(item: Item, text: str | None = None, place: str = "") -> str:
-    """An item as one element; `text` replaces its text if it had to be shortened, from a `place` on."""
+def render_item(item: Item, text: str | None = None, marks: str = "") -> str:
+    """An item as one element; `text` replaces its text if it had to be shortened, `marks` are more attributes."""
     if isinstance(item, Episode):
-        return _episode(item, item.content if text is None else text, place)
+        return _episode(item, item.content if text is None else text, marks)
     if isinstance(item, Fact):
         return _fact(item, item.text if text is None else text)
     if isinstance(item, Summary):
@@ -115,6 +116,11 @@ def place_of(item: Item, passage: Passage) -> str:
     """Where a passage is in its message, as attributes of the turn: its number, and the headings that it is under."""
     section = headings_before(item.content, passage.start) if isinstance(item, Episode) else ""
     return f' passage="{passage.number}/{passage.count}"{_named("section", section)}'
+
+
+def superseded_mark(at: datetime | None) -> str:
+    """The attribute of a turn whose statement is no longer true."""
+    return "" if at is None else f' superseded="{_day(at)}"'
 
 
 def shortenable_text(item: Item) -> str:
@@ -137,13 +143,13 @@ def day_of(item: Item) -> str:
     return _day(item.occurred_at) if isinstance(item, Episode) else ""
 
 
-def _episode(episode: Episode, text: str, place: str) -> str:
+def _episode(episode: Episode, text: str, marks: str) -> str:
     """Without its day, see `dated`. A user with a name is shown by it; a name equal to a role is kept separate."""
     name, by = detect.label(episode.name) if episode.name else "", f'by="{episode.role}"'
     if name and episode.role is Role.USER and name.casefold() not in _ROLES:
         by, name = f'by="{escaped(name)}"', ""
     caution = _attribute("caution", episode.mark)
-    return f"<turn {by}{_attribute('name', name)}{caution}{place}>{escaped(text)}</turn>\n"
+    return f"<turn {by}{_attribute('name', name)}{caution}{marks}>{escaped(text)}</turn>\n"
 
 
 def _fact(fact: Fact, text: str) -> str:

@@ -2,14 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aftermind.ranking import Frame, Scores, diversified, fact_value, lifted, overlap, ranks, sureness, terms
+from aftermind.recall.excerpts import QuestionWords
+from aftermind.recall.question_time import IN_PERIOD, shifted
 from aftermind.stores.search import FactHit
 from aftermind.types import Episode, EpisodeId, Fact, FactId, Match, Passage
 
+SUPERSEDED = -3.0  # added to the log-odds of a turn whose statement is no longer true
+FOLLOWING = 0.9  # of its score, which the turns of the fact that took its place have at least
 COMPARED_CHARACTERS = 1_000  # of a text, where the unlikeness of matches is asked for
 
 
@@ -80,20 +85,96 @@ def weighed(
 
 
 def select_facts(
-    facts: Sequence[Fact], shares: Mapping[FactId, float], matches: Sequence[Match], *, min_score: float
+    facts: Sequence[Fact],
+    shares: Mapping[FactId, float],
+    matches: Sequence[Match],
+    *,
+    min_score: float,
+    passed_on: Mapping[FactId, float],
 ) -> list[Match]:
     """Facts by the share of the query that they cover, or after their best source turn; ties keep their order.
 
-    Other facts have a small value: a block may have space for them.
+    Other facts have a small value: a block may have space for them. `passed_on` are scores of turns that they replace.
     """
     turns = {match.item.id: match.score for match in matches if isinstance(match.item, Episode)}
     found = []
     for fact in facts:
         share = shares.get(fact.id, 0.0)
-        score = fact_value(share, fact.confidence, max((turns.get(each, 0.0) for each in fact.sources), default=0.0))
+        best = max((turns.get(each, 0.0) for each in fact.sources), default=0.0)
+        score = max(fact_value(share, fact.confidence, best), passed_on.get(fact.id, 0.0) * sureness(fact.confidence))
         if score >= min_score:
             found.append(Match(item=fact, score=score, lexical_score=share))
     return sorted(found, key=lambda match: -match.score)
+
+
+def supersede(
+    matches: Sequence[Match], facts: Sequence[Fact], words: QuestionWords, *, moment: datetime, is_past: bool
+) -> tuple[list[Match], dict[FactId, float]]:
+    """Matches with those marked, and less likely, whose statement was no longer true at a moment.
+
+    What took its place answers instead: the fact that is true then and its turns get the score, by fact. A question
+    about the past only gets the marks. A turn that states more keeps its score for questions about the rest.
+    """
+    current = [fact for fact in facts if fact.is_valid_at(moment)]
+    ended = [fact for fact in facts if fact.valid_to is not None and fact.valid_to <= moment]
+    standing = {source for fact in current for source in fact.sources}
+    passed_on: dict[FactId, float] = {}
+    found = []
+    for match, turn in _turns(matches):
+        ends = _ended_after(turn, ended)
+        if not ends or (turn.id in standing and not any(words.share(fact.text) for fact in ends)):
+            found.append(match)
+            continue
+        at = max(fact.valid_to for fact in ends if fact.valid_to is not None)
+        found.append(
+            replace(match, superseded_at=at, score=match.score if is_past else shifted(match.score, SUPERSEDED))
+        )
+        about = {(fact.subject, fact.predicate) for fact in ends}
+        for fact in current if not is_past else ():
+            if (fact.subject, fact.predicate) in about:
+                passed_on[fact.id] = max(passed_on.get(fact.id, 0.0), match.score)
+    least = {
+        source: FOLLOWING * passed_on[fact.id] for fact in current if fact.id in passed_on for source in fact.sources
+    }
+    raised = [
+        match if match.superseded_at else replace(match, score=max(match.score, least.get(turn.id, 0.0)))
+        for match, turn in _turns(found)
+    ]
+    return _ranked(raised), passed_on
+
+
+def raise_former(
+    matches: Sequence[Match], former: Sequence[Fact], words: QuestionWords, *, moment: datetime
+) -> tuple[list[Match], dict[FactId, float]]:
+    """For a question about a period: what was true then, and is not now, is likelier to answer, and so are its turns.
+
+    Of facts that share words with the question. Also scores of these facts.
+    """
+    then = [fact for fact in former if fact.is_valid_at(moment) and words.share(fact.text)]
+    sources = {source for fact in then for source in fact.sources}
+    raised = [
+        replace(match, score=shifted(match.score, IN_PERIOD)) if turn.id in sources else match
+        for match, turn in _turns(matches)
+    ]
+    scores = {turn.id: match.score for match, turn in _turns(raised)}
+    passed_on = {fact.id: max((scores.get(each, 0.0) for each in fact.sources), default=0.0) for fact in then}
+    return _ranked(raised), passed_on
+
+
+def _turns(matches: Sequence[Match]) -> list[tuple[Match, Episode]]:
+    return [(match, match.item) for match in matches if isinstance(match.item, Episode)]
+
+
+def _ranked(matches: Sequence[Match]) -> list[Match]:
+    ordered = sorted(matches, key=lambda match: -match.score)
+    return [replace(match, rank=rank) for rank, match in enumerate(ordered, start=1)]
+
+
+def _ended_after(episode: Episode, ended: Sequence[Fact]) -> list[Fact]:
+    """The facts of a turn that ended after it was said: what it says of the past stays true."""
+    return [
+        fact for fact in ended if episode.id in fact.sources and fact.valid_to and episode.occurred_at < fact.valid_to
+    ]
 
 
 def spread(matches: Sequence[Match], *, amount: float, limit: int) -> list[Match]:

@@ -143,10 +143,14 @@ class BlockRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Briefing:
-    """The episodes that exist, in the order asked for, and the rest as wanted. Facts are the newest beliefs first."""
+    """The episodes that exist, in the order asked for, and the rest as wanted. Facts are the newest beliefs first.
+
+    `former` are facts from these episodes that are believed, and are true no more.
+    """
 
     episodes: Sequence[Episode] = ()
     facts: Sequence[Fact] = ()
+    former: Sequence[Fact] = ()
     blocks: Sequence[Block] = ()
     summary: Summary | None = None
     profile: Profile | None = None
@@ -184,6 +188,12 @@ def worth_showing(facts: Sequence[Fact], wanted: BlockRequest) -> list[Fact]:
         for place, fact in enumerate(facts)
         if place < NEWEST_FACTS or fact.id in near or not shown.isdisjoint(fact.sources)
     ]
+
+
+def from_shown(former: Sequence[Fact], wanted: BlockRequest) -> list[Fact]:
+    """Of facts that are true no more, those that came from the episodes of a block."""
+    shown = frozenset(wanted.ids)
+    return [fact for fact in former if not shown.isdisjoint(fact.sources)]
 
 
 def search_in_memory(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from html import escape
 
@@ -34,7 +35,7 @@ class Match:
     """An episode or a fact that was found, with every score and its rank in each list (from 1; None = not in it).
 
     Scores are scaled to 0..1 by the best of their list; `score` is what the order follows. `passage` is the part of a
-    long message that matches.
+    long message that matches. `superseded_at` is when the fact that a message states ceased to be true.
     """
 
     item: Episode | Fact | Summary | Block
@@ -47,6 +48,7 @@ class Match:
     vector_rank: int | None = None
     detail: Mapping[str, float] = field(default_factory=dict)
     passage: Passage | None = None
+    superseded_at: datetime | None = None
 
     def __repr__(self) -> str:
         return f"<Match {self.score:.2f} {self.item!r}>"

@@ -243,6 +243,7 @@ class MatchOut(Shape):
     vector_rank: int | None
     detail: dict[str, float]
     passage: PassageOut | None
+    superseded_at: datetime | None
 
 
 class RecallOut(Shape):
@@ -424,6 +425,7 @@ def match(found: Match) -> MatchOut:
         vector_rank=found.vector_rank,
         detail=dict(found.detail),
         passage=None if found.passage is None else PassageOut.model_validate(found.passage),
+        superseded_at=found.superseded_at,
     )
 
 

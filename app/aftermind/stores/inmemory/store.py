@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 
 from aftermind.db.inmemory import MemoryTransaction, mem
 from aftermind.db.protocol import Transaction
@@ -19,6 +20,7 @@ from aftermind.stores.search import (
     NodeState,
     Search,
     SearchResult,
+    from_shown,
     search_in_memory,
     worth_showing,
 )
@@ -71,6 +73,7 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
     ) -> Briefing:
         at, load = wanted.at, wanted.load
         facts = await self.facts(tx, owner, as_of=at, known_at=at, limit=1_000_000) if "facts" in load else []
+        former = await self._former_facts(tx, owner, at) if facts else []
         blocks = await self.blocks(tx, owner) if "blocks" in load else []
         summaries = await self.summaries(tx, owner, limit=MAX_SUMMARIES) if "summary" in load else []
         told = [each for each in summaries if at is None or each.updated_at <= at]
@@ -78,12 +81,19 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
         return Briefing(
             episodes=await self.episodes(tx, owner, wanted.ids) if wanted.ids else [],
             facts=worth_showing(facts, wanted),
+            former=from_shown(former, wanted),
             blocks=[block for block in blocks if at is None or block.updated_at <= at],
             summary=next(
                 (each for each in told if each.scope.session_id == wanted.session_id), told[0] if told else None
             ),
             profile=None if profile is None or at is not None else profile,
         )
+
+    async def _former_facts(self, tx: Transaction, owner: Scope, at: datetime | None) -> list[Fact]:
+        moment = at or mem(tx).database.now()
+        rows = await self.facts(tx, owner, history=True, limit=1_000_000)
+        believed = [each for each in rows if (each.superseded_at is None if at is None else each.is_believed_at(at))]
+        return [each for each in believed if each.valid_to is not None and each.valid_to <= moment]
 
     # forgetting, counting
 

@@ -34,12 +34,12 @@ Json = dict[str, Any]  # Any: one row as Postgres writes it; each field is read 
 
 _OWNED = "namespace = :namespace AND user_id = :user"
 
-BELIEVED = """
+BELIEVED_SO_FAR = """
     recorded_at <= coalesce(CAST(:at AS timestamptz), 'infinity')
     AND (superseded_at IS NULL OR (CAST(:at AS timestamptz) IS NOT NULL AND superseded_at > :at))
     AND (valid_from IS NULL OR valid_from <= coalesce(:at, now()))
-    AND (valid_to IS NULL OR valid_to > coalesce(:at, now()))
 """
+BELIEVED = f"{BELIEVED_SO_FAR} AND (valid_to IS NULL OR valid_to > coalesce(:at, now()))"
 
 
 def _newest(rule: str) -> str:
@@ -83,10 +83,10 @@ def parts(facts: str, *, only: str = "true") -> str:
     return f"""
         CASE WHEN CAST(:facts AS boolean) AND {only} THEN (SELECT json_agg(fact)::text FROM (
             SELECT id, session_id, agent_id, subject, predicate, object, confidence, cardinality, valid_from, valid_to,
-                   recorded_at, superseded_at, strength, extractor, (
+                   recorded_at, superseded_at, strength, extractor, valid_to <= coalesce(:at, now()) AS is_former, (
                        SELECT json_agg(episode_id ORDER BY episode_id) FROM aftermind.fact_sources AS s
                        WHERE s.namespace = :namespace AND s.user_id = :user AND s.fact_id = facts.id) AS sources
-            FROM aftermind.facts WHERE {_OWNED} AND {BELIEVED} AND {facts}
+            FROM aftermind.facts WHERE {_OWNED} AND {BELIEVED_SO_FAR} AND {facts}
             ORDER BY recorded_at DESC, id DESC) AS fact) END AS facts,
         CASE WHEN CAST(:blocks AS boolean) AND {only} THEN (SELECT json_agg(block ORDER BY name)::text FROM (
             SELECT name, content, description, version, updated_at FROM aftermind.blocks
@@ -152,9 +152,11 @@ def read(owner: Scope, row: asyncpg.Record, wanted: BlockRequest) -> Briefing:
     columns = [row[name] or () for name in _COLUMNS]
     columns = [np.frombuffer(each, dtype=">i8") if isinstance(each, bytes) else each for each in columns]
     places = {id_: place for place, id_ in enumerate(columns[0])}
+    facts = _rows(row["facts"])
     return Briefing(
         episodes=[_episode(scopes, columns, places[id_]) for id_ in wanted.ids if id_ in places],
-        facts=[_fact(scopes, each) for each in _rows(row["facts"])],
+        facts=[_fact(scopes, each) for each in facts if not each["is_former"]],
+        former=[_fact(scopes, each) for each in facts if each["is_former"]],
         blocks=[_block(owner, each) for each in _rows(row["blocks"])],
         summary=None if row["summary"] is None else _summary(scopes, orjson.loads(row["summary"])),
         profile=None if row["profile"] is None else _profile(owner, orjson.loads(row["profile"])),

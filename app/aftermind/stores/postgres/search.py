@@ -182,6 +182,7 @@ class PostgresSearch:
             shown,
             episodes=await encrypted_columns.open_episodes(self._vault, tx, owner, shown.episodes),
             facts=await encrypted_columns.open_facts(self._vault, tx, owner, shown.facts),
+            former=await encrypted_columns.open_facts(self._vault, tx, owner, shown.former) if shown.former else (),
             blocks=await encrypted_columns.open_blocks(self._vault, tx, owner, shown.blocks),
             summary=None
             if shown.summary is None

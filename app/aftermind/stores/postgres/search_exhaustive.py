@@ -10,7 +10,7 @@ import asyncpg
 
 from aftermind.db.row_level_security import entering
 from aftermind.db.sql_params import Positional
-from aftermind.stores.postgres.block_query import BELIEVED, in_columns, parts, read
+from aftermind.stores.postgres.block_query import BELIEVED_SO_FAR, in_columns, parts, read
 from aftermind.stores.postgres.fact_search import FOUND, fact_hits_cte
 from aftermind.stores.postgres.scoring_columns import (
     COLUMNS,
@@ -23,7 +23,7 @@ from aftermind.stores.postgres.scoring_columns import (
     scored,
     words,
 )
-from aftermind.stores.search import BlockRequest, Briefing, worth_showing
+from aftermind.stores.search import BlockRequest, Briefing, from_shown, worth_showing
 from aftermind.types import Scope
 
 MOST_WHOLE = 300  # episodes; of 100 a recall is a fifth quicker so, of 450 as quick, of 700 slower
@@ -46,7 +46,7 @@ def _statement(*, filtered: bool) -> Positional:
                    CAST(:along AS boolean) AND count(*) <= CAST(:whole AS bigint)
                    AND coalesce(sum(octet_length(content) + pg_column_size(metadata)), 0) <= {MOST_BYTES}
                    AND (SELECT count(*) FROM (SELECT FROM aftermind.facts WHERE namespace = :namespace
-                        AND user_id = :user AND {BELIEVED} LIMIT {MOST_FACTS + 1}) AS f) <= {MOST_FACTS} AS held
+                        AND user_id = :user AND {BELIEVED_SO_FAR} LIMIT {MOST_FACTS + 1}) AS f) <= {MOST_FACTS} AS held
             FROM mine
         ), {words("(SELECT nth, terms FROM mine, sized WHERE little) AS few")}, asked AS MATERIALIZED (
             SELECT key, place, (SELECT count(*) FROM words WHERE words.place = term.place) AS df
@@ -81,4 +81,4 @@ class Held:
         if replace(wanted, ids=(), facts=()) != self.asked:
             return None
         found = read(owner, self.row, wanted)
-        return replace(found, facts=worth_showing(found.facts, wanted))
+        return replace(found, facts=worth_showing(found.facts, wanted), former=from_shown(found.former, wanted))

@@ -1,0 +1,112 @@
+"""Questions that name a time, and what was said and is no longer true."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from aftermind import Fact, Memory, Message, RecallBlock, Receipt, Settings
+from aftermind.recall.render import without_turns
+from aftermind.testing import drain
+from aftermind.types import Episode
+from tests.support.learning import AT_ONCE, UNHURRIED, learning
+from tests.support.servers import Database
+
+CONVERSATION = Path(__file__).parents[3] / "examples" / "conversation.jsonl"
+Turn = dict[str, Any]  # Any: JSON as it is in the file
+
+
+def turns() -> list[Turn]:
+    """What Alice says in the README's example."""
+    return [
+        turn for line in CONVERSATION.read_text().splitlines() if (turn := orjson.loads(line))["user_id"] == "alice"
+    ]
+
+
+async def hand_over(memory: Memory, turn: Turn) -> Receipt:
+    messages = [{**message, "occurred_at": turn["timestamp"]} for message in turn["messages"]]
+    return await memory.remember(messages, user_id="alice", session_id=turn["session_id"])
+
+
+@pytest.fixture(params=["in this process", "postgres"])
+async def memory(
+    request: pytest.FixtureRequest, database: Database, redis_url: str, tmp_path: Path
+) -> AsyncIterator[Memory]:
+    """One that has learnt the example."""
+    if request.param == "in this process":
+        async with Memory("inmemory", settings=Settings(**AT_ONCE, **UNHURRIED)) as made:
+            for turn in turns():
+                await (await hand_over(made, turn)).stored(timeout=60)
+            await drain(made)
+            yield made
+        return
+    async with learning(database, redis_url, tmp_path) as learnt:
+        for turn in turns():
+            await hand_over(learnt.memory, turn)
+            await learnt.settle()
+        yield learnt.memory
+
+
+def texts(block: RecallBlock) -> list[str]:
+    return [each.item.text if isinstance(each.item, Fact) else str(each.item.content) for each in block.matches]  # type: ignore[union-attr]
+
+
+async def test_what_is_no_longer_true_comes_after_what_took_its_place_and_is_marked(memory: Memory) -> None:
+    block = await memory.recall("Where does Alice live?", user_id="alice", token_budget=300)
+    former = next(each for each in block.matches if "Bergen and I work" in getattr(each.item, "content", ""))
+
+    assert "Oslo" in texts(block)[0]
+    assert former.superseded_at is not None
+    assert former.superseded_at.date().isoformat() == "2025-05-26"
+    assert '<turn by="user" superseded="2025-05-26">' in block.text
+
+
+async def test_a_turn_that_states_more_keeps_its_place_for_questions_about_the_rest(memory: Memory) -> None:
+    block = await memory.recall("Which work is Alice a biologist for?", user_id="alice", token_budget=300)
+    found = next(each for each in block.matches if "marine biologist" in getattr(each.item, "content", ""))
+
+    assert found.superseded_at is None
+    assert "superseded=" not in block.text
+
+
+async def test_a_question_about_a_period_gets_what_was_true_then(memory: Memory) -> None:
+    block = await memory.recall("Where did Alice live in April 2025?", user_id="alice", token_budget=300)
+
+    assert "Bergen" in texts(block)[0]
+    assert "user lives in Bergen" in block.text
+    assert "user lives in Oslo" not in block.text
+
+
+async def test_a_question_about_the_past_does_not_rank_down_what_was_true(memory: Memory) -> None:
+    block = await memory.recall("Where did Alice live before Oslo?", user_id="alice", token_budget=300)
+
+    assert "Bergen" in texts(block)[0]
+
+
+async def test_a_marked_turn_is_recognised_as_one_that_the_model_is_shown_anyway(memory: Memory) -> None:
+    block = await memory.recall("Where does Alice live?", user_id="alice", token_budget=300)
+    shown = [each.item for each in block.matches if isinstance(each.item, Episode) and each.superseded_at is not None]
+
+    left, gone = without_turns(block.text, shown)
+
+    assert list(gone) == shown
+    assert "superseded=" not in left
+
+
+async def test_turns_of_the_named_period_come_first() -> None:
+    now = datetime.now(UTC)
+    async with Memory("inmemory", settings=Settings(extractor="off", **UNHURRIED)) as memory:
+        for year in range(now.year - 6, now.year):
+            message = Message.user("We went hiking again.", occurred_at=datetime(year, 6, 15, tzinfo=UTC))
+            await (await memory.remember([message], user_id="alice", session_id=f"s{year}")).stored(timeout=60)
+
+        named = await memory.recall(f"Where did we go hiking in {now.year - 3}?", user_id="alice")
+        relative = await memory.recall("Did we go hiking four years ago?", user_id="alice")
+
+    for block, year in ((named, now.year - 3), (relative, now.year - 4)):
+        first = block.matches[0].item
+        assert isinstance(first, Episode)
+        assert first.occurred_at.year == year
