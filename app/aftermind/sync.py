@@ -109,6 +109,7 @@ class Facts(_Face):
     retract = _blocking(AsyncFacts.retract)
     why = _blocking(AsyncFacts.why)
     graph = _blocking(AsyncFacts.graph)
+    merge_entities = _blocking(AsyncFacts.merge_entities)
     cardinalities = _blocking(AsyncFacts.cardinalities)
     set_cardinality = _blocking(AsyncFacts.set_cardinality)
 

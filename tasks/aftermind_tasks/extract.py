@@ -6,6 +6,7 @@ from dataclasses import replace
 from aftermind import errors
 from aftermind.db.protocol import Transaction
 from aftermind.events.types import MemoryFactsExtracted
+from aftermind.facts.entities import aliases_of, rename
 from aftermind.facts.predicates import folded
 from aftermind.facts.resolve import Changes, decide
 from aftermind.llm.injection import detect
@@ -129,12 +130,14 @@ async def _apply(
 async def _changes(
     runtime: Runtime, tx: Transaction, owner: Scope, claims: Sequence[Assertion], extractor: str
 ) -> Changes:
-    subjects = {folded(claim.subject) for claim in claims}
     believed: list[Fact] = []
     said: list[RecordedAssertion] = []
     await runtime.store.hold_beliefs(tx, owner)  # sessions of one user are extracted concurrently
-    if subjects:
+    if claims:
         rows = await runtime.store.facts(tx, owner, history=True, limit=100_000)
+        aliases = aliases_of(rows)
+        claims = [rename(claim, aliases) for claim in claims]
+        subjects = {folded(claim.subject) for claim in claims}
         believed = [fact for fact in rows if fact.superseded_at is None and folded(fact.subject) in subjects]
         said = await runtime.store.recorded_assertions(tx, owner, subjects)
     return decide(

@@ -10,6 +10,7 @@ import orjson
 from aftermind import errors
 from aftermind.db.protocol import Transaction
 from aftermind.events.types import MemoryFactsExtracted
+from aftermind.facts.entities import aliases_of, rename
 from aftermind.facts.reextract import redo
 from aftermind.facts.resolve import Changes
 from aftermind.ledger.replay_overrides import check_options, has_options
@@ -145,8 +146,9 @@ async def _changes(runtime: Runtime, tx: Transaction, owner: Scope, answered: An
         for claim in answered.extraction.claims
     ]
     rows = await runtime.store.facts(tx, owner, history=True, limit=100_000)
+    aliases = aliases_of(rows)
     return redo(
-        [claim for claim in claims if claim.sources],
+        [rename(claim, aliases) for claim in claims if claim.sources],
         [fact for fact in rows if fact.superseded_at is None],
         said=await runtime.store.recorded_assertions(tx, owner),
         mined=alive,

@@ -63,6 +63,11 @@ def test_facts_are_shown_with_what_learnt_them(shell: Shell, ingested: str) -> N
     assert "No facts" in shell.must("facts", "--user", "nobody")
 
 
+def test_names_of_one_entity_are_merged(shell: Shell) -> None:
+    assert "Aliases set" in shell.must("merge-entities", "Melanie", "Mel", "--user", "greta")
+    assert "Mel same as Melanie" in shell.must("facts", "--user", "greta")
+
+
 @pytest.mark.long
 def test_what_came_of_each_message_is_shown(shell: Shell) -> None:
     shell.must("ingest", _conversation(shell.folder, "dora.jsonl", _said("dora", "I live in Bergen.")))

@@ -1,5 +1,6 @@
 """`memory.facts`: query, add and retract facts, and show their sources."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from uuid import UUID
@@ -7,7 +8,7 @@ from uuid import UUID
 from aftermind import errors
 from aftermind.api.services import Parts
 from aftermind.db.protocol import Transaction
-from aftermind.facts import predicates
+from aftermind.facts import entities, predicates
 from aftermind.facts.graph import FactGraph, neighbourhood
 from aftermind.facts.reextract import BY_USER
 from aftermind.facts.resolve import Changes, decide
@@ -59,7 +60,7 @@ class Facts:
             found = await self._parts.store.facts(
                 tx, owner, predicate=_named(predicate), as_of=as_of, known_at=known_at, limit=_read(subject, limit)
             )
-        return _about(found, subject)[:limit]
+            return _about(found, subject, await self._aliases(tx, owner, subject))[:limit]
 
     async def history(
         self,
@@ -76,7 +77,7 @@ class Facts:
             found = await self._parts.store.facts(
                 tx, owner, predicate=_named(predicate), history=True, limit=_read(subject, limit)
             )
-        return _about(found, subject)[:limit]
+            return _about(found, subject, await self._aliases(tx, owner, subject))[:limit]
 
     async def graph(
         self,
@@ -99,7 +100,9 @@ class Facts:
         name = _text("entity", entity)
         async with self._parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
             facts = await self._parts.store.facts(tx, owner, as_of=as_of, limit=EVERY_FACT)
-        return neighbourhood(name, facts, hops=hops, limit=limit)
+            name = entities.entity_name(name, await self._aliases(tx, owner, name))
+        others = [fact for fact in facts if fact.predicate != entities.SAME_AS]
+        return neighbourhood(name, others, hops=hops, limit=limit)
 
     async def add(
         self,
@@ -137,7 +140,7 @@ class Facts:
             raise errors.InvalidFact("valid_to", valid_to, "a fact cannot end before it begins.")
         if not 0.0 <= confidence <= 1.0:
             raise errors.InvalidFact("confidence", confidence, "it must be between 0 and 1.")
-        changes = await self._parts.effects.commit(owner, lambda tx: self._believe(tx, owner, claim))
+        changes, claim = await self._parts.effects.commit(owner, lambda tx: self._believe(tx, owner, claim))
         name = predicates.canonical(claim.predicate)
         said = [fact for fact in changes.believed if fact.predicate == name]
         same = [fact for fact in said if predicates.same_text(fact.object, claim.object)]
@@ -172,8 +175,55 @@ class Facts:
             said_at=datetime.now(UTC),
             operation=Operation.RETRACT,
         )
-        changes = await self._parts.effects.commit(owner, lambda tx: self._believe(tx, owner, claim))
+        changes, _ = await self._parts.effects.commit(owner, lambda tx: self._believe(tx, owner, claim))
         return fact_id in changes.superseded
+
+    async def merge_entities(
+        self, entity: str, *aliases: str, user_id: str | None = None, namespace: str | None = None
+    ) -> list[Fact]:
+        """State that the aliases are names of the entity; returns the entity's facts.
+
+        Facts under an alias, as subject or object, become facts of the entity, resolved with its own by their times;
+        later ones as well. Each alias is a fact with the predicate `same_as`; retract it to stop that. Facts that were
+        merged stay merged. Aliases may be set before anything else is known about them.
+        """
+        owner = self._parts.scope(namespace=namespace, user_id=user_id)
+        name, names = _text("entity", entity), [_text("alias", alias) for alias in aliases]
+        if not names or any(predicates.same_text(name, alias) for alias in names):
+            raise errors.InvalidFact("aliases", aliases, "name at least one alias that differs from the entity.")
+        await self._parts.effects.commit(owner, lambda tx: self._merge(tx, owner, name, names))
+        return await self.query(subject=entity, user_id=user_id, namespace=namespace)
+
+    async def _merge(self, tx: Transaction, owner: Scope, entity: str, names: Sequence[str]) -> None:
+        store, now = self._parts.store, datetime.now(UTC)
+        entity = entities.entity_name(entity, await self._aliases(tx, owner, entity))
+        for alias in names:
+            if predicates.same_text(alias, entity):  # the entity was an alias of this name
+                raise errors.InvalidFact(
+                    "alias", alias, f"it is the entity's own name; {entity!r} has aliases already."
+                )
+            claim = Assertion(
+                subject=alias, predicate=entities.SAME_AS, object=entity, said_at=now, cardinality=Cardinality.SINGLE
+            )
+            await self._believe(tx, owner, claim)
+        rows = await store.facts(tx, owner, history=True, limit=EVERY_FACT)
+        changes = entities.merge(
+            entities.aliases_of(rows),
+            [row for row in rows if row.superseded_at is None],
+            await store.recorded_assertions(tx, owner),
+            owner=owner,
+            now=now,
+            new_id=_new_id,
+        )
+        await apply_changes.write(store, tx, owner, changes, at=now)
+
+    async def _aliases(self, tx: Transaction, owner: Scope, name: str | None) -> entities.Aliases:
+        """The owner's aliases; none are read without a name to compare."""
+        if name is None:
+            return {}
+        return entities.aliases_of(
+            await self._parts.store.facts(tx, owner, predicate=entities.SAME_AS, limit=EVERY_FACT)
+        )
 
     async def why(
         self, fact: Fact | FactId | str, *, user_id: str | None = None, namespace: str | None = None
@@ -213,12 +263,13 @@ class Facts:
         async with self._parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
             return await self._parts.store.fact(tx, owner, fact_id)
 
-    async def _believe(self, tx: Transaction, owner: Scope, claim: Assertion) -> Changes:
+    async def _believe(self, tx: Transaction, owner: Scope, claim: Assertion) -> tuple[Changes, Assertion]:
         store, now = self._parts.store, datetime.now(UTC)
         await store.tombstones(tx, [owner])  # holds a forget of this user off until the end
         await store.hold_beliefs(tx, owner)
         rows = await store.facts(tx, owner, history=True, limit=EVERY_FACT)  # a subject may be spelt otherwise
         believed = [row for row in rows if row.superseded_at is None]
+        claim = entities.rename(claim, entities.aliases_of(believed))
         said = await store.recorded_assertions(tx, owner, [claim.subject])
         # An assertion by a call is the latest, also after messages dated in the future.
         latest = max((one.claim.said_at for one in said), default=claim.said_at)
@@ -235,7 +286,7 @@ class Facts:
             cardinalities=await store.cardinalities(tx, owner.namespace),
         )
         await apply_changes.write(store, tx, owner, changes, at=now)
-        return changes
+        return changes, claim
 
 
 def _named(predicate: str | None) -> str | None:
@@ -247,8 +298,12 @@ def _read(subject: str | None, limit: int) -> int:
     return limit if subject is None else EVERY_FACT
 
 
-def _about(found: list[Fact], subject: str | None) -> list[Fact]:
-    return found if subject is None else [fact for fact in found if predicates.same_text(fact.subject, subject)]
+def _about(found: list[Fact], subject: str | None, aliases: entities.Aliases) -> list[Fact]:
+    """Facts about a subject by any of its names; of its aliases themselves only by their own."""
+    if subject is None:
+        return found
+    entity = entities.entity_name(subject, aliases)
+    return [fact for fact in found if any(predicates.same_text(fact.subject, name) for name in (subject, entity))]
 
 
 def _new_id() -> FactId:

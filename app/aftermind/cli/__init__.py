@@ -13,7 +13,7 @@ from aftermind.cli import console
 FAMILIES: Mapping[str, tuple[str, ...]] = {
     "stack": ("up", "down", "status", "stack"),
     "ingest": ("ingest",),
-    "recall": ("recall", "facts", "events"),
+    "recall": ("recall", "facts", "merge-entities", "events"),
     "evaluate": ("eval",),
     "extraction": ("extraction",),
     "undo": ("undo",),

@@ -27,6 +27,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command()(recall)
     app.command()(facts)
+    app.command()(merge_entities)
     app.command()(events)
 
 
@@ -92,6 +93,23 @@ def facts(
     sources = {each.fact.id: each.episodes for each in told} if why else None
     none = "No facts. `aftermind status` shows whether workers run."
     out.print(believed(found, sources) if found else none)
+
+
+def merge_entities(
+    entity: Annotated[str, typer.Argument(help="The name that facts are kept under.", show_default=False)],
+    aliases: Annotated[list[str], typer.Argument(help="Other names of it.", show_default=False)],
+    *,
+    user: User = None,
+    namespace: Namespace = None,
+) -> None:
+    """Merge the facts of several names of one entity, for example Melanie and Mel."""
+
+    async def work(memory: Memory) -> list[Fact]:
+        await console.record_read(memory, Action.EDIT, user=user, namespace=namespace, by="merge-entities")
+        return await memory.facts.merge_entities(entity, *aliases, user_id=user, namespace=namespace)
+
+    found = console.with_memory(work)
+    out.print(believed(found) if found else "Aliases set. No facts about this entity yet.")
 
 
 def events(

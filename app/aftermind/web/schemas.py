@@ -91,6 +91,13 @@ class FactIn(Shape):
     cardinality: Literal["single", "multi"] | None = None
 
 
+class MergeIn(Shape):
+    """Names of one entity."""
+
+    entity: str = Field(min_length=1, examples=["Melanie"])
+    aliases: list[Annotated[str, Field(min_length=1)]] = Field(min_length=1, max_length=100, examples=[["Mel"]])
+
+
 class BlockIn(Shape):
     """A block's whole text."""
 

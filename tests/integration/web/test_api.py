@@ -240,3 +240,14 @@ def test_another_sites_page_can_send_nothing(api: httpx.Client, user: str) -> No
 
 def user_of_nobody() -> str:
     return "00000000-0000-7000-8000-000000000000"
+
+
+def test_names_of_one_entity_are_merged(api: httpx.Client, user: str) -> None:
+    api.post(f"/v1/users/{user}/facts", json={"subject": "Mel", "predicate": "likes", "object": "tea"})
+
+    merged = api.post(f"/v1/users/{user}/entities/merge", json={"entity": "Melanie", "aliases": ["Mel"]})
+    refused = api.post(f"/v1/users/{user}/entities/merge", json={"entity": "Melanie", "aliases": []})
+
+    assert merged.status_code == 200
+    assert [(fact["subject"], fact["object"]) for fact in merged.json()] == [("Melanie", "tea")]
+    assert refused.status_code == 422

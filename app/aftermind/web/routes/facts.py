@@ -67,6 +67,15 @@ async def add(user_id: User, told: schemas.FactIn, memory: Remembering, who: Wri
     return schemas.FactOut.model_validate(found)
 
 
+@router.post("/users/{user_id:id}/entities/merge", summary="State that several names are one entity")
+async def merge_entities(
+    user_id: User, told: schemas.MergeIn, memory: Remembering, who: Writer
+) -> list[schemas.FactOut]:
+    """The facts of the entity. Facts under an alias, stored or to come, are facts of the entity."""
+    found = await memory.facts.merge_entities(told.entity, *told.aliases, user_id=user_id, namespace=who.namespace)
+    return [schemas.FactOut.model_validate(each) for each in found]
+
+
 @router.delete("/users/{user_id:id}/facts/{fact_id}", status_code=204, summary="Retract a fact")
 async def retract(user_id: User, fact_id: UUID, memory: Remembering, who: Writer) -> None:
     """As if it had never been true: a fact that it had ended is valid again. HTTP 404 if it is superseded."""
