@@ -1,0 +1,63 @@
+"""Starlette and FastAPI: a user's events as server-sent events, from a route of your application.
+
+Your route authenticates the user as the rest of your application does, so no API key is in the browser.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import orjson
+
+from aftermind import errors
+from aftermind.events.types import MemoryEvent
+from aftermind.integrations.extras import extra, to_async
+from aftermind.memory import Memory
+from aftermind.sync import Memory as SyncMemory
+
+with extra("server"):
+    from starlette.requests import Request
+    from starlette.responses import StreamingResponse
+
+BEAT_SECONDS = 15.0  # a comment is sent after this time without an event, so that proxies keep the connection
+HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}  # nginx would hold pieces back
+MAX_CURSOR_DIGITS = 18  # of a bigint
+
+
+def event_response(
+    request: Request, memory: Memory | SyncMemory, *, user_id: str | None, namespace: str | None = None
+) -> StreamingResponse:
+    """The user's events, for `EventSource`. A browser that reconnects gets those that it missed first.
+
+    It sends the `id` of its last event as `Last-Event-ID`; `?after=` is the same for a first connection. Raises
+    `InvalidQuery` if that is not the cursor of an event.
+    """
+    after = request.headers.get("last-event-id") or request.query_params.get("after")
+    if after is not None and not (after.isascii() and after.isdecimal() and len(after) <= MAX_CURSOR_DIGITS):
+        raise errors.InvalidQuery("Last-Event-ID", after, "a cursor is the `id` that an event had.")
+    pieces = _pieces(to_async(memory), user_id, namespace, after)
+    return StreamingResponse(pieces, media_type="text/event-stream", headers=HEADERS)
+
+
+async def _pieces(
+    memory: Memory, user_id: str | None, namespace: str | None, after: str | None
+) -> AsyncGenerator[bytes, None]:
+    cursor = after or await memory.event_cursor(user_id=user_id, namespace=namespace)
+    events = aiter(memory.events(user_id=user_id, namespace=namespace, after=cursor))
+    yield b": connected\n\n"  # events from here on are sent
+    upcoming = asyncio.ensure_future(anext(events))
+    try:
+        while True:
+            done, _ = await asyncio.wait({upcoming}, timeout=BEAT_SECONDS)
+            if done:
+                yield _encode(upcoming.result())
+                upcoming = asyncio.ensure_future(anext(events))
+            else:
+                yield b":\n\n"
+    finally:
+        upcoming.cancel()
+        await asyncio.wait({upcoming})
+
+
+def _encode(event: MemoryEvent) -> bytes:
+    number = f"id: {event.cursor}\n" if event.cursor else ""
+    return f"{number}event: {event.event}\ndata: ".encode() + orjson.dumps(event.to_json()) + b"\n\n"

@@ -1,0 +1,52 @@
+"""A route of a user's own application streams the events of its user, and of nobody else."""
+
+import json
+from collections.abc import AsyncIterator, Mapping
+
+import pytest
+from starlette.requests import Request
+
+from aftermind import Memory, errors
+from aftermind.integrations.starlette import event_response
+
+
+async def test_a_user_gets_each_event_and_after_a_reconnection_the_missed_ones() -> None:
+    async with Memory("inmemory") as memory:
+        first = _pieces(memory, "ann", {})
+        assert await anext(first) == b": connected\n\n"
+        await (await memory.remember("I like tea.", user_id="ben")).stored(timeout=30)
+        await (await memory.remember("I like jazz.", user_id="ann")).stored(timeout=30)
+        seen = [await _event(first) for _ in range(2)]
+        await first.aclose()  # type: ignore[attr-defined]  # a generator
+
+        again = _pieces(memory, "ann", {"last-event-id": seen[0]["id"]})
+        repeated = await _event(again)
+        await again.aclose()  # type: ignore[attr-defined]  # a generator
+
+    assert [each["event"] for each in seen] == ["MemoryUpdateStarted", "MemoryUpdateCompleted"]
+    assert {json.loads(each["data"])["user_id"] for each in seen} == {"ann"}
+    assert "jazz" not in json.dumps(seen)
+    assert repeated == seen[1]
+
+
+def test_a_cursor_that_no_event_had_is_refused() -> None:
+    with pytest.raises(errors.InvalidQuery, match="Last-Event-ID"):
+        event_response(_request({"last-event-id": "x"}), Memory("inmemory"), user_id="ann")
+
+
+def _request(headers: Mapping[str, str]) -> Request:
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    return Request({"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": raw})
+
+
+def _pieces(memory: Memory, user: str, headers: Mapping[str, str]) -> AsyncIterator[bytes]:
+    response = event_response(_request(headers), memory, user_id=user)
+    assert response.media_type == "text/event-stream"
+    return aiter(response.body_iterator)  # type: ignore[arg-type]  # always bytes here
+
+
+async def _event(pieces: AsyncIterator[bytes]) -> dict[str, str]:
+    """The next event, without comments."""
+    while (piece := (await anext(pieces)).decode()).startswith(":"):
+        pass
+    return dict(line.split(": ", 1) for line in piece.strip().split("\n"))
