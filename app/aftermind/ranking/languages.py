@@ -55,6 +55,14 @@ def language_name(code: str) -> str:
     return str(_languages()[code]["name"])
 
 
+@cache
+def word_variants(language: str) -> Mapping[str, str]:
+    """The usual word of each variant, of a Snowball algorithm or an ISO 639-1 code: "go" of "went"."""
+    code = _code_of(language)
+    groups = [group.split() for group in _languages()[code].get("variants", "").split(";")] if code else []
+    return MappingProxyType({form: word for word, *forms in filter(None, groups) for form in forms})
+
+
 def stemmer_of(code: str) -> str | None:
     """The Snowball algorithm of a language, or None."""
     return _languages()[code].get("stemmer")

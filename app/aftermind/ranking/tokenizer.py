@@ -14,7 +14,7 @@ import snowballstemmer
 
 from aftermind import errors
 from aftermind.ranking.accents import fold_accents
-from aftermind.ranking.languages import detect_language, stemmer_of, stop_words
+from aftermind.ranking.languages import detect_language, stemmer_of, stop_words, word_variants
 
 _EMOJI = (
     "[\U0001f1e6-\U0001f1ff]{2}|[\u2049\u231a-\u23ff\u25aa-\u25fe\u2600-\u27bf\u2934-\u2935\u2b05-\u2b55"
@@ -115,7 +115,9 @@ def indexed(found: Mapping[tuple[str, str], IndexedText]) -> Iterator[None]:
 
 @lru_cache(maxsize=STEMS_KEPT)
 def stem(word: str, language: str = "english") -> str:
-    """The word's stem without accents; 25 µs the first time, and most words repeat.
+    """The stem of the word, or of the usual word that it is a variant of, without accents.
+
+    It takes 25 µs the first time, and most words repeat.
 
     English words lose their accents first, because the English stemmer does not support them: "café" and "cafe" are one
     word. In other languages accents belong to the endings that are removed.
@@ -129,9 +131,10 @@ def stem(word: str, language: str = "english") -> str:
             raise errors.InvalidSettings("language", language, why)
         stemmer = snowballstemmer.stemmer(language)
         setattr(_stemmers, language, stemmer)
+    usual = word_variants(language).get(word, word)
     if language in _WITHOUT_ACCENTS:
-        return str(stemmer.stemWord(fold_accents(word)))
-    return fold_accents(str(stemmer.stemWord(word)))
+        return str(stemmer.stemWord(fold_accents(usual)))
+    return fold_accents(str(stemmer.stemWord(usual)))
 
 
 def is_stop_word(word: str) -> bool:

@@ -28,7 +28,7 @@ class QuestionWords:
         for word in tokens(text):
             term = stem(word, language)
             begins = _common_beginning(word, term)
-            if worth_of.get(term, 0.0) > 0 and begins:
+            if worth_of.get(term, 0.0) > 0:
                 found[begins if len(begins) >= LEAST_PREFIX else word] = worth_of[term]
         return cls(words=tuple(found), worths=tuple(found.values()))
 

@@ -16,6 +16,12 @@ def test_forms_of_a_word_meet_in_their_stem() -> None:
     assert terms("painting painted paints") == ["paint"]
 
 
+def test_irregular_forms_and_words_of_chats_meet_in_their_usual_word() -> None:
+    assert terms("She went there and bought pics for the kids") == terms("go buy photos child")
+    assert terms("went", "porter") == terms("go", "porter")
+    assert terms("went", "german") == ["went"]
+
+
 def test_stop_words_and_possessives_are_no_terms() -> None:
     assert terms("What did Caroline's brother do?") == ["carolin", "brother"]
 
