@@ -100,6 +100,10 @@ class MemoryTransaction:
             indexes[name] = build()
         return indexes[name]
 
+    def owned_index(self, name: str, scope: Scope) -> Index:
+        """An index over an owner's partition, empty at first, for as long as that is in memory; `load` comes first."""
+        return self.database.partition((scope.namespace, scope.user_column)).indexes.setdefault(name, {})
+
     def owners(self, namespace: str) -> list[Owner]:
         """The owners of a namespace that may have rows."""
         return [owner for owner in self.database.owners if owner[0] == namespace]

@@ -1,8 +1,9 @@
 """The seam of recall: what a backend finds for a question, as turns that `ranking` can score."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from sys import intern
 from typing import Protocol
 
 import numpy as np
@@ -196,6 +197,19 @@ def from_shown(former: Sequence[Fact], wanted: BlockRequest) -> list[Fact]:
     return [fact for fact in former if not shown.isdisjoint(fact.sources)]
 
 
+@dataclass(frozen=True, slots=True)
+class EpisodeWords:
+    """What is read of an episode's text: its terms, and whether it ends with a question."""
+
+    terms: frozenset[str]
+    asking: bool
+
+    @classmethod
+    def of(cls, episode: Episode, language: str) -> "EpisodeWords":
+        """Read the text; this takes 40 µs for an ordinary one."""
+        return cls(frozenset(map(intern, terms(episode.content, language))), ends_asking(episode.content))
+
+
 def search_in_memory(
     episodes: Sequence[Episode],
     vectors: Mapping[EpisodeId, Vector],
@@ -203,14 +217,20 @@ def search_in_memory(
     *,
     facts: Sequence[Fact] = (),
     language: str = "english",
+    words: MutableMapping[EpisodeId, EpisodeWords] | None = None,
 ) -> SearchResult:
     """What a store inside this process finds: it has everything at hand, so every episode is scored exactly.
 
-    `facts` are those that are believed.
+    `facts` are those that are believed. `words` keeps what was read of the episodes' texts for the next search.
     """
+    words = {} if words is None else words
+    for episode in episodes:
+        if episode.id not in words:
+            words[episode.id] = EpisodeWords.of(episode, language)
     known = [episode for episode in episodes if search.known_at is None or episode.remembered_at <= search.known_at]
     similarity = _similarities(known, vectors, search.vector)
-    entries = [to_entry(episode, similarity.get(episode.id), search.wanted, language=language) for episode in known]
+    wanted = None if search.wanted.is_open else search.wanted
+    entries = [to_entry(episode, similarity.get(episode.id), wanted, words=words[episode.id]) for episode in known]
     ids = [episode.id for episode in known]
     frequencies = Frequencies.of(search.question.terms, entries)
     compared = compare_passages(known, search.question, vectors, search.vector, language=language)
@@ -287,15 +307,17 @@ def to_entry(
     wanted: EpisodeFilter | None = None,
     *,
     language: str = "english",
+    words: EpisodeWords | None = None,
 ) -> Entry:
     """An episode at hand as a turn to score, its terms as text."""
+    words = words or EpisodeWords.of(episode, language)
     return Entry(
         session=episode.scope.session_id,
         position=episode.position,
-        terms=frozenset(terms(episode.content, language)),
+        terms=words.terms,
         similarity=similarity,
         name=episode.name,
-        asking=ends_asking(episode.content),
+        asking=words.asking,
         candidate=episode.mark != UNDONE and (wanted is None or wanted.fits(episode)),
     )
 

@@ -1,8 +1,10 @@
 """`InMemoryStore`: the `Store` protocol within one process, and recall's search over it."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 
 from aftermind.db.inmemory import MemoryTransaction, mem
 from aftermind.db.protocol import Transaction
@@ -17,6 +19,7 @@ from aftermind.stores.protocol import BatchNeighbours, ExtractionOutcome
 from aftermind.stores.search import (
     BlockRequest,
     Briefing,
+    EpisodeWords,
     NodeState,
     Search,
     SearchResult,
@@ -29,6 +32,7 @@ from aftermind.types.message import UNDONE
 from aftermind.types.tombstone import Tombstone
 
 MAX_SUMMARIES = 1_000
+MAX_READ_INLINE = 100  # texts; reading one takes 40 µs
 
 
 class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemoryItems, InMemoryLearning):
@@ -50,7 +54,10 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
         then = search.known_at
         facts = await self.facts(tx, owner, as_of=then, known_at=then, limit=1_000_000) if search.facts else ()
         models = (await self.ranking_models(tx, owner.namespace)).get(search.embedder.key if search.embedder else "")
-        result = search_in_memory(episodes, vectors, search, facts=facts, language=self._language)
+        words: dict[EpisodeId, EpisodeWords] = mem(tx).owned_index("words", owner)
+        find = partial(search_in_memory, episodes, vectors, search, facts=facts, language=self._language, words=words)
+        # The first search of a user reads every text: in a thread, so that other tasks of the loop run.
+        result = await asyncio.to_thread(find) if len(episodes) - len(words) > MAX_READ_INLINE else find()
         return replace(
             result,
             embedders=await self.stored_embedders(tx),
@@ -117,6 +124,7 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
         run, key = mem(tx), owner_key(tombstone.owner)
         await run.load(key)
         run.is_erasure = True
+        run.owned_index("words", tombstone.owner).clear()
         stones = run.rows("tombstones", key)
         run.put(stones, len(stones), tombstone)
         episodes = run.rows("episodes", key)
