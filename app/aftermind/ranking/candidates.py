@@ -8,24 +8,31 @@ from numpy.typing import NDArray
 
 from aftermind.ranking import bm25
 from aftermind.ranking.coefficients import Models, models_of
+from aftermind.ranking.name_variants import capitalised_words, is_variant
 from aftermind.ranking.tokenizer import is_stop_word, terms, tokens
 from aftermind.ranking.windows import Features, Scores, Turns, Worths, features, score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A query in words: its distinct `terms`, and every word of it, to detect names of speakers."""
+    """A query in words: its distinct `terms`, and every word of it, to detect names of speakers.
+
+    `capitalised` words within a sentence may be variants of a name.
+    """
 
     text: str
     terms: tuple[str, ...]
     words: frozenset[str]
     language: str = "english"
+    capitalised: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, text: str, *, language: str = "english", most_terms: int = 64) -> "Question":
         """Its terms in order of appearance; a question of more than `most_terms` is a document, its start will do."""
         found = tuple(terms(text, language)[:most_terms])
-        return cls(text=text, terms=found, words=frozenset(tokens(text)), language=language)
+        words = frozenset(tokens(text))
+        capitals = capitalised_words(text) if len(found) < most_terms else frozenset()
+        return cls(text=text, terms=found, words=words, language=language, capitalised=capitals)
 
     def names(self, speaker: str | None) -> bool:
         """Whether it names the speaker, by any part of the name that is a complete word."""
@@ -176,13 +183,29 @@ def _among(labels: Sequence[Hashable], wanted: Collection[Hashable]) -> NDArray[
 
 def named_terms(speakers: Iterable[str], question: Question) -> list[int]:
     """The indexes of the query's terms that are names of speakers: the speaker's bonus covers them."""
-    spoken = {term for name in speakers for term in terms(name, question.language)}
+    spoken: set[str] = set()
+    for name in speakers:
+        spoken.update(terms(name, question.language))
+        spoken.update(term for word in _variants_of(name, question) for term in terms(word, question.language))
     return [place for place, term in enumerate(question.terms) if term in spoken]
 
 
 def named_speakers(frame: Frame, question: Question) -> set[str]:
-    """The speakers that the query names."""
-    return {name for name in set(frame.name) if name and question.names(name)}
+    """The speakers that the query names, also by a nickname or misspelt; a variant of several names is none of them."""
+    speakers = {name for name in set(frame.name) if name}
+    named = {name for name in speakers if question.names(name)}
+    others = {name: _variants_of(name, question) for name in speakers - named} if question.capitalised else {}
+    exact = {part for name in named for part in tokens(name)}
+    for word in question.capitalised - exact:
+        meant = [name for name, variants in others.items() if word in variants]
+        named.update(meant if len(meant) == 1 else ())
+    return named
+
+
+def _variants_of(speaker: str, question: Question) -> set[str]:
+    parts = [part for part in tokens(speaker) if not is_stop_word(part)]
+    words = question.capitalised.difference(parts)
+    return {word for word in words if any(is_variant(word, part) for part in parts)}
 
 
 def score_entries(
