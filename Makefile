@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 ENVIRONMENTS := $(basename $(notdir $(wildcard tests/integrations/environments/*.in)))
 
-.PHONY: all setup run test test-long test-integrations isolation schema screenshots lint docs format lock clean help
+.PHONY: all setup run test test-long test-integrations test-upstream isolation schema screenshots lint docs format lock clean help
 all: lint test test-long
 
 help:            ## list the targets
@@ -40,6 +40,10 @@ test-long: setup ## tests with many processes or long waits: upgrades, backups, 
 test-integrations: $(ENVIRONMENTS:%=.integrations/%/.installed)  ## tests of each integration with its framework, in an environment of its own (4 minutes)
 	@for name in $(ENVIRONMENTS); do echo "$$name:"; \
 	  .integrations/$$name/bin/python -m pytest -q -o filterwarnings=default tests/integrations/test_$$(echo $$name | tr - _).py $(ARGS) || exit 1; done
+
+test-upstream: .integrations/$(SUITE)/.installed  ## a framework's own tests: SUITE=langgraph FROM=CHECKOUT of its repository
+	@.integrations/$(SUITE)/bin/python tests/integrations/upstream/run.py $(SUITE) $(FROM)
+	@$(BIN)/python docs/generate.py
 
 # uv, and pip where uv cannot reach the index.
 .integrations/%/.installed: tests/integrations/environments/%.txt | setup

@@ -80,7 +80,7 @@ class Items:
     ) -> list[Item]:
         """Items of a path and of the paths below it.
 
-        With `vector`, the most similar first by cosine, and only those with vectors of its dimension; otherwise the
+        With `vector`, the most similar first by cosine, and last those without a vector of its dimension; otherwise the
         last written first. `filter` compares fields of the values: with a value, or by `$eq`, `$ne`, `$gt`, `$gte`,
         `$lt`, `$lte`. A search with either reads every item below the path.
         """
@@ -95,12 +95,10 @@ class Items:
             owner,
             lambda tx: self._parts.store.items_under(tx, owner, labels, limit=limit + offset if is_plain else None),
         )
-        scores = {each.name: _similarity(each, wanted[0]) for each in found} if wanted is not None else {}
-        if wanted is not None:
-            found = sorted(
-                (each for each in found if each.name in scores and scores[each.name] is not None),
-                key=lambda each: -(scores[each.name] or 0.0),
-            )
+        scores = {} if wanted is None else {each.name: _similarity(each, wanted[0]) for each in found}
+        found = sorted(
+            found, key=lambda each: -2.0 if (score := scores.get(each.name)) is None else score, reverse=True
+        )
         items = [(each, to_item(owner, each, scores.get(each.name))) for each in found]
         page = [(each, item) for each, item in items if not filter or fits(item.value, filter)][offset : offset + limit]
         await self._renew(owner, [each for each, _ in page] if renew else ())

@@ -12,7 +12,7 @@ from aftermind.types import Episode
 with extra("openai-agents"):
     from agents import TResponseInputItem
     from agents.memory import SessionSettings
-    from agents.memory.session_settings import resolve_session_limit
+    from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
     from agents.run import CallModelData, ModelInputData
 
 ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
@@ -36,11 +36,11 @@ class AftermindSession:
         *,
         user_id: str | None = None,
         namespace: str | None = None,
-        session_settings: SessionSettings | None = None,
+        session_settings: SessionSettings | dict[str, Any] | None = None,
     ) -> None:
         self.session_id, self.memory = session_id, memory
         self.user_id, self.namespace = user_id, namespace
-        self.session_settings = session_settings or SessionSettings()
+        self.session_settings = coerce_session_settings(session_settings or {})
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
         """The newest `limit` items, oldest first; all where neither it nor the settings have a limit."""

@@ -1,0 +1,97 @@
+"""Run a framework's own tests with our implementation: `python run.py SUITE FOLDER`, in the integration's environment.
+
+FOLDER is a checkout of the framework's repository. The result goes into `results.json`, of which `docs/generate.py`
+makes a table.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """Which tests of a repository run, and which of them do not, with the reason. `note` says what the shim does."""
+
+    distribution: str
+    folder: str
+    files: tuple[str, ...]
+    left_out: dict[str, str] = field(default_factory=dict)  # by a part of the test's name
+    note: str = ""
+
+
+SQLITE = "of SQLite's connections, files and damaged rows"
+SUITES = {
+    "langgraph": Suite(
+        distribution="langgraph-checkpoint",
+        folder="libs/checkpoint",
+        files=("tests/test_store.py",),
+        note="Blocking calls that the tests make in a running event loop run in a thread.",
+    ),
+    "openai-agents": Suite(
+        distribution="openai-agents",
+        folder=".",
+        files=(
+            "tests/memory/test_session.py",
+            "tests/memory/test_session_limit.py",
+            "tests/memory/test_session_persistence_sanitize.py",
+        ),
+        left_out={
+            "test_sqlite_session_close": SQLITE,
+            "corrupt": SQLITE,
+            "file_lock": SQLITE,
+            "write_lock": SQLITE,
+            "rolls_back": SQLITE,
+            "rollback_failure": SQLITE,
+            "post_commit_cancellation": SQLITE,
+        },
+    ),
+}
+
+
+def main(name: str, folder: Path) -> int:
+    """Run the suite, and keep its result; exit code of pytest."""
+    suite = SUITES[name]
+    with tempfile.TemporaryDirectory() as scratch:
+        report = Path(scratch) / "report.xml"
+        options = ["-p", "shim", "-p", "no:cacheprovider", "--import-mode=append", f"--junitxml={report}"]
+        # Of this project's configuration and the suite's, none: warnings of the framework are its own matter.
+        given = {"addopts": "", "asyncio_mode": "auto", "filterwarnings": "ignore", "timeout": "300"}
+        options += [part for key, value in given.items() for part in ("-o", f"{key}={value}")]
+        chosen = " and ".join(f"not {part}" for part in suite.left_out)
+        done = subprocess.run(
+            [Path(sys.executable).parent / "pytest", *options, "-k", chosen, *suite.files],
+            cwd=folder / suite.folder,
+            env={**os.environ, "PYTHONPATH": str(HERE), "UPSTREAM_SUITE": name},
+            check=False,
+        )
+        totals = ET.parse(report).getroot().find("testsuite")
+    assert totals is not None
+    total = int(totals.get("tests", 0))
+    bad = sum(int(totals.get(kind, 0)) for kind in ("failures", "errors", "skipped"))
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    results[name] = {
+        "distribution": suite.distribution,
+        "version": version(suite.distribution),
+        "date": datetime.now(UTC).date().isoformat(),
+        "passed": total - bad,
+        "total": total,
+        "left_out": sorted(set(suite.left_out.values())),
+        "note": suite.note,
+    }
+    RESULTS.write_text(json.dumps(dict(sorted(results.items())), indent=1) + "\n")
+    return done.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], Path(sys.argv[2])))
