@@ -7,11 +7,11 @@ import pytest
 from tests.support.valkey import Valkey, running_valkey
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def impatient_with_redis(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A frozen Redis costs these tests what it costs users."""
+    """Short deadlines for Redis, for tests that freeze it and wait for each."""
     for name in ("AFTERMIND_REMEMBER_BUDGET_SECONDS", "AFTERMIND_REDIS_TIMEOUT_SECONDS"):
-        monkeypatch.delenv(name)
+        monkeypatch.setenv(name, "1.0")
 
 
 @pytest.fixture

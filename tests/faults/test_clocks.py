@@ -19,6 +19,8 @@ from tests.support.valkey import Valkey
 from tests.support.waiting import NeverHappened, wait_until
 from tests.support.workers import environment, workers
 
+pytestmark = pytest.mark.usefixtures("impatient_with_redis")
+
 SECOND, HOUR = 1.0, 3_600.0
 PATIENCE = 60.0
 SHARED = {

@@ -19,6 +19,8 @@ from tests.support.valkey import Valkey
 from tests.support.waiting import wait_until
 from tests.support.workers import HOPELESS, SLOWLY, TOUCHY, environment, workers
 
+pytestmark = pytest.mark.usefixtures("impatient_with_redis")
+
 KEY = "one audit key on every host"
 BRISK = {
     "AFTERMIND_LEASE_SECONDS": "3",

@@ -22,6 +22,8 @@ from tests.support.valkey import Valkey
 from tests.support.waiting import wait_until
 from tests.support.workers import environment, workers
 
+pytestmark = pytest.mark.usefixtures("impatient_with_redis")
+
 QUESTION = "Which instrument do I play?"
 BEFORE, AFTER = "I play the cello.", "I play the tuba."
 MAX_STEPS = 60  # more than any effect has

@@ -22,6 +22,8 @@ from tests.support.valkey import Valkey
 from tests.support.waiting import wait_until
 from tests.support.workers import environment, workers
 
+pytestmark = pytest.mark.usefixtures("impatient_with_redis")
+
 QUESTION = "Which instrument do I play?"
 LOOKS = 15  # recalls after the call: the first meets the lease of before, the last one that was renewed
 

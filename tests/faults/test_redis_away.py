@@ -14,7 +14,7 @@ from tests.support.turns import Agent, agent_on, texts_of, turn_of
 from tests.support.valkey import Valkey
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("impatient_with_redis")]
 ALICE = Scope(user_id="alice")
 
 
@@ -24,7 +24,7 @@ async def spooled(agent: Agent, text: str, user: str = "alice") -> bool:
 
 
 async def test_a_frozen_redis_costs_the_budget_once_and_nothing_after(valkey: Valkey, tmp_path: Path) -> None:
-    async with agent_on(valkey.url, tmp_path, remember_budget_seconds=0.3) as agent, loop_clock() as clock:
+    async with agent_on(valkey.url, tmp_path, remember_budget_seconds=3.0) as agent, loop_clock() as clock:
         await agent.remember("alice", "before")
         took = []
         with valkey.frozen():
@@ -36,7 +36,7 @@ async def test_a_frozen_redis_costs_the_budget_once_and_nothing_after(valkey: Va
 
         await agent.publisher.drained()
 
-        assert took[0] < 0.6
+        assert took[0] < 3.3
         assert max(took[1:]) < 0.2
         assert await agent.seen() == ["before", "m0", "m1", "m2", "m3", "m4"]
         assert await agent.publisher.pending(ALICE) == ()
@@ -44,7 +44,7 @@ async def test_a_frozen_redis_costs_the_budget_once_and_nothing_after(valkey: Va
 
 
 async def test_those_who_wait_together_for_a_frozen_redis_wait_one_budget(valkey: Valkey, tmp_path: Path) -> None:
-    async with agent_on(valkey.url, tmp_path, remember_budget_seconds=1.0) as agent, loop_clock() as clock:
+    async with agent_on(valkey.url, tmp_path, remember_budget_seconds=3.0) as agent, loop_clock() as clock:
         await agent.remember("alice", "before")
 
         async def one(i: int) -> float:
@@ -56,7 +56,7 @@ async def test_those_who_wait_together_for_a_frozen_redis_wait_one_budget(valkey
         with valkey.frozen():
             took = await asyncio.gather(*(one(i) for i in range(100)))
 
-        assert max(took) < 1.8
+        assert max(took) < 3.8
         await agent.publisher.drained()
         assert [await agent.seen(f"u{i}") for i in range(100)] == [["x"]] * 100
 
@@ -118,11 +118,11 @@ async def test_new_turns_of_a_session_go_behind_its_spooled_ones(valkey: Valkey,
 async def test_a_call_whose_answer_was_lost_is_sent_again_without_effect(valkey: Valkey, tmp_path: Path) -> None:
     async with (
         proxy_to(valkey.url) as proxy,
-        agent_on(proxy.url(valkey.url), tmp_path, remember_budget_seconds=0.5) as agent,
+        agent_on(proxy.url(valkey.url), tmp_path, remember_budget_seconds=2.0) as agent,
     ):
         await agent.remember("alice", "before")
         # The command arrives, its answer does not: the proxy delays beyond the budget, and then the cut answer is gone.
-        proxy.delay(0.4)
+        proxy.delay(1.6)
         assert await spooled(agent, "in doubt")
         proxy.let_pass()
         await agent.publisher.drained()

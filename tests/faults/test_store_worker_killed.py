@@ -18,8 +18,8 @@ from aftermind_workers.event_loop_thread import LoopThread
 from aftermind_workers.lifecycle import Worker
 from tests.faults.test_every_step import paused, settings_of
 from tests.integration.workers.test_every_queue import ALL, BRISK
-from tests.support.proxy import Side, Steps, proxy_to
-from tests.support.servers import Database, psql
+from tests.support.proxy import Side, StepCounter, proxy_to
+from tests.support.servers import Database, psql_async
 from tests.support.valkey import Valkey
 from tests.support.waiting import wait_until
 from tests.support.workers import environment, workers
@@ -41,9 +41,11 @@ MATRIX = [
 
 
 @asynccontextmanager
-async def doomed_worker(database: Database, redis_url: str, state_dir: Path) -> AsyncIterator[tuple[Worker, Steps]]:
+async def doomed_worker(
+    database: Database, redis_url: str, state_dir: Path
+) -> AsyncIterator[tuple[Worker, StepCounter]]:
     """A worker, and the steps that it takes."""
-    steps = Steps()
+    steps = StepCounter()
     async with (
         proxy_to(database.relay_url, steps=steps) as postgres,
         proxy_to(redis_url, steps=steps) as redis,
@@ -72,7 +74,7 @@ async def doomed_worker(database: Database, redis_url: str, state_dir: Path) -> 
             await asyncio.to_thread(loop.stop)
 
 
-async def store_until(worker: Worker, steps: Steps, step: int, side: Side) -> bool:
+async def store_until(worker: Worker, steps: StepCounter, step: int, side: Side) -> bool:
     """Answer a bell; whether the worker ended at the step. It may have finished before."""
     steps.arm(step, side)
     serving = worker.loop.submit(work_loop.serve(worker, queues.STORE))
@@ -101,29 +103,30 @@ async def test_a_store_worker_that_ends_at_a_step_loses_and_doubles_nothing(
                     told.append(user)
                     return
 
-        with paused(database):
-            async with asyncio.TaskGroup() as listening:
-                for step in range(1, MAX_STEPS + 1, stride):
-                    user = f"user{step}"
-                    receipts.append(await memory.remember(SAID, user_id=user, session_id="s", accept=accept))
-                    listening.create_task(listen(user))
-                    async with doomed_worker(database, valkey.url, tmp_path / "doomed") as (worker, steps):
-                        has_ended = await store_until(worker, steps, step, side)
-                    assert await shown(user) == 1, f"step {step}, {side} it"
-                    if not has_ended:
-                        break
-                assert 3 < len(receipts) < MAX_STEPS / stride, "the store was cut at its steps, and carried out at last"
-                env = environment(database.relay_url, valkey.url, **BRISK, **PATIENT)
-                with workers(env, tmp_path, on=ALL):
-                    for receipt in receipts:
-                        await receipt.extracted(timeout=120)
-                    await wait_until(
-                        lambda: len(told) == len(receipts), timeout=180, description="every Completed event has come"
-                    )
+        async with paused(database), asyncio.TaskGroup() as listening:
+            for step in range(1, MAX_STEPS + 1, stride):
+                user = f"user{step}"
+                receipts.append(await memory.remember(SAID, user_id=user, session_id="s", accept=accept))
+                listening.create_task(listen(user))
+                async with doomed_worker(database, valkey.url, tmp_path / "doomed") as (worker, steps):
+                    has_ended = await store_until(worker, steps, step, side)
+                assert await shown(user) == 1, f"step {step}, {side} it"
+                if not has_ended:
+                    break
+            assert 3 < len(receipts) < MAX_STEPS / stride, "the store was cut at its steps, and carried out at last"
+            env = environment(database.relay_url, valkey.url, **BRISK, **PATIENT)
+            with workers(env, tmp_path, on=ALL):
+                for receipt in receipts:
+                    await receipt.extracted(timeout=120)
+                await wait_until(
+                    lambda: len(told) == len(receipts), timeout=180, description="every Completed event has come"
+                )
         users = [f"user{1 + stride * number}" for number in range(len(receipts))]
         assert sorted(told) == sorted(users)
         for user in users:
             assert [each.content for each in await memory.history(user_id=user)] == [SAID]
             assert len(await memory.facts.query(user_id=user)) == 1
     completed = "SELECT count(*) FROM aftermind.events WHERE id = '{job}:completed'"
-    assert [psql(database.url, completed.format(job=each.job_id)) for each in receipts] == ["1"] * len(receipts)
+    assert [await psql_async(database.url, completed.format(job=each.job_id)) for each in receipts] == ["1"] * len(
+        receipts
+    )

@@ -109,7 +109,7 @@ def start_module(
 ) -> Process:
     """`python -m arguments`, with stdout and stderr in a file, or in a file each."""
     errors = errors or output
-    if _interpreter_settings(env) != _interpreter_settings(os.environ) or not hasattr(os, "fork"):
+    if _interpreter_settings(env) != _interpreter_settings(os.environ) or sys.platform != "linux":
         return psutil.Popen(
             [sys.executable, "-m", *arguments],
             env=dict(env),
@@ -157,6 +157,7 @@ def _server() -> str:
     """The address of this process's fork server, which ends with this process."""
     path = str(Path(tempfile.mkdtemp(prefix="aftermind-fork-")) / "socket")
     env = {name: value for name, value in os.environ.items() if not name.startswith(("AFTERMIND_", "OPENAI_"))}
+    env["OPENBLAS_NUM_THREADS"] = "1"  # a process of one thread can be forked at any time
     argv = [sys.executable, "-m", "tests.support.fork_server", path]
     root = Path(__file__).parents[2]
     server = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, cwd=root)
@@ -172,6 +173,7 @@ def _serve(path: str) -> dict[str, Any]:  # Any: JSON
     for each in (woken, wakes):
         each.setblocking(False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C ends the tests, and they end this
     signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listening.bind(path)
@@ -193,6 +195,7 @@ def _serve(path: str) -> dict[str, Any]:  # Any: JSON
             elif (wanted := _fork(listening.accept()[0], running)) is not None:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                signal.signal(signal.SIGINT, signal.default_int_handler)
                 for each in (selector, listening, woken, wakes, *running.values()):
                     each.close()
                 return wanted

@@ -3,7 +3,7 @@
 from pydantic import BaseModel
 
 
-class CountingProvider(BaseModel):
+class TurnCount(BaseModel):
     """The scripted provider proposes how many turns it has seen: a number."""
 
     turns_seen: int = 0

@@ -22,7 +22,7 @@ from aftermind.db import migrate as schema
 from aftermind.errors import StackError
 from aftermind.stack import Endpoints, Stack, binaries
 from tests.support import database_reuse
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 TEMPLATE = "aftermind_template"
 # What is committed need not survive a power cut of the test machine. Everything else is as users have it.
@@ -147,7 +147,9 @@ async def psql_async(url: str, *statements: str) -> str:
     return await asyncio.to_thread(psql, url, *statements)
 
 
-async def wait_for_output(url: str, query: str, expected: str, *, timeout: float = 10.0, description: str) -> None:
+async def wait_for_output(
+    url: str, query: str, expected: str, *, timeout: float = PATIENCE_SECONDS, description: str
+) -> None:
     """Wait until a query of the wheel's psql returns this."""
 
     async def is_there() -> bool:

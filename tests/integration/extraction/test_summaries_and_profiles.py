@@ -115,7 +115,7 @@ async def test_a_profile_keeps_to_the_schema_that_was_asked_for(
 async def test_a_profile_has_the_traits_of_a_model_of_ones_own_in_their_types(
     opened: Opened, provider: ScriptedOpenAI, user: str
 ) -> None:
-    async with opened(profile_schema="tests.support.saved_parts:Counting", **AT_ONCE) as learnt:
+    async with opened(profile_schema="tests.support.saved_parts:TurnCount", **AT_ONCE) as learnt:
         await learnt.learn(user, chat(2))
         wanted = await learnt.memory.profile(user_id=user)
     async with opened(profile_schema="tests.support.saved_parts:Spelling", **AT_ONCE) as learnt:
