@@ -399,7 +399,7 @@ class Recall:
         kept = [place for place in places if place.id in texts]
         run.matches = _matched(run, kept, texts)
         if run.time.orders_turns:
-            run.matches = run.time.preferred(run.matches)
+            run.matches = run.time.among(run.query.searched, run.matches).preferred(run.matches)
 
     async def _finish(self, run: _Run, limit: int) -> None:
         """What needs no connection any more: a second opinion, unlikeness, and facts among the episodes."""

@@ -37,6 +37,9 @@ _UNTIL, _SINCE = (
     re.compile(r"\b(?:before|until|till)\b", re.IGNORECASE),
     re.compile(r"\b(?:after|since)\b", re.IGNORECASE),
 )
+_RELATIVE = re.compile(
+    r"\b(?:ago|last|this|next|today|yesterday|tonight|since|after|before|until|till)\b", re.IGNORECASE
+)
 _FORMERLY = re.compile(
     r"\b(?:used to|before|former|formerly|previous|previously|earlier|originally|once|ago)\b", re.IGNORECASE
 )
@@ -77,6 +80,18 @@ class QuestionTime:
     def moment(self, now: datetime) -> datetime:
         """When facts must be true to answer: at the end of the period, else now."""
         return now if self.end is None else min(now, self.end - timedelta(microseconds=1))
+
+    def among(self, text: str, matches: Sequence[Match]) -> "QuestionTime":
+        """The time that the question means among these turns: "in October" with no turn of the latest one is theirs.
+
+        A period that is counted from today stays.
+        """
+        moments = [match.item.occurred_at for match in matches if isinstance(match.item, Episode)]
+        if self.start is None or self.end is None or not moments or _RELATIVE.search(text) is not None:
+            return self
+        if any(self.start <= moment < self.end + MENTIONED_LATER for moment in moments):
+            return self
+        return QuestionTime.of(text, max(moments))
 
     def preferred(self, matches: Sequence[Match]) -> list[Match]:
         """The matches with turns likelier that are of the period, or that mention a time if one is asked for."""

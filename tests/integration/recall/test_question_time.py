@@ -98,15 +98,17 @@ async def test_a_marked_turn_is_recognised_as_one_that_the_model_is_shown_anyway
 
 async def test_turns_of_the_named_period_come_first() -> None:
     now = datetime.now(UTC)
+    june = [datetime(year, 6, 15, tzinfo=UTC) for year in range(now.year - 6, now.year)]
+    september = datetime(now.year - 1, 9, 15, tzinfo=UTC)
     async with Memory("inmemory", settings=Settings(extractor="off", **UNHURRIED)) as memory:
-        for year in range(now.year - 6, now.year):
-            message = Message.user("We went hiking again.", occurred_at=datetime(year, 6, 15, tzinfo=UTC))
-            await (await memory.remember([message], user_id="alice", session_id=f"s{year}")).stored(timeout=60)
+        for at in (*june, september):
+            message = Message.user("We went hiking again.", occurred_at=at)
+            await (await memory.remember([message], user_id="alice", session_id=f"{at:%Y-%m}")).stored(timeout=60)
 
+        newest = await memory.recall("Where did we go hiking?", user_id="alice")
         named = await memory.recall(f"Where did we go hiking in {now.year - 3}?", user_id="alice")
         relative = await memory.recall("Did we go hiking four years ago?", user_id="alice")
+        month = await memory.recall("Where did we go hiking in June?", user_id="alice")
 
-    for block, year in ((named, now.year - 3), (relative, now.year - 4)):
-        first = block.matches[0].item
-        assert isinstance(first, Episode)
-        assert first.occurred_at.year == year
+    found = [block.matches[0].item for block in (newest, named, relative, month)]
+    assert [item.occurred_at for item in found if isinstance(item, Episode)] == [september, june[3], june[2], june[5]]
