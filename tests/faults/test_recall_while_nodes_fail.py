@@ -73,7 +73,7 @@ async def asking(own_servers: Servers) -> AsyncIterator[RepeatedRecalls]:
     ]
     search = PostgresSearch()
     nodes = [ReadNode(name="replica", database=reading[1])]
-    routing = Routing(reading[0], nodes, search, check=timedelta(milliseconds=200))
+    routing = Routing(reading[0], nodes, search, check=timedelta(seconds=1))
     settings = Settings(recall_budget_seconds=BUDGET_SECONDS)
     recall = Recall(PostgresStore(), search, routing, QueryVectors(HashEmbedder()), settings=settings)
     made = RepeatedRecalls(recall)

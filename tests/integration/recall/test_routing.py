@@ -41,7 +41,7 @@ class Reading:
         ]
         self.databases = [self.primary, read, *(node.database for node in self.nodes)]
         search = PostgresSearch()
-        self.routing = Routing(read, self.nodes, search, check=timedelta(milliseconds=100))
+        self.routing = Routing(read, self.nodes, search, check=timedelta(seconds=1))
         self.waiting: list[Turn] = []
         self.recall_ = Recall(
             PostgresStore(),
