@@ -21,7 +21,7 @@ def valkey() -> Iterator[Valkey]:
 
 
 def memory_at(url: str, folder: Path) -> Memory:
-    return Memory(url, settings=Settings(state_dir=folder, embedder="hash"))
+    return Memory(url, settings=Settings(state_dir=folder, embedder="hash", extractor="off"))
 
 
 async def texts(memory: Memory) -> list[str]:

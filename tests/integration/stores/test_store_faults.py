@@ -13,7 +13,7 @@ from aftermind import Memory, Settings, errors
 
 
 def memory_at(store: Any, folder: Path) -> Memory:  # Any: what `Memory` takes
-    return Memory(store, settings=Settings(state_dir=folder / "state", embedder="hash"))  # type: ignore[call-arg]
+    return Memory(store, settings=Settings(state_dir=folder / "state", embedder="hash", extractor="off"))
 
 
 @pytest.mark.parametrize(

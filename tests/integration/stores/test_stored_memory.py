@@ -1,10 +1,13 @@
 """Stores that outlive their process: what was accepted is there after a restart, and after kill -9."""
 
 import asyncio
+import gc
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -26,6 +29,7 @@ URLS: Mapping[str, Callable[[Path, Callable[[], str]], str]] = {
     "json": lambda folder, _: f"json:{folder}/bot",
     "redis": lambda _, redis_url: redis_url(),
 }
+REFUSED = 17  # exit code
 USERS = [f"user {number}" for number in range(3)]
 
 
@@ -126,6 +130,22 @@ async def test_one_store_serves_one_memory_at_a_time(url: str, tmp_path: Path) -
         assert [each.content for each in await memory.history(user_id="alice")] == ["accepted"]
 
 
+async def test_a_forked_process_is_refused_and_leaves_the_store_to_its_parent(url: str, tmp_path: Path) -> None:
+    async with memory_at(url, tmp_path, extractor="off") as memory:
+        await (await memory.remember("before", user_id="alice")).stored(timeout=30)
+        child = multiprocessing.get_context("fork").Process(target=remember_in_child, args=(memory,))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forks beside threads
+            child.start()
+        await asyncio.to_thread(child.join, 60)
+        assert child.exitcode == REFUSED
+
+        await (await memory.remember("after", user_id="alice")).stored(timeout=30)
+
+    async with memory_at(url, tmp_path) as memory:
+        assert [each.content for each in await memory.history(user_id="alice")] == ["before", "after"]
+
+
 async def test_vectors_of_another_embedder_are_not_compared(url: str, tmp_path: Path) -> None:
     async with memory_at(url, tmp_path) as memory:
         await (await memory.remember("My dog is called Pixel.", user_id="alice")).stored(timeout=30)
@@ -169,6 +189,15 @@ def written_to_redis(url: str) -> str:
         return ""
     with closing(redis.Redis.from_url(url)) as client:
         return "".join(str(client.hgetall(key)) for key in client.scan_iter("*rows:*"))
+
+
+def remember_in_child(memory: Memory) -> None:
+    try:
+        asyncio.run(memory.remember("refused", user_id="alice"))
+    except errors.StoreInUse:
+        del memory
+        gc.collect()
+        sys.exit(REFUSED)
 
 
 async def all_stored(memory: Memory) -> bool:

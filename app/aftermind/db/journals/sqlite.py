@@ -1,10 +1,12 @@
 """`SqliteJournal`: rows in one SQLite file, in WAL mode, synced at every commit."""
 
+import ctypes
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from weakref import WeakSet
 
 from aftermind import errors
 from aftermind.db.journals.protocol import Batch
@@ -40,6 +42,7 @@ class SqliteJournal:
     def __init__(self, path: Path) -> None:
         self.name, self._path = f"sqlite:{path}", path
         self._connection: sqlite3.Connection | None = None
+        _journals.add(self)
 
     def open(self) -> None:
         self._create_file()
@@ -76,6 +79,12 @@ class SqliteJournal:
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
+            self._connection = None
+
+    def abandon(self) -> None:
+        """Leave the connection to the parent process, without closing it: that would delete the parent's log."""
+        if self._connection is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))  # not even when the interpreter ends
             self._connection = None
 
     @property
@@ -132,6 +141,14 @@ class SqliteJournal:
             hint = _HINTS.get(primary or 0, "Check the file and its disk.")
             raise errors.StoreUnavailable(self.name, str(exc), hint) from exc
 
+
+def _abandon_all() -> None:
+    for journal in list(_journals):
+        journal.abandon()
+
+
+_journals: WeakSet[SqliteJournal] = WeakSet()
+os.register_at_fork(after_in_child=_abandon_all)
 
 _HINTS = {
     sqlite3.SQLITE_FULL: "Free space on the disk; the next call tries again.",
