@@ -3,10 +3,11 @@
 import socket
 from collections.abc import Callable
 
+import pytest
 import redis
 
 from tests.support import faults
-from tests.support.servers import Database, Servers, psql
+from tests.support.servers import Database, Servers, psql, psql_async
 from tests.support.waiting import wait_until_sync
 
 
@@ -66,3 +67,10 @@ def _port(servers: Servers, component: str) -> int:
     port = next(each.port for each in servers.stack.status() if each.name == component)
     assert port is not None
     return port
+
+
+async def test_a_statement_that_would_block_an_event_loop_is_refused(database: Database) -> None:
+    with pytest.raises(AssertionError, match="psql_async"):
+        psql(database.url, "SELECT 1")
+
+    assert await psql_async(database.url, "SELECT 1") == "1"
