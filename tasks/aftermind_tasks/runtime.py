@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from aftermind import errors
-from aftermind.api.key_fingerprints import readable_fingerprints
+from aftermind.api.key_fingerprints import announced_state
 from aftermind.db.protocol import Database, Transaction, Watermark
 from aftermind.events.types import MemoryEvent
 from aftermind.freshness import WatermarkDelivery
@@ -264,7 +264,7 @@ async def open_runtime(settings: Settings, *, worker: str) -> Runtime:
     )
     for close in (database.close, link.close, events.close, providers.close):
         runtime.closing.push_async_callback(close)
-    announcing = keep_announcing(link, keys, f"worker {worker}", readable_fingerprints(settings))
+    announcing = keep_announcing(link, keys, f"worker {worker}", announced_state(settings))
     task = asyncio.get_running_loop().create_task(announcing, name="aftermind key fingerprints")
     runtime.closing.push_async_callback(_cancel, task)
     return runtime

@@ -27,15 +27,15 @@ def _said(user: str | None, text: str) -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def ingested(shell: Shell) -> str:
-    """What was said when the example was ingested; everything of it is stored, embedded and mined."""
-    return shell.must("ingest", EXAMPLE)
+    """What was said when the sample was ingested; everything of it is stored, embedded and mined."""
+    return shell.must("ingest", "--sample")
 
 
 def test_what_is_ingested_twice_is_stored_once(shell: Shell, ingested: str) -> None:
     again = shell.must("ingest", EXAMPLE)
 
-    assert "0 skipped" in ingested
-    assert "0 skipped" in again
+    assert "40 messages, 40 new, 0 already stored) of 2 users accepted, 0 skipped" in ingested
+    assert "40 messages, 0 new, 40 already stored) of 2 users accepted, 0 skipped" in again
     found = shell.must("recall", "What is my cat called?", "--user", "ben", "--xml")
     turns = re.findall("<turn .*?</turn>", found, re.DOTALL)
     assert sum("My cat is called Dot" in turn for turn in turns) == 1
@@ -45,6 +45,63 @@ def test_recall_answers_for_a_user_only_from_that_user(shell: Shell, ingested: s
     assert "dark mode" in shell.must("recall", "Which mode do I prefer?", "--user", "alice")
     assert "dark mode" not in shell.must("recall", "Which mode do I prefer?", "--user", "ben")
     assert "No matches" in shell.must("recall", "Which mode do I prefer?", "--user", "nobody")
+
+
+def test_a_remembered_message_is_recalled_and_its_user_listed(shell: Shell) -> None:
+    shell.must("remember", "I live in Lima.", "--user", "zoe")
+
+    assert "Lima" in json.loads(shell.must("recall", "Where do I live?", "--user", "zoe", "--json"))["text"]
+    shell.must("ingest", _conversation(shell.folder, "yan.json", json.dumps([_said("yan", "I like tea.")], indent=1)))
+    assert {each["user_id"] for each in json.loads(shell.must("users", "--json"))} >= {"yan", "zoe"}
+    assert re.search(r"\d\d:\d\d +zoe", shell.must("users", "--prefix", "z"))
+
+
+def test_a_table_fits_80_columns_and_shows_the_messages(shell: Shell, ingested: str) -> None:
+    narrow = Shell(folder=shell.folder, env={**shell.env, "COLUMNS": "80"})
+
+    shown = narrow.must("extraction", "--user", "alice")
+    wide = narrow.must("extraction", "--user", "alice", "--wide")
+
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "Great idea. She lives" in shown
+    assert "Great idea. She lives in Trondheim, so it has to be there." in wide
+    assert len(re.findall(r"[0-9a-f]{8}-[0-9a-f-]{27}", wide)) > 10
+
+
+@pytest.mark.long
+def test_up_restarts_what_runs_with_other_settings_and_reembeds(shell: Shell, ingested: str) -> None:
+    other = Shell(folder=shell.folder, env={**shell.env, "AFTERMIND_EMBEDDING_DIMENSION": "256"})
+    before = {each["name"]: each["pid"] for each in json.loads(shell.must("status", "--json"))}
+    try:
+        assert "restarted" not in shell.must("up")
+        assert {each["name"]: each["pid"] for each in json.loads(shell.must("status", "--json"))} == before
+
+        told = other.must("up")
+
+        after = {each["name"]: each["pid"] for each in json.loads(shell.must("status", "--json"))}
+        assert "Settings have changed" in told
+        assert not set(before.values()) & set(after.values())
+        assert "the settings name hash:256" in told
+        assert "hash:256" in other.must("reembed", "status")
+    finally:
+        other.run("reembed", "drop", "--yes")
+        shell.run("up")
+
+
+@pytest.mark.long
+def test_a_component_is_restarted_and_its_log_shown(shell: Shell) -> None:
+    def pid() -> int:
+        return next(
+            each["pid"] for each in json.loads(shell.must("status", "--json")) if each["name"] == "worker-embed"
+        )
+
+    before = pid()
+    shell.must("restart", "worker-embed")
+
+    assert pid() != before
+    assert "ready" in shell.must("logs", "worker-embed")
+    assert shell.must("logs", "--lines", "1").count("==>") > 5
+    assert "worker-store" in shell.run("logs", "nothing").err
 
 
 @pytest.mark.long
@@ -94,7 +151,7 @@ def test_a_user_is_forgotten_and_the_proof_says_where_it_looked(shell: Shell) ->
 @pytest.mark.long
 def test_what_was_derived_from_a_message_is_undone(shell: Shell) -> None:
     shell.must("ingest", _conversation(shell.folder, "gerd.jsonl", _said("gerd", "I live in Gotham.")))
-    message = re.search(r"[0-9a-f]{8}-[0-9a-f-]{27}", shell.must("extraction", "--user", "gerd"))
+    message = re.search(r"[0-9a-f]{8}-[0-9a-f-]{27}", shell.must("extraction", "--user", "gerd", "--wide"))
     assert message is not None
 
     foreseen = shell.must("undo", "--user", "gerd", "--episode", message.group(), "--dry-run")

@@ -1,9 +1,12 @@
-"""Fingerprints of the keys that a process uses, and where two processes differ. They reveal nothing of a key."""
+"""Keys and settings in force that each process announces, and where two processes differ.
+
+Keys are announced as fingerprints, which reveal nothing of them.
+"""
 
 import hmac
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from itertools import permutations
 
@@ -17,6 +20,9 @@ from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
 
 log = get_logger(__name__)
+
+SETTINGS = "settings"  # the name of the settings among the announced keys
+COMPARED_SETTINGS = ("embedder", "embedding_dimension", "extractor", "chat_model", "language")
 
 
 def fingerprints(settings: Settings) -> dict[str, list[str]]:
@@ -40,6 +46,16 @@ def readable_fingerprints(settings: Settings) -> dict[str, list[str]]:
         return {}
 
 
+def announced_state(settings: Settings) -> dict[str, list[str]]:
+    """What a process announces: fingerprints of its keys, and the settings that decide what it derives."""
+    return {**readable_fingerprints(settings), SETTINGS: list_settings(settings)}
+
+
+def list_settings(settings: Settings) -> list[str]:
+    """The compared settings, as `name=value`."""
+    return [f"{name}={getattr(settings, name)}" for name in COMPARED_SETTINGS]
+
+
 async def announce_keys(settings: Settings) -> None:
     """Announce the keys of a web service, until cancelled."""
     redis = connections.resolve(settings).redis
@@ -48,7 +64,7 @@ async def announce_keys(settings: Settings) -> None:
     link = RedisLink(redis, timeout=2.0, name="aftermind-web")
     try:
         process = f"web {socket.gethostname()}:{os.getpid()}"
-        await keep_announcing(link, Keys(settings.redis_prefix), process, readable_fingerprints(settings))
+        await keep_announcing(link, Keys(settings.redis_prefix), process, announced_state(settings))
     finally:
         await link.close()
 
@@ -61,10 +77,19 @@ def find_mismatches(processes: Mapping[str, Fingerprints]) -> list[tuple[str, st
     return [
         (setting, one, other)
         for one, other in permutations(sorted(processes), 2)
-        for setting in sorted(processes[one])
+        for setting in sorted(processes[one].keys() - {SETTINGS})
         if processes[one][setting] and (newest := processes[other].get(setting, ())[:1])
         if newest[0] not in processes[one][setting]
     ]
+
+
+def find_other_settings(processes: Mapping[str, Fingerprints], ours: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Processes whose settings in force differ from ours, with theirs."""
+    found = [
+        (name, [each for each in announced.get(SETTINGS, ()) if each not in ours])
+        for name, announced in processes.items()
+    ]
+    return [(name, differing) for name, differing in sorted(found) if differing]
 
 
 def _fingerprint(setting: str, key: bytes) -> str:

@@ -3,22 +3,23 @@
 import sys
 from collections.abc import Iterable, Mapping
 from importlib import import_module
+from typing import Annotated
 
 import typer
 
-from aftermind import errors
+from aftermind import __version__, errors
 from aftermind.cli import console
 
 # The commands of each module, in the order of `aftermind --help`. To load all of them takes a second.
 FAMILIES: Mapping[str, tuple[str, ...]] = {
-    "stack": ("up", "down", "status", "stack"),
-    "ingest": ("ingest",),
+    "stack": ("up", "down", "restart", "status", "logs", "stack"),
+    "ingest": ("ingest", "remember"),
     "recall": ("recall", "facts", "merge-entities", "events"),
     "evaluate": ("eval",),
     "extraction": ("extraction",),
     "undo": ("undo",),
     "costs": ("costs",),
-    "user_data": ("export", "forget", "verify-erasure"),
+    "user_data": ("users", "export", "forget", "verify-erasure"),
     "dead_letters": ("dead-letters", "dead"),
     "replay": ("replay",),
     "retention": ("retention",),
@@ -45,7 +46,6 @@ def make_app_for(families: Iterable[str] = FAMILIES) -> typer.Typer:
     app = typer.Typer(
         name="aftermind",
         no_args_is_help=True,
-        add_completion=False,
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
     )
@@ -69,11 +69,22 @@ def main() -> None:
         sys.exit(0)
 
 
-def _root() -> None:
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        console.out.print(__version__)
+        raise typer.Exit
+
+
+def _root(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
     """Agent memory whose writes happen after the answer."""
 
 
 def _needed(argv: list[str]) -> Iterable[str]:
     """The family that has the command of a command line; all of them for help and for what is no command."""
     found = [family for family, commands in FAMILIES.items() if argv and argv[0] in commands]
-    return found or FAMILIES
+    return found or ([] if argv == ["--version"] else FAMILIES)

@@ -1,15 +1,22 @@
 """Output of the command: one console for results, one for messages."""
 
 import asyncio
+import base64
 import signal
+import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from uuid import UUID
 
+import orjson
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
 
 from aftermind.settings import Settings
 from aftermind.types import Json
@@ -27,6 +34,56 @@ err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 User = Annotated[str | None, typer.Option("--user", "-u", help="The user. Default: the anonymous user.")]
 Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Namespace. Default: AFTERMIND_NAMESPACE.")]
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Wide = Annotated[bool, typer.Option("--wide", "-w", help="Show all columns, whatever the width of the terminal.")]
+WIDE_COLUMNS = 240
+
+
+def print_json(value: object) -> None:
+    """Print dataclasses, or lists of them, as JSON."""
+    sys.stdout.buffer.write(orjson.dumps(to_plain(value), option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS) + b"\n")
+
+
+def to_plain(value: Any) -> Any:  # Any: whatever a dataclass holds, as JSON
+    """Dataclasses, mappings and sequences as what orjson takes; bytes as base64."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, dict) or hasattr(value, "items"):
+        return {str(key): to_plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple | frozenset | set):
+        return [to_plain(each) for each in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, UUID):  # a driver's UUID is a subclass, which orjson does not take
+        return str(value)
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def make_table(*titles: str, flexible: str) -> Table:
+    """A table for people. Too narrow a terminal cuts only the column `flexible`, whose cells are `one_line`."""
+    shown = Table(box=None, pad_edge=False, header_style="dim")
+    for title in titles:
+        shown.add_column(title, no_wrap=title != flexible, overflow="ellipsis")
+    return shown
+
+
+def one_line(text: str, below: str = "") -> Text:
+    """A cell that ends in an ellipsis where its column ends; `below` is a second, dim line."""
+    cell = Text(" ".join(text.split()), no_wrap=True, overflow="ellipsis")
+    return cell.append(f"\n{below}", style="dim") if below else cell
+
+
+def print_table(shown: Table, *, wide: bool) -> None:
+    """Print a table within the terminal's width, or in full."""
+    terminal = Console(highlight=False, soft_wrap=True, width=WIDE_COLUMNS) if wide else out
+    terminal.print(shown)
+
+
+def short_id(value: object) -> str:
+    """The end of an id: its random part, which commands accept in place of the whole id."""
+    return str(value)[-8:]
 
 
 def complain(text: str) -> None:

@@ -1,5 +1,6 @@
 """`aftermind dead-letters`: list, show and discard dead letters."""
 
+import contextlib
 import getpass
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -19,6 +20,9 @@ from aftermind.types.audit import Action
 from aftermind.types.replay import DeadGroup, DeadLetter, JobFilter
 from aftermind.types.timestamps import before_now
 
+MAX_SEARCHED = 1_000  # of the latest dead letters, for an id that is given by its end
+MIN_ID_CHARACTERS = 6
+MAX_USER_CHARACTERS = 14  # in a table of 80 columns
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 Kinds = Annotated[list[JobKind] | None, typer.Option("--kind", "-k", help="Of this kind. May be repeated.")]
@@ -121,8 +125,10 @@ def list_(
     since: Since = None,
     until: Until = None,
     limit: Limit = 50,
+    json: console.AsJson = False,
+    wide: console.Wide = False,
 ) -> None:
-    """List dead letters, the latest first."""
+    """List dead letters, the latest first. `get` accepts the short ids."""
     asked = make_filter(
         ids=ids,
         kinds=kind,
@@ -135,33 +141,69 @@ def list_(
         until=until,
     )
     found = console.with_memory(lambda memory: memory.dead_letters.list(asked, limit=limit))
-    out.print(_make_table(found) if found else "No dead letters.")
+    if json:
+        console.print_json(found)
+    elif found:
+        console.print_table(_make_table(found, wide=wide), wide=wide)
+    else:
+        out.print("No dead letters.")
 
 
 @dead.command()
-def stats(*, namespace: OfNamespace = None, since: Since = None, limit: Limit = 50) -> None:
+def stats(
+    *,
+    namespace: OfNamespace = None,
+    since: Since = None,
+    limit: Limit = 50,
+    json: console.AsJson = False,
+    wide: console.Wide = False,
+) -> None:
     """Group dead letters by error, the most frequent first."""
     asked = JobFilter(namespace=namespace, since=moment("since", since))
     found = console.with_memory(lambda memory: memory.dead_letters.groups(asked, limit=limit))
-    out.print(_grouped(found) if found else "No dead letters.")
+    if json:
+        console.print_json(found)
+    elif found:
+        console.print_table(_grouped(found, wide=wide), wide=wide)
+    else:
+        out.print("No dead letters.")
 
 
 @dead.command()
-def get(job_id: Annotated[UUID, typer.Argument(help="The job.", show_default=False)]) -> None:
+def get(
+    job_id: Annotated[str, typer.Argument(help="The job, or the end of its id.", show_default=False)],
+    *,
+    json: console.AsJson = False,
+) -> None:
     """Show one dead letter: every attempt, the size of its payload, and its replays."""
 
     async def work(memory: Memory) -> DeadLetter | None:
-        found = await memory.dead_letters.get(JobId(job_id))
+        found = await memory.dead_letters.get(await _find_id(memory, job_id))
         if found is not None:
             scope = found.job.scope
-            said = {"by": "dead show", "job": str(job_id)}
+            said = {"by": "dead show", "job": str(found.job.id)}
             await console.record_read(memory, Action.READ, user=scope.user_id, namespace=scope.namespace, **said)
         return found
 
     letter = console.with_memory(work)
     if letter is None:
-        raise errors.InvalidFilter("job", str(job_id), "no job with this id exists.")
-    _show(letter)
+        raise errors.InvalidFilter("job", job_id, "no job with this id exists.")
+    if json:
+        console.print_json(letter)
+    else:
+        _show(letter)
+
+
+async def _find_id(memory: Memory, given: str) -> JobId:
+    """The id that is given, or that of the dead letter whose id ends so."""
+    with contextlib.suppress(ValueError):
+        return JobId(UUID(given))
+    listed = await memory.dead_letters.list(JobFilter(), limit=MAX_SEARCHED)
+    found = [job.id for job in listed if len(given) >= MIN_ID_CHARACTERS and str(job.id).endswith(given)]
+    if len(found) != 1:
+        why = "several ids end so. Give the whole id" if found else "no dead letter's id ends so"
+        raise errors.InvalidFilter("job", given, f"{why} (`aftermind dead-letters list --wide`).")
+    return found[0]
 
 
 @dead.command()
@@ -198,26 +240,30 @@ def discard(
     out.print(f"Discarded {count}.")
 
 
-def _make_table(found: Sequence[Job]) -> Table:
-    shown = Table(box=None, pad_edge=False, header_style="dim")
-    for title in ("job", "kind", "owner", "reason", "attempts", "died", "error"):
-        shown.add_column(title, no_wrap=title in ("job", "died"))
+def _make_table(found: Sequence[Job], *, wide: bool) -> Table:
+    more = ("owner", "attempts", "fingerprint") if wide else ("user",)
+    shown = console.make_table("job", "kind", "failed at", *more, "reason", "error", flexible="error")
     for job in found:
-        owner = f"{job.scope.namespace}/{job.scope.user_id or '-'}"
-        texts = (str(job.id), job.kind, owner, job.reason_code or "", str(job.attempts))
-        shown.add_row(*(escape(text) for text in (*texts, console.when(job.updated_at), job.error or "")))
+        owner, user = f"{job.scope.namespace}/{job.scope.user_id or '-'}", _ellipsis(job.scope.user_id or "-")
+        about = (owner, str(job.attempts), job.fingerprint or "") if wide else (user,)
+        name = str(job.id) if wide else console.short_id(job.id)
+        texts = (name, job.kind, console.when(job.updated_at), *about, job.reason_code or "")
+        shown.add_row(*(escape(text) for text in texts), console.one_line(job.error or ""))
     return shown
 
 
-def _grouped(found: Sequence[DeadGroup]) -> Table:
-    shown = Table(box=None, pad_edge=False, header_style="dim")
-    for title in ("jobs", "kind", "reason", "fingerprint", "tenants", "oldest", "newest", "error"):
-        shown.add_column(title, justify="right" if title in ("jobs", "tenants") else "left")
+def _grouped(found: Sequence[DeadGroup], *, wide: bool) -> Table:
+    more = ("tenants", "oldest", "newest") if wide else ()
+    shown = console.make_table("jobs", "kind", "reason", "fingerprint", *more, "error", flexible="error")
     for group in found:
-        times = (console.when(group.oldest), console.when(group.newest))
-        texts = (str(group.count), group.kind, group.reason_code, group.fingerprint, str(group.namespaces))
-        shown.add_row(*(escape(text) for text in (*texts, *times, group.error)))
+        about = (str(group.namespaces), console.when(group.oldest), console.when(group.newest)) if wide else ()
+        texts = (str(group.count), group.kind, group.reason_code, group.fingerprint, *about)
+        shown.add_row(*(escape(text) for text in texts), console.one_line(group.error))
     return shown
+
+
+def _ellipsis(text: str) -> str:
+    return text if len(text) <= MAX_USER_CHARACTERS else f"{text[: MAX_USER_CHARACTERS - 1]}…"
 
 
 def _show(letter: DeadLetter) -> None:

@@ -5,7 +5,6 @@ import contextlib
 import signal
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,7 +19,6 @@ from aftermind.memory import Memory
 from aftermind.settings import Settings
 from aftermind.stack import Stack
 
-CONVERSATION = Path(__file__).with_name("conversation.jsonl")  # examples/ links to it
 QUESTIONS = (
     ("alice", "Which mode do I prefer in apps?"),
     ("alice", "Where do I live now?"),
@@ -103,7 +101,7 @@ def _start(settings: Settings, stack: Stack) -> ProcessPlan:
 
 
 async def _show(settings: Settings, plan: ProcessPlan) -> None:
-    found = list(importers.read(CONVERSATION))
+    found = list(importers.read(ingest.SAMPLE))
     at = plan.addresses
     async with Memory(at.store, broker=at.broker, redis=at.redis, replicas=at.replicas, settings=settings) as memory:
         out.print(Rule("live events", align="left", style="dim"))

@@ -23,18 +23,21 @@ def register(app: typer.Typer) -> None:
     app.command()(doctor)
 
 
-def doctor() -> None:
+def doctor(*, json: console.AsJson = False) -> None:
     """Check every component and suggest fixes. Exit code 1 if a check fails."""
     settings = console.settings()
     with err.status("Checking …"):
         findings = console.run(examine(settings))
-    for each in findings:
+    if json:
+        console.print_json(findings)
+    for each in [] if json else findings:
         out.print(f"{MARKS[each.verdict]}  {escape(each.what)}: {escape(each.seen)}")
         if each.remedy:
             out.print(f"           [dim]→ {escape(each.remedy)}[/]")
     bad = sum(each.verdict is Verdict.BAD for each in findings)
     warnings = sum(each.verdict is Verdict.WARNING for each in findings)
-    out.print(f"\n{bad} bad, {warnings} {'warning' if warnings == 1 else 'warnings'}.")
+    if not json:
+        out.print(f"\n{bad} bad, {warnings} {'warning' if warnings == 1 else 'warnings'}.")
     if bad:
         raise typer.Exit(1)
 

@@ -13,7 +13,7 @@ from aftermind import errors
 from aftermind.api import audit_anchors
 from aftermind.api.connections import Addresses
 from aftermind.api.health import damaged_spool, spooled_bytes
-from aftermind.api.key_fingerprints import find_mismatches, fingerprints
+from aftermind.api.key_fingerprints import find_mismatches, find_other_settings, fingerprints, list_settings
 from aftermind.api.wiring import open_parts
 from aftermind.cli import worker_probe
 from aftermind.db import migrate, node_probe
@@ -296,6 +296,15 @@ async def keys(found: Addresses, settings: Settings) -> list[Finding]:
             remedy=f"Give every process the same AFTERMIND_{setting.upper()} (or _FILE), the newest key first.",
         )
         for setting, one, other in find_mismatches(seen)
+    ]
+    findings += [
+        Finding(
+            what="settings",
+            seen=f"{process} runs with {', '.join(theirs)}; this command has other values",
+            verdict=Verdict.WARNING,
+            remedy="Restart the process with the new settings: `aftermind up` does it for the embedded stack.",
+        )
+        for process, theirs in find_other_settings(announced, list_settings(settings))
     ]
     return findings or [Finding(what="keys", seen=f"{len(announced)} running processes and this one use the same keys")]
 

@@ -1,6 +1,6 @@
 """`aftermind extraction`: the extraction outcome of each message."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
@@ -10,9 +10,10 @@ from rich.table import Table
 from aftermind.cli import console
 from aftermind.cli.console import Namespace, User, out
 from aftermind.memory import Memory
-from aftermind.types import ExtractionResult, ExtractionState
+from aftermind.types import Episode, EpisodeId, ExtractionResult, ExtractionState
 from aftermind.types.audit import Action
 
+_MORE = ("reason", "session", "extractor", "id")
 COLOURS = {ExtractionState.FACTS: "green", ExtractionState.DEAD: "red", ExtractionState.WAITING: "yellow"}
 
 
@@ -27,24 +28,36 @@ def extraction(
     namespace: Namespace = None,
     session: Annotated[str | None, typer.Option("--session", "-s", help="Only this session.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of messages, the newest.")] = 50,
+    json: console.AsJson = False,
+    wide: console.Wide = False,
 ) -> None:
     """Show the extraction outcome of each message, with the reason."""
 
-    async def work(memory: Memory) -> list[ExtractionResult]:
+    async def work(memory: Memory) -> tuple[list[ExtractionResult], list[Episode]]:
         await console.record_read(memory, Action.READ, user=user, namespace=namespace, by="learned")
-        return await memory.extraction(user_id=user, namespace=namespace, session_id=session, limit=limit)
+        outcomes = await memory.extraction(user_id=user, namespace=namespace, session_id=session, limit=limit)
+        return outcomes, await memory.history(user_id=user, namespace=namespace, session_id=session, limit=limit)
 
-    found = console.with_memory(work)
-    out.print(_outcomes(found) if found else "No messages.")
+    found, episodes = console.with_memory(work)
+    if json:
+        console.print_json(found)
+    elif found:
+        console.print_table(_outcomes(found, {each.id: each.content for each in episodes}, wide=wide), wide=wide)
+    else:
+        out.print("No messages.")
 
 
-def _outcomes(found: Sequence[ExtractionResult]) -> Table:
-    shown = Table(box=None, pad_edge=False, header_style="dim")
-    for title in ("when", "session", "outcome", "facts", "reason", "extractor", "message"):
-        shown.add_column(title, overflow="fold")
+def _outcomes(found: Sequence[ExtractionResult], texts: Mapping[EpisodeId, str], *, wide: bool) -> Table:
+    shown = console.make_table("when", "outcome", "facts", "message", *(_MORE if wide else ()), flexible="message")
     for each in found:
+        text = texts.get(each.episode_id, "")
         colour = COLOURS.get(each.state, "dim")
-        texts = (str(each.facts), escape(each.reason or ""), escape(each.extractor or ""), str(each.episode_id))
-        when, session = console.when(each.occurred_at), escape(each.session_id or "-")
-        shown.add_row(when, session, f"[{colour}]{each.state}[/]", *texts)
+        more = (each.reason or "", each.session_id or "-", each.extractor or "", str(each.episode_id)) if wide else ()
+        row = (
+            console.when(each.occurred_at),
+            f"[{colour}]{each.state}[/]",
+            str(each.facts),
+            console.one_line(text, "" if wide else each.reason or ""),
+        )
+        shown.add_row(*row, *(escape(text) for text in more))
     return shown

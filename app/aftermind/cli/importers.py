@@ -55,8 +55,8 @@ class UnreadableConversation(Exception):
 def read(path: Path, *, user: str | None = None, session: str | None = None) -> Iterator[FileTurn | BadLine]:
     """Every turn of a file in order, and every invalid line.
 
-    The format is detected from the beginning: a JSON list, a LoCoMo object, or one JSON object per line. `user` and
-    `session` are defaults for conversations without one.
+    The format is detected from the beginning: a JSON list of messages or of conversations, LoCoMo's JSON, or one JSON
+    object per line. `user` and `session` are defaults for conversations without one.
     """
     try:
         data = path.read_bytes().removeprefix(codecs.BOM_UTF8)
@@ -64,12 +64,53 @@ def read(path: Path, *, user: str | None = None, session: str | None = None) -> 
         yield BadLine(place=FilePosition(file=path), reason=f"it cannot be read: {exc.strerror or exc}")
         return
     seen: Counter[str] = Counter()
-    for found in _locomo(path, data, user) if _is_locomo(data) else _jsonl(path, data, user, session):
+    listed = _chats(data)
+    turns = _json_list(path, listed, user, session) if listed else _of_format(path, data, user, session)
+    for found in turns:
         if isinstance(found, FileTurn):
             seen[found.key] += 1
             if seen[found.key] > 1:  # a text that occurs twice in one file is stored twice
                 found = _renamed(found, f"{found.key}#{seen[found.key]}")
         yield found
+
+
+def _of_format(path: Path, data: bytes, user: str | None, session: str | None) -> Iterator[FileTurn | BadLine]:
+    return _locomo(path, data, user) if _is_locomo(data) else _jsonl(path, data, user, session)
+
+
+# OpenAI chats: a JSON list or one indented JSON object
+
+
+def _chats(data: bytes) -> list[Any] | None:  # Any: JSON
+    """The conversations of a file that is one JSON value; None for other formats."""
+    if data.lstrip()[:1] not in (b"[", b"{"):
+        return None
+    try:
+        found = json.loads(data.decode())
+    except (ValueError, RecursionError):  # several lines of JSON, or damaged
+        return None
+    first = found[0] if isinstance(found, list) and found else found
+    if not isinstance(first, dict):
+        return None
+    if isinstance(found, list) and "role" in first:
+        return [{"messages": found}]
+    return (found if isinstance(found, list) else [found]) if "messages" in first else None
+
+
+def _json_list(
+    path: Path,
+    conversations: Sequence[Any],
+    user: str | None,
+    session: str | None,  # Any: JSON
+) -> Iterator[FileTurn | BadLine]:
+    for number, each in enumerate(conversations, start=1):
+        place = FilePosition(file=path, what=f"conversation {number}")
+        try:
+            if not isinstance(each, dict):
+                raise UnreadableConversation("a conversation is a JSON object with messages")
+            yield from _conversation(each, place, user, session)
+        except UnreadableConversation as exc:
+            yield BadLine(place=place, reason=str(exc))
 
 
 # OpenAI chat JSONL

@@ -1,4 +1,4 @@
-"""`aftermind ingest`: conversations from files, handed over turn by turn; run again, it resumes where it stopped."""
+"""`aftermind ingest` and `remember`: conversations from files, turn by turn and resumable, and single messages."""
 
 import asyncio
 import time
@@ -16,13 +16,20 @@ from aftermind.cli import console, importers
 from aftermind.cli.console import err, out
 from aftermind.cli.importers import BadLine, FileTurn
 from aftermind.memory import Memory
+from aftermind.receipt import Receipt
 
 MAX_IN_FLIGHT = 64  # concurrent turns: they share round trips, and a file is never held in memory twice
 MAX_LISTED = 20  # bad lines named one by one; the rest is counted
 POLL_SECONDS = 0.25
 STILL_SECONDS = 45.0  # without progress: a lost lease is detected and re-notified well within this time
 
-Files = Annotated[list[Path], typer.Argument(help="OpenAI chat JSONL, or LoCoMo JSON.", show_default=False)]
+SAMPLE = Path(__file__).with_name("conversation.jsonl")  # examples/ links to it
+
+Files = Annotated[
+    list[Path] | None,
+    typer.Argument(help="OpenAI chats as JSONL or as a JSON list, or LoCoMo JSON.", show_default=False),
+]
+Sample = Annotated[bool, typer.Option("--sample", help="Ingest the sample conversation of the package.")]
 User = Annotated[str | None, typer.Option("--user", "-u", help="User of conversations without one.")]
 Session = Annotated[str | None, typer.Option("--session", "-s", help="Session of conversations without one.")]
 Wait = Annotated[bool, typer.Option(help="Wait until all turns are stored, embedded and extracted.")]
@@ -35,6 +42,7 @@ class Ingested:
     queued: int = 0
     spooled: int = 0
     messages: int = 0
+    new: int | None = None  # messages that were not stored before; None: not counted
     users: set[tuple[str | None, str | None]] = field(default_factory=set)  # namespace, user
     bad: list[BadLine] = field(default_factory=list)
     stalled: str = ""  # why the end was not waited for, if it was not
@@ -58,11 +66,13 @@ class Watch:
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command()(ingest)
+    app.command()(remember)
 
 
 def ingest(
-    files: Files,
+    files: Files = None,
     *,
+    sample: Sample = False,
     user: User = None,
     session: Session = None,
     namespace: console.Namespace = None,
@@ -74,11 +84,32 @@ def ingest(
     the exit code is 1. It is also 1 if the command stops waiting because there is no progress; nothing is lost, and the
     reason is printed.
     """
-    found = [each for path in files for each in importers.read(path, user=user, session=session)]
+    paths = [*(files or ()), *([SAMPLE] if sample else ())]
+    if not paths:
+        raise errors.InvalidInput("nothing to ingest. Name a file, or try `aftermind ingest --sample`.")
+    found = [each for path in paths for each in importers.read(path, user=user, session=session)]
     done = console.with_memory(lambda memory: play(memory, found, namespace=namespace, wait=wait))
     report(done)
     if done.bad or done.stalled:
         raise typer.Exit(1)
+
+
+def remember(
+    text: Annotated[str, typer.Argument(help="The message of the user.", show_default=False)],
+    *,
+    user: console.User = None,
+    session: Annotated[str | None, typer.Option("--session", "-s", help="The session.")] = None,
+    namespace: console.Namespace = None,
+) -> None:
+    """Remember one message of a user. Recall includes it immediately; facts follow in the background."""
+
+    async def work(memory: Memory) -> Receipt:
+        return await memory.remember(text, user_id=user, session_id=session, namespace=namespace)
+
+    receipt = console.with_memory(work)
+    out.print(f"Remembered for {escape(user or 'the anonymous user')}: {receipt.episode_ids[0]}")
+    if receipt.spooled:
+        console.warn("Redis is down: the message is in this host's spool, and is sent later.")
 
 
 async def play(
@@ -94,6 +125,7 @@ async def play(
     turns = [each for each in found if isinstance(each, FileTurn)]
     if not turns:
         return done
+    before = await _count_stored(memory, {(namespace, turn.user_id) for turn in turns}) if wait else None
     columns = (SpinnerColumn(), TextColumn("{task.description:<9}"), BarColumn(), TextColumn("{task.fields[said]}"))
     with Progress(*columns, TimeElapsedColumn(), console=err, transient=False) as bars:
         queued = bars.add_task("queued", total=len(turns), said=f"0 of {len(turns):,} turns")
@@ -103,7 +135,16 @@ async def play(
         bars.update(queued, completed=len(turns))
         if wait and done.users:
             await _follow(memory, done, bars, Watch(still_seconds=still_seconds))
+    after = None if before is None or done.stalled else await _count_stored(memory, done.users)
+    if before is not None and after is not None:
+        done.new = after - before
     return done
+
+
+async def _count_stored(memory: Memory, users: Iterable[tuple[str | None, str | None]]) -> int | None:
+    """Stored messages of these users; None while some are pending, which would be counted as new."""
+    seen = [await memory.progress(namespace=namespace, user_id=user) for namespace, user in users]
+    return None if any(each.pending_turns for each in seen) else sum(each.episodes for each in seen)
 
 
 def report(done: Ingested) -> None:
@@ -113,7 +154,10 @@ def report(done: Ingested) -> None:
     if len(done.bad) > MAX_LISTED:
         err.print(f"[yellow]skipped[/]  … and {len(done.bad) - MAX_LISTED:,} more")
     users = f"{len(done.users):,} user{'s' if len(done.users) != 1 else ''}"
-    out.print(f"{done.queued:,} turns ({done.messages:,} messages) of {users} accepted, {len(done.bad):,} skipped.")
+    parts = f", {done.new:,} new, {done.messages - done.new:,} already stored" if done.new is not None else ""
+    out.print(
+        f"{done.queued:,} turns ({done.messages:,} messages{parts}) of {users} accepted, {len(done.bad):,} skipped."
+    )
     if done.stalled:
         console.warn(f"No progress, so the command stops waiting: {done.stalled}")
         console.warn(

@@ -1,5 +1,6 @@
 """Processes of the embedded stack in addition to the data servers: workers, reconciler, web service, Flower."""
 
+import hashlib
 import os
 import secrets
 import shutil
@@ -8,11 +9,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import orjson
+from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
+from aftermind import __version__
 from aftermind.api import local_sign_in
 from aftermind.api.connections import Addresses
-from aftermind.cli import worker
+from aftermind.cli import console, worker
 from aftermind.cli.console import out
 from aftermind.settings import PREFIX, Settings
 from aftermind.stack import Command, ComponentState, ComponentStatus, Endpoints, HealthCheck, StopOrder, ports
@@ -120,12 +124,43 @@ def plan(settings: Settings, endpoints: Endpoints, running: list[ComponentStatus
         flower_password=str(known.get("flower_password") or secrets.token_urlsafe(12)),
     )
     remembered = {name: asdict(made)[name] for name in ("web_port", "flower_port", "flower_password")}
-    if remembered != known:
-        write_json(state_dir / REMEMBERED, remembered)
+    if remembered != {name: known.get(name) for name in remembered}:
+        write_json(state_dir / REMEMBERED, {**known, **remembered})
     if not ours.intersection(GROUPS):  # counters restart with the processes; scrapers detect this
         shutil.rmtree(state_dir / "metrics", ignore_errors=True)
     (state_dir / "metrics").mkdir(exist_ok=True)
     return made
+
+
+def settings_differ(settings: Settings) -> bool:
+    """Whether the running processes were started with other settings. False if they have left no record."""
+    known = (read_json(settings.state_dir / REMEMBERED) or {}).get("settings")
+    return known is not None and not _is_digest_of(settings, str(known))
+
+
+def remember_settings(settings: Settings) -> None:
+    """Record the settings of the running processes, as a digest: they include keys."""
+    path = settings.state_dir / REMEMBERED
+    known = read_json(path) or {}
+    if not _is_digest_of(settings, str(known.get("settings", ""))):
+        write_json(path, {**known, "settings": _digest(settings, secrets.token_hex(16))})
+
+
+def _is_digest_of(settings: Settings, known: str) -> bool:
+    return _digest(settings, known.partition(":")[0]) == known
+
+
+def _digest(settings: Settings, salt: str) -> str:
+    # scrypt: a password in a URL may be short
+    plain = console.to_plain({name: _revealed(value) for name, value in settings.model_dump().items()})
+    text = orjson.dumps([__version__, plain], default=str, option=orjson.OPT_SORT_KEYS)
+    return f"{salt}:{hashlib.scrypt(text, salt=salt.encode(), n=2**12, r=8, p=1).hex()}"
+
+
+def _revealed(value: object) -> object:
+    if isinstance(value, tuple):
+        return [_revealed(each) for each in value]
+    return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
 def print_addresses(settings: Settings) -> None:

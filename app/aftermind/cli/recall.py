@@ -44,6 +44,7 @@ def recall(
     ] = None,
     mode: Annotated[Mode, typer.Option(help="How matches are ranked.")] = Mode.HYBRID,
     xml: Annotated[bool, typer.Option("--xml", help="Print only the block, as an agent gets it.")] = False,
+    json: console.AsJson = False,
 ) -> None:
     """Recall matches for a query, best first."""
 
@@ -56,6 +57,9 @@ def recall(
     block = console.with_memory(work, patience=EMBEDDING_BUDGET_SECONDS)
     if xml:
         out.print(block.text, markup=False)
+        return
+    if json:
+        console.print_json(block)
         return
     out.print(matches(block) if block.matches else "No matches.")
     out.print(f"[dim]{escape(summary(block))}[/]")
@@ -72,6 +76,7 @@ def facts(
     as_of: Annotated[datetime | None, typer.Option(help="Facts that were valid at this time (UTC).")] = None,
     history: Annotated[bool, typer.Option("--history", help="Include superseded facts.")] = False,
     why: Annotated[bool, typer.Option("--why", help="Show the source messages of each fact.")] = False,
+    json: console.AsJson = False,
 ) -> None:
     """Show the facts about a user, with valid times and sources."""
 
@@ -91,6 +96,9 @@ def facts(
 
     found, told = console.with_memory(work)
     sources = {each.fact.id: each.episodes for each in told} if why else None
+    if json:
+        console.print_json(told if why else found)
+        return
     none = "No facts. `aftermind status` shows whether workers run."
     out.print(believed(found, sources) if found else none)
 

@@ -1,11 +1,15 @@
 """`aftermind up`, `down`, `status` and `stack destroy`: the embedded stack."""
 
+import os
+import sys
+from contextlib import suppress
 from typing import Annotated
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
+from aftermind import errors
 from aftermind.api import connections
 from aftermind.cli import console, migrate, processes
 from aftermind.cli.console import out
@@ -21,7 +25,9 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command()(up)
     app.command()(down)
+    app.command()(restart)
     app.command()(status)
+    app.command()(logs)
     family = typer.Typer(help="The embedded stack as a whole.", no_args_is_help=True)
     family.command()(destroy)
     app.add_typer(family, name="stack")
@@ -30,10 +36,15 @@ def register(app: typer.Typer) -> None:
 def up(*, workers: Workers = True) -> None:
     """Start the embedded stack in the background: Postgres with a replica, Redis, workers and the web service.
 
-    It stays up until `aftermind down`. Run again, it starts what is missing.
+    It stays up until `aftermind down`. Run again, it starts what is missing. If settings have changed since, it
+    restarts, so that every process has the same ones.
     """
     settings = console.settings()
     stack = Stack(settings.state_dir)
+    if stack.running() is not None and processes.settings_differ(settings):
+        with console.err.status("Settings have changed: stopping …"):
+            stack.down()
+        out.print("Settings have changed since the stack was started: restarted with the new ones.")
     with console.err.status("Starting Postgres, its replica and Redis …"):
         endpoints = stack.running() or stack.up(detach=True)
     plan = processes.plan(settings, endpoints, stack.status())
@@ -42,17 +53,35 @@ def up(*, workers: Workers = True) -> None:
     if workers:
         with console.err.status("Starting workers, web service and Flower …"):
             stack.supervise(plan.commands())
+        processes.remember_settings(settings)
     out.print(table(stack.status()))
-    console.run(_warn_about_embedder(settings))
+    console.run(_follow_embedder(settings, workers=workers))
     if workers:
         processes.print_addresses(settings)
-    out.print("\nIt runs until [bold]aftermind down[/]. Next: [bold]aftermind ingest examples/conversation.jsonl[/]")
+    out.print("\nIt runs until [bold]aftermind down[/]. Next: [bold]aftermind ingest --sample[/]")
 
 
-async def _warn_about_embedder(settings: Settings) -> None:
-    """Warn of stored vectors of another embedder, with which the stack starts all the same."""
-    from aftermind.cli import doctor_checks  # with SQLAlchemy, which `aftermind status` does without
+async def _follow_embedder(settings: Settings, *, workers: bool) -> None:
+    """If stored vectors are of another embedder, as after a key was set: explain it, and re-embed in the background."""
+    from aftermind.api.reembed import Reembeddings  # with SQLAlchemy, which `aftermind status` does without
+    from aftermind.cli import doctor_checks
+    from aftermind.llm import factory
 
+    found = connections.resolve(settings)
+    work = Reembeddings(found, settings)
+    target, stored = factory.embedder(settings), (await work.status()).reembedding.stored
+    plan = None
+    if workers and target is not None and stored.standby is None:
+        with suppress(errors.ReembeddingConflict):  # it is the active embedder
+            plan = await work.plan(target)
+    if plan is not None and target is not None and plan.episodes:
+        cost = "price unknown" if plan.cost_usd is None else f"${plan.cost_usd:,.2f}"
+        await work.start(target)
+        out.print(f"\nStored vectors are of {plan.active}; the settings name {plan.target}.")
+        out.print(f"Workers re-embed {plan.episodes:,} messages (about {plan.tokens:,} tokens, {cost}).")
+        out.print("Recall uses the former vectors. When `aftermind reembed status` shows all,")
+        out.print("run [bold]aftermind reembed cutover[/]. To keep the former embedder, set AFTERMIND_EMBEDDER.")
+        return
     for finding in await doctor_checks.vectors(connections.resolve(settings), settings):
         if finding.verdict is doctor_checks.Verdict.BAD:
             console.warn(finding.seen)
@@ -67,10 +96,48 @@ def down() -> None:
     out.print(f"Stopped. The data is kept in {escape(str(settings.state_dir))}.")
 
 
-def status() -> None:
+def restart(
+    component: Annotated[str | None, typer.Argument(help="One component. Default: all.", show_default=False)] = None,
+) -> None:
+    """Restart the embedded stack, or one component, with the settings in force now."""
+    settings = console.settings()
+    stack = Stack(settings.state_dir)
+    if component is None:
+        with console.err.status("Stopping …"):
+            stack.down()
+        up()
+        return
+    with console.err.status(f"Restarting {component} …"):
+        stack.hold(component)
+        stack.release(component)
+    out.print(f"Restarted {escape(component)}.")
+
+
+def logs(
+    component: Annotated[str | None, typer.Argument(help="One component. Default: all.", show_default=False)] = None,
+    *,
+    lines: Annotated[int, typer.Option("--lines", "-l", min=1, help="Lines of each component.")] = 20,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines until Ctrl-C.")] = False,
+) -> None:
+    """Show the newest log lines of the embedded stack's components."""
+    stack = Stack(console.settings().state_dir)
+    paths = sorted(stack.logs.glob("*.log"))
+    chosen = [path for path in paths if component in (None, path.stem)]
+    if not chosen:
+        names = ", ".join(path.stem for path in paths) or "none; `aftermind up` starts the stack"
+        raise errors.InvalidFilter("component", component, f"no such log. Logs: {names}.")
+    argv = ["tail", "-n", str(lines), *(["-F"] if follow else []), *map(str, chosen)]
+    sys.stdout.flush()
+    os.execvp(argv[0], argv)
+
+
+def status(*, json: console.AsJson = False) -> None:
     """Show every component of the embedded stack. Exit code 1 if one is not healthy."""
     settings = console.settings()
     components = Stack(settings.state_dir).status()
+    if json:
+        console.print_json(components)
+        raise typer.Exit(0 if components and all(each.state in GOOD for each in components) else 1)
     if not components:
         out.print("No embedded stack has run here yet. `aftermind up` starts one.")
         raise typer.Exit(1)

@@ -1,11 +1,8 @@
-"""`aftermind export`, `forget`, `remains`: export and erase all data of a user."""
+"""`aftermind users`, `export`, `forget`, `remains`: export and erase all data of a user."""
 
-import base64
 import sys
-from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any
-from uuid import UUID
+from typing import Annotated
 
 import orjson
 import typer
@@ -18,6 +15,7 @@ from aftermind.cli import console
 from aftermind.cli.console import Namespace, out
 from aftermind.cli.dead_letters import moment
 from aftermind.memory import Memory
+from aftermind.stores.protocol import UserInfo
 from aftermind.types.audit import Action
 from aftermind.types.erasure_report import ErasureProof, ErasureReport, SearchedPlace
 
@@ -32,9 +30,36 @@ Anonymous = Annotated[bool, typer.Option("--anonymous", help="The anonymous user
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
+    app.command()(users)
     app.command()(export)
     app.command()(forget)
     app.command("verify-erasure")(verify_erasure)
+
+
+def users(
+    *,
+    namespace: Namespace = None,
+    prefix: Annotated[str, typer.Option(help="Only ids that start with this text.")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of users.")] = 100,
+    json: console.AsJson = False,
+    wide: console.Wide = False,
+) -> None:
+    """List the users with stored content, by id."""
+
+    async def work(memory: Memory) -> list[UserInfo]:
+        return await memory.users(namespace=namespace, prefix=prefix, limit=limit)
+
+    found = console.with_memory(work)
+    if json:
+        console.print_json(found)
+        return
+    shown = console.make_table("last message", "user", flexible="user")
+    for each in found:
+        shown.add_row(console.when(each.last_at) if each.last_at else "-", escape(each.user_id or "(anonymous)"))
+    if found:
+        console.print_table(shown, wide=wide)
+    else:
+        out.print("No users.")
 
 
 def export(
@@ -53,7 +78,7 @@ def export(
         return await memory.export(user_id=user, namespace=namespace, vectors=vectors)
 
     taken = console.with_memory(work)
-    data = orjson.dumps(_plain(taken), option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
+    data = orjson.dumps(console.to_plain(taken), option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
     if to is None:
         sys.stdout.buffer.write(data + b"\n")
         return
@@ -188,17 +213,3 @@ def _what(session: str | None, before: str | None, ids: list[str] | None) -> str
     told = [f"session {session}"] if session else []
     told += [f"messages before {before}"] if before else []
     return ", ".join(told) or "everything"
-
-
-def _plain(value: Any) -> Any:  # Any: whatever an export holds, as JSON
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, dict) or hasattr(value, "items"):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple | frozenset | set):
-        return [_plain(each) for each in value]
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, UUID):  # a driver's UUID is a subclass, which orjson does not take
-        return str(value)
-    return value.tolist() if hasattr(value, "tolist") else value

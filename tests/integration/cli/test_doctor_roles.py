@@ -122,3 +122,23 @@ def values_of(redis_url: str, key: str) -> str:
     """Everything that a hash of Redis holds."""
     with redis.Redis.from_url(redis_url) as client:
         return str(client.hgetall(key))
+
+
+async def test_a_worker_that_runs_with_other_settings_is_named(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    settings = settings_of(database, database.relay_url, redis_url, tmp_path)
+    worker = await open_runtime(settings.model_copy(update={"extractor": "off"}), worker="one")
+
+    async def announced() -> bool:
+        assert worker.redis is not None
+        return bool(await list_announced(worker.redis, worker.keys))
+
+    await wait_until(announced, description="the worker has announced its settings")
+    [seen] = await found(settings, "settings")
+    alike = await found(settings.model_copy(update={"extractor": "off"}), "settings")
+    await worker.close()
+
+    assert seen.verdict is Verdict.WARNING
+    assert "worker one runs with extractor=off" in seen.seen
+    assert alike == []

@@ -36,6 +36,29 @@ CHAT = {
 }
 
 
+LISTS: list[tuple[Any, list[str]]] = [  # Any: JSON
+    ([_said("user", "Hi"), _said("assistant", "Hello"), _said("user", "Bye")], ["Hi", "Bye"]),
+    ([CHAT, {**CHAT, "session_id": "s2"}], ["Be kind.", "Bye", "Be kind.", "Bye"]),
+    (CHAT, ["Be kind.", "Bye"]),
+]
+
+
+@pytest.mark.parametrize(("value", "first"), LISTS, ids=["messages", "conversations", "one"])
+def test_a_file_may_be_one_indented_json_value(value: object, first: list[str], tmp_path: Path) -> None:
+    turns = _turns(_file(tmp_path, json.dumps(value, indent=2), name="chat.json"), user="alice")
+
+    assert [turn.messages[0]["content"] for turn in turns if isinstance(turn.messages[0], dict)] == first
+    assert {turn.user_id for turn in turns} == {"alice"}
+
+
+def test_a_conversation_of_a_list_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    good, bad = read(_file(tmp_path, json.dumps([{"messages": [_said("user", "Hi")]}, 3], indent=2), name="chat.json"))
+
+    assert isinstance(good, FileTurn)
+    assert isinstance(bad, BadLine)
+    assert "conversation 2" in str(bad.place)
+
+
 def test_a_turn_begins_where_somebody_asks_after_an_answer(tmp_path: Path) -> None:
     turns = _turns(_file(tmp_path, CHAT))
 

@@ -1,0 +1,53 @@
+"""Dead letters on the terminal: reasons in full at 80 columns, and ids by their ends."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from uuid import UUID
+
+import asyncpg
+
+from tests.support.dead_letters import Letters
+from tests.support.servers import Database
+
+REASON = "llm_bad_request"
+
+
+def test_a_letter_is_listed_within_80_columns_and_found_by_the_end_of_its_id(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    (job,) = asyncio.run(_mark_dead(database.url))
+
+    def run(*argv: str) -> subprocess.CompletedProcess[str]:
+        env = {"AFTERMIND_DATABASE_URL": database.relay_url, "AFTERMIND_BROKER_URL": redis_url, "COLUMNS": "80"}
+        return subprocess.run(
+            [sys.executable, "-m", "aftermind.cli", "dead-letters", *argv],
+            env=os.environ | env,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+
+    listed, grouped, wide = run("list").stdout, run("stats").stdout, run("list", "--wide").stdout
+    got, unknown = run("get", str(job)[-8:], "--json"), run("get", "00000000")
+
+    assert max(map(len, [*listed.splitlines(), *grouped.splitlines()])) <= 80
+    assert all(text in listed for text in (str(job)[-8:], REASON, "alice"))
+    assert f"print-of-{REASON}" in grouped
+    assert str(job) in wide
+    assert json.loads(got.stdout)["job"]["id"] == str(job)
+    assert unknown.returncode == 2
+    assert "no dead letter's id ends so" in unknown.stderr
+
+
+async def _mark_dead(url: str) -> list[UUID]:
+    connection = await asyncpg.connect(url.replace("postgresql+asyncpg", "postgresql"))
+    try:
+        return await Letters(connection).mark_dead(reason=REASON, error="127.0.0.1:9099 answered 400: " + "x" * 200)
+    finally:
+        await connection.close()
