@@ -271,6 +271,11 @@ class Settings(BaseSettings):
     # recall
     recall_token_budget: int = Field(1_000, gt=0, description="Token budget of a block if the caller sets none.")
     recall_limit: int = Field(30, gt=0, description="Maximum number of episodes in a block.")
+    recall_half_life_days: float = Field(
+        0.0,
+        ge=0,
+        description="Age at which an episode's score is halved, unless the query names a period. 0: age does not matter.",
+    )
     replica_max_lag_seconds: float = Field(
         30.0, gt=0, description="A replica with a larger lag is not used until it has caught up."
     )

@@ -10,7 +10,7 @@ double is dropped by id.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from time import perf_counter
 
 import numpy as np
@@ -400,6 +400,9 @@ class Recall:
         run.matches = _matched(run, kept, texts)
         if run.time.orders_turns:
             run.matches = run.time.among(run.query.searched, run.matches).preferred(run.matches)
+        if self._settings.recall_half_life_days and run.time.end is None:
+            half_life = timedelta(days=self._settings.recall_half_life_days)
+            run.matches = selection.decayed(run.matches, half_life=half_life, now=query.as_of or run.now)
 
     async def _finish(self, run: _Run, limit: int) -> None:
         """What needs no connection any more: a second opinion, unlikeness, and facts among the episodes."""
@@ -473,7 +476,7 @@ class Recall:
         scores = score_frame(frame, question, frequencies, session=query.scope.session_id, models=models)
         scores = selection.weighed(found.facts, ids, frame, scores, worth)
         most = max(limit * SPARE if query.diversity else limit, RERANKED if query.rerank else 0)
-        most = max(most, CANDIDATES if run.time.orders_turns else 0)
+        most = max(most, CANDIDATES if run.time.orders_turns or self._settings.recall_half_life_days else 0)
         places, run.available = selection.places(ids, frame, scores, min_score=run.min_score, most=most)
         return places
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import numpy as np
 from numpy.typing import NDArray
@@ -175,6 +175,18 @@ def _ended_after(episode: Episode, ended: Sequence[Fact]) -> list[Fact]:
     return [
         fact for fact in ended if episode.id in fact.sources and fact.valid_to and episode.occurred_at < fact.valid_to
     ]
+
+
+def decayed(matches: Sequence[Match], *, half_life: timedelta, now: datetime) -> list[Match]:
+    """The matches with each episode's score halved for every half-life since it occurred."""
+    found = [
+        replace(match, score=match.score * 0.5 ** (max(now - match.item.occurred_at, timedelta()) / half_life))
+        if isinstance(match.item, Episode)
+        else match
+        for match in matches
+    ]
+    found.sort(key=lambda match: -match.score)
+    return [replace(match, rank=rank) for rank, match in enumerate(found, start=1)]
 
 
 def spread(matches: Sequence[Match], *, amount: float, limit: int) -> list[Match]:

@@ -1,0 +1,35 @@
+"""An optional half-life: newer episodes before older ones that fit a little better."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from aftermind import Memory, Message, Settings
+
+NOW = datetime.now(UTC)
+OLD = Message(role="user", content="My favourite tea is green tea from Uji.", occurred_at=NOW - timedelta(days=400))
+NEW = Message(role="user", content="I drink black tea these days.", occurred_at=NOW - timedelta(days=1))
+QUERY = "What is my favourite tea?"
+
+
+async def _first(half_life: float, query: str = QUERY) -> str:
+    settings = Settings(  # type: ignore[call-arg]
+        embedder="hash", recall_half_life_days=half_life, recall_budget_seconds=60, query_embedding_budget_seconds=60
+    )
+    async with Memory("inmemory", settings=settings) as memory:
+        for message in (OLD, NEW):
+            await (await memory.remember(message, user_id="ann", session_id=str(message.occurred_at))).embedded()
+        best, *_ = await memory.recall_scored(query, user_id="ann", load=["history"])
+        assert best.rank == 1
+        return best.item.content  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("half_life", "expected"), [(0, OLD), (10_000, OLD), (30, NEW)])
+async def test_age_counts_only_if_a_half_life_is_set(half_life: float, expected: Message) -> None:
+    assert await _first(half_life) == expected.content
+
+
+async def test_a_query_that_names_a_period_ignores_the_half_life() -> None:
+    year = OLD.occurred_at.strftime("%B %Y")  # type: ignore[union-attr]
+
+    assert await _first(30, f"What was my favourite tea in {year}?") == OLD.content
