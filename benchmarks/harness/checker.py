@@ -118,12 +118,13 @@ def compare(
     missing = sorted(wanted - facts.keys())
     stale = [entry for entry in recalled if entry.type == "stale"]
     failed = [entry for entry in recalled if entry.type == "error"]
+    swapped = _out_of_order(told.keys(), evidence)
     return Findings(
         turns=len(told),
         lost=len(lost),
         duplicated=len(doubled) + len(doubled_facts) + evidence.done_twice + evidence.doubled,
         unexpected=len(stored.keys() - attempted),
-        out_of_order=_out_of_order(told.keys(), evidence),
+        out_of_order=len(swapped),
         unembedded=sum(not episode.embedded for episode in evidence.episodes),
         missing_facts=len(missing) + evidence.orphans,
         stale_recalls=len(stale),
@@ -149,6 +150,7 @@ def compare(
             for name, found in {
                 "lost": lost,
                 "duplicated": doubled + doubled_facts,
+                "out_of_order": [f"{one} stands before {told[one].user}'s {other}" for one, other in swapped],
                 "missing_facts": missing,
                 "stale_recalls": [f"{e.marker} of {e.user}, {e.began - e.acknowledged:.3f} s old" for e in stale],
                 "forgotten_seen": [f"{e.marker}, {e.seen} recalls, stored: {e.marker in stored}" for e in seen],
@@ -183,7 +185,7 @@ def _is_by_model(entry: Recalled) -> bool:
     return all("only a lexical search was made" in reason for reason in entry.why.split("; "))
 
 
-def _out_of_order(told: Iterable[str], evidence: Evidence) -> int:
+def _out_of_order(told: Iterable[str], evidence: Evidence) -> list[tuple[str, str]]:
     """Neighbours of a session that stand the wrong way round. Only of turns that were acknowledged: each was sent
     after the one before was, so there is an order to keep."""
     known = set(told)
@@ -192,10 +194,10 @@ def _out_of_order(told: Iterable[str], evidence: Evidence) -> int:
         for marker in messages.markers_in(episode.content):
             if marker in known:
                 sessions[episode.user, episode.session].append((episode.position, marker))
-    inversions = 0
+    inversions: list[tuple[str, str]] = []
     for rows in sessions.values():
         markers = [marker for _, marker in sorted(rows)]
-        inversions += sum(one > other for one, other in pairwise(markers))
+        inversions += [(one, other) for one, other in pairwise(markers) if one > other]
     return inversions
 
 

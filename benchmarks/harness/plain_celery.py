@@ -14,8 +14,9 @@ from redis.exceptions import RedisError
 
 from benchmarks.harness import fault_schedule, history, plain_celery_app
 from benchmarks.harness.faults import Striker
-from benchmarks.harness.fleet import GRACE, Fleet, LoadProcess, Member, client
+from benchmarks.harness.fleet import Fleet, LoadProcess, Member, client
 from benchmarks.harness.history import now
+from benchmarks.harness.phase import START
 from benchmarks.harness.rate import Load, Pace, environment
 from benchmarks.harness.servers import Site
 
@@ -61,7 +62,7 @@ async def run(site: Site, pace: Pace, *, root: Path) -> BareResult:
         faults = fault_schedule.plan(pace.seconds, seed=pace.seed, lease=pace.lease)
         await striker.run(faults)
         for producer in producers:
-            await producer.ended(timeout=GRACE)
+            await producer.ended(timeout=START)
         left = await _drain(site.redis_url)
     return await _result(site, striker.kills, left=left)
 

@@ -16,50 +16,48 @@ from benchmarks.harness.history import now
 LOOKS = 3  # in a row that must all find nothing: between two jobs of a chain there is a moment without any
 EVERY = 0.25  # seconds
 
-_UNFINISHED = f"""
-    SELECT count(*) FROM aftermind.jobs
-    WHERE state IN ('queued', 'running', 'retrying') AND namespace <> '{hostile.NAMESPACE}'
+_JOBS = f"""
+    SELECT count(*) FILTER (WHERE state IN ('queued', 'running', 'retrying')) AS left,
+           count(*) FILTER (WHERE state NOT IN ('queued', 'running', 'retrying')) AS ended
+    FROM aftermind.jobs WHERE namespace <> '{hostile.NAMESPACE}'
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """What is still to be done; -1 where it could not be asked."""
+    """What is still to be done, and the jobs that have ended; -1 where it could not be asked."""
 
     pending: int
     jobs: int
     spooled_bytes: int
+    ended: int = 0
 
     @property
     def is_nothing(self) -> bool:
         """Whether all is done."""
-        return self == Left(pending=0, jobs=0, spooled_bytes=0)
-
-    def is_less_than(self, other: "Left") -> bool:
-        """Whether work was done since the other look: stored turns become jobs, so pending turns count first."""
-        mine, others = ((each.spooled_bytes, each.pending, each.jobs) for each in (self, other))
-        return -1 not in mine and (-1 in others or mine < others)
+        return self.pending == self.jobs == self.spooled_bytes == 0
 
 
 async def wait_for_quiet(database_url: str, redis_url: str, spools: Path, *, timeout: float) -> tuple[float, Left]:
-    """How many seconds it took, and what was left at the end: nothing, or what had not become less for `timeout`."""
+    """How many seconds it took, and what was left at the end: nothing, or no job had ended for `timeout`."""
     began = progressed = now()
     found, in_a_row = await look(database_url, redis_url, spools), 0
-    least = found
+    most = found.ended
     while now() - progressed < timeout:
         in_a_row = in_a_row + 1 if found.is_nothing else 0
         if in_a_row >= LOOKS:
             break
         await asyncio.sleep(EVERY)
         found = await look(database_url, redis_url, spools)
-        if found.is_less_than(least):
-            least, progressed = found, now()
+        if found.ended > most:
+            most, progressed = found.ended, now()
     return now() - began, found
 
 
 async def look(database_url: str, redis_url: str, spools: Path) -> Left:
     """What is left at this moment."""
-    return Left(pending=await _pending(redis_url), jobs=await _jobs(database_url), spooled_bytes=_spooled(spools))
+    jobs, ended = await _jobs(database_url)
+    return Left(pending=await _pending(redis_url), jobs=jobs, spooled_bytes=_spooled(spools), ended=ended)
 
 
 async def _pending(url: str) -> int:
@@ -71,14 +69,17 @@ async def _pending(url: str) -> int:
     return -1
 
 
-async def _jobs(url: str) -> int:
+async def _jobs(url: str) -> tuple[int, int]:
+    """Unfinished jobs, and ended ones."""
     with suppress(asyncpg.PostgresError, OSError, TimeoutError):
         connection = await asyncpg.connect(url, timeout=2)
         try:
-            return int(await connection.fetchval(_UNFINISHED))
+            row = await connection.fetchrow(_JOBS)
+            assert row is not None  # aggregates have one row
+            return int(row["left"]), int(row["ended"])
         finally:
             await connection.close()
-    return -1
+    return -1, -1
 
 
 def _spooled(folder: Path) -> int:
