@@ -51,7 +51,7 @@ class Leg:
     models: int = 1
     model_seconds: float = 0.0  # latency of every model call
     replica_seconds: float = 0.0  # by which the replica replays late, all along
-    drain_seconds: float = 60.0
+    drain_seconds: float = 180.0  # without any progress
     replays: bool = True  # whether the dead letters are brought back
     replayer_kills: int = 0
     erases: bool = False  # whether users of their own are erased all along

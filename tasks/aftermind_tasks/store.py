@@ -3,6 +3,7 @@
 import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -76,8 +77,15 @@ async def store_pending(runtime: Runtime, claimed: Sequence[ClaimedTurn]) -> tup
             tally += await _mark_dead(runtime, each)
         if not readable:
             return tally, True
-        stored, is_more = await _store(runtime, readable)
-        return tally + stored, is_more
+        last = stored_last([one for one, _ in readable])
+        parts = [
+            [each for each in readable if (each[0].owner.namespace in last) is is_last] for is_last in (False, True)
+        ]
+        is_more = False
+        for part in filter(None, parts):
+            stored, is_more = await _store(runtime, part)
+            tally += stored
+        return tally, is_more
     except asyncio.CancelledError:
         await asyncio.shield(_release(runtime, claimed, after=timedelta(0), counts=False))
         raise
@@ -111,6 +119,18 @@ def _sorted(claimed: Sequence[ClaimedTurn]) -> tuple[list[tuple[ClaimedTurn, Tur
         else:
             readable.append((one, turn))
     return readable, hopeless
+
+
+def stored_last(claimed: Sequence[ClaimedTurn]) -> frozenset[str]:
+    """Namespaces with more than the mean share of the batch's bytes, or all if there are none.
+
+    The others are committed before them, so that no small tenant's turn waits for a tenant who fills the batch.
+    """
+    sizes: Counter[str] = Counter()
+    for one in claimed:
+        sizes[one.owner.namespace] += len(one.payload)
+    mean = sizes.total() / len(sizes)
+    return frozenset(namespace for namespace, size in sizes.items() if size > mean) or frozenset(sizes)
 
 
 async def _store(runtime: Runtime, claimed: Sequence[tuple[ClaimedTurn, Turn]]) -> tuple[Tally, bool]:

@@ -159,7 +159,7 @@ async def test_a_turn_that_kills_its_workers_is_parked_after_three_and_its_neigh
 async def test_what_would_be_buried_next_has_its_worker_to_itself(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
-    """Both lost two leases, and a worker has two threads: beside the other, the innocent would be buried too."""
+    """Both lost two leases, and a worker runs several batches: beside the other, the innocent would be buried too."""
     innocent, poison = turn_of("ann", SLOWLY), turn_of("eve", DEADLY)
     await hand_over(redis_url, offer(innocent), offer(poison))
     link = RedisLink(redis_url, timeout=2.0)

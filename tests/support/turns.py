@@ -1,6 +1,6 @@
 """Turns as `remember()` makes them, and a publisher on a server of the test's own."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -63,6 +63,7 @@ async def claim(
     max_lost: int = 3,
     alone: bool = True,
     large: bool = True,
+    except_namespaces: Sequence[str] = (),
 ) -> list[ClaimedTurn]:
     """A claim as a worker makes it."""
     return await pending.claim(
@@ -74,6 +75,7 @@ async def claim(
         max_lost=max_lost,
         alone=alone,
         large=large,
+        except_namespaces=except_namespaces,
     )
 
 

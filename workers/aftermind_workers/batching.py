@@ -1,15 +1,18 @@
 """Batches: many jobs in one claim and one transaction, kept alive by heartbeats and settled together."""
 
 import asyncio
+import contextlib
 import time
 from datetime import timedelta
 from uuid import uuid4
 
 from aftermind import errors
 from aftermind.types import JobKind, JobState, Lease, LeaseToken
+from aftermind.wire.pending import ClaimedTurn, Pending
 from aftermind.wire.redis_keys import LARGE_TURN_BYTES
 from aftermind_tasks import retry_policy, store
 from aftermind_tasks.runner import Handler, Tally, perform
+from aftermind_tasks.runtime import Runtime
 from aftermind_workers import metrics
 from aftermind_workers.lease import LostInOutageError, held
 from aftermind_workers.lifecycle import PLACES_OF_BELL, Worker
@@ -21,49 +24,58 @@ Ran = tuple[Tally, bool]  # how a batch ended, and whether more could be claimed
 
 
 async def store_pending_batch(worker: Worker, is_alone: bool) -> Ran | None:
-    """Claim pending turns, up to a batch and fairest first, and store them."""
-    runtime, settings, pending = worker.runtime, worker.runtime.settings, worker.runtime.pending
-    if pending is None or worker.is_stopping:
-        return None
-    lasts, token = timedelta(seconds=settings.lease_seconds), LeaseToken(uuid4())
-    may_take_large = not worker.large_turn.locked()
-    if may_take_large:
-        await worker.large_turn.acquire()
+    """Claim pending turns, up to a batch and fairest first, and store them.
+
+    A namespace has its share of the process's batches, so that turns of others never wait until one of its ends.
+    """
+    runtime, places = worker.runtime, worker.store_places
+    async with contextlib.AsyncExitStack() as until_stored:
+        async with places.claiming:
+            if runtime.pending is None or worker.is_stopping or not places.free:
+                return None
+            token = LeaseToken(uuid4())
+            claimed = await _claim_turns(worker, runtime.pending, token, is_alone)
+            if not claimed:
+                return None
+            until_stored.enter_context(places.hold(*store.stored_last(claimed)))
+            if len(claimed[0].payload) > LARGE_TURN_BYTES and not worker.large_turn.locked():
+                await until_stored.enter_async_context(worker.large_turn)
+        return await _store_held(runtime, runtime.pending, token, claimed)
+
+
+async def _claim_turns(worker: Worker, pending: Pending, token: LeaseToken, is_alone: bool) -> list[ClaimedTurn]:
+    settings = worker.runtime.settings
+    return await pending.claim(
+        worker=worker.runtime.worker,
+        token=token,
+        for_=timedelta(seconds=settings.lease_seconds),
+        turns=settings.store_batch_turns,
+        size_bytes=settings.store_batch_bytes,
+        max_lost=settings.max_lost_leases,
+        alone=is_alone,
+        large=not worker.large_turn.locked(),
+        except_namespaces=worker.store_places.full_namespaces(),
+    )
+
+
+async def _store_held(runtime: Runtime, pending: Pending, token: LeaseToken, claimed: list[ClaimedTurn]) -> Ran:
+    settings = runtime.settings
+    ids, lasts = [turn.job_id for turn in claimed], timedelta(seconds=settings.lease_seconds)
+
+    async def renew() -> bool:
+        if await pending.heartbeat(ids, token=token, for_=lasts):
+            return True
+        job = await runtime.ledger.job(ids[0])  # the running batch may have stored it, and reports it now
+        return job is not None and job.state is JobState.DONE
+
     try:
-        claimed = await pending.claim(
-            worker=runtime.worker,
-            token=token,
-            for_=lasts,
-            turns=settings.store_batch_turns,
-            size_bytes=settings.store_batch_bytes,
-            max_lost=settings.max_lost_leases,
-            alone=is_alone,
-            large=may_take_large,
-        )
-        if may_take_large and not (claimed and len(claimed[0].payload) > LARGE_TURN_BYTES):
-            worker.large_turn.release()
-            may_take_large = False
-        if not claimed:
-            return None
-        ids = [turn.job_id for turn in claimed]
-
-        async def renew() -> bool:
-            if await pending.heartbeat(ids, token=token, for_=lasts):
-                return True
-            job = await runtime.ledger.job(ids[0])  # the running batch may have stored it, and reports it now
-            return job is not None and job.state is JobState.DONE
-
-        try:
-            async with held(renew, job_id=ids[0], every=settings.heartbeat_seconds, lasts=settings.lease_seconds):
-                return await store.store_pending(runtime, claimed)
-        except LostInOutageError:
-            runtime.returns.turns(ids, token)
-            return Tally(snoozed=len(claimed), pause=retry_policy.OUTAGE_PAUSE), True
-        except errors.LeaseLost:
-            return Tally(lost=len(claimed)), True
-    finally:
-        if may_take_large:
-            worker.large_turn.release()
+        async with held(renew, job_id=ids[0], every=settings.heartbeat_seconds, lasts=settings.lease_seconds):
+            return await store.store_pending(runtime, claimed)
+    except LostInOutageError:
+        runtime.returns.turns(ids, token)
+        return Tally(snoozed=len(claimed), pause=retry_policy.OUTAGE_PAUSE), True
+    except errors.LeaseLost:
+        return Tally(lost=len(claimed)), True
 
 
 async def run_ledger_batch(worker: Worker, handler: Handler, is_alone: bool, *, replays: bool) -> Ran | None:

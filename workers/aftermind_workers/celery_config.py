@@ -15,9 +15,10 @@ from aftermind.wire import queues
 OLDEST = {"celery": (5, 7), "kombu": (5, 7)}
 
 # Threads that wait for the one loop of the process, so each is a bell at work, not a CPU.
-# store: two, so that one batch is decoded while the other waits for its commit; a third only makes batches smaller.
+# store: two, so that one batch is decoded while the other waits for its commit, and a third that the same tenant cannot
+# have (`fair_share`), so that another's turn need not wait for these.
 # extract: model calls are waits of seconds, and each thread holds one.
-CONCURRENCY: Mapping[str, int] = {queues.STORE: 2, queues.EMBED: 2, queues.EXTRACT: 8, queues.REPLAY: 2}
+CONCURRENCY: Mapping[str, int] = {queues.STORE: 3, queues.EMBED: 2, queues.EXTRACT: 8, queues.REPLAY: 2}
 
 TASK_SECONDS = 150  # of one bell, where the pool enforces it (prefork); threads rely on the deadline of each await
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Places:
-    """Jobs that a process runs side by side, and how many of them each namespace may have.
+    """Jobs or batches that a process runs side by side, and how many of them each namespace may have.
 
     A namespace may hold as many places as are free (a dynamic threshold: Choudhury and Hahne, 1998). Alone it gets half
     of them, so that another tenant finds a free place at any time; two get a third each.
@@ -18,12 +18,13 @@ class Places:
     total: int
     claiming: asyncio.Lock = field(default_factory=asyncio.Lock)  # one claim sees what the one before it took
     look_at: float = 0.0  # before then, a claim would find what the last one found: nothing
+    _taken: int = 0
     _held: Counter[str] = field(default_factory=Counter)
 
     @property
     def free(self) -> int:
-        """Places that no job holds."""
-        return max(0, self.total - self._held.total())
+        """Places that nothing holds."""
+        return max(0, self.total - self._taken)
 
     def full_namespaces(self) -> list[str]:
         """Namespaces that hold their share."""
@@ -31,12 +32,12 @@ class Places:
         return [namespace for namespace, count in self._held.items() if count >= free]
 
     @contextmanager
-    def hold(self, namespace: str) -> Iterator[None]:
-        """One place."""
-        self._held[namespace] += 1
+    def hold(self, *namespaces: str) -> Iterator[None]:
+        """One place, for a job or batch of these namespaces."""
+        self._taken += 1
+        self._held.update(namespaces)
         try:
             yield
         finally:
-            self._held[namespace] -= 1
-            if not self._held[namespace]:
-                del self._held[namespace]
+            self._taken -= 1
+            self._held -= Counter(namespaces)

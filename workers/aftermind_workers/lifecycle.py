@@ -51,6 +51,8 @@ class Worker:
     live_places: Places = field(default_factory=lambda: _places(celery_config.CONCURRENCY[queues.EXTRACT]))
     replay_places: Places = field(default_factory=lambda: _places(celery_config.CONCURRENCY[queues.REPLAY]))
     leftover: set[asyncio.Task[None]] = field(default_factory=set)  # jobs that outlasted their bell
+    # Batches of pending turns.
+    store_places: Places = field(default_factory=lambda: Places(celery_config.CONCURRENCY[queues.STORE]))
     # Held while a large turn is stored: one at a time, so that small turns always find a free slot.
     large_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
@@ -141,7 +143,8 @@ def _open(settings: Settings) -> Worker:
     runtime.observer = observer
     bells = _named[0].conf.worker_concurrency if _named is not None else None
     live_places = _places(int(bells or celery_config.CONCURRENCY[queues.EXTRACT]))
-    return Worker(loop=loop, runtime=runtime, live_places=live_places)
+    store_places = Places(max(int(bells or 0), celery_config.CONCURRENCY[queues.STORE]))
+    return Worker(loop=loop, runtime=runtime, live_places=live_places, store_places=store_places)
 
 
 def _places(bells: int) -> Places:

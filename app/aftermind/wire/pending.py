@@ -1,6 +1,6 @@
 """Turns that were handed over and that no store job has committed yet: accepted, claimed, settled in Redis."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -27,7 +27,7 @@ from aftermind.wire.redis.connection import UnknownScriptError
 from aftermind.wire.redis.resp import Answer, Argument, packed
 from aftermind.wire.redis.script import Script
 from aftermind.wire.redis_epoch import Epoch
-from aftermind.wire.redis_keys import Keys, owner_part, parse_owner
+from aftermind.wire.redis_keys import Keys, namespace_part, owner_part, parse_owner
 
 __all__ = [
     "BELLS",
@@ -224,12 +224,14 @@ class Pending:
         max_lost: int,
         alone: bool = False,
         large: bool = True,
+        except_namespaces: Collection[str] = (),
     ) -> list[ClaimedTurn]:
         """Claim up to a number of turns and bytes: namespaces in turn, owners in turn within each, an owner's oldest
         first.
 
         A turn counts by its size, so that a namespace with large turns gets no larger share. A turn larger than
-        `LARGE_TURN_BYTES` is claimed alone; with `large` false such turns are skipped.
+        `LARGE_TURN_BYTES` is claimed alone; with `large` false such turns are skipped. So are those of
+        `except_namespaces`.
 
         The attempt is counted now. Turns that lost a lease are claimed with others that lost as many, and fewer of them
         (`types.job.together`); those on their last chance only by a process without other jobs, which passes `alone`:
@@ -238,14 +240,15 @@ class Pending:
         """
         claimed: list[ClaimedTurn] = []
         head = (str(token), worker, _ms(for_))
+        skipped = [namespace_part(namespace) for namespace in except_namespaces]
         suspects = [together(turns, lost, most=max_lost, alone=alone) for lost in range(1, max_lost)]
         while len(claimed) < turns:
             some = min(turns - len(claimed), SCRIPT_TURNS)
             left = size_bytes - sum(len(turn.payload) for turn in claimed)
             try:
-                answers = await self._scripts["pending_claim"](
-                    self._link, *head, some, left, max_lost, len(claimed), int(large), *suspects
-                )
+                arguments: list[Argument] = [*head, some, left, max_lost, len(claimed), int(large)]
+                arguments += [len(skipped), *skipped, *suspects]
+                answers = await self._scripts["pending_claim"](self._link, *arguments)
             except errors.RedisUnavailable:
                 if not claimed:
                     raise

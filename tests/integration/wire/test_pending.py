@@ -284,6 +284,15 @@ async def test_a_claim_without_large_turns_gets_the_small_ones_behind_them(pendi
     assert [len(await claim(pending)) for _ in range(5)] == [1, 1, 1, 1, 0]
 
 
+async def test_a_claim_passes_over_namespaces_that_have_their_share(pending: Pending) -> None:
+    await accept(pending, *(turn_of(f"u{i}", namespace="loud & large") for i in range(3)))
+    await accept(pending, turn_of("alice", namespace="quiet"), turn_of("bob", namespace="calm"))
+
+    assert {held.owner.user_id for held in await claim(pending, except_namespaces=["loud & large"])} == {"alice", "bob"}
+    assert await claim(pending, except_namespaces=["loud & large"]) == []
+    assert len(await claim(pending)) == 3
+
+
 async def test_every_user_of_a_namespace_has_its_turn_before_anybody_has_two(pending: Pending) -> None:
     await accept(pending, *(turn_of(f"u{i}", namespace=f"n{i % 2}") for i in range(10) for _ in range(3)))
 
@@ -491,7 +500,7 @@ async def test_a_turn_that_is_forgotten_leaves_no_trace_even_while_a_worker_hold
 async def test_a_user_with_many_turns_is_forgotten_page_by_page(
     pending: Pending, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pending_module, "PAGE", 10)
+    monkeypatch.setattr(pending_module, "PAGE_TURNS", 10)
     turns = [turn_of("alice", f"keep {i}" if i % 3 else f"secret {i}") for i in range(50)]
     await accept(pending, *turns)
     secret = frozenset(id_ for i, turn in enumerate(turns) if not i % 3 for id_ in turn.episode_ids)

@@ -1,20 +1,26 @@
 """One tenant with many slow jobs: another one's job begins without waiting for any of them to end."""
 
 import asyncio
+from concurrent.futures import Future
 from pathlib import Path
 
-from aftermind import Memory
+import asyncpg
+
+from aftermind import Memory, Receipt, Settings
 from aftermind.db.engine import PostgresDatabase
 from aftermind.ledger.postgres.ledger import PostgresLedger
 from aftermind.types import JobKind, JobState
 from aftermind.wire import queues
+from aftermind_workers import work_loop
 from aftermind_workers.celery_config import CONCURRENCY
 from aftermind_workers.lifecycle import PLACES_OF_BELL
+from tests.support.local_worker import worker_without_celery
 from tests.support.scripted_openai import scripted_openai
 from tests.support.servers import Database
 from tests.support.waiting import wait_until
 from tests.support.workers import environment, workers
 
+BELLS = CONCURRENCY[queues.STORE]
 PLACES = CONCURRENCY[queues.EXTRACT] * PLACES_OF_BELL
 BRISK = {"AFTERMIND_EXTRACT_QUIET_SECONDS": "0.1", "AFTERMIND_RECONCILE_SECONDS": "0.5"}
 
@@ -51,3 +57,53 @@ async def test_a_job_begins_while_slow_jobs_of_another_tenant_run(
         await loud.close()
         await quiet.close()
         await db.close()
+
+
+async def test_a_turn_is_stored_while_batches_of_another_tenant_cannot_commit(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    """Of the first batch, which both are in, and of one that comes later."""
+    unhurried = {"remember_budget_seconds": 60.0, "redis_timeout_seconds": 60.0}
+    loud, quiet = (
+        Memory(database.app_url, broker=redis_url, namespace=name, settings=Settings(**unhurried))  # type: ignore[arg-type]
+        for name in ("loud", "quiet")
+    )
+    settings = Settings(
+        database_url=database.relay_url,
+        redis_url=redis_url,
+        broker_url=redis_url,
+        embedder="hash",
+        extractor="off",
+        state_dir=tmp_path,
+        db_timeout_seconds=120.0,
+    )
+    users = [f"u{number}" for number in range(10)]
+    held = await asyncpg.connect(database.url)
+    changes = held.transaction()
+    await changes.start()
+    insert = "INSERT INTO aftermind.users (namespace, user_id) VALUES ('loud', $1)"
+    await held.executemany(insert, [(user,) for user in users])  # who stores for them waits for this transaction
+
+    async def loud_turns() -> list[Receipt]:
+        return [await loud.remember("I like tea.", user_id=user, session_id="s") for user in users]
+
+    receipts = await loud_turns()
+    receipts.append(await quiet.remember("I live in Oslo.", user_id="alice", session_id="s"))
+    async with worker_without_celery(settings) as worker:
+
+        def ring() -> list[Future[int]]:
+            return [worker.loop.submit(work_loop.serve(worker, queues.STORE)) for _ in range(BELLS)]
+
+        serving = ring()
+        await receipts[-1].stored(timeout=60)
+        receipts += await loud_turns()
+        for number in range(5):
+            receipts.append(await quiet.remember(f"I have {number} cats.", user_id="alice", session_id="s"))
+            serving += ring()
+            await receipts[-1].stored(timeout=60)
+        assert [each.done() for each in serving].count(False) == BELLS - 1, "the others wait for the commit"
+        await changes.rollback()
+        for each in receipts:
+            await each.stored(timeout=60)
+    for close in (held.close, loud.close, quiet.close):
+        await close()

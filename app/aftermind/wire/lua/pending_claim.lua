@@ -2,7 +2,8 @@
 -- ARGV  1 token, 2 worker, 3 ms of lease, 4 maximum turns, 5 maximum bytes, 6 lost leases that make a turn poison,
 -- 7 turns that the caller already has, to which these are added,
 -- 8 '1': turns larger than LARGE_TURN_BYTES may be claimed, each alone; '0': they are skipped,
--- 9... maximum turns that lost 1, 2... leases; 0: none, and nothing after such a turn
+-- 9 number of namespaces to skip, then these, then the maximum turns that lost 1, 2... leases; 0: none, and nothing
+-- after such a turn
 -- Returns a list of {job, owner, payload, base, attempts (this one included), lost, ms of acceptance, poison (1 or 0),
 -- generation ('': accepted before Redis had received any; nil: not recorded), start of its session's count}.
 -- Turns that lost a lease are claimed with others that lost as many; one with too many is claimed alone, flagged, to be
@@ -14,6 +15,8 @@ local token, worker, lease = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local most_turns, most_bytes, most_lost = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local already = tonumber(ARGV[7])
 local may_take_large = ARGV[8] == '1'
+local first_limit, skipped = 10 + ARGV[9], {}
+for at = 10, first_limit - 1 do skipped[ARGV[at]] = true end
 local now = now_ms()
 expire_leases(now, 1000)
 redis.call('ZREMRANGEBYSCORE', FINISHED, '-inf', redis.call('HGET', SERVED, '') or 0)
@@ -29,8 +32,8 @@ local function size_of(job, owner)
   return tonumber(turn[5] or 0) and tonumber(turn[6] or 0) and turn[4]
 end
 
--- The next turn, or nil: {namespace, its round, owner, its round, job}. Passes over large turns that may not be taken,
--- MAX_PASSED_OVER of them at most. Rows without a whole entry are removed.
+-- The next turn, or nil: {namespace, its round, owner, its round, job}. Passes over namespaces to skip and large turns
+-- that may not be taken, MAX_PASSED_OVER of them at most. Rows without a whole entry are removed.
 local MAX_PASSED_OVER = 64
 
 local function next_turn()
@@ -38,10 +41,13 @@ local function next_turn()
   while passed_over < MAX_PASSED_OVER do
     local namespace = redis.call('ZRANGE', ROUNDS, at_namespace, at_namespace, 'WITHSCORES')
     if not namespace[1] then return nil end
-    local owner = redis.call('ZRANGE', OWNER_ROUNDS .. namespace[1], at_owner, at_owner, 'WITHSCORES')
+    local is_skipped = skipped[namespace[1]]
+    local owner = is_skipped and {} or redis.call('ZRANGE', OWNER_ROUNDS .. namespace[1], at_owner, at_owner, 'WITHSCORES')
     local job = owner[1] and redis.call('ZRANGE', READY .. owner[1], 0, 0)[1]
     local size = job and size_of(job, owner[1])
-    if not owner[1] then
+    if is_skipped then
+      passed_over, at_namespace, at_owner = passed_over + 1, at_namespace + 1, 0
+    elseif not owner[1] then
       if at_owner == 0 then redis.call('ZREM', ROUNDS, namespace[1]) else at_namespace = at_namespace + 1 end
       at_owner = 0
     elseif not job then
@@ -85,7 +91,7 @@ while #claimed < most_turns do
   local lost = tonumber(turn[3] or 0)
   turn[1] = turn[1] or ''
   local size = #turn[1]
-  local most_such = lost > 0 and tonumber(ARGV[8 + lost] or 1) or most_turns
+  local most_such = lost > 0 and tonumber(ARGV[first_limit - 1 + lost] or 1) or most_turns
   if (already > 0 and lost > 0) or (kind and lost ~= kind) or most_such == 0 then break end
   if already + #claimed > 0 and (bytes + size > most_bytes or size > LARGE_TURN_BYTES) then break end
 
