@@ -1,1 +1,1 @@
-"""Memory in other frameworks: one module for each, which alone imports it, with an extra of its own."""
+"""Memory in other frameworks: one module and one extra for each. Only that module imports the framework."""

@@ -172,7 +172,7 @@ def _fields(item: Item) -> dict[str, Any]:  # Any: of two classes of LangGraph
 
 
 def _fits(path: tuple[str, ...], condition: MatchCondition) -> bool:
-    """Whether a path begins, or ends, with the labels of the condition; `*` stands for any one."""
+    """Whether a path begins, or ends, with the labels of the condition; `*` matches any label."""
     wanted, is_prefix = condition.path, condition.match_type == "prefix"
     part = path[: len(wanted)] if is_prefix else path[-len(wanted) :]
     return len(path) >= len(wanted) and all(label in ("*", there) for label, there in zip(wanted, part, strict=True))
