@@ -15,7 +15,7 @@ from aftermind.stores.postgres import PostgresStore
 from aftermind.types import Episode, EpisodeId, JobKind, Scope
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
-from aftermind_tasks import followups
+from aftermind_tasks import followup_jobs
 from aftermind_tasks.inmemory import open_work
 from tests.support.scripted_openai import scripted_openai
 
@@ -66,7 +66,7 @@ async def learn(at: Endpoints, observations: Sequence[Observation]) -> None:
         )
         sessions = {episode.scope for each in observations for episode in each.evidence}
         async with db.transaction() as tx:
-            await ledger.enqueue(tx, [followups.job(JobKind.EXTRACT, scope) for scope in sessions])
+            await ledger.enqueue(tx, [followup_jobs.job(JobKind.EXTRACT, scope) for scope in sessions])
         while await work():
             pass
         for close in (extractor._client.close, events.close, link.close, db.close):

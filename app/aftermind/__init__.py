@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # at run time `__getattr__` loads each name at its first use,
     )
     from aftermind.facts.graph import FactGraph
     from aftermind.ledger.protocol import DailyUsage
-    from aftermind.ledger.replays import NewPlan
+    from aftermind.ledger.replay_protocol import NewPlan
     from aftermind.memory import Memory
     from aftermind.recall import Candidates, RecallOptions
     from aftermind.receipt import Receipt, ReceiptStatus
@@ -114,7 +114,7 @@ _HOMES = {
         "MemoryUpdateStarted",
     ),
     "aftermind.ledger.protocol": ("DailyUsage",),
-    "aftermind.ledger.replays": ("NewPlan",),
+    "aftermind.ledger.replay_protocol": ("NewPlan",),
     "aftermind.memory": ("Memory",),
     "aftermind.recall": ("Candidates", "RecallOptions"),
     "aftermind.receipt": ("Receipt", "ReceiptStatus"),

@@ -15,7 +15,7 @@ from aftermind.api.blocks import Blocks
 from aftermind.api.facts import Facts
 from aftermind.api.forget import Export, Forgot
 from aftermind.api.health import Health, Progress
-from aftermind.api.instrument import Instrument
+from aftermind.api.instrumentation import Instrument
 from aftermind.api.items import Items
 from aftermind.api.jobs import Jobs
 from aftermind.api.outboxes import Accept

@@ -21,7 +21,7 @@ from pydantic_settings import (
 from aftermind import errors, private_files
 
 PREFIX = "AFTERMIND_"
-OF_KUBERNETES = re.compile(r".*_SERVICE_(HOST|PORT).*|.*_PORT(_\d+_.*)?")  # a Service named aftermind-… sets these
+OF_KUBERNETES = re.compile(r"_SERVICE_(?:HOST|PORT)|_PORT(?:$|_\d+_)")  # a Service named aftermind-… sets these
 log = logging.getLogger(__name__)
 _reported: set[str] = set()  # unknown variables; a process logs each once
 
@@ -85,7 +85,7 @@ def _warn_of_unknown_variables(given: Iterable[str], fields: Fields) -> None:
     known = _variables(fields)
     known |= {f"{PREFIX}{name.upper()}_FILE": name for name in fields}
     for name in sorted({each.upper() for each in given} - known.keys() - _reported):
-        if name.startswith(PREFIX) and not OF_KUBERNETES.fullmatch(name):
+        if name.startswith(PREFIX) and not OF_KUBERNETES.search(name):
             _reported.add(name)
             log.warning("%s is ignored: there is no such setting.%s", name, _suggestion(name, fields))
 

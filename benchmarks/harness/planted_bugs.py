@@ -19,7 +19,7 @@ from aftermind.ledger.postgres import leases as working
 from aftermind.ledger.postgres import replay_step as stepping
 from aftermind.ledger.postgres.ledger import PostgresLedger
 from aftermind.ledger.postgres.replay_step import ReplayEngine
-from aftermind.ledger.replays import Step
+from aftermind.ledger.replay_protocol import Step
 from aftermind.types import JobId, Lease, LeaseToken, Watermark
 from aftermind.types.replay import PlanId
 from aftermind_tasks import store

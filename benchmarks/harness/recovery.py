@@ -13,7 +13,7 @@ import asyncpg
 
 from aftermind.db.engine import PostgresDatabase
 from aftermind.ledger.postgres.replay_plans import Replays
-from aftermind.ledger.replays import NewPlan
+from aftermind.ledger.replay_protocol import NewPlan
 from aftermind.types.replay import ItemState, JobFilter, PlanId, ReplayPlan
 from benchmarks.harness.fleet import Fleet, Member
 from benchmarks.harness.rate import Pace, environment
@@ -89,7 +89,7 @@ async def replayers(site: Site, *, root: Path) -> AsyncIterator[Fleet]:
     celery = (sys.executable, "-m", "celery", "-A", "aftermind_workers.celery_app", "worker", "--loglevel", "INFO")
     argvs = {
         WORKER: (*celery, "--without-gossip", "--without-mingle", "-Q", "memory.replay", "-n", f"{WORKER}@%h"),
-        REPLAYER: (sys.executable, "-m", "aftermind_workers.replayer"),
+        REPLAYER: (sys.executable, "-m", "aftermind_workers.replay_scheduler"),
         "reconciler": (sys.executable, "-m", "aftermind_workers.reconciler"),
     }
     members = [Member(name=name, argv=argv, env=env) for name, argv in argvs.items()]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from aftermind import errors
 from aftermind.db.engine import PostgresDatabase
 from aftermind.ledger.postgres.replay_plans import Replays
-from aftermind.ledger.replays import NewPlan
+from aftermind.ledger.replay_protocol import NewPlan
 from aftermind.types.replay import ItemState, JobFilter, ReplayPlan
 from benchmarks.harness.history import now
 

@@ -19,7 +19,7 @@ from aftermind.stores.protocol import Vector
 from aftermind.types import EmbedderIdentity, Episode, EpisodeId, JobId, JobKind, Lease, Scope
 from aftermind.wire import queues
 from aftermind_tasks import embedders, extraction_call, reembed, retry_policy
-from aftermind_tasks.outcomes import Done, Outcome, Snooze
+from aftermind_tasks.job_outcomes import Done, Outcome, Snooze
 from aftermind_tasks.runtime import Runtime
 
 MAX_TEXT_TOKENS = 8_192  # of one text: embedders cut longer ones, and none takes more

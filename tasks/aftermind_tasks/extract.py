@@ -6,9 +6,9 @@ from dataclasses import replace
 from aftermind import errors
 from aftermind.db.protocol import Transaction
 from aftermind.events.types import MemoryFactsExtracted
+from aftermind.facts.bitemporal_resolution import Changes, decide
 from aftermind.facts.entities import aliases_of, rename
 from aftermind.facts.predicates import folded
-from aftermind.facts.resolve import Changes, decide
 from aftermind.llm.injection import detect
 from aftermind.llm.protocols import Extraction, Extractor
 from aftermind.stores.protocol import ExtractionOutcome, MiningOutcome
@@ -17,8 +17,8 @@ from aftermind.types.assertion import Assertion, RecordedAssertion
 from aftermind.types.job import session_key
 from aftermind.types.uuid7 import uuid7
 from aftermind.wire import queues
-from aftermind_tasks import extraction_call, followups, reextract
-from aftermind_tasks.outcomes import Done, Outcome
+from aftermind_tasks import extraction_call, followup_jobs, reextract
+from aftermind_tasks.job_outcomes import Done, Outcome
 from aftermind_tasks.runtime import Runtime
 
 
@@ -111,7 +111,7 @@ async def _apply(
         if is_more:
             await runtime.ledger.enqueue(tx, [_next(lease)])
         mined = [each for each in episodes if each.id in alive]
-        ring |= await followups.after_mining(runtime, tx, scope, mined, wanted=lease.job.payload)
+        ring |= await followup_jobs.after_mining(runtime, tx, scope, mined, wanted=lease.job.payload)
         event = MemoryFactsExtracted(
             id=f"{lease.job.id}:facts:{lease.job.attempts}",
             scope=scope,

@@ -9,9 +9,9 @@ from uuid import UUID
 
 from aftermind import errors
 from aftermind.db.protocol import Transaction
-from aftermind.facts.resolve import Changes
+from aftermind.facts.bitemporal_resolution import Changes
 from aftermind.ledger.protocol import ModelUsage
-from aftermind.llm import text_process
+from aftermind.llm import text_subprocess
 from aftermind.llm.grounding import ground
 from aftermind.llm.injection import detect
 from aftermind.llm.protocols import Extraction, ExtractionRequest, Extractor, TurnText, Usage
@@ -21,7 +21,7 @@ from aftermind.stores.protocol import ExtractionBatch
 from aftermind.types import Episode, EpisodeId, Fact, FactId, JobKind, Json, Lease, Scope
 from aftermind.types.message import UNDONE
 from aftermind.types.uuid7 import uuid7
-from aftermind_tasks.outcomes import Snooze
+from aftermind_tasks.job_outcomes import Snooze
 from aftermind_tasks.runtime import Runtime
 
 KNOWN = 50  # facts that the model is shown: those with words of the turns first, then the latest
@@ -87,11 +87,11 @@ async def without_instructions(text: str) -> str:
 
     A long text is checked in a process for texts, and is empty if that exceeds its deadline.
     """
-    if len(text) <= text_process.INLINE_CHARACTERS:
+    if len(text) <= text_subprocess.INLINE_CHARACTERS:
         return _without_instructions(text)
     try:
-        return await text_process.run(len(text), _without_instructions, text)
-    except text_process.TextTimeout:
+        return await text_subprocess.run(len(text), _without_instructions, text)
+    except text_subprocess.TextTimeout:
         return ""
 
 
@@ -138,12 +138,12 @@ async def related(known: Sequence[Fact], turns: Sequence[TurnText], *, language:
         return list(known)
     facts, contents = [fact.text for fact in known], [turn.content for turn in turns]
     characters = sum(map(len, (*facts, *contents)))
-    if characters <= text_process.INLINE_CHARACTERS:
+    if characters <= text_subprocess.INLINE_CHARACTERS:
         places = _related_places(facts, contents, language)
     else:
         try:
-            places = await text_process.run(characters, _related_places, facts, contents, language)
-        except text_process.TextTimeout:
+            places = await text_subprocess.run(characters, _related_places, facts, contents, language)
+        except text_subprocess.TextTimeout:
             places = list(range(KNOWN))
     return [known[place] for place in places]
 

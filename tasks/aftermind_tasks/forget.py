@@ -7,8 +7,8 @@ from uuid import UUID
 
 from aftermind.types import EpisodeId, JobId, JobKind, Lease
 from aftermind.wire import queues
-from aftermind_tasks import followups
-from aftermind_tasks.outcomes import Done, Outcome
+from aftermind_tasks import followup_jobs
+from aftermind_tasks.job_outcomes import Done, Outcome
 from aftermind_tasks.runtime import Runtime
 
 
@@ -25,9 +25,9 @@ async def _rebuild(runtime: Runtime, lease: Lease) -> Outcome:
         await runtime.ledger.finish(tx, lease)
         at_once = timedelta(0)
         if runtime.summariser is not None and sessions:
-            jobs = [followups.job(JobKind.SUMMARISE, scope) for scope in sessions]
+            jobs = [followup_jobs.job(JobKind.SUMMARISE, scope) for scope in sessions]
             await runtime.ledger.debounce(tx, jobs, quiet=at_once, at_most=at_once)
         if runtime.profiler is not None and evidence:
-            await followups.profile(runtime, tx, owner, evidence, quiet=at_once)
+            await followup_jobs.profile(runtime, tx, owner, evidence, quiet=at_once)
     await runtime.after_commit(set(), [], {queues.QUEUE_OF[JobKind.SUMMARISE]: lease.job.id})
     return Done()

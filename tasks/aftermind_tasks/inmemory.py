@@ -9,8 +9,8 @@ from aftermind.llm.profile_schema import profile_schema
 from aftermind.llm.protocols import Embedder, Extractor, Profiler, Summariser
 from aftermind.settings import Settings
 from aftermind.stores.protocol import Store
-from aftermind_tasks import job_events, registry
-from aftermind_tasks.runner import Handler, perform
+from aftermind_tasks import job_events, job_handlers
+from aftermind_tasks.job_runner import Handler, perform
 from aftermind_tasks.runtime import Bus, Runtime
 
 WORKER = "in-process"
@@ -47,7 +47,7 @@ def open_work(
     async def work() -> bool:
         await job_events.expire_leases(runtime)  # of an earlier process, where a journal outlived it
         # One after the other: a later kind finds what an earlier one put in, and nothing competes with the answer.
-        found = [await _once(runtime, registry.handler(kind)) for kind in registry.KINDS]
+        found = [await _once(runtime, job_handlers.handler(kind)) for kind in job_handlers.KINDS]
         return any(found)
 
     return work

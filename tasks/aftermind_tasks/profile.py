@@ -10,8 +10,8 @@ from aftermind.llm.injection import detect
 from aftermind.llm.protocols import Profiler
 from aftermind.types import Episode, EpisodeId, JobId, JobKind, Json, Lease, Profile, Trait
 from aftermind.wire import queues
-from aftermind_tasks import extraction_call, followups, job_events
-from aftermind_tasks.outcomes import Done, Outcome
+from aftermind_tasks import extraction_call, followup_jobs, job_events
+from aftermind_tasks.job_outcomes import Done, Outcome
 from aftermind_tasks.runtime import Runtime
 
 MAX_EPISODES = 100  # episodes of one call; tokens are limited by `profile_max_tokens`
@@ -92,7 +92,7 @@ async def _apply(runtime: Runtime, lease: Lease, answer: Mapping[str, Any], *, i
             tx, lease, note=None if is_sound else "the source messages were forgotten during the call"
         )
         if is_more or not is_sound:
-            job = followups.job(JobKind.PROFILE, owner)
+            job = followup_jobs.job(JobKind.PROFILE, owner)
             await runtime.ledger.debounce(tx, [job], quiet=timedelta(0), at_most=timedelta(0))
             ring[queues.QUEUE_OF[JobKind.PROFILE]] = lease.job.id
         events = await runtime.events.append(tx, [job_events.completed(runtime, lease.job)])

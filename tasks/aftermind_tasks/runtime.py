@@ -15,9 +15,9 @@ from aftermind.events.types import MemoryEvent
 from aftermind.freshness import WatermarkDelivery
 from aftermind.ledger.protocol import Ledger
 from aftermind.llm import factory
-from aftermind.llm.clients import Providers, make_limiter
 from aftermind.llm.profile_schema import ProfileSchema, profile_schema
 from aftermind.llm.protocols import Embedder, Extractor, Profiler, Summariser, embedder_identity
+from aftermind.llm.provider_connections import Providers, make_limiter
 from aftermind.settings import Settings
 from aftermind.stores.protocol import Store
 from aftermind.telemetry.logger import get_logger
@@ -26,8 +26,8 @@ from aftermind.wire.pending import SCRIPT_TURNS, Pending
 from aftermind.wire.process_keys import keep_announcing
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
+from aftermind_tasks.job_observer import Observer
 from aftermind_tasks.lease_returns import LeaseReturns
-from aftermind_tasks.observer import Observer
 
 if TYPE_CHECKING:  # it loads SQLAlchemy, which a store of one process does without
     from aftermind.db.encryption.keyring import Vault

@@ -22,10 +22,10 @@ from aftermind.types.tombstone import without_erased
 from aftermind.wire.payloads import decode_owned_turn, encode_turn
 from aftermind.wire.pending import ClaimedTurn
 from aftermind_tasks import job_events, retry_policy, store_effects
-from aftermind_tasks.outcomes import Dead, Done, Outcome, Retry, Snooze
-from aftermind_tasks.preparation import prepare
-from aftermind_tasks.runner import Tally
+from aftermind_tasks.job_outcomes import Dead, Done, Outcome, Retry, Snooze
+from aftermind_tasks.job_runner import Tally
 from aftermind_tasks.runtime import Runtime
+from aftermind_tasks.turn_preparation import prepare
 
 log = get_logger(__name__)
 

@@ -19,9 +19,9 @@ from aftermind.types.session_order import Counted
 from aftermind.types.tombstone import without_erased
 from aftermind.types.uuid7 import uuid7
 from aftermind.wire import queues
-from aftermind_tasks import embedders, followups
-from aftermind_tasks.preparation import Prepared
+from aftermind_tasks import embedders, followup_jobs
 from aftermind_tasks.runtime import Runtime
+from aftermind_tasks.turn_preparation import Prepared
 
 log = get_logger(__name__)
 
@@ -262,7 +262,7 @@ async def _follow_up(
     for turn in sorted((turn for turn in turns if "facts" not in turn.keep), key=lambda turn: session_key(turn.scope)):
         scope, episodes = replace(turn.scope, agent_id=None), kept[turn.job_id]
         await runtime.store.note_outcomes(tx, scope.owner, [_skipped_outcome(each) for each in episodes])
-        await followups.after_mining(runtime, tx, scope, episodes, wanted=followups.followup_options(turn.keep))
+        await followup_jobs.after_mining(runtime, tx, scope, episodes, wanted=followup_jobs.followup_options(turn.keep))
 
 
 def _skipped_outcome(episode: Episode) -> MiningOutcome:
@@ -292,7 +292,7 @@ def _extract_jobs(turns: Sequence[Turn]) -> list[NewJob]:
             id=JobId(uuid7()),
             kind=JobKind.EXTRACT,
             scope=scope,
-            payload=followups.followup_options(frozenset().union(*(turn.keep for turn in group))) | _trace(group),
+            payload=followup_jobs.followup_options(frozenset().union(*(turn.keep for turn in group))) | _trace(group),
             effect_key=session_key(scope),
             follows=tuple(turn.job_id for turn in group),
         )

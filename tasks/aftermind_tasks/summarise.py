@@ -8,8 +8,8 @@ from aftermind import errors
 from aftermind.db.protocol import Transaction
 from aftermind.types import Episode, JobId, JobKind, Lease, Summary
 from aftermind.wire import queues
-from aftermind_tasks import extraction_call, followups, job_events
-from aftermind_tasks.outcomes import Done, Outcome
+from aftermind_tasks import extraction_call, followup_jobs, job_events
+from aftermind_tasks.job_outcomes import Done, Outcome
 from aftermind_tasks.runtime import Runtime
 
 MAX_CHARACTERS = 8_000  # of a summary, whatever wrote it
@@ -53,7 +53,7 @@ async def _read_input(runtime: Runtime, lease: Lease) -> SummaryInput:
         if before is not None:
             size = await store.session_size(tx, scope.owner, scope.session_id, up_to=before.covers_to)
             anew = size != before.turns
-        after = followups.BEFORE_ALL if before is None or anew else before.covers_to
+        after = followup_jobs.BEFORE_ALL if before is None or anew else before.covers_to
         found = await store.session_span(
             tx, scope.owner, scope.session_id, after_position=after, limit=MAX_EPISODES + 1
         )
@@ -107,7 +107,7 @@ async def _apply(runtime: Runtime, lease: Lease, answer: Mapping[str, Any]) -> N
         note = None if is_sound else "the source messages were forgotten during the call"
         await runtime.ledger.finish(tx, lease, note=note)
         if answer["is_more"] or not is_sound:
-            await runtime.ledger.enqueue(tx, [followups.job(JobKind.SUMMARISE, scope)])
+            await runtime.ledger.enqueue(tx, [followup_jobs.job(JobKind.SUMMARISE, scope)])
             ring[queues.QUEUE_OF[JobKind.SUMMARISE]] = lease.job.id
         events = await runtime.events.append(tx, [job_events.completed(runtime, lease.job)])
     await runtime.after_commit({scope.owner}, events, ring)

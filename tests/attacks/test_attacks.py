@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from aftermind import Memory, Settings
-from aftermind.llm import schemas
+from aftermind.llm import answer_schemas
 from aftermind.llm.protocols import Extraction, ExtractionRequest, Usage
 from tests.attacks.corpus import FAMILIES, Attack, attacks
 
@@ -26,7 +26,7 @@ class Gullible:
 
     async def extract(self, request: ExtractionRequest) -> Extraction:
         claims = [
-            schemas.AnsweredClaim(
+            answer_schemas.AnsweredClaim(
                 subject="user",
                 predicate="said",
                 object=turn.content[:900],
@@ -40,9 +40,9 @@ class Gullible:
             )
             for number, turn in enumerate(request.turns, start=1)
         ]
-        answer = schemas.AnsweredExtraction(claims=claims, reason_empty=None)
+        answer = answer_schemas.AnsweredExtraction(claims=claims, reason_empty=None)
         return Extraction(
-            claims=schemas.build_assertions(answer, request.turns), reason_empty="none", usage=Usage(model="x")
+            claims=answer_schemas.build_assertions(answer, request.turns), reason_empty="none", usage=Usage(model="x")
         )
 
 

@@ -11,7 +11,7 @@ from playwright.async_api import Browser, Page, expect
 from pydantic import SecretStr
 
 from aftermind import Memory
-from aftermind.ledger.replays import NewPlan
+from aftermind.ledger.replay_protocol import NewPlan
 from aftermind.types.replay import JobFilter
 from tests.browser.conftest import Deployment
 from tests.support.deployed_service import serving

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from aftermind import Memory, Settings
-from aftermind.ledger.replays import NewPlan
+from aftermind.ledger.replay_protocol import NewPlan
 from aftermind.stack.ports import choose
 from aftermind.types.replay import JobFilter
 from aftermind.wire.queues import STORE
@@ -113,7 +113,7 @@ async def test_a_separate_replayer_replays_meanwhile_and_afterwards(
             )
             await wait_for_output(database.url, query, "1", description="the job is replayed")
 
-        with process(env, tmp_path, "aftermind_workers.replayer") as replayer:
+        with process(env, tmp_path, "aftermind_workers.replay_scheduler") as replayer:
             await replay()
             with valkey.client() as admin:
                 end = OUTAGES[how](valkey, admin)

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from aftermind import errors
 from aftermind.types import Turn
 from aftermind_tasks import store
-from aftermind_tasks.preparation import Prepared
 from aftermind_tasks.runtime import Runtime
+from aftermind_tasks.turn_preparation import Prepared
 from aftermind_workers.celery_app import app
 from tests.support.workers import DEADLY, HOPELESS, LOUDLY, SLOWLY
 

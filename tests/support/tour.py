@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from aftermind import Memory
-from aftermind.ledger.replays import NewPlan
+from aftermind.ledger.replay_protocol import NewPlan
 from aftermind.receipt import Receipt
 from aftermind.types import JobId, JobKind, JobState
 from aftermind.types.replay import JobFilter, PlanState, ReplayPlan

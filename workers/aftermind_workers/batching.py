@@ -11,10 +11,10 @@ from aftermind.types import JobKind, JobState, Lease, LeaseToken
 from aftermind.wire.pending import ClaimedTurn, Pending
 from aftermind.wire.redis_keys import LARGE_TURN_BYTES
 from aftermind_tasks import retry_policy, store
-from aftermind_tasks.runner import Handler, Tally, perform
+from aftermind_tasks.job_runner import Handler, Tally, perform
 from aftermind_tasks.runtime import Runtime
 from aftermind_workers import metrics
-from aftermind_workers.lease import LostInOutageError, held
+from aftermind_workers.lease_heartbeat import LostInOutageError, held
 from aftermind_workers.lifecycle import PLACES_OF_BELL, Worker
 
 WINDOW_SECONDS = 5.0  # time for which a doorbell claims and waits; longer jobs continue without it

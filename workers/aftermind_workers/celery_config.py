@@ -81,7 +81,7 @@ def _process(settings: Settings) -> dict[str, Any]:
         # Threads: one loop a process serves them all, so batches are larger and connections fewer; with prefork each
         # child has its own loop, pool and batch (see benchmarks/README.md).
         "worker_pool": "threads",
-        "worker_consumer": "aftermind_workers.consumer:DoorbellConsumer",  # refuses what is no doorbell
+        "worker_consumer": "aftermind_workers.celery_consumer:DoorbellConsumer",  # refuses what is no doorbell
         "worker_max_tasks_per_child": 500,  # prefork only, as are the next three; threads have the memory watchdog
         "worker_max_memory_per_child": 400_000,  # KB
         "task_time_limit": TASK_SECONDS + 30,

@@ -13,7 +13,7 @@ from datetime import timedelta
 from aftermind import errors
 from aftermind.api.audit_anchors import witnesses
 from aftermind.api.retention.policies import Retention
-from aftermind.db import expiry, webhook_deliveries
+from aftermind.db import age_pruning, webhook_deliveries
 from aftermind.db.audit.log import Trail, whoami
 from aftermind.db.encryption.keyfiles import audit_keys
 from aftermind.db.encryption.keyring import Vault
@@ -73,7 +73,9 @@ class Janitor:
 
     async def _attempts(self) -> bool:
         age = timedelta(days=self.runtime.settings.attempt_retention_days)
-        return await self._batches(lambda: self._own(lambda tx: expiry.attempts(tx, older_than=age, limit=BATCH_ROWS)))
+        return await self._batches(
+            lambda: self._own(lambda tx: age_pruning.attempts(tx, older_than=age, limit=BATCH_ROWS))
+        )
 
     async def _events(self) -> bool:
         age = timedelta(days=self.runtime.settings.event_retention_days)
@@ -85,10 +87,10 @@ class Janitor:
     async def _tombstones(self) -> bool:
         age = timedelta(days=self.runtime.settings.tombstone_retention_days)
         is_more = False
-        for namespace in await expiry.namespaces(self.runtime.db):
+        for namespace in await age_pruning.namespaces(self.runtime.db):
             is_more |= await self._batches(
                 lambda namespace=namespace: self._own(  # type: ignore[misc]  # mypy cannot type a default
-                    lambda tx: expiry.tombstones(tx, namespace, older_than=age, limit=BATCH_ROWS), namespace
+                    lambda tx: age_pruning.tombstones(tx, namespace, older_than=age, limit=BATCH_ROWS), namespace
                 )
             )
         return is_more

@@ -21,13 +21,13 @@ from aftermind.telemetry import log_format, tracing
 from aftermind.telemetry.logger import get_logger
 from aftermind.wire import queues
 from aftermind_tasks.runtime import Runtime, open_runtime
-from aftermind_workers import celery_config, metrics, readiness, reconciler, replayer, webhook_dispatcher
+from aftermind_workers import celery_config, metrics, readiness, reconciler, replay_scheduler, webhook_dispatcher
 from aftermind_workers.backpressure import Gates
 from aftermind_workers.event_loop_thread import LoopThread
-from aftermind_workers.exclusive import Solitude
 from aftermind_workers.fair_share import Places
 from aftermind_workers.flower_events import FlowerReporter
-from aftermind_workers.observer import Counting
+from aftermind_workers.last_chance_isolation import Solitude
+from aftermind_workers.metrics_observer import Counting
 
 log = get_logger(__name__)
 
@@ -201,7 +201,7 @@ def _begin(settings: Settings, names: frozenset[str]) -> None:
         worker.loop.submit(reconciler.run(worker.runtime, until=lambda: worker.is_stopping, pause=worker.pause))
         worker.loop.submit(webhook_dispatcher.run(worker.runtime, until=lambda: worker.is_stopping, pause=worker.pause))
     if queues.REPLAY in names:
-        worker.loop.submit(replayer.run(worker.runtime, until=lambda: worker.is_stopping, pause=worker.pause))
+        worker.loop.submit(replay_scheduler.run(worker.runtime, until=lambda: worker.is_stopping, pause=worker.pause))
 
 
 def _on_stopping(settings: Settings) -> Any:  # Any: a signal's receiver

@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from aftermind import errors
 from aftermind.api import erasure_delivery
-from aftermind.db import expiry
+from aftermind.db import age_pruning
 from aftermind.db.leader_election import leading
 from aftermind.settings import Settings
 from aftermind.telemetry import log_format
@@ -97,7 +97,7 @@ class Reconciler:
         runtime = self.runtime
         if runtime.pending is None:
             return
-        for namespace in await expiry.undelivered(runtime.db):
+        for namespace in await age_pruning.undelivered(runtime.db):
             sent = await erasure_delivery.deliver_all(
                 runtime.db, runtime.store, runtime.ledger, runtime.pending, namespace
             )

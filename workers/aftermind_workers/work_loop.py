@@ -10,8 +10,8 @@ from aftermind import errors
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import JobId, JobKind
 from aftermind.wire import queues
-from aftermind_tasks import registry, retry_policy
-from aftermind_tasks.runner import Tally
+from aftermind_tasks import job_handlers, retry_policy
+from aftermind_tasks.job_runner import Tally
 from aftermind_workers import batching
 from aftermind_workers.lifecycle import Worker
 
@@ -35,7 +35,7 @@ def _ledger_source(kind: JobKind, *, replays: bool = False) -> Source:
         name=f"{kind} {replays}",
         kind=kind,
         run_batch=lambda worker, is_alone: batching.run_ledger_batch(
-            worker, registry.handler(kind), is_alone, replays=replays
+            worker, job_handlers.handler(kind), is_alone, replays=replays
         ),
         last_chance_is_next=lambda worker: worker.runtime.ledger.last_chance_is_next(kind, replays=replays),
     )
@@ -56,8 +56,8 @@ _PENDING = Source(
 
 def _sources(queue: str) -> tuple[Source, ...]:
     if queue == queues.REPLAY:  # every kind, and of each only what a plan brought back
-        return tuple(_ledger_source(kind, replays=True) for kind in registry.KINDS)
-    live = tuple(_ledger_source(kind) for kind in registry.KINDS if queues.QUEUE_OF[kind] == queue)
+        return tuple(_ledger_source(kind, replays=True) for kind in job_handlers.KINDS)
+    live = tuple(_ledger_source(kind) for kind in job_handlers.KINDS if queues.QUEUE_OF[kind] == queue)
     return (_PENDING, *live) if queue == queues.STORE else live
 
 

@@ -78,6 +78,8 @@ def resolve(
     Connects nothing. Raises `InvalidSettings` if a value is missing, unreadable or inconsistent.
     """
     if url is not None and not isinstance(url, str):
+        if not callable(getattr(url, "commit", None)):
+            raise errors.InvalidSettings("url", url, "it is a URL, a dict with one, or a journal.")
         return _in_process_addresses(url.name, url, broker=broker, redis=redis, replicas=replicas)
     store = url or _secret(settings.database_url)
     if store is None:

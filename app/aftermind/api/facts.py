@@ -9,9 +9,9 @@ from aftermind import errors
 from aftermind.api.services import Parts
 from aftermind.db.protocol import Transaction
 from aftermind.facts import entities, predicates
+from aftermind.facts.bitemporal_resolution import Changes, decide
 from aftermind.facts.graph import FactGraph, neighbourhood
 from aftermind.facts.reextract import BY_USER
-from aftermind.facts.resolve import Changes, decide
 from aftermind.stores import apply_changes
 from aftermind.types import Cardinality, Episode, EpisodeId, Fact, FactId, Scope
 from aftermind.types.assertion import Assertion, Operation

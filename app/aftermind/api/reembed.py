@@ -24,8 +24,8 @@ from aftermind.db.reembed import Counts, Reembedding, Steps
 from aftermind.ledger.postgres.ledger import PostgresLedger
 from aftermind.ledger.reembed_steps import new_step
 from aftermind.llm import factory
-from aftermind.llm.clients import Providers, make_limiter
 from aftermind.llm.protocols import Embedder, embedder_identity
+from aftermind.llm.provider_connections import Providers, make_limiter
 from aftermind.recall import Mode, Query, Recall, Routing
 from aftermind.recall.query_embeddings import QueryVectors
 from aftermind.settings import Settings

@@ -39,11 +39,11 @@ from aftermind.ledger.postgres.replay_plans import Replays
 from aftermind.ledger.protocol import Ledger
 from aftermind.ledger.replay_overrides import OverrideRules
 from aftermind.llm import factory
-from aftermind.llm.clients import Providers, make_limiter
 from aftermind.llm.protocols import Embedder, Extractor, embedder_identity
+from aftermind.llm.provider_connections import Providers, make_limiter
 from aftermind.outbox import factory as outbox_wiring
-from aftermind.outbox.positions import Positions
 from aftermind.outbox.protocol import Outbox
+from aftermind.outbox.turn_positions import Positions
 from aftermind.recall import ReadNode, Recall, Routing
 from aftermind.recall.pending_candidates import PendingTurns
 from aftermind.recall.pipeline import Follow, UnstoredTurns

@@ -7,7 +7,7 @@ import typer
 from aftermind.cli import console
 from aftermind.memory import Memory
 from aftermind.telemetry import log_format
-from aftermind.types.hosts import is_loopback
+from aftermind.types.network_address import is_loopback
 
 LOOPBACK = "127.0.0.1"
 

@@ -18,7 +18,7 @@ from aftermind import errors
 from aftermind.cli import console
 from aftermind.cli.console import Namespace, err, out
 from aftermind.cli.dead_letters import actor, moment
-from aftermind.ledger.replays import RATE, NewPlan
+from aftermind.ledger.replay_protocol import RATE, NewPlan
 from aftermind.llm import factory
 from aftermind.memory import Memory
 from aftermind.types import Json

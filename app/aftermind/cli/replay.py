@@ -25,7 +25,7 @@ from aftermind.cli.dead_letters import (
     actor,
     make_filter,
 )
-from aftermind.ledger.replays import CONCURRENCY, MAX_FAILURE_SHARE, RATE, NewPlan
+from aftermind.ledger.replay_protocol import CONCURRENCY, MAX_FAILURE_SHARE, RATE, NewPlan
 from aftermind.memory import Memory
 from aftermind.types import Json
 from aftermind.types.replay import DryRunResult, Estimate, PlanId, PlanState, ReplayMode, ReplayPlan

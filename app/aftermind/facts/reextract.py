@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 
-from aftermind.facts.resolve import Changes, assertions_for, decide
+from aftermind.facts.bitemporal_resolution import Changes, assertions_for, decide
 from aftermind.types import Cardinality, EpisodeId, Fact, FactId, Scope
 from aftermind.types.assertion import Assertion, Operation, RecordedAssertion
 

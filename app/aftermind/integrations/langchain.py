@@ -5,7 +5,7 @@ from typing import Any
 
 from aftermind.api import blocking_portal
 from aftermind.integrations.extras import extra, to_async
-from aftermind.integrations.records import from_episode, read_session, to_message
+from aftermind.integrations.message_records import from_episode, read_session, to_message
 from aftermind.memory import Memory
 from aftermind.sync import Memory as SyncMemory
 from aftermind.types import Block, Episode, Fact, Json, Match

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Unpack
 
 from aftermind.integrations.extras import extra
-from aftermind.integrations.records import from_episode, read_session, to_message
+from aftermind.integrations.message_records import from_episode, read_session, to_message
 from aftermind.memory import Memory
 from aftermind.recall import RecallOptions
 from aftermind.types import Episode

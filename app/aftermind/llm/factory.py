@@ -1,8 +1,8 @@
 """From settings to models: which embedder, extractor, summariser, profiler and chat model serve."""
 
 from aftermind import errors
-from aftermind.llm.clients import Providers
 from aftermind.llm.protocols import ChatModel, Embedder, Extractor, Profiler, Summariser, embedder_identity
+from aftermind.llm.provider_connections import Providers
 from aftermind.settings import Settings
 from aftermind.types import EmbedderIdentity
 

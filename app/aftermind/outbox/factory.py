@@ -7,15 +7,15 @@ from aftermind.db.protocol import Database
 from aftermind.freshness import WatermarkDelivery
 from aftermind.ledger.protocol import Ledger
 from aftermind.llm.protocols import Embedder, Extractor, Profiler, Summariser
+from aftermind.outbox.acceptors import LedgerAcceptor, RedisAcceptor
 from aftermind.outbox.doorbell import Doorbell
 from aftermind.outbox.doorbell_sender import DoorbellSender
 from aftermind.outbox.generation_lookup import GenerationLookup
 from aftermind.outbox.group_commit import Acceptor
 from aftermind.outbox.inmemory import InProcessQueue, Prepare, load_work
-from aftermind.outbox.positions import Positions
 from aftermind.outbox.publisher import Publisher, Recorded
 from aftermind.outbox.spool import Spool
-from aftermind.outbox.transports import LedgerAcceptor, RedisAcceptor
+from aftermind.outbox.turn_positions import Positions
 from aftermind.settings import Settings
 from aftermind.stores.protocol import Store
 from aftermind.types import Turn

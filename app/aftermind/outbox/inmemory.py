@@ -12,9 +12,9 @@ from aftermind import errors
 from aftermind.db.protocol import Database
 from aftermind.ledger.protocol import Ledger
 from aftermind.outbox.ledger_limits import LedgerLimits
-from aftermind.outbox.positions import Positions
 from aftermind.outbox.protocol import Sent
 from aftermind.outbox.single_task import OneTask
+from aftermind.outbox.turn_positions import Positions
 from aftermind.settings import Settings
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import JobId, Scope, Turn

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from aftermind.outbox.positions import Positions
+from aftermind.outbox.turn_positions import Positions
 from aftermind.types import JobId, Scope, Turn
 from aftermind.types.tombstone import Tombstone
 

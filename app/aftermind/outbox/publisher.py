@@ -11,10 +11,10 @@ from aftermind import errors
 from aftermind.outbox.doorbell_sender import DoorbellSender
 from aftermind.outbox.generation_lookup import GenerationLookup
 from aftermind.outbox.group_commit import Acceptor, Group, LateError
-from aftermind.outbox.positions import Positions
 from aftermind.outbox.protocol import Sent
 from aftermind.outbox.spool import Spool
 from aftermind.outbox.spool_drain import Drain
+from aftermind.outbox.turn_positions import Positions
 from aftermind.settings import Settings
 from aftermind.types import JobId, Scope, Turn
 from aftermind.types.tombstone import Tombstone

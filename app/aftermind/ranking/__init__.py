@@ -14,9 +14,9 @@ from aftermind.ranking.candidates import (
 )
 from aftermind.ranking.coefficients import Models, models_of, parse_models
 from aftermind.ranking.fact_scores import FactMatch, fact_value, lifted, shares, sureness
-from aftermind.ranking.fusion import ranks, reciprocal_rank, scaled
 from aftermind.ranking.mmr import diversified, overlap
 from aftermind.ranking.passages import ComparedPassages, with_best_passages
+from aftermind.ranking.score_fusion import ranks, reciprocal_rank, scaled
 from aftermind.ranking.tokenizer import ends_asking, spoken, stem, terms, tokens
 from aftermind.ranking.vectors import cosine, unit
 from aftermind.ranking.windows import FEATURES, Scores, Turns, score

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from aftermind.ranking.bm25 import length_weight
 from aftermind.ranking.coefficients import Models
-from aftermind.ranking.fusion import NOISE, scaled
+from aftermind.ranking.score_fusion import NOISE, scaled
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aftermind.db.protocol import Transaction
-from aftermind.llm import text_process
+from aftermind.llm import text_subprocess
 from aftermind.llm.injection import detect, screening
 from aftermind.llm.protocols import Embedder
 from aftermind.ranking import ComparedPassages, Entry, Frame, Question, cosine, spoken, tokenizer
@@ -125,7 +125,7 @@ class PendingTurns:
                     texts = [spoken_texts(episode.name, episode.content) for episode in new]
                     made = await self._embedder.embed([text for each in texts for text in each])
                     rows = regroup(made, [len(each) for each in texts])
-            except (TimeoutError, text_process.TextTimeout):
+            except (TimeoutError, text_subprocess.TextTimeout):
                 rows = list(await self._embedder.embed([spoken(each.name, each.content[:BEGINNING]) for each in new]))
             for episode, row in zip(new, rows, strict=True):
                 self._vectors[episode.id] = row

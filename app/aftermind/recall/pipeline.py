@@ -32,16 +32,16 @@ from aftermind.ranking import (
     shares,
     worths_of,
 )
-from aftermind.recall import selection
+from aftermind.recall import match_selection
 from aftermind.recall.assemble import build
 from aftermind.recall.excerpts import QuestionWords
+from aftermind.recall.match_selection import CandidateRank
 from aftermind.recall.pending_candidates import PendingTurns, Vector, standing_turns, to_episodes
 from aftermind.recall.query import Mode, Query
 from aftermind.recall.query_embeddings import QueryVectors
 from aftermind.recall.question_time import CANDIDATES, QuestionTime, valid_facts
 from aftermind.recall.reranker import Reranker
 from aftermind.recall.routing import Route, Routing
-from aftermind.recall.selection import CandidateRank
 from aftermind.settings import Settings
 from aftermind.stores.protocol import Store
 from aftermind.stores.search import HITS, BlockRequest, Briefing, EpisodeSearch, Search, SearchResult, with_passages
@@ -402,24 +402,24 @@ class Recall:
             run.matches = run.time.among(run.query.searched, run.matches).preferred(run.matches)
         if self._settings.recall_half_life_days and run.time.end is None:
             half_life = timedelta(days=self._settings.recall_half_life_days)
-            run.matches = selection.decayed(run.matches, half_life=half_life, now=query.as_of or run.now)
+            run.matches = match_selection.decayed(run.matches, half_life=half_life, now=query.as_of or run.now)
 
     async def _finish(self, run: _Run, limit: int) -> None:
         """What needs no connection any more: a second opinion, unlikeness, and facts among the episodes."""
         facts, moment = [*run.briefing.facts, *run.briefing.former], run.time.moment(run.now)
         if run.briefing.former:
-            run.matches, run.passed_on = selection.supersede(
+            run.matches, run.passed_on = match_selection.supersede(
                 run.matches, facts, run.words, moment=moment, is_past=run.time.is_past
             )
             if run.time.end is not None:
                 former = run.briefing.former
-                run.matches, then = selection.raise_former(run.matches, former, run.words, moment=moment)
+                run.matches, then = match_selection.raise_former(run.matches, former, run.words, moment=moment)
                 run.passed_on |= then
         run.facts = valid_facts(facts, moment) if run.time.end is not None else run.briefing.facts
         if run.query.rerank:
             await self._rerank(run)
         if run.query.diversity:
-            run.matches = selection.spread(run.matches, amount=run.query.diversity, limit=limit)
+            run.matches = match_selection.spread(run.matches, amount=run.query.diversity, limit=limit)
         run.matches = run.matches[:limit]
         self._add_facts(run, limit)
 
@@ -474,10 +474,10 @@ class Recall:
             models = replace(models, meaning=models.vector)
         run.scored = ids, frame, question, frequencies
         scores = score_frame(frame, question, frequencies, session=query.scope.session_id, models=models)
-        scores = selection.weighed(found.facts, ids, frame, scores, worth)
+        scores = match_selection.weighed(found.facts, ids, frame, scores, worth)
         most = max(limit * SPARE if query.diversity else limit, RERANKED if query.rerank else 0)
         most = max(most, CANDIDATES if run.time.orders_turns or self._settings.recall_half_life_days else 0)
-        places, run.available = selection.places(ids, frame, scores, min_score=run.min_score, most=most)
+        places, run.available = match_selection.places(ids, frame, scores, min_score=run.min_score, most=most)
         return places
 
     async def _rerank(self, run: _Run) -> None:
@@ -496,7 +496,7 @@ class Recall:
         run.matches = [replace(match, rank=rank) for rank, match in enumerate(scored, start=1)]
 
     def _add_facts(self, run: _Run, limit: int) -> None:
-        facts = selection.select_facts(
+        facts = match_selection.select_facts(
             run.facts, run.shares, run.matches, min_score=run.query.min_score, passed_on=run.passed_on
         )
         run.available += len(facts)
@@ -529,7 +529,7 @@ class Recall:
 
 def _matched(run: _Run, places: Sequence[CandidateRank], texts: Mapping[EpisodeId, Episode]) -> list[Match]:
     return [
-        selection.matched(place, texts[place.id], rank, run.passages.get(place.id))
+        match_selection.matched(place, texts[place.id], rank, run.passages.get(place.id))
         for rank, place in enumerate(places, start=1)
     ]
 

@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from aftermind.db.protocol import Transaction
-from aftermind.facts.resolve import Changes
+from aftermind.facts.bitemporal_resolution import Changes
 from aftermind.stores.protocol import Store
 from aftermind.types import FactId, Scope
 

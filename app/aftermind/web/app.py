@@ -16,15 +16,15 @@ from aftermind.memory import Memory
 from aftermind.settings import Settings
 from aftermind.web import problems, routes
 from aftermind.web.auth import Authenticator
+from aftermind.web.caller_limits import CallerLimits
 from aftermind.web.event_fanout import Feeds
-from aftermind.web.limits import CallerLimits
 from aftermind.web.middleware import Guard
 from aftermind.web.pages import mount as screens
 from aftermind.web.pages.metrics_sampler import Pulse
 from aftermind.web.pages.rendering import signed_out
 from aftermind.web.routes import metrics
 from aftermind.web.shared_health import SharedHealth
-from aftermind.web.shared_rate import SharedRate
+from aftermind.web.shared_rate_limit import SharedRate
 from aftermind.web.sse import before_stopping
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys

@@ -19,9 +19,9 @@ from aftermind.memory import Memory
 from aftermind.types import Json
 from aftermind.types.api_key import ApiKey, Right
 from aftermind.types.audit import Action
-from aftermind.types.hosts import is_loopback
+from aftermind.types.network_address import is_loopback
 from aftermind.web.problems import route_template
-from aftermind.web.shared_rate import SharedRate
+from aftermind.web.shared_rate_limit import SharedRate
 
 COOKIE = "aftermind_key"  # of a browser that has signed in
 KEPT_SECONDS = 5.0  # how long a checked key is not asked for again: a revoked one is noticed after that

@@ -16,8 +16,8 @@ from aftermind import errors
 from aftermind.telemetry.logger import get_logger
 from aftermind.types.audit import acting_as
 from aftermind.web import auth, json_bounds, path_ids, problems
-from aftermind.web.limits import CallerLimits
-from aftermind.web.shared_rate import SharedRate
+from aftermind.web.caller_limits import CallerLimits
+from aftermind.web.shared_rate_limit import SharedRate
 
 log = get_logger(__name__)
 

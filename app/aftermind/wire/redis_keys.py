@@ -173,7 +173,7 @@ class Keys:
         return f"{self.prefix}processes"
 
     def rate(self, what: str) -> str:
-        """STRING: uses of a limit in the current window (web.shared_rate). Services count. The window's length."""
+        """STRING: uses of a limit in the current window (web.shared_rate_limit). The window's length."""
         return f"{self.prefix}rate:{what}"
 
     # Celery's

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from aftermind import Memory, Message, Settings
-from aftermind.llm import text_process
+from aftermind.llm import text_subprocess
 
 EXPANDING = "\ufdfa" * 87_000  # 256 KB that NFKC makes 1.5 million characters
 REPEATED = "I speak A, A, " * 4_000
@@ -126,7 +126,7 @@ async def test_a_name_of_a_block_that_is_an_order_is_withheld(memory: Memory) ->
 
 
 async def test_what_takes_longer_than_its_deadline_is_stopped_and_the_next_call_is_answered() -> None:
-    with pytest.raises(text_process.TextTimeout):
-        await text_process.run(1, eval, "sum(1 for _ in iter(int, 1))")
+    with pytest.raises(text_subprocess.TextTimeout):
+        await text_subprocess.run(1, eval, "sum(1 for _ in iter(int, 1))")
 
-    assert await text_process.run(1, len, "next") == 4
+    assert await text_subprocess.run(1, len, "next") == 4

@@ -24,7 +24,7 @@ from aftermind.ledger.postgres.ledger import PostgresLedger
 from aftermind.ledger.postgres.replay_step import step
 from aftermind.ledger.protocol import Failure
 from aftermind.ledger.replay_overrides import OverrideRules
-from aftermind.ledger.replays import NewPlan
+from aftermind.ledger.replay_protocol import NewPlan
 from aftermind.types import JobId, JobKind, JobState, Lease, NewJob, Scope
 from aftermind.types.replay import ItemState, JobFilter, PlanId, ReplayMode
 from tests.support.replay_engine import SteppedReplays as Replays

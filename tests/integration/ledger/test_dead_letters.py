@@ -6,7 +6,7 @@ import pytest
 
 from aftermind import errors
 from aftermind.ledger.postgres.dead_letters import DeadLetters
-from aftermind.ledger.replays import NewPlan
+from aftermind.ledger.replay_protocol import NewPlan
 from aftermind.types import JobId, JobKind, JobState
 from aftermind.types.replay import ItemState, JobFilter
 from tests.support.dead_letters import Letters

@@ -8,7 +8,7 @@ import pytest
 from aftermind import errors
 from aftermind.db.engine import PostgresDatabase
 from aftermind.ledger.postgres.ledger import PostgresLedger
-from aftermind.ledger.replays import NewPlan, Step
+from aftermind.ledger.replay_protocol import NewPlan, Step
 from aftermind.types import JobKind
 from aftermind.types.replay import ItemState, JobFilter, PlanState, ReplayMode, ReplayPlan
 from tests.support.dead_letters import Letters

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from aftermind import errors
-from aftermind.llm import schemas
+from aftermind.llm import answer_schemas
 from aftermind.llm.openai.chat import OpenAIChat
 from aftermind.llm.openai.client import Client
 from aftermind.llm.openai.embeddings import OpenAIEmbedder
@@ -307,9 +307,11 @@ async def test_a_text_of_any_script_is_cut_to_what_the_endpoint_takes(client: Cl
     assert rows.shape == (2, 8)
 
 
-@pytest.mark.parametrize("answer", [schemas.AnsweredExtraction, schemas.AnsweredSummary, schemas.AnsweredProfile])
-def test_every_schema_is_of_the_strict_subset(answer: type[schemas.Answer]) -> None:
-    assert is_strict(schemas.strict_schema(answer))
+@pytest.mark.parametrize(
+    "answer", [answer_schemas.AnsweredExtraction, answer_schemas.AnsweredSummary, answer_schemas.AnsweredProfile]
+)
+def test_every_schema_is_of_the_strict_subset(answer: type[answer_schemas.Answer]) -> None:
+    assert is_strict(answer_schemas.strict_schema(answer))
     assert "maxLength" in json.dumps(answer.model_json_schema())
 
 

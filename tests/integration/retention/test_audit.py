@@ -19,7 +19,7 @@ from aftermind.db.audit.chain import AuditKeys, Head, entry_mac, head_mac
 from aftermind.db.audit.log import whoami
 from aftermind.db.encryption.keyfiles import audit_keys
 from aftermind.ledger.protocol import Failure
-from aftermind.ledger.replays import NewPlan
+from aftermind.ledger.replay_protocol import NewPlan
 from aftermind.types import JobKind
 from aftermind.types.audit import AuditReport
 from aftermind.types.replay import JobFilter, ReplayMode

@@ -10,8 +10,8 @@ from aftermind import errors
 from aftermind.settings import Settings
 from aftermind.types import Job, JobKind, JobState, Lease, Message, Scope, Turn
 from aftermind.wire.payloads import encode_turn
-from aftermind_tasks import extraction_call, registry
-from aftermind_tasks.runner import Tally, perform
+from aftermind_tasks import extraction_call, job_handlers
+from aftermind_tasks.job_runner import Tally, perform
 from aftermind_tasks.runtime import Runtime, open_runtime
 from tests.support.scripted_openai import ScriptedOpenAI, scripted_openai
 from tests.support.servers import Database
@@ -71,7 +71,7 @@ async def claim(runtime: Runtime, kind: JobKind, *, for_: timedelta = LEASE) -> 
 async def work(runtime: Runtime, kind: JobKind) -> Tally:
     """One batch of a kind, as soon as one can run."""
     leases = await wait_until(lambda: claim(runtime, kind), description=f"a {kind} job can run")
-    return await perform(runtime, registry.handler(kind), leases)
+    return await perform(runtime, job_handlers.handler(kind), leases)
 
 
 async def jobs(runtime: Runtime, kind: JobKind) -> list[Job]:
@@ -173,7 +173,7 @@ async def test_a_zombie_that_extracted_meanwhile_changes_nothing(runtime: Runtim
     await wait_until(runtime.ledger.expire_leases, description="the first lease has run out")
 
     assert (await work(runtime, JobKind.EXTRACT)).done == 1
-    late = await perform(runtime, registry.handler(JobKind.EXTRACT), lapsed)
+    late = await perform(runtime, job_handlers.handler(JobKind.EXTRACT), lapsed)
 
     assert (late.done, late.lost) == (0, 1)
     async with runtime.db.transaction(read_only=True) as tx:

@@ -11,15 +11,15 @@ from aftermind import Memory
 from aftermind.db.transaction import pg
 from aftermind.ledger.postgres.dead_letters import DeadLetters
 from aftermind.ledger.replay_overrides import OverrideRules
-from aftermind.ledger.replays import NewPlan
+from aftermind.ledger.replay_protocol import NewPlan
 from aftermind.llm import factory
 from aftermind.settings import Settings
 from aftermind.types import Fact, JobKind, JobState, Message, Scope, Turn
 from aftermind.types.message import new_ids
 from aftermind.types.replay import JobFilter, ReplayMode
 from aftermind.wire.payloads import encode_turn
-from aftermind_tasks import registry
-from aftermind_tasks.runner import Tally, perform
+from aftermind_tasks import job_handlers
+from aftermind_tasks.job_runner import Tally, perform
 from aftermind_tasks.runtime import Runtime, open_runtime
 from tests.support.replay_engine import SteppedReplays
 from tests.support.scripted_openai import ScriptedOpenAI, scripted_openai
@@ -90,7 +90,7 @@ async def work(runtime: Runtime, kind: JobKind, *, replays: bool = False) -> Tal
     """What a worker does at a bell."""
     leases = await runtime.ledger.claim(kind, worker="test", for_=LEASE, limit=10, replays=replays)
     assert leases, f"no {kind} could be claimed"
-    return await perform(runtime, registry.handler(kind), leases)
+    return await perform(runtime, job_handlers.handler(kind), leases)
 
 
 async def facts(runtime: Runtime) -> list[Fact]:

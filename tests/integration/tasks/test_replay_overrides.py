@@ -11,12 +11,12 @@ from aftermind import Memory, Settings, errors
 from aftermind.db.transaction import pg
 from aftermind.ledger.protocol import Failure
 from aftermind.ledger.replay_overrides import OverrideRules
-from aftermind.ledger.replays import NewPlan
+from aftermind.ledger.replay_protocol import NewPlan
 from aftermind.llm import factory
 from aftermind.types import JobId, JobKind, Lease
 from aftermind.types.replay import ItemState, JobFilter, ReplayMode
-from aftermind_tasks import registry
-from aftermind_tasks.runner import Tally, perform
+from aftermind_tasks import job_handlers
+from aftermind_tasks.job_runner import Tally, perform
 from aftermind_tasks.runtime import Runtime, open_runtime
 from tests.support.replay_engine import SteppedReplays
 from tests.support.scripted_openai import ScriptedOpenAI, scripted_openai
@@ -67,7 +67,7 @@ async def work(runtime: Runtime, kind: JobKind, *, replays: bool = False) -> Tal
     """What a worker does at a bell."""
     leases = await claimed(runtime, kind, replays=replays)
     assert leases, f"no {kind} could be claimed"
-    return await perform(runtime, registry.handler(kind), leases)
+    return await perform(runtime, job_handlers.handler(kind), leases)
 
 
 async def learned(runtime: Runtime, memory: Memory) -> None:
@@ -183,7 +183,7 @@ async def replayed(runtime: Runtime, memory: Memory, job_id: JobId, **overrides:
     await runtime.replays.start(plan.id)
     await runtime.replays.step(plan.id)
     for lease in await claimed(runtime, JobKind.STORE, replays=True):
-        await perform(runtime, registry.handler(JobKind.STORE), [lease])
+        await perform(runtime, job_handlers.handler(JobKind.STORE), [lease])
     await runtime.replays.step(plan.id)
     (item,) = await runtime.replays.list_items(plan.id)
     assert item.state is ItemState.DONE

@@ -23,9 +23,9 @@ from aftermind.wire.pending import ClaimedTurn, Pending
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
 from aftermind_tasks import store, store_effects
-from aftermind_tasks.preparation import prepare
-from aftermind_tasks.runner import Tally
+from aftermind_tasks.job_runner import Tally
 from aftermind_tasks.runtime import Runtime, open_runtime
+from aftermind_tasks.turn_preparation import prepare
 from tests.support.servers import Database, psql_async
 from tests.support.turns import ROOMY, offer, turn_of
 from tests.support.waiting import wait_until

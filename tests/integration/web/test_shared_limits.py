@@ -10,7 +10,7 @@ from aftermind import Settings, errors
 from aftermind.sync import Memory
 from aftermind.web.auth import MAX_UNKNOWN_KEYS
 from aftermind.web.middleware import BURST_SECONDS
-from aftermind.web.shared_rate import SharedRate
+from aftermind.web.shared_rate_limit import SharedRate
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
 from tests.support.deployed_service import serving

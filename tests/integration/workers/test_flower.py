@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from aftermind import Memory
-from aftermind.ledger.replays import NewPlan
+from aftermind.ledger.replay_protocol import NewPlan
 from aftermind.stack.ports import choose
 from aftermind.types.replay import JobFilter
 from aftermind.wire import queues

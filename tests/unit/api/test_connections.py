@@ -84,7 +84,7 @@ def test_a_store_of_one_process_takes_no_broker_and_ignores_the_settings_of_the_
     settings = _settings(tmp_path, database_url=POSTGRES, broker_url=REDIS)
 
     assert resolve(settings, url="inmemory").is_in_process
-    with pytest.raises(errors.InvalidSettings, match="one process"):
+    with pytest.raises(errors.InvalidSettings, match="without workers"):
         resolve(settings, url="inmemory", broker=REDIS)
 
 

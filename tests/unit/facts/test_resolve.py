@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from aftermind.facts.resolve import Changes, decide
+from aftermind.facts.bitemporal_resolution import Changes, decide
 from aftermind.types import Cardinality, EpisodeId, Fact, FactId, Scope
 from aftermind.types.assertion import Assertion, Operation
 from aftermind.types.uuid7 import uuid7

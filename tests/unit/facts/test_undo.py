@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import UUID
 
-from aftermind.facts.resolve import Changes, decide
+from aftermind.facts.bitemporal_resolution import Changes, decide
 from aftermind.facts.undo import undo
 from aftermind.types import EpisodeId, Fact, FactId, Scope
 from aftermind.types.assertion import Assertion, Operation

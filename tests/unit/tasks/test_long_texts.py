@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from aftermind.llm import text_process
+from aftermind.llm import text_subprocess
 from aftermind.llm.grounding import ground, grounded
 from aftermind.llm.protocols import TurnText
 from aftermind.types import EpisodeId, Fact, FactId, Role, Scope
@@ -34,13 +34,13 @@ def fact(number: int, object_: str) -> Fact:
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the functions that ran in a process for texts."""
     seen: list[str] = []
-    run = text_process.run
+    run = text_subprocess.run
 
     async def counting(characters: int, work, *args, **kwargs):  # type: ignore[no-untyped-def]
         seen.append(work.__name__)
         return await run(characters, work, *args, **kwargs)
 
-    monkeypatch.setattr(text_process, "run", counting)
+    monkeypatch.setattr(text_subprocess, "run", counting)
     return seen
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from aftermind import errors
 from aftermind.types import JobId
-from aftermind_workers.lease import Renew, held
+from aftermind_workers.lease_heartbeat import Renew, held
 from tests.support.waiting import wait_until
 
 JOB = JobId(uuid4())

@@ -15,7 +15,7 @@ from aftermind.ledger.postgres import replay_estimate as foresight
 from aftermind.ledger.postgres.dead_letters import conditions, matching_states
 from aftermind.ledger.postgres.rows import to_job
 from aftermind.ledger.replay_overrides import Original, OverrideRules, check_edit, edited_turn
-from aftermind.ledger.replays import SHADOWS, NewPlan, check_plan
+from aftermind.ledger.replay_protocol import SHADOWS, NewPlan, check_plan
 from aftermind.types import JobId, JobKind, JobState, Json
 from aftermind.types.audit import Action
 from aftermind.types.replay import (

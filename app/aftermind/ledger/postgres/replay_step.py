@@ -11,7 +11,7 @@ from sqlalchemy import Row, text
 from aftermind.db.protocol import Database, Transaction
 from aftermind.db.transaction import pg
 from aftermind.ledger.replay_overrides import has_options
-from aftermind.ledger.replays import BREAKER_FROM, BREAKER_WINDOW, BURST_SECONDS, Step
+from aftermind.ledger.replay_protocol import BREAKER_FROM, BREAKER_WINDOW, BURST_SECONDS, Step
 from aftermind.types import JobKind, JobState
 from aftermind.types.replay import PlanId, PlanState, ReplayMode
 from aftermind.types.uuid7 import uuid7

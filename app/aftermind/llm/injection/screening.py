@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from aftermind.llm import text_process
+from aftermind.llm import text_subprocess
 from aftermind.llm.injection import detect
 from aftermind.ranking import passages
 from aftermind.ranking.tokenizer import IndexedText
 from aftermind.types import Episode, EpisodeId, Scope
 
-CALL_CHARACTERS = text_process.SHORT_CHARACTERS  # of several turns in one call
+CALL_CHARACTERS = text_subprocess.SHORT_CHARACTERS  # of several turns in one call
 
 
 async def marks(turns: Sequence[Sequence[Episode]]) -> dict[EpisodeId, str]:
@@ -18,7 +18,7 @@ async def marks(turns: Sequence[Sequence[Episode]]) -> dict[EpisodeId, str]:
 
     A turn that exceeds the deadline is marked completely: what cannot be checked is suspicious.
     """
-    if sum(_size(turn) for turn in turns) <= text_process.INLINE_CHARACTERS:
+    if sum(_size(turn) for turn in turns) <= text_subprocess.INLINE_CHARACTERS:
         return detect.mark_turns(turns)
     found: dict[EpisodeId, str] = {}
     for group in _groups(turns):
@@ -39,16 +39,16 @@ async def terms(texts: Sequence[str], language: str) -> dict[tuple[str, str], In
     found: dict[tuple[str, str], IndexedText] = {}
     for text in texts:
         try:
-            found[language, text] = await text_process.run(len(text), passages.index_text, text, language)
-        except text_process.TextTimeout:
+            found[language, text] = await text_subprocess.run(len(text), passages.index_text, text, language)
+        except text_subprocess.TextTimeout:
             found[language, text] = IndexedText(terms=())
     return found
 
 
 async def _mark_turns(turns: Sequence[Sequence[Episode]]) -> dict[EpisodeId, str]:
     try:
-        return await text_process.run(sum(map(_size, turns)), detect.mark_turns, turns)
-    except text_process.TextTimeout:
+        return await text_subprocess.run(sum(map(_size, turns)), detect.mark_turns, turns)
+    except text_subprocess.TextTimeout:
         if len(turns) == 1:
             return {episode.id: detect.UNCHECKED for episode in turns[0]}
     found: dict[EpisodeId, str] = {}

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import orjson
 
-from aftermind.llm import prompts, schemas
+from aftermind.llm import answer_schemas, prompts
 from aftermind.llm.grounding import ground
 from aftermind.llm.openai.client import Client
 from aftermind.llm.openai.structured import ask
@@ -26,9 +26,9 @@ class OpenAIExtractor:
     async def extract(self, request: ExtractionRequest) -> Extraction:
         """Claims of the trusted turns, each with a quote that was found in its source."""
         prompt = prompts.extraction(request)
-        answer, spent = await ask(self._client, self._model, self._system, prompt, schemas.AnsweredExtraction)
+        answer, spent = await ask(self._client, self._model, self._system, prompt, answer_schemas.AnsweredExtraction)
         subjects = {fact.subject for fact in request.known}
-        claims = await ground(schemas.build_assertions(answer, request.turns), request.turns, subjects=subjects)
+        claims = await ground(answer_schemas.build_assertions(answer, request.turns), request.turns, subjects=subjects)
         reason = None if claims else _reason(answer)
         return Extraction(claims=claims, reason_empty=reason, usage=spent)
 
@@ -43,7 +43,7 @@ class OpenAISummariser:
     async def summarise(self, previous: str | None, turns: Sequence[TurnText]) -> Condensed:
         """The summary that takes the place of `previous`."""
         prompt = prompts.summary(previous, turns)
-        answer, spent = await ask(self._client, self._model, prompts.SUMMARY, prompt, schemas.AnsweredSummary)
+        answer, spent = await ask(self._client, self._model, prompts.SUMMARY, prompt, answer_schemas.AnsweredSummary)
         return Condensed(text=answer.summary, usage=spent)
 
 
@@ -59,17 +59,17 @@ class OpenAIProfiler:
     ) -> Traits:
         """The traits that the turns change; those without evidence, or not of the schema, are left out."""
         prompt = prompts.profile(current, turns, schema)
-        answer, spent = await ask(self._client, self._model, prompts.PROFILE, prompt, schemas.AnsweredProfile)
+        answer, spent = await ask(self._client, self._model, prompts.PROFILE, prompt, answer_schemas.AnsweredProfile)
         allowed = None if schema is None else set(schema.get("properties", {}))
         values, evidence = {}, {}
         for trait in answer.traits:
-            found = schemas.evidence_ids(trait.evidence, turns)
+            found = answer_schemas.evidence_ids(trait.evidence, turns)
             if found and (allowed is None or trait.name in allowed):
                 values[trait.name], evidence[trait.name] = _value(trait.value), found
         return Traits(values=values, evidence=evidence, usage=spent)
 
 
-def _reason(answer: schemas.AnsweredExtraction) -> str:
+def _reason(answer: answer_schemas.AnsweredExtraction) -> str:
     if answer.claims:
         return "no claim stood in the words of a trusted turn"
     return answer.reason_empty or "the model gave no reason"

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from aftermind import errors
+from aftermind.llm.answer_schemas import strict_schema
 from aftermind.llm.openai.client import Client, usage
 from aftermind.llm.protocols import Usage
-from aftermind.llm.schemas import strict_schema
 
 A = TypeVar("A", bound=BaseModel)
 MAX_ANSWER_TOKENS = 16_000

@@ -9,7 +9,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from aftermind import errors
 from aftermind.ledger.replay_overrides import refuse_instructions
-from aftermind.ledger.replays import CONCURRENCY, RATE, NewPlan
+from aftermind.ledger.replay_protocol import CONCURRENCY, RATE, NewPlan
 from aftermind.types import JobKind, Json
 from aftermind.types.replay import ItemState, PlanId, ReplayMode, ReplayPlan
 from aftermind.web import auth

@@ -4,7 +4,7 @@ from fastapi import APIRouter
 from pydantic import AwareDatetime, Field
 
 from aftermind import errors
-from aftermind.ledger.replays import MAX_RATE, RATE, NewPlan
+from aftermind.ledger.replay_protocol import MAX_RATE, RATE, NewPlan
 from aftermind.types import Json
 from aftermind.types.replay import MAX_REASON, JobFilter, ReplayMode
 from aftermind.web import schemas

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from aftermind import errors
 from aftermind.ledger.replay_overrides import refuse_instructions
-from aftermind.ledger.replays import CONCURRENCY, MAX_FAILURE_SHARE, MAX_RATE, RATE, SHADOWS, NewPlan
+from aftermind.ledger.replay_protocol import CONCURRENCY, MAX_FAILURE_SHARE, MAX_RATE, RATE, SHADOWS, NewPlan
 from aftermind.memory import Memory
 from aftermind.types.replay import MAX_REASON, ItemState, PlanId, PlanState, ReplayMode, ReplayPlan
 from aftermind.web import schemas

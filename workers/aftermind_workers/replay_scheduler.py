@@ -1,8 +1,8 @@
 """Enqueues the items of replay plans, at each plan's rate.
 
-Run it as a separate process: `python -m aftermind_workers.replayer`. Workers of `memory.replay` run it as standby. All
-state is in the plan's row, and a step is one transaction under its lock: several replayers take turns, and one that is
-killed has completed a step or changed nothing.
+Run it as a separate process: `python -m aftermind_workers.replay_scheduler`. Workers of `memory.replay` run it as
+standby. All state is in the plan's row, and a step is one transaction under its lock: several replayers take turns, and
+one that is killed has completed a step or changed nothing.
 """
 
 import asyncio

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from aftermind.types import JobKind
-from aftermind_tasks import dry_run, embed, extract, forget, profile, store, summarise
-from aftermind_tasks.runner import Handler
+from aftermind_tasks import embed, extract, forget, profile, replay_dry_run, store, summarise
+from aftermind_tasks.job_runner import Handler
 
 _MARGIN = 15.0  # seconds in addition to the model call, for the database and one more attempt at the answer
 
@@ -47,7 +47,7 @@ _HANDLERS = (
     ),
     Handler(
         kind=JobKind.SHADOW,
-        run=dry_run.run,
+        run=replay_dry_run.run,
         at_once=lambda settings: 1,
         deadline=lambda settings: 2 * settings.model_timeout_seconds + _MARGIN,
     ),
