@@ -109,7 +109,7 @@ def test_what_the_stack_writes_down_of_the_environment_has_no_keys(monkeypatch: 
     monkeypatch.setenv("AFTERMIND_WEBHOOK_KEY", "x")
     monkeypatch.setenv("AFTERMIND_LANGUAGE", "german")
 
-    kept = processes._inherited()
+    kept = processes._inherited_settings()
 
     assert kept["AFTERMIND_LANGUAGE"] == "german"
     assert not [name for name in kept if name.endswith("_KEY")]
