@@ -1,5 +1,6 @@
 """After a forget nothing is found anywhere, also where a worker was frozen over it or a spool was drained late."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 from uuid import uuid4
@@ -14,6 +15,7 @@ from aftermind.types.replay import JobFilter
 from aftermind.wire import queues
 from aftermind.wire.redis_keys import Keys
 from tests.support.faults import frozen
+from tests.support.proxy import proxy_to
 from tests.support.servers import Database
 from tests.support.valkey import Valkey
 from tests.support.waiting import wait_until
@@ -198,6 +200,40 @@ async def test_a_spool_that_is_drained_after_the_forget_brings_nothing_back(
         told = {place.name for place in left.places if place.name.startswith("table") and not place.is_clean}
         assert told <= {"table events", "table jobs"}, "that it came, and no more"
         assert await operator.history(user_id="ann") == []
+
+
+async def test_a_turn_that_postgres_accepts_after_the_forget_is_not_recalled(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    """Spooled before, committed after, and no worker has dropped it yet."""
+    canary = word()
+    async with (
+        proxy_to(database.app_url) as proxy,
+        opened(replace(database, app_url=proxy.url(database.app_url)), redis_url, tmp_path / "agent") as agent,
+        opened(database, redis_url, tmp_path / "operator") as operator,
+    ):
+        await agent.remember("I play the flute.", user_id="ann", session_id="s", accept="postgres")
+        proxy.reset()
+        late = await agent.remember(f"I play the cello {canary}.", user_id="ann", session_id="s", accept="postgres")
+        assert late.spooled
+        await operator.forget(user_id="ann")
+        proxy.let_pass()
+
+        def drained() -> bool:
+            return not list((tmp_path / "agent" / "spool").glob("*.spool"))
+
+        await wait_until(drained, description="the spool is drained")
+        assert "table jobs" in where(await operator.verify_erasure(canary, user_id="ann")), "the row is there"
+        await agent.remember("I play the tuba.", user_id="ann", session_id="s", accept="postgres")
+        await wait_until(drained, description="so is what a slow machine has spooled since")
+        blocks = [
+            (await memory.recall("Which instrument do I play?", user_id="ann", mode=mode)).text
+            for memory in (agent, operator)
+            for mode in ("hybrid", "recency")
+        ]
+
+    assert all("tuba" in text for text in blocks)
+    assert not [text for text in blocks if canary in text or "flute" in text]
 
 
 @pytest.mark.parametrize("ends", [False, pytest.param(True, marks=pytest.mark.long)])

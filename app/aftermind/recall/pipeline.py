@@ -314,7 +314,7 @@ class Recall:
         else:
             question = self._question(run)
             found = await self._search_vectors_of_one_embedder(run, route, question)
-            await self._add_unstored(run, found.unstored)
+            await self._add_unstored(run, route, found.unstored)
             await asyncio.sleep(0)  # reading took a millisecond, and ranking takes another: let other tasks run between
             stored = frozenset(found.ids)
             run.pending = [episode for episode in run.pending if episode.id not in stored]
@@ -361,21 +361,26 @@ class Recall:
         async with asyncio.timeout(self._settings.query_embedding_budget_seconds):
             return await asyncio.shield(self._opening[key])
 
-    async def _add_unstored(self, run: _Run, payloads: Sequence[bytes]) -> None:
-        """Turns of the ledger that are not already among the pending ones."""
+    async def _add_unstored(self, run: _Run, route: Route, payloads: Sequence[bytes]) -> None:
+        """Add turns that the ledger has accepted, except what was forgotten: a row may be committed after the forget.
+
+        A spooled turn is sent late, for example. Its store job drops it; until then the row is there.
+        """
         most = self._settings.pending_recalled
         if len(payloads) > most > 0:
             run.degraded.append(f"more than {most} pending turns: the older ones were not searched")
-        known = {episode.id for episode in run.pending}
-        waiting = to_episodes(decode_readable(payloads[:most], owner=run.query.scope), run.query.as_of)
-        run.pending += await self._pending_turns.marked([each for each in waiting if each.id not in known])
+        found = decode_readable(payloads[:most], owner=run.query.scope)
+        if found:
+            accepted = [*found, *run.accepted]
+            turns = await standing_turns(self._store, route.tx, run.query.scope.owner, accepted, run.local)
+            run.pending = await self._pending_turns.marked(to_episodes(turns, run.query.as_of))
 
     async def _newest(self, run: _Run, route: Route, limit: int) -> None:
         query = run.query
         wanted = replace(query.wanted, undone=False)
         if self._unstored is not None:  # first: a turn that is stored in between is then in both
             payloads = await self._unstored(route.tx, query.scope.owner)
-            await self._add_unstored(run, payloads[::-1][: self._settings.pending_recalled + 1])
+            await self._add_unstored(run, route, payloads[::-1][: self._settings.pending_recalled + 1])
         newest = await self._store.history(route.tx, query.scope.owner, wanted, limit=limit)
         stored = frozenset(episode.id for episode in newest)
         waiting = [each for each in run.pending if each.id not in stored and query.wanted.fits(each)]
