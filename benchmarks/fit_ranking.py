@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from aftermind.evaluation.measures import Measures, mean, measure
 from aftermind.llm import factory
 from aftermind.ranking import FEATURES, Frame, Frequencies, Question, features_of, spoken, tokenizer
-from aftermind.ranking.coefficients import DEFAULT, to_json
+from aftermind.ranking.fitted_coefficients import DEFAULT, to_json
 from aftermind.ranking.fitting import fit_models
 from aftermind.ranking.logistic import Group, fit
 from aftermind.settings import Settings

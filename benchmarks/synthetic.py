@@ -20,7 +20,7 @@ from aftermind.db.engine import decode_half, encode_half
 from aftermind.llm.hash_embedder import HashEmbedder
 from aftermind.ranking import spoken
 from aftermind.settings import Settings
-from aftermind.stores.postgres.terms import term_keys
+from aftermind.stores.postgres.term_keys import term_keys
 from aftermind.types import Scope
 from aftermind.types.message import new_ids
 

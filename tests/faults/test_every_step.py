@@ -10,7 +10,7 @@ import pytest
 
 from aftermind import Memory, Settings, errors
 from aftermind.db.engine import PostgresDatabase
-from aftermind.freshness.watermark_delivery import LONGEST_WAIT_SECONDS
+from aftermind.freshness.watermark_redelivery import LONGEST_WAIT_SECONDS
 from aftermind.types import ServedBy
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_epoch import ensure_epoch

@@ -21,7 +21,7 @@ from aftermind.telemetry import log_format, tracing
 from aftermind.telemetry.logger import get_logger
 from aftermind.wire import queues
 from aftermind_tasks.runtime import Runtime, open_runtime
-from aftermind_workers import celery_config, metrics, readiness, reconciler, replay_scheduler, webhook_dispatcher
+from aftermind_workers import celery_config, metrics, readiness_file, reconciler, replay_scheduler, webhook_dispatcher
 from aftermind_workers.backpressure import Gates
 from aftermind_workers.event_loop_thread import LoopThread
 from aftermind_workers.fair_share import Places
@@ -175,7 +175,7 @@ def _on_ready(settings: Settings) -> Any:  # Any: a signal's receiver
     def ready(*, sender: Any, **_: object) -> None:  # Any: Celery's consumer
         metrics.serve(settings)
         if sender.pool.__class__.__module__.endswith("prefork"):
-            readiness.write_ready_file(settings)
+            readiness_file.write_ready_file(settings)
             return  # the parent only forks; each child opens at its first bell
         names = frozenset(sender.app.amqp.queues.consume_from)
         # In a thread: a store that is away when the worker starts must not leave it without its understudies.
@@ -193,7 +193,7 @@ def _begin(settings: Settings, names: frozenset[str]) -> None:
         except (errors.Unavailable, errors.SchemaOutdated) as exc:
             log.warning("worker waits", extra={"error": str(exc)})
             time.sleep(OPEN_SECONDS)
-    readiness.write_ready_file(settings)
+    readiness_file.write_ready_file(settings)
     worker.loop.submit(worker.watch_memory(settings.worker_max_memory_bytes))
     if queues.STORE in names:
         # A standby reconciler: the holder of the advisory lock does the work, so a deployment of store workers alone

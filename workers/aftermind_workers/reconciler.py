@@ -29,7 +29,7 @@ from aftermind.wire import queues
 from aftermind.wire.redis_epoch import ensure_epoch
 from aftermind_tasks import job_events
 from aftermind_tasks.runtime import Runtime, open_runtime
-from aftermind_workers import janitor, metrics, readiness, webhook_dispatcher
+from aftermind_workers import janitor, metrics, readiness_file, webhook_dispatcher
 
 log = get_logger(__name__)
 
@@ -173,7 +173,7 @@ async def _main() -> None:
     settings = Settings()
     runtime = await open_runtime(settings, worker=f"{socket.gethostname()}:{os.getpid()}:reconciler")
     metrics.serve(settings)
-    readiness.write_ready_file(runtime.settings)
+    readiness_file.write_ready_file(runtime.settings)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -11,7 +11,7 @@ from rich.table import Table
 from aftermind import errors
 from aftermind.cli import console
 from aftermind.cli.console import Namespace, User, out
-from aftermind.evaluation import datasets, gold_facts
+from aftermind.evaluation import datasets, questions_from_facts
 from aftermind.evaluation.datasets import GoldConversation
 from aftermind.evaluation.fit import Fitted, fit_namespace
 from aftermind.evaluation.run import Variant, evaluate, sampled
@@ -222,8 +222,8 @@ async def _gold(
     memory = Memory(settings=settings)
     try:
         if file is None:
-            users = await gold_facts.every_user(memory, namespace=namespace) if all_users else [user]
-            conversations = await gold_facts.draw(memory, users, namespace=namespace)
+            users = await questions_from_facts.every_user(memory, namespace=namespace) if all_users else [user]
+            conversations = await questions_from_facts.draw(memory, users, namespace=namespace)
         for each in conversations:
             await console.record_read(memory, Action.READ, user=each.user_id, namespace=namespace, by="eval")
     finally:

@@ -13,7 +13,7 @@ from aftermind.evaluation.measures import measure
 from aftermind.evaluation.run import find_evidence
 from aftermind.evaluation.summary import Difference, compare
 from aftermind.memory import Memory
-from aftermind.ranking.coefficients import Models, to_json
+from aftermind.ranking.fitted_coefficients import Models, to_json
 from aftermind.ranking.fitting import fit_models
 from aftermind.ranking.logistic import Floats, Group, Model
 from aftermind.recall import Candidates

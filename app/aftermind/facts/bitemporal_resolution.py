@@ -14,7 +14,7 @@ from datetime import datetime
 from uuid import UUID
 
 from aftermind.facts import predicates
-from aftermind.facts.timeline import effective_start, fold
+from aftermind.facts.apply_assertions import effective_start, fold
 from aftermind.types import Cardinality, EpisodeId, Fact, FactId, Scope
 from aftermind.types.assertion import Assertion, RecordedAssertion
 

@@ -2,6 +2,6 @@
 
 from aftermind.freshness.effects import EffectCommitter
 from aftermind.freshness.replica_lease import Passed, ReplicaLease
-from aftermind.freshness.watermark_delivery import WatermarkDelivery
+from aftermind.freshness.watermark_redelivery import WatermarkDelivery
 
 __all__ = ["EffectCommitter", "Passed", "ReplicaLease", "WatermarkDelivery"]

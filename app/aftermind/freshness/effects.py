@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from aftermind.db.protocol import Database, Transaction
-from aftermind.freshness.watermark_delivery import WatermarkDelivery
+from aftermind.freshness.watermark_redelivery import WatermarkDelivery
 from aftermind.types import Scope
 
 T = TypeVar("T")

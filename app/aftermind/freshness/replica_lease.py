@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from aftermind import errors
 from aftermind.db.protocol import Database
-from aftermind.freshness.watermark_delivery import WatermarkDelivery
+from aftermind.freshness.watermark_redelivery import WatermarkDelivery
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import Scope, Watermark
-from aftermind.wire.pending_turns import PendingRead
+from aftermind.wire.pending_types import PendingRead
 from aftermind.wire.redis_keys import TRUST_MS
 from aftermind.wire.watermark import Watermarks
 

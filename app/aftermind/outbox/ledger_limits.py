@@ -8,7 +8,7 @@ from time import monotonic
 from aftermind.db.protocol import Transaction
 from aftermind.ledger.protocol import Ledger, Unstored
 from aftermind.types import Scope
-from aftermind.wire.pending_turns import PendingLimit, PendingLimits
+from aftermind.wire.pending_types import PendingLimit, PendingLimits
 
 ALLOWANCE = 1 / 8  # of the space left: turns that are accepted before the next count, so that processes share the rest
 MIN_INTERVAL_SECONDS = 1.0

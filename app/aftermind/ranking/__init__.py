@@ -12,8 +12,8 @@ from aftermind.ranking.candidates import (
     score_frame,
     worths_of,
 )
-from aftermind.ranking.coefficients import Models, models_of, parse_models
 from aftermind.ranking.fact_scores import FactMatch, fact_value, lifted, shares, sureness
+from aftermind.ranking.fitted_coefficients import Models, models_of, parse_models
 from aftermind.ranking.mmr import diversified, overlap
 from aftermind.ranking.passages import ComparedPassages, with_best_passages
 from aftermind.ranking.score_fusion import ranks, reciprocal_rank, scaled

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aftermind.ranking import bm25
-from aftermind.ranking.coefficients import Models, models_of
+from aftermind.ranking.fitted_coefficients import Models, models_of
 from aftermind.ranking.name_variants import capitalised_words, is_variant
 from aftermind.ranking.tokenizer import is_stop_word, terms, tokens
 from aftermind.ranking.windows import Features, Scores, Turns, Worths, features, score

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from aftermind.ranking.coefficients import Models
+from aftermind.ranking.fitted_coefficients import Models
 from aftermind.ranking.logistic import Floats, Group, Model, fit
 from aftermind.ranking.windows import FEATURES
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aftermind.ranking.bm25 import length_weight
-from aftermind.ranking.coefficients import Models
+from aftermind.ranking.fitted_coefficients import Models
 from aftermind.ranking.score_fusion import NOISE, scaled
 
 Floats = NDArray[np.float64]

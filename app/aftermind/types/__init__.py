@@ -1,6 +1,6 @@
 """Value types shared by all packages: scopes, messages, facts, blocks, jobs, results."""
 
-from aftermind.types.documents import Block, Profile, Summary, Trait
+from aftermind.types.blocks_summaries_profiles import Block, Profile, Summary, Trait
 from aftermind.types.embedder_identity import EmbedderIdentity, StoredEmbedders
 from aftermind.types.extraction import ExtractionResult, ExtractionState
 from aftermind.types.fact import Cardinality, Fact

@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from html import escape
 
-from aftermind.types.documents import Block, Profile, Summary
+from aftermind.types.blocks_summaries_profiles import Block, Profile, Summary
 from aftermind.types.fact import Fact
 from aftermind.types.message import Episode, shorten
 

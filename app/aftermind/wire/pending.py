@@ -11,7 +11,7 @@ from aftermind.types import JobId, LeaseToken, Scope, Turn, Watermark
 from aftermind.types.job import is_last_chance, together
 from aftermind.types.tombstone import Generation, Tombstone
 from aftermind.wire.payloads import decode_turn
-from aftermind.wire.pending_turns import (
+from aftermind.wire.pending_types import (
     Accepted,
     ClaimedTurn,
     Offer,

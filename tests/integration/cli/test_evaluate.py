@@ -14,7 +14,7 @@ import pytest
 
 from aftermind import Memory, Settings, errors
 from aftermind.cli.evaluate import parse_assignments
-from aftermind.evaluation import gold_facts
+from aftermind.evaluation import questions_from_facts
 from aftermind.evaluation.datasets import GoldConversation, GoldQuestion
 from aftermind.evaluation.run import Variant, evaluate
 from aftermind.evaluation.summary import ALL, summarise
@@ -135,7 +135,7 @@ async def test_a_gold_set_is_drawn_from_facts_and_their_sources() -> None:
             await (await memory.remember(text, user_id="ann")).extracted()
         await memory.facts.add("user", "likes", "tea", user_id="ann")  # has no source
 
-        gold = await gold_facts.draw(memory, await gold_facts.every_user(memory))
+        gold = await questions_from_facts.draw(memory, await questions_from_facts.every_user(memory))
         found = await _measured(gold, memory)
 
     (conversation,) = gold

@@ -10,7 +10,7 @@ from aftermind import Memory, Message, Settings, errors
 from aftermind.evaluation.datasets import GoldConversation, GoldQuestion
 from aftermind.evaluation.fit import LEAST_QUESTIONS, fit_namespace
 from aftermind.ranking import FEATURES, models_of
-from aftermind.ranking.coefficients import to_json
+from aftermind.ranking.fitted_coefficients import to_json
 from tests.support.servers import Database
 
 START = datetime(2025, 3, 3, 9, tzinfo=UTC)

@@ -8,7 +8,7 @@ from aftermind.db.protocol import Transaction
 from aftermind.ledger.inmemory.ledger import InMemoryLedger
 from aftermind.ledger.protocol import Unstored
 from aftermind.outbox.ledger_limits import LedgerLimits
-from aftermind.wire.pending_turns import PendingLimit, PendingLimits
+from aftermind.wire.pending_types import PendingLimit, PendingLimits
 from tests.support.turns import turn_of
 
 LIMITS = PendingLimits(turns=1_000, size_bytes=2**30, age=timedelta(hours=1), turns_of_user=500)

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from aftermind.db.inmemory import mem
 from aftermind.db.protocol import Transaction
-from aftermind.stores.inmemory.documents import PROFILE
+from aftermind.stores.inmemory.blocks_summaries_profiles import PROFILE
 from aftermind.stores.protocol import BatchNeighbours, DrewOn, ExtractionBatch, MiningOutcome, UserInfo
 from aftermind.types import (
     Episode,

@@ -10,7 +10,7 @@ from aftermind.db.inmemory import MemoryTransaction, mem
 from aftermind.db.protocol import Transaction
 from aftermind.facts.reextract import BY_USER
 from aftermind.ranking import parse_models
-from aftermind.stores.inmemory.documents import PROFILE, InMemoryDocuments
+from aftermind.stores.inmemory.blocks_summaries_profiles import PROFILE, InMemoryDocuments
 from aftermind.stores.inmemory.episodes import InMemoryEpisodes, owner_key
 from aftermind.stores.inmemory.extraction import InMemoryLearning
 from aftermind.stores.inmemory.facts import InMemoryFacts

@@ -11,7 +11,7 @@ from aftermind.db.protocol import Transaction
 from aftermind.db.transaction import pg
 from aftermind.facts.predicates import folded
 from aftermind.stores.postgres.encrypted_columns import CLAIM_OBJECT, open_said, sealed
-from aftermind.stores.postgres.terms import hash_terms
+from aftermind.stores.postgres.term_keys import hash_terms
 from aftermind.types import Cardinality, EpisodeId, Scope
 from aftermind.types.assertion import Assertion, Operation, RecordedAssertion
 

@@ -17,7 +17,7 @@ from aftermind.ranking.passages import split
 from aftermind.ranking.vectors import whole
 from aftermind.stores.postgres.encrypted_columns import EPISODE_TEXT, sealed
 from aftermind.stores.postgres.rows import EPISODE_COLUMNS, to_episode
-from aftermind.stores.postgres.terms import passage_keys, term_keys
+from aftermind.stores.postgres.term_keys import passage_keys, term_keys
 from aftermind.stores.protocol import AdmissionState, EpisodeFilter, SessionInfo, Vector
 from aftermind.types import Episode, EpisodeId, Scope
 from aftermind.types.message import ALL_KINDS, UNDONE

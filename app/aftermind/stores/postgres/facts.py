@@ -10,7 +10,7 @@ from aftermind.db.protocol import Transaction
 from aftermind.db.transaction import pg
 from aftermind.stores.postgres.encrypted_columns import sealed_fact
 from aftermind.stores.postgres.rows import to_fact
-from aftermind.stores.postgres.terms import term_keys
+from aftermind.stores.postgres.term_keys import term_keys
 from aftermind.types import Cardinality, EpisodeId, Fact, FactId, Scope
 
 _OWNED = "facts.namespace = :namespace AND facts.user_id = :user"

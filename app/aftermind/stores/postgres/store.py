@@ -9,7 +9,7 @@ from aftermind.db.encryption.keyring import Vault
 from aftermind.db.protocol import Transaction
 from aftermind.stores.postgres import (
     assertions,
-    documents,
+    blocks_summaries_profiles,
     embedders,
     encrypted_columns,
     episodes,
@@ -67,7 +67,7 @@ class PostgresStore(PostgresLearning):
     ranking_models = staticmethod(fitted_models.read)
     set_ranking_models = staticmethod(fitted_models.write)
     undo = staticmethod(undo.undo)
-    delete_block = staticmethod(documents.delete_block)
+    delete_block = staticmethod(blocks_summaries_profiles.delete_block)
     delete_items = staticmethod(items.delete)
     item_paths = staticmethod(items.paths)
     renew_items = staticmethod(items.renew)
@@ -180,18 +180,22 @@ class PostgresStore(PostgresLearning):
     # blocks, items, summaries, profiles
 
     async def block(self, tx: Transaction, owner: Scope, name: str) -> Block | None:
-        found = await documents.block(tx, owner, name)
+        found = await blocks_summaries_profiles.block(tx, owner, name)
         return None if found is None else (await encrypted_columns.open_blocks(self._vault, tx, owner, [found]))[0]
 
     async def blocks(self, tx: Transaction, owner: Scope) -> list[Block]:
-        return await encrypted_columns.open_blocks(self._vault, tx, owner, await documents.blocks(tx, owner))
+        return await encrypted_columns.open_blocks(
+            self._vault, tx, owner, await blocks_summaries_profiles.blocks(tx, owner)
+        )
 
     async def put_block(self, tx: Transaction, block: Block, *, expected_version: int | None) -> Block:
         ring = await self._vault.ring(tx, block.scope.namespace)
         text = encrypted_columns.sealed(
             ring, block.content, encrypted_columns.BLOCK_TEXT.place(block.scope, block.name, block.updated_at)
         )
-        stored = await documents.put_block(tx, replace(block, content=text), expected_version=expected_version)
+        stored = await blocks_summaries_profiles.put_block(
+            tx, replace(block, content=text), expected_version=expected_version
+        )
         return replace(stored, content=block.content)
 
     async def put_items(self, tx: Transaction, owner: Scope, given: Sequence[StoredItem]) -> None:
@@ -210,28 +214,30 @@ class PostgresStore(PostgresLearning):
         return await encrypted_columns.open_items(self._vault, tx, owner, found)
 
     async def summary(self, tx: Transaction, owner: Scope, session_id: str | None) -> Summary | None:
-        found = await documents.summary(tx, owner, session_id)
+        found = await blocks_summaries_profiles.summary(tx, owner, session_id)
         return None if found is None else (await encrypted_columns.open_summaries(self._vault, tx, owner, [found]))[0]
 
     async def summaries(self, tx: Transaction, owner: Scope, *, limit: int = 20) -> list[Summary]:
         return await encrypted_columns.open_summaries(
-            self._vault, tx, owner, await documents.summaries(tx, owner, limit=limit)
+            self._vault, tx, owner, await blocks_summaries_profiles.summaries(tx, owner, limit=limit)
         )
 
     async def put_summary(self, tx: Transaction, summary: Summary, *, over: int | None = None) -> bool:
         ring = await self._vault.ring(tx, summary.scope.namespace)
         where = encrypted_columns.SUMMARY_TEXT.place(summary.scope, summary.scope.session_id, summary.updated_at)
         text = encrypted_columns.sealed(ring, summary.text, where)
-        return await documents.put_summary(tx, replace(summary, text=text), over=over)
+        return await blocks_summaries_profiles.put_summary(tx, replace(summary, text=text), over=over)
 
     async def profile(self, tx: Transaction, owner: Scope) -> Profile | None:
-        return await encrypted_columns.open_profile(self._vault, tx, owner, await documents.profile(tx, owner))
+        return await encrypted_columns.open_profile(
+            self._vault, tx, owner, await blocks_summaries_profiles.profile(tx, owner)
+        )
 
     async def merge_profile(
         self, tx: Transaction, owner: Scope, traits: Mapping[str, Trait], *, at: datetime
     ) -> Profile:
         ring = await self._vault.ring(tx, owner.namespace)
-        merged = await documents.merge_profile(
+        merged = await blocks_summaries_profiles.merge_profile(
             tx, owner, encrypted_columns.sealed_traits(ring, owner, traits, at=at), at=at
         )
         found = await encrypted_columns.open_profile(self._vault, tx, owner, merged)

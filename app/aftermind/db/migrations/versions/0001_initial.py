@@ -245,7 +245,7 @@ CREATE TABLE aftermind.ranking_models (
 );
 
 -- What was said; what is believed (`facts`) is computed from it. `subject_key` is a hash of the owner and the
--- normalised subject (stores.postgres.terms). Sources are an array and not rows, because only a forget looks up
+-- normalised subject (stores.postgres.term_keys). Sources are an array and not rows, because only a forget looks up
 -- assertions by episode, and it reads all of one owner's anyway.
 CREATE TABLE aftermind.assertions (
     namespace text COLLATE "C" NOT NULL,
