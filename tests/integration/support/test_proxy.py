@@ -75,7 +75,7 @@ async def test_a_reset_breaks_what_is_open_and_what_comes(echo: str) -> None:
 
 async def test_wait_until_names_what_did_not_happen() -> None:
     with pytest.raises(AssertionError, match=r"0.05 s for: the moon \(last seen: None\)"):
-        await wait_until(lambda: None, description="the moon")
+        await wait_until(lambda: None, timeout=0.05, description="the moon")
 
 
 async def _ask(proxy: Proxy, question: bytes) -> bytes:
