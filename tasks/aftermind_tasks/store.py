@@ -4,7 +4,7 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -77,7 +77,7 @@ async def store_pending(runtime: Runtime, claimed: Sequence[ClaimedTurn]) -> tup
             tally += await _mark_dead(runtime, each)
         if not readable:
             return tally, True
-        last = stored_last([one for one, _ in readable])
+        last = largest_shares((one.owner.namespace, len(one.payload)) for one, _ in readable)
         parts = [
             [each for each in readable if (each[0].owner.namespace in last) is is_last] for is_last in (False, True)
         ]
@@ -121,14 +121,15 @@ def _sorted(claimed: Sequence[ClaimedTurn]) -> tuple[list[tuple[ClaimedTurn, Tur
     return readable, hopeless
 
 
-def stored_last(claimed: Sequence[ClaimedTurn]) -> frozenset[str]:
-    """Namespaces with more than the mean share of the batch's bytes, or all if there are none.
+def largest_shares(turns: Iterable[tuple[str, int]]) -> frozenset[str]:
+    """Of turns of a batch, each with its namespace and size: namespaces with more than the mean share, or all if there
+    are none.
 
     The others are committed before them, so that no small tenant's turn waits for a tenant who fills the batch.
     """
     sizes: Counter[str] = Counter()
-    for one in claimed:
-        sizes[one.owner.namespace] += len(one.payload)
+    for namespace, size in turns:
+        sizes[namespace] += size
     mean = sizes.total() / len(sizes)
     return frozenset(namespace for namespace, size in sizes.items() if size > mean) or frozenset(sizes)
 

@@ -105,6 +105,17 @@ class EnteringContract:
         async with rig.db.transaction() as tx:
             assert await rig.ledger.unstored(tx, Scope(user_id="alice")) == [b"two"]
 
+    async def test_accepted_turns_are_claimed_up_to_a_size_and_a_larger_one_alone(self, rig: Rig) -> None:
+        for size in (3, 4, 5, 20, 1):
+            async with rig.db.transaction() as tx:
+                assert await rig.ledger.accept(tx, turn_of("alice"), b"x" * size)
+
+        batches = []
+        while leases := await rig.ledger.claim(JobKind.STORE, worker="w1", for_=LEASE, limit=100, size_bytes=8):
+            batches.append([len(lease.job.raw or b"") for lease in leases])
+
+        assert batches == [[3, 4], [5], [20], [1]]
+
     async def test_accepted_turns_are_measured_until_they_are_stored(self, rig: Rig) -> None:
         turns = [turn_of("alice", "one"), turn_of("alice", "three"), turn_of("bob", "seven")]
         async with rig.db.transaction() as tx:

@@ -37,7 +37,8 @@ async def store_pending_batch(worker: Worker, is_alone: bool) -> Ran | None:
             claimed = await _claim_turns(worker, runtime.pending, token, is_alone)
             if not claimed:
                 return None
-            until_stored.enter_context(places.hold(*store.stored_last(claimed)))
+            sizes = ((turn.owner.namespace, len(turn.payload)) for turn in claimed)
+            until_stored.enter_context(places.hold(*store.largest_shares(sizes)))
             if len(claimed[0].payload) > LARGE_TURN_BYTES and not worker.large_turn.locked():
                 await until_stored.enter_async_context(worker.large_turn)
         return await _store_held(runtime, runtime.pending, token, claimed)
@@ -86,6 +87,8 @@ async def run_ledger_batch(worker: Worker, handler: Handler, is_alone: bool, *, 
     runtime = worker.runtime
     if worker.is_stopping:
         return None
+    if handler.kind is JobKind.STORE:
+        return await _run_store_batch(worker, handler, is_alone, replays=replays)
     limit = handler.at_once(runtime.settings)
     if limit == 1 and not is_alone:
         return await _Window(worker, handler, replays=replays).run()
@@ -96,6 +99,30 @@ async def run_ledger_batch(worker: Worker, handler: Handler, is_alone: bool, *, 
     if not leases:
         return None
     return await _perform_held(worker, handler, leases), len(leases) == limit or _are_suspects(leases)
+
+
+async def _run_store_batch(worker: Worker, handler: Handler, is_alone: bool, *, replays: bool) -> Ran | None:
+    """Turns of the ledger, up to as many and as large as those of `store_pending_batch`, with the same shares."""
+    runtime, settings, places = worker.runtime, worker.runtime.settings, worker.store_places
+    with contextlib.ExitStack() as until_stored:
+        async with places.claiming:
+            if worker.is_stopping or not places.free:
+                return None
+            leases = await runtime.ledger.claim(
+                handler.kind,
+                worker=runtime.worker,
+                for_=timedelta(seconds=settings.lease_seconds),
+                limit=handler.at_once(settings),
+                size_bytes=settings.store_batch_bytes,
+                replays=replays,
+                alone=is_alone,
+                except_namespaces=places.full_namespaces(),
+            )
+            if not leases:
+                return None
+            sizes = ((lease.job.scope.namespace, len(lease.job.raw or b"")) for lease in leases)
+            until_stored.enter_context(places.hold(*store.largest_shares(sizes)))
+        return await _perform_held(worker, handler, leases), True
 
 
 class _Window:

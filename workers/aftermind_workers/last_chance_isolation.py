@@ -22,7 +22,7 @@ class Solitude:
         self._idle.set()
         self._open.set()
         self._ask_seconds = ask_seconds
-        self._asked_at: dict[str, float] = {}
+        self._ask_at: dict[str, float] = {}
 
     @property
     def is_wanted(self) -> bool:
@@ -52,13 +52,14 @@ class Solitude:
         """The result of `batch(False)`, which is None if it could claim nothing.
 
         Then, if a last chance is next, wait until all other work has ended and return the result of `batch(True)`.
-        One caller at a time waits for that; the others get None. `last_chance_is_next` is called once in
-        `ask_seconds` for each `kind`.
+        One caller at a time waits for that; the others get None. After `last_chance_is_next` has returned False, it is
+        not called again for `ask_seconds` (for each `kind`). After True it is: while a last chance is next, other
+        claims get nothing.
         """
         await self._open.wait()
         with self.shared():
             done = await batch(False)
-        if done is not None or not self._is_time(kind) or not await last_chance_is_next() or self.is_wanted:
+        if done is not None or not await self._is_next(kind, last_chance_is_next) or self.is_wanted:
             return done
         self._open.clear()
         try:
@@ -68,9 +69,12 @@ class Solitude:
         finally:
             self._open.set()
 
-    def _is_time(self, kind: str) -> bool:
+    async def _is_next(self, kind: str, last_chance_is_next: Callable[[], Awaitable[bool]]) -> bool:
         now = time.monotonic()
-        if now - self._asked_at.get(kind, -self._ask_seconds) < self._ask_seconds:
+        if now < self._ask_at.get(kind, now):
             return False
-        self._asked_at[kind] = now
-        return True
+        self._ask_at[kind] = now + self._ask_seconds
+        is_next = await last_chance_is_next()
+        if is_next:
+            self._ask_at.pop(kind, None)
+        return is_next

@@ -110,3 +110,48 @@ async def test_a_turn_is_stored_while_batches_of_another_tenant_cannot_commit(
             await each.stored(timeout=60)
     for close in (held.close, loud.close, quiet.close):
         await close()
+
+
+async def test_a_turn_of_the_ledger_is_stored_while_batches_of_another_tenant_cannot_commit(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    loud, quiet = (Memory(database.app_url, broker=redis_url, namespace=name) for name in ("loud", "quiet"))
+    settings = Settings(
+        database_url=database.relay_url,
+        redis_url=redis_url,
+        broker_url=redis_url,
+        embedder="hash",
+        extractor="off",
+        state_dir=tmp_path,
+        db_timeout_seconds=120.0,
+    )
+    held = await asyncpg.connect(database.url)
+    changes = held.transaction()
+    await changes.start()
+    # Who stores for this user waits for this transaction.
+    await held.execute("INSERT INTO aftermind.users (namespace, user_id) VALUES ('loud', 'bob')")
+
+    async def remember(memory: Memory, user: str) -> Receipt:
+        return await memory.remember("I like tea.", user_id=user, session_id="s", accept="postgres")
+
+    async with worker_without_celery(settings) as worker:
+        receipts: list[Receipt] = []
+        for batch in range(1, BELLS):
+            receipts.append(await remember(loud, "bob"))
+            worker.loop.submit(work_loop.serve(worker, queues.STORE))
+            running = f"SELECT count(*) = {batch} FROM aftermind.jobs WHERE kind = 'store' AND state = 'running'"
+
+            async def is_running(asked: str = running) -> bool:
+                return bool(await held.fetchval(asked))
+
+            await wait_until(is_running, description=f"batch {batch} waits")
+        receipts.append(await remember(loud, "bob"))
+        stored = await remember(quiet, "alice")
+        worker.loop.submit(work_loop.serve(worker, queues.STORE))
+        await stored.stored(timeout=60)
+        await changes.rollback()
+        worker.loop.submit(work_loop.serve(worker, queues.STORE))
+        for each in receipts:
+            await each.stored(timeout=60)
+    for close in (held.close, loud.close, quiet.close):
+        await close()

@@ -97,6 +97,18 @@ async def test_of_several_that_would_be_alone_one_is_and_only_while_there_is_wha
     assert sorted(filter(None, await asyncio.gather(*tasks))) == ["the suspect"]
 
 
+async def test_one_last_chance_follows_the_other_at_once() -> None:
+    solitude, left = Solitude(ask_seconds=3600.0), ["first", "second", "third"]
+
+    async def is_left() -> bool:
+        return bool(left)
+
+    async def take(alone: bool) -> str | None:
+        return left.pop(0) if alone else None
+
+    assert [await solitude.run("store", take, is_left) for _ in range(4)] == ["first", "second", "third", None]
+
+
 async def test_what_finds_nothing_asks_once_in_a_while() -> None:
     asked: list[str] = []
 

@@ -140,6 +140,7 @@ class InMemoryLedger:
         worker: str,
         for_: timedelta,
         limit: int = 1,
+        size_bytes: int | None = None,
         ids: Sequence[JobId] | None = None,
         replays: bool = False,
         alone: bool = False,
@@ -149,6 +150,7 @@ class InMemoryLedger:
             now = self._database.now()
             self._place(tx, kind, now)
             chosen: list[Record] = []
+            size = 0
             for record in _runnable(tx, kind, replays=replays):
                 if ids is not None and record.job.id not in ids:
                     continue
@@ -160,6 +162,9 @@ class InMemoryLedger:
                 if record.job.lost_leases != lost:
                     continue
                 most = together(limit, lost, most=self._max_lost, alone=alone)
+                size += len(record.job.raw or b"")
+                if chosen and size_bytes is not None and size > size_bytes:
+                    break
                 if len(chosen) < most:
                     chosen.append(record)
                 if len(chosen) == most:

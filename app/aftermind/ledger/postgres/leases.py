@@ -70,7 +70,8 @@ def _ready_namespace(condition: str) -> str:
 
 _AFTER, _UP_TO = "namespace > CAST(:after AS text)", "namespace <= CAST(:after AS text)"
 _ALLOWED = "namespace IS NOT NULL AND namespace <> ALL(CAST(:excepted AS text[]))"
-_PICKED_COLUMNS = "id, queue_position, run_at, lost_leases, namespace, user_id, session_id"
+# The size of a toasted value is in its pointer.
+_PICKED_COLUMNS = "id, queue_position, run_at, lost_leases, namespace, user_id, session_id, octet_length(raw) AS size"
 
 
 def _picked_by_id(kind_rule: str) -> str:
@@ -132,6 +133,8 @@ def _claim(kind_rule: str, *, ids: bool) -> str:
     {_picked_by_id(kind_rule) if ids else _picked(kind_rule)}, numbered AS (
         SELECT *, first_value(lost_leases) OVER (ORDER BY queue_position, run_at) AS lost,
                row_number() OVER (PARTITION BY lost_leases ORDER BY queue_position, run_at) AS place,
+               sum(size) OVER (PARTITION BY lost_leases ORDER BY queue_position, run_at ROWS UNBOUNDED PRECEDING)
+                   AS bytes,
                row_number() OVER (
                    PARTITION BY namespace, user_id, session_id ORDER BY queue_position, run_at) AS in_session
         FROM picked
@@ -139,6 +142,7 @@ def _claim(kind_rule: str, *, ids: bool) -> str:
         SELECT id FROM numbered
         WHERE lost_leases = lost AND place <= (CAST(:together AS int[]))[least(lost, CAST(:most AS int) - 1) + 1]
           AND (in_session = 1 OR NOT CAST(:serial AS boolean))
+          AND (place = 1 OR coalesce(bytes <= CAST(:size_bytes AS bigint), true))
     ), claimed AS (
         UPDATE aftermind.jobs AS jobs
         SET state = 'running', attempts = attempts + 1, token = gen_random_uuid(), worker = :worker,
@@ -332,6 +336,7 @@ class ClaimRequest:
     worker: str
     lasts: timedelta
     limit: int
+    size_bytes: int | None
     most_lost: int
     ids: Sequence[JobId] | None
     replays: bool
@@ -368,6 +373,7 @@ async def claim(tx: Transaction, wanted: ClaimRequest) -> list[Lease]:
         _CLAIMS[serial, wanted.ids is not None],
         kind=wanted.kind.value,
         limit=wanted.limit,
+        size_bytes=wanted.size_bytes,
         together=[together(wanted.limit, lost, most=most, alone=wanted.alone) for lost in range(most)],
         most=most,
         worker=wanted.worker,
