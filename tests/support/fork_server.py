@@ -46,8 +46,9 @@ IMPORTED = (
     "openai",
     "uvicorn",
 )
-# An interpreter reads these before it runs any code: with others than ours, a process is started as usual.
-_OF_THE_INTERPRETER = ("PYTHON", "LD_", "DYLD_", "MALLOC_")
+# Read by an interpreter before it runs any code, and by prometheus_client when it is imported: with others than ours,
+# a process is started as usual.
+_OF_THE_INTERPRETER = ("PYTHON", "LD_", "DYLD_", "MALLOC_", "PROMETHEUS_")
 
 MESSAGE_BYTES = 16  # a process's id, and later its wait status
 
