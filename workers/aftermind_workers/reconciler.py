@@ -80,12 +80,14 @@ class Reconciler:
             return False
 
     async def _round(self) -> None:
-        """Each step alone: what does not answer for one of them does not stop the others."""
+        """Each step alone: what fails one of them does not stop the others."""
         for step in (self._epoch, self._erasures, self._deliver, self._expire, self._ring, self._relay):
             try:
                 await step()
             except errors.Unavailable as exc:
                 log.warning("reconciler skips", extra={"step": step.__name__, "error": str(exc)})
+            except Exception:  # the edge of a step: one row or key that it cannot handle would stop the doorbells
+                log.exception("reconciler step failed", extra={"step": step.__name__})
 
     async def _epoch(self) -> None:
         if self.runtime.redis is not None:

@@ -1,0 +1,54 @@
+"""A step of the reconciler that fails does not stop the others."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from aftermind import Settings
+from aftermind.wire import queues
+from aftermind_tasks.runtime import Runtime, open_runtime
+from aftermind_workers import reconciler
+from tests.support.servers import Database, psql_async
+from tests.support.waiting import wait_until
+
+JOB = """
+    INSERT INTO aftermind.jobs (id, namespace, user_id, kind, state, effect_key)
+    VALUES (gen_random_uuid(), 'default', 'alice', 'embed', 'queued', 'an effect')
+"""
+
+
+@pytest.fixture
+async def runtime(database: Database, redis_url: str, tmp_path: Path) -> AsyncIterator[Runtime]:
+    settings = Settings(
+        database_url=database.app_url,
+        relay_url=database.relay_url,
+        broker_url=redis_url,
+        redis_prefix=f"reconciler-{uuid4().hex[:8]}:",
+        reconcile_seconds=0.1,
+        state_dir=tmp_path,
+        embedder="hash",
+        extractor="off",
+    )
+    opened = await open_runtime(settings, worker="w")
+    yield opened
+    await opened.close()
+
+
+async def test_doorbells_are_sent_although_the_epoch_cannot_be_read(database: Database, runtime: Runtime) -> None:
+    redis, keys = runtime.redis, runtime.keys
+    assert redis is not None
+    await redis.call("SADD", keys.epoch(), "no epoch")
+    await psql_async(database.url, JOB)
+    running = asyncio.create_task(reconciler.run(runtime, until=lambda: False))
+
+    async def has_rung() -> bool:
+        return int(await redis.call("LLEN", keys.queue(queues.EMBED))) > 0
+
+    try:
+        await wait_until(has_rung, timeout=30, description="the doorbell is sent")
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
