@@ -33,13 +33,13 @@ Index = dict[Any, Any]
 
 
 class Rows(dict[Any, Any]):
-    """The part of a table that is in one partition."""
+    """The part of a table that is in one partition. `version` grows with each change, and with its undoing."""
 
-    __slots__ = ("name", "owner")
+    __slots__ = ("name", "owner", "version")
 
     def __init__(self, owner: Owner, name: str) -> None:
         super().__init__()
-        self.owner, self.name = owner, name
+        self.owner, self.name, self.version = owner, name, 0
 
 
 class Partition:
@@ -66,7 +66,7 @@ class MemoryTransaction:
         self.database = database
         self.changes: Changes = {}
         self.is_erasure = False  # whether the journal must also remove what the rows held before
-        self._undo: list[Callable[[], None]] = []
+        self._undo: list[tuple[dict[Any, Any], Callable[[], object]]] = []
         self._hooks: list[Callable[[], None]] = []
 
     async def enter(self, namespace: str) -> None:
@@ -112,9 +112,9 @@ class MemoryTransaction:
         """Set a row."""
         if key in rows:
             before = rows[key]
-            self._undo.append(lambda: rows.__setitem__(key, before))
+            self._undo.append((rows, lambda: rows.__setitem__(key, before)))
         else:
-            self._undo.append(lambda: rows.pop(key, None))
+            self._undo.append((rows, lambda: rows.pop(key, None)))
         rows[key] = value
         self._note(rows, key, value)
 
@@ -123,7 +123,7 @@ class MemoryTransaction:
         if key not in rows:
             return False
         before = rows.pop(key)
-        self._undo.append(lambda: rows.__setitem__(key, before))
+        self._undo.append((rows, lambda: rows.__setitem__(key, before)))
         self._note(rows, key, DELETED)
         return True
 
@@ -135,7 +135,10 @@ class MemoryTransaction:
     def rollback(self) -> None:
         """Undo everything, the last change first."""
         while self._undo:
-            self._undo.pop()()
+            rows, undo = self._undo.pop()
+            undo()
+            if isinstance(rows, Rows):
+                rows.version += 1
 
     def committed(self) -> None:
         """Run what waited for the commit."""
@@ -144,6 +147,7 @@ class MemoryTransaction:
 
     def _note(self, rows: dict[Any, Any], key: Any, value: Any) -> None:
         if isinstance(rows, Rows):
+            rows.version += 1
             self.changes.setdefault(rows.owner, {})[rows.name, key] = value
 
 

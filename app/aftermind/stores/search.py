@@ -1,6 +1,6 @@
 """The seam of recall: what a backend finds for a question, as turns that `ranking` can score."""
 
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from sys import intern
@@ -17,14 +17,12 @@ from aftermind.ranking import (
     Frequencies,
     Models,
     Question,
-    cosine,
     ends_asking,
     idf,
     terms,
     with_best_passages,
 )
 from aftermind.ranking.passages import compare
-from aftermind.ranking.vectors import whole
 from aftermind.stores.protocol import EpisodeFilter
 from aftermind.types import (
     Block,
@@ -40,7 +38,6 @@ from aftermind.types import (
     Summary,
     Watermark,
 )
-from aftermind.types.message import UNDONE
 
 Vector = NDArray[np.float32]
 
@@ -55,9 +52,10 @@ class Search:
     `embedder` made the vector: it is compared only with stored vectors of the same one. `wanted` selects episodes that
     may match (their neighbours are read anyway), `known_at` hides those remembered later. `tails` are sessions whose
     last turns are included, as neighbours of pending turns. `exact_rows` is the number of an owner's episodes up to
-    which every vector is compared, instead of the vector index. `facts` False leaves facts out. `along` are further
-    parts for a block in addition to the matches: a backend may read them in the same round trip. `unstored` is the
-    maximum number of turns to include that the ledger accepted and no store job has committed.
+    which every vector is compared, instead of the vector index. `facts` False leaves facts out. `near` are candidates
+    of an index outside the store, which replace its own vector search: ids that the owner does not have are ignored.
+    `along` are further parts for a block in addition to the matches: a backend may read them in the same round trip.
+    `unstored` is the maximum number of turns to include that the ledger accepted and no store job has committed.
     """
 
     question: Question
@@ -69,6 +67,7 @@ class Search:
     tails: Sequence[str | None] = ()
     exact_rows: int = 8_000
     facts: bool = True
+    near: Sequence[EpisodeId] | None = None
     along: "BlockRequest | None" = None
     unstored: int = 0
 
@@ -197,53 +196,6 @@ def from_shown(former: Sequence[Fact], wanted: BlockRequest) -> list[Fact]:
     return [fact for fact in former if not shown.isdisjoint(fact.sources)]
 
 
-@dataclass(frozen=True, slots=True)
-class EpisodeWords:
-    """What is read of an episode's text: its terms, and whether it ends with a question."""
-
-    terms: frozenset[str]
-    asking: bool
-
-    @classmethod
-    def of(cls, episode: Episode, language: str) -> "EpisodeWords":
-        """Read the text; this takes 40 µs for an ordinary one."""
-        return cls(frozenset(map(intern, terms(episode.content, language))), ends_asking(episode.content))
-
-
-def search_in_memory(
-    episodes: Sequence[Episode],
-    vectors: Mapping[EpisodeId, Vector],
-    search: Search,
-    *,
-    facts: Sequence[Fact] = (),
-    language: str = "english",
-    words: MutableMapping[EpisodeId, EpisodeWords] | None = None,
-) -> SearchResult:
-    """What a store inside this process finds: it has everything at hand, so every episode is scored exactly.
-
-    `facts` are those that are believed. `words` keeps what was read of the episodes' texts for the next search.
-    """
-    words = {} if words is None else words
-    for episode in episodes:
-        if episode.id not in words:
-            words[episode.id] = EpisodeWords.of(episode, language)
-    known = [episode for episode in episodes if search.known_at is None or episode.remembered_at <= search.known_at]
-    similarity = _similarities(known, vectors, search.vector)
-    wanted = None if search.wanted.is_open else search.wanted
-    entries = [to_entry(episode, similarity.get(episode.id), wanted, words=words[episode.id]) for episode in known]
-    ids = [episode.id for episode in known]
-    frequencies = Frequencies.of(search.question.terms, entries)
-    compared = compare_passages(known, search.question, vectors, search.vector, language=language)
-    frame, passages = with_passages(ids, Frame.of(entries, search.question.terms), compared, frequencies)
-    return SearchResult(
-        ids=ids,
-        frame=frame,
-        frequencies=frequencies,
-        passages=passages,
-        facts=_hits(facts, search.question, language=language) if search.facts else (),
-    )
-
-
 def compare_passages(
     episodes: Sequence[Episode],
     question: Question,
@@ -284,49 +236,12 @@ def with_passages(
     return frame, {ids[row]: passage for row, passage in best.items()}
 
 
-def _hits(facts: Sequence[Fact], question: Question, *, language: str) -> list[FactHit]:
-    words = [frozenset(terms(fact.text, language)) for fact in facts]
-    having = [sum(term in each for each in words) for term in question.terms]
-    shared = [[place for place, term in enumerate(question.terms) if term in each] for each in words]
-    return [
-        FactHit(
-            id=fact.id,
-            places=places,
-            having=[having[place] for place in places],
-            confidence=fact.confidence,
-            sources=fact.sources,
-        )
-        for fact, places in zip(facts, shared, strict=True)
-        if places
-    ]
-
-
-def to_entry(
-    episode: Episode,
-    similarity: float | None = None,
-    wanted: EpisodeFilter | None = None,
-    *,
-    language: str = "english",
-    words: EpisodeWords | None = None,
-) -> Entry:
+def to_entry(episode: Episode, *, language: str) -> Entry:
     """An episode at hand as a turn to score, its terms as text."""
-    words = words or EpisodeWords.of(episode, language)
     return Entry(
         session=episode.scope.session_id,
         position=episode.position,
-        terms=words.terms,
-        similarity=similarity,
+        terms=frozenset(map(intern, terms(episode.content, language))),
         name=episode.name,
-        asking=words.asking,
-        candidate=episode.mark != UNDONE and (wanted is None or wanted.fits(episode)),
+        asking=ends_asking(episode.content),
     )
-
-
-def _similarities(
-    episodes: Sequence[Episode], vectors: Mapping[EpisodeId, Vector], vector: Vector | None
-) -> dict[EpisodeId, float]:
-    ids = [episode.id for episode in episodes if episode.id in vectors]
-    if vector is None or not ids:
-        return {}
-    found = cosine(np.stack([whole(vectors[id_]) for id_ in ids]), vector)
-    return dict(zip(ids, map(float, found), strict=True))

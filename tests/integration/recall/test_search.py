@@ -9,9 +9,10 @@ import pytest
 from aftermind.db.engine import PostgresDatabase
 from aftermind.llm.hash_embedder import HashEmbedder
 from aftermind.ranking import Question, score_frame
+from aftermind.stores.inmemory.search import search_in_memory
 from aftermind.stores.postgres.search import READ_SETTINGS, PostgresSearch
 from aftermind.stores.protocol import EpisodeFilter
-from aftermind.stores.search import Search, SearchResult, search_in_memory
+from aftermind.stores.search import Search, SearchResult
 from aftermind.types import Episode, EpisodeId, Role, Scope
 from tests.support.servers import Database
 from tests.support.stored_turns import START, keep, said

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 
 from aftermind.db.inmemory import MemoryTransaction, mem
 from aftermind.db.protocol import Transaction
@@ -15,16 +14,15 @@ from aftermind.stores.inmemory.episodes import InMemoryEpisodes, owner_key
 from aftermind.stores.inmemory.extraction import InMemoryLearning
 from aftermind.stores.inmemory.facts import InMemoryFacts
 from aftermind.stores.inmemory.items import InMemoryItems
+from aftermind.stores.inmemory.search import EpisodeColumns
 from aftermind.stores.protocol import BatchNeighbours, ExtractionOutcome
 from aftermind.stores.search import (
     BlockRequest,
     Briefing,
-    EpisodeWords,
     NodeState,
     Search,
     SearchResult,
     from_shown,
-    search_in_memory,
     worth_showing,
 )
 from aftermind.types import Cardinality, EpisodeId, Fact, JobState, Scope, Watermark
@@ -48,19 +46,29 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
         return NodeState(replica=False)
 
     async def find(self, tx: Transaction, owner: Scope, search: Search) -> SearchResult:
-        """Every episode of the owner is scored exactly."""
+        """Exact: every vector of the owner is compared, unless an index has named candidates."""
         rows, vectors = await mem(tx).owned("episodes", owner), await mem(tx).owned("vectors", owner)
-        episodes = sorted(rows.values(), key=lambda each: (each.position, each.id))
         then = search.known_at
         facts = await self.facts(tx, owner, as_of=then, known_at=then, limit=1_000_000) if search.facts else ()
         models = (await self.ranking_models(tx, owner.namespace)).get(search.embedder.key if search.embedder else "")
-        words: dict[EpisodeId, EpisodeWords] = mem(tx).owned_index("words", owner)
-        find = partial(search_in_memory, episodes, vectors, search, facts=facts, language=self._language, words=words)
-        # The first search of a user reads every text: in a thread, so that other tasks of the loop run.
-        result = await asyncio.to_thread(find) if len(episodes) - len(words) > MAX_READ_INLINE else find()
+        stored = await self.stored_embedders(tx)
+        if stored is not None and search.embedder is not None and search.embedder != stored.active:
+            search = replace(search, vector=None, near=None)
+        kept: dict[str, EpisodeColumns] = mem(tx).owned_index("search", owner)
+        columns = kept.get(self._language) or EpisodeColumns(self._language)
+        seen = rows.version, vectors.version
+        if columns.lacks(rows) > MAX_READ_INLINE:
+            # The first search of a user reads every text: in a thread, so that other tasks of the loop run. On copies,
+            # and not kept before it has ended: a recall that gives up does not stop the thread.
+            columns = EpisodeColumns(self._language)
+            await asyncio.to_thread(columns.refresh, dict(rows), dict(vectors))
+        elif columns.seen != seen:
+            columns.refresh(rows, vectors)
+        kept[self._language], columns.seen = columns, seen
+        result = columns.find(search, facts)
         return replace(
             result,
-            embedders=await self.stored_embedders(tx),
+            embedders=stored,
             models=None if models is None else parse_models(models),
         )
 
@@ -124,7 +132,7 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
         run, key = mem(tx), owner_key(tombstone.owner)
         await run.load(key)
         run.is_erasure = True
-        run.owned_index("words", tombstone.owner).clear()
+        run.owned_index("search", tombstone.owner).clear()
         stones = run.rows("tombstones", key)
         run.put(stones, len(stones), tombstone)
         episodes = run.rows("episodes", key)
