@@ -45,6 +45,7 @@ AftermindError
 └── Bug                     a fault of Aftermind; please report it
 """
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -330,10 +331,15 @@ class BadModelRequest(Refused):
 
 
 class BadModelAnswer(Refused):
-    """A model's answer is unusable: it does not parse, is truncated, or does not match the schema."""
+    """A model's answer is unusable: it does not parse, is truncated, or does not match the schema.
 
-    def __init__(self, provider: str, why: str) -> None:
-        self.provider, self.why = provider, why
+    `answer` is its text, which is no part of the message. `evidence` is what a dead letter keeps of it.
+    """
+
+    evidence: Mapping[str, Any] | None = None  # Any: JSON
+
+    def __init__(self, provider: str, why: str, *, answer: str | None = None) -> None:
+        self.provider, self.why, self.answer = provider, why, answer
         super().__init__(f"{provider} returned an unusable answer: {why}")
 
 

@@ -17,6 +17,7 @@ from aftermind.api.forget import Export, Forgot
 from aftermind.api.health import Health, Progress
 from aftermind.api.instrumentation import Instrument
 from aftermind.api.items import Items
+from aftermind.api.job_admin import JobAdmin
 from aftermind.api.jobs import Jobs
 from aftermind.api.outboxes import Accept
 from aftermind.api.ranking import Ranking
@@ -102,7 +103,7 @@ class Memory:
         self.facts, self.blocks, self.items, self.jobs = Facts(parts), Blocks(parts), Items(parts), Jobs(parts)
         self.ranking = Ranking(parts)
         self.api_keys, self.webhooks = ApiKeys(parts), Webhooks(parts)
-        self.dead_letters, self.replays = parts.dead_letters, parts.replays
+        self.dead_letters, self.replays, self.job_admin = parts.dead_letters, parts.replays, JobAdmin(parts)
         self.audit, self.encryption = parts.audit, parts.encryption
         self.retention = Retention(
             db=parts.postgres,

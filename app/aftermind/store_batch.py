@@ -156,7 +156,7 @@ def _store(following: str) -> Positional:
             INSERT INTO aftermind.episodes (namespace, {episodes.NAMES}, passage_embedding, indexed)
             SELECT :namespace, {_PLACED}, CASE WHEN given.passages IS NOT NULL THEN {episodes.PASSAGE_VECTORS} END,
                    owners.index_state > 0
-            FROM unnest(CAST(:of AS uuid[]), {episodes.ARRAYS}) AS given (job_id, {episodes.NAMES})
+            FROM unnest({episodes.ARRAYS}) AS given ({episodes.NAMES})
             JOIN recorded ON recorded.id = given.job_id JOIN owners ON owners.user_id = given.user_id
             JOIN sessions ON sessions.user_id = given.user_id AND sessions.counted_from = given.counted_from
               AND sessions.session_id IS NOT DISTINCT FROM given.session_id
@@ -256,7 +256,6 @@ class BatchWriter:
             "namespace": namespace,
             "owners": sorted({turn.scope.user_column for turn in turns}),
             **entering.turn_columns(turns),
-            "of": [each.turn.job_id for each in given for _ in each.episodes],
             **episodes.columns(kept, vectors, {namespace: ring}, language=self._language, counted=counted),
             "counted_users": [user for user, _, _ in sessions],
             "counted_sessions": [session for _, session, _ in sessions],

@@ -19,6 +19,7 @@ from aftermind.api.blocks import Blocks as AsyncBlocks
 from aftermind.api.encryption import Encryption as AsyncEncryption
 from aftermind.api.facts import Facts as AsyncFacts
 from aftermind.api.items import Items as AsyncItems
+from aftermind.api.job_admin import JobAdmin as AsyncJobAdmin
 from aftermind.api.jobs import Jobs as AsyncJobs
 from aftermind.api.ranking import Ranking as AsyncRanking
 from aftermind.api.retention.policies import Retention as AsyncRetention
@@ -190,6 +191,24 @@ class Webhooks(_Face):
     enable = _blocking(AsyncWebhooks.enable)
 
 
+class JobAdmin(_Face):
+    """`memory.job_admin`, without await."""
+
+    def __init__(self, behind: AsyncJobAdmin) -> None:
+        self._behind = behind
+
+    list = _blocking(AsyncJobAdmin.list)
+    pending_turns = _blocking(AsyncJobAdmin.pending_turns)
+    counts = _blocking(AsyncJobAdmin.counts)
+    latencies = _blocking(AsyncJobAdmin.latencies)
+    timeline = _blocking(AsyncJobAdmin.timeline)
+    apply = _blocking(AsyncJobAdmin.apply)
+    undo = _blocking(AsyncJobAdmin.undo)
+    pause = _blocking(AsyncJobAdmin.pause)
+    resume = _blocking(AsyncJobAdmin.resume)
+    pauses = _blocking(AsyncJobAdmin.pauses)
+
+
 class DeadLetters(_Face):
     """`memory.dead_letters`, without await."""
 
@@ -271,6 +290,7 @@ class Memory(_Face):
         self.webhooks, self.ranking = Webhooks(self._behind.webhooks), Ranking(self._behind.ranking)
         behind = self._behind
         self.dead_letters, self.replays = DeadLetters(behind.dead_letters), Replays(behind.replays)
+        self.job_admin = JobAdmin(behind.job_admin)
         self.retention, self.audit = Retention(behind.retention), Audit(behind.audit)
         self.encryption = Encryption(behind.encryption)
 

@@ -26,6 +26,7 @@ from aftermind_tasks.runtime import Runtime
 
 KNOWN = 50  # facts that the model is shown: those with words of the turns first, then the latest
 CHARACTERS_PER_TOKEN = 3  # fewer than any text has on average
+MAX_REJECTED_CHARACTERS = 20_000  # of an unusable answer that a dead letter keeps
 FACTS, SUMMARY, PROFILE = "facts", "summary", "profile"  # as `save=` names them
 UNKNOWN_SPEAKER = "none"  # the model of an answer without a model call
 MAX_EPISODES_READ = 1_000  # facts of the owner among which those are chosen
@@ -44,7 +45,12 @@ async def ask(runtime: Runtime, extractor: Extractor, scope: Scope, episodes: Se
     async with runtime.db.transaction(namespace=scope.namespace, read_only=True) as tx:
         believed = await runtime.store.facts(tx, scope.owner, limit=MAX_EPISODES_READ)
     known = await related(believed, turns, language=runtime.settings.language)
-    extraction = await extractor.extract(ExtractionRequest(turns=turns, known=known, now=runtime.clock.utc_now()))
+    try:
+        extraction = await extractor.extract(ExtractionRequest(turns=turns, known=known, now=runtime.clock.utc_now()))
+    except errors.BadModelAnswer as exc:  # with its episodes, so that an erasure of one of them deletes it too
+        if exc.answer is not None:
+            exc.evidence = build_answer(episodes, FACTS, rejected=exc.answer[:MAX_REJECTED_CHARACTERS])
+        raise
     subjects = {fact.subject for fact in known}
     claims = await ground(extraction.claims, turns, subjects=subjects)
     if claims or not extraction.claims:

@@ -95,6 +95,7 @@ def to_failure(error: Exception, *, reason_code: str | None = None) -> Failure:
         error=_redact(error),
         fingerprint=_fingerprint(code, error),
         model=getattr(error, "provider", None),
+        answer=error.evidence if isinstance(error, errors.BadModelAnswer) else None,
     )
 
 

@@ -63,7 +63,7 @@ async def test_no_screen_shows_a_row_of_another_namespace(deployment: Deployment
         *("/", "/overview/live", f"/memory?q={user}", f"/memory/user?user={user}", f"/memory/facts?user={user}"),
         *(f"/memory/blocks?user={user}", f"/memory/profile?user={user}", f"/memory/recall?user={user}&q={secret}"),
         *(f"/memory/why?user={user}&fact={fact.id}", f"/memory/progress?user={user}", f"/chat?user={user}"),
-        *("/dead", f"/dead?user={user}", f"/dead?id={letter.id}", f"/dead/letter?id={letter.id}"),
+        *("/dead", f"/dead?user={user}", f"/dead?id={letter.id}", f"/jobs/job?id={letter.id}"),
         *(f"/dead/replay?plan={plan.id}", f"/dead/replay/progress?plan={plan.id}", f"/events?user={user}"),
     ]
     refused = {}
@@ -82,7 +82,7 @@ async def test_no_screen_shows_a_row_of_another_namespace(deployment: Deployment
         replayed = await client.post(f"/dead/plan?id={letter.id}", data={"reason": "not mine"})
 
     assert replayed.status_code == 422
-    assert refused[f"/dead/letter?id={letter.id}"] == refused[f"/dead/replay?plan={plan.id}"] == 404
+    assert refused[f"/jobs/job?id={letter.id}"] == refused[f"/dead/replay?plan={plan.id}"] == 404
     assert refused[f"/memory/why?user={user}&fact={fact.id}"] == 404
     async with Memory(settings=deployment.memory.settings, namespace=OTHER) as other:
         assert [job.id for job in await other.dead_letters.list(JobFilter(namespace=OTHER, user_id=user))] == [

@@ -99,3 +99,43 @@ async def test_a_letter_is_edited_before_it_comes_back(
     await page.get_by_role("button", name="Abort").click()
     await page.get_by_role("dialog").get_by_role("button", name="Abort").click()
     await expect(page.locator("#moving")).to_contain_text("aborted")
+
+
+async def test_a_job_is_understood_discarded_and_restored_with_one_click(
+    deployment: Deployment, broken: None, page: Page, user: str
+) -> None:
+    deployment.provider.script.faults = {"schema": 1.0}
+    said = f"I live in Bergen, says {user}."
+    await bury(deployment, user, said)
+    await page.goto(f"/jobs?user={user}&state=dead")
+    row = page.get_by_role("region", name="Jobs").get_by_role("row").filter(has_text=user)
+    await row.get_by_role("link").click()
+    await expect(page.get_by_role("region", name="Timeline")).to_contain_text("accepted")
+    await expect(page.get_by_role("region", name="Timeline")).to_contain_text("extract attempt 2")
+    await expect(page.get_by_text(said)).to_be_visible()
+    await expect(page.get_by_role("region", name="Model answer")).to_contain_text('"claims": "many"')
+
+    await page.goto(f"/jobs?user={user}&state=dead")
+    await page.get_by_label("Reason", exact=True).fill("A load test.")
+    await page.get_by_role("button", name="Discard").click()
+    await expect(page.get_by_role("status")).to_contain_text("Discarded: 1")
+    assert (await deployment.memory.progress(user_id=user)).dead == 0
+    await page.get_by_role("button", name="Undo").click()
+    await expect(page.get_by_role("status")).to_contain_text("Restored: 1")
+
+    assert (await deployment.memory.progress(user_id=user)).dead == 1
+
+
+async def test_kinds_are_paused_and_resumed_on_the_jobs_screen(deployment: Deployment, page: Page) -> None:
+    await page.goto("/jobs")
+    await page.get_by_role("checkbox", name="profile").check()
+    await page.get_by_label("Reason for the pause").fill("Maintenance.")
+    await page.get_by_role("button", name="Pause").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Pause").click()
+    await expect(page.get_by_text("profile paused")).to_be_visible()
+    assert [each.kind for each in await deployment.memory.job_admin.pauses()] == ["profile"]
+
+    await page.get_by_role("button", name="Resume profile").click()
+
+    await expect(page.get_by_text("profile paused")).to_have_count(0)
+    assert await deployment.memory.job_admin.pauses() == []

@@ -39,6 +39,7 @@ SCREENS = {
     "recall": "/memory/recall?user=alice&q=Where+do+I+live+now%3F",
     "events": "/events?user=alice",
     "events-whose": "/events",
+    "jobs": "/jobs",
     "dead": "/dead",
     "letter": "/dead",
     "replay": "/dead",
@@ -47,7 +48,7 @@ SCREENS = {
     "login": "/login",
     "problem": "/memory/user",
 }
-IN_THE_DOCS = ("overview", "turns", "facts", "recall", "events", "dead", "letter", "replay", "chat")
+IN_THE_DOCS = ("overview", "turns", "facts", "recall", "events", "jobs", "dead", "letter", "replay", "chat")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -143,7 +144,7 @@ async def _open(page: Page, name: str, address: str) -> None:
     await page.goto(address)
     if name in ("letter", "replay"):
         await page.get_by_role("region", name="Dead letters", exact=True).get_by_role("link").first.click()
-        await page.wait_for_url("**/dead/letter?**")
+        await page.wait_for_url("**/jobs/job?**")
     if name == "replay":
         await page.get_by_label("Reason for the replay").fill("The provider answers again.")
         await page.get_by_role("button", name="Plan a replay").click()

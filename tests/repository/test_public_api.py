@@ -12,6 +12,7 @@ from aftermind.api.blocks import Blocks
 from aftermind.api.encryption import Encryption
 from aftermind.api.facts import Facts
 from aftermind.api.items import Items
+from aftermind.api.job_admin import JobAdmin
 from aftermind.api.jobs import Jobs
 from aftermind.api.ranking import Ranking
 from aftermind.api.retention.policies import Retention
@@ -20,7 +21,21 @@ from aftermind.ledger.postgres.dead_letters import DeadLetters
 from aftermind.ledger.postgres.replay_plans import Replays
 from aftermind.web.schemas import RecallIn
 
-API_TYPES = (ApiKeys, Audit, Blocks, DeadLetters, Encryption, Facts, Items, Jobs, Ranking, Replays, Retention, Webhooks)
+API_TYPES = (
+    ApiKeys,
+    Audit,
+    Blocks,
+    DeadLetters,
+    Encryption,
+    Facts,
+    Items,
+    JobAdmin,
+    Jobs,
+    Ranking,
+    Replays,
+    Retention,
+    Webhooks,
+)
 
 PUBLIC = [
     "Action",
@@ -54,9 +69,14 @@ PUBLIC = [
     "ItemState",
     "ItemWrite",
     "Job",
+    "JobAction",
+    "JobActionId",
+    "JobActionResult",
+    "JobCount",
     "JobFilter",
     "JobId",
     "JobKind",
+    "JobPause",
     "JobState",
     "Match",
     "Memory",
@@ -74,6 +94,7 @@ PUBLIC = [
     "NewPlan",
     "NewWebhook",
     "Passage",
+    "PendingTurn",
     "PlanId",
     "Profile",
     "Progress",
@@ -93,8 +114,11 @@ PUBLIC = [
     "SearchedPlace",
     "SessionInfo",
     "Settings",
+    "StageLatency",
     "Summary",
     "TextDelta",
+    "Timeline",
+    "TimelineStep",
     "Tool",
     "ToolCalled",
     "ToolReturned",

@@ -15,6 +15,7 @@ from aftermind.api.blocks import Blocks
 from aftermind.api.encryption import Encryption
 from aftermind.api.facts import Facts
 from aftermind.api.items import Items
+from aftermind.api.job_admin import JobAdmin
 from aftermind.api.jobs import Jobs
 from aftermind.api.ranking import Ranking
 from aftermind.api.retention.policies import Retention
@@ -29,6 +30,7 @@ PAIRS: list[tuple[type, type]] = [
     (Blocks, aftermind.sync.Blocks),
     (Items, aftermind.sync.Items),
     (Jobs, aftermind.sync.Jobs),
+    (JobAdmin, aftermind.sync.JobAdmin),
     (Ranking, aftermind.sync.Ranking),
     (ApiKeys, aftermind.sync.ApiKeys),
     (Webhooks, aftermind.sync.Webhooks),

@@ -55,7 +55,7 @@ async def _claim_turns(worker: Worker, pending: Pending, token: LeaseToken, is_a
         max_lost=settings.max_lost_leases,
         alone=is_alone,
         large=not worker.large_turn.locked(),
-        except_namespaces=worker.store_places.full_namespaces(),
+        except_namespaces=[*worker.store_places.full_namespaces(), *await worker.pauses.namespaces(JobKind.STORE)],
     )
 
 
@@ -94,7 +94,13 @@ async def run_ledger_batch(worker: Worker, handler: Handler, is_alone: bool, *, 
         return await _Window(worker, handler, replays=replays).run()
     lasts = timedelta(seconds=runtime.settings.lease_seconds)
     leases = await runtime.ledger.claim(
-        handler.kind, worker=runtime.worker, for_=lasts, limit=limit, replays=replays, alone=is_alone
+        handler.kind,
+        worker=runtime.worker,
+        for_=lasts,
+        limit=limit,
+        replays=replays,
+        alone=is_alone,
+        except_namespaces=await worker.pauses.namespaces(handler.kind),
     )
     if not leases:
         return None
@@ -116,7 +122,7 @@ async def _run_store_batch(worker: Worker, handler: Handler, is_alone: bool, *, 
                 size_bytes=settings.store_batch_bytes,
                 replays=replays,
                 alone=is_alone,
-                except_namespaces=places.full_namespaces(),
+                except_namespaces=[*places.full_namespaces(), *await worker.pauses.namespaces(handler.kind)],
             )
             if not leases:
                 return None
@@ -172,7 +178,10 @@ class _Window:
                 for_=timedelta(seconds=runtime.settings.lease_seconds),
                 limit=room,
                 replays=self._replays,
-                except_namespaces=places.full_namespaces(),
+                except_namespaces=[
+                    *places.full_namespaces(),
+                    *await self._worker.pauses.namespaces(self._handler.kind),
+                ],
             )
             for lease in leases:
                 self._running.add(asyncio.create_task(self._run(lease)))

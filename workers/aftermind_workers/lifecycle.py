@@ -26,6 +26,7 @@ from aftermind_workers.backpressure import Gates
 from aftermind_workers.event_loop_thread import LoopThread
 from aftermind_workers.fair_share import Places
 from aftermind_workers.flower_events import FlowerReporter
+from aftermind_workers.job_pauses import JobPauses
 from aftermind_workers.last_chance_isolation import Solitude
 from aftermind_workers.metrics_observer import Counting
 
@@ -55,7 +56,11 @@ class Worker:
     store_places: Places = field(default_factory=lambda: Places(celery_config.CONCURRENCY[queues.STORE]))
     # Held while a large turn is stored: one at a time, so that small turns always find a free slot.
     large_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    pauses: JobPauses = field(init=False)
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.pauses = JobPauses(self.runtime.db)
 
     @property
     def is_stopping(self) -> bool:

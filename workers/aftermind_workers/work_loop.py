@@ -105,12 +105,12 @@ async def _drain(worker: Worker, source: Source, over: float) -> tuple[int, bool
 
 
 async def _may_claim(worker: Worker, kind: JobKind) -> bool:
-    """Wait where an outage has shut the gate for a moment; False where the pause outlasts a shift.
+    """Wait where an outage has shut the gate for a moment; False where it or an operator's pause outlasts a shift.
 
     What waits is rung for again by the reconciler, so nothing is left behind by giving up.
     """
     wait = worker.gates.gate(kind).wait(time.monotonic())
-    if wait > SHIFT:
+    if wait > SHIFT or await worker.pauses.is_paused(kind):
         return False
     if wait:
         await worker.pause(wait)

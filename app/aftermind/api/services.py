@@ -51,6 +51,7 @@ class Parts:
     effects: EffectCommitter
     postgres: Database  # `NoDatabase` without Postgres
     operations: Database  # reads of operators: of every tenant if the role allows it; `NoDatabase` without Postgres
+    operations_namespace: str | None  # the tenant that its role is limited to; None: it reads every tenant's jobs
     stored_keys: PostgresApiKeys
     dead_letters: DeadLetters
     replays: Replays

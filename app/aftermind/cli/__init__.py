@@ -21,6 +21,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "costs": ("costs",),
     "user_data": ("users", "export", "forget", "verify-erasure"),
     "dead_letters": ("dead-letters", "dead"),
+    "jobs": ("jobs",),
     "replay": ("replay",),
     "retention": ("retention",),
     "audit": ("audit",),

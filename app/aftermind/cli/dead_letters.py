@@ -244,7 +244,7 @@ def _make_table(found: Sequence[Job], *, wide: bool) -> Table:
     more = ("owner", "attempts", "fingerprint") if wide else ("user",)
     shown = console.make_table("job", "kind", "failed at", *more, "reason", "error", flexible="error")
     for job in found:
-        owner, user = f"{job.scope.namespace}/{job.scope.user_id or '-'}", _ellipsis(job.scope.user_id or "-")
+        owner, user = f"{job.scope.namespace}/{job.scope.user_id or '-'}", shorten(job.scope.user_id or "-")
         about = (owner, str(job.attempts), job.fingerprint or "") if wide else (user,)
         name = str(job.id) if wide else console.short_id(job.id)
         texts = (name, job.kind, console.when(job.updated_at), *about, job.reason_code or "")
@@ -262,7 +262,8 @@ def _grouped(found: Sequence[DeadGroup], *, wide: bool) -> Table:
     return shown
 
 
-def _ellipsis(text: str) -> str:
+def shorten(text: str) -> str:
+    """A text with at most `MAX_USER_CHARACTERS`."""
     return text if len(text) <= MAX_USER_CHARACTERS else f"{text[: MAX_USER_CHARACTERS - 1]}…"
 
 

@@ -25,6 +25,7 @@ LEDGER = (
     "jobs",
     "job_attempts",
     "job_followups",
+    "job_pauses",
     "spending",
     "events",
     "event_counters",

@@ -337,8 +337,20 @@ JOBS = Table(
     Column("note", Text),
     Column("origin_job_id", Uuid),
     Column("replay_plan_id", Text),
+    Column("former_state", Text),  # of a discarded job: what restoring it depends on
+    Column("action_id", Uuid),  # of the operator's action that discarded it, by which all of the action are restored
     _time("created_at", now=True),
     _time("updated_at", now=True),
+)
+
+JOB_PAUSES = Table(  # which jobs workers do not claim; '' stands for every namespace, or every kind
+    "job_pauses",
+    METADATA,
+    _key("namespace"),
+    _key("kind"),
+    Column("reason", Text, nullable=False),
+    Column("actor", Text, nullable=False),
+    _time("created_at", now=True),
 )
 
 JOB_ATTEMPTS = Table(

@@ -38,13 +38,17 @@ class Unstored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why an attempt failed: a reason code for filters, a redacted text for people, a fingerprint for grouping."""
+    """Why an attempt failed: a reason code for filters, a redacted text for people, a fingerprint for grouping.
+
+    `answer` is a model's answer that could not be used, and the episodes that it was shown; a dead letter keeps it.
+    """
 
     reason_code: str
     error_class: str
     error: str
     fingerprint: str
     model: str | None = None
+    answer: Mapping[str, Json] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,7 +62,7 @@ class JobState(StrEnum):
     done       its effect is committed
     dead       a dead letter: attempts used, or it cannot succeed; kept until an operator acts
     replayed   a dead letter that has a successor
-    discarded  a dead letter that an operator closed, with a note
+    discarded  cancelled or closed by an operator, with a note; it can be restored until it is pruned
     forgotten  its content has been forgotten
     """
 
@@ -82,15 +82,20 @@ class JobState(StrEnum):
 
 
 TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
-    JobState.QUEUED: frozenset({JobState.RUNNING, JobState.DEAD, JobState.FORGOTTEN}),
+    JobState.QUEUED: frozenset({JobState.RUNNING, JobState.DEAD, JobState.DISCARDED, JobState.FORGOTTEN}),
     JobState.RUNNING: frozenset(
-        {JobState.DONE, JobState.RETRYING, JobState.QUEUED, JobState.DEAD, JobState.FORGOTTEN, JobState.RUNNING}
+        {
+            *(JobState.DONE, JobState.RETRYING, JobState.QUEUED, JobState.DEAD, JobState.FORGOTTEN),
+            *(JobState.RUNNING, JobState.DISCARDED),
+        }
     ),
-    JobState.RETRYING: frozenset({JobState.RUNNING, JobState.DEAD, JobState.FORGOTTEN, JobState.QUEUED}),
+    JobState.RETRYING: frozenset(
+        {JobState.RUNNING, JobState.DEAD, JobState.FORGOTTEN, JobState.QUEUED, JobState.DISCARDED}
+    ),
     JobState.DONE: frozenset({JobState.FORGOTTEN}),
     JobState.DEAD: frozenset({JobState.REPLAYED, JobState.DISCARDED, JobState.FORGOTTEN}),
     JobState.REPLAYED: frozenset({JobState.FORGOTTEN}),
-    JobState.DISCARDED: frozenset({JobState.REPLAYED, JobState.FORGOTTEN}),
+    JobState.DISCARDED: frozenset({JobState.QUEUED, JobState.DEAD, JobState.REPLAYED, JobState.FORGOTTEN}),
     JobState.FORGOTTEN: frozenset(),
 }
 
@@ -147,6 +152,7 @@ class Job:
     note: str | None = None  # reason for waiting, or a remark about the result
     raw: bytes | None = None  # a turn that the ledger accepted, or bytes that could not be read
     origin_job_id: JobId | None = None
+    worker: str | None = None  # that runs it, or ran it last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

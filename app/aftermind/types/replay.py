@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import NewType
+from uuid import UUID
 
 from aftermind import errors
 from aftermind.types.job import Attempt, Job, JobKind, JobState
@@ -66,11 +67,14 @@ class ItemState(StrEnum):
 class JobFilter:
     """Which jobs are meant. What is None or empty does not narrow; all that is given has to fit.
 
-    `error` is text that the error holds, without regard to case. `since` and `until` bound when the job died (for done
-    jobs: when it was done). A `user_id` without `namespace` is refused: there may be one of that name in each.
+    Without `states`, each call means those that it is about: dead letters, or jobs of any state. `error` is text that
+    the error holds, without regard to case. `since` and `until` bound when the job died (of any other job: when it
+    changed last). `action_id` is that of the operator's action which discarded the job. A `user_id` without
+    `namespace` is refused: there may be one of that name in each.
     """
 
     ids: tuple[JobId, ...] = ()
+    states: tuple[JobState, ...] = ()
     kinds: tuple[JobKind, ...] = ()
     reasons: tuple[str, ...] = ()
     fingerprint: str | None = None
@@ -80,6 +84,7 @@ class JobFilter:
     session_id: str | None = None
     since: datetime | None = None
     until: datetime | None = None
+    action_id: UUID | None = None
 
     def __post_init__(self) -> None:
         if self.user_id is not None and self.namespace is None:
@@ -100,6 +105,8 @@ class JobFilter:
                 named[name] = [str(each) for each in value]
             elif isinstance(value, datetime):
                 named[name] = value.isoformat()
+            elif isinstance(value, UUID):
+                named[name] = str(value)
         return {name: value for name, value in named.items() if value}
 
 

@@ -8,18 +8,23 @@ with all its turns.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from aftermind.types.message import Turn
+from aftermind.types.scope import JobId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """The newest episode of a session: its position, from where it was counted, and by how much it was shifted."""
+    """An episode's place in its session: its position, from where it was counted, and by how much it was shifted.
+
+    `job_id` is the store job of its turn, for its timeline.
+    """
 
     position: int
     counted_from: int | None = None
     shift: int = 0
+    job_id: JobId | None = field(default=None, compare=False)
 
 
 def shift_at_once(turn: Turn, newest: Counted | None) -> int | None:
@@ -49,7 +54,7 @@ def shifted(turn: Turn, shift: int) -> Turn:
 def counted(turn: Turn) -> Counted:
     """State of the session's order after the turn is stored at its position."""
     last = turn.base + len(turn.messages) - 1
-    return Counted(position=last, counted_from=turn.counted_from, shift=turn.shift)
+    return Counted(position=last, counted_from=turn.counted_from, shift=turn.shift, job_id=turn.job_id)
 
 
 def placed_on_view(accepted: Iterable[Turn], local: Iterable[Turn], newest: Mapping[str | None, Counted]) -> list[Turn]:

@@ -352,6 +352,7 @@ class JobOut(Shape):
     fingerprint: str | None
     note: str | None
     origin_job_id: UUID | None
+    worker: str | None
 
 
 class ProgressOut(Shape):

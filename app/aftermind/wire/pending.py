@@ -1,5 +1,6 @@
 """Turns that were handed over and that no store job has committed yet: accepted, claimed, settled in Redis."""
 
+import asyncio
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -9,6 +10,7 @@ from aftermind import errors
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import JobId, LeaseToken, Scope, Turn, Watermark
 from aftermind.types.job import is_last_chance, together
+from aftermind.types.job_admin import PendingTurn
 from aftermind.types.tombstone import Generation, Tombstone
 from aftermind.wire.payloads import decode_turn
 from aftermind.wire.pending_types import (
@@ -53,6 +55,7 @@ PAGE_TURNS = 1_000  # turns that forget processes in one call
 
 _REFUSALS = {2: PendingLimit.TURNS, 3: PendingLimit.BYTES, 4: PendingLimit.AGE, 5: PendingLimit.USER}
 _CONFLICT = 6
+_DESCRIBED = ("owner", "at", "size", "attempts", "worker", "token")
 
 
 class Pending:
@@ -309,6 +312,31 @@ class Pending:
         also = sorted({owner_part(owner) for owner in owners})
         removed, runnable = await self._scripts["pending_settle"](self._link, *parts, len(also), *also, *map(str, ids))
         return Settled(removed=removed, runnable=runnable)
+
+    async def list_oldest(self, limit: int) -> list[PendingTurn]:
+        """Pending turns without their content, the oldest first. For operators: agents may not list job ids."""
+        named = await self._link.call("ZRANGE", self._keys.index(), 0, limit - 1)
+        found: list[PendingTurn | None] = []
+        for start in range(0, len(named), PAGE_TURNS):
+            found += await asyncio.gather(
+                *(self.find(JobId(UUID(job.decode()))) for job in named[start : start + PAGE_TURNS])
+            )
+        return [each for each in found if each is not None]
+
+    async def find(self, job_id: JobId) -> PendingTurn | None:
+        """One pending turn without its content; None if it is not pending, or was written by hand."""
+        owner, at, size, attempts, worker, token = await self._link.call("HMGET", self._keys.turn(job_id), *_DESCRIBED)
+        try:
+            return PendingTurn(
+                job_id=job_id,
+                owner=parse_owner(owner.decode()),
+                accepted_at=datetime.fromtimestamp(int(at) / 1000, UTC),
+                size_bytes=int(size),
+                attempts=int(attempts or 0),
+                worker=worker.decode() if worker and token else None,
+            )
+        except (AttributeError, TypeError, ValueError, OverflowError, OSError, errors.InvalidInput):
+            return None
 
     async def backlog(self, *, name: int = 0) -> PendingBacklog:
         """How much is pending, and up to `name` ids to ring for. Leases that ran out count as runnable again."""

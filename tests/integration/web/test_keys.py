@@ -42,7 +42,7 @@ class Planted:
         names = {"user_id": USER, "name": "secret", "fact_id": self.fact_id, "plan_id": self.plan_id}
         names["webhook_id"] = self.webhook_id
         job = self.dead_id if template.startswith("/v1/dead-letters") else self.job_id
-        return template.format(**names, job_id=job)
+        return template.format(**names, job_id=job, any_id=self.job_id, action_id=NOBODY)
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,14 @@ OPERATIONS = {
     ("GET", "/v1/users/{user_id}/events"): Operation("read"),
     ("GET", "/v1/users/{user_id}/jobs"): Operation("read"),
     ("GET", "/v1/users/{user_id}/jobs/{job_id}"): Operation("read"),
+    ("GET", "/v1/jobs"): Operation("operate"),
+    ("GET", "/v1/jobs/summary"): Operation("operate"),
+    ("GET", "/v1/pending-turns"): Operation("operate"),
+    ("GET", "/v1/timelines/{any_id}"): Operation("operate"),
+    ("POST", "/v1/jobs/actions"): Operation("operate", {"action": "discard", "filter": {}, "note": "gone"}),
+    ("POST", "/v1/jobs/actions/{action_id}/undo"): Operation("operate"),
+    ("PUT", "/v1/pauses"): Operation("operate", {"reason": "a test"}),
+    ("DELETE", "/v1/pauses"): Operation("operate"),
     ("GET", "/v1/dead-letters"): Operation("operate"),
     ("GET", "/v1/dead-letters/groups"): Operation("operate"),
     ("GET", "/v1/dead-letters/{job_id}"): Operation("operate"),
@@ -207,8 +215,9 @@ def test_what_is_looked_for_would_be_seen_with_a_key_of_ours(service: Service, p
             if method == "GET" and CANARY in _ask(ours, method, planted.path(path), OPERATIONS[method, path]).text
         ]
 
-    assert {path.removeprefix("/v1/users/{user_id}/").removeprefix("/v1/") for path in seen} == {
-        *("episodes", "context", "export", "facts", "facts/{fact_id}/why", "blocks", "blocks/{name}"),
+    of_user = ("episodes", "context", "export", "facts", "facts/{fact_id}/why", "blocks", "blocks/{name}", "jobs")
+    assert {path.removeprefix("/v1/") for path in seen} == {
+        *(f"users/{{user_id}}/{each}" for each in of_user),
         *("jobs", "dead-letters", "dead-letters/groups", "dead-letters/{job_id}", "replays", "replays/{plan_id}"),
         *("webhooks", "webhooks/{webhook_id}"),
     }

@@ -398,7 +398,7 @@ class InMemoryLedger:
             updated_at=now,
         )
         if failure is not None:
-            job = records.failed(job, failure)
+            job = records.failed(job, failure if state is JobState.DEAD else replace(failure, answer=None))
         if state is JobState.DONE:
             job = replace(job, answer=None, raw=None, reason_code=None, error=None, fingerprint=None)
         ended = replace(record, job=job, token=None, until=None, place=None)

@@ -99,7 +99,10 @@ def end_attempt(record: Record, now: datetime, outcome: str, failure: Failure | 
 
 def failed(job: Job, failure: Failure) -> Job:
     """The job with the failure on it."""
-    return replace(job, reason_code=failure.reason_code, error=failure.error, fingerprint=failure.fingerprint)
+    answer = job.answer if failure.answer is None else failure.answer
+    return replace(
+        job, reason_code=failure.reason_code, error=failure.error, fingerprint=failure.fingerprint, answer=answer
+    )
 
 
 def worker_lost(times: int) -> Failure:

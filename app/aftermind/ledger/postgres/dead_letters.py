@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
+from uuid import uuid4
 
 from sqlalchemy import ColumnElement, Row, and_, bindparam, func, select, text, true, update
 
@@ -17,6 +18,7 @@ from aftermind.types.audit import Action
 from aftermind.types.replay import DeadGroup, DeadLetter, JobFilter
 
 DEAD = (JobState.DEAD.value,)
+LISTED_AS_DEAD = (JobState.DEAD, JobState.DISCARDED, JobState.REPLAYED)
 CLOSABLE_AGAIN = (JobState.DEAD.value, JobState.DISCARDED.value)  # what may be named by id
 
 
@@ -91,7 +93,13 @@ class DeadLetters:
         statement = (
             update(JOBS)
             .where(conditions(wanted, DEAD))
-            .values(state=JobState.DISCARDED.value, note=bindparam("said"), updated_at=func.now())
+            .values(
+                state=JobState.DISCARDED.value,
+                former_state=JobState.DEAD.value,
+                action_id=uuid4(),
+                note=bindparam("said"),
+                updated_at=func.now(),
+            )
             .returning(JOBS.c.namespace)
         )
         async with self._database.transaction(namespace=self._namespace) as tx:
@@ -108,6 +116,8 @@ class DeadLetters:
 
 def matching_states(wanted: JobFilter) -> Sequence[str]:
     """Dead letters; what is named by id may have been discarded before."""
+    if wanted.states:
+        return [state.value for state in wanted.states if state in LISTED_AS_DEAD]
     return CLOSABLE_AGAIN if wanted.ids else DEAD
 
 
@@ -125,6 +135,8 @@ def conditions(wanted: JobFilter, states: Sequence[str]) -> ColumnElement[bool]:
         asked.append(func.strpos(func.lower(jobs.error), wanted.error.lower()) > 0)
     same = {"fingerprint": wanted.fingerprint, "namespace": wanted.namespace, "user_id": wanted.user_id}
     same["session_id"] = wanted.session_id
+    if wanted.action_id is not None:
+        asked.append(jobs.action_id == wanted.action_id)
     asked += [jobs[name] == value for name, value in same.items() if value is not None]
     if wanted.since is not None:
         asked.append(jobs.updated_at >= wanted.since)

@@ -187,7 +187,8 @@ _CLOSE = text(
             run_at = CASE WHEN CAST(:after AS interval) IS NULL THEN run_at
                      ELSE clock_timestamp() + CAST(:after AS interval) END,
             queue_position = NULL, token = NULL, lease_until = NULL, updated_at = clock_timestamp(),
-            answer = CASE WHEN :state = 'done' THEN NULL ELSE answer END,
+            answer = CASE WHEN :state = 'done' THEN NULL
+                     WHEN :state = 'dead' THEN coalesce(CAST(:answer AS jsonb), answer) ELSE answer END,
             raw = CASE WHEN :state = 'done' THEN NULL ELSE raw END, note = coalesce(:note, note),
             reason_code = CASE WHEN :state = 'done' THEN NULL ELSE coalesce(:reason_code, reason_code) END,
             error_class = CASE WHEN :state = 'done' THEN NULL ELSE coalesce(:error_class, error_class) END,
@@ -422,6 +423,7 @@ async def close(
         after=after,
         give_back=give_back,
         note=note,
+        answer=orjson.dumps(failure.answer).decode() if failure and failure.answer else None,
         **_why(failure),
         **_cost(spent, failure),
     )

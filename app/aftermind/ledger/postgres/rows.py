@@ -31,6 +31,7 @@ def to_job(row: Row[Any]) -> Job:  # Any: a row of `jobs`
         raw=None if row.raw is None else bytes(row.raw),
         note=row.note,
         origin_job_id=None if row.origin_job_id is None else JobId(row.origin_job_id),
+        worker=row.worker,
     )
 
 

@@ -81,7 +81,7 @@ def _read(client: Client, said: _Completion, schema: type[A]) -> A | errors.Afte
     try:
         return schema.model_validate_json(said.text)
     except ValidationError as exc:
-        return errors.BadModelAnswer(client.provider, f"not of the schema: {_fault(exc)}")
+        return errors.BadModelAnswer(client.provider, f"not of the schema: {_fault(exc)}", answer=said.text)
 
 
 def _fault(exc: ValidationError) -> str:

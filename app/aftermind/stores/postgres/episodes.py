@@ -82,17 +82,17 @@ _SHIFT = text(
 # Episodes as they travel to be inserted, a column each: see `columns`. Terms as text ("{1,2}"), because arrays of
 # arrays must be of one length; vectors of passages in arrays of their own, by episode.
 NAMES = """user_id, id, session_id, agent_id, role, name, content, metadata, occurred_at, remembered_at, position,
-    mark, keep, terms, embedding, counted_from, shift, passages, passage_terms"""
+    mark, keep, terms, embedding, counted_from, shift, passages, passage_terms, job_id"""
 ARRAYS = """CAST(:users AS text[]), CAST(:ids AS uuid[]), CAST(:sessions AS text[]), CAST(:agents AS text[]),
     CAST(:roles AS text[]), CAST(:names AS text[]), CAST(:contents AS text[]), CAST(:metadata AS text[]),
     CAST(:occurred AS timestamptz[]), CAST(:remembered AS timestamptz[]), CAST(:positions AS bigint[]),
     CAST(:marks AS text[]), CAST(:keeps AS text[]), CAST(:terms AS text[]), CAST(:vectors AS public.halfvec[]),
     CAST(:counted_from AS bigint[]), CAST(:shifts AS bigint[]), CAST(:passages AS text[]),
-    CAST(:passage_terms AS text[])"""
+    CAST(:passage_terms AS text[]), CAST(:jobs AS uuid[])"""
 GIVEN = """given.user_id, given.id, given.session_id, given.agent_id, given.role, given.name, given.content,
     CAST(given.metadata AS jsonb), given.occurred_at, given.remembered_at, given.position, given.mark,
     CAST(given.keep AS text[]), CAST(given.terms AS bigint[]), given.embedding, given.counted_from, given.shift,
-    CAST(given.passages AS integer[]), CAST(given.passage_terms AS bigint[])"""
+    CAST(given.passages AS integer[]), CAST(given.passage_terms AS bigint[]), given.job_id"""
 PASSAGE_VECTORS = """(
     SELECT array_agg(made.vector ORDER BY made.place)
     FROM unnest(CAST(:passage_of AS uuid[]), CAST(:passage_vectors AS public.halfvec[]))
@@ -217,6 +217,7 @@ def columns(
     return {
         "counted_from": [None if place is None else place.counted_from for place in places],
         "shifts": [None if place is None or not place.shift else place.shift for place in places],
+        "jobs": [None if place is None else place.job_id for place in places],
         "users": [episode.scope.user_column for episode in episodes],
         "ids": [episode.id for episode in episodes],
         "sessions": [episode.scope.session_id for episode in episodes],

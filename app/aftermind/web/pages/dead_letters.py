@@ -1,24 +1,22 @@
-"""Dead letters: groups that failed alike, a list with filters, one letter whole, and closing them with a note."""
+"""Dead letters: groups that failed alike, a list with filters, and closing them with a note."""
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Form, HTTPException, Request
+from fastapi import APIRouter, Depends, Form, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from aftermind import errors
-from aftermind.ledger.replay_overrides import editable
-from aftermind.types import JobId, JobKind
-from aftermind.types.audit import Action
-from aftermind.types.replay import JobFilter, ReplayMode
+from aftermind.types import JobId, JobKind, JobState
+from aftermind.types.job_admin import JobAction
+from aftermind.types.replay import JobFilter
 from aftermind.web.pages import rendering
-from aftermind.web.pages.dependencies import OPERATES, Seen, record
+from aftermind.web.pages.dependencies import OPERATES, Seen
 
 LISTED = 100
 AGES = (("", "any time"), ("1", "last hour"), ("24", "last day"), ("168", "last week"))
-RAW = 4_000  # characters of a payload's bytes that are shown
 
 router = APIRouter(route_class=rendering.PageRoute, dependencies=OPERATES)
 
@@ -27,11 +25,13 @@ router = APIRouter(route_class=rendering.PageRoute, dependencies=OPERATES)
 class Filters:
     """What a page of dead letters is narrowed to, as its form and its links name it; empty does not narrow."""
 
+    state: str = ""
     kind: str = ""
     reason: str = ""
     fingerprint: str = ""
     error: str = ""
     user: str = ""
+    session: str = ""
     hours: str = ""
     id: str = ""
 
@@ -44,30 +44,44 @@ class Filters:
         """The filter, always of the viewer's own namespace. Raises `InvalidFilter`."""
         if self.kind and self.kind not in set(JobKind):
             raise errors.InvalidFilter("kind", self.kind, f"one of {', '.join(JobKind)}.")
+        if self.state and self.state not in set(JobState):
+            raise errors.InvalidFilter("state", self.state, f"one of {', '.join(JobState)}.")
         return JobFilter(
             ids=(_job(self.id),) if self.id else (),
+            states=(JobState(self.state),) if self.state else (),
             kinds=(JobKind(self.kind),) if self.kind else (),
             reasons=(self.reason,) if self.reason else (),
             fingerprint=self.fingerprint or None,
             error=self.error or None,
             namespace=namespace,
             user_id=self.user or None,
+            session_id=self.session or None,
             since=_since(self.hours),
         )
 
 
 def asked(
+    state: str = "",
     kind: str = "",
     reason: str = "",
     fingerprint: str = "",
     error: str = "",
     user: str = "",
+    session: str = "",
     hours: str = "",
     id: str = "",
 ) -> Filters:
     """What a link or a form's address names."""
     return Filters(
-        kind=kind, reason=reason, fingerprint=fingerprint, error=error.strip(), user=user.strip(), hours=hours, id=id
+        state=state,
+        kind=kind,
+        reason=reason,
+        fingerprint=fingerprint,
+        error=error.strip(),
+        user=user.strip(),
+        session=session.strip(),
+        hours=hours,
+        id=id.strip(),
     )
 
 
@@ -94,28 +108,7 @@ async def letters(request: Request, viewer: Seen, filters: Asked) -> HTMLRespons
         ages=AGES,
         plans=await viewer.memory.replays.list(namespace=viewer.namespace, limit=20),
         discarded=request.query_params.get("discarded"),
-    )
-
-
-@router.get("/dead/letter", response_class=HTMLResponse)
-async def letter(request: Request, viewer: Seen, id: UUID) -> HTMLResponse:
-    """Show one dead letter: payload, attempts and replays."""
-    found = await viewer.memory.dead_letters.get(JobId(id))
-    if found is None or found.job.scope.namespace != viewer.namespace:
-        raise HTTPException(404, f"Job {id} does not exist.")
-    scope = found.job.scope
-    await record(request, viewer, Action.READ, user_id=scope.user_id, job=str(id))
-    raw = None if found.raw is None else found.raw.decode("utf-8", "replace")
-    return rendering.page(
-        request,
-        "letter.html",
-        here="dead",
-        letter=found,
-        job=found.job,
-        raw=raw and raw[:RAW],
-        raw_is_cut=raw is not None and len(raw) > RAW,
-        modes=list(ReplayMode),
-        editable=editable(found.job),
+        action=request.query_params.get("action"),
     )
 
 
@@ -124,9 +117,13 @@ async def discard(
     viewer: Seen, filters: Asked, note: Annotated[str, Form()], until: Annotated[str, Form()] = ""
 ) -> RedirectResponse:
     """Close those that fit and were dead when the page was drawn, with a note."""
-    wanted = replace(filters.to_filter(viewer.namespace), until=rendering.parse_time("until", until))
-    count = await viewer.memory.dead_letters.discard(wanted, note=note, actor=viewer.actor)
-    return RedirectResponse(rendering.link("/dead", discarded=count or "0"), status_code=303)
+    wanted = filters.to_filter(viewer.namespace)
+    wanted = replace(wanted, states=(JobState.DEAD,), until=rendering.parse_time("until", until))
+    done = await viewer.memory.job_admin.apply(JobAction.DISCARD, wanted, note=note, actor=viewer.actor)
+    return RedirectResponse(
+        rendering.link("/dead", discarded=done.changed or "0", action=done.id if done.changed else None),
+        status_code=303,
+    )
 
 
 def _job(told: str) -> JobId:

@@ -12,6 +12,7 @@ from aftermind.web.pages import (
     dead_letters,
     events,
     facts,
+    jobs,
     login,
     overview,
     profile,
@@ -22,7 +23,7 @@ from aftermind.web.pages import (
     users,
 )
 
-SCREENS = (overview, users, turns, facts, blocks, profile, recall, events, dead_letters, replays, chat, login)
+SCREENS = (overview, users, turns, facts, blocks, profile, recall, events, jobs, dead_letters, replays, chat, login)
 STATIC = Path(__file__).parents[1] / "static"
 
 

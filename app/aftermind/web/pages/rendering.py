@@ -50,6 +50,7 @@ SCREENS = (
     ("/", "Overview", "overview"),
     ("/memory", "Memory", "memory"),
     ("/events", "Events", "events"),
+    ("/jobs", "Jobs", "jobs"),
     ("/dead", "Dead letters", "dead"),
     ("/chat", "Chat", "chat"),
 )
@@ -204,7 +205,9 @@ def _shared(request: Request) -> dict[str, object]:
     return {
         "namespace": viewer.namespace if viewer else None,
         "flower_url": viewer.memory.settings.flower_url if viewer else None,
-        "screens": [each for each in SCREENS if viewer is None or each[2] != "dead" or viewer.may("operate")],
+        "screens": [
+            each for each in SCREENS if viewer is None or each[2] not in ("jobs", "dead") or viewer.may("operate")
+        ],
         "version": aftermind.__version__,
         "theme": theme if theme in THEMES else "auto",
         "has_key": viewer is not None and viewer.has_key,

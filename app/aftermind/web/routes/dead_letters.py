@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Query
 from pydantic import AwareDatetime, BaseModel, Field
 
 from aftermind import errors
-from aftermind.types import JobId, JobKind
+from aftermind.types import JobId, JobKind, JobState
 from aftermind.types.replay import DeadLetter, JobFilter
 from aftermind.types.scope import MAX_ID_BYTES
 from aftermind.web import pagination, schemas
@@ -22,6 +22,7 @@ class FilterIn(schemas.Shape):
     """Which jobs are meant; everything that is given has to fit. `error` is a text that the error holds."""
 
     ids: list[UUID] = Field(default_factory=list, max_length=10_000)
+    states: list[JobState] = Field(default_factory=list)
     kinds: list[JobKind] = Field(default_factory=list)
     reasons: list[str] = Field(default_factory=list)
     fingerprint: str | None = None
@@ -35,6 +36,7 @@ class FilterIn(schemas.Shape):
         """Filter within the caller's namespace."""
         return JobFilter(
             ids=tuple(JobId(each) for each in self.ids),
+            states=tuple(self.states),
             kinds=tuple(self.kinds),
             reasons=tuple(self.reasons),
             fingerprint=self.fingerprint,
@@ -74,6 +76,9 @@ class DiscardedOut(BaseModel):
 
 
 def _filter(
+    state: Annotated[
+        list[JobState] | None, Query(description="dead, discarded or replayed; without one: dead.")
+    ] = None,
     kind: Annotated[list[JobKind] | None, Query()] = None,
     reason: Annotated[list[str] | None, Query()] = None,
     fingerprint: str | None = None,
@@ -84,6 +89,7 @@ def _filter(
     until: AwareDatetime | None = None,
 ) -> FilterIn:
     return FilterIn(
+        states=state or [],
         kinds=kind or [],
         reasons=reason or [],
         fingerprint=fingerprint,

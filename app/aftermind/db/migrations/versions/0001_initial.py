@@ -408,6 +408,8 @@ CREATE TABLE aftermind.jobs (
     note text,
     origin_job_id uuid,
     replay_plan_id text,
+    former_state text,
+    action_id uuid,
     created_at timestamptz NOT NULL DEFAULT now(),
     updated_at timestamptz NOT NULL DEFAULT now()
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000,
@@ -433,6 +435,8 @@ CREATE UNIQUE INDEX jobs_one_running ON aftermind.jobs (kind, namespace, user_id
 CREATE INDEX jobs_unstored ON aftermind.jobs (namespace, user_id, created_at)
     WHERE raw IS NOT NULL AND kind = 'store' AND state IN ('queued', 'running', 'retrying');
 CREATE INDEX jobs_dead ON aftermind.jobs (kind, fingerprint, updated_at) WHERE state = 'dead';
+-- An operator's action is taken back as a whole.
+CREATE INDEX jobs_action ON aftermind.jobs (action_id) WHERE action_id IS NOT NULL;
 CREATE INDEX jobs_owner ON aftermind.jobs (namespace, user_id, created_at);
 CREATE INDEX jobs_created ON aftermind.jobs USING brin (created_at) WITH (pages_per_range = 32);
 
@@ -464,6 +468,16 @@ CREATE TABLE aftermind.job_followups (
     kind text COLLATE "C" NOT NULL,
     job_id uuid NOT NULL,
     PRIMARY KEY (followed_job_id, kind, job_id)
+);
+
+-- Jobs that workers do not claim; '' stands for every namespace, or every kind.
+CREATE TABLE aftermind.job_pauses (
+    namespace text COLLATE "C" NOT NULL,
+    kind text COLLATE "C" NOT NULL,
+    reason text NOT NULL,
+    actor text NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (namespace, kind)
 );
 
 -- What model calls have cost, by day (UTC).

@@ -1,0 +1,208 @@
+"""`memory.job_admin`: jobs of all users for operators. Listed, counted, run now, discarded, restored, paused."""
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+from uuid import UUID, uuid4
+
+from aftermind import errors
+from aftermind.api.services import Parts
+from aftermind.db.protocol import Transaction
+from aftermind.ledger.postgres import job_admin as statements
+from aftermind.types import Job, JobId, JobKind, JobState
+from aftermind.types.audit import Action as Audited
+from aftermind.types.job_admin import (
+    JobAction,
+    JobActionId,
+    JobActionResult,
+    JobCount,
+    JobPause,
+    PendingTurn,
+    StageLatency,
+    Timeline,
+    TimelineStep,
+)
+from aftermind.types.message import Json
+from aftermind.types.replay import JobFilter
+
+MAX_LISTED = 10_000
+MAX_REASON = 500  # characters of a note
+DISCARDABLE = (*statements.UNFINISHED, JobState.DEAD)
+
+
+class JobAdmin:
+    """Jobs in any state, of one namespace or of all (which needs `AFTERMIND_RELAY_URL`).
+
+    Every call raises `StoreUnavailable`, and `InvalidSettings` for a store of one process, which has no operators.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    async def list(self, wanted: JobFilter, *, limit: int = 100) -> Sequence[Job]:
+        """Jobs that fit, the latest change first; of every state if the filter names none.
+
+        Turns that wait in Redis have no row yet: see `pending_turns`. Raises `InvalidFilter`.
+        """
+        if isinstance(limit, bool) or not 0 < limit <= MAX_LISTED:
+            raise errors.InvalidFilter("limit", limit, f"it is a whole number from 1 to {MAX_LISTED:,}.")
+        async with self._reading(wanted.namespace) as tx:
+            return await statements.list_jobs(tx, wanted, limit=limit)
+
+    async def pending_turns(self, *, namespace: str | None = None, limit: int = 100) -> Sequence[PendingTurn]:
+        """Accepted turns that wait in Redis for their store job, the oldest first. Raises `RedisUnavailable`.
+
+        Looks at the `MAX_LISTED` oldest of all namespaces.
+        """
+        if self._parts.pending is None:
+            return []
+        found = await self._parts.pending.list_oldest(MAX_LISTED if namespace else limit)
+        return [each for each in found if namespace in (None, each.owner.namespace)][:limit]
+
+    async def counts(self, *, namespace: str | None = None) -> Sequence[JobCount]:
+        """Unfinished, dead and discarded jobs by kind and state. Completed jobs are not counted."""
+        async with self._reading(namespace) as tx:
+            return await statements.count_jobs(tx, namespace)
+
+    async def latencies(
+        self, *, namespace: str | None = None, over: timedelta = timedelta(hours=1)
+    ) -> Sequence[StageLatency]:
+        """Percentiles by stage, of jobs that were created and completed within `over`."""
+        async with self._reading(namespace) as tx:
+            return await statements.latencies(tx, namespace, over=over)
+
+    async def timeline(self, any_id: JobId | UUID | str, *, namespace: str | None = None) -> Timeline | None:
+        """What happened to a turn, by the id of one of its jobs, episodes or facts. None if the id is unknown.
+
+        The id of an episode or a fact needs the namespace. Of a job of several turns: the first one's. Raises
+        `InvalidFilter`.
+        """
+        try:
+            asked = any_id if isinstance(any_id, UUID) else UUID(str(any_id))
+        except ValueError as exc:
+            raise errors.InvalidFilter("id", any_id, "it is the id of a job, an episode or a fact.") from exc
+        async with self._reading(namespace) as tx:
+            turns = await statements.turns_of(tx, namespace, asked)
+            found = await statements.timeline(tx, turns) if turns else None
+        return found or await self._pending_timeline(JobId(asked), namespace)
+
+    async def apply(self, action: JobAction | str, wanted: JobFilter, *, note: str = "", actor: str) -> JobActionResult:
+        """Run jobs now, discard or restore them; see `JobAction`. Discarding needs a note. Raises `InvalidFilter`.
+
+        Discarding leaves out accepted turns that are not stored yet. `undo` restores what it discarded.
+        """
+        try:
+            chosen = JobAction(action)
+        except ValueError as exc:
+            raise errors.InvalidFilter("action", action, f"one of {', '.join(JobAction)}.") from exc
+        if not actor.strip() or len(note) > MAX_REASON or (chosen is JobAction.DISCARD and not note.strip()):
+            why = f"a reason of at most {MAX_REASON} characters and an actor are required; both are stored."
+            raise errors.InvalidFilter("note", note[:80], why)
+        action_id = JobActionId(uuid4()) if chosen is JobAction.DISCARD else None
+        async with self._writing(wanted.namespace) as tx:
+            if action_id is not None:
+                said = f"{note.strip()} ({actor.strip()})"
+                counts = await statements.discard(tx, wanted, DISCARDABLE, action=action_id, note=said)
+            elif chosen is JobAction.RESTORE:
+                counts = await statements.restore(tx, wanted)
+            else:
+                counts = await statements.run_now(tx, wanted)
+            await self._record(tx, chosen, counts, note=note.strip(), actor=actor.strip())
+        await self._anchor()
+        return JobActionResult(action=chosen, changed=counts.total(), id=action_id)
+
+    async def undo(self, action_id: JobActionId | UUID, *, namespace: str | None = None, actor: str) -> JobActionResult:
+        """Restore the jobs that an action has discarded, except those that were replayed or restored since."""
+        return await self.apply(
+            JobAction.RESTORE, JobFilter(namespace=namespace, action_id=JobActionId(action_id)), actor=actor
+        )
+
+    async def pause(
+        self, *, kind: JobKind | str | None = None, namespace: str | None = None, reason: str, actor: str
+    ) -> None:
+        """Let workers claim no jobs of a kind (None: every kind) in a namespace (None: every one).
+
+        Workers notice within a second; running jobs are completed. Jobs wait, and use no attempts. Pausing `store`
+        lets accepted turns wait too: recalls include them. Raises `InvalidFilter`.
+        """
+        if not reason.strip() or not actor.strip() or len(reason) > MAX_REASON:
+            why = f"a reason of at most {MAX_REASON} characters and an actor are required; both are stored."
+            raise errors.InvalidFilter("reason", reason[:80], why)
+        async with self._writing(namespace) as tx:
+            await statements.pause(tx, _kind(kind), namespace, reason=reason.strip(), actor=actor.strip())
+            await self._record_pause(tx, "pause", kind, namespace, actor)
+        await self._anchor()
+
+    async def resume(self, *, kind: JobKind | str | None = None, namespace: str | None = None, actor: str) -> bool:
+        """End a pause; False if there was none."""
+        async with self._writing(namespace) as tx:
+            found = await statements.resume(tx, _kind(kind), namespace)
+            if found:
+                await self._record_pause(tx, "resume", kind, namespace, actor)
+        await self._anchor()
+        return found
+
+    async def pauses(self, *, namespace: str | None = None) -> Sequence[JobPause]:
+        """Pauses of a namespace and those of every namespace; None: all of them."""
+        async with self._parts.operations.transaction(namespace=self._seen(namespace), read_only=True) as tx:
+            found = await statements.pauses(tx)
+        return [each for each in found if namespace is None or each.namespace in (None, namespace)]
+
+    async def _pending_timeline(self, job_id: JobId, namespace: str | None) -> Timeline | None:
+        turn = None if self._parts.pending is None else await self._parts.pending.find(job_id)
+        if turn is None or namespace not in (None, turn.owner.namespace):
+            return None
+        state = "running" if turn.worker else "pending"
+        detail = f"{turn.attempts} attempts" + (f", the last one by {turn.worker}" if turn.worker else "")
+        steps = (
+            TimelineStep(name="accepted", at=turn.accepted_at, job_id=job_id),
+            TimelineStep(name="store", at=turn.accepted_at, job_id=job_id, state=state, detail=detail),
+        )
+        return Timeline(
+            job_id=job_id,
+            owner=turn.owner,
+            accepted_at=turn.accepted_at,
+            turns=(job_id,),
+            episode_ids=(),
+            fact_ids=(),
+            steps=steps,
+        )
+
+    def _reading(self, namespace: str | None) -> AbstractAsyncContextManager[Transaction]:
+        return self._parts.operations.transaction(namespace=self._seen(namespace), read_only=True)
+
+    def _writing(self, namespace: str | None) -> AbstractAsyncContextManager[Transaction]:
+        return self._parts.operations.transaction(namespace=self._seen(namespace))
+
+    def _seen(self, namespace: str | None) -> str | None:
+        return self._parts.operations_namespace if namespace is None else namespace
+
+    async def _record(self, tx: Transaction, action: JobAction, counts: Counter[str], *, note: str, actor: str) -> None:
+        if self._parts.trail is None:
+            return
+        audited = Audited.DISCARD if action is JobAction.DISCARD else Audited.REPLAY
+        for namespace, count in sorted(counts.items()):  # sorted: two concurrent actions never wait crosswise
+            detail: dict[str, Json] = {"jobs": count, "action": action.value, **({"note": note} if note else {})}
+            await self._parts.trail.append(tx, namespace, audited, actor=actor, detail=detail)
+
+    async def _record_pause(
+        self, tx: Transaction, what: str, kind: JobKind | str | None, namespace: str | None, actor: str
+    ) -> None:
+        if self._parts.trail is not None:
+            detail: dict[str, Json] = {"action": what, "kind": kind or "all", "everywhere": namespace is None}
+            space = namespace or self._parts.namespace
+            await self._parts.trail.append(tx, space, Audited.POLICY, actor=actor.strip(), detail=detail)
+
+    async def _anchor(self) -> None:
+        if self._parts.trail is not None:
+            await self._parts.trail.anchor()
+
+
+def _kind(given: JobKind | str | None) -> JobKind | None:
+    if given is None:
+        return None
+    try:
+        return JobKind(given)
+    except ValueError as exc:
+        raise errors.InvalidFilter("kind", given, f"one of {', '.join(JobKind)}.") from exc

@@ -1,0 +1,262 @@
+"""`aftermind jobs`: list jobs in any state, show a turn's timeline, run now, cancel, restore, pause and resume."""
+
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import Annotated, Any
+from uuid import UUID
+
+import typer
+from rich.markup import escape
+
+from aftermind import errors
+from aftermind.cli import console, dead_letters
+from aftermind.cli.console import out
+from aftermind.memory import Memory
+from aftermind.types import Job, JobKind, JobState
+from aftermind.types.job_admin import JobAction, JobActionResult, JobPause, StageLatency, Timeline
+from aftermind.types.replay import JobFilter
+from aftermind.wire import queues
+
+UNFINISHED = (JobState.QUEUED, JobState.RUNNING, JobState.RETRYING)
+
+States = Annotated[list[JobState] | None, typer.Option("--state", "-s", help="In this state. May be repeated.")]
+Kind = Annotated[JobKind | None, typer.Option("--kind", "-k", help="Jobs of this kind. Default: of every kind.")]
+Queue = Annotated[str | None, typer.Option(help=f"The kinds of this queue: {', '.join(queues.QUEUES)}.")]
+Where = Annotated[str | None, typer.Option("--namespace", "-n", help="In this namespace. Default: in every one.")]
+AnyId = Annotated[str, typer.Argument(help="Id of a job, an episode or a fact.", show_default=False)]
+
+jobs = typer.Typer(name="jobs", help="Background jobs in every state.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.add_typer(jobs)
+
+
+@jobs.command("list")
+def list_(
+    *,
+    state: States = None,
+    ids: dead_letters.Ids = None,
+    kind: dead_letters.Kinds = None,
+    error: dead_letters.ErrorText = None,
+    namespace: dead_letters.OfNamespace = None,
+    user: dead_letters.OfUser = None,
+    since: dead_letters.Since = None,
+    limit: dead_letters.Limit = 50,
+    json: console.AsJson = False,
+    wide: console.Wide = False,
+) -> None:
+    """List jobs, the latest change first."""
+    wanted = _filter(state, ids, kind, error, namespace, user, since)
+    found = console.with_memory(lambda memory: memory.job_admin.list(wanted, limit=limit))
+    if json:
+        console.print_json(found)
+        return
+    shown = console.make_table("job", "state", "kind", "updated", "next attempt", "user", "error", flexible="error")
+    for job in found:
+        shown.add_row(*_row(job, wide=wide), console.one_line(job.error or job.note or job.worker or ""))
+    console.print_table(shown, wide=wide)
+
+
+@jobs.command()
+def timeline(
+    any_id: AnyId, *, namespace: console.Namespace = None, json: console.AsJson = False, wide: console.Wide = False
+) -> None:
+    """Show what happened to a turn: accepted, stored, embedded, extracted, facts, events."""
+
+    async def work(memory: Memory) -> Timeline | None:
+        return await memory.job_admin.timeline(any_id, namespace=namespace or memory.namespace)
+
+    found = console.with_memory(work)
+    if found is None:
+        raise errors.InvalidFilter("id", any_id, "no job, episode or fact with this id exists in the namespace.")
+    if json:
+        console.print_json(found)
+        return
+    shown = console.make_table("after", "step", "state", "seconds", "job", "detail", flexible="detail")
+    for step in found.steps:
+        lasted = "" if step.ended_at is None else f"{(step.ended_at - step.at).total_seconds():.3f}"
+        after = f"+{(step.at - found.accepted_at).total_seconds():.3f} s"
+        job = console.short_id(step.job_id) if step.job_id else ""
+        shown.add_row(after, step.name, step.state or "", lasted, job, console.one_line(step.detail or ""))
+    console.print_table(shown, wide=wide)
+
+
+@jobs.command()
+def latency(*, namespace: Where = None, json: console.AsJson = False) -> None:
+    """Show percentiles by stage, of jobs completed in the last hour."""
+
+    async def work(memory: Memory) -> Sequence[StageLatency]:
+        return await memory.job_admin.latencies(namespace=namespace)
+
+    found = console.with_memory(work)
+    if json:
+        console.print_json(found)
+        return
+    shown = console.make_table("stage", "completed", "p50 s", "p95 s", "p99 s", flexible="stage")
+    for each in found:
+        shown.add_row(each.kind, str(each.count), f"{each.p50:.3f}", f"{each.p95:.3f}", f"{each.p99:.3f}")
+    console.print_table(shown, wide=False)
+
+
+@jobs.command("run-now")
+def run_now(
+    *,
+    ids: dead_letters.Ids = None,
+    kind: dead_letters.Kinds = None,
+    error: dead_letters.ErrorText = None,
+    namespace: dead_letters.OfNamespace = None,
+    user: dead_letters.OfUser = None,
+) -> None:
+    """Make scheduled jobs and retries due now."""
+    _apply(JobAction.RUN_NOW, _filter(None, ids, kind, error, namespace, user, None))
+
+
+@jobs.command()
+def cancel(
+    *,
+    note: Annotated[str, typer.Option(help="The reason; it is stored with the jobs.", show_default=False)],
+    state: States = None,
+    ids: dead_letters.Ids = None,
+    kind: dead_letters.Kinds = None,
+    error: dead_letters.ErrorText = None,
+    namespace: dead_letters.OfNamespace = None,
+    user: dead_letters.OfUser = None,
+) -> None:
+    """Cancel unfinished jobs, running ones too. They can be restored. Turns that are not stored yet are left out."""
+    wanted = _filter(state or list(UNFINISHED), ids, kind, error, namespace, user, None)
+    if wanted == JobFilter(states=wanted.states) and not state:
+        raise errors.InvalidFilter("filter", None, "set at least one filter, so that not all jobs are cancelled.")
+    _apply(JobAction.DISCARD, wanted, note)
+
+
+@jobs.command()
+def restore(
+    *,
+    action: Annotated[str | None, typer.Option(help="All jobs of the action with this id.")] = None,
+    ids: dead_letters.Ids = None,
+    kind: dead_letters.Kinds = None,
+    namespace: dead_letters.OfNamespace = None,
+    user: dead_letters.OfUser = None,
+) -> None:
+    """Restore discarded jobs: dead letters are dead letters again, cancelled jobs are queued."""
+    if action is None:
+        _apply(JobAction.RESTORE, _filter(None, ids, kind, None, namespace, user, None))
+        return
+    try:
+        action_id = UUID(action)
+    except ValueError as exc:
+        raise errors.InvalidFilter("action", action, "it is the id that `cancel` printed.") from exc
+    done = console.with_memory(
+        lambda memory: memory.job_admin.undo(action_id, namespace=namespace, actor=dead_letters.actor())
+    )
+    out.print(f"Restored {done.changed}.")
+
+
+@jobs.command()
+def pause(
+    *,
+    reason: Annotated[str, typer.Option(help="The reason; it is shown while the pause lasts.", show_default=False)],
+    kind: Kind = None,
+    queue: Queue = None,
+    namespace: Where = None,
+) -> None:
+    """Let workers claim no jobs of a kind, of a queue or of a namespace. Jobs wait, and use no attempts."""
+    for each in _kinds(kind, queue):
+        console.with_memory(_pausing(each, namespace, reason))
+        out.print(f"Paused: {each or 'all kinds'} in {escape(namespace) if namespace else 'every namespace'}.")
+
+
+@jobs.command()
+def resume(*, kind: Kind = None, queue: Queue = None, namespace: Where = None) -> None:
+    """End a pause."""
+    for each in _kinds(kind, queue):
+        if not console.with_memory(_resuming(each, namespace)):
+            raise errors.InvalidFilter("kind", each, "there is no such pause; `aftermind jobs pauses` lists them.")
+        out.print(f"Resumed: {each or 'all kinds'} in {escape(namespace) if namespace else 'every namespace'}.")
+
+
+@jobs.command()
+def pauses(*, json: console.AsJson = False) -> None:
+    """List pauses."""
+
+    async def work(memory: Memory) -> Sequence[JobPause]:
+        return await memory.job_admin.pauses()
+
+    found = console.with_memory(work)
+    if json:
+        console.print_json(found)
+        return
+    shown = console.make_table("kind", "namespace", "since", "by", "reason", flexible="reason")
+    for each in found:
+        where = (each.kind or "all", escape(each.namespace or "all"), console.when(each.created_at), escape(each.actor))
+        shown.add_row(*where, console.one_line(each.reason))
+    console.print_table(shown, wide=False)
+
+
+def _pausing(
+    kind: JobKind | None, namespace: str | None, reason: str
+) -> Callable[[Memory], Coroutine[Any, Any, None]]:  # Any: a coroutine's send and yield types
+    return lambda memory: memory.job_admin.pause(
+        kind=kind, namespace=namespace, reason=reason, actor=dead_letters.actor()
+    )
+
+
+def _resuming(
+    kind: JobKind | None, namespace: str | None
+) -> Callable[[Memory], Coroutine[Any, Any, bool]]:  # Any: a coroutine's send and yield types
+    return lambda memory: memory.job_admin.resume(kind=kind, namespace=namespace, actor=dead_letters.actor())
+
+
+def _kinds(kind: JobKind | None, queue: str | None) -> list[JobKind | None]:
+    if queue is None:
+        return [kind]
+    found: list[JobKind | None] = [each for each, name in queues.QUEUE_OF.items() if name == queue]
+    if not found:
+        raise errors.InvalidFilter("queue", queue, f"one of {', '.join(queues.QUEUES)}.")
+    return found
+
+
+def _apply(action: JobAction, wanted: JobFilter, note: str = "") -> None:
+    async def work(memory: Memory) -> JobActionResult:
+        return await memory.job_admin.apply(action, wanted, note=note, actor=dead_letters.actor())
+
+    done = console.with_memory(work)
+    out.print(f"{done.changed} jobs changed.")
+    if done.id is not None and done.changed:
+        out.print(f"Undo with: aftermind jobs restore --action {done.id}")
+
+
+def _filter(
+    states: list[JobState] | None,
+    ids: list[UUID] | None,
+    kinds: list[JobKind] | None,
+    error: str | None,
+    namespace: str | None,
+    user: str | None,
+    since: str | None,
+) -> JobFilter:
+    wanted = dead_letters.make_filter(
+        ids=ids,
+        kinds=kinds,
+        reasons=None,
+        fingerprint=None,
+        error=error,
+        namespace=namespace,
+        user=user,
+        since=since,
+        until=None,
+    )
+    return replace(wanted, states=tuple(states or ()))
+
+
+def _row(job: Job, *, wide: bool) -> tuple[str, ...]:
+    is_waiting = job.state in (JobState.QUEUED, JobState.RETRYING)
+    user = job.scope.user_id or "-"
+    texts = (str(job.id) if wide else console.short_id(job.id), job.state, job.kind, console.when(job.updated_at))
+    return (
+        *texts,
+        job.run_at.strftime("%H:%M:%S") if is_waiting else "",
+        escape(user if wide else dead_letters.shorten(user)),
+    )

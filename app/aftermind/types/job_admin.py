@@ -1,0 +1,109 @@
+"""What operators see of jobs and do to them: timelines, latencies by stage, pauses, and actions on many jobs."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import NewType
+from uuid import UUID
+
+from aftermind.types.job import JobKind, JobState
+from aftermind.types.scope import EpisodeId, FactId, JobId, Scope
+
+JobActionId = NewType("JobActionId", UUID)
+
+
+class JobAction(StrEnum):
+    """What an operator does to jobs.
+
+    run_now  scheduled jobs and retries are due now
+    discard  unfinished jobs are cancelled, running ones too, and dead letters are closed; with a note
+    restore  discarded jobs are what they were: dead letters, or queued
+    """
+
+    RUN_NOW = "run_now"
+    DISCARD = "discard"
+    RESTORE = "restore"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobActionResult:
+    """How many jobs an action has changed. `id` restores all of a `discard`; None for the other actions."""
+
+    action: JobAction
+    changed: int
+    id: JobActionId | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPause:
+    """Jobs that workers do not claim: of a kind (None: of every kind), in a namespace (None: in every namespace)."""
+
+    kind: JobKind | None
+    namespace: str | None
+    reason: str
+    actor: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCount:
+    """How many unfinished jobs, dead letters or discarded jobs of a kind there are. `scheduled`: not due yet."""
+
+    kind: JobKind
+    state: JobState
+    count: int
+    scheduled: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageLatency:
+    """Seconds from acceptance (of a turn) or creation (of a later job) to completion, of jobs completed lately.
+
+    A turn's acceptance is by the clock of the agent's host.
+    """
+
+    kind: JobKind
+    count: int
+    p50: float
+    p95: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingTurn:
+    """An accepted turn that waits in Redis for its store job, without its content. `worker` holds it now, or None."""
+
+    job_id: JobId
+    owner: Scope
+    accepted_at: datetime
+    size_bytes: int
+    attempts: int
+    worker: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineStep:
+    """A step of a turn's processing: `at` it began (a step without `ended_at` is a moment, or is not over)."""
+
+    name: str
+    at: datetime
+    ended_at: datetime | None = None
+    job_id: JobId | None = None
+    state: str | None = None
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """A turn's processing, step by step: accepted, stored, embedded, extracted, facts, events.
+
+    `job_id` is its store job; `turns` are the store jobs of all turns that the job asked for works on.
+    """
+
+    job_id: JobId
+    owner: Scope
+    accepted_at: datetime
+    turns: tuple[JobId, ...]
+    episode_ids: tuple[EpisodeId, ...]
+    fact_ids: tuple[FactId, ...]
+    steps: tuple[TimelineStep, ...]

@@ -1,0 +1,43 @@
+"""Operators' pauses as a worker process sees them: read once a second while it claims."""
+
+import time
+from dataclasses import dataclass, field
+
+from aftermind import errors
+from aftermind.db.protocol import Database
+from aftermind.ledger.postgres.job_admin import pauses
+from aftermind.telemetry.logger import get_logger
+from aftermind.types import JobKind
+from aftermind.types.job_admin import JobPause
+
+log = get_logger(__name__)
+
+READ_SECONDS = 1.0  # an operator's pause is noticed within it; one query of a table with a few rows
+
+
+@dataclass(slots=True)
+class JobPauses:
+    """The pauses of one database. While it does not answer, the last ones read are in force."""
+
+    database: Database
+    _pauses: list[JobPause] = field(default_factory=list)
+    _read_at: float = float("-inf")
+
+    async def is_paused(self, kind: JobKind) -> bool:
+        """Whether no namespace's jobs of this kind may be claimed."""
+        return any(each.namespace is None for each in await self._of(kind))
+
+    async def namespaces(self, kind: JobKind) -> list[str]:
+        """Namespaces whose jobs of this kind may not be claimed."""
+        return [each.namespace for each in await self._of(kind) if each.namespace is not None]
+
+    async def _of(self, kind: JobKind) -> list[JobPause]:
+        now = time.monotonic()
+        if now - self._read_at >= READ_SECONDS:
+            self._read_at = now
+            try:
+                async with self.database.transaction(read_only=True) as tx:
+                    self._pauses = await pauses(tx)
+            except errors.Unavailable as exc:
+                log.warning("pauses not read", extra={"error": str(exc)})
+        return [each for each in self._pauses if each.kind in (None, kind)]
