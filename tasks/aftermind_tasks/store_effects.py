@@ -15,7 +15,7 @@ from aftermind.telemetry.logger import get_logger
 from aftermind.types import Episode, JobId, JobKind, Json, NewJob, Scope, Turn, session_order
 from aftermind.types.job import session_key
 from aftermind.types.message import without_key
-from aftermind.types.session_order import Counted
+from aftermind.types.session_order import Counted, session_columns
 from aftermind.types.tombstone import without_erased
 from aftermind.types.uuid7 import uuid7
 from aftermind.wire import queues
@@ -207,15 +207,15 @@ async def _placed(runtime: Runtime, tx: Transaction, turns: Sequence[Turn]) -> l
     store = runtime.store
     sessions: dict[tuple[str, str], Scope] = {}
     for turn in turns:
-        sessions.setdefault((turn.scope.user_column, turn.scope.session_id or ""), turn.scope)
+        sessions.setdefault(session_columns(turn.scope), turn.scope)
     stands: dict[tuple[str, str], Counted | None] = {}
     for key, scope in sorted(sessions.items()):
         found = await store.admission_state(tx, scope.owner, [scope.session_id])
         stands[key] = found.counted.get(scope.session_id)
     placed: list[Turn] = []
     held: set[tuple[str, str]] = set()
-    for turn in sorted(turns, key=lambda turn: (turn.scope.user_column, turn.scope.session_id or "", turn.base)):
-        key = turn.scope.user_column, turn.scope.session_id or ""
+    for turn in sorted(turns, key=lambda turn: (session_columns(turn.scope), turn.base)):
+        key = session_columns(turn.scope)
         scope, newest = turn.scope, stands[key]
         shift = session_order.shift_at_once(turn, newest)
         if shift is None and key not in held:

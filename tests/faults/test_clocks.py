@@ -170,6 +170,30 @@ async def test_a_forget_covers_what_is_stored_whatever_the_clocks(hosts: Hosts, 
             await hosts.is_settled()
 
 
+async def test_turns_that_wait_in_the_ledger_keep_their_order_when_redis_loses_its_count(hosts: Hosts) -> None:
+    """The first turn's worker dies, so it is stored last; the count of each turn begins anew, on hosts that differ."""
+    async with AsyncExitStack() as stack:
+        await hosts.start_agent(stack, "ahead", HOUR)
+        await hosts.start_agent(stack, "behind", -HOUR)
+        await hosts.remember("ahead", "The cello is first.", "postgres")
+        hosts.valkey.wipe()
+        await hosts.remember("behind", "The cello is second.", "postgres")
+        with hosts.valkey.frozen():
+            await hosts.remember("ahead", "The cello is third.", "postgres")
+            await hosts.remember("behind", "The cello is fourth.", "postgres")
+        await psql_async(
+            hosts.database.url,
+            "UPDATE aftermind.jobs SET state = 'running', worker = 'dead', token = gen_random_uuid(),"
+            " lease_until = clock_timestamp() + interval '8 s'"
+            " WHERE id = (SELECT id FROM aftermind.jobs ORDER BY created_at LIMIT 1)",
+        )
+
+        with workers(hosts.host("worker", 0.0), hosts.folder):
+            await hosts.is_settled()
+            await hosts.remember("behind", "The cello is last.", "postgres")
+            await hosts.is_settled()
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("accept", ACCEPTS)
 @pytest.mark.parametrize("step", [-HOUR, -SECOND, HOUR])

@@ -1,7 +1,8 @@
 """`aftermind redis-acl`: a Redis user per kind of process, printed or made."""
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -54,13 +55,21 @@ def redis_acl(*, passwords: Passwords = None, namespace: Tenant = None, apply: A
         err.print("The users were created. To keep them over a restart, use an aclfile or ACL SAVE.")
 
 
-async def apply_to(url: str, made: Iterable[tuple[acl.RedisUser, str]], keys: Keys) -> None:
-    """Make the users over a connection that may, and load the functions that they call. Raises `RedisUnavailable`."""
+async def apply_to(url: str, made: Sequence[tuple[acl.RedisUser, str]], keys: Keys) -> None:
+    """Make the users over a connection that may, and load the functions that they call. Raises `RedisUnavailable`.
+
+    Subcommands that the server does not have are left out: Redis 7.0 has no CLIENT SETINFO (redis-py can do
+    without it).
+    """
     link = RedisLink(url, timeout=5.0)
     try:
         await script.load(link, keys)
+        named = sorted({command for user, _ in made for command in user.commands if "|" in command})
+        known = await link.call("COMMAND", "INFO", *named)
+        unknown = {command for command, entry in zip(named, known, strict=True) if not entry}
         for user, password in made:
-            await link.call("ACL", "SETUSER", user.name, *user.rules(password))
+            rules = replace(user, commands=tuple(each for each in user.commands if each not in unknown)).rules(password)
+            await link.call("ACL", "SETUSER", user.name, *rules)
     finally:
         await link.close()
 

@@ -317,6 +317,8 @@ JOBS = Table(
     Column("payload", JSONB, nullable=False, server_default=text("'{}'")),
     Column("raw", LargeBinary),  # a turn accepted by Postgres, or bytes that could not be read
     Column("edited", LargeBinary),  # a dead turn with other messages, for the replay that is to store those
+    Column("position", BigInteger),  # of an accepted turn's last message; see types.session_order
+    Column("counted_from", BigInteger),
     _id("effect_key", nullable=False),
     Column("slot", SmallInteger, nullable=False, server_default=text("0")),  # 1: the successor of one that runs
     Column("queue_position", BigInteger),  # place in the fair order; NULL until run_at has passed

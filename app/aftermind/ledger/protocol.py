@@ -7,6 +7,7 @@ from typing import Protocol
 
 from aftermind.db.protocol import Transaction
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease, LeaseToken, NewJob, Scope, Turn
+from aftermind.types.session_order import Counted
 
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -128,6 +129,12 @@ class Ledger(Protocol):
 
     async def accept(self, tx: Transaction, turn: Turn, payload: bytes) -> bool:
         """Accept a turn as a queued store job (`accept="postgres"`); False if the job id exists."""
+
+    async def accepted_order(self, tx: Transaction, scopes: Sequence[Scope]) -> Mapping[tuple[str, str], Counted]:
+        """The order of sessions of one namespace at their last turn that is accepted and not stored yet.
+
+        The keys are those of `session_columns`; sessions without such a turn are left out.
+        """
 
     async def unstored(self, tx: Transaction, owner: Scope) -> list[bytes]:
         """Payloads of the owner's accepted turns that no store job has committed yet, oldest first."""

@@ -15,6 +15,7 @@ from aftermind.outbox.group_commit import Landing
 from aftermind.outbox.ledger_limits import LedgerLimits
 from aftermind.outbox.send_tasks import Flights, named
 from aftermind.types import JobId, Scope, Turn
+from aftermind.types.session_order import Counted, counted, placed_after, session_columns
 from aftermind.wire.payloads import encode_turn
 from aftermind.wire.pending import BELLS, Accepted, Offer, Pending, PendingLimits
 from aftermind.wire.redis.client import RedisLink
@@ -119,13 +120,21 @@ class LedgerAcceptor:
         turns, conflicts = await self._reserved([offer.turn for offer in offers])
         async with self._database.transaction(namespace=offers[0].turn.scope.namespace) as tx:
             number = await self._database.generation(tx)
+            order: dict[str, dict[tuple[str, str], Counted]] = {}  # of the sessions, by namespace
             for offer, turn in zip(offers, turns, strict=True):
                 if turn.job_id in conflicts:
                     accepted.append(Accepted(base=turn.base, known=True, conflict=True))
                     continue
-                await tx.enter(turn.scope.namespace)
+                namespace, key = turn.scope.namespace, session_columns(turn.scope)
+                await tx.enter(namespace)
+                if namespace not in order:
+                    scopes = [each.scope for each in turns if each.scope.namespace == namespace]
+                    order[namespace] = dict(await self._ledger.accepted_order(tx, scopes))
+                turn = placed_after(turn, order[namespace].get(key))
                 turn = turn if offer.is_spooled else replace(turn, generation=number)
                 accepted.append(await self._accept_one(tx, turn))
+                if _is_new(accepted[-1]):
+                    order[namespace][key] = counted(turn)
         self._ringing.ring_soon(_new(offers, accepted))
         if self._pending is not None:
             self._pending.generation.learn(number)
@@ -176,4 +185,8 @@ class LedgerAcceptor:
 
 def _new(offers: Sequence[Offer], accepted: list[Accepted]) -> list[JobId]:
     pairs = zip(offers, accepted, strict=True)
-    return [offer.turn.job_id for offer, became in pairs if not became.known and became.refusal is None]
+    return [offer.turn.job_id for offer, became in pairs if _is_new(became)]
+
+
+def _is_new(accepted: Accepted) -> bool:
+    return not accepted.known and accepted.refusal is None

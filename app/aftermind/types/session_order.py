@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from aftermind.types.message import Turn
-from aftermind.types.scope import JobId
+from aftermind.types.scope import JobId, Scope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +25,22 @@ class Counted:
     counted_from: int | None = None
     shift: int = 0
     job_id: JobId | None = field(default=None, compare=False)
+
+
+def session_columns(scope: Scope) -> tuple[str, str]:
+    """The session within its namespace, as columns: (user, session), the empty text for none."""
+    return scope.user_column, scope.session_id or ""
+
+
+def placed_after(turn: Turn, last: Counted | None) -> Turn:
+    """A turn that Postgres accepts, after the last of its session that it has accepted and not stored.
+
+    They share a counter, since workers store them in any order; a second one may come from a Redis that lost its
+    count, or from an agent that could not ask it.
+    """
+    if last is None:
+        return turn if turn.counted_from is not None else replace(turn, counted_from=turn.base)
+    return replace(turn, base=max(turn.base, last.position + 1), counted_from=last.counted_from)
 
 
 def shift_at_once(turn: Turn, newest: Counted | None) -> int | None:

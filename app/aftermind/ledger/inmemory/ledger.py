@@ -13,6 +13,8 @@ from aftermind.ledger.inmemory.records import UNFINISHED, WAITING, Record
 from aftermind.ledger.protocol import Backlog, DailyUsage, Failure, ModelUsage, OnBuried, Tried, Unstored
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease, LeaseToken, NewJob, Scope, Turn
 from aftermind.types.job import SERIAL_KINDS, is_last_chance, together
+from aftermind.types.session_order import Counted, counted, session_columns
+from aftermind.wire.payloads import decode_turn
 
 # kept for receipts and `jobs`; the oldest are deleted first, since this store has no janitor
 MAX_FINISHED_JOBS = 10_000
@@ -98,6 +100,17 @@ class InMemoryLedger:
             return False
         _put_record(tx, Record(job=records.make_store_job(turn, self._database.now(), JobState.QUEUED, payload)))
         return True
+
+    async def accepted_order(self, tx: Transaction, scopes: Sequence[Scope]) -> dict[tuple[str, str], Counted]:
+        wanted = {session_columns(scope) for scope in scopes}
+        jobs = [record.job for record in _live(tx, JobKind.STORE)]
+        last: dict[tuple[str, str], Counted] = {}
+        for job in jobs:
+            key = session_columns(job.scope)
+            if job.state in UNFINISHED and job.raw is not None and key in wanted:
+                stand = counted(decode_turn(job.raw))
+                last[key] = max(last.get(key, stand), stand, key=lambda each: each.position)
+        return last
 
     async def unstored(self, tx: Transaction, owner: Scope) -> list[bytes]:
         jobs = [record.job for record in _live(tx, JobKind.STORE)]

@@ -12,7 +12,8 @@ from aftermind import errors
 from aftermind.db.protocol import Transaction
 from aftermind.db.transaction import pg
 from aftermind.ledger.protocol import Unstored
-from aftermind.types import JobId, NewJob, Scope, Turn
+from aftermind.types import JobId, NewJob, Scope, Turn, session_order
+from aftermind.types.session_order import Counted, session_columns
 
 ENQUEUE_ATTEMPTS = 3  # at an effect whose job is claimed while we push it
 UNFINISHED = "state IN ('queued', 'running', 'retrying')"
@@ -119,13 +120,14 @@ _RECORD = text(RECORD.format(where="true"))
 # An agent cannot see other tenants' jobs, so it cannot compute the rank: the claim that promotes the job does.
 _ACCEPT = text(
     """
-    INSERT INTO aftermind.jobs AS there (id, namespace, user_id, session_id, agent_id, kind, state, raw, effect_key,
-                                         payload)
-    VALUES (CAST(:id AS uuid), :namespace, :user, :session, :agent, 'store', 'queued', :raw,
+    INSERT INTO aftermind.jobs AS there (id, namespace, user_id, session_id, agent_id, kind, state, raw, position,
+                                         counted_from, effect_key, payload)
+    VALUES (CAST(:id AS uuid), :namespace, :user, :session, :agent, 'store', 'queued', :raw, :position, :counted_from,
             CAST(CAST(:id AS uuid) AS text), jsonb_strip_nulls(jsonb_build_object('hash', CAST(:hash AS text))))
     ON CONFLICT (id) DO UPDATE SET state = 'queued', session_id = excluded.session_id, agent_id = excluded.agent_id,
-        payload = excluded.payload, raw = excluded.raw, queue_position = NULL, attempts = 0, lost_leases = 0,
-        run_at = now(), created_at = now(), updated_at = now()
+        payload = excluded.payload, raw = excluded.raw, position = excluded.position,
+        counted_from = excluded.counted_from, queue_position = NULL, attempts = 0, lost_leases = 0, run_at = now(),
+        created_at = now(), updated_at = now()
     WHERE there.state = 'forgotten' AND there.kind = 'store'
     RETURNING id
     """
@@ -158,6 +160,19 @@ _UNSTORED = text(
     """
 )
 
+# By `jobs_unstored_position`: the end of the index for each session.
+_ACCEPTED_ORDER = text(
+    f"""
+    SELECT given.user_id, given.session_id, last.position, last.counted_from
+    FROM unnest(CAST(:users AS text[]), CAST(:sessions AS text[])) AS given (user_id, session_id)
+    CROSS JOIN LATERAL (
+        SELECT position, counted_from FROM aftermind.jobs
+        WHERE namespace = :namespace AND user_id = given.user_id AND coalesce(session_id, '') = given.session_id
+          AND raw IS NOT NULL AND kind = 'store' AND {UNFINISHED} AND position IS NOT NULL
+        ORDER BY position DESC LIMIT 1
+    ) AS last
+    """
+)
 
 # By `jobs_unstored`, from the namespace or from the user. The size of a toasted value is in its pointer.
 _MEASURE_UNSTORED = f"""
@@ -238,9 +253,20 @@ async def accept(tx: Transaction, turn: Turn, payload: bytes) -> bool:
         session=scope.session_id,
         agent=scope.agent_id,
         raw=payload,
+        position=session_order.counted(turn).position,
+        counted_from=turn.counted_from,
         hash=turn.content_hash,
     )
     return bool(found)
+
+
+async def accepted_order(tx: Transaction, scopes: Sequence[Scope]) -> dict[tuple[str, str], Counted]:
+    """See `Ledger.accepted_order`."""
+    users, sessions = (list(column) for column in zip(*{session_columns(scope) for scope in scopes}, strict=True))
+    rows = await pg(tx).rows(_ACCEPTED_ORDER, namespace=scopes[0].namespace, users=users, sessions=sessions)
+    return {
+        (row.user_id, row.session_id): Counted(position=row.position, counted_from=row.counted_from) for row in rows
+    }
 
 
 async def record_forgotten(tx: Transaction, owner: Scope, ids: Sequence[JobId], *, closed: bool = False) -> None:

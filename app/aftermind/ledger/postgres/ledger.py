@@ -102,6 +102,7 @@ class PostgresLedger:
     record_forgotten = staticmethod(entering.record_forgotten)
     content_hash = staticmethod(entering.content_hash)
     accept = staticmethod(entering.accept)
+    accepted_order = staticmethod(entering.accepted_order)
     unstored = staticmethod(entering.unstored)
     measure_unstored = staticmethod(entering.measure_unstored)
     list_turn_payloads = staticmethod(entering.list_turn_payloads)

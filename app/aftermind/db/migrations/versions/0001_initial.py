@@ -388,6 +388,8 @@ CREATE TABLE aftermind.jobs (
     payload jsonb NOT NULL DEFAULT '{}',
     raw bytea,
     edited bytea,
+    position bigint,
+    counted_from bigint,
     effect_key text COLLATE "C" NOT NULL,
     slot smallint NOT NULL DEFAULT 0,
     queue_position bigint,
@@ -433,6 +435,9 @@ CREATE UNIQUE INDEX jobs_one_running ON aftermind.jobs (kind, namespace, user_id
     WHERE state = 'running' AND kind IN ('extract', 'summarise', 'profile');
 -- Turns that Postgres accepted and no store job has committed yet: a recall reads them.
 CREATE INDEX jobs_unstored ON aftermind.jobs (namespace, user_id, created_at)
+    WHERE raw IS NOT NULL AND kind = 'store' AND state IN ('queued', 'running', 'retrying');
+-- The last of them in each session: the next one follows it.
+CREATE INDEX jobs_unstored_position ON aftermind.jobs (namespace, user_id, coalesce(session_id, ''), position)
     WHERE raw IS NOT NULL AND kind = 'store' AND state IN ('queued', 'running', 'retrying');
 CREATE INDEX jobs_dead ON aftermind.jobs (kind, fingerprint, updated_at) WHERE state = 'dead';
 -- An operator's action is taken back as a whole.
