@@ -1,4 +1,4 @@
-"""Maps each kind of job to its handler: the only module that knows all kinds."""
+"""Maps each kind of job to its handler: the only module that names all kinds."""
 
 from collections.abc import Mapping
 

@@ -125,7 +125,7 @@ def largest_shares(turns: Iterable[tuple[str, int]]) -> frozenset[str]:
     """Of turns of a batch, each with its namespace and size: namespaces with more than the mean share, or all if there
     are none.
 
-    The others are committed before them, so that no small tenant's turn waits for a tenant who fills the batch.
+    The others are committed before them, so that no small tenant's turn waits for a tenant that fills the batch.
     """
     sizes: Counter[str] = Counter()
     for namespace, size in turns:

@@ -89,7 +89,7 @@ class Facts:
         as_of: datetime | None = None,
         limit: int = 1_000,
     ) -> FactGraph:
-        """The facts and entities within so many `hops` (1 to 5) of an entity, true now or at `as_of`.
+        """The facts and entities at most `hops` (1 to 5) from an entity, true now or at `as_of`.
 
         A hop leads from the subject of a fact to its object or back. At most `limit` facts, the nearest first.
         """

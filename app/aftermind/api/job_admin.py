@@ -53,7 +53,7 @@ class JobAdmin:
     async def pending_turns(self, *, namespace: str | None = None, limit: int = 100) -> Sequence[PendingTurn]:
         """Accepted turns that wait in Redis for their store job, the oldest first. Raises `RedisUnavailable`.
 
-        Looks at the `MAX_LISTED` oldest of all namespaces.
+        Reads the `MAX_LISTED` oldest of all namespaces.
         """
         if self._parts.pending is None:
             return []

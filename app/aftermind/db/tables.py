@@ -345,7 +345,7 @@ JOBS = Table(
     _time("updated_at", now=True),
 )
 
-JOB_PAUSES = Table(  # which jobs workers do not claim; '' stands for every namespace, or every kind
+JOB_PAUSES = Table(  # which jobs workers do not claim; '' means every namespace, or every kind
     "job_pauses",
     METADATA,
     _key("namespace"),

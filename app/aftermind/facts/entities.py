@@ -35,12 +35,12 @@ def aliases_of(facts: Iterable[Fact]) -> Aliases:
 
 
 def entity_name(name: str, aliases: Aliases) -> str:
-    """The name of the entity that a name stands for: itself without an alias."""
+    """The name of the entity that a name refers to: itself without an alias."""
     return aliases.get(folded(name), name)
 
 
 def rename(claim: Assertion, aliases: Aliases) -> Assertion:
-    """The claim about the entities that its names stand for."""
+    """The claim about the entities that its names refer to."""
     if not aliases or canonical(claim.predicate) == SAME_AS:
         return claim
     subject, object_ = entity_name(claim.subject, aliases), entity_name(claim.object, aliases)

@@ -127,7 +127,7 @@ def compare(
 ) -> ComparedPassages | None:
     """The passages of a text at hand compared with a question's terms and vector; None for a short text.
 
-    `indexed` are the terms of its passages, where they are known.
+    `indexed` are the terms of its passages, if the caller has them.
     """
     passages = split(text)
     if not passages:

@@ -96,7 +96,7 @@ def _common_beginning(word: str, term: str) -> str:
 
 
 def _border_before(text: str, place: int, most: int) -> int:
-    """The beginning of the sentence or line around a place, at most so many characters before it."""
+    """The beginning of the sentence or line around a place, at most that many characters before it."""
     least = max(place - most, 0)
     if least == 0:
         return 0

@@ -207,7 +207,7 @@ def compare_passages(
 ) -> dict[EpisodeId, ComparedPassages]:
     """The passages of the long ones among episodes at hand, compared with the question.
 
-    `indexed` are the terms of passages where they are known.
+    `indexed` are the terms of passages if the caller has them.
     """
     found = {}
     for episode in episodes:

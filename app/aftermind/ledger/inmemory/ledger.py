@@ -108,8 +108,8 @@ class InMemoryLedger:
         for job in jobs:
             key = session_columns(job.scope)
             if job.state in UNFINISHED and job.raw is not None and key in wanted:
-                stand = counted(decode_turn(job.raw))
-                last[key] = max(last.get(key, stand), stand, key=lambda each: each.position)
+                order = counted(decode_turn(job.raw))
+                last[key] = max(last.get(key, order), order, key=lambda each: each.position)
         return last
 
     async def unstored(self, tx: Transaction, owner: Scope) -> list[bytes]:

@@ -72,7 +72,7 @@ class EpisodeColumns:
                 self._set_vector(row, vector)
 
     def find(self, search: Search, facts: Sequence[Fact] = ()) -> SearchResult:
-        """The owner's turns around the best hits; all of them of an owner who has few."""
+        """The owner's turns around the best hits; all of them of an owner with few."""
         question = search.question
         known = self._known(search.known_at)
         hits = self._hits(question.terms)

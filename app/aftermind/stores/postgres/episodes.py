@@ -80,7 +80,7 @@ _SHIFT = text(
 )
 
 # Episodes as they travel to be inserted, a column each: see `columns`. Terms as text ("{1,2}"), because arrays of
-# arrays must be of one length; vectors of passages in arrays of their own, by episode.
+# arrays must be of one length; vectors of passages are in separate arrays, by episode.
 NAMES = """user_id, id, session_id, agent_id, role, name, content, metadata, occurred_at, remembered_at, position,
     mark, keep, terms, embedding, counted_from, shift, passages, passage_terms, job_id"""
 ARRAYS = """CAST(:users AS text[]), CAST(:ids AS uuid[]), CAST(:sessions AS text[]), CAST(:agents AS text[]),

@@ -1,6 +1,6 @@
 """Passages of the long messages among what a search found, compared with its question.
 
-A statement of its own after the search: users without long messages never need it.
+A separate statement after the search: users without long messages never need it.
 """
 
 from collections.abc import Mapping, Sequence

@@ -162,7 +162,7 @@ async def _pending(viewer: Viewer) -> Sequence[PendingTurn] | None:
 
 
 async def _messages(viewer: Viewer, found: Job, timeline: Timeline | None) -> list[tuple[str, str]]:
-    """Role and text of the messages that the job works on: of its own payload, else those stored by its turns."""
+    """Role and text of the messages that the job works on: from its payload, else those stored by its turns."""
     if found.raw is not None and found.kind is JobKind.STORE:
         try:
             return [(each.role, each.content) for each in decode_turn(found.raw).messages]
