@@ -14,7 +14,7 @@ import json
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
@@ -109,7 +109,10 @@ async def _examples(conversations: Sequence[Conversation], embedder_name: str) -
 
 
 def _features(conversation: Conversation, text: str, similarity: Floats) -> Floats:
-    entries = [to_entry(each, float(alike)) for each, alike in zip(conversation.episodes, similarity, strict=True)]
+    entries = [
+        replace(to_entry(each, language="english"), similarity=float(alike))
+        for each, alike in zip(conversation.episodes, similarity, strict=True)
+    ]
     question = Question.of(text)
     frame = Frame.of(entries, question.terms)
     return features_of(frame, question, Frequencies.of(question.terms, entries)).columns

@@ -1,6 +1,7 @@
-"""Conversations as people write chats: split messages, typos, nicknames, lower case, filler. Seeded.
+"""Conversations as people write chats: one thread, split messages, typos, nicknames, lower case, filler. Seeded.
 
-A message that is split keeps its evidence: each part leads to the turn that it came from.
+A message that is split keeps its evidence: each part leads to the turn that it came from. Sessions are days
+of one thread.
 """
 
 import random
@@ -28,7 +29,7 @@ def perturb(conversation: Mapping[str, Any], seed: int) -> dict[str, Any]:  # An
         for turn in session["turns"]:
             turns += _messages(turn, names, lower, drawn)
         sessions.append({**session, "turns": turns})
-    return {**conversation, "sessions": sessions}
+    return {**conversation, "sessions": sessions, "is_one_thread": True}
 
 
 def _messages(turn: Mapping[str, Any], names: list[str], lower: set[str], drawn: random.Random) -> list[dict[str, Any]]:

@@ -1,11 +1,12 @@
 """How many of the turns that answer a question are among the first recalled, on conversations with known evidence.
 
-    python -m benchmarks.recall_quality --data FILE [--embedder hash|local:PATH] [--json FILE]
+    python -m benchmarks.recall_quality --data FILE [--embedder hash|local:PATH] [--ablation] [--json FILE]
 
 Every conversation is a user of its own, every turn a message with its speaker's name, its session and its date.
 Episodes are written as the store job writes them; every question goes through `Memory.recall`. The baselines use the
 same rows: vectors alone, Postgres's `ts_rank`, and the usual fusion of BM25 and vectors by rank (k = 60). Questions of
 category 5 have no evidence and are left out. The measures are defined in `aftermind/evaluation/measures.py`.
+`--ablation` asks them again without each part of recall alone; that of `benchmarks.fit_ranking` leaves out features.
 """
 
 import argparse
@@ -13,12 +14,14 @@ import asyncio
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +36,7 @@ from aftermind.llm import factory
 from aftermind.llm.protocols import Embedder, embedder_identity
 from aftermind.ranking import reciprocal_rank, spoken, terms
 from aftermind.ranking.bm25 import bm25, idf
+from aftermind.recall.question_time import QuestionTime
 from aftermind.settings import Settings
 from aftermind.stack import Endpoints
 from aftermind.stores.postgres import PostgresStore
@@ -51,6 +55,20 @@ TARGETS = {
     "hash": {"recall@10": 0.77, "in_block@500": 0.74, "in_block@1000": 0.82},
 }
 CATEGORY_TARGETS = {"local": {1: 0.56}}  # recall@10
+# Parts of recall, and what replaces them where they are left out.
+PARTS: Mapping[str, Mapping[str, object]] = {
+    "messages as lines": {"aftermind.recall.render._is_plain": lambda *_: False},
+    "names once in a row": {
+        "aftermind.recall.render.continues": lambda *_: False,
+        "aftermind.recall.budget.continues": lambda *_: False,
+    },
+    "value per token": {"aftermind.recall.budget.COST_POWER": 0.0},
+    "the time of the question": {"aftermind.recall.question_time.QuestionTime.of": lambda *_: QuestionTime()},
+    "nicknames and misspelt names": {"aftermind.ranking.candidates.capitalised_words": lambda _: frozenset()},
+    "bursts as utterances": {"aftermind.ranking.windows.BURST": 1},
+    "windows that end at pauses": {"aftermind.ranking.windows.PAUSE_SECONDS": float("inf")},
+    "the least probability of a turn": {"aftermind.recall.pipeline.NOISE": 0.0},
+}
 Results = list[tuple[str, int, Measures]]  # of each question: user, category, measures
 Rows = NDArray[np.float32]
 
@@ -76,9 +94,9 @@ class Conversation:
     origins: Mapping[EpisodeId, EpisodeId] = field(default_factory=dict)  # of parts of a turn: its first part
 
     @cached_property
-    def sessions(self) -> Mapping[EpisodeId, str | None]:
-        """The session of each episode."""
-        return {episode.id: episode.scope.session_id for episode in self.episodes}
+    def sessions(self) -> Mapping[EpisodeId, str]:
+        """The session of each episode; of one thread, the day."""
+        return {each.id: f"{each.scope.session_id} {each.occurred_at.date()}" for each in self.episodes}
 
 
 def main() -> int:
@@ -91,7 +109,7 @@ def main() -> int:
     if given.quick:
         conversations = conversations[:2]
     report = Report(title="Recall quality", facts={"embedder": given.embedder, "data": given.data.name})
-    asyncio.run(_measure(conversations, given.embedder, report, facts=given.facts is not None))
+    asyncio.run(_measure(conversations, given.embedder, report, facts=given.facts is not None, ablation=given.ablation))
     return report.finish(given.json)
 
 
@@ -122,9 +140,12 @@ def _more(parser: argparse.ArgumentParser) -> None:
         "--perturbed", type=int, metavar="SEED", help="as people write chats, see benchmarks/perturbed.py"
     )
     parser.add_argument("--embedder", default="hash", help="hash, or local:PATH of a sentence-transformers model")
+    parser.add_argument("--ablation", action="store_true", help="also without each part of recall alone")
 
 
-async def _measure(conversations: Sequence[Conversation], named: str, report: Report, *, facts: bool) -> None:
+async def _measure(
+    conversations: Sequence[Conversation], named: str, report: Report, *, facts: bool, ablation: bool
+) -> None:
     settings = Settings(embedder=named)
     made = factory.embedder(settings)
     if made is None:
@@ -139,6 +160,8 @@ async def _measure(conversations: Sequence[Conversation], named: str, report: Re
         try:
             ours = await _ask(conversations, _by_memory(memory, load=["history"]))
             await _add_blocks(conversations, memory, ours)
+            if ablation:
+                await _ablate(conversations, memory, report, ours)
             if facts:
                 await _with_facts(at, memory, conversations, report, ours)
         finally:
@@ -149,6 +172,28 @@ async def _measure(conversations: Sequence[Conversation], named: str, report: Re
             "rrf_60": await _ask(conversations, await _by_fused_ranks(conversations, embedder)),
         }
     _tell(report, conversations, ours, baselines, named.partition(":")[0])
+
+
+async def _ablate(conversations: Sequence[Conversation], memory: Memory, report: Report, whole: Results) -> None:
+    """Ranking and block without each part alone: all, and the halves."""
+    figures = ("recall@10", *(f"in_block@{budget}" for budget in BUDGETS))
+    for part in ("nothing", *PARTS):
+        with _left_out(PARTS.get(part, {})):
+            found = whole if part == "nothing" else await _ask(conversations, _by_memory(memory, load=["history"]))
+            if part != "nothing":
+                await _add_blocks(conversations, memory, found)
+        halves = _halves(conversations, found)
+        for figure in figures:
+            note = " / ".join(f"{halves[half][figure]:.3f}" for half in ("first", "second"))
+            report.add(f"without {part}: {figure}", halves["all"][figure], note=note)
+
+
+@contextmanager
+def _left_out(replaced: Mapping[str, object]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for name, value in replaced.items():
+            stack.enter_context(patch(name, value))
+        yield
 
 
 Answer = Callable[[Conversation, Asked], Any]  # Any: an awaitable or a plain list of ids, best first
@@ -321,7 +366,8 @@ def read_conversation(data: Mapping[str, Any]) -> Conversation:  # Any: JSON as 
     for session in data["sessions"]:
         began = locomo.parse_date(session["at"])
         for place, turn in enumerate(session["turns"]):
-            episode = _episode(owner, session["n"], began + timedelta(minutes=place), turn, len(episodes))
+            label = "thread" if data.get("is_one_thread") else f"session-{session['n']}"
+            episode = _episode(owner, label, began + timedelta(minutes=place), turn, len(episodes))
             by_name[turn["id"]] = episode.id
             episodes.append(episode)
     questions = [
@@ -340,10 +386,10 @@ def read_conversation(data: Mapping[str, Any]) -> Conversation:  # Any: JSON as 
     return Conversation(owner=owner, episodes=episodes, questions=questions, observations=said, origins=parts)
 
 
-def _episode(owner: Scope, session: int, at: datetime, turn: Mapping[str, str], place: int) -> Episode:
+def _episode(owner: Scope, session: str, at: datetime, turn: Mapping[str, str], place: int) -> Episode:
     return Episode(
         id=new_ids(1)[1][0],
-        scope=Scope(namespace=owner.namespace, user_id=owner.user_id, session_id=f"session-{session}"),
+        scope=Scope(namespace=owner.namespace, user_id=owner.user_id, session_id=session),
         role=Role.USER,  # two people with names, and neither is the assistant
         content=locomo.content_of(turn),
         name=turn["speaker"],

@@ -43,6 +43,7 @@ if TYPE_CHECKING:  # at run time `__getattr__` loads each name at its first use,
     from aftermind.stores.protocol import SessionInfo, UserInfo
     from aftermind.types import (
         Block,
+        BlockLine,
         Cardinality,
         Episode,
         EpisodeId,
@@ -134,6 +135,7 @@ _HOMES = {
     "aftermind.stores.protocol": ("SessionInfo", "UserInfo"),
     "aftermind.types": (
         "Block",
+        "BlockLine",
         "Cardinality",
         "Episode",
         "EpisodeId",
@@ -195,6 +197,7 @@ __all__ = [
     "AuditEntry",
     "AuditReport",
     "Block",
+    "BlockLine",
     "Candidates",
     "Cardinality",
     "DailyUsage",

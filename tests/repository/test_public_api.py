@@ -47,6 +47,7 @@ PUBLIC = [
     "AuditEntry",
     "AuditReport",
     "Block",
+    "BlockLine",
     "Candidates",
     "Cardinality",
     "DailyUsage",

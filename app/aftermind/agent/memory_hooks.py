@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TypedDict, TypeVar
 
@@ -135,11 +135,8 @@ def _without(block: RecallBlock, is_given: Callable[[Episode], bool]) -> RecallB
 
     A message that the budget shortened stays: its line is not the whole message.
     """
-    shown = [match.item for match in block.matches if isinstance(match.item, Episode) and is_given(match.item)]
-    text, dropped = without_turns(block.text, shown)
-    gone = {each.id for each in dropped}
-    kept = tuple(match for match in block.matches if not isinstance(match.item, Episode) or match.item.id not in gone)
-    return replace(block, text=text, matches=kept, chunks_included=block.chunks_included - len(gone))
+    shown = [match.item for match in block.matches if isinstance(match.item, Episode)]
+    return without_turns(block, {each.id for each in shown if is_given(each)})
 
 
 def _fields(step: str, exc: Exception) -> dict[str, str]:

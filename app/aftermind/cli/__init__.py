@@ -14,7 +14,7 @@ from aftermind.cli import console
 FAMILIES: Mapping[str, tuple[str, ...]] = {
     "stack": ("up", "down", "restart", "status", "logs", "stack"),
     "ingest": ("ingest", "remember"),
-    "recall": ("recall", "facts", "merge-entities", "events"),
+    "recall": ("recall", "facts", "graph", "merge-entities", "events"),
     "evaluate": ("eval",),
     "extraction": ("extraction",),
     "undo": ("undo",),

@@ -1,4 +1,4 @@
-"""`aftermind recall`, `facts`, `events`: what memory answers, from the terminal."""
+"""`aftermind recall`, `facts`, `graph`, `merge-entities`, `events`: what memory answers, from the terminal."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -13,6 +13,7 @@ from aftermind.api.facts import Provenance
 from aftermind.cli import console
 from aftermind.cli.console import Namespace, User, out
 from aftermind.events.types import MemoryEvent
+from aftermind.facts.graph import FactGraph
 from aftermind.memory import Memory
 from aftermind.recall import Mode
 from aftermind.types import Block, Episode, Fact, FactId, Match, RecallBlock, Summary
@@ -27,6 +28,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command()(recall)
     app.command()(facts)
+    app.command()(graph)
     app.command()(merge_entities)
     app.command()(events)
 
@@ -89,9 +91,8 @@ def facts(
     async def query_facts(memory: Memory) -> list[Fact]:
         if history:
             return await memory.facts.history(subject, predicate, user_id=user, namespace=namespace)
-        moment = as_of.replace(tzinfo=UTC) if as_of and as_of.tzinfo is None else as_of
         return await memory.facts.query(
-            user_id=user, namespace=namespace, subject=subject, predicate=predicate, as_of=moment
+            user_id=user, namespace=namespace, subject=subject, predicate=predicate, as_of=_in_utc(as_of)
         )
 
     found, told = console.with_memory(work)
@@ -101,6 +102,34 @@ def facts(
         return
     none = "No facts. `aftermind status` shows whether workers run."
     out.print(believed(found, sources) if found else none)
+
+
+def graph(
+    entity: Annotated[str, typer.Argument(help="A person or thing that facts name.", show_default=False)],
+    *,
+    user: User = None,
+    namespace: Namespace = None,
+    hops: Annotated[int, typer.Option(help="Distance from the entity, 1 to 5.")] = 2,
+    as_of: Annotated[datetime | None, typer.Option(help="Facts that were valid at this time (UTC).")] = None,
+    json: console.AsJson = False,
+) -> None:
+    """Show the facts that connect an entity with others, the nearest first."""
+
+    async def work(memory: Memory) -> FactGraph:
+        await console.record_read(memory, Action.READ, user=user, namespace=namespace, by="graph")
+        return await memory.facts.graph(entity, user_id=user, namespace=namespace, hops=hops, as_of=_in_utc(as_of))
+
+    found = console.with_memory(work)
+    if json:
+        console.print_json(found)
+        return
+    distances = [f"{escape(name)} ({distance})" for name, distance in found.hops.items()]
+    out.print(believed(list(found.facts)) if found.facts else f"No facts name {escape(entity)}.")
+    out.print(f"[dim]Distances: {', '.join(distances)}[/]")
+
+
+def _in_utc(moment: datetime | None) -> datetime | None:
+    return moment.replace(tzinfo=UTC) if moment and moment.tzinfo is None else moment
 
 
 def merge_entities(

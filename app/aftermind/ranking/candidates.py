@@ -45,7 +45,8 @@ class Question:
 class Entry:
     """One turn to be scored. `terms` are of the same kind as the question's keys that it is compared with.
 
-    `candidate` False: it is there for its neighbours only. `similarity` None: it has no vector yet.
+    `candidate` False: it is there for its neighbours only. `similarity` None: it has no vector yet. `said_at` is in
+    seconds since 1970.
     """
 
     session: Hashable
@@ -55,6 +56,7 @@ class Entry:
     name: str | None = None
     asking: bool = False
     candidate: bool = True
+    said_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +87,7 @@ class Frame:
     name: Sequence[str | None]
     asking: NDArray[np.bool_]
     candidate: NDArray[np.bool_]
+    said_at: NDArray[np.float64]
 
     def __len__(self) -> int:
         return len(self.session)
@@ -106,6 +109,7 @@ class Frame:
             name=[entry.name for entry in entries],
             asking=np.array([entry.asking for entry in entries], dtype=np.bool_),
             candidate=np.array([entry.candidate for entry in entries], dtype=np.bool_),
+            said_at=np.array([entry.said_at for entry in entries], dtype=np.float64),
         )
 
     def joined(self, other: "Frame") -> "Frame":
@@ -119,6 +123,7 @@ class Frame:
             name=[*self.name, *other.name],
             asking=np.concatenate([self.asking, other.asking]),
             candidate=np.concatenate([self.candidate, other.candidate]),
+            said_at=np.concatenate([self.said_at, other.said_at]),
         )
 
 
@@ -164,6 +169,7 @@ def _turns(frame: Frame, question: Question, frequencies: Frequencies, session: 
         asking=frame.asking,
         current=_among(frame.session, set() if session is None else {session}),
         speaker=np.where(_among(frame.name, {None}), -1, numbered(frame.name)),
+        said_at=frame.said_at,
     )
     said = np.where(np.asarray(frequencies.having) > 0, worths, 0.0)
     return turns, Worths(terms=said, whole=float(worths.sum()), episodes=frequencies.episodes)

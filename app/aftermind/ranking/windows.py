@@ -2,8 +2,9 @@
 
 An answer rarely repeats the words of its question, and the subject of a turn is often in a neighbouring turn. So each
 turn is scored by itself *and* as the window of the two turns before and after it: words count once, wherever in the
-window they are; vectors as the mean of the window's similarities. A logistic model of these features (`logistic`) gives
-the probability that the turn answers; its coefficients are fitted by `benchmarks/fit_ranking.py`.
+window they are; vectors as the mean of the window's similarities. Windows end with the session, and at a long pause. A
+logistic model of these features (`logistic`) gives the probability that the turn answers; its coefficients are fitted
+by `benchmarks/fit_ranking.py`.
 """
 
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ Bools = NDArray[np.bool_]
 
 REACH = 2  # neighbours on either side; one finds less (0.76 for 0.78), three begin to blur
 BURST = 4  # messages of one speaker in a row that are one utterance; more of them blur the window
+PAUSE_SECONDS = 6 * 3600.0  # without a message: what follows is another conversation, though it is the same session
+BURST_SECONDS = 600.0  # between messages of one utterance
 LONG_TEXT = 100  # distinct terms; a pasted document has every word, so beyond this a window counts its words for less
 
 
@@ -57,6 +60,7 @@ class Turns:
     asking: Bools
     current: Bools
     speaker: NDArray[np.int64]  # a number for each name, -1 if it is unknown
+    said_at: Floats  # seconds
 
     def __len__(self) -> int:
         return len(self.session)
@@ -132,11 +136,13 @@ def features(turns: Turns, question: Worths, *, candidates: Bools) -> Features:
     """What speaks for each turn."""
     idfs = question.terms
     order = np.lexsort((turns.position, turns.session))
-    near = _Neighbours(turns.session[order], turns.speaker[order])
+    said_at = turns.said_at[order]
+    talks = _conversations(turns.session[order], said_at)
+    near = _Neighbours(talks, turns.speaker[order], said_at)
     hits, mask, length = turns.hits[order].astype(np.float64), candidates[order], turns.length[order]
     own = (hits @ idfs) * length_weight(length, float(length.mean()) if len(length) else 1.0)
     together = near.greatest(hits * np.minimum(1.0, LONG_TEXT / np.maximum(length, 1))[:, None]) @ idfs
-    session = _spread_over_session(hits, turns.session[order]) @ idfs
+    session = _spread_over_session(hits, talks) @ idfs
     alone, around, blind = _similarities(turns.similarity[order], near)
     parts = scaled(np.where(mask, np.stack([own, together, session, alone, around]), 0.0))
     words, words_window, words_session, vector, vector_window = parts
@@ -170,8 +176,8 @@ class _Neighbours:
     Messages that one speaker sends in a row are one utterance: people split in chats what is one turn in a dialogue.
     """
 
-    def __init__(self, sessions: NDArray[np.int64], speakers: NDArray[np.int64]) -> None:
-        self._starts = _utterances(sessions, speakers)
+    def __init__(self, sessions: NDArray[np.int64], speakers: NDArray[np.int64], said_at: Floats) -> None:
+        self._starts = _utterances(sessions, speakers, said_at)
         self._sizes = _sizes(self._starts, len(sessions))
         self._are_turns = len(self._starts) == len(sessions)  # most dialogues: nothing to combine
         of = sessions[self._starts]
@@ -216,12 +222,21 @@ class _Neighbours:
         return values if self._are_turns else np.repeat(values, self._sizes, axis=0)
 
 
-def _utterances(sessions: NDArray[np.int64], speakers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where each utterance begins: of one known speaker in one session, BURST messages long at most."""
+def _conversations(sessions: NDArray[np.int64], said_at: Floats) -> NDArray[np.int64]:
+    """A number for each turn's part of its session without a long pause; turns are in order."""
+    if not len(sessions):
+        return sessions
+    begins = (sessions[1:] != sessions[:-1]) | (np.abs(np.diff(said_at)) > PAUSE_SECONDS)
+    return np.append(0, np.cumsum(begins))
+
+
+def _utterances(sessions: NDArray[np.int64], speakers: NDArray[np.int64], said_at: Floats) -> NDArray[np.int64]:
+    """Where each utterance begins: of one known speaker without a pause, BURST messages long at most."""
     if not len(sessions):
         return np.zeros(0, dtype=np.int64)
     begins = np.ones(len(sessions), dtype=np.bool_)
     begins[1:] = (sessions[1:] != sessions[:-1]) | (speakers[1:] != speakers[:-1]) | (speakers[1:] < 0)
+    begins[1:] |= np.abs(np.diff(said_at)) > BURST_SECONDS
     starts = np.flatnonzero(begins)
     sizes = _sizes(starts, len(sessions))
     if sizes.max() <= BURST:

@@ -9,18 +9,21 @@ from time import perf_counter
 from aftermind.recall.budget import MOST_CHARACTERS, Chunk, CountEach, fit
 from aftermind.recall.excerpts import QuestionWords, excerpt
 from aftermind.recall.query import Query
-from aftermind.recall.render import (
-    Item,
-    day_of,
-    place_of,
-    profile_line,
-    render_item,
-    section_name,
-    shortenable_text,
-    superseded_mark,
-)
+from aftermind.recall.render import Item, line_of, place_of, profile_line, shortenable_text, superseded_mark
 from aftermind.stores.search import Briefing
-from aftermind.types import Block, Episode, EpisodeId, Fact, Match, Passage, Profile, RecallBlock, ServedBy, Summary
+from aftermind.types import (
+    Block,
+    BlockLine,
+    Episode,
+    EpisodeId,
+    Fact,
+    Match,
+    Passage,
+    Profile,
+    RecallBlock,
+    ServedBy,
+    Summary,
+)
 
 PINNED = 1_000.0  # above every match, however short: what a user or an agent wants in every block
 PINNED_SHARE = 0.25  # maximum share of the budget for those, so that matches have space
@@ -71,6 +74,7 @@ def build(
         blocks=tuple(source for source in sources if isinstance(source, Block)),
         summary=next((source for source in sources if isinstance(source, Summary)), None),
         profile=_select_traits(briefing.profile, traits),
+        lines=fitted.lines,
     )
 
 
@@ -89,8 +93,8 @@ def _standing(briefing: Briefing, words: QuestionWords) -> list[_Part]:
     if briefing.profile is not None:
         for place, name in enumerate(sorted(briefing.profile.traits)):
             line = profile_line(name, briefing.profile)
-            value = TRAIT + SHARED * words.share(line)
-            parts.append(_Part(Chunk(key=0, section="profile", line=line, value=value, order=place), name))
+            value = TRAIT + SHARED * words.share(line.text)
+            parts.append(_Part(Chunk(key=0, line=line, value=value, order=place), name))
     if briefing.summary is not None:
         value = SUMMARY + SHARED * words.share(briefing.summary.text)
         parts.append(_Part(_chunk(briefing.summary, value, 0), briefing.summary))
@@ -132,22 +136,20 @@ def _chunk(
     starts: list[int] = []
     places: list[str] = []
 
-    def shortened(characters: int) -> str:
+    def shortened(characters: int) -> BlockLine:
         if passage is not None:
             if not places:
                 places.append(f"{place_of(item, passage)}{mark}")
-            return render_item(item, _passage_excerpt(text, passage, characters, words), places[0])
+            return line_of(item, _passage_excerpt(text, passage, characters, words), places[0])
         if not starts:
             starts.append(words.passage(text) if words is not None else 0)
-        return render_item(item, excerpt(text, starts[0], characters), mark)
+        return line_of(item, excerpt(text, starts[0], characters), mark)
 
     return Chunk(
         key=key,
-        section=section_name(item),
-        line=render_item(item, text[: longest + 1] if len(text) > longest else None, mark),
+        line=line_of(item, text[: longest + 1] if len(text) > longest else None, mark),
         value=value,
         order=order,
-        day=day_of(item),
         tells=_told_by(item),
         shortened=shortened,
     )

@@ -3,8 +3,22 @@
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
+from itertools import pairwise
 
-from aftermind.recall.render import CLOSING, OPENING, SECTIONS, closing_tag, dated, opening_tag, render
+from aftermind.recall.render import (
+    CLOSING,
+    INDENT,
+    OPENING,
+    SECTIONS,
+    as_text,
+    closing_tag,
+    continues,
+    day_heading,
+    label,
+    opening_tag,
+    render,
+)
+from aftermind.types import BlockLine
 
 CountEach = Callable[[Sequence[str]], Sequence[int]]  # tokens of each text: together they take a fraction of the time
 
@@ -24,19 +38,16 @@ REPEATED = 0.3
 class Chunk:
     """One line of a block. `shortened` returns the line with less text, if it is too long.
 
-    `value` is its expected value for the query, `order` its position in the section, `day` the date that the line shows
-    if the previous line has another one. `tells` are the turns with the same content. `key` identifies it for the
-    caller.
+    `value` is its expected value for the query, `order` its position in the section. `tells` are the turns with the
+    same content. `key` identifies it for the caller.
     """
 
     key: int
-    section: str
-    line: str
+    line: BlockLine
     value: float
     order: float
-    day: str = ""
     tells: frozenset[Hashable] = frozenset()
-    shortened: Callable[[int], str] | None = None
+    shortened: Callable[[int], BlockLine] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,15 +57,21 @@ class Fitted:
     text: str
     tokens: int
     chunks: tuple[Chunk, ...]
+    lines: tuple[BlockLine, ...]
 
 
 @dataclass(slots=True)
 class _Filling:
-    """A block while it is filled. `section_tokens` are those of a section's tags, `day_tokens` of a turn's date."""
+    """A block while it is filled.
+
+    `section_tokens` are those of a section's tags, `day_tokens` of a date, `label_tokens` of a speaker's name, as far
+    as a line without it is shorter.
+    """
 
     left: int
     section_tokens: Mapping[str, int]
     day_tokens: int
+    label_tokens: Mapping[str, int]
     taken: list[Chunk] = field(default_factory=list)
     headed: set[tuple[str, str]] = field(default_factory=set)  # sections and their days that are paid for
     told: set[Hashable] = field(default_factory=set)
@@ -68,14 +85,20 @@ class _Filling:
 
     def heading(self, chunk: Chunk) -> int:
         """Tokens of the section and the day, where the chunk is the first of them."""
-        tokens = 0 if (chunk.section, "") in self.headed else self.section_tokens[chunk.section]
-        return tokens + self.day_tokens if chunk.day and (chunk.section, chunk.day) not in self.headed else tokens
+        section, day = chunk.line.section, chunk.line.day
+        tokens = 0 if (section, "") in self.headed else self.section_tokens[section]
+        return tokens + self.day_tokens if day and (section, day) not in self.headed else tokens
 
     def take(self, chunk: Chunk, tokens: int) -> None:
         self.left -= tokens
         self.taken.append(chunk)
-        self.headed |= {(chunk.section, ""), (chunk.section, chunk.day)}
+        self.headed |= {(chunk.line.section, ""), (chunk.line.section, chunk.line.day)}
         self.told |= chunk.tells
+
+    def saved(self) -> int:
+        """Tokens of the speakers' names that are not written because the line before has the same one."""
+        lines = _in_order(self.taken)
+        return sum(self.label_tokens[line.speaker] for before, line in pairwise(lines) if continues(before, line))
 
 
 def fit(chunks: Sequence[Chunk], budget: int, count_each: CountEach) -> Fitted:
@@ -86,53 +109,78 @@ def fit(chunks: Sequence[Chunk], budget: int, count_each: CountEach) -> Fitted:
     """
     taken = _taken(chunks, budget, count_each)
     while taken:
-        lines = sorted(taken, key=lambda each: each.order)
-        text = render([(each.section, each.line, each.day) for each in lines])
+        lines = _in_order(taken)
+        text = render(lines)
         (tokens,) = count_each([text])
         if tokens <= budget:
             best_first = sorted(taken, key=lambda each: -each.value)
-            return Fitted(text=text, tokens=tokens, chunks=tuple(best_first))
+            return Fitted(text=text, tokens=tokens, chunks=tuple(best_first), lines=tuple(lines))
         taken.pop()
-    return Fitted(text="", tokens=0, chunks=())
+    return Fitted(text="", tokens=0, chunks=(), lines=())
+
+
+def _in_order(chunks: Sequence[Chunk]) -> list[BlockLine]:
+    return [each.line for each in sorted(chunks, key=lambda each: (SECTIONS.index(each.line.section), each.order))]
+
+
+_Waiting = tuple[float, int, float, int, Chunk]  # less for a better one, place, value, tokens, chunk
 
 
 def _taken(chunks: Sequence[Chunk], budget: int, count_each: CountEach) -> list[Chunk]:
-    """Lazy greedy: what is taken makes others worth less or the same, so only the best of the heap is valued again."""
     filling, counted = _counted(chunks, budget, count_each)
     most = max(int(budget * SHORTEN_BELOW), LEAST_TOKENS)
     whole: dict[int, Chunk] = {}
-    heap: list[tuple[float, int, float, int, Chunk]] = []
+    heap: list[_Waiting] = []
     for place, (chunk, tokens) in enumerate(zip(chunks, counted, strict=True)):
         fitting = _fitting(chunk, tokens, min(filling.left, most), count_each)
         if fitting is not None:
             whole[chunk.key] = chunk
             heap.append((-_worth(chunk.value, fitting[1]), place, chunk.value, fitting[1], fitting[0]))
-    heapify(heap)
-    while heap and filling.left > 0:
-        _, place, valued, tokens, chunk = heappop(heap)
-        marginal = filling.marginal(chunk)
-        if marginal < valued:
-            heappush(heap, (-_worth(marginal, tokens), place, marginal, tokens, chunk))
-        elif (needed := tokens + filling.heading(chunk)) <= filling.left:
-            filling.take(chunk, needed)
+    rest = _fill(filling, heap)
+    if rest and (saved := filling.saved()):
+        filling.left += saved
+        _fill(filling, rest)
     for place, chunk in enumerate(filling.taken):
         filling.taken[place], filling.left = _widened(chunk, whole[chunk.key], filling.left, most, count_each)
     return filling.taken
 
 
+def _fill(filling: _Filling, heap: list[_Waiting]) -> list[_Waiting]:
+    """Lazy greedy: what is taken makes others worth less or the same, so only the best of the heap is valued again.
+
+    Returns those that do not fit.
+    """
+    rest = []
+    heapify(heap)
+    while heap and filling.left > 0:
+        waiting = heappop(heap)
+        _, place, valued, tokens, chunk = waiting
+        marginal = filling.marginal(chunk)
+        if marginal < valued:
+            heappush(heap, (-_worth(marginal, tokens), place, marginal, tokens, chunk))
+        elif (needed := tokens + filling.heading(chunk)) <= filling.left:
+            filling.take(chunk, needed)
+        else:
+            rest.append(waiting)
+    return [*rest, *heap]
+
+
 def _counted(chunks: Sequence[Chunk], budget: int, count_each: CountEach) -> tuple[_Filling, list[int]]:
     """An empty block, and the tokens of each chunk's line, counted in one pass; a line too long for any is not read."""
-    frame = [OPENING, CLOSING, "<turn>", dated("<turn>", "2000-01-01")]
     tags = [opening_tag(section) + closing_tag(section) for section in SECTIONS]
+    speakers = list({chunk.line.speaker for chunk in chunks if chunk.line.speaker})
     longest = MOST_CHARACTERS * budget
-    lines = [chunk.line if len(chunk.line) <= longest else "" for chunk in chunks]
-    opening, closing, turn, dated_turn, *rest = count_each([*frame, *tags, *lines])
+    lines = [as_text(chunk.line) if len(chunk.line.text) <= longest else "" for chunk in chunks]
+    frame = [OPENING, CLOSING, day_heading("2000-01-01"), f"x\n{INDENT}x", "x\nx", *tags, *map(label, speakers)]
+    opening, closing, day, indented, apart, *rest = count_each([*frame, *lines])
+    sections, labels = rest[: len(tags)], rest[len(tags) : len(tags) + len(speakers)]
     filling = _Filling(
         left=budget - opening - closing,
-        section_tokens=dict(zip(SECTIONS, rest, strict=False)),
-        day_tokens=dated_turn - turn,
+        section_tokens=dict(zip(SECTIONS, sections, strict=True)),
+        day_tokens=day,
+        label_tokens={name: max(tokens - (indented - apart), 0) for name, tokens in zip(speakers, labels, strict=True)},
     )
-    tokens = rest[len(SECTIONS) :]
+    tokens = rest[len(tags) + len(speakers) :]
     return filling, [each if line else budget + 1 for each, line in zip(tokens, lines, strict=True)]
 
 
@@ -144,7 +192,7 @@ def _widened(taken: Chunk, whole: Chunk, left: int, most: int, count_each: Count
     """A long text with as much of it as fits at the end, and the tokens left then."""
     if taken is whole or left < LEAST_TOKENS:
         return taken, left
-    had, needed = count_each([taken.line, whole.line[: MOST_CHARACTERS * (most + 1)]])
+    had, needed = count_each([as_text(taken.line), as_text(whole.line)[: MOST_CHARACTERS * (most + 1)]])
     fitting = _fitting(whole, needed, min(had + left, max(most, had)), count_each, passage=False)
     if fitting is None or fitting[1] <= had:
         return taken, left
@@ -158,7 +206,7 @@ def _fitting(
 
     Of a long text a `passage` is enough at first: it competes with other turns by that.
     """
-    is_long = chunk.shortened is not None and len(chunk.line) >= LONG_CHARACTERS
+    is_long = chunk.shortened is not None and len(chunk.line.text) >= LONG_CHARACTERS
     first = min(most, PASSAGE_TOKENS) if passage and is_long else most
     if tokens <= first:
         return chunk, tokens
@@ -167,11 +215,11 @@ def _fitting(
     low, high = 0, 4 * first  # characters: a token is hardly ever longer than four in running text
     while low < high:
         middle = (low + high + 1) // 2
-        if count_each([chunk.shortened(middle)])[0] <= first:
+        if count_each([as_text(chunk.shortened(middle))])[0] <= first:
             low = middle
         else:
             high = middle - 1
     if low < LEAST_TOKENS:
         return None
     line = chunk.shortened(low)
-    return replace(chunk, line=line), count_each([line])[0]
+    return replace(chunk, line=line), count_each([as_text(line)])[0]

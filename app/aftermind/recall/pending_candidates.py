@@ -113,6 +113,7 @@ class PendingTurns:
             name=known.name,
             asking=known.asking,
             candidate=wanted.fits(episode),
+            said_at=episode.occurred_at.timestamp(),
         )
 
     async def _similarity(self, episodes: Sequence[Episode], vector: Vector | None) -> NDArray[np.float64] | None:

@@ -244,4 +244,5 @@ def to_entry(episode: Episode, *, language: str) -> Entry:
         terms=frozenset(map(intern, terms(episode.content, language))),
         name=episode.name,
         asking=ends_asking(episode.content),
+        said_at=episode.occurred_at.timestamp(),
     )

@@ -7,13 +7,14 @@ from aftermind.types.fact import Cardinality, Fact
 from aftermind.types.items import Item, ItemWrite
 from aftermind.types.job import Attempt, Job, JobKind, JobState, Lease, NewJob
 from aftermind.types.message import Episode, Json, Message, Role, Turn
-from aftermind.types.recall_results import Match, Passage, RecallBlock, ServedBy
+from aftermind.types.recall_results import BlockLine, Match, Passage, RecallBlock, ServedBy
 from aftermind.types.scope import EpisodeId, FactId, JobId, LeaseToken, Scope
 from aftermind.types.watermark import Watermark
 
 __all__ = [
     "Attempt",
     "Block",
+    "BlockLine",
     "Cardinality",
     "EmbedderIdentity",
     "Episode",

@@ -9,6 +9,7 @@ from html import escape
 from aftermind.types.blocks_summaries_profiles import Block, Profile, Summary
 from aftermind.types.fact import Fact
 from aftermind.types.message import Episode, shorten
+from aftermind.types.scope import EpisodeId, FactId
 
 
 class ServedBy(StrEnum):
@@ -58,11 +59,27 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BlockLine:
+    """One item of a block as its text shows it, in `section`, under the heading `day` and after the name of `speaker`.
+
+    `text` is escaped. `source_id` is the id of an episode or fact; `is_whole` is False if its text is shortened.
+    """
+
+    section: str
+    text: str
+    speaker: str = ""
+    day: str = ""
+    source_id: EpisodeId | FactId | None = None
+    is_whole: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecallBlock:
     """The result of a recall.
 
-    `text` is XML for a system prompt, at most `tokens_used` tokens; `matches` are the chunks in it, best first.
-    `degraded` is the reason if a part may be missing, None if it is complete. `served_by` names the node.
+    `text` is XML for a system prompt, at most `tokens_used` tokens; `matches` are the chunks in it, best first, and
+    `lines` the same in the order of the text, with the ids of their episodes and facts. `degraded` is the reason if a
+    part may be missing, None if it is complete. `served_by` names the node.
     """
 
     query: str
@@ -78,6 +95,7 @@ class RecallBlock:
     blocks: tuple[Block, ...] = ()
     summary: Summary | None = None
     profile: Profile | None = None
+    lines: tuple[BlockLine, ...] = ()
 
     def __str__(self) -> str:
         return self.text

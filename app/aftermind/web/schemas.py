@@ -190,6 +190,14 @@ class FactOut(Shape):
     extractor: str
 
 
+class GraphOut(Shape):
+    """The facts around an entity; `hops` is the distance of each entity from it."""
+
+    entity: str
+    hops: dict[str, int]
+    facts: list[FactOut]
+
+
 class BlockOut(Shape):
     """A block; `version` is its ETag too."""
 

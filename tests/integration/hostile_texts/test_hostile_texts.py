@@ -106,7 +106,7 @@ async def test_a_plain_name_is_shown_and_is_the_subject_of_facts(memory: Memory)
     block = await memory.recall("Where does Caroline live?", user_id="carol")
 
     assert [fact.subject for fact in await memory.facts.query(user_id="carol")] == ["Caroline O'Neil"]
-    assert [turn.get("by") for turn in ElementTree.fromstring(block.text).iter("turn")] == ["Caroline O'Neil"]
+    assert [line.speaker for line in block.lines if line.section == "episodes"] == ["Caroline O'Neil"]
 
 
 async def test_an_order_that_is_split_over_two_messages_marks_both(memory: Memory) -> None:

@@ -147,7 +147,7 @@ async def test_facts_blocks_and_episodes_share_one_budget(database: Database, re
 
     assert shown.tokens_used <= 300
     assert "Prefers short answers." in shown.text
-    assert 'since="2024-03-01">alice lives in Oslo' in shown.text
+    assert "alice lives in Oslo (since 2024-03-01)" in shown.text
     assert any(isinstance(match.item, Episode) for match in shown.matches)
     assert shown.chunks_included < shown.chunks_available
 

@@ -242,6 +242,19 @@ def user_of_nobody() -> str:
     return "00000000-0000-7000-8000-000000000000"
 
 
+def test_the_facts_around_an_entity_are_a_graph(api: httpx.Client, user: str) -> None:
+    for subject, predicate, object_ in (("Ann", "married_to", "Bob"), ("Bob", "works_at", "Acme")):
+        api.post(f"/v1/users/{user}/facts", json={"subject": subject, "predicate": predicate, "object": object_})
+
+    near = api.get(f"/v1/users/{user}/entities/graph", params={"entity": "ann", "hops": 1}).json()
+    far = api.get(f"/v1/users/{user}/entities/graph", params={"entity": "ann"}).json()
+    refused = api.get(f"/v1/users/{user}/entities/graph", params={"entity": "ann", "hops": 6})
+
+    assert [fact["object"] for fact in near["facts"]] == ["Bob"]
+    assert far["hops"] == {"ann": 0, "Bob": 1, "Acme": 2}
+    assert refused.status_code == 422
+
+
 def test_names_of_one_entity_are_merged(api: httpx.Client, user: str) -> None:
     api.post(f"/v1/users/{user}/facts", json={"subject": "Mel", "predicate": "likes", "object": "tea"})
 

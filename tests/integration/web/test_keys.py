@@ -78,6 +78,7 @@ OPERATIONS = {
     ("POST", "/v1/users/{user_id}/facts"): Operation("write", FACT),
     ("DELETE", "/v1/users/{user_id}/facts/{fact_id}"): Operation("write"),
     ("GET", "/v1/users/{user_id}/facts/{fact_id}/why"): Operation("read"),
+    ("GET", "/v1/users/{user_id}/entities/graph"): Operation("read", params={"entity": "user"}),
     ("POST", "/v1/users/{user_id}/entities/merge"): Operation("write", {"entity": "Mel", "aliases": ["Melanie"]}),
     ("GET", "/v1/users/{user_id}/blocks"): Operation("read"),
     ("GET", "/v1/users/{user_id}/blocks/{name}"): Operation("read"),

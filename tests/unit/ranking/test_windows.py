@@ -61,6 +61,27 @@ def test_a_window_ends_with_its_session() -> None:
     assert found.lexical_window[1] == 0
 
 
+def test_a_window_ends_at_a_pause_of_several_hours() -> None:
+    entries = said("Rome is where we met", "Yes!", "Good morning")
+    entries = [replace(entry, said_at=at) for entry, at in zip(entries, (0.0, 60.0, 30_000.0), strict=True)]
+
+    found = score_entries(entries, Question.of("Rome"))
+
+    assert found.lexical_window[1] > 0
+    assert found.lexical_window[2] == 0
+
+
+def test_messages_of_one_speaker_with_a_pause_between_them_are_no_burst() -> None:
+    texts = ("We were in Rome", "with my sister", "and her friend", "by train", "and back")
+
+    def score_last(pause: float) -> float:
+        entries = [replace(each, said_at=pause * place) for place, each in enumerate(said(*texts, name="Ann"))]
+        return float(score_entries(entries, Question.of("Rome")).lexical_window[3])
+
+    assert score_last(60.0) > 0  # within four messages: one utterance
+    assert score_last(1_800.0) == 0
+
+
 def test_a_word_said_twice_in_a_window_counts_once() -> None:
     twice = said("rome", "rome", "filler", *["filler"] * 5, "rome", "filler", "filler")
 

@@ -43,7 +43,7 @@ class EpisodeColumns:
         self._passages: dict[EpisodeId, Sequence[Sequence[str]]] = {}
         self._lengths: array[int] = array("q")
         self._sessions: dict[str | None, int] = {}
-        self._session, self._position = array("q"), array("q")
+        self._session, self._position, self._said_at = array("q"), array("q"), array("d")
         self._asking, self._undone = bytearray(), bytearray()
         self._vectors: NDArray[np.float16] = np.empty((0, 0), dtype=np.float16)
         self._has_vector = bytearray()
@@ -114,6 +114,7 @@ class EpisodeColumns:
         session = episode.scope.session_id
         self._session.append(self._sessions.setdefault(session, len(self._sessions)))
         self._position.append(episode.position)
+        self._said_at.append(episode.occurred_at.timestamp())
         self._asking.append(ends_asking(episode.content))
         self._undone.append(episode.mark == UNDONE)
         self._has_vector.append(False)
@@ -210,6 +211,7 @@ class EpisodeColumns:
             name=[each.name for each in episodes],
             asking=np.frombuffer(bytes(self._asking), dtype=np.bool_)[rows],
             candidate=candidate[rows],
+            said_at=np.array(self._said_at)[rows],
         )
 
     def _fact_hits(self, facts: Iterable[Fact], question: Question) -> list[FactHit]:

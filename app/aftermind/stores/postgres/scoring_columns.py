@@ -43,11 +43,13 @@ EMBEDDERS = """
     (SELECT models FROM aftermind.ranking_models WHERE namespace = :namespace
      AND embedder = coalesce(CAST(:embedder AS text), '')) AS models"""
 
-SHARED = ("ids", "sessions", "positions", "names")  # of COLUMNS, with what is shown of an episode
+_EPOCH_SECONDS = 946_684_800.0  # of the first of January 2000, since when Postgres sends times
+SHARED = ("ids", "sessions", "positions", "names", "said_at")  # of COLUMNS, with what is shown of an episode
 # What either search answers of its rows, column by column, in the order of `nth`.
 COLUMNS = """
     array_agg(id ORDER BY nth) AS ids, array_agg(session_id ORDER BY nth) AS sessions,
     array_agg(position ORDER BY nth) AS positions, array_agg(name ORDER BY nth) AS names,
+    string_agg(timestamptz_send(occurred_at), '' ORDER BY nth) AS said_at,
     array_agg(cardinality(terms) ORDER BY nth) AS lengths, array_agg(similarity ORDER BY nth) AS similarities,
     array_agg(asking ORDER BY nth) AS asking, array_agg(fits ORDER BY nth) AS fits,
     array_agg(nth) FILTER (WHERE is_long AND fits) AS long_rows,
@@ -57,7 +59,8 @@ COLUMNS = """
 
 def scored(fits: str) -> str:
     """What an episode `e` is scored by, and whether it may answer."""
-    return f"""e.id, e.session_id, e.position, e.name, e.terms, 1 - (e.embedding <=> {VECTOR}) AS similarity,
+    return f"""e.id, e.session_id, e.position, e.name, e.occurred_at, e.terms,
+        1 - (e.embedding <=> {VECTOR}) AS similarity,
         {fits} AND e.mark IS DISTINCT FROM '{UNDONE}' AS fits,
         right(rtrim(e.content), 1) IN ('?', '\uff1f', '\u061f') AS asking,
         e.passages IS NOT NULL AS is_long"""
@@ -102,6 +105,7 @@ def to_frame(row: asyncpg.Record, keys: Sequence[int], ways: int) -> Frame:
         name=row["names"] or (),
         asking=np.array(row["asking"] or (), dtype=np.bool_),
         candidate=fits,
+        said_at=np.frombuffer(row["said_at"] or b"", dtype=">i8") / 1e6 + _EPOCH_SECONDS,
     )
 
 

@@ -38,7 +38,7 @@ def _statement(*, filtered: bool) -> Positional:
     return Positional.of(
         entering(f"""
         WITH mine AS MATERIALIZED (
-            SELECT {scored(FITS if filtered else "true")}, e.agent_id, e.role, e.content, e.metadata, e.occurred_at,
+            SELECT {scored(FITS if filtered else "true")}, e.agent_id, e.role, e.content, e.metadata,
                    e.remembered_at, e.mark, row_number() OVER () AS nth
             FROM aftermind.episodes e WHERE {OWNED} LIMIT CAST(:whole AS bigint) + 1
         ), sized AS MATERIALIZED (

@@ -67,6 +67,25 @@ async def add(user_id: User, told: schemas.FactIn, memory: Remembering, who: Wri
     return schemas.FactOut.model_validate(found)
 
 
+@router.get("/users/{user_id:id}/entities/graph", summary="Facts around an entity, the nearest first")
+async def graph(
+    user_id: User,
+    memory: Remembering,
+    who: Reader,
+    entity: str,
+    hops: int = 2,
+    as_of: Annotated[AwareDatetime | None, Query(description="True in the world then; null: now.")] = None,
+    limit: Limit = 100,
+) -> schemas.GraphOut:
+    """The facts and entities within 1 to 5 hops; a hop leads from the subject of a fact to its object or back."""
+    found = await memory.facts.graph(
+        entity, user_id=user_id, namespace=who.namespace, hops=hops, as_of=as_of, limit=limit
+    )
+    return schemas.GraphOut(
+        entity=found.entity, hops=dict(found.hops), facts=[schemas.FactOut.model_validate(each) for each in found.facts]
+    )
+
+
 @router.post("/users/{user_id:id}/entities/merge", summary="State that several names are one entity")
 async def merge_entities(
     user_id: User, told: schemas.MergeIn, memory: Remembering, who: Writer
