@@ -12,6 +12,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 ENVIRONMENTS := $(basename $(notdir $(wildcard tests/integrations/environments/*.in)))
+# The extras that an environment has: those of the line "# extras:" of its .in file.
+EXTRAS_OF := sed -n 's/^\# extras: //p' tests/integrations/environments/$$name.in
 
 .PHONY: all setup run test test-long test-integrations test-upstream isolation schema screenshots lint docs format lock clean help
 all: lint test test-long
@@ -37,9 +39,10 @@ test: setup      ## the test suite, on real servers (10 minutes on two cores)
 test-long: setup ## tests with many processes or long waits: upgrades, backups, the wheel, stacks, rolling restarts (10 minutes)
 	@$(BIN)/python -m pytest -m long $(PARALLEL) $(ARGS)
 
-test-integrations: $(ENVIRONMENTS:%=.integrations/%/.installed)  ## tests of each integration with its framework, in an environment of its own (4 minutes)
+test-integrations: $(ENVIRONMENTS:%=.integrations/%/.installed)  ## tests of each integration with its framework, in environments of their own (10 minutes)
 	@for name in $(ENVIRONMENTS); do echo "$$name:"; \
-	  .integrations/$$name/bin/python -m pytest -q -o filterwarnings=default tests/integrations/test_$$(echo $$name | tr - _).py $(ARGS) || exit 1; done
+	  .integrations/$$name/bin/python -m pytest -q -o filterwarnings=default \
+	    $$(for extra in $$($(EXTRAS_OF)); do ls tests/integrations/test_$$(echo $$extra | tr - _).py 2>/dev/null; done) $(ARGS) || exit 1; done
 
 test-upstream: .integrations/$(SUITE)/.installed  ## a framework's own tests: SUITE=langgraph FROM=CHECKOUT of its repository
 	@.integrations/$(SUITE)/bin/python tests/integrations/upstream/run.py $(SUITE) $(FROM)
@@ -87,8 +90,9 @@ lock: setup      ## pin again what pyproject.toml asks for
 	@rm .constraints
 
 lock-integrations: setup  ## pin again what each integration is tested with
-	@for name in $(ENVIRONMENTS); do $(COMPILE) tests/integrations/environments/$$name.in --extra embedded \
-	  --extra $$name --upgrade -o tests/integrations/environments/$$name.txt || exit 1; done
+	@for name in $(ENVIRONMENTS); do $(COMPILE) tests/integrations/environments/$$name.in \
+	  $$(for extra in $$($(EXTRAS_OF)); do echo --extra $$extra; done) \
+	  --upgrade -o tests/integrations/environments/$$name.txt || exit 1; done
 
 clean:           ## caches and the environment; data in .aftermind/ stays
 	@rm -rf $(VENV) .integrations .pytest_cache .mypy_cache .ruff_cache .import_linter_cache dist build

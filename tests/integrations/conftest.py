@@ -10,12 +10,31 @@ import pytest
 from aftermind import Memory, Settings
 from tests.support.servers import Database
 
-FRAMEWORKS = {"langgraph": "langgraph", "mcp": "mcp", "openai_agents": "agents"}  # file and package
+FRAMEWORKS = {  # file and package
+    "agent_framework": "agent_framework",
+    "anthropic": "anthropic.lib.tools",
+    "crewai": "crewai",
+    "google_adk": "google.adk",
+    "langgraph": "langgraph",
+    "llama_index": "llama_index.core",
+    "mcp": "mcp.server.mcpserver",
+    "openai_agents": "agents",
+    "pydantic_ai": "pydantic_ai",
+    "strands": "strands",
+}
 
 IS_OURS = ".integrations" in sys.prefix  # elsewhere warnings of a framework that happens to be there are errors
-collect_ignore = [
-    f"test_{name}.py" for name, package in FRAMEWORKS.items() if not IS_OURS or find_spec(package) is None
-]
+
+
+def is_installed(package: str) -> bool:
+    """Whether a package can be imported, without importing it, only the packages above it."""
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+collect_ignore = [f"test_{name}.py" for name, package in FRAMEWORKS.items() if not IS_OURS or not is_installed(package)]
 
 
 @pytest.fixture

@@ -1,16 +1,22 @@
-"""Writes in this process, and reads in another one through a replica that stands still."""
+"""Writes in this process, reads in another one through a replica that replays nothing, and workers that are killed."""
 
 import asyncio
 import json
 import os
+import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from textwrap import dedent, indent
 
-from aftermind import Settings
+import psutil
+
+from aftermind import Memory, Settings
 from tests.fundamentals.conftest import as_environment
+from tests.support.fork_server import ForkedProcess, start_module
 from tests.support.servers import Database, psql
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 
 @asynccontextmanager
@@ -41,3 +47,35 @@ async def read_elsewhere(settings: Settings, code: str) -> object:
     out, err = await process.communicate()
     assert process.returncode == 0, err.decode()
     return json.loads(out)
+
+
+async def stored_after_a_kill(
+    memory: Memory, settings: Settings, folder: Path, write: Callable[[], Awaitable[object]], **whose: str
+) -> list[str]:
+    """What the user's episodes say once a write is stored whose worker was killed, as `kill -9` does, on the way."""
+    environment = {**os.environ, **as_environment(settings), "AFTERMIND_RECONCILE_SECONDS": "0.5"}
+    argv = ["aftermind.cli", "worker", "--queues", "all"]
+
+    def start(name: str) -> ForkedProcess | psutil.Popen:
+        with (folder / name).open("wb") as log:
+            return start_module(argv, env=environment, output=log, start_new_session=True)
+
+    first = start("first.log")
+    try:
+        await (await memory.remember("Before.", user_id="somebody-else")).stored(timeout=PATIENCE_SECONDS)
+        await write()
+    finally:
+        os.killpg(first.pid, signal.SIGKILL)
+        first.wait()
+    second = start("second.log")
+    try:
+
+        async def stored() -> bool:
+            progress = await memory.progress(**whose)
+            return progress.pending_turns == 0 and progress.episodes > 0
+
+        await wait_until(stored, description="the second worker has stored every turn")
+    finally:
+        os.killpg(second.pid, signal.SIGKILL)
+        second.wait()
+    return [each.content for each in await memory.history(**whose)]

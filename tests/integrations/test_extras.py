@@ -8,6 +8,13 @@ import pytest
 from aftermind import errors
 
 EXTRAS = {
+    "aftermind.integrations.agent_framework": ("agent_framework", "agent-framework"),
+    "aftermind.integrations.anthropic": ("anthropic", "anthropic"),
+    "aftermind.integrations.crewai": ("crewai", "crewai"),
+    "aftermind.integrations.google_adk": ("google", "google-adk"),
+    "aftermind.integrations.llama_index": ("llama_index", "llama-index"),
+    "aftermind.integrations.pydantic_ai": ("pydantic_ai", "pydantic-ai"),
+    "aftermind.integrations.strands": ("strands", "strands"),
     "aftermind.integrations.langgraph": ("langgraph", "langgraph"),
     "aftermind.integrations.langchain": ("langchain_core", "langgraph"),
     "aftermind.integrations.mcp": ("mcp", "mcp"),

@@ -42,9 +42,9 @@ def from_episode(episode: Episode) -> dict[str, Any] | None:
 
 
 async def read_session(
-    memory: Memory, session_id: str, limit: int | None, *, user_id: str | None, namespace: str | None
+    memory: Memory, session_id: str | None, limit: int | None, *, user_id: str | None, namespace: str | None
 ) -> list[Episode]:
-    """The newest episodes of a session, oldest first, pending ones included; None: all."""
+    """The newest episodes of a session, or of all for None, oldest first, pending ones included; None: all."""
     found: list[Episode] = []
     while limit is None or len(found) < limit:
         size = PAGE if limit is None else min(PAGE, limit - len(found))

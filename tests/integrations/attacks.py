@@ -1,0 +1,48 @@
+"""The attack corpus through an integration: what is recalled of it must stay data."""
+
+import re
+from collections.abc import Awaitable, Callable
+from html import unescape
+from xml.etree import ElementTree
+
+from aftermind import Memory
+from tests.attacks.corpus import attacks
+
+QUESTION = "What do you remember?"
+HARMLESS = "I live in Oslo."
+BLOCK = re.compile(r"<memory[^>]*>.*?</memory>", re.DOTALL)
+
+Ask = Callable[[str, str], Awaitable[tuple[str, str]]]  # user and question; the model's instructions, and all else
+
+
+async def assert_attacks_stay_data(memory: Memory, ask: Ask) -> None:
+    """Given users who have said one attack each, when a model is asked, its prompt differs from a harmless user's only
+    in the text of one element of one `<memory>` block, and its instructions do not differ.
+    """
+    await memory.remember(HARMLESS, user_id="harmless")
+    wanted_instructions, harmless = await ask("harmless", QUESTION)
+    wanted, said = _frame(harmless)
+    assert HARMLESS in said
+    shown = 0
+    for number, attack in enumerate(attacks()):
+        await memory.remember([attack.message], user_id=f"attack-{number}")
+        instructions, prompt = await ask(f"attack-{number}", QUESTION)
+        frame, said = _frame(prompt)
+        assert instructions == wanted_instructions, attack.text
+        assert frame == wanted, f"{attack.text!r} made of the prompt: {prompt}"
+        shown += _letters(attack.text) in _letters(said)
+    assert shown >= 0.8 * len(attacks())  # the rest is shortened, or has characters that XML cannot hold
+
+
+def _frame(prompt: str) -> tuple[str, str]:
+    """The prompt with its block reduced to the tags, and the text in the block."""
+    found = BLOCK.search(prompt)
+    if found is None:
+        return prompt, ""
+    root = ElementTree.fromstring(found[0])
+    tags = " ".join(each.tag for each in root.iter())
+    return prompt.replace(found[0], f"[{tags}]"), unescape("\n".join(root.itertext()))
+
+
+def _letters(text: str) -> str:
+    return "".join(each for each in text if each.isalnum() and each.isascii())
