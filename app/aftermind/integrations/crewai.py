@@ -1,0 +1,207 @@
+"""CrewAI: a storage backend for its memory. CrewAI embeds, ranks and extracts; Aftermind stores and searches."""
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from aftermind.integrations.conversations import run_blocking
+from aftermind.integrations.extras import extra, to_async
+from aftermind.memory import Memory
+from aftermind.sync import Memory as SyncMemory
+from aftermind.types import Item, ItemWrite
+
+with extra("crewai"):
+    from crewai.memory.types import MemoryRecord, ScopeInfo
+
+RECORDS, PLACES = ("crewai", "records"), ("crewai", "places")  # a record below its scope; the scope of each id
+PAGE = 1_000
+
+
+class AftermindStorage:
+    """`StorageBackend` of CrewAI: `crewai.Memory(storage=AftermindStorage(memory, user_id=…))`.
+
+    A read includes every save that has returned, from any process and through any replica. A call is written as a
+    whole. A search compares every vector below its scope exactly (cosine). `memory.forget` of the user deletes the
+    records.
+    """
+
+    def __init__(
+        self, memory: Memory | SyncMemory, *, user_id: str | None = None, namespace: str | None = None
+    ) -> None:
+        self.memory = to_async(memory)
+        self._whose: dict[str, Any] = {"user_id": user_id, "namespace": namespace}
+
+    def save(self, records: list[MemoryRecord]) -> None:
+        """Store records; one with a known id is replaced."""
+        run_blocking(lambda: self.asave(records))
+
+    def search(self, query_embedding: list[float], *args: Any, **filters: Any) -> list[tuple[MemoryRecord, float]]:
+        """See `asearch`."""
+        return run_blocking(lambda: self.asearch(query_embedding, *args, **filters))
+
+    def delete(self, *args: Any, **filters: Any) -> int:
+        """See `adelete`."""
+        return run_blocking(lambda: self.adelete(*args, **filters))
+
+    def update(self, record: MemoryRecord) -> None:
+        """Replace the record with the same id."""
+        self.save([record])
+
+    def get_record(self, record_id: str) -> MemoryRecord | None:
+        """A record by id."""
+        return run_blocking(lambda: self._get(record_id))
+
+    def list_records(self, scope_prefix: str | None = None, limit: int = 200, offset: int = 0) -> list[MemoryRecord]:
+        """Records of a scope and those below it, newest first."""
+        newest = sorted(self._records(scope_prefix), key=lambda each: _utc(each.created_at), reverse=True)
+        return newest[max(0, offset) : max(0, offset) + max(0, limit)]
+
+    def get_scope_info(self, scope: str) -> ScopeInfo:
+        """Count, categories, times and child scopes."""
+        records = self._records(scope)
+        times = [each.created_at for each in records]
+        return ScopeInfo(
+            path="/" + "/".join(_labels(scope)),
+            record_count=len(records),
+            categories=sorted({name for each in records for name in each.categories}),
+            oldest_record=min(times, key=_utc, default=None),
+            newest_record=max(times, key=_utc, default=None),
+            child_scopes=self.list_scopes(scope),
+        )
+
+    def list_scopes(self, parent: str = "/") -> list[str]:
+        """The scopes immediately below one."""
+        above = (*RECORDS, *_labels(parent))
+        paths = run_blocking(lambda: self.memory.items.paths(**self._whose))
+        below = {path[: len(above) + 1] for path in paths if path[: len(above)] == above and len(path) > len(above)}
+        return sorted("/" + "/".join(path[len(RECORDS) :]) for path in below)
+
+    def list_categories(self, scope_prefix: str | None = None) -> dict[str, int]:
+        """How many records each category has."""
+        return dict(Counter(name for each in self._records(scope_prefix) for name in each.categories))
+
+    def count(self, scope_prefix: str | None = None) -> int:
+        """How many records a scope and those below it have."""
+        return len(self._records(scope_prefix))
+
+    def reset(self, scope_prefix: str | None = None) -> None:
+        """Delete the records of a scope and those below it."""
+        self.delete(scope_prefix=scope_prefix)
+
+    def touch_records(self, record_ids: list[str]) -> None:
+        """Set when records were last read."""
+
+        async def touch() -> None:
+            found = [await self._get(each) for each in record_ids]
+            now = datetime.now(UTC).replace(tzinfo=None)  # as CrewAI's own times
+            await self.asave([each.model_copy(update={"last_accessed": now}) for each in found if each is not None])
+
+        run_blocking(touch)
+
+    async def asave(self, records: list[MemoryRecord]) -> None:
+        """See `save`."""
+        old = await self._places([each.id for each in records])
+        writes: list[ItemWrite] = []
+        for record in records:
+            path = (*RECORDS, *_labels(record.scope))
+            if old.get(record.id, path) != path:
+                writes.append(ItemWrite(path=old[record.id], key=record.id, value=None))
+            value = {**record.model_dump(mode="json"), "embedding": record.embedding}
+            vectors = [record.embedding] if record.embedding else []
+            writes.append(ItemWrite(path=path, key=record.id, value=value, vectors=vectors))
+            writes.append(ItemWrite(path=PLACES, key=record.id, value={"path": list(path)}))
+        if writes:
+            await self.memory.items.write(writes, **self._whose)
+
+    async def asearch(
+        self,
+        query_embedding: list[float],
+        scope_prefix: str | None = None,
+        categories: list[str] | None = None,
+        metadata_filter: dict[str, Any] | None = None,
+        limit: int = 10,
+        min_score: float = 0.0,
+    ) -> list[tuple[MemoryRecord, float]]:
+        """Records by cosine similarity, best first."""
+        path, offset = (*RECORDS, *_labels(scope_prefix)), 0
+        found: list[tuple[MemoryRecord, float]] = []
+        while len(found) < limit:
+            page = await self.memory.items.search(
+                path, vector=query_embedding, limit=PAGE, offset=offset, renew=False, **self._whose
+            )
+            scored = [(_record(each), each.score) for each in page if each.score is not None]
+            close = [(record, score) for record, score in scored if score >= min_score]
+            found += [each for each in close if _fits(each[0], categories, metadata_filter)]
+            offset += PAGE
+            if len(page) < PAGE or len(close) < len(page):
+                break
+        return found[:limit]
+
+    async def adelete(
+        self,
+        scope_prefix: str | None = None,
+        categories: list[str] | None = None,
+        record_ids: list[str] | None = None,
+        older_than: datetime | None = None,
+        metadata_filter: dict[str, Any] | None = None,
+    ) -> int:
+        """Delete the records that fit every filter; how many."""
+        wanted = [
+            each
+            for each in await self._below(scope_prefix)
+            if (record_ids is None or each.key in record_ids)
+            and _fits(record := _record(each), categories, metadata_filter)
+            and (older_than is None or _utc(record.created_at) < _utc(older_than))
+        ]
+        writes = [ItemWrite(path=each.path, key=each.key, value=None) for each in wanted]
+        writes += [ItemWrite(path=PLACES, key=each.key, value=None) for each in wanted]
+        if writes:
+            await self.memory.items.write(writes, **self._whose)
+        return len(wanted)
+
+    def _records(self, scope: str | None) -> list[MemoryRecord]:
+        return [_record(each) for each in run_blocking(lambda: self._below(scope))]
+
+    async def _below(self, scope: str | None) -> list[Item]:
+        found: list[Item] = []
+        while len(found) % PAGE == 0:
+            page = await self.memory.items.search(
+                (*RECORDS, *_labels(scope)), limit=PAGE, offset=len(found), renew=False, **self._whose
+            )
+            if not page:
+                break
+            found += page
+        return found
+
+    async def _get(self, record_id: str) -> MemoryRecord | None:
+        path = (await self._places([record_id])).get(record_id)
+        if path is None:
+            return None
+        (item,) = await self.memory.items.get((path, record_id), renew=False, **self._whose)
+        return item and _record(item)
+
+    async def _places(self, ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """The path of each record that exists."""
+        if not ids:
+            return {}
+        found = await self.memory.items.get(*((PLACES, each) for each in ids), renew=False, **self._whose)
+        return {each.key: tuple(str(label) for label in each.value["path"]) for each in found if each is not None}
+
+
+def _labels(scope: str | None) -> tuple[str, ...]:
+    return tuple(label for label in (scope or "").split("/") if label)
+
+
+def _record(item: Item) -> MemoryRecord:
+    return MemoryRecord.model_validate(dict(item.value))
+
+
+def _fits(record: MemoryRecord, categories: list[str] | None, metadata: dict[str, Any] | None) -> bool:
+    in_category = not categories or any(name in record.categories for name in categories)
+    return in_category and all(record.metadata.get(name) == value for name, value in (metadata or {}).items())
+
+
+def _utc(moment: datetime) -> datetime:
+    """CrewAI's own times are UTC without a zone."""
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
