@@ -116,24 +116,37 @@ Each has its own extra, and imports its framework only when it is used. This pag
 - *The framework's tests* run against ours from a checkout of its repository (`make test-upstream SUITE=langgraph
   FROM=FOLDER`), without changes. Left out are tests of what only the framework's own implementation has.
 - *Read your writes*: a test writes in one process and reads in another, while the read replica replays nothing.
+- *Worker killed*: a test kills the worker after a write, as `kill -9` does; another one stores every message once.
+  Empty: not tested, or the write is in the database when the call returns.
+- *Attacks*: a test sends each text of the attack corpus through the integration. None reaches the model's instructions,
+  or leaves the place of data.
 
-| integration | tested with | own tests | the framework's tests | read your writes |
-|---|---|---|---|---|
+| integration | tested with | own tests | the framework's tests | read your writes | worker killed | attacks |
+|---|---|---|---|---|---|---|
 """
-# The page, the extra, the distribution, and the own test that shows reads of another process.
+# The page, the extra, the distribution, and the environment if it is shared with others.
 INTEGRATED = (
-    ("LangGraph and LangChain", "langgraph", "langgraph-checkpoint", "test_a_put_is_read_by_another_process"),
-    ("MCP server", "mcp", "mcp", "test_over_stdio_another_process_reads"),
-    ("OpenAI Agents SDK", "openai-agents", "openai-agents", "test_items_come_back_as_they_were_in_another_process"),
+    ("LangGraph and LangChain", "langgraph", "langgraph-checkpoint", "langgraph"),
+    ("MCP server", "mcp", "mcp", "mcp"),
+    ("OpenAI Agents SDK", "openai-agents", "openai-agents", "openai-agents"),
+    ("Pydantic AI", "pydantic-ai", "pydantic-ai-slim", "agents"),
+    ("Strands Agents", "strands", "strands-agents", "agents"),
+    ("Google ADK", "google-adk", "google-adk", "agents"),
+    ("LlamaIndex", "llama-index", "llama-index-core", "agents"),
+    ("CrewAI", "crewai", "crewai", "crewai"),
+    ("Anthropic memory tool", "anthropic", "anthropic", "agents"),
+    ("Microsoft Agent Framework", "agent-framework", "agent-framework-core", "agents"),
 )
+# What a column shows, by a part of the names of tests.
+SHOWN_BY = ("by_another_process|another_process_reads|in_another_process", "killed_worker", "def test_attacks")
 
 
 def integrations_page() -> str:
     """Every integration with its version and results."""
     upstream = json.loads((INTEGRATIONS / "upstream" / "results.json").read_text())
     rows, notes = [], []
-    for title, name, distribution, fresh in INTEGRATED:
-        pins = (INTEGRATIONS / "environments" / f"{name}.txt").read_text()
+    for title, name, distribution, environment in INTEGRATED:
+        pins = (INTEGRATIONS / "environments" / f"{environment}.txt").read_text()
         pinned = next(line for line in pins.splitlines() if line.startswith(f"{distribution}=="))
         tests = (INTEGRATIONS / f"test_{name.replace('-', '_')}.py").read_text()
         own = len(re.findall(r"^ *(?:async )?def test_", tests, flags=re.MULTILINE))
@@ -141,7 +154,7 @@ def integrations_page() -> str:
         theirs = (
             f"{result['passed']} of {result['total']} ({result['version']}, {result['date']})" if result else "none"
         )
-        shown = "yes" if f"def {fresh}" in tests else "no"
+        shown = " | ".join("yes" if re.search(part, tests) else "" for part in SHOWN_BY)
         version = pinned.removesuffix(" \\").replace("==", " ")
         rows.append(f"| [{title}]({name}.md) | {version} | {own} | {theirs} | {shown} |\n")
         if result:
