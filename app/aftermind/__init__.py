@@ -14,6 +14,8 @@ if TYPE_CHECKING:  # at run time `__getattr__` loads each name at its first use,
         ToolReturned,
         block_tools,
     )
+    from aftermind.api.checkpoints import Checkpoint
+    from aftermind.api.context_window import ContextWindow
     from aftermind.api.encryption import EncryptionResult
     from aftermind.api.facts import Provenance
     from aftermind.api.forget import Export, Forgot
@@ -106,6 +108,8 @@ _HOMES = {
         "ToolReturned",
         "block_tools",
     ),
+    "aftermind.api.checkpoints": ("Checkpoint",),
+    "aftermind.api.context_window": ("ContextWindow",),
     "aftermind.api.encryption": ("EncryptionResult",),
     "aftermind.api.facts": ("Provenance",),
     "aftermind.facts.graph": ("FactGraph",),
@@ -200,6 +204,8 @@ __all__ = [
     "BlockLine",
     "Candidates",
     "Cardinality",
+    "Checkpoint",
+    "ContextWindow",
     "DailyUsage",
     "DeadGroup",
     "DeadLetter",

@@ -33,7 +33,7 @@ AftermindError
 │   ├── JobDead             the awaited job is a dead letter
 │   └── Forgotten           the awaited content was forgotten
 ├── Conflict                the current state does not allow the call
-│   ├── LeaseLost, BlockConflict, DimensionMismatch, EmbedderMismatch, SchemaOutdated
+│   ├── LeaseLost, BlockConflict, CheckpointResumed, DimensionMismatch, EmbedderMismatch, SchemaOutdated
 │   ├── NoReembedding, ReembeddingConflict
 │   ├── GenerationOutOfRange Redis holds an erasure number that was never given
 │   ├── StoreDamaged        stored bytes that cannot be read
@@ -46,7 +46,7 @@ AftermindError
 """
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -446,6 +446,17 @@ class BlockConflict(Conflict):
     def __init__(self, name: str, expected: int, found: int) -> None:
         self.name, self.expected, self.found = name, expected, found
         super().__init__(f"block {name!r} is at version {found}, not {expected}. Read it again and repeat the edit.")
+
+
+class CheckpointResumed(Conflict):
+    """A paused run was resumed by another call: it goes on there."""
+
+    def __init__(self, run_id: str, resumed_at: datetime) -> None:
+        self.run_id, self.resumed_at = run_id, resumed_at
+        super().__init__(
+            f"run {_shorten(run_id)} was resumed at {resumed_at:%Y-%m-%d %H:%M:%S} UTC. If that run was lost, save its "
+            "state again, then resume it."
+        )
 
 
 class GenerationOutOfRange(Conflict):

@@ -6,12 +6,22 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from aftermind import errors
-from aftermind.api import connections, erasure_verification, health, record_stores, turn_builder
+from aftermind.api import (
+    connections,
+    context_window,
+    erasure_verification,
+    health,
+    record_stores,
+    session_metadata,
+    turn_builder,
+)
 from aftermind.api import forget as api_forget
 from aftermind.api import history as api_history
 from aftermind.api import undo as api_undo
 from aftermind.api.api_keys import ApiKeys
 from aftermind.api.blocks import Blocks
+from aftermind.api.checkpoints import Checkpoints
+from aftermind.api.context_window import ContextWindow, Summarise
 from aftermind.api.facts import Facts
 from aftermind.api.forget import Export, Forgot
 from aftermind.api.health import Health, Progress
@@ -101,7 +111,7 @@ class Memory:
             tracing.switch_on()
         parts = self._parts
         self.facts, self.blocks, self.items, self.jobs = Facts(parts), Blocks(parts), Items(parts), Jobs(parts)
-        self.ranking = Ranking(parts)
+        self.ranking, self.checkpoints = Ranking(parts), Checkpoints(parts)
         self.api_keys, self.webhooks = ApiKeys(parts), Webhooks(parts)
         self.dead_letters, self.replays, self.job_admin = parts.dead_letters, parts.replays, JobAdmin(parts)
         self.audit, self.encryption = parts.audit, parts.encryption
@@ -198,28 +208,43 @@ class Memory:
         agent_id: str | None = None,
         namespace: str | None = None,
         limit: int = 100,
+        offset: int = 0,
+        roles: Iterable[str] | None = None,
         before: Episode | int | None = None,
     ) -> list[Episode]:
-        """The newest `limit` episodes, oldest first, pending ones included; of a session or agent if given.
+        """The newest `limit` episodes, oldest first, pending ones included; of a session, agent or roles if given.
 
-        `before` pages back: pass the first episode that you have, or its position. Raises `InvalidScope` and
-        `StoreUnavailable`.
+        `offset` skips that many of the newest. `before` pages back further: pass the first episode that you have, or
+        its position. Raises `InvalidScope`, `InvalidQuery` and `StoreUnavailable`.
         """
         scope = self._parts.scope(namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
-        return await api_history.history(self._parts, scope, limit=limit, before=before)
+        chosen = None if roles is None else context_window.checked_roles(roles)
+        return await api_history.history(self._parts, scope, limit=limit, offset=offset, roles=chosen, before=before)
 
     async def context_window(
         self,
-        max_tokens: int,
+        max_tokens: int | None = None,
         *,
+        max_messages: int | None = None,
+        roles: Iterable[str] | None = None,
+        summary: bool | Summarise = False,
+        tool_results: bool = True,
         user_id: str | None = None,
         session_id: str | None = None,
         agent_id: str | None = None,
         namespace: str | None = None,
-    ) -> list[Episode]:
-        """The newest episodes within a token budget, oldest first. Otherwise like `history`."""
+    ) -> ContextWindow:
+        """The newest episodes within tokens, messages or both, oldest first; `to_chat()` makes chat messages of them.
+
+        A tool call and its results are included together or not at all; `tool_results` False leaves out both.
+        `summary` True adds the stored summary of the session, at most a quarter of the tokens. A callable gets the
+        summary so far (or None) and the episodes that the window has no space for, and returns the new summary, which
+        is stored: it is called and awaited here, for new ones only. Raises `InvalidScope`, `InvalidQuery`,
+        `StoreUnavailable`, and the errors of the callable.
+        """
         scope = self._parts.scope(namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
-        return await api_history.context_window(self._parts, scope, max_tokens=max_tokens)
+        bounds = context_window.Bounds.checked(max_tokens, max_messages, roles, tool_results=tool_results)
+        return await context_window.window(self._parts, scope, bounds, summary=summary)
 
     async def search(
         self,
@@ -270,6 +295,29 @@ class Memory:
         """The user's sessions that are stored, the latest first."""
         owner = self._parts.scope(namespace=namespace, user_id=user_id)
         return await api_history.sessions(self._parts, owner, limit=limit)
+
+    async def session_metadata(
+        self, *, session_id: str | None = None, user_id: str | None = None, namespace: str | None = None
+    ) -> dict[str, Json]:
+        """The metadata of a session, a JSON object; empty if none was set."""
+        scope = self._parts.scope(namespace=namespace, user_id=user_id, session_id=session_id)
+        return await session_metadata.get(self._parts, scope)
+
+    async def update_session_metadata(
+        self,
+        values: Mapping[str, Json],
+        *,
+        session_id: str | None = None,
+        user_id: str | None = None,
+        namespace: str | None = None,
+        replace: bool = False,
+    ) -> dict[str, Json]:
+        """Set fields of a session's metadata, None removes one; the whole afterwards. `replace`: drop all others.
+
+        Bounded like the metadata of a message. Raises `InvalidScope`, `InvalidItem` and `StoreUnavailable`.
+        """
+        scope = self._parts.scope(namespace=namespace, user_id=user_id, session_id=session_id)
+        return await session_metadata.update(self._parts, scope, values, self._bounds, replace=replace)
 
     async def users(
         self, *, namespace: str | None = None, prefix: str = "", after: str | None = None, limit: int = 100

@@ -328,6 +328,10 @@ class Settings(BaseSettings):
         ge=0,
         description="US dollars that models with a published price may cost for one namespace in a day (UTC), embeddings included; beyond it, its jobs wait. 0: no limit.",
     )
+    profile_mode: Literal["update", "replace"] = Field(
+        "update",
+        description="What new traits do to a profile. `update`: other traits stay. `replace`: the profile is what the last update found.",
+    )
     profile_schema: str | None = Field(
         None,
         description="Traits of a profile: `module:Model` of a Pydantic model that the workers can import, or a JSON schema. None: the model proposes traits.",

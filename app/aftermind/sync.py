@@ -16,6 +16,7 @@ from aftermind.api import blocking_portal
 from aftermind.api.api_keys import ApiKeys as AsyncApiKeys
 from aftermind.api.audit import Audit as AsyncAudit
 from aftermind.api.blocks import Blocks as AsyncBlocks
+from aftermind.api.checkpoints import Checkpoints as AsyncCheckpoints
 from aftermind.api.encryption import Encryption as AsyncEncryption
 from aftermind.api.facts import Facts as AsyncFacts
 from aftermind.api.items import Items as AsyncItems
@@ -141,6 +142,19 @@ class Items(_Face):
     paths = _blocking(AsyncItems.paths)
 
 
+class Checkpoints(_Face):
+    """`memory.checkpoints`, without await."""
+
+    def __init__(self, behind: AsyncCheckpoints) -> None:
+        self._behind = behind
+
+    save = _blocking(AsyncCheckpoints.save)
+    get = _blocking(AsyncCheckpoints.get)
+    resume = _blocking(AsyncCheckpoints.resume)
+    delete = _blocking(AsyncCheckpoints.delete)
+    list = _blocking(AsyncCheckpoints.list)
+
+
 class Ranking(_Face):
     """`memory.ranking`, without await."""
 
@@ -249,6 +263,7 @@ class Retention(_Face):
     get = _blocking(AsyncRetention.get)
     set = _blocking(AsyncRetention.set)
     clear = _blocking(AsyncRetention.clear)
+    delete_expired = _blocking(AsyncRetention.delete_expired)
     run = _blocking(AsyncRetention.run)
 
 
@@ -287,6 +302,7 @@ class Memory(_Face):
         self.facts, self.blocks = Facts(self._behind.facts), Blocks(self._behind.blocks)
         self.items = Items(self._behind.items)
         self.jobs, self.api_keys = Jobs(self._behind.jobs), ApiKeys(self._behind.api_keys)
+        self.checkpoints = Checkpoints(self._behind.checkpoints)
         self.webhooks, self.ranking = Webhooks(self._behind.webhooks), Ranking(self._behind.ranking)
         behind = self._behind
         self.dead_letters, self.replays = DeadLetters(behind.dead_letters), Replays(behind.replays)
@@ -302,6 +318,8 @@ class Memory(_Face):
     search = _blocking(AsyncMemory.search)
     get = _blocking(AsyncMemory.get)
     sessions = _blocking(AsyncMemory.sessions)
+    session_metadata = _blocking(AsyncMemory.session_metadata)
+    update_session_metadata = _blocking(AsyncMemory.update_session_metadata)
     users = _blocking(AsyncMemory.users)
     summary = _blocking(AsyncMemory.summary)
     profile = _blocking(AsyncMemory.profile)
@@ -343,6 +361,7 @@ class Agent(_Face):
         strict: bool | None = None,
         save: frozenset[str] | set[str] | None = None,
         load: frozenset[str] | set[str] | None = None,
+        feed_tool_call_results: bool = False,
         settings: Settings | None = None,
     ) -> None:
         self.memory = Memory(memory, settings=settings) if isinstance(memory, str | Mapping) else memory
@@ -358,6 +377,7 @@ class Agent(_Face):
             strict=strict,
             save=save,
             load=load,
+            feed_tool_call_results=feed_tool_call_results,
             settings=settings,
         )
 

@@ -54,7 +54,8 @@ async def _ask(
         return answer
     await extraction_call.check_budget(runtime, lease.job.scope)
     schema = runtime.profile_schema
-    current = {name: trait.value for name, trait in before.traits.items()}
+    kept = before.traits if runtime.settings.profile_mode == "update" else {}
+    current = {name: trait.value for name, trait in kept.items()}
     traits = await profiler.profile(current, turns, schema.json if schema else None)
     fitting = {name: value for name, value in traits.values.items() if schema is None or schema.fits(name, value)}
     spoke = {turn.id for turn in turns if turn.trusted}
@@ -84,7 +85,8 @@ async def _apply(runtime: Runtime, lease: Lease, answer: Mapping[str, Any], *, i
         if is_sound:
             before = await runtime.store.profile(tx, owner) or Profile(scope=owner)
             if traits := _traits(answer, before):
-                await runtime.store.merge_profile(tx, owner, traits, at=runtime.clock.utc_now())
+                replace = runtime.settings.profile_mode == "replace"
+                await runtime.store.merge_profile(tx, owner, traits, at=runtime.clock.utc_now(), replace=replace)
             await runtime.store.profiled(tx, owner, ids)
             shown = extraction_call.episode_ids(answer, "shown")
             await extraction_call.record_batch(runtime, tx, lease, JobKind.PROFILE, runtime.profiler, shown)

@@ -219,7 +219,7 @@ async def _placed(runtime: Runtime, tx: Transaction, turns: Sequence[Turn]) -> l
         scope, newest = turn.scope, stands[key]
         shift = session_order.shift_at_once(turn, newest)
         if shift is None and key not in held:
-            await store.hold_order(tx, scope.owner, scope.session_id)
+            await store.hold(tx, scope.owner, f"order of {scope.session_id or ''}")
             held.add(key)
             found = await store.admission_state(tx, scope.owner, [scope.session_id])
             newest = found.counted.get(scope.session_id) if stands[key] is newest else newest

@@ -36,6 +36,24 @@ class EpisodesContract:
         (found,) = await rig.do(lambda tx: rig.store.episodes(tx, ALICE, [given.id]))
         assert found == given
 
+    async def test_an_expired_episode_is_read_by_nothing(self, rig: Rig) -> None:
+        now = await rig.do(rig.store.now)
+        old, later, lasting = (
+            Episode(**{**fields(said(text)), "expires_at": expires_at})  # type: ignore[arg-type]
+            for text, expires_at in [("old", now), ("later", now + timedelta(days=1)), ("lasting", None)]
+        )
+        await rig.add(old, later, lasting)
+
+        found = await rig.do(lambda tx: rig.store.episodes(tx, ALICE, [old.id, later.id, lasting.id]))
+        assert found == [later, lasting]
+        assert await rig.history() == ["later", "lasting"]
+        assert [each.episodes for each in await rig.do(lambda tx: rig.store.sessions(tx, ALICE))] == [2]
+        unmined = await rig.do(lambda tx: rig.store.unmined(tx, ALICE, "s1", limit=9))
+        span = await rig.do(lambda tx: rig.store.session_span(tx, ALICE, "s1", after_position=0, limit=9))
+        size = await rig.do(lambda tx: rig.store.session_size(tx, ALICE, "s1", up_to=2**62))
+        assert [each.content for each in unmined] == ["later", "lasting"]
+        assert ([each.content for each in span], size) == (["lasting"], 1)  # no summary has what will expire
+
     async def test_an_episode_that_is_there_is_left_as_it_is(self, rig: Rig) -> None:
         given, new = said("first"), said("second")
         await rig.add(given)

@@ -214,6 +214,24 @@ async def test_a_run_that_is_sent_again_with_its_key_is_one_turn(memory: Memory,
     assert [each.content for each in said] == [*unanswered, *answered]
 
 
+async def test_tool_calls_and_their_results_are_fed_to_the_next_run_if_wanted(user: str) -> None:
+    async def weather(city: str) -> str:
+        """The weather of a city."""
+        return f"rain in {city}"
+
+    call = ToolCall(id="c1", name="weather", arguments='{"city": "Bergen"}')
+    model = ScriptedChatModel(call, "It rains.", "As I said, rain.")
+    agent = Agent(model=model, memory="inmemory", tools=[weather], feed_tool_call_results=True)
+    await agent.arun("What is the weather in Bergen?", user_id=user, session_id="s1")
+    await agent.arun("And now?", user_id=user, session_id="s1")
+
+    fed = model.calls[2][1:]
+    assert [message["role"] for message in fed] == ["user", "assistant", "tool", "assistant", "user"]
+    assert (fed[1]["tool_calls"][0]["id"], fed[2]["tool_call_id"], fed[2]["content"]) == ("c1", "c1", "rain in Bergen")
+    assert agent.memory is not None
+    await agent.memory.close()
+
+
 async def test_a_conversation_that_the_caller_keeps_takes_the_place_of_the_history(memory: Memory, user: str) -> None:
     model = ScriptedChatModel("Hello Ann.", "Ann.", "In Bergen.")
     agent = Agent("You are helpful.", model=model, memory=memory)

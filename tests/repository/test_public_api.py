@@ -9,6 +9,7 @@ import aftermind
 from aftermind.api.api_keys import ApiKeys
 from aftermind.api.audit import Audit
 from aftermind.api.blocks import Blocks
+from aftermind.api.checkpoints import Checkpoints
 from aftermind.api.encryption import Encryption
 from aftermind.api.facts import Facts
 from aftermind.api.items import Items
@@ -25,6 +26,7 @@ API_TYPES = (
     ApiKeys,
     Audit,
     Blocks,
+    Checkpoints,
     DeadLetters,
     Encryption,
     Facts,
@@ -50,6 +52,8 @@ PUBLIC = [
     "BlockLine",
     "Candidates",
     "Cardinality",
+    "Checkpoint",
+    "ContextWindow",
     "DailyUsage",
     "DeadGroup",
     "DeadLetter",

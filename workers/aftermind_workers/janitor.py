@@ -1,4 +1,5 @@
-"""Deletes old rows in small batches: finished jobs, attempts, events, tombstones, and episodes by retention policies.
+"""Deletes old rows in small batches: finished jobs, attempts, events, tombstones, expired episodes and those that
+retention policies keep no longer.
 
 It runs next to the reconciler, in the same process, under a separate lock: a slow archive must not delay notifications.
 Its steps may run twice concurrently without harm, and can stop at any point.
@@ -12,7 +13,7 @@ from datetime import timedelta
 
 from aftermind import errors
 from aftermind.api.audit_anchors import witnesses
-from aftermind.api.retention.policies import Retention
+from aftermind.api.retention.policies import BATCH_EPISODES, Retention
 from aftermind.db import age_pruning, webhook_deliveries
 from aftermind.db.audit.log import Trail, whoami
 from aftermind.db.encryption.keyfiles import audit_keys
@@ -55,6 +56,7 @@ class Janitor:
             self._tombstones,
             self._audit,
             self._vectors,
+            self._expired,
             self._policies,
         )
         return any([await self._alone(step) for step in steps])
@@ -117,6 +119,17 @@ class Janitor:
                 return True
             await vector_index.index(self.runtime.db, owner, steps=INDEX_STEPS)
         return False  # the rest of an owner is work for the next round
+
+    async def _expired(self) -> bool:
+        keeping, ends_at = PostgresRetention(self.runtime.vault or Vault()), time.monotonic() + ROUND_SECONDS
+        namespaces = await age_pruning.expired_namespaces(self.runtime.db)
+        random.shuffle(namespaces)  # as below
+        for name in namespaces:
+            retention = self._retention(keeping, name)
+            while await retention.delete_expired() == BATCH_EPISODES:
+                if time.monotonic() > ends_at:
+                    return True
+        return False
 
     async def _policies(self) -> bool:
         keeping = PostgresRetention(self.runtime.vault or Vault())

@@ -61,7 +61,8 @@ class Agent:
     `block_tools(memory)` among them the agent edits the blocks of its user. `save` and `load` select history, facts,
     summary and profile for storing and for the next run; `load` follows `save` if it is not given. `memory` is a
     `Memory`, or its store as a URL or a dict: close it with `await agent.memory.close()`. A memory that fails never
-    fails the answer, unless `strict`.
+    fails the answer, unless `strict`. With `feed_tool_call_results` the history for the next run has tool calls and
+    their results too, in pairs; otherwise it has the messages of the user and the answers.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Agent:
         strict: bool | None = None,
         save: frozenset[str] | set[str] | None = None,
         load: frozenset[str] | set[str] | None = None,
+        feed_tool_call_results: bool = False,
         settings: Settings | None = None,
     ) -> None:
         if isinstance(memory, str | Mapping):
@@ -85,7 +87,7 @@ class Agent:
         self._settings = settings or (memory.settings if memory else Settings())
         self.instructions, self.agent_id, self.max_steps = instructions, agent_id, max_steps
         self._model, self._tools = model, collect(tools)
-        self.memory = memory
+        self.memory, self._feeds_tool_results = memory, feed_tool_call_results
         self._remembering: Remembering | None = None
         if memory is not None:
             kept = frozenset(save) if save is not None else None
@@ -97,6 +99,7 @@ class Agent:
                 load=loaded,
                 token_budget=token_budget,
                 history_messages=history_messages,
+                tool_results=feed_tool_call_results,
             )
 
     async def arun(
@@ -312,7 +315,9 @@ class Agent:
     ) -> list[dict[str, Any]]:
         # Any: messages as OpenAI's chat completions have them
         system = self.instructions if not block else f"{self.instructions}\n\n{block.text}"
-        roles = (Role.USER, Role.ASSISTANT) if run.conversation is None else (Role.USER, Role.ASSISTANT, Role.SYSTEM)
+        roles = {Role.USER, Role.ASSISTANT} | ({Role.SYSTEM} if run.conversation is not None else set())
+        if self._feeds_tool_results:
+            roles |= {Role.TOOL}
         told = [each.to_chat() for each in spoken if each.role in roles]
         last = [{"role": "user", "content": run.query}] if run.conversation is None else []
         return [{"role": "system", "content": system}, *told, *last]
@@ -345,6 +350,8 @@ class Agent:
             for call in reply.tool_calls
         ]
         run.told.append({"role": "assistant", "content": reply.content or None, "tool_calls": calls})
+        if self._feeds_tool_results:
+            run.turn.append(self._answer(reply.content or "", {**run.metadata, "tool_calls": calls}))
         for call in reply.tool_calls:
             yield ToolCalled(id=call.id, name=call.name, arguments=call.arguments)
             tool = self._tools.get(call.name)
@@ -356,7 +363,10 @@ class Agent:
                 ):  # around the call alone: a generator's context is its caller's between yields
                     content, failed = await tool.run(call.arguments)
             run.told.append({"role": "tool", "tool_call_id": call.id, "content": content})
-            if tool is not None and not failed and content.strip():
+            if self._feeds_tool_results:  # each call has its result, as chat models require
+                trusted, named = tool is not None and not failed and tool.trusted, {"tool_call_id": call.id}
+                run.turn.append(Message.tool(content or "-", name=call.name, trusted=trusted, metadata=named))
+            elif tool is not None and not failed and content.strip():
                 run.turn.append(Message.tool(content, name=call.name, trusted=tool.trusted))
             yield ToolReturned(id=call.id, name=call.name, content=content, failed=failed)
 

@@ -44,6 +44,7 @@ class Remembering:
     load: frozenset[str] | None
     token_budget: int | None
     history_messages: int
+    tool_results: bool = False
     failing: set[str] = field(default_factory=set)
 
     async def recall(
@@ -109,6 +110,8 @@ class Remembering:
         wanted = not is_given and (self.load is None or "history" in self.load)
         if not wanted or scope.session_id is None or not self.history_messages:
             return ()
+        if self.tool_results:
+            return await self.memory.context_window(max_messages=self.history_messages, **_labels(scope))
         return await self.memory.history(limit=self.history_messages, **_labels(scope))
 
     async def _tried(

@@ -56,7 +56,8 @@ class Forgot:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
     """All data of a user. `episodes` include pending ones; `jobs` are unfinished ones, and dead letters with their
-    payload. `said` are all assertions, retracted ones included. `vectors` are empty if not requested.
+    payload. `items` include metadata of sessions and checkpoints: their path begins with an empty label. `said` are
+    all assertions, retracted ones included. `vectors` are empty if not requested.
     """
 
     scope: Scope
@@ -133,7 +134,7 @@ async def export(parts: Parts, owner: Scope, *, vectors: bool = False) -> Export
         facts = await store.facts(tx, owner, history=True, limit=1_000_000)
         said = await store.recorded_assertions(tx, owner)
         blocks = await store.blocks(tx, owner)
-        items = await store.items_under(tx, owner, ())
+        items = [*await store.items_under(tx, owner, ()), *await store.items_under(tx, owner, ("",))]
         summaries = await store.summaries(tx, owner, limit=100_000)
         profile = await store.profile(tx, owner)
         learned = await store.extraction_results(tx, owner, None, limit=len(episodes) + 1)

@@ -9,9 +9,7 @@ from typing import TypeVar
 from aftermind import errors
 from aftermind.api.services import Parts
 from aftermind.db.protocol import Transaction
-from aftermind.llm import token_count
 from aftermind.llm.injection import detect, screening
-from aftermind.recall.budget import MOST_CHARACTERS
 from aftermind.recall.pending_candidates import standing_turns
 from aftermind.stores.protocol import EpisodeFilter, SessionInfo, UserInfo
 from aftermind.types import (
@@ -20,6 +18,7 @@ from aftermind.types import (
     ExtractionResult,
     ExtractionState,
     Profile,
+    Role,
     Scope,
     Summary,
     Turn,
@@ -32,7 +31,6 @@ T = TypeVar("T")
 
 MAX_EPISODES = 10_000  # rows of one call; page back with `before` for more
 PAGE_EPISODES = 500
-MESSAGE_TOKENS = 4  # role and separators of a chat message, as OpenAI's formats count them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +42,23 @@ class _PendingTurns:
     passed: tuple[Watermark, ...] | None  # None: no replica is read
 
 
-async def history(parts: Parts, scope: Scope, *, limit: int, before: Episode | int | None = None) -> list[Episode]:
+async def history(
+    parts: Parts,
+    scope: Scope,
+    *,
+    limit: int,
+    offset: int = 0,
+    roles: frozenset[Role] | None = None,
+    before: Episode | int | None = None,
+) -> list[Episode]:
     """The newest that carry the scope's labels, oldest first."""
-    wanted = EpisodeFilter(session_id=scope.session_id, agent_id=scope.agent_id)
-    return await search(parts, scope, paged(wanted, before), limit=limit)
+    _check_limit(limit)
+    if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= MAX_EPISODES - limit:
+        why = f"it is a whole number from 0, with `limit` at most {MAX_EPISODES:,}. Use `before` for older pages."
+        raise errors.InvalidQuery("offset", offset, why)
+    wanted = EpisodeFilter(session_id=scope.session_id, agent_id=scope.agent_id, roles=roles)
+    found = await search(parts, scope, paged(wanted, before), limit=limit + offset)
+    return found[: len(found) - offset][-limit:]
 
 
 def paged(wanted: EpisodeFilter, before: Episode | int | None) -> EpisodeFilter:
@@ -73,28 +84,6 @@ async def search(parts: Parts, scope: Scope, wanted: EpisodeFilter, *, limit: in
         return _merged(await parts.store.history(tx, owner, wanted, limit=limit), shown)
 
     return await _marked((await _from_a_node(parts, waiting, read, namespace=owner.namespace))[-limit:])
-
-
-async def context_window(parts: Parts, scope: Scope, *, max_tokens: int) -> list[Episode]:
-    """The newest that fit into the tokens together, oldest first; none is cut, and none that was undone is there."""
-    if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens <= 0:
-        raise errors.InvalidQuery("max_tokens", max_tokens, "it is a whole number above 0.")
-    chosen: list[Episode] = []
-    left = max_tokens
-    before: Episode | None = None
-    wanted = EpisodeFilter(session_id=scope.session_id, agent_id=scope.agent_id, undone=False)
-    while True:
-        page = await search(parts, scope, paged(wanted, before), limit=PAGE_EPISODES)
-        for episode in reversed(page):
-            if len(episode.content) > left * MOST_CHARACTERS:
-                return chosen[::-1]  # too long for every tokenizer: no need to count on the loop
-            left -= token_count.count(episode.content) + MESSAGE_TOKENS
-            if left < 0:
-                return chosen[::-1]
-            chosen.append(episode)
-        if len(page) < PAGE_EPISODES:
-            return chosen[::-1]
-        before = page[0]
 
 
 async def get(parts: Parts, owner: Scope, ids: Sequence[EpisodeId]) -> list[Episode | None]:

@@ -27,6 +27,7 @@ _ATTEMPTS = text(
 )
 _NAMESPACES = text("SELECT DISTINCT namespace FROM aftermind.users WHERE tombstone_count > 0 ORDER BY 1")
 # As the relay, which reads those of all tenants. By `tombstones_undelivered`; some are new and about to be delivered.
+_EXPIRED = text("SELECT aftermind.expired_namespaces() AS namespace")
 _UNDELIVERED = text(
     """
     SELECT DISTINCT namespace FROM aftermind.tombstones
@@ -72,6 +73,12 @@ async def namespaces(db: Database) -> list[str]:
     """Namespaces with any erasure. Requires the relay, which reads the users of all tenants."""
     async with db.transaction(read_only=True) as tx:
         return [row.namespace for row in await pg(tx).rows(_NAMESPACES)]
+
+
+async def expired_namespaces(db: Database) -> list[str]:
+    """Namespaces with messages that have expired. Requires the relay."""
+    async with db.transaction(read_only=True) as tx:
+        return [row.namespace for row in await pg(tx).rows(_EXPIRED)]
 
 
 async def undelivered(db: Database) -> list[str]:

@@ -98,7 +98,8 @@ async def secure(connection: AsyncConnection) -> None:
         for policy, statement in _policies(table.name, has_tenant=table.has_tenant).items():
             if policy not in table.policies:
                 await connection.execute(text(f"CREATE POLICY {policy} ON {name} {statement}"))
-    await connection.execute(text(f"GRANT EXECUTE ON FUNCTION {SCHEMA}.adopt_embedder TO {RELAY}"))
+    for function in ("adopt_embedder", "expired_namespaces"):
+        await connection.execute(text(f"GRANT EXECUTE ON FUNCTION {SCHEMA}.{function} TO {RELAY}"))
     await connection.execute(text(f"GRANT SELECT ON SEQUENCE {SCHEMA}.generation TO {APP}, {RELAY}"))
     for view in ("searchable_episodes", "searchable_facts"):
         await connection.execute(text(f"GRANT SELECT ON {SCHEMA}.{view} TO {APP}, {RELAY}"))

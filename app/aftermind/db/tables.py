@@ -152,6 +152,7 @@ EPISODES = Table(
     Column("passage_embedding", ARRAY(HALFVEC)),  # a vector each; `embedding` is their mean
     Column("passage_embedding_standby", ARRAY(HALFVEC)),
     Column("indexed", Boolean, nullable=False, server_default=text("false")),  # in the index of neighbours
+    _time("expires_at"),  # by the clock of the database; stores.postgres.rows.UNEXPIRED
 )
 
 PREDICATES = Table(

@@ -151,11 +151,19 @@ async def standing_turns(
     known = {turn.job_id for turn in accepted}
     left = [without_erased(turn, found.stones) for turn in turns.values()]
     rest = [turn for turn in left if turn is not None]
+    if any(message.expires_at is not None for turn in rest for message in turn.messages):
+        rest = unexpired(rest, await store.now(tx))
     return placed_on_view(
         [turn for turn in rest if turn.job_id in known],
         [turn for turn in rest if turn.job_id not in known],
         found.counted,
     )
+
+
+def unexpired(turns: Sequence[Turn], now: datetime) -> list[Turn]:
+    """The turns without messages that have expired."""
+    left = [turn.without(lambda episode: episode.is_expired(now)) for turn in turns]
+    return [turn for turn in left if turn is not None]
 
 
 def to_episodes(turns: Sequence[Turn], known_at: datetime | None) -> list[Episode]:

@@ -36,7 +36,7 @@ from aftermind.recall import match_selection
 from aftermind.recall.assemble import build
 from aftermind.recall.excerpts import QuestionWords
 from aftermind.recall.match_selection import CandidateRank
-from aftermind.recall.pending_candidates import PendingTurns, Vector, standing_turns, to_episodes
+from aftermind.recall.pending_candidates import PendingTurns, Vector, standing_turns, to_episodes, unexpired
 from aftermind.recall.query import Mode, Query
 from aftermind.recall.query_embeddings import QueryVectors
 from aftermind.recall.question_time import CANDIDATES, QuestionTime, valid_facts
@@ -270,7 +270,9 @@ class Recall:
                     run.passed, doubt = passed.marks, passed.doubt
                     run.degraded += [doubt] if doubt else []
         run.accepted = turns
-        run.pending = await self._pending_turns.marked(to_episodes([*turns, *run.local], query.as_of))
+        # By the clock of this process, in case no node answers: a node's clock replaces it.
+        shown = unexpired([*turns, *run.local], run.now)
+        run.pending = await self._pending_turns.marked(to_episodes(shown, query.as_of))
 
     async def _read_node(self, run: _Run, limit: int) -> None:
         """Read a replica that is fresh enough, else the primary."""

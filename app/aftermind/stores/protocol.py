@@ -193,6 +193,9 @@ class Store(Protocol):
     stated otherwise.
     """
 
+    async def now(self, tx: Transaction) -> datetime:
+        """The clock of the store, which decides about expiry."""
+
     # writing turns
 
     async def tombstones(self, tx: Transaction, owners: Sequence[Scope]) -> list[Tombstone]:
@@ -205,8 +208,8 @@ class Store(Protocol):
         of each session.
         """
 
-    async def hold_order(self, tx: Transaction, owner: Scope, session_id: str | None) -> None:
-        """Lock the order of a session against turns with another count base until the transaction ends."""
+    async def hold(self, tx: Transaction, owner: Scope, name: str) -> None:
+        """Lock a name of the owner against other transactions that hold it, until this one ends."""
 
     async def find_session_shift(
         self, tx: Transaction, owner: Scope, session_id: str | None, counted_from: int
@@ -456,9 +459,9 @@ class Store(Protocol):
         """The owner's profile, or None."""
 
     async def merge_profile(
-        self, tx: Transaction, owner: Scope, traits: Mapping[str, Trait], *, at: datetime
+        self, tx: Transaction, owner: Scope, traits: Mapping[str, Trait], *, at: datetime, replace: bool = False
     ) -> Profile:
-        """Set the named traits and leave every other as it is; the whole profile."""
+        """Set the named traits and leave every other as it is, or with `replace` delete it; the whole profile."""
 
     # forgetting, exporting, counting
 

@@ -51,5 +51,8 @@ class RetentionStore(Protocol):
     ) -> list[EpisodeId]:
         """Lock the owner against effects; returns those of the ids that must still be deleted."""
 
+    async def list_expired(self, tx: Transaction, namespace: str, *, limit: int) -> dict[Scope, list[EpisodeId]]:
+        """Up to `limit` messages of a namespace that have expired, by owner."""
+
     async def list_orphaned_facts(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[Fact]:
         """Facts that lose their last source with these episodes."""

@@ -30,6 +30,8 @@ class Message:
 
     `occurred_at` is the time of the message (zone-aware); None means now. `metadata` is a JSON object; references to
     images and tool calls of the content are kept in it under `attachments`, `tool_calls` and `tool_call_id`.
+    `expires_at` (zone-aware) is when the message is gone by the clock of the store: it is neither read nor recalled
+    from then on, and deleted later. No fact, summary or profile is made from such a message. None: it does not expire.
     """
 
     role: Role
@@ -37,6 +39,7 @@ class Message:
     name: str | None = None
     metadata: Mapping[str, Json] = field(default_factory=dict)
     occurred_at: datetime | None = None
+    expires_at: datetime | None = None
 
     @classmethod
     def user(
@@ -46,9 +49,17 @@ class Message:
         name: str | None = None,
         metadata: Mapping[str, Json] | None = None,
         occurred_at: datetime | None = None,
+        expires_at: datetime | None = None,
     ) -> Self:
         """A message of the user."""
-        return cls(role=Role.USER, content=content, name=name, metadata=metadata or {}, occurred_at=occurred_at)
+        return cls(
+            role=Role.USER,
+            content=content,
+            name=name,
+            metadata=metadata or {},
+            occurred_at=occurred_at,
+            expires_at=expires_at,
+        )
 
     @classmethod
     def assistant(
@@ -58,16 +69,35 @@ class Message:
         name: str | None = None,
         metadata: Mapping[str, Json] | None = None,
         occurred_at: datetime | None = None,
+        expires_at: datetime | None = None,
     ) -> Self:
         """An answer of the agent."""
-        return cls(role=Role.ASSISTANT, content=content, name=name, metadata=metadata or {}, occurred_at=occurred_at)
+        return cls(
+            role=Role.ASSISTANT,
+            content=content,
+            name=name,
+            metadata=metadata or {},
+            occurred_at=occurred_at,
+            expires_at=expires_at,
+        )
 
     @classmethod
     def system(
-        cls, content: str, *, metadata: Mapping[str, Json] | None = None, occurred_at: datetime | None = None
+        cls,
+        content: str,
+        *,
+        metadata: Mapping[str, Json] | None = None,
+        occurred_at: datetime | None = None,
+        expires_at: datetime | None = None,
     ) -> Self:
         """A system message; it is stored and recalled, never mined for facts."""
-        return cls(role=Role.SYSTEM, content=content, metadata=metadata or {}, occurred_at=occurred_at)
+        return cls(
+            role=Role.SYSTEM,
+            content=content,
+            metadata=metadata or {},
+            occurred_at=occurred_at,
+            expires_at=expires_at,
+        )
 
     @classmethod
     def tool(
@@ -78,10 +108,18 @@ class Message:
         trusted: bool = False,
         metadata: Mapping[str, Json] | None = None,
         occurred_at: datetime | None = None,
+        expires_at: datetime | None = None,
     ) -> Self:
         """What a tool returned. `trusted=True` lets it become facts about the user."""
         extra = {**(metadata or {}), **({"trusted": True} if trusted else {})}
-        return cls(role=Role.TOOL, content=content, name=name, metadata=extra, occurred_at=occurred_at)
+        return cls(
+            role=Role.TOOL,
+            content=content,
+            name=name,
+            metadata=extra,
+            occurred_at=occurred_at,
+            expires_at=expires_at,
+        )
 
     def to_chat(self) -> dict[str, Json]:
         """The message for chat models: role and content, `tool_calls` and `tool_call_id` of its metadata."""
@@ -98,7 +136,7 @@ class Episode:
 
     `position` orders a session: microseconds since 1970 as assigned by the agent, strictly increasing within a session.
     `mark` is the reason for suspicion ("instruction-like", "undone"), None if there is none. `keep` is the `save=` of
-    its turn: model calls for other kinds do not see it.
+    its turn: model calls for other kinds do not see it. `expires_at`: see `Message`.
     """
 
     id: EpisodeId
@@ -113,6 +151,11 @@ class Episode:
     pending: bool = False
     mark: str | None = None
     keep: frozenset[str] = ALL_KINDS
+    expires_at: datetime | None = None
+
+    def is_expired(self, now: datetime) -> bool:
+        """Whether it is gone by the clock of the store."""
+        return self.expires_at is not None and self.expires_at <= now
 
     def to_chat(self) -> dict[str, Json]:
         """The message for chat models: role and content, `tool_calls` and `tool_call_id` of its metadata."""
@@ -172,7 +215,9 @@ class Turn:
                 remembered_at=self.remembered_at,
                 position=self.base + index,
                 pending=pending,
-                keep=self.keep,
+                # Nothing is derived from a message that expires: nothing is left to be deleted with it.
+                keep=self.keep if message.expires_at is None else self.keep & {"history"},
+                expires_at=message.expires_at,
             )
             for index, (episode_id, message) in enumerate(zip(self.episode_ids, self.messages, strict=True))
         )

@@ -17,7 +17,7 @@ Given = str | Message | Mapping[str, Any]  # Any: whatever a caller's chat messa
 REFERENCE_DEPTH = 16  # of a part; what is deeper is refused with the metadata
 INLINE_CHARACTERS = 2_048  # longer than any URL that servers accept: such a text is the thing itself
 
-_KNOWN = {"role", "content", "name", "metadata", "occurred_at", "created_at", "timestamp"}
+_KNOWN = {"role", "content", "name", "metadata", "occurred_at", "created_at", "timestamp", "expires_at"}
 _TEXT_PARTS = {"text", "input_text", "output_text"}
 _MEDIA_PARTS = {"image_url", "input_image", "input_audio", "file", "input_file", "refusal"}
 _ROLES = {"developer": Role.SYSTEM, "function": Role.TOOL, "human": Role.USER, "ai": Role.ASSISTANT}
@@ -83,7 +83,8 @@ def _message(given: Given, limits: Limits, now: datetime, index: int) -> Message
         content=content,
         name=_name(message.name, index),
         metadata=_metadata(message.metadata, limits, index),
-        occurred_at=_moment(message.occurred_at, now + limits.future, index),
+        occurred_at=_moment("occurred_at", message.occurred_at, index, latest=now + limits.future),
+        expires_at=_moment("expires_at", message.expires_at, index, after=now),
     )
 
 
@@ -100,6 +101,7 @@ def _is_plain(message: Message, limits: Limits) -> bool:
         and type(message.role) is Role
         and message.name is None
         and message.occurred_at is None
+        and message.expires_at is None
         and message.metadata == {}
     )
 
@@ -118,7 +120,12 @@ def _parsed(given: object, index: int) -> Message:
     merged = {**metadata, **extra, **({"attachments": attachments} if attachments else {})}
     moment = given.get("occurred_at", given.get("created_at", given.get("timestamp")))
     return Message(
-        role=given.get("role", ""), content=content, name=given.get("name"), metadata=merged, occurred_at=moment
+        role=given.get("role", ""),
+        content=content,
+        name=given.get("name"),
+        metadata=merged,
+        occurred_at=moment,
+        expires_at=given.get("expires_at"),
     )
 
 
@@ -246,22 +253,26 @@ def _number(value: bool | int | float | None, index: int) -> bool | int | float 
     return value
 
 
-def _moment(value: object, latest: datetime, index: int) -> datetime | None:
+def _moment(
+    field: str, value: object, index: int, *, latest: datetime | None = None, after: datetime | None = None
+) -> datetime | None:
     if value is None:
         return None
-    moment = _as_datetime(value, index)
+    moment = _as_datetime(field, value, index)
     if moment.tzinfo is None or moment.utcoffset() is None:
         why = "a time needs its zone; use datetime.now(UTC), or an ISO text that ends in Z or an offset."
-        raise errors.InvalidMessage("occurred_at", value, why, index=index)
+        raise errors.InvalidMessage(field, value, why, index=index)
     unusable = why_unusable(moment)
     if unusable is not None:
-        raise errors.InvalidMessage("occurred_at", value, unusable, index=index)
-    if moment > latest:
-        raise errors.InvalidMessage("occurred_at", value, "it is too far in the future.", index=index)
+        raise errors.InvalidMessage(field, value, unusable, index=index)
+    if latest is not None and moment > latest:
+        raise errors.InvalidMessage(field, value, "it is too far in the future.", index=index)
+    if after is not None and moment <= after:
+        raise errors.InvalidMessage(field, value, "it has passed: the message would never be read.", index=index)
     return moment.astimezone(UTC)
 
 
-def _as_datetime(value: object, index: int) -> datetime:
+def _as_datetime(field: str, value: object, index: int) -> datetime:
     try:
         if isinstance(value, datetime):
             return value
@@ -270,6 +281,6 @@ def _as_datetime(value: object, index: int) -> datetime:
         if isinstance(value, int | float) and not isinstance(value, bool):
             return datetime.fromtimestamp(value, UTC)
     except (ValueError, OverflowError, OSError) as exc:
-        raise errors.InvalidMessage("occurred_at", value, f"it cannot be read as a time: {exc}.", index=index) from exc
+        raise errors.InvalidMessage(field, value, f"it cannot be read as a time: {exc}.", index=index) from exc
     why = f"a time is a datetime, an ISO 8601 text or seconds since 1970, not {type(value).__name__}."
-    raise errors.InvalidMessage("occurred_at", value, why, index=index)
+    raise errors.InvalidMessage(field, value, why, index=index)

@@ -42,6 +42,7 @@ class MessageIn(Shape):
     name: str | None = None
     metadata: dict[str, Any] | None = Field(None, description="A JSON object, at most 16 KiB and 8 levels deep.")
     occurred_at: AwareDatetime | None = Field(None, description="Time of the message; null: now.")
+    expires_at: AwareDatetime | None = Field(None, description="From then on the message is gone; null: never.")
 
 
 class TurnIn(Shape):
@@ -170,6 +171,37 @@ class EpisodeOut(Shape):
     position: int
     pending: bool
     mark: str | None
+    expires_at: datetime | None = None
+
+
+class ContextOut(Shape):
+    """What a model continues from: the newest episodes, oldest first, and the summary of what came before."""
+
+    summary: str | None
+    tokens: int
+    episodes: list[EpisodeOut]
+
+
+class CheckpointIn(Shape):
+    """The state of a paused run. `expires_in_seconds` null: it does not expire."""
+
+    state: dict[str, Any]
+    session_id: str | None = Field(None, min_length=1)
+    agent_id: str | None = Field(None, min_length=1)
+    expires_in_seconds: float | None = Field(7 * 86_400.0, gt=0)
+
+
+class CheckpointOut(Shape):
+    """A paused run, or one that was resumed."""
+
+    run_id: str
+    session_id: str | None
+    agent_id: str | None
+    state: dict[str, Any]
+    created_at: datetime
+    updated_at: datetime
+    expires_at: datetime | None
+    resumed_at: datetime | None
 
 
 class FactOut(Shape):
@@ -405,6 +437,7 @@ def episode(found: Episode) -> EpisodeOut:
         position=found.position,
         pending=found.pending,
         mark=found.mark,
+        expires_at=found.expires_at,
     )
 
 

@@ -137,15 +137,18 @@ def _message(message: Message, episode_id: EpisodeId) -> dict[str, Any]:  # Any:
         data["metadata"] = message.metadata
     if message.occurred_at is not None:
         data["occurred"] = message.occurred_at
+    if message.expires_at is not None:
+        data["expires"] = message.expires_at
     return data
 
 
 def _read_message(data: Mapping[str, Any]) -> Message:  # Any: JSON
-    occurred = data.get("occurred")
+    occurred, expires = data.get("occurred"), data.get("expires")
     return Message(
         role=Role(data["role"]),
         content=data["content"],
         name=data.get("name"),
         metadata=data.get("metadata") or {},
         occurred_at=None if occurred is None else datetime.fromisoformat(occurred),
+        expires_at=None if expires is None else datetime.fromisoformat(expires),
     )

@@ -165,7 +165,16 @@ def test_rows_of_a_user_can_be_had_as_they_are(api: httpx.Client, user: str) -> 
     )
 
     assert [row["session_id"] for row in api.get(f"/v1/users/{user}/sessions").json()["items"]] == ["games"]
-    assert [row["content"] for row in api.get(f"/v1/users/{user}/context").json()] == ["I love chess."]
+    window = api.get(f"/v1/users/{user}/context", params={"session_id": "games", "summary": "true"}).json()
+    assert [row["content"] for row in window["episodes"]] == ["I love chess."]
+    assert api.patch(f"/v1/users/{user}/session-metadata?session_id=games", json={"a": 1}).json() == {"a": 1}
+    assert api.get(f"/v1/users/{user}/session-metadata?session_id=games").json() == {"a": 1}
+    run = f"/v1/users/{user}/checkpoints/run%2F1"
+    assert api.put(run, json={"state": {"n": 1}, "session_id": "games"}).json()["resumed_at"] is None
+    assert [each["run_id"] for each in api.get(f"/v1/users/{user}/checkpoints").json()] == ["run/1"]
+    answers = [api.post(f"{run}/resume?session_id=games").status_code for _ in range(2)]
+    assert (answers, api.get(f"{run}?session_id=games").json()["state"]) == ([200, 409], {"n": 1})
+    assert [api.delete(f"{run}?session_id=games").status_code for _ in range(2)] == [204, 404]
     assert api.get(f"/v1/users/{user}/progress").json()["episodes"] == 1
     assert api.get(f"/v1/users/{user}/profile").status_code == 200
     assert api.get(f"/v1/users/{user}/summary", params={"session_id": "games"}).status_code == 200

@@ -174,6 +174,31 @@ class Retention:
                 await self._keeping.ran(tx, policy.namespace)
         return gone.to_result(policy.namespace, dry_run=dry_run, is_done=True)
 
+    async def delete_expired(self, *, namespace: str | None = None) -> int:
+        """Delete messages whose `expires_at` has passed, up to 500; how many there were. The janitor calls it.
+
+        Reads have left them out since then. They are deleted like those of a policy, and not archived.
+        """
+        name = self._name(namespace)
+        async with self._db.transaction(namespace=name, read_only=True) as tx:
+            found = await self._keeping.list_expired(tx, name, limit=BATCH_EPISODES)
+        for owner, ids in found.items():
+            stone = Tombstone(owner=owner, ids=frozenset(ids), by_policy=True)
+            await self._effect(owner, self._erasing(stone, by="expiry"))
+        await self._anchor()
+        return sum(map(len, found.values()))
+
+    def _erasing(self, stone: Tombstone, *, by: str) -> Callable[[Transaction], Awaitable[dict[str, int]]]:
+        async def work(tx: Transaction) -> dict[str, int]:
+            counts, _ = await erase(self._store, self._ledger, tx, stone)
+            if self._trail is not None:
+                said: dict[str, Json] = {"by": by, "ids": len(stone.ids)}
+                name = stone.owner.namespace
+                await self._trail.append(tx, name, Action.ERASE, user_id=stone.owner.user_id, detail=said)
+            return counts
+
+        return work
+
     async def _archive_and_delete(
         self, policy: RetentionPolicy, archive: Archive | None, due: Due, gone: _Deleted
     ) -> int:
@@ -197,12 +222,7 @@ class Retention:
             if not ids:  # a tombstone without ids would be everything of the owner
                 return [], {}
             stone = Tombstone(owner=due.owner, ids=frozenset(ids), by_policy=True)
-            counts, _ = await erase(self._store, self._ledger, tx, stone)
-            if self._trail is not None:
-                said: dict[str, Json] = {"by": "retention", "ids": len(ids)}
-                name = policy.namespace
-                await self._trail.append(tx, name, Action.ERASE, user_id=due.owner.user_id, detail=said)
-            return ids, counts
+            return ids, await self._erasing(stone, by="retention")(tx)
 
         ids, rows = await self._effect(due.owner, delete)
         await self._anchor()

@@ -1,7 +1,7 @@
 """Blocks, summaries and profiles of one process."""
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime
 
 from aftermind import errors
@@ -27,7 +27,7 @@ class InMemoryDocuments:
         found = rows[block.name].version if block.name in rows else 0
         if expected_version is not None and expected_version != found:
             raise errors.BlockConflict(block.name, expected_version, found)
-        stored = replace(block, scope=block.scope.owner, version=found + 1)
+        stored = dataclasses.replace(block, scope=block.scope.owner, version=found + 1)
         mem(tx).put(rows, block.name, stored)
         return stored
 
@@ -48,8 +48,8 @@ class InMemoryDocuments:
         if before is not None and before.covers_to > summary.covers_to and before.version != over:
             return False
         version = 1 if before is None else before.version + 1
-        scope = replace(summary.scope, agent_id=None)
-        mem(tx).put(rows, summary.scope.session_id, replace(summary, scope=scope, version=version))
+        scope = dataclasses.replace(summary.scope, agent_id=None)
+        mem(tx).put(rows, summary.scope.session_id, dataclasses.replace(summary, scope=scope, version=version))
         return True
 
     async def profile(self, tx: Transaction, owner: Scope) -> Profile | None:
@@ -57,11 +57,11 @@ class InMemoryDocuments:
         return found
 
     async def merge_profile(
-        self, tx: Transaction, owner: Scope, traits: Mapping[str, Trait], *, at: datetime
+        self, tx: Transaction, owner: Scope, traits: Mapping[str, Trait], *, at: datetime, replace: bool = False
     ) -> Profile:
         before = await self.profile(tx, owner) or Profile(scope=owner.owner)
-        timed = {name: replace(trait, updated_at=at) for name, trait in traits.items()}
-        merged = dict(sorted({**before.traits, **timed}.items()))
+        timed = {name: dataclasses.replace(trait, updated_at=at) for name, trait in traits.items()}
+        merged = dict(sorted({**({} if replace else before.traits), **timed}.items()))
         after = Profile(scope=owner.owner, traits=merged, version=before.version + 1, updated_at=at)
         mem(tx).put(await mem(tx).owned("profiles", owner), PROFILE, after)
         return after

@@ -1,6 +1,7 @@
 """Episodes of one process: by owner, each with its vector and what came of mining it."""
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 
 from aftermind.db.inmemory import mem
 from aftermind.db.protocol import Transaction
@@ -11,6 +12,8 @@ from aftermind.types.session_order import Counted
 from aftermind.types.tombstone import Tombstone
 
 Owner = tuple[str, str]
+# Tables whose rows have the id of an episode as their key, and go with it.
+EPISODE_TABLES = ("episodes", "vectors", "extractions", "profile_backlog", "counted", "expiring")
 
 
 def owner_key(scope: Scope) -> Owner:
@@ -20,6 +23,9 @@ def owner_key(scope: Scope) -> Owner:
 
 class InMemoryEpisodes:
     """The part of the store that keeps episodes. See `Store` for what each method promises."""
+
+    async def now(self, tx: Transaction) -> datetime:
+        return mem(tx).database.now()
 
     async def tombstones(self, tx: Transaction, owners: Sequence[Scope]) -> list[Tombstone]:
         """The owners' tombstones; no lock is needed, because transactions run one after the other."""
@@ -40,7 +46,7 @@ class InMemoryEpisodes:
                 )
         return AdmissionState(stones=[each for each in stones if each.generation > (generation or 0)], counted=newest)
 
-    async def hold_order(self, tx: Transaction, owner: Scope, session_id: str | None) -> None:
+    async def hold(self, tx: Transaction, owner: Scope, name: str) -> None:
         """Transactions follow each other."""
 
     async def find_session_shift(
@@ -60,12 +66,16 @@ class InMemoryEpisodes:
         counted: Mapping[EpisodeId, Counted] | None = None,
     ) -> frozenset[EpisodeId]:
         new = set()
+        for owner in {episode.scope.owner for episode in given}:
+            await _drop_expired(tx, owner)
         for episode in given:
             rows = await mem(tx).owned("episodes", episode.scope)
             if episode.id in rows:
                 continue
             mem(tx).put(rows, episode.id, episode)
             new.add(episode.id)
+            if episode.expires_at is not None:
+                mem(tx).put(await mem(tx).owned("expiring", episode.scope), episode.id, episode.expires_at)
             if counted and episode.id in counted:
                 place = counted[episode.id]
                 mem(tx).put(
@@ -117,19 +127,19 @@ class InMemoryEpisodes:
         return {id_: whole(vector) for id_, vector in (await mem(tx).owned("vectors", owner)).items()}
 
     async def episodes(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[Episode]:
-        rows = await mem(tx).owned("episodes", owner)
-        return [rows[id_] for id_ in ids if id_ in rows]
+        rows, now = await mem(tx).owned("episodes", owner), mem(tx).database.now()
+        return [rows[id_] for id_ in ids if id_ in rows and not rows[id_].is_expired(now)]
 
     async def mined_in(self, tx: Transaction, owner: Scope, job_id: JobId) -> list[Episode]:
         rows = await mem(tx).owned("extractions", owner)
         return [each for each in await _ordered(tx, owner) if each.id in rows and rows[each.id].job_id == job_id]
 
     async def history(self, tx: Transaction, owner: Scope, wanted: EpisodeFilter, *, limit: int) -> list[Episode]:
-        return [episode for episode in await _ordered(tx, owner) if wanted.fits(episode)][-limit:] if limit else []
+        return [each for each in await _unexpired(tx, owner) if wanted.fits(each)][-limit:] if limit else []
 
     async def sessions(self, tx: Transaction, owner: Scope, *, limit: int = 100) -> list[SessionInfo]:
         groups: dict[str | None, list[Episode]] = {}
-        for episode in await _ordered(tx, owner):
+        for episode in await _unexpired(tx, owner):
             groups.setdefault(episode.scope.session_id, []).append(episode)
         latest = sorted(groups.items(), key=lambda item: -item[1][-1].position)[:limit]
         return [
@@ -145,8 +155,8 @@ class InMemoryEpisodes:
     async def session_span(
         self, tx: Transaction, owner: Scope, session_id: str | None, *, after_position: int, limit: int
     ) -> list[Episode]:
-        span = [episode for episode in await _in_session(tx, owner, session_id) if episode.position > after_position]
-        return span[:limit]
+        found = await _in_session(tx, owner, session_id)
+        return [each for each in found if each.position > after_position and each.expires_at is None][:limit]
 
     async def embedded(
         self,
@@ -162,8 +172,9 @@ class InMemoryEpisodes:
         return frozenset(id_ for id_ in ids if id_ in vectors)
 
     async def unmined(self, tx: Transaction, owner: Scope, session_id: str | None, *, limit: int) -> list[Episode]:
-        mined = await mem(tx).owned("extractions", owner)
-        return [episode for episode in await _in_session(tx, owner, session_id) if episode.id not in mined][:limit]
+        mined, now = await mem(tx).owned("extractions", owner), mem(tx).database.now()
+        found = await _in_session(tx, owner, session_id)
+        return [each for each in found if each.id not in mined and not each.is_expired(now)][:limit]
 
     async def note_outcomes(self, tx: Transaction, owner: Scope, outcomes: Sequence[MiningOutcome]) -> None:
         rows = await mem(tx).owned("extractions", owner)
@@ -183,6 +194,22 @@ class InMemoryEpisodes:
 async def _ordered(tx: Transaction, owner: Scope) -> list[Episode]:
     rows = (await mem(tx).owned("episodes", owner)).values()
     return sorted(rows, key=lambda episode: (episode.position, episode.id))
+
+
+async def _drop_expired(tx: Transaction, owner: Scope) -> None:
+    """Delete the owner's expired messages, from which nothing was derived."""
+    run, now = mem(tx), mem(tx).database.now()
+    expiring = await run.owned("expiring", owner)
+    for id_, expires_at in list(expiring.items()):
+        if expires_at <= now:
+            run.is_erasure = True
+            for table in EPISODE_TABLES:
+                run.drop(run.rows(table, owner_key(owner)), id_)
+
+
+async def _unexpired(tx: Transaction, owner: Scope) -> list[Episode]:
+    now = mem(tx).database.now()
+    return [episode for episode in await _ordered(tx, owner) if not episode.is_expired(now)]
 
 
 async def _in_session(tx: Transaction, owner: Scope, session_id: str | None) -> list[Episode]:

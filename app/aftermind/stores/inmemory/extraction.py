@@ -29,7 +29,9 @@ class InMemoryLearning:
 
     async def session_size(self, tx: Transaction, owner: Scope, session_id: str | None, *, up_to: int) -> int:
         rows = (await mem(tx).owned("episodes", owner)).values()
-        return sum(each.scope.session_id == session_id and each.position <= up_to for each in rows)
+        return sum(
+            each.scope.session_id == session_id and each.position <= up_to and each.expires_at is None for each in rows
+        )
 
     async def want_profiled(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> None:
         there = await mem(tx).owned("episodes", owner)
@@ -69,7 +71,8 @@ class InMemoryLearning:
     async def drew_on(self, tx: Transaction, stone: Tombstone) -> DrewOn:
         episodes = await mem(tx).owned("episodes", stone.owner)
         gone = {id_ for id_, episode in episodes.items() if stone.fits(episode)}
-        sessions = {episodes[id_].scope.session_id for id_ in gone} & set(await mem(tx).owned("summaries", stone.owner))
+        lasting = {episodes[id_].scope.session_id for id_ in gone if episodes[id_].expires_at is None}
+        sessions = lasting & set(await mem(tx).owned("summaries", stone.owner))
         profile: Profile | None = (await mem(tx).owned("profiles", stone.owner)).get(PROFILE)
         lost = [trait for trait in profile.traits.values() if gone & set(trait.evidence)] if profile else []
         evidence = {each for trait in lost for each in trait.evidence} - gone

@@ -36,9 +36,9 @@ class InMemoryItems:
         self, tx: Transaction, owner: Scope, path: Sequence[str], *, limit: int | None = None
     ) -> list[StoredItem]:
         rows, now = await mem(tx).owned("items", owner), datetime.now(UTC)
-        below = [item for name, item in rows.items() if from_name(name)[0][: len(path)] == tuple(path)]
-        below = sorted((item for item in below if _lives(item, now)), key=lambda item: item.name)
-        return sorted(below, key=lambda item: item.updated_at, reverse=True)[:limit]
+        found = [item for name, item in rows.items() if _is_below(name, path) and _lives(item, now)]
+        found = sorted(found, key=lambda item: item.name)
+        return sorted(found, key=lambda item: item.updated_at, reverse=True)[:limit]
 
     async def item_paths(self, tx: Transaction, owner: Scope) -> list[tuple[str, ...]]:
         return sorted({from_name(item.name)[0] for item in await self.items_under(tx, owner, ())})
@@ -48,6 +48,11 @@ class InMemoryItems:
         for item in await self.items(tx, owner, names):
             if item.ttl is not None:
                 mem(tx).put(rows, item.name, replace(item, expires_at=now + item.ttl))
+
+
+def _is_below(name: str, path: Sequence[str]) -> bool:
+    labels = from_name(name)[0]
+    return labels[: len(path)] == tuple(path) if path else bool(labels[0])
 
 
 def _lives(item: StoredItem, now: datetime) -> bool:

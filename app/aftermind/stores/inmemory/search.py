@@ -71,10 +71,11 @@ class EpisodeColumns:
             if vector is not self._given[row]:
                 self._set_vector(row, vector)
 
-    def find(self, search: Search, facts: Sequence[Fact] = ()) -> SearchResult:
-        """The owner's turns around the best hits; all of them of an owner with few."""
+    def find(self, search: Search, facts: Sequence[Fact] = (), *, without: Iterable[EpisodeId] = ()) -> SearchResult:
+        """The owner's turns around the best hits, of few all; those of `without` count as not stored."""
         question = search.question
         known = self._known(search.known_at)
+        known[[self._rows[id_] for id_ in without if id_ in self._rows]] = False
         hits = self._hits(question.terms)
         hits[~known] = False
         frequencies = Frequencies(episodes=int(known.sum()), having=hits.sum(axis=0).tolist())

@@ -10,7 +10,7 @@ from aftermind.db.protocol import Transaction
 from aftermind.facts.reextract import BY_USER
 from aftermind.ranking import parse_models
 from aftermind.stores.inmemory.blocks_summaries_profiles import PROFILE, InMemoryDocuments
-from aftermind.stores.inmemory.episodes import InMemoryEpisodes, owner_key
+from aftermind.stores.inmemory.episodes import EPISODE_TABLES, InMemoryEpisodes, owner_key
 from aftermind.stores.inmemory.extraction import InMemoryLearning
 from aftermind.stores.inmemory.facts import InMemoryFacts
 from aftermind.stores.inmemory.items import InMemoryItems
@@ -26,6 +26,7 @@ from aftermind.stores.search import (
     worth_showing,
 )
 from aftermind.types import Cardinality, EpisodeId, Fact, JobState, Scope, Watermark
+from aftermind.types.items import CHECKPOINTS, SESSIONS, below, internal_path
 from aftermind.types.message import UNDONE
 from aftermind.types.tombstone import Tombstone
 
@@ -65,7 +66,9 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
         elif columns.seen != seen:
             columns.refresh(rows, vectors)
         kept[self._language], columns.seen = columns, seen
-        result = columns.find(search, facts)
+        now, expiring = mem(tx).database.now(), await mem(tx).owned("expiring", owner)
+        expired = [id_ for id_, expires_at in expiring.items() if expires_at <= now]
+        result = columns.find(search, facts, without=expired)
         return replace(
             result,
             embedders=stored,
@@ -137,18 +140,21 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
         run.put(stones, len(stones), tombstone)
         episodes = run.rows("episodes", key)
         gone = {id_ for id_, episode in episodes.items() if tombstone.fits(episode)}
-        sessions = {episodes[id_].scope.session_id for id_ in gone}
+        # Nothing was derived from a message that expires.
+        sessions = {episodes[id_].scope.session_id for id_ in gone if episodes[id_].expires_at is None}
         counts = {"episodes": len(gone)}
         _forget_traces(run, tombstone.owner, gone)
         for id_ in gone:
-            for table in ("episodes", "vectors", "extractions", "profile_backlog", "counted"):
+            for table in EPISODE_TABLES:
                 run.drop(run.rows(table, key), id_)
         _forget_batches(run, key, gone)
         counts["facts"] = _forget_facts(run, key, gone)
         counts["summaries"] = sum(run.drop(run.rows("summaries", key), session) for session in sessions)
         counts["traits"] = _forget_traits(run, key, gone)
-        if tombstone.session_id is None and tombstone.before is None and not tombstone.ids:
+        if tombstone.is_whole:
             counts |= _erase_owner(run, key, counts)
+        elif tombstone.is_session:
+            _erase_session_rows(run, key, tombstone)
         if tombstone.before is None and not tombstone.ids:
             counts["jobs"] = _forget_jobs(run, tombstone)
         return counts
@@ -248,6 +254,13 @@ def _forget_traits(run: MemoryTransaction, key: tuple[str, str], gone: set[Episo
     kept = {name: trait for name, trait in profile.traits.items() if not gone & set(trait.evidence)}
     run.put(rows, PROFILE, replace(profile, traits=kept))
     return len(profile.traits) - len(kept)
+
+
+def _erase_session_rows(run: MemoryTransaction, key: tuple[str, str], stone: Tombstone) -> None:
+    rows, session = run.rows("items", key), replace(stone.owner, session_id=stone.session_id)
+    for first, behind in [below(internal_path(kind, session)) for kind in (SESSIONS, CHECKPOINTS)]:
+        for name in [each for each in rows if first <= each < behind]:
+            run.drop(rows, name)
 
 
 def _erase_owner(run: MemoryTransaction, key: tuple[str, str], counts: dict[str, int]) -> dict[str, int]:

@@ -70,6 +70,7 @@ TABLES = {
     "counted": Table(EpisodeId, tuple[int | None, int]),
     "embedders": Table(str, EmbedderIdentity),
     "episodes": Table(EpisodeId, Episode),
+    "expiring": Table(EpisodeId, datetime),
     "extractions": Table(EpisodeId, MiningOutcome),
     "facts": Table(FactId, Fact),
     "items": Table(str, _ItemRow, to_json=_dump_item, from_json=_load_item),

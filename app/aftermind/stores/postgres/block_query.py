@@ -15,6 +15,7 @@ from aftermind.db.protocol import Transaction
 from aftermind.db.row_level_security import entering
 from aftermind.db.sql_params import Positional
 from aftermind.db.transaction import pg
+from aftermind.stores.postgres.rows import UNEXPIRED
 from aftermind.stores.search import NEWEST_FACTS, BlockRequest, Briefing
 from aftermind.types import (
     Block,
@@ -113,7 +114,8 @@ _BRIEF = Positional.of(
             UNION ({_newest("CAST(:at AS timestamptz) IS NOT NULL")}))''')
     }
     FROM (SELECT {in_columns()}
-          FROM aftermind.episodes WHERE {_OWNED} AND id = ANY(CAST(:ids AS uuid[]))) AS shown
+          FROM aftermind.episodes WHERE {_OWNED} AND id = ANY(CAST(:ids AS uuid[]))
+            AND {UNEXPIRED.format(of="")}) AS shown
     """)
 )
 

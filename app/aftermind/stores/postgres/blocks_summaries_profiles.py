@@ -40,6 +40,12 @@ _PUT_SUMMARY = text(
     RETURNING version
     """
 )
+_DROP_TRAITS = text(
+    """
+    DELETE FROM aftermind.profile_traits
+    WHERE namespace = :namespace AND user_id = :user AND name <> ALL(CAST(:names AS text[]))
+    """
+)
 _TOUCH_PROFILE = text(
     """
     INSERT INTO aftermind.profiles AS there (namespace, user_id, version, updated_at)
@@ -144,10 +150,14 @@ async def profile(tx: Transaction, owner: Scope) -> Profile | None:
     return Profile(scope=owner.owner, traits=traits, version=found.version, updated_at=found.updated_at)
 
 
-async def merge_profile(tx: Transaction, owner: Scope, traits: Mapping[str, Trait], *, at: datetime) -> Profile:
+async def merge_profile(
+    tx: Transaction, owner: Scope, traits: Mapping[str, Trait], *, at: datetime, replace: bool = False
+) -> Profile:
     """See `Store.merge_profile`. The profile's row is locked first, so that two merges follow each other."""
     given = {"namespace": owner.namespace, "user": owner.user_column, "at": at}
     await pg(tx).execute(_TOUCH_PROFILE, given)
+    if replace:
+        await pg(tx).execute(_DROP_TRAITS, {**given, "names": sorted(traits)})
     rows = [
         {**given, "name": name, "value": orjson.dumps(trait.value).decode(), "evidence": list(trait.evidence)}
         for name, trait in sorted(traits.items())

@@ -8,6 +8,7 @@ from uuid import UUID
 import orjson
 from sqlalchemy import Select, select, text
 
+from aftermind import errors
 from aftermind.db.encryption.keyring import Ring
 from aftermind.db.engine import encode_half
 from aftermind.db.protocol import Transaction
@@ -16,7 +17,7 @@ from aftermind.db.transaction import pg
 from aftermind.ranking.passages import split
 from aftermind.ranking.vectors import whole
 from aftermind.stores.postgres.encrypted_columns import EPISODE_TEXT, sealed
-from aftermind.stores.postgres.rows import EPISODE_COLUMNS, to_episode
+from aftermind.stores.postgres.rows import EPISODE_COLUMNS, UNEXPIRED, to_episode
 from aftermind.stores.postgres.term_keys import passage_keys, term_keys
 from aftermind.stores.protocol import AdmissionState, EpisodeFilter, SessionInfo, Vector
 from aftermind.types import Episode, EpisodeId, Scope
@@ -67,6 +68,7 @@ _TOMBSTONES_IN_FORCE = text(
             ) AS newest) AS newest
     """
 )
+_NOW = text("SELECT clock_timestamp() AS now")
 _HOLD = text("SELECT pg_advisory_xact_lock(hashtextextended(:key, 0))")
 FURTHEST_BACK = 10_000  # episodes of a session that are searched for one with the same count base
 _SHIFT = text(
@@ -82,17 +84,17 @@ _SHIFT = text(
 # Episodes as they travel to be inserted, a column each: see `columns`. Terms as text ("{1,2}"), because arrays of
 # arrays must be of one length; vectors of passages are in separate arrays, by episode.
 NAMES = """user_id, id, session_id, agent_id, role, name, content, metadata, occurred_at, remembered_at, position,
-    mark, keep, terms, embedding, counted_from, shift, passages, passage_terms, job_id"""
+    mark, keep, terms, embedding, counted_from, shift, passages, passage_terms, job_id, expires_at"""
 ARRAYS = """CAST(:users AS text[]), CAST(:ids AS uuid[]), CAST(:sessions AS text[]), CAST(:agents AS text[]),
     CAST(:roles AS text[]), CAST(:names AS text[]), CAST(:contents AS text[]), CAST(:metadata AS text[]),
     CAST(:occurred AS timestamptz[]), CAST(:remembered AS timestamptz[]), CAST(:positions AS bigint[]),
     CAST(:marks AS text[]), CAST(:keeps AS text[]), CAST(:terms AS text[]), CAST(:vectors AS public.halfvec[]),
     CAST(:counted_from AS bigint[]), CAST(:shifts AS bigint[]), CAST(:passages AS text[]),
-    CAST(:passage_terms AS text[]), CAST(:jobs AS uuid[])"""
+    CAST(:passage_terms AS text[]), CAST(:jobs AS uuid[]), CAST(:expiries AS timestamptz[])"""
 GIVEN = """given.user_id, given.id, given.session_id, given.agent_id, given.role, given.name, given.content,
     CAST(given.metadata AS jsonb), given.occurred_at, given.remembered_at, given.position, given.mark,
     CAST(given.keep AS text[]), CAST(given.terms AS bigint[]), given.embedding, given.counted_from, given.shift,
-    CAST(given.passages AS integer[]), CAST(given.passage_terms AS bigint[]), given.job_id"""
+    CAST(given.passages AS integer[]), CAST(given.passage_terms AS bigint[]), given.job_id, given.expires_at"""
 PASSAGE_VECTORS = """(
     SELECT array_agg(made.vector ORDER BY made.place)
     FROM unnest(CAST(:passage_of AS uuid[]), CAST(:passage_vectors AS public.halfvec[]))
@@ -111,12 +113,21 @@ _ADD = text(
 )
 
 _SESSIONS = text(
-    """
+    f"""
     SELECT session_id, count(*) AS episodes, min(occurred_at) AS first_at, max(occurred_at) AS last_at
-    FROM aftermind.episodes WHERE namespace = :namespace AND user_id = :user
+    FROM aftermind.episodes WHERE namespace = :namespace AND user_id = :user AND {UNEXPIRED.format(of="")}
     GROUP BY session_id ORDER BY max(position) DESC LIMIT :limit
     """
 )
+
+
+async def now(tx: Transaction) -> datetime:
+    """See `Store.now`."""
+    row = await pg(tx).row(_NOW)
+    if row is None:
+        raise errors.Bug("Postgres did not return its time.")
+    time: datetime = row.now
+    return time
 
 
 async def tombstones(tx: Transaction, owners: Sequence[Scope]) -> list[Tombstone]:
@@ -174,10 +185,10 @@ async def admission_state(
     return AdmissionState(stones=stones, counted=counted)
 
 
-async def hold_order(tx: Transaction, owner: Scope, session_id: str | None) -> None:
-    """See `Store.hold_order`. An advisory lock of the session, until the transaction ends."""
-    parts = (owner.namespace, owner.user_column, session_id or "")
-    await pg(tx).execute(_HOLD, {"key": "aftermind.order " + orjson.dumps(parts).decode()})
+async def hold(tx: Transaction, owner: Scope, name: str) -> None:
+    """See `Store.hold`. An advisory lock, until the transaction ends."""
+    parts = (owner.namespace, owner.user_column, name)
+    await pg(tx).execute(_HOLD, {"key": "aftermind.hold " + orjson.dumps(parts).decode()})
 
 
 async def find_session_shift(tx: Transaction, owner: Scope, session_id: str | None, counted_from: int) -> int | None:
@@ -235,6 +246,7 @@ def columns(
         "vectors": [_packed(vectors.get(episode.id)) for episode in episodes],
         "passages": [borders for borders, _ in passages],
         "passage_terms": [terms for _, terms in passages],
+        "expiries": [episode.expires_at for episode in episodes],
         **passage_vectors({episode.id: vectors[episode.id] for episode in episodes if episode.id in vectors}),
     }
 
@@ -272,7 +284,10 @@ async def session_span(
     """See `Store.session_span`. By `episodes_session`."""
     in_session = _E.session_id.is_(None) if session_id is None else _E.session_id == session_id
     statement = (
-        _select_owner(owner).where(in_session, _E.position > after_position).order_by(_E.position, _E.id).limit(limit)
+        _select_owner(owner)
+        .where(in_session, _E.position > after_position, _E.expires_at.is_(None))
+        .order_by(_E.position, _E.id)
+        .limit(limit)
     )
     return [to_episode(owner, row) for row in (await pg(tx).execute(statement)).all()]
 
@@ -291,7 +306,7 @@ def _owned(owner: Scope) -> tuple[Any, Any]:  # Any: column expressions
 
 
 def _select_owner(owner: Scope) -> Select[Any]:  # Any: the columns of an episode
-    return select(*EPISODE_COLUMNS).where(*_owned(owner))
+    return select(*EPISODE_COLUMNS).where(*_owned(owner), text(UNEXPIRED.format(of="episodes.")))
 
 
 def _filtered(statement: Select[Any], wanted: EpisodeFilter) -> Select[Any]:  # Any: as `_select_owner`

@@ -1,5 +1,6 @@
 """Forget: the tombstone and its deletes, in one transaction; and counts of an owner's rows."""
 
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import text
@@ -8,6 +9,7 @@ from aftermind.db.protocol import Transaction
 from aftermind.db.transaction import pg
 from aftermind.stores.postgres.episodes import to_tombstone
 from aftermind.types import Scope
+from aftermind.types.items import CHECKPOINTS, SESSIONS, below, internal_path
 from aftermind.types.tombstone import Tombstone
 
 _OWNED = "namespace = :namespace AND user_id = :user"
@@ -40,7 +42,7 @@ _COVERED = f"""
 _EPISODES = text(
     f"""
     WITH gone AS (
-        DELETE FROM aftermind.episodes WHERE {_COVERED} RETURNING id, session_id
+        DELETE FROM aftermind.episodes WHERE {_COVERED} RETURNING id, session_id, expires_at
     ), unsourced AS (
         DELETE FROM aftermind.fact_sources WHERE {_OWNED} AND episode_id IN (SELECT id FROM gone)
         RETURNING fact_id
@@ -87,7 +89,8 @@ _EPISODES = text(
         WHERE {_OWNED} AND evidence && (SELECT coalesce(array_agg(id), '{{}}') FROM gone) RETURNING name
     ), summaries AS (
         DELETE FROM aftermind.summaries
-        WHERE {_OWNED} AND session_id IN (SELECT coalesce(session_id, '') FROM gone) RETURNING session_id
+        WHERE {_OWNED} AND session_id IN (SELECT coalesce(session_id, '') FROM gone WHERE expires_at IS NULL)
+        RETURNING session_id
     ), answers AS (
         UPDATE aftermind.jobs SET answer = NULL
         WHERE {_OWNED} AND answer IS NOT NULL
@@ -115,6 +118,7 @@ _ERASE_OWNER = text(
            (SELECT count(*) FROM summaries) AS summaries, (SELECT count(*) FROM profiles) AS profiles
     """
 )
+_SESSION_ROWS = text(f"DELETE FROM aftermind.items WHERE {_OWNED} AND name >= :first AND name < :behind")
 # Jobs of deleted content: their payload, answer, errors, labels and effect key may contain it. The row remains, so that
 # receipts can report the state.
 _SHELL = """state = 'forgotten', session_id = NULL, agent_id = NULL, effect_key = CAST(id AS text), raw = NULL,
@@ -186,6 +190,10 @@ async def forget(tx: Transaction, tombstone: Tombstone) -> dict[str, int]:
         for name, count in _numbers(await run.row(_ERASE_OWNER, **owned)).items():
             counts[name] = counts.get(name, 0) + count
         await run.execute(_EVENTS, owned)
+    elif tombstone.is_session:
+        session = replace(tombstone.owner, session_id=tombstone.session_id)
+        for first, behind in [below(internal_path(kind, session)) for kind in (SESSIONS, CHECKPOINTS)]:
+            await run.execute(_SESSION_ROWS, {**owned, "first": first, "behind": behind})
     if tombstone.before is None and not tombstone.ids:
         counts |= _numbers(await run.row(_JOBS, **owned, session=tombstone.session_id))
     return counts

@@ -7,7 +7,7 @@ from sqlalchemy import select, text
 from aftermind.db.protocol import Transaction
 from aftermind.db.tables import EPISODES, EXTRACTIONS
 from aftermind.db.transaction import pg
-from aftermind.stores.postgres.rows import EPISODE_COLUMNS, to_episode
+from aftermind.stores.postgres.rows import EPISODE_COLUMNS, UNEXPIRED, to_episode
 from aftermind.stores.protocol import BatchNeighbours, ExtractionBatch, ExtractionOutcome, MiningOutcome
 from aftermind.types import Episode, EpisodeId, JobId, Scope
 from aftermind.types.message import UNDONE
@@ -66,6 +66,7 @@ async def unmined(tx: Transaction, owner: Scope, session_id: str | None, *, limi
             episodes.user_id == owner.user_column,
             episodes.session_id.is_(None) if session_id is None else episodes.session_id == session_id,
             ~known.exists(),
+            text(UNEXPIRED.format(of="episodes.")),
         )
         .order_by(episodes.position, episodes.id)
         .limit(limit)

@@ -22,6 +22,7 @@ _SIZE = text(
     f"""
     SELECT count(*) AS size FROM aftermind.episodes
     WHERE {_OWNED} AND session_id IS NOT DISTINCT FROM CAST(:session AS text) AND position <= :up_to
+      AND expires_at IS NULL
     """
 )
 _WANT = text(
@@ -35,7 +36,7 @@ _WANT = text(
 _PROFILED = text(f"DELETE FROM aftermind.profile_backlog WHERE {_OWNED} AND episode_id = ANY(CAST(:ids AS uuid[]))")
 
 _COVERED = f"""
-    SELECT id, session_id FROM aftermind.episodes
+    SELECT id, session_id, expires_at FROM aftermind.episodes
     WHERE {_OWNED}
       AND (cardinality(CAST(:ids AS uuid[])) = 0 OR id = ANY(CAST(:ids AS uuid[])))
       AND (cardinality(CAST(:ids AS uuid[])) > 0 OR CAST(:session AS text) IS NULL OR session_id = :session)
@@ -47,7 +48,8 @@ _DREW_ON = text(
     WITH gone AS ({_COVERED})
     SELECT ARRAY(
         SELECT session_id FROM aftermind.summaries
-        WHERE {_OWNED} AND session_id IN (SELECT coalesce(session_id, '') FROM gone)) AS sessions,
+        WHERE {_OWNED}
+          AND session_id IN (SELECT coalesce(session_id, '') FROM gone WHERE expires_at IS NULL)) AS sessions,
     ARRAY(
         SELECT DISTINCT each FROM aftermind.profile_traits, unnest(evidence) AS each
         WHERE {_OWNED} AND evidence && (SELECT coalesce(array_agg(id), '{{}}') FROM gone)

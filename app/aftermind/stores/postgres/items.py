@@ -12,11 +12,12 @@ from aftermind.db.protocol import Transaction
 from aftermind.db.transaction import pg
 from aftermind.stores.protocol import StoredItem
 from aftermind.types import Scope
-from aftermind.types.items import LABEL_END, PATH_END
+from aftermind.types.items import LABEL_END, PATH_END, below
 
 _OWNED = "namespace = :namespace AND user_id = :user"
 _NAMED = f"{_OWNED} AND name = ANY(CAST(:names AS text[]))"
 _LIVES = "(expires_at IS NULL OR expires_at > clock_timestamp())"
+_OF_USER = f"left(name, 1) <> '{LABEL_END}'"  # see types.items.internal_path
 # Rows are locked in the order of their names: two batches cannot wait for each other.
 _PUT = text(
     """
@@ -39,13 +40,15 @@ _GET = text(f"SELECT {_COLUMNS} FROM aftermind.items WHERE {_NAMED} AND {_LIVES}
 _UNDER = text(
     f"""
     SELECT {_COLUMNS} FROM aftermind.items
-    WHERE {_OWNED} AND {_LIVES} AND (CAST(:first AS text) IS NULL OR name >= :first AND name < :behind)
+    WHERE {_OWNED} AND {_LIVES}
+      AND (CAST(:first AS text) IS NULL AND {_OF_USER} OR name >= :first AND name < :behind)
     ORDER BY updated_at DESC, name LIMIT :limit
     """
 )
 _PATHS = text(
     f"""
     SELECT DISTINCT split_part(name, '{PATH_END}', 1) AS path FROM aftermind.items WHERE {_OWNED} AND {_LIVES}
+      AND {_OF_USER}
     ORDER BY 1
     """
 )
@@ -83,8 +86,7 @@ async def get(tx: Transaction, owner: Scope, names: Sequence[str]) -> list[Store
 
 async def under(tx: Transaction, owner: Scope, path: Sequence[str], *, limit: int | None = None) -> list[StoredItem]:
     """See `Store.items_under`. The range of names has those of the path itself and of the paths below it."""
-    start = LABEL_END.join(path)
-    first, behind = (start + PATH_END, start + chr(ord(LABEL_END) + 1)) if path else (None, None)
+    first, behind = below(path) if path else (None, None)
     found = await pg(tx).rows(_UNDER, **_owned(owner), first=first, behind=behind, limit=limit)
     return [_to_item(row) for row in found]
 

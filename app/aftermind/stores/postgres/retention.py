@@ -15,6 +15,7 @@ from aftermind.stores.postgres.rows import to_fact
 from aftermind.stores.retention import Due
 from aftermind.types import EpisodeId, Fact, Scope
 from aftermind.types.retention import RetentionPolicy
+from aftermind.types.scope import owner_from_columns
 
 _POLICIES = text(
     """
@@ -86,6 +87,15 @@ _STILL = text(
     SELECT id FROM aftermind.episodes AS episodes
     WHERE namespace = :namespace AND user_id = :user AND id = ANY(CAST(:ids AS uuid[]))
       AND NOT (:keep_important AND {_IMPORTANT})
+    """
+)
+# By `episodes_expiring`.
+_EXPIRED = text(
+    """
+    SELECT user_id, array_agg(id) AS ids FROM (
+        SELECT user_id, id FROM aftermind.episodes
+        WHERE namespace = :namespace AND expires_at <= statement_timestamp() ORDER BY expires_at LIMIT :limit
+    ) AS expired GROUP BY user_id ORDER BY user_id
     """
 )
 _FACTS = selected(
@@ -168,6 +178,11 @@ class PostgresRetention:
         await pg(tx).execute(_HOLD, owned)
         rows = await pg(tx).rows(_STILL, **owned, ids=list(ids), keep_important=policy.keep_important)
         return [EpisodeId(row.id) for row in rows]
+
+    async def list_expired(self, tx: Transaction, namespace: str, *, limit: int) -> dict[Scope, list[EpisodeId]]:
+        """See `RetentionStore.list_expired`."""
+        rows = await pg(tx).rows(_EXPIRED, namespace=namespace, limit=limit)
+        return {owner_from_columns(namespace, row.user_id): [EpisodeId(each) for each in row.ids] for row in rows}
 
     async def list_orphaned_facts(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[Fact]:
         """Facts that lose their last source with these episodes."""

@@ -12,6 +12,8 @@ _HIDDEN = (
     *("counted_from", "shift", "terms", "embedding", "embedding_standby", "indexed", "job_id"),
     *("passages", "passage_terms", "passage_embedding", "passage_embedding_standby"),
 )
+# Condition of every statement that shows episodes. Rows that are counted, or that decide about positions, do without.
+UNEXPIRED = "({of}expires_at IS NULL OR {of}expires_at > statement_timestamp())"
 EPISODE_COLUMNS = tuple(column for column in EPISODES.c if column.name not in _HIDDEN)  # those of `to_episode`
 
 
@@ -36,6 +38,7 @@ def to_episode(owner: Scope, row: Row[Any]) -> Episode:  # Any: a row of `episod
         position=row.position,
         mark=row.mark,
         keep=ALL_KINDS if row.keep is None else frozenset(row.keep),
+        expires_at=row.expires_at,
     )
 
 

@@ -12,6 +12,7 @@ from aftermind.db.row_level_security import entering
 from aftermind.db.sql_params import Positional
 from aftermind.stores.postgres.block_query import BELIEVED_SO_FAR, in_columns, parts, read
 from aftermind.stores.postgres.fact_search import FOUND, fact_hits_cte
+from aftermind.stores.postgres.rows import UNEXPIRED
 from aftermind.stores.postgres.scoring_columns import (
     COLUMNS,
     EMBEDDERS,
@@ -40,7 +41,7 @@ def _statement(*, filtered: bool) -> Positional:
         WITH mine AS MATERIALIZED (
             SELECT {scored(FITS if filtered else "true")}, e.agent_id, e.role, e.content, e.metadata,
                    e.remembered_at, e.mark, row_number() OVER () AS nth
-            FROM aftermind.episodes e WHERE {OWNED} LIMIT CAST(:whole AS bigint) + 1
+            FROM aftermind.episodes e WHERE {OWNED} AND {UNEXPIRED.format(of="e.")} LIMIT CAST(:whole AS bigint) + 1
         ), sized AS MATERIALIZED (
             SELECT count(*) AS episodes, count(*) <= CAST(:whole AS bigint) AS little,
                    CAST(:along AS boolean) AND count(*) <= CAST(:whole AS bigint)

@@ -3,6 +3,7 @@
 from aftermind.db.row_level_security import entering
 from aftermind.db.sql_params import Positional
 from aftermind.stores.postgres.fact_search import FOUND, fact_hits_cte
+from aftermind.stores.postgres.rows import UNEXPIRED
 from aftermind.stores.postgres.scoring_columns import COLUMNS, EMBEDDERS, FITS, OWNED, UNSTORED, VECTOR, scored, words
 from aftermind.stores.search import CONTEXT
 
@@ -40,7 +41,8 @@ def _span_rows(fits: str) -> str:
     sides = " UNION ALL ".join(
         f"""(SELECT {scored(fits)} FROM aftermind.episodes e
              WHERE {OWNED} AND {same.format(of="span.session_id")} AND {guard.format(of="span.session_id")}
-               AND e.position >= lower(span.places) AND e.position < upper(span.places) OFFSET 0)"""
+               AND e.position >= lower(span.places) AND e.position < upper(span.places)
+               AND {UNEXPIRED.format(of="e.")} OFFSET 0)"""
         for same, guard in _SAME_SESSION
     )
     return f"SELECT found.* FROM spans AS span CROSS JOIN LATERAL ({sides}) AS found"

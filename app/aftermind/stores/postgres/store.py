@@ -46,9 +46,10 @@ class PostgresStore(PostgresLearning):
     """
 
     # Statements that need neither keys nor the language. Above the methods: those hide the modules of the same name.
+    now = staticmethod(episodes.now)
     tombstones = staticmethod(episodes.tombstones)
     admission_state = staticmethod(episodes.admission_state)
-    hold_order = staticmethod(episodes.hold_order)
+    hold = staticmethod(episodes.hold)
     find_session_shift = staticmethod(episodes.find_session_shift)
     stored_embedders = staticmethod(embedders.stored)
     set_vectors = staticmethod(embedders.set_vectors)
@@ -234,11 +235,11 @@ class PostgresStore(PostgresLearning):
         )
 
     async def merge_profile(
-        self, tx: Transaction, owner: Scope, traits: Mapping[str, Trait], *, at: datetime
+        self, tx: Transaction, owner: Scope, traits: Mapping[str, Trait], *, at: datetime, replace: bool = False
     ) -> Profile:
         ring = await self._vault.ring(tx, owner.namespace)
         merged = await blocks_summaries_profiles.merge_profile(
-            tx, owner, encrypted_columns.sealed_traits(ring, owner, traits, at=at), at=at
+            tx, owner, encrypted_columns.sealed_traits(ring, owner, traits, at=at), at=at, replace=replace
         )
         found = await encrypted_columns.open_profile(self._vault, tx, owner, merged)
         return merged if found is None else found

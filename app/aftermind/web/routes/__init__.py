@@ -6,6 +6,7 @@ from aftermind.web import problems
 from aftermind.web.routes import (
     audit,
     blocks,
+    checkpoints,
     dead_letters,
     episodes,
     events,
@@ -31,6 +32,7 @@ def router() -> APIRouter:
         episodes,
         facts,
         blocks,
+        checkpoints,
         events,
         users,
         jobs,

@@ -8,7 +8,7 @@ from pydantic import AwareDatetime
 
 from aftermind import errors
 from aftermind.web import pagination, schemas
-from aftermind.web.auth import Reader, Remembering
+from aftermind.web.auth import Reader, Remembering, Writer
 from aftermind.web.pagination import Cursor, Limit, Page
 from aftermind.web.routes.memory import User
 
@@ -55,11 +55,26 @@ async def context(
     memory: Remembering,
     who: Reader,
     max_tokens: Annotated[int, Query(gt=0, le=1_000_000)] = 2_000,
+    max_messages: Annotated[int | None, Query(gt=0, le=10_000)] = None,
+    role: Annotated[list[schemas.RoleName] | None, Query()] = None,
     session_id: Session = None,
-) -> list[schemas.EpisodeOut]:
-    """The messages that a chat continues from: whole messages, oldest first."""
-    found = await memory.context_window(max_tokens, user_id=user_id, session_id=session_id, namespace=who.namespace)
-    return [schemas.episode(each) for each in found]
+    *,
+    summary: Annotated[bool, Query(description="Add the stored summary of the session.")] = False,
+    tool_results: bool = True,
+) -> schemas.ContextOut:
+    """The messages that a chat continues from: whole messages, oldest first; tool calls with their results."""
+    found = await memory.context_window(
+        max_tokens,
+        max_messages=max_messages,
+        roles=role,
+        summary=summary,
+        tool_results=tool_results,
+        user_id=user_id,
+        session_id=session_id,
+        namespace=who.namespace,
+    )
+    episodes = [schemas.episode(each) for each in found]
+    return schemas.ContextOut(summary=found.summary, tokens=found.tokens, episodes=episodes)
 
 
 @router.get("/users/{user_id:id}/extraction", summary="Extraction outcome of each episode")
@@ -85,6 +100,30 @@ async def sessions(
         limit=limit,
         key=lambda each: each.session_id,
         shown=schemas.SessionOut.model_validate,
+    )
+
+
+@router.get("/users/{user_id:id}/session-metadata", summary="Metadata of a session")
+async def session_metadata(
+    user_id: User, memory: Remembering, who: Reader, session_id: Session = None
+) -> dict[str, Any]:
+    """A JSON object; empty if none was set."""
+    return await memory.session_metadata(session_id=session_id, user_id=user_id, namespace=who.namespace)
+
+
+@router.patch("/users/{user_id:id}/session-metadata", summary="Change metadata of a session")
+async def update_session_metadata(
+    user_id: User,
+    values: dict[str, Any],
+    memory: Remembering,
+    who: Writer,
+    session_id: Session = None,
+    *,
+    replace: Annotated[bool, Query(description="Remove all other fields.")] = False,
+) -> dict[str, Any]:
+    """Set fields, null removes one; returns the whole."""
+    return await memory.update_session_metadata(
+        values, session_id=session_id, user_id=user_id, namespace=who.namespace, replace=replace
     )
 
 

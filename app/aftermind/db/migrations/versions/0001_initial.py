@@ -84,11 +84,13 @@ CREATE TABLE aftermind.episodes (
     passage_embedding halfvec[],
     passage_embedding_standby halfvec[],
     indexed boolean NOT NULL DEFAULT false,
+    expires_at timestamptz,
     PRIMARY KEY (namespace, user_id, id)
 );
 CREATE INDEX episodes_session ON aftermind.episodes (namespace, user_id, session_id, position);
 CREATE INDEX episodes_position ON aftermind.episodes (namespace, user_id, position);
 CREATE INDEX episodes_stored ON aftermind.episodes (namespace, user_id, stored_at, position);
+CREATE INDEX episodes_expiring ON aftermind.episodes (namespace, expires_at) WHERE expires_at IS NOT NULL;
 CREATE INDEX episodes_passages ON aftermind.episodes (namespace, user_id, position) WHERE passages IS NOT NULL;
 -- A term contains a hash of its owner, so a lookup reads rows of that owner only. fastupdate is off because every
 -- search would have to read the whole pending list.
@@ -133,6 +135,12 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     END
 $$;
 REVOKE ALL ON FUNCTION aftermind.adopt_embedder FROM PUBLIC;
+
+-- Namespaces with messages that have expired, for the janitor, which reads episodes tenant by tenant.
+CREATE FUNCTION aftermind.expired_namespaces() RETURNS SETOF text
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS 'SELECT DISTINCT namespace FROM aftermind.episodes WHERE expires_at <= now()';
+REVOKE ALL ON FUNCTION aftermind.expired_namespaces FROM PUBLIC;
 """
 
 ERASURE = """
