@@ -179,7 +179,10 @@ class Memory:
         """
         scope = self._parts.scope(namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
         asked, recall = Query.checked(query, scope, defaults=self._defaults, **options), self._parts.recall
-        return await (self._instrument.recall(recall, asked) if self._instrument.is_on() else recall.recall(asked))
+        block = await (self._instrument.recall(recall, asked) if self._instrument.is_on() else recall.recall(asked))
+        if self._parts.recall_counts is not None:
+            self._parts.recall_counts.add(block)
+        return block
 
     async def recall_scored(
         self,

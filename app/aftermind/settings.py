@@ -350,6 +350,10 @@ class Settings(BaseSettings):
     )
     backoff_base_seconds: float = Field(1.0, gt=0, description="First wait after a failure; it doubles, with jitter.")
     backoff_cap_seconds: float = Field(600.0, gt=0, description="Longest wait between two attempts.")
+    metric_history: bool = Field(
+        True,
+        description="Sample metrics into Postgres: by minute for a day, by hour for 30 days. Agents add their recalls once a minute.",
+    )
     reconcile_seconds: float = Field(2.0, gt=0, description="Interval between searches for unclaimed jobs.")
     store_batch_turns: int = Field(100, gt=0, description="Maximum number of turns of one store transaction.")
     store_batch_bytes: int = Field(

@@ -215,6 +215,7 @@ class JobAdmin(_Face):
     pending_turns = _blocking(AsyncJobAdmin.pending_turns)
     counts = _blocking(AsyncJobAdmin.counts)
     latencies = _blocking(AsyncJobAdmin.latencies)
+    metric_history = _blocking(AsyncJobAdmin.metric_history)
     timeline = _blocking(AsyncJobAdmin.timeline)
     apply = _blocking(AsyncJobAdmin.apply)
     undo = _blocking(AsyncJobAdmin.undo)

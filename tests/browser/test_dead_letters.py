@@ -6,6 +6,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.browser.conftest import Deployment
+from tests.support.servers import psql_async
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -139,3 +140,21 @@ async def test_kinds_are_paused_and_resumed_on_the_jobs_screen(deployment: Deplo
 
     await expect(page.get_by_text("profile paused")).to_have_count(0)
     assert await deployment.memory.job_admin.pauses() == []
+
+
+async def test_charts_are_full_when_the_overview_is_opened(deployment: Deployment, page: Page) -> None:
+    await psql_async(
+        deployment.database.url,
+        "INSERT INTO aftermind.metric_history (seconds, at, series) "
+        "SELECT 60, date_trunc('minute', now()) - minute * interval '1 min', jsonb_build_object("
+        "'aftermind_runnable_jobs{kind=\"store\"}', minute, "
+        '\'aftermind_failures_total{kind="extract",reason="r"}\', 1) '
+        "FROM generate_series(1, 600) AS minute ON CONFLICT DO NOTHING",
+    )
+
+    await page.goto("/?hours=24")
+
+    for chart in ("Pending jobs", "Failed attempts"):
+        await expect(page.get_by_role("img", name=chart).locator(".uplot")).to_be_visible()
+    await expect(page.locator("[data-legend=errors]")).to_have_text("r")
+    await expect(page.get_by_role("heading", name="Model cost")).to_be_hidden()

@@ -47,6 +47,25 @@ def test_an_expression_names_only_metrics_that_are_exported(expression: str) -> 
     assert expression.count("(") == expression.count(")")
 
 
+SAMPLED = {
+    name
+    for path in ("app/aftermind/db/metric_history.py", "workers/aftermind_workers/reconciler.py")
+    for name in re.findall(r"\baftermind_\w+", (DEPLOY.parent / path).read_text())
+}
+
+
+def test_alerts_about_work_and_recalls_refer_to_series_of_the_history() -> None:
+    gauges = {name for name in SAMPLED if name in EXPORTED}
+    buckets = {f"{name}_bucket" for name in SAMPLED if f"{name}_bucket" in EXPORTED}
+    alerts = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())["groups"][0]["rules"]
+    sampled = {
+        each["alert"] for each in alerts if set(re.findall(r"\baftermind_\w+", each["expr"])) <= gauges | buckets
+    }
+
+    assert {f"Aftermind{name}" for name in ("WorkLies", "DeadLetters", "FailuresRise", "StoredLate")} <= sampled
+    assert {"AftermindRecallSlow", "AftermindRecallDegraded"} <= sampled
+
+
 def test_no_two_panels_lie_over_each_other() -> None:
     taken: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:

@@ -96,6 +96,7 @@ PUBLIC = [
     "MemoryUpdateQueued",
     "MemoryUpdateStarted",
     "Message",
+    "MetricSample",
     "NewPlan",
     "NewWebhook",
     "Passage",

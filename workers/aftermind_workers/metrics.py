@@ -10,6 +10,7 @@ from prometheus_client import Counter, Gauge, Histogram, start_http_server
 from aftermind.settings import Settings
 from aftermind.telemetry import exposition
 from aftermind.telemetry.logger import get_logger
+from aftermind.telemetry.metrics import FRESHNESS_BUCKETS
 
 log = get_logger(__name__)
 
@@ -30,7 +31,7 @@ FRESHNESS = Histogram(
     "aftermind_freshness_seconds",
     "Seconds from remember() until a turn was stored, embedded, mined for facts.",
     ["stage"],
-    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1_800, 7_200),
+    buckets=FRESHNESS_BUCKETS,
 )
 FAILURES = Counter("aftermind_failures", "Attempts that failed, by kind of job and reason.", ["kind", "reason"])
 MODEL_CALLS = Counter("aftermind_model_calls", "Calls of models, by kind of job.", ["kind", "model"])

@@ -19,12 +19,12 @@ from uuid import uuid4
 
 from aftermind import errors
 from aftermind.api import erasure_delivery
-from aftermind.db import age_pruning
+from aftermind.db import age_pruning, metric_history
 from aftermind.db.leader_election import leading
 from aftermind.settings import Settings
 from aftermind.telemetry import log_format
 from aftermind.telemetry.logger import get_logger
-from aftermind.types import JobId
+from aftermind.types import JobId, JobKind
 from aftermind.wire import queues
 from aftermind.wire.redis_epoch import ensure_epoch
 from aftermind_tasks import job_events
@@ -38,6 +38,7 @@ BELLS_A_TICK = 8  # of one queue: wakes this many workers, and each continues un
 # Seconds between two bells for work that does not move. It bounds how late work is found that a killed worker took the
 # bell of; with 60 the last turns of a run of kills waited 27 s, and eight bells are 3 ms of work.
 LONGEST_SILENCE = 5.0
+SAMPLE_CHECK_SECONDS = 5.0  # between two checks whether the last minute has a sample
 
 
 @dataclass(slots=True)
@@ -65,6 +66,7 @@ class Reconciler:
     """The state of one reconciler between its ticks."""
 
     runtime: Runtime
+    sample_at: float = 0.0
     ringing: dict[str, RingBackoff] = field(default_factory=lambda: {name: RingBackoff() for name in queues.QUEUES})
 
     async def tick(self) -> bool:
@@ -81,7 +83,7 @@ class Reconciler:
 
     async def _round(self) -> None:
         """Each step alone: what fails one of them does not stop the others."""
-        for step in (self._epoch, self._erasures, self._deliver, self._expire, self._ring, self._relay):
+        for step in (self._epoch, self._erasures, self._deliver, self._expire, self._ring, self._relay, self._sample):
             try:
                 await step()
             except errors.Unavailable as exc:
@@ -143,6 +145,36 @@ class Reconciler:
         # The doorbell of a new turn was sent a moment ago.
         is_fresh = pending.oldest_age < timedelta(seconds=self.runtime.settings.reconcile_seconds)
         return 0 if is_fresh else pending.runnable
+
+    async def _sample(self) -> None:
+        """The metrics of the last minute, once it is over."""
+        if not self.runtime.settings.metric_history or time.monotonic() < self.sample_at:
+            return
+        self.sample_at = time.monotonic() + SAMPLE_CHECK_SECONDS
+        async with self.runtime.db.transaction() as tx:
+            until = await metric_history.due(tx)
+            if until is not None:
+                await metric_history.sample(tx, until, await self._gauges())
+
+    async def _gauges(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for row in await self.runtime.ledger.backlog():
+            age = row.oldest_wait.total_seconds() if row.oldest_wait else 0.0
+            runnable, running = row.runnable, row.running
+            if row.kind is JobKind.STORE and self.runtime.pending is not None:
+                pending = await self.runtime.pending.backlog()
+                found["aftermind_pending_turns"] = float(pending.turns)
+                runnable, running = runnable + pending.runnable, running + pending.turns - pending.runnable
+                age = max(age, pending.oldest_age.total_seconds() if pending.runnable else 0.0)
+            label = f'{{kind="{row.kind}"}}'
+            found |= {
+                f"aftermind_runnable_jobs{label}": float(runnable),
+                f"aftermind_running_jobs{label}": float(running),
+                f"aftermind_waiting_jobs{label}": float(row.waiting),
+                f"aftermind_dead_letters{label}": float(row.dead),
+                f"aftermind_oldest_runnable_seconds{label}": age,
+            }
+        return found
 
     async def _relay(self) -> None:
         before = self.runtime.events.unreadable

@@ -3,11 +3,12 @@
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
 from aftermind import errors
 from aftermind.api.services import Parts
+from aftermind.db import metric_history
 from aftermind.db.protocol import Transaction
 from aftermind.ledger.postgres import job_admin as statements
 from aftermind.types import Job, JobId, JobKind, JobState
@@ -18,6 +19,7 @@ from aftermind.types.job_admin import (
     JobActionResult,
     JobCount,
     JobPause,
+    MetricSample,
     PendingTurn,
     StageLatency,
     Timeline,
@@ -71,6 +73,18 @@ class JobAdmin:
         """Percentiles by stage, of jobs that were created and completed within `over`."""
         async with self._reading(namespace) as tx:
             return await statements.latencies(tx, namespace, over=over)
+
+    async def metric_history(self, *, over: timedelta = timedelta(hours=1)) -> Sequence[MetricSample]:
+        """Metrics of the whole deployment, sampled by the reconciler: by minute up to a day, by hour up to 30 days.
+
+        Empty without `AFTERMIND_RELAY_URL` or before the first sample. Raises `InvalidFilter`.
+        """
+        if not timedelta(0) < over <= metric_history.KEPT[metric_history.HOUR]:
+            raise errors.InvalidFilter("over", over, "it is at most 30 days.")
+        step = metric_history.MINUTE if over <= metric_history.KEPT[metric_history.MINUTE] else metric_history.HOUR
+        now = datetime.now(UTC)
+        async with self._reading(None) as tx:
+            return await metric_history.read(tx, step, since=now - over, until=now + timedelta(minutes=5))
 
     async def timeline(self, any_id: JobId | UUID | str, *, namespace: str | None = None) -> Timeline | None:
         """What happened to a turn, by the id of one of its jobs, episodes or facts. None if the id is unknown.

@@ -22,6 +22,7 @@ from aftermind.receipt import News
 from aftermind.settings import Settings
 from aftermind.stores.postgres.retention import PostgresRetention
 from aftermind.stores.protocol import Store
+from aftermind.telemetry.recall_counts import RecallCounts
 from aftermind.types import EmbedderIdentity, Scope, StoredEmbedders
 from aftermind.types.tombstone import Generation
 from aftermind.wire.pending import Pending
@@ -66,6 +67,7 @@ class Parts:
     lease: ReplicaLease | None = None
     deliveries: Deliveries | None = None
     generation: Generation = field(default_factory=Generation)
+    recall_counts: RecallCounts | None = None
     erasure_scan: ErasureScan | None = None
     trail: Trail | None = None
     vault: Vault | None = None
@@ -90,6 +92,8 @@ class Parts:
     async def close(self) -> None:
         """Close all services, the outboxes first: their remaining turns are sent or stay on disk."""
         await self.outboxes.close()
+        if self.recall_counts is not None:
+            await self.recall_counts.close()
         if self.deliveries is not None:
             await self.deliveries.close()
         for close in self.closing:

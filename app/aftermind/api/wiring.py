@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -18,6 +18,7 @@ from aftermind.api.erasure_scan import ErasureScan
 from aftermind.api.outboxes import Accept, Outboxes
 from aftermind.api.services import Parts
 from aftermind.api.turn_builder import limits
+from aftermind.db import metric_history
 from aftermind.db.api_keys import PostgresApiKeys
 from aftermind.db.audit.log import Trail
 from aftermind.db.encryption.keyfiles import audit_keys, master_keys
@@ -57,6 +58,7 @@ from aftermind.stores.postgres.retention import PostgresRetention
 from aftermind.stores.postgres.search import READ_SETTINGS, PostgresSearch
 from aftermind.stores.protocol import Store
 from aftermind.stores.search import EpisodeSearch
+from aftermind.telemetry.recall_counts import RecallCounts
 from aftermind.types import EmbedderIdentity, ServedBy, StoredEmbedders
 from aftermind.types.tombstone import Generation
 from aftermind.wire.pending import Pending
@@ -277,6 +279,10 @@ def _postgres_services(
             return None
         return _vectors(settings, other, link, keys), PendingTurns(other, language=settings.language)
 
+    async def send_recall_counts(counts: Mapping[str, Sequence[int]]) -> None:
+        async with db.transaction(namespace=namespace) as tx:
+            await metric_history.count_recalls(tx, namespace, counts)
+
     rules = OverrideRules(extractors=factory.replayable(settings), limits=limits(settings))
     recall = _recall(
         settings, embedder, reranker, store, search, routing, vectors, outboxes, pending, lease, ledger.unstored, follow
@@ -311,6 +317,7 @@ def _postgres_services(
         encryption=Encryption(db=work, vault=vault, trail=trail, namespace=namespace, language=settings.language),
         trail=trail,
         vault=vault,
+        recall_counts=RecallCounts(send_recall_counts) if settings.metric_history else None,
         erasure_scan=ErasureScan(settings, where),
         gate=providers.gate,
         refused_texts=lambda: vault.refused + recall_vault.refused,

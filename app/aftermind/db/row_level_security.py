@@ -26,6 +26,7 @@ LEDGER = (
     "job_attempts",
     "job_followups",
     "job_pauses",
+    "recall_counts",
     "spending",
     "events",
     "event_counters",
@@ -33,7 +34,8 @@ LEDGER = (
     "webhooks",
     "webhook_deliveries",
 )
-OPERATORS = ("replay_plans", "replay_items")  # of no tenant: they name jobs of many
+# Of no tenant: plans name jobs of many, the history of metrics adds all of them up.
+OPERATORS = ("replay_plans", "replay_items", "metric_history")
 # Ids, index progress, retention policies, lengths of trails, undelivered erasures: read by the reconciler and
 # operators.
 READ_BY_RELAY = ("users", "retention_policies", "audit_heads", "tombstones")

@@ -356,6 +356,24 @@ JOB_PAUSES = Table(  # which jobs workers do not claim; '' means every namespace
     _time("created_at", now=True),
 )
 
+METRIC_HISTORY = Table(  # see db.metric_history; of the whole deployment
+    "metric_history",
+    METADATA,
+    Column("seconds", Integer, primary_key=True, autoincrement=False),
+    Column("at", DateTime(timezone=True), primary_key=True),
+    Column("series", JSONB, nullable=False),
+)
+
+RECALL_COUNTS = Table(  # recalls by process and minute, until the reconciler adds them to the history
+    "recall_counts",
+    METADATA,
+    _id("namespace", nullable=False),
+    _time("at", now=True),
+    Column("served_by", Text, nullable=False),
+    Column("degraded", Integer, nullable=False),
+    Column("buckets", ARRAY(BigInteger), nullable=False),
+)
+
 JOB_ATTEMPTS = Table(
     "job_attempts",
     METADATA,

@@ -1,7 +1,8 @@
 """What operators see of jobs and do to them: timelines, latencies by stage, pauses, and actions on many jobs."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import NewType
 from uuid import UUID
@@ -107,3 +108,16 @@ class Timeline:
     episode_ids: tuple[EpisodeId, ...]
     fact_ids: tuple[FactId, ...]
     steps: tuple[TimelineStep, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricSample:
+    """Metrics of the whole deployment over an interval that ended at `at`.
+
+    `series` is named as `/metrics` has it: counters and buckets hold their increase, gauges their value at the end (of
+    an hour: the highest).
+    """
+
+    at: datetime
+    over: timedelta
+    series: Mapping[str, float]

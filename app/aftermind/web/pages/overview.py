@@ -5,8 +5,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse
 
 from aftermind import errors
@@ -14,8 +15,9 @@ from aftermind.ledger.protocol import DailyUsage, ModelUsage
 from aftermind.telemetry import exposition
 from aftermind.types import JobKind
 from aftermind.types.api_key import Right
+from aftermind.types.job_admin import MetricSample
 from aftermind.types.replay import DeadGroup, JobFilter
-from aftermind.web.pages import metric_deltas, rendering
+from aftermind.web.pages import history_charts, metric_deltas, rendering
 from aftermind.web.pages.dependencies import Seen, Viewer
 from aftermind.web.pages.metrics_sampler import Pulse, Sample
 
@@ -23,6 +25,17 @@ RATE_OVER = timedelta(seconds=30)  # long enough to be calm, short enough to be 
 LATENCY_OVER = timedelta(minutes=5)
 SHARES = (0.5, 0.99)
 GROUPS = 1_000  # groups of dead letters with equal errors; beyond it the counts are lower bounds
+RANGES = ((0, "15 minutes"), (1, "1 hour"), (24, "24 hours"), (720, "30 days"))
+CHARTS = (
+    ("waiting", "Pending jobs", "count"),
+    ("finished", "Throughput", "jobs per second"),
+    ("recall", "Recall latency", "milliseconds"),
+    ("age", "Oldest pending job", "seconds"),
+    ("stages", "Latency p95 by stage", "seconds"),
+    ("errors", "Failed attempts", "per minute"),
+    ("served", "Recalls by node", "per minute"),
+    ("cost", "Model cost", "US dollars per hour"),
+)
 FINISHED = "done"  # the outcome of a job that did what it was for
 
 router = APIRouter(route_class=rendering.PageRoute)
@@ -42,9 +55,10 @@ class Row:
 
 
 @router.get("/", response_class=HTMLResponse)
-async def overview(request: Request, viewer: Seen) -> HTMLResponse:
-    """The whole page; its numbers and charts renew themselves."""
-    return rendering.page(request, "overview.html", await _measures(request, viewer), here="overview")
+async def overview(request: Request, viewer: Seen, hours: Annotated[int, Query(ge=0, le=720)] = 1) -> HTMLResponse:
+    """The whole page; its numbers and charts renew themselves. `hours` of history are drawn, 0: the last 15 minutes."""
+    more = {"hours": hours, "ranges": RANGES, "charts": CHARTS if hours else CHARTS[:3]}
+    return rendering.page(request, "overview.html", await _measures(request, viewer) | more, here="overview")
 
 
 @router.get("/overview/live", response_class=HTMLResponse)
@@ -54,11 +68,26 @@ async def live(request: Request, viewer: Seen) -> HTMLResponse:
 
 
 @router.get("/overview/series")
-async def series(request: Request, viewer: Seen) -> JSONResponse:
-    """What the charts draw: of each sample what waits, what was finished a second, and how long recalls took."""
+async def series(request: Request, viewer: Seen, hours: Annotated[int, Query(ge=0, le=720)] = 0) -> JSONResponse:
+    """What the charts draw: of the last hours from the history, else of the last 15 minutes from this process.
+
+    The history is used once it has two samples, so that the charts are full when the page is opened.
+    """
+    if hours:
+        history = await _history(viewer, timedelta(hours=hours))
+        if len(history) > 1:
+            told = await asyncio.to_thread(history_charts.series, history)
+            return JSONResponse(told, headers={"Cache-Control": "no-store"})
     samples = await _pulse(request).samples()
     told = await asyncio.to_thread(_series, samples)  # some 10 ms of a quarter of an hour: not of the loop's
     return JSONResponse(told, headers={"Cache-Control": "no-store"})
+
+
+async def _history(viewer: Viewer, over: timedelta) -> Sequence[MetricSample]:
+    try:
+        return await viewer.memory.job_admin.metric_history(over=over)
+    except (errors.InvalidSettings, errors.Unavailable):  # a store of one process, or one that does not answer
+        return ()
 
 
 def _series(samples: Sequence[Sample]) -> dict[str, object]:

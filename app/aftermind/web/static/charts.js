@@ -1,15 +1,18 @@
-// The three charts of the overview: [data-series] is asked every few seconds, [data-chart] names the part that is drawn.
+// The charts of the overview: [data-series] is asked every [data-every] ms, [data-chart] names the part that is drawn.
+// [data-optional] is shown once it has a line.
 "use strict";
 
 (() => {
   const board = document.querySelector("[data-series]");
-  const EVERY = 3000;
+  const EVERY = Number(board.dataset.every || 3000);
   const charts = new Map();
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
   const draw = (box, key, at, lines) => {
     if (at.length < 2) return;  // one moment is no line
-    const names = Object.keys(lines);
+    const names = Object.keys(lines || {});
+    const card = box.closest("[data-optional]");
+    if (card) { card.hidden = !names.length; if (!names.length) return; }
     const known = charts.get(key);
     const data = [at, ...names.map((name) => lines[name])];
     if (known && known.names.join() === names.join()) { known.plot.setData(data); return; }
@@ -20,7 +23,7 @@
       width: box.clientWidth, height: box.clientHeight,
       legend: { show: false }, cursor: { show: false }, padding: [8, 8, 0, 0],
       scales: { x: { time: true, range: (u, low, high) => [Math.min(low, high - 120), high] }, y: { range: (u, low, high) => [0, Math.max(high * 1.15, 1)] } },
-      axes: [{ ...axis, space: 70, size: 28, values: (u, ticks) => ticks.map((tick) => new Date(tick * 1000).toISOString().slice(11, 16)) },
+      axes: [{ ...axis, space: 70, size: 28, values: (u, ticks) => ticks.map((tick) => new Date(tick * 1000).toISOString().slice(...(at.at(-1) - at[0] > 172800 ? [5, 10] : [11, 16]))) },
              { ...axis, size: 44, space: 34 }],
       series: [{}, ...names.map((name, place) => ({ label: name, stroke: colour(`--chart-${place % 6 + 1}`), width: 2, points: { show: false }, spanGaps: false }))],
     }, data, box);

@@ -493,6 +493,23 @@ CREATE TABLE aftermind.job_pauses (
     PRIMARY KEY (namespace, kind)
 );
 
+-- Samples of the metrics of the whole deployment, a minute or an hour each; see db.metric_history.
+CREATE TABLE aftermind.metric_history (
+    seconds integer NOT NULL,
+    at timestamptz NOT NULL,
+    series jsonb NOT NULL,
+    PRIMARY KEY (seconds, at)
+);
+
+-- Recalls that processes have counted, until the reconciler adds them to the history.
+CREATE TABLE aftermind.recall_counts (
+    namespace text COLLATE "C" NOT NULL,
+    at timestamptz NOT NULL DEFAULT now(),
+    served_by text NOT NULL,
+    degraded integer NOT NULL,
+    buckets bigint[] NOT NULL
+);
+
 -- What model calls have cost, by day (UTC).
 CREATE TABLE aftermind.spending (
     namespace text COLLATE "C" NOT NULL,
