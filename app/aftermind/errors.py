@@ -12,6 +12,7 @@ AftermindError
 │       └── ExtraMissing    a package that an extra installs is not installed
 ├── Unavailable             a component does not answer; the same call may succeed later
 │   ├── StoreUnavailable
+│   │   ├── StatementAborted the database answers, but ended this statement (timeout, lock, memory)
 │   │   └── StoreInUse      a store of one process that another process has opened
 │   ├── RedisUnavailable, BrokerUnavailable, SpoolUnavailable, ArchiveUnavailable, KeyMissing
 │   ├── ModelUnavailable    timeout, connection or 5xx of a model provider
@@ -172,6 +173,16 @@ class StoreUnavailable(Unavailable):
     def __init__(self, what: str, why: str, hint: str = "Is Postgres running? Run `aftermind doctor`.") -> None:
         self.what, self.why = what, why
         super().__init__(f"{what}: {why}. {hint}")
+
+
+class StatementAborted(StoreUnavailable):
+    """The database answers, but it ended this statement: a timeout, a lock, memory, or a conflict with another
+    transaction.
+    """
+
+    def __init__(self, what: str, why: str) -> None:
+        hint = "Other statements are served. Retry; if it repeats, look for long transactions in pg_stat_activity."
+        super().__init__(what, why, hint)
 
 
 class StoreInUse(StoreUnavailable):

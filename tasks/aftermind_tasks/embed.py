@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from uuid import UUID
 
 import numpy as np
@@ -18,7 +19,7 @@ from aftermind.ranking.vectors import Matrix
 from aftermind.stores.protocol import Vector
 from aftermind.types import EmbedderIdentity, Episode, EpisodeId, JobId, JobKind, Lease, Scope
 from aftermind.wire import queues
-from aftermind_tasks import embedders, extraction_call, reembed, retry_policy
+from aftermind_tasks import embedders, extraction_call, job_runner, reembed, retry_policy, tenant_groups
 from aftermind_tasks.job_outcomes import Done, Outcome, Snooze
 from aftermind_tasks.runtime import Runtime
 
@@ -32,6 +33,31 @@ class _Share:
     identity: EmbedderIdentity | None
     embedder: Embedder
     episodes: Mapping[JobId, Sequence[Episode]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Written:
+    """What the transaction of a tenant has committed."""
+
+    held: frozenset[JobId]
+    owners: set[Scope]
+    events: Sequence[MemoryEvent]
+    ring: Mapping[str, JobId]
+
+
+async def split(runtime: Runtime, leases: Sequence[Lease]) -> dict[str, Sequence[Lease]]:
+    """First the tenants with little text, then the rest: no small tenant waits for the calls of a large one."""
+    episodes = await _episodes(runtime, [lease for lease in leases if not reembed.is_step(lease)])
+    sizes = [
+        (lease.job.scope.namespace, sum(len(each.content) for each in episodes.get(lease.job.id, ())))
+        for lease in leases
+    ]
+    last = tenant_groups.largest_shares(sizes)
+    parts = {
+        "small": [lease for lease in leases if lease.job.scope.namespace not in last],
+        "large": [lease for lease in leases if lease.job.scope.namespace in last],
+    }
+    return {name: part for name, part in parts.items() if part}
 
 
 async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outcome]:
@@ -182,30 +208,62 @@ async def _write(
     shares: Sequence[_Share],
     vectors: Sequence[Mapping[EpisodeId, Vector]],
 ) -> Mapping[JobId, Outcome]:
-    if not leases:
-        return {}
+    """Vectors and closed jobs, each tenant in a transaction of its own, and what follows the commits together.
+
+    Raises `SomeFailed` if those of some tenants could not be written.
+    """
     events: list[MemoryEvent] = []
+    ring: dict[str, JobId] = {}
+    owners: set[Scope] = set()
+    done: dict[JobId, Outcome] = {}
+    failed: Exception | None = None
+
+    async def add(results: Mapping[str, _Written | Exception]) -> None:
+        nonlocal failed
+        for written in results.values():
+            if isinstance(written, Exception):
+                failed = failed or written
+                continue
+            events.extend(written.events)
+            ring.update(written.ring)
+            owners.update(written.owners)
+            done.update(dict.fromkeys(written.held, Done()))
+
+    groups = _by_namespace(leases)
+    works = {name: partial(_write_tenant, runtime, group, episodes, shares, vectors) for name, group in groups.items()}
+    if works:
+        await tenant_groups.run_each(works, add)
+    if owners:
+        await runtime.after_commit(owners, events, ring)
+    if failed is not None:
+        raise job_runner.SomeFailed(done, failed)
+    return done
+
+
+async def _write_tenant(
+    runtime: Runtime,
+    leases: Sequence[Lease],
+    episodes: Mapping[JobId, Sequence[Episode]],
+    shares: Sequence[_Share],
+    vectors: Sequence[Mapping[EpisodeId, Vector]],
+) -> _Written:
     ring: dict[str, JobId] = {}
     async with runtime.db.transaction(namespace=leases[0].job.scope.namespace) as tx:
         held = await runtime.ledger.finish_all(tx, leases)
         mine = [lease for lease in leases if lease.job.id in held]
-        for namespace in sorted({lease.job.scope.namespace for lease in mine}):
-            await tx.enter(namespace)
-            group = [lease for lease in mine if lease.job.scope.namespace == namespace]
-            for share, made in zip(shares, vectors, strict=True):
-                rows = {
-                    (lease.job.scope.owner, episode.id): made[episode.id]
-                    for lease in group
-                    for episode in share.episodes.get(lease.job.id, ())
-                }
-                await runtime.store.set_vectors(tx, rows, embedder=share.identity)
-                next_steps = await reembed.enqueue_next(runtime, tx, group, share.episodes)
-                if next_steps:
-                    ring[queues.EMBED] = next_steps[0]
-            fresh = [lease for lease in group if not reembed.is_step(lease)]
-            events += await runtime.events.append(tx, [_event(runtime, lease, episodes) for lease in fresh])
-    await runtime.after_commit({lease.job.scope.owner for lease in mine}, events, ring)
-    return {job_id: Done() for job_id in held}
+        for share, made in zip(shares, vectors, strict=True):
+            rows = {
+                (lease.job.scope.owner, episode.id): made[episode.id]
+                for lease in mine
+                for episode in share.episodes.get(lease.job.id, ())
+            }
+            await runtime.store.set_vectors(tx, rows, embedder=share.identity)
+            next_steps = await reembed.enqueue_next(runtime, tx, mine, share.episodes)
+            if next_steps:
+                ring[queues.EMBED] = next_steps[0]
+        fresh = [lease for lease in mine if not reembed.is_step(lease)]
+        events = await runtime.events.append(tx, [_event(runtime, lease, episodes) for lease in fresh])
+    return _Written(held=held, owners={lease.job.scope.owner for lease in mine}, events=events, ring=ring)
 
 
 def _event(runtime: Runtime, lease: Lease, episodes: Mapping[JobId, Sequence[Episode]]) -> MemoryEmbedded:
@@ -221,6 +279,13 @@ def _event(runtime: Runtime, lease: Lease, episodes: Mapping[JobId, Sequence[Epi
 
 def _ids(lease: Lease) -> list[EpisodeId]:
     return [EpisodeId(UUID(text)) for text in lease.job.payload.get("episodes", [])]
+
+
+def _by_namespace(leases: Sequence[Lease]) -> dict[str, list[Lease]]:
+    groups: dict[str, list[Lease]] = {}
+    for lease in leases:
+        groups.setdefault(lease.job.scope.namespace, []).append(lease)
+    return groups
 
 
 def _by_owner(leases: Sequence[Lease]) -> dict[Scope, list[Lease]]:

@@ -14,12 +14,14 @@ _HANDLERS = (
         run=store.run,
         at_once=lambda settings: settings.store_batch_turns,
         deadline=lambda settings: 6 * settings.db_timeout_seconds,
+        split=store.split,
     ),
     Handler(
         kind=JobKind.EMBED,
         run=embed.run,
         at_once=lambda settings: settings.embed_batch_texts,
         deadline=lambda settings: settings.model_timeout_seconds + _MARGIN,
+        split=embed.split,
     ),
     Handler(
         kind=JobKind.EXTRACT,

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 from aftermind import errors
 from aftermind.ledger.backoff import backoff
@@ -14,7 +15,7 @@ from aftermind.settings import Settings
 from aftermind.telemetry import log_format, tracing
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import JobId, JobKind, Lease
-from aftermind_tasks import extraction_call, job_events, retry_policy
+from aftermind_tasks import extraction_call, job_events, retry_policy, tenant_groups
 from aftermind_tasks.job_outcomes import Dead, Done, Outcome, Retry, Snooze
 from aftermind_tasks.runtime import Runtime
 
@@ -28,13 +29,23 @@ class Handler:
 
     `run` gets at most `at_once` leases and answers for each; the jobs it answers `Done` for it has closed itself, in
     the transaction of their effect. What it raises is judged for all of them, after a batch has been halved to find
-    the one that is bad. `deadline` bounds a run, in seconds.
+    the one that is bad; of `SomeFailed` for those that it names. `deadline` bounds a run, in seconds. `split` divides a
+    batch into parts, each with a name, that are run and judged apart.
     """
 
     kind: JobKind
     run: Callable[[Runtime, Sequence[Lease]], Awaitable[Outcomes]]
     at_once: Callable[[Settings], int]
     deadline: Callable[[Settings], float]
+    split: Callable[[Runtime, Sequence[Lease]], Awaitable[Mapping[str, Sequence[Lease]]]] | None = None
+
+
+class SomeFailed(Exception):
+    """A run has an outcome for some of its jobs (`done`) and failed for the rest, for the reason `error`."""
+
+    def __init__(self, done: Outcomes, error: Exception) -> None:
+        self.done, self.error = done, error
+        super().__init__(str(error))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +85,7 @@ async def perform(runtime: Runtime, handler: Handler, leases: Sequence[Lease]) -
             log_format.bound(kind=handler.kind, **_ids(leases)),
             tracing.continued(f"aftermind.{handler.kind}", _traces(leases), **{"aftermind.jobs": len(leases)}),
         ):
-            outcomes = await _outcomes(runtime, handler, leases)
+            outcomes = await _all_outcomes(runtime, handler, leases)
     except asyncio.CancelledError:
         await _hand_back(runtime, leases)
         raise
@@ -99,6 +110,34 @@ def _traces(leases: Sequence[Lease]) -> list[str | None]:
     return [each if isinstance(each, str) else None for each in found]
 
 
+async def find_cause(runtime: Runtime, error: Exception) -> Exception:
+    """The error by which a job is judged: an aborted statement is an outage where the store takes no writes at all."""
+    if isinstance(error, errors.StatementAborted) and not await runtime.db.takes_writes():
+        return errors.StoreUnavailable(error.what, f"it takes no writes: {error.why}")
+    return error
+
+
+async def _all_outcomes(runtime: Runtime, handler: Handler, leases: Sequence[Lease]) -> Outcomes:
+    """Of a batch whose jobs are of one tenant, or that is not divided, else of its parts."""
+    if handler.split is None or len({lease.job.scope.namespace for lease in leases}) == 1:
+        return await _outcomes(runtime, handler, leases)
+    try:
+        parts = await handler.split(runtime, leases)
+    except Exception as exc:  # as below
+        return await _judged(runtime, handler, leases, exc)
+    found: dict[JobId, Outcome] = {}
+
+    async def add(outcomes: Mapping[str, Outcomes | Exception]) -> None:
+        for of_part in outcomes.values():
+            if isinstance(of_part, Exception):
+                raise of_part
+            found.update(of_part)
+
+    works = {name: partial(_outcomes, runtime, handler, part) for name, part in parts.items()}
+    await tenant_groups.run_each(works, add)
+    return found
+
+
 async def _outcomes(runtime: Runtime, handler: Handler, leases: Sequence[Lease]) -> Outcomes:
     try:
         async with asyncio.timeout(handler.deadline(runtime.settings)):
@@ -107,23 +146,35 @@ async def _outcomes(runtime: Runtime, handler: Handler, leases: Sequence[Lease])
         if len(leases) == 1:
             return {}
         return await _halved(runtime, handler, leases)
+    except SomeFailed as exc:
+        rest = [lease for lease in leases if lease.job.id not in exc.done]
+        return {**exc.done, **await _judged(runtime, handler, rest, exc.error)}
     except Exception as exc:  # the edge of a job: whatever it is, it is judged and recorded
-        outcomes = {
-            lease.job.id: retry_policy.judge(exc, attempts=lease.job.attempts, is_own=has_options(lease.job.payload))
-            for lease in leases
-        }
-        await _count(runtime, leases, exc)
-        if len(leases) > 1 and not all(isinstance(outcome, Snooze) for outcome in outcomes.values()):
-            return await _halved(runtime, handler, leases)
-        log.warning(
-            "job failed",
-            extra={"job_id": str(leases[0].job.id), "kind": handler.kind, "error": retry_policy.to_failure(exc).error},
-        )
-        return outcomes
+        return await _judged(runtime, handler, leases, exc)
+
+
+async def _judged(runtime: Runtime, handler: Handler, leases: Sequence[Lease], error: Exception) -> Outcomes:
+    cause = await find_cause(runtime, error)
+    outcomes = {
+        lease.job.id: retry_policy.judge(cause, attempts=lease.job.attempts, is_own=has_options(lease.job.payload))
+        for lease in leases
+    }
+    await _count(runtime, leases, error)
+    if len(leases) > 1 and not all(isinstance(outcome, Snooze) for outcome in outcomes.values()):
+        return await _halved(runtime, handler, leases)
+    log.warning(
+        "job failed",
+        extra={"job_id": str(leases[0].job.id), "kind": handler.kind, "error": retry_policy.to_failure(cause).error},
+    )
+    return outcomes
 
 
 async def _halved(runtime: Runtime, handler: Handler, leases: Sequence[Lease]) -> Outcomes:
-    """One bad job never fails its neighbours: each half is tried again, down to the job that is bad."""
+    """One bad job never fails its neighbours: each half is tried again, down to the job that is bad.
+
+    Jobs of a tenant stay together, so that others are soon apart from them.
+    """
+    leases = sorted(leases, key=lambda lease: lease.job.scope.namespace)
     middle = len(leases) // 2
     first = await _outcomes(runtime, handler, leases[:middle])
     return {**first, **await _outcomes(runtime, handler, leases[middle:])}
@@ -146,7 +197,8 @@ async def _record(runtime: Runtime, lease: Lease, outcome: Outcome | None) -> Ta
     except errors.Unavailable as exc:
         log.warning("outcome not written", extra={"job_id": str(lease.job.id), "error": str(exc)})
         runtime.returns.jobs([lease])
-        return Tally(snoozed=1, pause=retry_policy.OUTAGE_PAUSE)
+        is_own = isinstance(await find_cause(runtime, exc), errors.StatementAborted)
+        return Tally(snoozed=1, pause=None if is_own else retry_policy.OUTAGE_PAUSE)
 
 
 async def _written(runtime: Runtime, lease: Lease, outcome: Outcome | None) -> Tally:
@@ -192,11 +244,8 @@ def _backoff(runtime: Runtime, lease: Lease) -> timedelta:
 
 
 async def _hand_back(runtime: Runtime, leases: Sequence[Lease]) -> None:
-    """A shutdown, or a lost lease: the attempt does not count."""
-    for lease in leases:
-        try:
-            await asyncio.shield(runtime.ledger.snooze(lease, after=timedelta(0), why="shutdown"))
-        except errors.LeaseLost:
-            continue
-        except errors.Unavailable:
-            runtime.returns.jobs([lease])
+    """A shutdown: the attempts do not count. One call, for a stopping worker has little time."""
+    try:
+        await asyncio.shield(runtime.ledger.return_leases(leases, why="shutdown"))
+    except errors.Unavailable:
+        runtime.returns.jobs(leases)

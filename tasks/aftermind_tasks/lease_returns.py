@@ -28,8 +28,7 @@ class LeaseReturns:
 
     def jobs(self, leases: Sequence[Lease]) -> None:
         """Hand these back in the background, attempt and lost lease uncounted."""
-        for lease in leases:
-            self._start(lambda lease=lease: self._ledger.return_lost(lease, why=WHY))  # type: ignore[misc]
+        self._start(lambda: self._ledger.return_leases(leases, why=WHY, uncount_loss=True))
 
     def turns(self, ids: Sequence[JobId], token: LeaseToken) -> None:
         """Return lost leases of turns that are pending in Redis."""

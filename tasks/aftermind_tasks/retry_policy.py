@@ -41,6 +41,8 @@ RULES: tuple[RetryRule, ...] = (
     RetryRule(error=errors.RateLimited, reason_code="llm_rate_limited", sentence=Sentence.RETRY),
     RetryRule(error=errors.ModelUnavailable, reason_code="llm_unavailable", sentence=Sentence.RETRY),
     RetryRule(error=errors.ProviderPaused, reason_code="provider_paused", sentence=Sentence.SNOOZE),
+    RetryRule(error=errors.StatementAborted, reason_code="statement_aborted", sentence=Sentence.RETRY),
+    RetryRule(error=errors.KeyMissing, reason_code="key_missing", sentence=Sentence.WAIT),
     RetryRule(error=errors.Unavailable, reason_code="outage", sentence=Sentence.SNOOZE),
     RetryRule(error=errors.ModelKeyRefused, reason_code="llm_key_refused", sentence=Sentence.WAIT),
     RetryRule(error=errors.BudgetExhausted, reason_code="budget_exhausted", sentence=Sentence.WAIT),
@@ -75,11 +77,11 @@ def judge(error: Exception, *, attempts: int, is_own: bool = False) -> Outcome:
     if rule.sentence is Sentence.SNOOZE:
         wait = error.wait if isinstance(error, errors.ProviderPaused) else OUTAGE_PAUSE
         return Snooze(after=wait, why=_redact(error), is_own=is_own)
-    if rule.sentence is Sentence.WAIT and is_own and not isinstance(error, errors.BudgetExhausted):
+    is_namespaces = isinstance(error, errors.BudgetExhausted | errors.KeyMissing)  # other namespaces continue
+    if rule.sentence is Sentence.WAIT and is_own and not is_namespaces:
         return Dead(failure=to_failure(error))
     if rule.sentence is Sentence.WAIT:
-        # One namespace without a budget does not stop the others; a refused key is everybody's.
-        return Snooze(after=OPERATOR_PAUSE, why=_redact(error), is_own=isinstance(error, errors.BudgetExhausted))
+        return Snooze(after=OPERATOR_PAUSE, why=_redact(error), is_own=is_namespaces)
     failure = to_failure(error)
     if rule.sentence is Sentence.DEAD or (rule.sentence is Sentence.TWICE and attempts >= BAD_ANSWERS):
         return Dead(failure=failure)

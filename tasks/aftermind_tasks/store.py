@@ -3,11 +3,11 @@
 import asyncio
 import random
 import time
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 
 from aftermind import errors
 from aftermind.db.protocol import Transaction
@@ -21,13 +21,15 @@ from aftermind.types import JobId, JobKind, Lease, Turn
 from aftermind.types.tombstone import without_erased
 from aftermind.wire.payloads import decode_owned_turn, encode_turn
 from aftermind.wire.pending import ClaimedTurn
-from aftermind_tasks import job_events, retry_policy, store_effects
+from aftermind_tasks import job_events, retry_policy, store_effects, tenant_groups
 from aftermind_tasks.job_outcomes import Dead, Done, Outcome, Retry, Snooze
-from aftermind_tasks.job_runner import Tally
+from aftermind_tasks.job_runner import Tally, find_cause
 from aftermind_tasks.runtime import Runtime
-from aftermind_tasks.turn_preparation import prepare
+from aftermind_tasks.turn_preparation import Prepared, prepare
 
 log = get_logger(__name__)
+
+_Readable = tuple[ClaimedTurn, Turn]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +41,19 @@ class Hopeless:
     failure: Failure
 
 
+async def split(runtime: Runtime, leases: Sequence[Lease]) -> dict[str, Sequence[Lease]]:
+    """By tenant, the smallest first: a slow or refused one holds no other."""
+    groups: dict[str, list[Lease]] = {}
+    for lease in leases:
+        groups.setdefault(lease.job.scope.namespace, []).append(lease)
+    sizes = {name: sum(len(lease.job.raw or b"") for lease in group) for name, group in groups.items()}
+    return {name: groups[name] for name in sorted(groups, key=sizes.__getitem__)}
+
+
 async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outcome]:
-    """Store turns that the ledger accepted (`accept="postgres"`): their jobs close in the same transaction."""
+    """Store turns of one tenant that the ledger accepted (`accept="postgres"`): their jobs close in the same
+    transaction.
+    """
     started = time.monotonic()
     turns = {lease.job.id: _decode_turn(lease) for lease in leases}
     with _traced(list(turns.values())):
@@ -68,27 +81,42 @@ async def store_pending(runtime: Runtime, claimed: Sequence[ClaimedTurn]) -> tup
     Never raises but for cancellation, which hands back what is not stored yet.
     """
     try:
-        numbered = await _numbered(runtime, claimed)
-        if numbered is None:
-            return Tally(snoozed=len(claimed), pause=retry_policy.OUTAGE_PAUSE), True
-        readable, hopeless = _sorted(numbered)
-        tally = Tally()
-        for each in hopeless:
-            tally += await _mark_dead(runtime, each)
-        if not readable:
-            return tally, True
-        last = largest_shares((one.owner.namespace, len(one.payload)) for one, _ in readable)
-        parts = [
-            [each for each in readable if (each[0].owner.namespace in last) is is_last] for is_last in (False, True)
-        ]
-        is_more = False
-        for part in filter(None, parts):
-            stored, is_more = await _store(runtime, part)
-            tally += stored
-        return tally, is_more
+        return await _store_claimed(runtime, claimed)
     except asyncio.CancelledError:
         await asyncio.shield(_release(runtime, claimed, after=timedelta(0), counts=False))
         raise
+    except Exception:  # the edge of a batch: leases that run out would count against turns that did nothing
+        log.exception("turns not stored", extra={"turns": len(claimed)})
+        await _release(runtime, claimed, after=retry_policy.OUTAGE_PAUSE, counts=False)
+        return Tally(snoozed=len(claimed)), True
+
+
+async def _store_claimed(runtime: Runtime, claimed: Sequence[ClaimedTurn]) -> tuple[Tally, bool]:
+    numbered = await _numbered(runtime, claimed)
+    if numbered is None:
+        return Tally(snoozed=len(claimed), pause=retry_policy.OUTAGE_PAUSE), True
+    readable, hopeless = _sorted(numbered)
+    tally = Tally()
+    for each in hopeless:
+        tally += await _mark_dead(runtime, each)
+    if not readable:
+        return tally, True
+    last = tenant_groups.largest_shares((one.owner.namespace, len(one.payload)) for one, _ in readable)
+    parts = {
+        name: [each for each in readable if (each[0].owner.namespace in last) is is_last]
+        for name, is_last in (("small", False), ("large", True))
+    }
+    is_more = False
+
+    async def add(results: Mapping[str, tuple[Tally, bool] | Exception]) -> None:
+        nonlocal tally, is_more
+        for result in results.values():
+            if isinstance(result, Exception):
+                raise result
+            tally, is_more = tally + result[0], is_more or result[1]
+
+    await tenant_groups.run_each({name: partial(_store, runtime, part) for name, part in parts.items() if part}, add)
+    return tally, is_more
 
 
 async def _numbered(runtime: Runtime, claimed: Sequence[ClaimedTurn]) -> Sequence[ClaimedTurn] | None:
@@ -121,47 +149,84 @@ def _sorted(claimed: Sequence[ClaimedTurn]) -> tuple[list[tuple[ClaimedTurn, Tur
     return readable, hopeless
 
 
-def largest_shares(turns: Iterable[tuple[str, int]]) -> frozenset[str]:
-    """Of turns of a batch, each with its namespace and size: namespaces with more than the mean share, or all if there
-    are none.
+async def _store(runtime: Runtime, claimed: Sequence[_Readable]) -> tuple[Tally, bool]:
+    """Commit the turns of each tenant; where that is refused, halves of the tenant's, down to the turn that is bad.
 
-    The others are committed before them, so that no small tenant's turn waits for a tenant that fills the batch.
+    Whether more may wait.
     """
-    sizes: Counter[str] = Counter()
-    for namespace, size in turns:
-        sizes[namespace] += size
-    mean = sizes.total() / len(sizes)
-    return frozenset(namespace for namespace, size in sizes.items() if size > mean) or frozenset(sizes)
+    batch = _Batch(runtime, claimed)
+    failed = await batch.store()
+    tally, is_more = Tally(done=batch.done), bool(failed) or batch.runnable > 0
+    for namespace, error in failed.items():
+        tally += await _refused(runtime, batch.groups[namespace], error)
+    # Later turns have their own doorbell, or a waiting one: another check would find nothing.
+    return tally, is_more
 
 
-async def _store(runtime: Runtime, claimed: Sequence[tuple[ClaimedTurn, Turn]]) -> tuple[Tally, bool]:
-    """Commit all; where that is refused, halves, down to the turn that is bad. Whether more may wait."""
-    started = time.monotonic()
-    turns = [turn for _, turn in claimed]
-    try:
-        with _traced(turns):
-            async with job_events.storing(runtime, turns):
-                prepared = await prepare(runtime, turns)
-                with tokenizer.indexed(prepared.terms):
-                    effects = await store_effects.write(runtime, turns, prepared, started)
-            ids = [turn.job_id for turn in turns]
-            runnable = await runtime.after_commit(
+class _Batch:
+    """Turns that are prepared together and committed tenant by tenant."""
+
+    def __init__(self, runtime: Runtime, claimed: Sequence[_Readable]) -> None:
+        self._runtime, self._turns, self._started = runtime, [turn for _, turn in claimed], time.monotonic()
+        self.groups: dict[str, list[_Readable]] = {}
+        for one, turn in claimed:
+            self.groups.setdefault(turn.scope.namespace, []).append((one, turn))
+        self.done, self.runnable = 0, 0
+        self._failed: dict[str, Exception] = {}
+
+    async def store(self) -> Mapping[str, Exception]:
+        """Commit and settle them; returns by namespace why a tenant's turns were not."""
+        runtime, turns = self._runtime, self._turns
+        try:
+            with _traced(turns):
+                async with job_events.storing(runtime, turns):
+                    prepared = await prepare(runtime, turns)
+                    with tokenizer.indexed(prepared.terms):
+                        works = {name: partial(self._write, name, prepared) for name in sorted(self.groups)}
+                        await tenant_groups.run_each(works, self._settle)
+        except Exception as exc:  # the edge of a job: whatever it is, it is judged and recorded
+            self._failed |= dict.fromkeys(self.groups, exc)
+        return self._failed
+
+    async def _write(self, namespace: str, prepared: Prepared) -> store_effects.Effects:
+        turns = [turn for _, turn in self.groups[namespace]]
+        return await store_effects.write(self._runtime, turns, prepared, self._started)
+
+    async def _settle(self, results: Mapping[str, store_effects.Effects | Exception]) -> None:
+        """What follows the commits of tenants: for all together, and if that fails for each alone."""
+        self._failed |= {name: result for name, result in results.items() if isinstance(result, Exception)}
+        written = {name: result for name, result in results.items() if not isinstance(result, Exception)}
+        if not written:
+            return
+        effects = store_effects.Effects.of(list(written.values()))
+        ids = [turn.job_id for name in written for _, turn in self.groups[name]]
+        try:
+            self.runnable = await self._runtime.after_commit(
                 effects.owners, effects.events, effects.ring, settle=ids, watermark=effects.watermark
             )
-    except errors.Unavailable as exc:
-        pause = retry_policy.OUTAGE_PAUSE
-        log.warning("turns wait", extra={"turns": len(claimed), "error": str(exc)})
-        await _release(runtime, [one for one, _ in claimed], after=pause, counts=False)
-        return Tally(snoozed=len(claimed), pause=pause), True
-    except Exception as exc:  # the edge of a job: whatever it is, it is judged and recorded
-        if len(claimed) > 1:
-            middle = len(claimed) // 2
-            halves = [await _store(runtime, half) for half in (claimed[:middle], claimed[middle:])]
-            return sum((tally for tally, _ in halves), Tally()), True
-        return await _judged(runtime, *claimed[0], exc), True
-    _observe(runtime, effects.turns)
-    # Later turns have their own doorbell, or a waiting one: another check would find nothing.
-    return Tally(done=len(claimed)), runnable > 0
+        except Exception as exc:  # as above
+            if len(written) == 1 or isinstance(exc, errors.Unavailable):
+                self._failed |= dict.fromkeys(written, exc)
+                return
+            for name, result in written.items():
+                await self._settle({name: result})
+            return
+        self.done += len(ids)
+        _observe(self._runtime, effects.turns)
+
+
+async def _refused(runtime: Runtime, claimed: Sequence[_Readable], error: Exception) -> Tally:
+    """Turns of one tenant that were not stored: they wait if none can be stored, else the bad one is searched."""
+    outcome = retry_policy.judge(await find_cause(runtime, error), attempts=1)
+    if isinstance(outcome, Snooze):
+        log.warning("turns wait", extra={"turns": len(claimed), "error": str(error)})
+        await _release(runtime, [one for one, _ in claimed], after=outcome.after, counts=False)
+        return Tally(snoozed=len(claimed), pause=None if outcome.is_own else outcome.after)
+    if len(claimed) == 1:
+        return await _judged(runtime, *claimed[0], error)
+    middle = len(claimed) // 2
+    halves = [await _store(runtime, half) for half in (claimed[:middle], claimed[middle:])]
+    return sum((tally for tally, _ in halves), Tally())
 
 
 def _traced(turns: Sequence[Turn]) -> AbstractContextManager[None]:
@@ -175,12 +240,10 @@ def _observe(runtime: Runtime, turns: Sequence[Turn]) -> None:
 
 
 async def _judged(runtime: Runtime, one: ClaimedTurn, turn: Turn, exc: Exception) -> Tally:
+    """One turn failed, and that is its own fault."""
     outcome = retry_policy.judge(exc, attempts=one.attempts)
     ids = {"job_id": str(one.job_id), "namespace": turn.scope.namespace, "session_id": turn.scope.session_id}
     log.warning("turn not stored", extra={**ids, "error": retry_policy.to_failure(exc).error})
-    if isinstance(outcome, Snooze):
-        await _release(runtime, [one], after=outcome.after, counts=False)
-        return Tally(snoozed=1, pause=outcome.after)
     failure = outcome.failure if isinstance(outcome, Retry | Dead) else retry_policy.to_failure(exc)
     if isinstance(outcome, Dead) or one.attempts >= runtime.settings.max_attempts:
         return await _mark_dead(runtime, Hopeless(claimed=one, turn=turn, failure=failure))
@@ -224,8 +287,9 @@ async def _mark_dead(runtime: Runtime, hopeless: Hopeless) -> Tally:
         await runtime.after_commit({one.owner}, events, {}, settle=[one.job_id])
     except errors.Unavailable as exc:
         log.warning("turn not dead-lettered", extra={"job_id": str(one.job_id), "error": str(exc)})
+        is_own = isinstance(await find_cause(runtime, exc), errors.StatementAborted)
         await _release(runtime, [one], after=retry_policy.OUTAGE_PAUSE, counts=False)
-        return Tally(snoozed=1, pause=retry_policy.OUTAGE_PAUSE)
+        return Tally(snoozed=1, pause=None if is_own else retry_policy.OUTAGE_PAUSE)
     if payload is None:
         return Tally(done=1)
     runtime.observer.on_dead_letter(one, failure.reason_code)

@@ -40,15 +40,29 @@ class Effects:
 
     def add(self, more: "Effects") -> None:
         """Add what a later transaction wrote; the watermark is to be taken after that one."""
+        self._add_rows(more)
+        self.watermark = more.watermark
+
+    @classmethod
+    def of(cls, parts: Sequence["Effects"]) -> "Effects":
+        """What several concurrent transactions wrote. The watermark is the highest, or to be taken if one has none."""
+        merged = cls()
+        for part in parts:
+            merged._add_rows(part)
+        marks = [part.watermark for part in parts if part.watermark is not None]
+        if len(marks) == len(parts) and len({mark.system for mark in marks}) == 1:
+            merged.watermark = max(marks, key=lambda mark: (mark.timeline, mark.lsn))
+        return merged
+
+    def _add_rows(self, more: "Effects") -> None:
         self.turns += more.turns
         self.owners |= more.owners
         self.events += more.events
         self.ring |= more.ring
-        self.watermark = more.watermark
 
 
 async def write(runtime: Runtime, turns: Sequence[Turn], prepared: Prepared, started: float) -> Effects:
-    """Store turns: those of a tenant in one statement if possible, else row by row under locks.
+    """Store turns of one tenant: in one statement if possible, else row by row under locks.
 
     The statement makes no decision that needs earlier reads, so `write_under_locks` handles: turns of the in-memory
     store; turns that the ledger accepted, whose jobs close in the same transaction; owners with an erasure (each turn
@@ -57,19 +71,17 @@ async def write(runtime: Runtime, turns: Sequence[Turn], prepared: Prepared, sta
     a repeated idempotency key (the contents are compared); a job to debounce that is claimed at this moment.
     """
     effects = Effects()
-    for namespace in sorted({turn.scope.namespace for turn in turns}):
-        group = [turn for turn in turns if turn.scope.namespace == namespace]
-        batch = _make_batch(runtime, group, prepared, started)
-        if batch is not None and runtime.batch_writer is not None:
-            embedder = runtime.opened.configured if prepared.is_embedded else None
-            written = await runtime.batch_writer.store(batch, prepared.vectors, embedder=embedder)
-            if written is not None:
-                effects.add(_make_effects(batch, written))
-                group = [turn for turn in group if turn.content_hash is not None and turn.job_id not in written.new]
-        if group:
-            async with runtime.db.transaction(namespace=namespace) as tx:
-                more = await write_under_locks(runtime, tx, group, prepared, started)
-            effects.add(more)
+    batch = _make_batch(runtime, turns, prepared, started)
+    if batch is not None and runtime.batch_writer is not None:
+        embedder = runtime.opened.configured if prepared.is_embedded else None
+        written = await runtime.batch_writer.store(batch, prepared.vectors, embedder=embedder)
+        if written is not None:
+            effects.add(_make_effects(batch, written))
+            turns = [turn for turn in turns if turn.content_hash is not None and turn.job_id not in written.new]
+    if turns:
+        async with runtime.db.transaction(namespace=turns[0].scope.namespace) as tx:
+            more = await write_under_locks(runtime, tx, turns, prepared, started)
+        effects.add(more)
     return effects
 
 
@@ -135,10 +147,10 @@ async def write_under_locks(
     *,
     closed: Mapping[JobId, JobId] | None = None,
 ) -> Effects:
-    """Ledger rows, episodes, follow-up jobs and events of new turns, one tenant after the other.
+    """Ledger rows, episodes, follow-up jobs and events of new turns of one tenant.
 
-    Tenants in order, and within each the locks in order, so that two stores cannot deadlock. `closed`: the jobs that
-    stored them, by their ids, which this transaction has closed as done.
+    It takes locks in order, so that two stores cannot deadlock. `closed`: the jobs that stored them, by their ids,
+    which this transaction has closed as done.
     """
     effects = Effects(owners={turn.scope.owner for turn in turns})
     if prepared.is_embedded:
@@ -146,14 +158,12 @@ async def write_under_locks(
         embedders.note(runtime, known)
         if not await embedders.is_active(runtime, known):
             prepared = replace(prepared, vectors={}, is_embedded=False)
-    for namespace in sorted({turn.scope.namespace for turn in turns}):
-        await tx.enter(namespace)
-        group = [turn for turn in turns if turn.scope.namespace == namespace]
-        effects.turns += await _write_tenant(runtime, tx, group, prepared, started, effects, closed=closed)
+    if turns:
+        effects.turns = await _write_turns(runtime, tx, turns, prepared, started, effects, closed=closed)
     return effects
 
 
-async def _write_tenant(
+async def _write_turns(
     runtime: Runtime,
     tx: Transaction,
     turns: Sequence[Turn],

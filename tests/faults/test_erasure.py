@@ -266,3 +266,35 @@ async def test_a_forget_while_redis_is_frozen_covers_pending_turns(
 
         assert not [text for text in blocks if canary in text]
         assert [each.content for each in await agent.history(user_id="ann")] == ["Afterwards."]
+
+
+async def test_a_recall_without_a_store_shows_no_forgotten_part_of_a_pending_turn(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    """The rest of the turn stays pending, with what was forgotten in it: only the store has the tombstone."""
+    async with proxy_to(database.app_url) as proxy:
+        settings = Settings(
+            database_url=proxy.url(database.app_url),
+            replica_urls=[],
+            redis_url=redis_url,
+            broker_url=redis_url,
+            state_dir=tmp_path / "other",
+            embedder="hash",
+            db_connect_timeout_seconds=30.0,
+            recall_budget_seconds=30.0,
+        )
+        async with opened(database, redis_url, tmp_path) as forgetting, Memory(settings=settings) as other:
+            secret = word()
+            receipt = await forgetting.remember([f"The code is {secret}.", "Noted."], user_id="ann")
+            before = await other.recall("What is the code?", user_id="ann")
+            await forgetting.forget(user_id="ann", ids=receipt.episode_ids[:1])
+            proxy.reset()
+            hidden = await other.recall("What is the code?", user_id="ann")
+            await other.remember("The code has changed.", user_id="ann")
+            later = await other.recall("What is the code?", user_id="ann")
+
+    assert secret in before.text
+    assert secret not in hidden.text
+    assert "1 pending turns are not shown" in (hidden.degraded or "")
+    assert secret not in later.text
+    assert "The code has changed." in later.text

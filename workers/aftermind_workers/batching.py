@@ -10,7 +10,7 @@ from aftermind import errors
 from aftermind.types import JobKind, JobState, Lease, LeaseToken
 from aftermind.wire.pending import ClaimedTurn, Pending
 from aftermind.wire.redis_keys import LARGE_TURN_BYTES
-from aftermind_tasks import retry_policy, store
+from aftermind_tasks import retry_policy, store, tenant_groups
 from aftermind_tasks.job_runner import Handler, Tally, perform
 from aftermind_tasks.runtime import Runtime
 from aftermind_workers import metrics
@@ -38,7 +38,7 @@ async def store_pending_batch(worker: Worker, is_alone: bool) -> Ran | None:
             if not claimed:
                 return None
             sizes = ((turn.owner.namespace, len(turn.payload)) for turn in claimed)
-            until_stored.enter_context(places.hold(*store.largest_shares(sizes)))
+            until_stored.enter_context(places.hold(*tenant_groups.largest_shares(sizes)))
             if len(claimed[0].payload) > LARGE_TURN_BYTES and not worker.large_turn.locked():
                 await until_stored.enter_async_context(worker.large_turn)
         return await _store_held(runtime, runtime.pending, token, claimed)
@@ -127,7 +127,7 @@ async def _run_store_batch(worker: Worker, handler: Handler, is_alone: bool, *, 
             if not leases:
                 return None
             sizes = ((lease.job.scope.namespace, len(lease.job.raw or b"")) for lease in leases)
-            until_stored.enter_context(places.hold(*store.largest_shares(sizes)))
+            until_stored.enter_context(places.hold(*tenant_groups.largest_shares(sizes)))
         return await _perform_held(worker, handler, leases), True
 
 

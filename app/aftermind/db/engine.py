@@ -30,6 +30,12 @@ WATERMARK = (
     "('x' || left(pg_walfile_name(lsn), 8))::bit(32)::int AS timeline, (lsn - '0/0'::pg_lsn)::bigint AS lsn "
     "FROM pg_current_wal_insert_lsn() AS lsn"
 )
+# The locks that a write of a turn needs on its tables, for a moment.
+_LOCK_AS_WRITES_DO = (
+    "LOCK TABLE aftermind.users, aftermind.jobs, aftermind.episodes, aftermind.event_counters, aftermind.events "
+    "IN ROW EXCLUSIVE MODE"
+)
+_PROBE_SECONDS = 1.0  # a database that needs longer for it serves nobody
 _GENERATION = "SELECT last_value FROM aftermind.generation"
 _GENERATION_FLOOR = "SELECT aftermind.generation_floor() AS floor"
 WAL_PAGE, PAGE_HEADER = 8192, 24  # bytes; at the start of a page the insert position already counts the page's header
@@ -169,6 +175,15 @@ class PostgresDatabase:
         if row is None:
             raise errors.Bug("Postgres did not return its WAL position.")
         return parse_watermark(row)
+
+    async def takes_writes(self) -> bool:
+        """Whether turns could be written now, apart from rows that other transactions hold."""
+        try:
+            async with self.transaction(timeout=min(self._timeout, _PROBE_SECONDS)) as tx:
+                await tx.record(_LOCK_AS_WRITES_DO)
+        except errors.StoreUnavailable:
+            return False
+        return True
 
     async def close(self) -> None:
         """Give back the connections of the running loop, and drop those of loops that have ended.

@@ -14,14 +14,20 @@ from aftermind import errors
 
 HEAD = "0001_initial"  # the newest migration that this release reads and writes
 
-# Outages and collisions: nothing was committed, and the same call may work later.
+# The server answers: it ended this one statement, because of what it holds or waits for. Nothing was committed.
+_ABORTED = (
+    pg.QueryCanceledError,  # statement_timeout, or an operator's pg_cancel_backend
+    pg.LockNotAvailableError,
+    pg.TransactionRollbackError,  # deadlock, serialisation
+    pg.OutOfMemoryError,
+    pg.ConfigurationLimitExceededError,  # temp_file_limit
+)
+# Outages: nothing was committed, and the same call may work later.
 _PASSING = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
-    pg.OperatorInterventionError,  # shutdown, crash of a neighbour, cancelled by statement_timeout
-    pg.InsufficientResourcesError,  # disk full, out of memory, too many connections
-    pg.TransactionRollbackError,  # deadlock, serialisation
-    pg.LockNotAvailableError,
+    pg.OperatorInterventionError,  # shutdown, crash of a neighbour
+    pg.InsufficientResourcesError,  # disk full, too many connections
     pg.InvalidAuthorizationSpecificationError,
     pg.InvalidCatalogNameError,
     pg.ReadOnlySQLTransactionError,  # the primary was demoted under us
@@ -69,6 +75,8 @@ def _raise(what: str, exc: Exception) -> NoReturn:
         raise errors.InvalidQuery("text", "(left out)", why) from exc
     if isinstance(cause, pg.InvalidCachedStatementError):  # by now the driver has dropped it
         raise errors.StoreUnavailable(what, short(cause), _CHANGED_TABLE) from exc
+    if isinstance(cause, _ABORTED):
+        raise errors.StatementAborted(what, short(cause)) from exc
     if isinstance(cause, _PASSING) or (isinstance(exc, sa.DBAPIError) and exc.connection_invalidated):
         raise errors.StoreUnavailable(what, short(cause)) from exc
     raise exc

@@ -206,6 +206,9 @@ class MemoryDatabase:
         found: int = mem(tx).table("generation").get("last", 0)
         return found
 
+    async def takes_writes(self) -> bool:
+        return True
+
     async def generation_floor(self) -> int:
         """The number of the last erasure: there is no Redis that could lack one."""
         return await self.generation()

@@ -41,6 +41,9 @@ class Database(Protocol):
     async def generation(self, tx: Transaction | None = None) -> int:
         """The number of the last erasure that began, 0 if there was none; see `types.tombstone`."""
 
+    async def takes_writes(self) -> bool:
+        """Whether turns could be written now, apart from rows that other transactions hold."""
+
     async def generation_floor(self) -> int:
         """The highest number below every erasure, of any tenant, that Redis may not have; the last one if it has all.
 
@@ -66,6 +69,9 @@ class NoDatabase:
         raise self._missing()
 
     async def generation(self, tx: Transaction | None = None) -> int:
+        raise self._missing()
+
+    async def takes_writes(self) -> bool:
         raise self._missing()
 
     async def generation_floor(self) -> int:

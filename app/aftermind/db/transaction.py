@@ -174,6 +174,8 @@ class PgTransaction:
                     script, self._put_off = self._put_off, None
                     await connection.execute(script)
                 yield connection
+            except asyncpg.exceptions.QueryCanceledError:
+                raise  # the connection serves on
             except _BROKEN as exc:  # SQLAlchemy does not see it: the pool would hand the connection out again
                 self.abandon()
                 raise errors.StoreUnavailable(self._what, short(exc)) from exc

@@ -226,12 +226,12 @@ class Ledger(Protocol):
         Its tries become rows of `attempts`, the last one with the failure.
         """
 
-    async def return_lost(self, lease: Lease, *, why: str) -> bool:
-        """Release a job that could not be released in time, because the database did not answer.
+    async def return_leases(self, leases: Sequence[Lease], *, why: str, uncount_loss: bool = False) -> frozenset[JobId]:
+        """Release several jobs like `snooze`, in one call; those whose token fitted.
 
-        Like `snooze`. If the lease has expired since, its loss is not counted any more, and a job that was
-        dead-lettered for it waits again; an attempt of another worker continues. False if there was nothing left to
-        release.
+        With `uncount_loss` (the database was away when they were to be released), the loss of a lease that has expired
+        since is not counted any more, and a job that was dead-lettered for it waits again; an attempt of another worker
+        continues. These are returned as well.
         """
 
     async def expire_leases(self, *, on_buried: OnBuried | None = None) -> int:

@@ -166,6 +166,14 @@ def unexpired(turns: Sequence[Turn], now: datetime) -> list[Turn]:
     return [turn for turn in left if turn is not None]
 
 
+def unforgotten_turns(turns: Sequence[Turn], last: int | None) -> list[Turn]:
+    """Turns that no erasure can cover, `last` being the number of the last one of any owner: accepted after it.
+
+    For readers without the store, which alone has the tombstones.
+    """
+    return [turn for turn in turns if last is None or (turn.generation is not None and turn.generation >= last)]
+
+
 def to_episodes(turns: Sequence[Turn], known_at: datetime | None) -> list[Episode]:
     """The turns' episodes, each once even if several sources had its turn, as of a moment.
 

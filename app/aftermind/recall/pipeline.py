@@ -36,7 +36,14 @@ from aftermind.recall import match_selection
 from aftermind.recall.assemble import build
 from aftermind.recall.excerpts import QuestionWords
 from aftermind.recall.match_selection import CandidateRank
-from aftermind.recall.pending_candidates import PendingTurns, Vector, standing_turns, to_episodes, unexpired
+from aftermind.recall.pending_candidates import (
+    PendingTurns,
+    Vector,
+    standing_turns,
+    to_episodes,
+    unexpired,
+    unforgotten_turns,
+)
 from aftermind.recall.query import Mode, Query
 from aftermind.recall.query_embeddings import QueryVectors
 from aftermind.recall.question_time import CANDIDATES, QuestionTime, valid_facts
@@ -102,6 +109,7 @@ class _Run:
     accepted: list[Turn] = field(default_factory=list)  # turns that are not stored yet
     local: list[Turn] = field(default_factory=list)  # those that only this host has
     pending: list[Episode] = field(default_factory=list)  # what is shown of both
+    is_pending_placed: bool = False  # whether a node has judged what of both was forgotten
     passed: tuple[Watermark, ...] | None = ()  # what a replica must have passed; None: none is read
     vector: Vector | None = None
     served_by: ServedBy = ServedBy.NONE
@@ -311,6 +319,7 @@ class Recall:
         if run.accepted or run.local:
             turns = await standing_turns(self._store, route.tx, run.query.scope.owner, run.accepted, run.local)
             run.pending = await self._pending_turns.marked(to_episodes(turns, run.query.as_of))
+        run.is_pending_placed = True
         if run.query.mode is Mode.RECENCY:
             await self._newest(run, route, limit)
         else:
@@ -431,8 +440,10 @@ class Recall:
         self._add_facts(run, limit)
 
     async def _from_pending(self, run: _Run, limit: int, why: str) -> None:
-        """No node answered: what waits in Redis or on this host is still shown."""
+        """No node answered: what waits in Redis or on this host is still shown, but for what may be forgotten."""
         run.degraded.append(f"the store does not answer: {why}")
+        if not run.is_pending_placed:
+            await self._hide_doubtful(run)
         run.served_by, run.replica, run.briefing = ServedBy.NONE, None, Briefing()
         if "history" not in run.query.load:
             return
@@ -450,6 +461,16 @@ class Recall:
         else:
             run.matches = _matched(run, places[:limit], texts)
         run.available = max(run.available, len(run.matches))
+
+    async def _hide_doubtful(self, run: _Run) -> None:
+        """Leave out pending turns that an erasure may cover: only the store has what it covers."""
+        last = None if self._pending is None else self._pending.generation.known
+        turns = [*run.accepted, *run.local]
+        left = unforgotten_turns(turns, last)
+        if len(left) < len(turns):
+            hidden = len({turn.job_id for turn in turns} - {turn.job_id for turn in left})
+            run.degraded.append(f"{hidden} pending turns are not shown, because they may have been forgotten")
+            run.pending = await self._pending_turns.marked(to_episodes(unexpired(left, run.now), run.query.as_of))
 
     async def _ranked(self, run: _Run, question: Question, found: SearchResult, limit: int) -> list[CandidateRank]:
         query = run.query

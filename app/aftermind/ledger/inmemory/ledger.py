@@ -1,6 +1,7 @@
 """`InMemoryLedger`: the ledger of one process; the conformance tests compare it with the Postgres ledger."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import date, datetime, timedelta
 from uuid import uuid4
@@ -265,13 +266,14 @@ class InMemoryLedger:
         )
         return True
 
-    async def return_lost(self, lease: Lease, *, why: str) -> bool:
+    async def return_leases(self, leases: Sequence[Lease], *, why: str, uncount_loss: bool = False) -> frozenset[JobId]:
         """Hand back as `snooze`: this store is never away, so no lease runs out for want of it."""
-        try:
-            await self.snooze(lease, after=timedelta(0), why=why)
-        except errors.LeaseLost:
-            return False
-        return True
+        returned: set[JobId] = set()
+        for lease in leases:
+            with suppress(errors.LeaseLost):
+                await self.snooze(lease, after=timedelta(0), why=why)
+                returned.add(lease.job.id)
+        return frozenset(returned)
 
     async def expire_leases(self, *, on_buried: OnBuried | None = None) -> int:
         async with self._database.transaction() as tx:

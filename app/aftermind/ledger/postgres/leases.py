@@ -309,8 +309,12 @@ _EXPIRE = text(
 _UNCOUNT = text(
     """
     WITH attempt AS (
-        UPDATE aftermind.job_attempts SET outcome = 'snoozed'
-        WHERE job_id = :id AND number = :number AND worker = :worker AND outcome = 'lost' RETURNING job_id
+        UPDATE aftermind.job_attempts AS attempts SET outcome = 'snoozed'
+        FROM unnest(CAST(:ids AS uuid[]), CAST(:numbers AS int[]), CAST(:workers AS text[]))
+             AS held (id, number, worker)
+        WHERE attempts.job_id = held.id AND attempts.number = held.number AND attempts.worker = held.worker
+          AND attempts.outcome = 'lost'
+        RETURNING attempts.job_id
     )
     UPDATE aftermind.jobs AS jobs
     SET lost_leases = greatest(lost_leases - 1, 0), attempts = greatest(attempts - 1, 0), note = :note,
@@ -487,11 +491,14 @@ def _failure(row: Row[Any]) -> Failure:  # Any: a row of `jobs`
     )
 
 
-async def uncount_loss(tx: Transaction, lease: Lease, *, note: str) -> bool:
-    """See `Ledger.return_lost`: the lease has run out already."""
-    number = lease.job.attempts
-    found = await pg(tx).rows(_UNCOUNT, id=lease.job.id, number=number, worker=lease.worker, note=note)
-    return bool(found)
+async def uncount_losses(tx: Transaction, leases: Sequence[Lease], *, note: str) -> frozenset[JobId]:
+    """See `Ledger.return_leases`: these leases have run out already."""
+    if not leases:
+        return frozenset()
+    ids, numbers = [lease.job.id for lease in leases], [lease.job.attempts for lease in leases]
+    workers = [lease.worker for lease in leases]
+    rows = await pg(tx).rows(_UNCOUNT, ids=ids, numbers=numbers, workers=workers, note=note)
+    return frozenset(JobId(row.id) for row in rows)
 
 
 def _held(leases: Sequence[Lease], *, numbers: bool = True) -> dict[str, list[Any]]:  # Any: a column each

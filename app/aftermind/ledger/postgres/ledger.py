@@ -213,12 +213,11 @@ class PostgresLedger:
     ) -> bool:
         return await working.dead_letter_turn(tx, job_id, owner, payload, failure, tried or Tried())
 
-    async def return_lost(self, lease: Lease, *, why: str) -> bool:
-        """Hand back what the store's absence kept from being handed back; see `Ledger.return_lost`."""
+    async def return_leases(self, leases: Sequence[Lease], *, why: str, uncount_loss: bool = False) -> frozenset[JobId]:
         async with self._database.transaction() as tx:
-            if await working.close(tx, [lease], "queued", "snoozed", after=timedelta(0), give_back=True, note=why):
-                return True
-            return await working.uncount_loss(tx, lease, note=why)
+            held = await working.close(tx, leases, "queued", "snoozed", after=timedelta(0), give_back=True, note=why)
+            expired = [lease for lease in leases if uncount_loss and lease.job.id not in held]
+            return held | await working.uncount_losses(tx, expired, note=why)
 
     async def expire_leases(self, *, on_buried: OnBuried | None = None) -> int:
         async with self._database.transaction() as tx:
