@@ -135,9 +135,12 @@ def _word_pieces(sent: bytes, texts: int) -> list[float]:
     """Words, numbers, runs of signs, line breaks and indentations of each text; a blank before a word is part of it."""
     kinds = sent.translate(_WORD_KINDS).replace(b"aqa", b"aa").replace(b"q", b".")
     codes = np.frombuffer(kinds + _BETWEEN, dtype=np.uint8)
-    starts = np.flatnonzero(np.diff(codes, prepend=0))
-    kind, length = codes[starts], np.diff(starts, append=len(codes))
-    following = np.append(kind[1:], 0)
+    starts = np.flatnonzero(codes[1:] != codes[:-1]) + 1
+    starts = np.concatenate([[0], starts, [len(codes)]])
+    length, starts = starts[1:] - starts[:-1], starts[:-1]
+    kind = codes[starts]
+    following = np.zeros_like(kind)
+    following[:-1] = kind[1:]
     is_blank, before_break = kind == ord(" "), following == ord("n")
     begins_word = (kind == ord("A")) & (following == ord("a"))  # a capital belongs to the letters after it
     length -= begins_word

@@ -137,8 +137,9 @@ def features(turns: Turns, question: Worths, *, candidates: Bools) -> Features:
     idfs = question.terms
     order = np.lexsort((turns.position, turns.session))
     said_at = turns.said_at[order]
-    talks = _conversations(turns.session[order], said_at)
-    near = _Neighbours(talks, turns.speaker[order], said_at)
+    pauses = np.abs(said_at[1:] - said_at[:-1])
+    talks = _conversations(turns.session[order], pauses)
+    near = _Neighbours(talks, turns.speaker[order], pauses)
     hits, mask, length = turns.hits[order].astype(np.float64), candidates[order], turns.length[order]
     own = (hits @ idfs) * length_weight(length, float(length.mean()) if len(length) else 1.0)
     together = near.greatest(hits * np.minimum(1.0, LONG_TEXT / np.maximum(length, 1))[:, None]) @ idfs
@@ -176,8 +177,8 @@ class _Neighbours:
     Messages that one speaker sends in a row are one utterance: people split in chats what is one turn in a dialogue.
     """
 
-    def __init__(self, sessions: NDArray[np.int64], speakers: NDArray[np.int64], said_at: Floats) -> None:
-        self._starts = _utterances(sessions, speakers, said_at)
+    def __init__(self, sessions: NDArray[np.int64], speakers: NDArray[np.int64], pauses: Floats) -> None:
+        self._starts = _utterances(sessions, speakers, pauses)
         self._sizes = _sizes(self._starts, len(sessions))
         self._are_turns = len(self._starts) == len(sessions)  # most dialogues: nothing to combine
         of = sessions[self._starts]
@@ -222,21 +223,20 @@ class _Neighbours:
         return values if self._are_turns else np.repeat(values, self._sizes, axis=0)
 
 
-def _conversations(sessions: NDArray[np.int64], said_at: Floats) -> NDArray[np.int64]:
-    """A number for each turn's part of its session without a long pause; turns are in order."""
-    if not len(sessions):
-        return sessions
-    begins = (sessions[1:] != sessions[:-1]) | (np.abs(np.diff(said_at)) > PAUSE_SECONDS)
-    return np.append(0, np.cumsum(begins))
+def _conversations(sessions: NDArray[np.int64], pauses: Floats) -> NDArray[np.int64]:
+    """A number for each turn's part of its session without a long pause; turns are in order, `pauses` between them."""
+    found = np.zeros(len(sessions), dtype=np.int64)
+    np.cumsum((sessions[1:] != sessions[:-1]) | (pauses > PAUSE_SECONDS), out=found[1:])
+    return found
 
 
-def _utterances(sessions: NDArray[np.int64], speakers: NDArray[np.int64], said_at: Floats) -> NDArray[np.int64]:
+def _utterances(sessions: NDArray[np.int64], speakers: NDArray[np.int64], pauses: Floats) -> NDArray[np.int64]:
     """Where each utterance begins: of one known speaker without a pause, BURST messages long at most."""
     if not len(sessions):
         return np.zeros(0, dtype=np.int64)
     begins = np.ones(len(sessions), dtype=np.bool_)
     begins[1:] = (sessions[1:] != sessions[:-1]) | (speakers[1:] != speakers[:-1]) | (speakers[1:] < 0)
-    begins[1:] |= np.abs(np.diff(said_at)) > BURST_SECONDS
+    begins[1:] |= pauses > BURST_SECONDS
     starts = np.flatnonzero(begins)
     sizes = _sizes(starts, len(sessions))
     if sizes.max() <= BURST:

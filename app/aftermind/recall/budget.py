@@ -24,6 +24,7 @@ CountEach = Callable[[Sequence[str]], Sequence[int]]  # tokens of each text: tog
 
 SHORTEN_BELOW = 0.5  # of the budget: no single chunk may take more, however good it is
 MOST_CHARACTERS = 16  # of a token in any text worth reading: a document of 256 KiB need not be counted to be too long
+CHARACTERS = 4  # of a token in running text: of more text, not all can fit
 LONG_CHARACTERS = 600  # a turn longer than a paragraph is worth having in part; of a short one the next one is better
 PASSAGE_TOKENS = 200  # of a long text that are used for its passage first; more follows if there is space
 LEAST_TOKENS = 24  # of a shortened chunk: below it a few words without their sentence are left
@@ -105,18 +106,30 @@ def fit(chunks: Sequence[Chunk], budget: int, count_each: CountEach) -> Fitted:
     """Select chunks by value per token while they fit, and render them in their order; never more than `budget` tokens.
 
     Sums over lines only approximate the tokens of the whole text, so the whole is counted at the end, and the last
-    selected chunks are removed until it fits. A budget too small for any chunk gives an empty text.
+    selected chunks are removed until it fits. A budget too small for any chunk gives an empty text. Where all chunks
+    fit, no line is counted alone.
     """
+    characters = sum(len(chunk.line.text) for chunk in chunks)
+    if characters <= CHARACTERS * budget and (everything := _fitted(chunks, budget, count_each)) is not None:
+        return everything
     taken = _taken(chunks, budget, count_each)
     while taken:
-        lines = _in_order(taken)
-        text = render(lines)
-        (tokens,) = count_each([text])
-        if tokens <= budget:
-            best_first = sorted(taken, key=lambda each: -each.value)
-            return Fitted(text=text, tokens=tokens, chunks=tuple(best_first), lines=tuple(lines))
+        if (found := _fitted(taken, budget, count_each)) is not None:
+            return found
         taken.pop()
     return Fitted(text="", tokens=0, chunks=(), lines=())
+
+
+def _fitted(chunks: Sequence[Chunk], budget: int, count_each: CountEach) -> Fitted | None:
+    """These chunks as a block; None if it exceeds the budget."""
+    lines = _in_order(chunks)
+    text = render(lines)
+    (tokens,) = count_each([text]) if text else (0,)
+    if tokens > budget:
+        return None
+    return Fitted(
+        text=text, tokens=tokens, chunks=tuple(sorted(chunks, key=lambda each: -each.value)), lines=tuple(lines)
+    )
 
 
 def _in_order(chunks: Sequence[Chunk]) -> list[BlockLine]:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import lru_cache
 
 from aftermind.llm.injection import detect
 from aftermind.ranking.passages import headings_before
@@ -170,18 +171,26 @@ def profile_line(name: str, profile: Profile) -> BlockLine:
 
 
 def _episode(episode: Episode, text: str, marks: str, *, is_whole: bool) -> BlockLine:
-    """A user with a name is shown by it, unless a word of the name is a role."""
     day, body = _day(episode.occurred_at), escaped(text)
-    name = detect.label(episode.name) if episode.name else ""
-    is_user = bool(name) and episode.role is Role.USER and _ROLES.isdisjoint(_WORDS.findall(name.casefold()))
+    speaker, attributes = _speaker(episode.role, episode.name)
     if not _is_plain(episode, marks):
-        by = _attribute("by", name) if is_user else f' by="{episode.role}"{_attribute("name", name)}'
-        element = f"<turn{by}{_attribute('caution', episode.mark)}{marks}>{body}</turn>"
-        return BlockLine(section="episodes", text=element, day=day, source_id=episode.id, is_whole=is_whole)
-    speaker = episode.role.value
-    if name:
-        speaker = _speakable(name) if is_user else f"{speaker} ({_speakable(name)})"
+        body = f"<turn{attributes}{_attribute('caution', episode.mark)}{marks}>{body}</turn>"
+        speaker = ""
     return BlockLine(section="episodes", text=body, speaker=speaker, day=day, source_id=episode.id, is_whole=is_whole)
+
+
+@lru_cache(maxsize=4_096)
+def _speaker(role: Role, given: str | None) -> tuple[str, str]:
+    """The name before a message, and the attributes of an element.
+
+    A user with a name is shown by it, unless a word of the name is a role.
+    """
+    if not given:
+        return role.value, f' by="{role}"'
+    name = detect.label(given)
+    if role is Role.USER and _ROLES.isdisjoint(_WORDS.findall(name.casefold())):
+        return _speakable(name), _attribute("by", name)
+    return f"{role} ({_speakable(name)})", f' by="{role}"{_attribute("name", name)}'
 
 
 def _is_plain(episode: Episode, marks: str) -> bool:
