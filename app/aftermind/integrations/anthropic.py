@@ -16,9 +16,6 @@ with extra("anthropic"):
 
 ROOT = "/memories"
 MAX_LINES = 999_999
-NUMBER_WIDTH = len(str(MAX_LINES))
-UNITS = "BKMG"
-DEPTH = 2  # levels of a directory that a view shows
 
 
 class AsyncAftermindMemoryTool(BetaAsyncAbstractMemoryTool):
@@ -182,15 +179,14 @@ class AsyncAftermindMemoryTool(BetaAsyncAbstractMemoryTool):
             sizes[tuple(labels)] = _size(block)
         lines = [f"{_units(sum(map(_size, below)))}\t{shown}"]
         ordered = sorted(sizes, key=lambda each: [label.rstrip("/") for label in each])
-        lines += [f"{_units(sizes[each])}\t{shown}/{'/'.join(each)}" for each in ordered if len(each) <= DEPTH]
+        lines += [f"{_units(sizes[each])}\t{shown}/{'/'.join(each)}" for each in ordered if len(each) <= 2]
         head = f"Here're the files and directories up to 2 levels deep in {shown}, excluding hidden items:"
         return "\n".join([head, *lines])
 
 
 def _blocking(name: str) -> Callable[["AftermindMemoryTool", Any], str]:
     def run(self: "AftermindMemoryTool", command: Any) -> str:
-        found: str = blocking_portal.call(lambda: getattr(self.files, name)(command))
-        return found
+        return str(blocking_portal.call(lambda: getattr(self.files, name)(command)))
 
     return run
 
@@ -231,7 +227,7 @@ def _checked(path: str) -> str:
 
 def _numbered(lines: list[str], first: int, last: int) -> str:
     shown = enumerate(lines[first - 1 : last], start=first)
-    return "\n".join(f"{number:>{NUMBER_WIDTH}}\t{line}" for number, line in shown)
+    return "\n".join(f"{number:>6}\t{line}" for number, line in shown)
 
 
 def _lines_of(content: str, text: str) -> str:
@@ -248,6 +244,6 @@ def _size(block: Block) -> int:
 
 def _units(size: int) -> str:
     """Bytes as `ls -h` shows them: 512B, 1.5K, 4K."""
-    unit = 0 if size == 0 else min((size.bit_length() - 1) // 10, len(UNITS) - 1)
+    unit = 0 if size == 0 else min((size.bit_length() - 1) // 10, 3)
     value = size / 1024**unit
-    return f"{int(value) if value == int(value) else f'{value:.1f}'}{UNITS[unit]}"
+    return f"{int(value) if value == int(value) else f'{value:.1f}'}{'BKMG'[unit]}"
