@@ -44,8 +44,9 @@ test-integrations: $(ENVIRONMENTS:%=.integrations/%/.installed)  ## tests of eac
 	  .integrations/$$name/bin/python -m pytest -q -o filterwarnings=default \
 	    $$(for extra in $$($(EXTRAS_OF)); do ls tests/integrations/test_$$(echo $$extra | tr - _).py 2>/dev/null; done) $(ARGS) || exit 1; done
 
-test-upstream: .integrations/$(SUITE)/.installed  ## a framework's own tests: SUITE=langgraph FROM=CHECKOUT of its repository
-	@.integrations/$(SUITE)/bin/python tests/integrations/upstream/run.py $(SUITE) $(FROM)
+ENVIRONMENT ?= $(SUITE)
+test-upstream: .integrations/$(ENVIRONMENT)/.installed  ## a framework's own tests: SUITE=langgraph FROM=CHECKOUT of its repository
+	@.integrations/$(ENVIRONMENT)/bin/python tests/integrations/upstream/run.py $(SUITE) $(FROM)
 	@$(BIN)/python docs/generate.py
 
 # uv, and pip where uv cannot reach the index.

@@ -17,10 +17,12 @@ FRAMEWORKS = {  # file and package
     "google_adk": "google.adk",
     "langgraph": "langgraph",
     "llama_index": "llama_index.core",
+    "loomflow": "loomflow",
     "mcp": "mcp.server.mcpserver",
     "openai_agents": "agents",
     "pydantic_ai": "pydantic_ai",
     "strands": "strands",
+    "tframex": "tframex",
 }
 
 IS_OURS = ".integrations" in sys.prefix  # elsewhere warnings of a framework that happens to be there are errors

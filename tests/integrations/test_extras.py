@@ -13,6 +13,8 @@ EXTRAS = {
     "aftermind.integrations.crewai": ("crewai", "crewai"),
     "aftermind.integrations.google_adk": ("google", "google-adk"),
     "aftermind.integrations.llama_index": ("llama_index", "llama-index"),
+    "aftermind.integrations.loomflow": ("loomflow", "loomflow"),
+    "aftermind.integrations.tframex": ("tframex", "tframex"),
     "aftermind.integrations.pydantic_ai": ("pydantic_ai", "pydantic-ai"),
     "aftermind.integrations.strands": ("strands", "strands"),
     "aftermind.integrations.langgraph": ("langgraph", "langgraph"),

@@ -38,6 +38,20 @@ SUITES = {
         files=("tests/test_store.py",),
         note="Blocking calls that the tests make in a running event loop run in a thread.",
     ),
+    "loomflow": Suite(
+        distribution="loomflow",
+        folder=".",
+        files=(
+            "tests/test_memory_gdpr.py",
+            "tests/test_multi_user_isolation.py",
+            "tests/test_recall_facts_protocol.py",
+            "tests/test_recall_scored.py",
+        ),
+        left_out={
+            **dict.fromkeys(("sqlite", "chroma", "vector", "postgres", "redis"), "of loomflow's other stores"),
+            "isolation_warning": "of a warning that loomflow's own stores give",
+        },
+    ),
     "openai-agents": Suite(
         distribution="openai-agents",
         folder=".",

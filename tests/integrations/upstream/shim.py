@@ -60,7 +60,21 @@ def openai_agents(memory: Callable[[], Memory]) -> None:
     agents.SQLiteSession = Session
 
 
-SUITES = {"langgraph": langgraph, "openai-agents": openai_agents}
+def loomflow(memory: Callable[[], Memory]) -> None:
+    """Where a test makes an `InMemoryMemory`, it gets an `AftermindMemory` with a namespace of its own."""
+    import loomflow.memory
+    from loomflow.memory import inmemory
+
+    from aftermind.integrations.loomflow import AftermindMemory
+
+    class Store(AftermindMemory):
+        def __init__(self, **options: Any) -> None:
+            super().__init__(memory(), namespace=uuid4().hex)
+
+    inmemory.InMemoryMemory = loomflow.memory.InMemoryMemory = Store
+
+
+SUITES = {"langgraph": langgraph, "loomflow": loomflow, "openai-agents": openai_agents}
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,0 +1,107 @@
+"""loomflow's fact store on the facts of a memory."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from aftermind.integrations.extras import extra
+from aftermind.memory import Memory
+from aftermind.recall import RecallOptions
+from aftermind.types import Fact as Known
+
+with extra("loomflow"):
+    from loomflow.core.types import Fact
+
+PAGE = 1_000
+
+
+class AftermindFacts:
+    """loomflow's `FactStore` on the facts of a memory."""
+
+    def __init__(self, memory: Memory, namespace: str | None) -> None:
+        self._memory, self._namespace = memory, namespace
+
+    async def append(self, fact: Fact) -> str:
+        """Add a fact; the id of the resulting one. A single-valued predicate ends what it contradicts."""
+        found = await self._memory.facts.add(
+            fact.subject,
+            fact.predicate,
+            fact.object,
+            valid_from=fact.valid_from,
+            valid_to=fact.valid_until,
+            confidence=fact.confidence,
+            user_id=fact.user_id,
+            namespace=self._namespace,
+        )
+        return str(found.id)
+
+    async def append_many(self, facts: Sequence[Fact]) -> list[str]:
+        """Add facts."""
+        return [await self.append(each) for each in facts]
+
+    async def query(
+        self,
+        *,
+        subject: str | None = None,
+        predicate: str | None = None,
+        object_: str | None = None,
+        valid_at: datetime | None = None,
+        limit: int = 10,
+        user_id: str | None = None,
+    ) -> list[Fact]:
+        """Facts by their parts, those that are true now or at `valid_at`."""
+        found = await self._memory.facts.query(
+            subject=subject,
+            predicate=predicate,
+            as_of=None if valid_at is None else utc(valid_at),
+            user_id=user_id,
+            namespace=self._namespace,
+        )
+        return [to_fact(each) for each in found if object_ is None or each.object == object_][:limit]
+
+    async def recall_text(
+        self, query: str, *, limit: int = 5, valid_at: datetime | None = None, user_id: str | None = None
+    ) -> list[Fact]:
+        """Facts that fit a query, best first."""
+        options = RecallOptions(load=("facts",), as_of=None if valid_at is None else utc(valid_at), limit=limit)
+        found = await self._memory.recall_scored(query, user_id=user_id, namespace=self._namespace, **options)
+        return [to_fact(each.item) for each in found if isinstance(each.item, Known)][:limit]
+
+    async def all_facts(self) -> list[Fact]:
+        """The facts of the anonymous user; those of another user are read by `query`."""
+        return await self.query(limit=PAGE)
+
+    async def delete(self, *, user_id: str | None = None, before: datetime | None = None) -> int:
+        """Retract facts, of those recorded before a time if given; how many."""
+        found = await self._memory.facts.query(user_id=user_id, namespace=self._namespace)
+        old = [each for each in found if before is None or each.recorded_at < utc(before)]
+        for each in old:
+            await self._memory.facts.retract(each, user_id=user_id, namespace=self._namespace)
+        return len(old)
+
+    async def count(self, *, user_id: str | None = None) -> int:
+        """How many facts are true now."""
+        return len(await self.query(limit=PAGE, user_id=user_id))
+
+    async def aclose(self) -> None:
+        """Nothing: the memory closes the connections."""
+
+
+def to_fact(known: Known) -> Fact:
+    """A fact as loomflow has it."""
+    return Fact(
+        id=str(known.id),
+        user_id=known.scope.user_id,
+        subject=known.subject,
+        predicate=known.predicate,
+        object=known.object,
+        confidence=known.confidence,
+        valid_from=known.valid_from or known.recorded_at,
+        valid_until=known.valid_to,
+        recorded_at=known.recorded_at,
+        sources=[str(each) for each in known.sources],
+    )
+
+
+def utc(moment: datetime) -> datetime:
+    """A time without a zone is UTC for loomflow."""
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

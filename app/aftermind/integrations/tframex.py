@@ -1,0 +1,124 @@
+"""Drop-in for TFrameX's memory stores: `from aftermind.integrations.tframex import AftermindMemoryStore`."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from aftermind import errors
+from aftermind.integrations.extras import extra
+from aftermind.integrations.message_records import from_episode, read_session, to_message
+from aftermind.memory import Memory
+from aftermind.types import Episode, Json
+
+with extra("tframex"):
+    from tframex import BaseMemoryStore
+    from tframex.models.primitives import Message
+
+
+class AftermindMemoryStore(BaseMemoryStore):
+    """The messages of a session, exactly as they were added: they are remembered, recalled and mined for facts.
+
+    It has what TFrameX's documentation shows as stores to write oneself. A history holds the newest `window_size`
+    messages, and the newest that fit `max_tokens`; with `summary=True` the session's summary stands before it, if
+    older messages are left out. `search` finds messages by meaning, with filters. `scoped` is a store of another user
+    or session. Retention, audit and encryption are settings of the memory, for all its users.
+    """
+
+    def __init__(
+        self,
+        memory: Memory,
+        *,
+        session_id: str,
+        user_id: str | None = None,
+        namespace: str | None = None,
+        window_size: int | None = None,
+        max_tokens: int | None = None,
+        summary: bool = False,
+        metadata: dict[str, Json] | None = None,
+    ) -> None:
+        for name, value in (("window_size", window_size), ("max_tokens", max_tokens)):
+            if value is not None and value < 1:
+                raise errors.InvalidQuery(name, value, "it is a whole number greater than 0, or None.")
+        self.memory, self.session_id, self.user_id, self.namespace = memory, session_id, user_id, namespace
+        self.window_size, self.max_tokens, self.summary = window_size, max_tokens, summary
+        self.metadata = metadata or {}  # kept with each message, for filters of `search`
+
+    async def add_message(self, message: Message) -> None:
+        """Remember a message."""
+        record = message.model_dump(mode="json", exclude_none=True)
+        turn = to_message(message.role, record, ("content",))
+        turn["metadata"] |= self.metadata
+        await self.memory.remember(turn, session_id=self.session_id, **self._whose())
+
+    async def get_history(
+        self, limit: int | None = None, offset: int = 0, roles: list[str] | None = None
+    ) -> list[Message]:
+        """The newest `limit` messages of the roles, oldest first, without the newest `offset` of them."""
+        said = await self._newest()
+        chosen = [each for each in map(_to_message, said) if not roles or each.role in roles]
+        end = len(chosen) - max(0, offset)
+        chosen = chosen[max(0, end - limit) if limit is not None else 0 : max(0, end)]
+        while chosen and chosen[0].role == "tool" and not roles:  # its call is left out: models refuse the rest
+            chosen = chosen[1:]
+        if self.summary and said and not roles and not offset:
+            found = await self.memory.summary(session_id=self.session_id, **self._whose())
+            is_cut = await self.memory.history(session_id=self.session_id, limit=1, before=said[0], **self._whose())
+            if found is not None and is_cut:
+                text = f"Summary of the conversation so far:\n{found.text}"
+                chosen = [Message(role="user", content=text), *chosen]
+        return chosen
+
+    async def search(
+        self,
+        query: str | None = None,
+        *,
+        roles: Sequence[str] | None = None,
+        metadata: dict[str, Json] | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 5,
+        all_sessions: bool = False,
+    ) -> list[Message]:
+        """Messages that fit every filter: the best matches of a query, best first, else the newest, oldest first."""
+        found = await self.memory.search(
+            query,
+            session_id=None if all_sessions else self.session_id,
+            roles=roles,
+            metadata=metadata,
+            since=since,
+            until=until,
+            limit=limit,
+            **self._whose(),
+        )
+        return [_to_message(each) for each in found]
+
+    async def clear(self) -> None:
+        """Forget the session, with everything derived from it."""
+        await self.memory.forget(session_id=self.session_id, **self._whose())
+
+    def scoped(self, *, session_id: str | None = None, user_id: str | None = None) -> "AftermindMemoryStore":
+        """A store with the same options for another session or user."""
+        return AftermindMemoryStore(
+            self.memory,
+            session_id=session_id or self.session_id,
+            user_id=user_id or self.user_id,
+            namespace=self.namespace,
+            window_size=self.window_size,
+            max_tokens=self.max_tokens,
+            summary=self.summary,
+            metadata=self.metadata,
+        )
+
+    async def _newest(self) -> list[Episode]:
+        if self.max_tokens is not None:
+            said = await self.memory.context_window(self.max_tokens, session_id=self.session_id, **self._whose())
+            return said[-self.window_size :] if self.window_size else said
+        return await read_session(self.memory, self.session_id, self.window_size, **self._whose())
+
+    def _whose(self) -> dict[str, Any]:
+        return {"user_id": self.user_id, "namespace": self.namespace}
+
+
+def _to_message(episode: Episode) -> Message:
+    record = from_episode(episode) or {"role": episode.role.value, "content": episode.content}
+    return Message.model_validate(record)

@@ -1,0 +1,133 @@
+"""The drop-in for loomflow: its documented calls, with loomflow's own agent."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from loomflow.core.protocols import Memory as MemoryProtocol
+from loomflow.core.types import Episode, Fact, Role
+from loomflow.core.types import Message as LoomMessage
+
+from aftermind import Memory, Settings
+from aftermind.integrations.loomflow import AftermindMemory, Agent, LazyMemory, RunContext, set_run_context, tool
+from tests.integrations.freshness import read_elsewhere, standing_replica, stored_after_a_kill
+from tests.integrations.pages import run_examples
+from tests.support.servers import Database
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def episode(text: str, answer: str = "Noted.", **fields: Any) -> Episode:
+    return Episode(**{"session_id": "s1", "user_id": "alice", "input": text, "output": answer, **fields})
+
+
+async def test_an_episode_is_recalled_by_another_process_while_the_replica_replays_nothing(
+    memory: Memory, settings: Settings, database: Database
+) -> None:
+    code = """
+        from aftermind.integrations.loomflow import AftermindMemory
+        found = await AftermindMemory(memory).recall("Where do I live?", user_id="alice")
+        return [each.model_dump(mode="json") for each in found]
+    """
+    given = episode("I live in Oslo.", tool_transcript=[LoomMessage(role=Role.TOOL, content="x" * 20_000)])
+    async with standing_replica(database):
+        await AftermindMemory(memory).remember(given)
+        elsewhere = await read_elsewhere(settings, code)
+
+    assert elsewhere == [given.model_dump(mode="json")]
+
+
+async def test_an_episode_survives_a_killed_worker(memory: Memory, settings: Settings, tmp_path: Path) -> None:
+    async def write() -> None:
+        given = episode("I live in Oslo.")
+        await AftermindMemory(memory).remember(given)
+        await AftermindMemory(memory).remember(given)
+
+    said = await stored_after_a_kill(memory, settings, tmp_path, write, user_id="alice")
+
+    assert said == ["I live in Oslo.", "Noted."]
+
+
+async def test_episodes_are_found_by_query_time_and_session(memory: Memory) -> None:
+    mem = AftermindMemory(memory)
+    given = [
+        episode(f"I like {what}.", occurred_at=NOW + timedelta(days=day), session_id=f"s{day}")
+        for day, what in enumerate(("tea", "jazz", "rain"))
+    ]
+    for each in given:
+        await mem.remember(each)
+
+    assert isinstance(mem, MemoryProtocol)
+    assert [each.id for each in await mem.recall("Do I like jazz?", limit=1, user_id="alice")] == [given[1].id]
+    scored = await mem.recall_scored("I like rain", limit=3, user_id="alice", alpha=0.0)
+    assert scored[0].episode == given[2]
+    assert scored[0].score >= scored[-1].score
+    assert scored[0].bm25_score is not None
+    times = (NOW - timedelta(hours=1), NOW + timedelta(hours=1))
+    assert [each.id for each in await mem.recall("I like", time_range=times, user_id="alice")] == [given[0].id]
+    assert await mem.recall("jazz", user_id="bob") == await mem.recall("jazz") == []
+    messages = await mem.session_messages("s1", user_id="alice")
+    assert [(each.role, each.content) for each in messages] == [(Role.USER, "I like jazz."), (Role.ASSISTANT, "Noted.")]
+
+
+async def test_blocks_facts_profile_export_and_forget_are_of_one_user(memory: Memory) -> None:
+    mem = AftermindMemory(memory)
+    await mem.update_block("human", "Alice.", user_id="alice")
+    await mem.append_block("human", "Likes tea.", user_id="alice")
+    first = await mem.facts.append(Fact(user_id="alice", subject="user", predicate="lives_in", object="Tokyo"))
+    await mem.facts.append(Fact(user_id="alice", subject="user", predicate="lives_in", object="Paris"))
+    await mem.remember(episode("I live in Paris."))
+
+    assert [each.content for each in await mem.working(user_id="alice")] == ["Alice.\nLikes tea."]
+    assert [each.object for each in await mem.facts.query(subject="user", user_id="alice")] == ["Paris"]
+    assert [each.object for each in await mem.recall_facts("Where does she live?", user_id="alice")] == ["Paris"]
+    assert first
+    profile = await mem.profile(user_id="alice")
+    assert (profile.episode_count, profile.fact_count) == (1, 1)
+    assert profile.sample_facts[0].object == "Paris"
+    export = await mem.export(user_id="alice")
+    assert ([each.input for each in export.episodes], len(export.blocks)) == (["I live in Paris."], 1)
+    assert "Paris" in export.model_dump_json()
+    assert await mem.forget(user_id="bob") == 0
+    assert await mem.forget(user_id="alice") > 0
+    assert await mem.recall("live", user_id="alice") == []
+    assert (await mem.export(user_id="alice")).episodes == []
+
+
+async def test_the_agent_takes_a_url_and_continues_a_session(tmp_path: Path) -> None:
+    @tool
+    async def weather(city: str) -> str:
+        """The weather in a city."""
+        return f"rain in {city}"
+
+    url = f"sqlite:{tmp_path / 'bot.db'}"
+    agent = Agent("Be brief.", model="echo", memory=url, tools=[weather])
+    context = RunContext(user_id="alice", session_id="s1")
+    await agent.run("I live in Oslo.", user_id="alice", session_id="s1")
+    async with set_run_context(context.with_overrides(session_id="s2")):
+        await agent.run("Where do I live?", user_id="alice", session_id="s2")
+    await agent._memory.aclose()
+
+    async with Memory(url) as reopened:
+        mem = AftermindMemory(reopened)
+        assert [each.input for each in (await mem.export(user_id="alice")).episodes] == [
+            "I live in Oslo.",
+            "Where do I live?",
+        ]
+
+
+async def test_a_lazy_memory_of_loomflow_connects_at_its_first_use(memory: Memory) -> None:
+    async def build() -> AftermindMemory:
+        return AftermindMemory(memory)
+
+    lazy = LazyMemory(build, description="aftermind")
+    assert not lazy.is_ready
+    await lazy.remember(episode("I live in Oslo."))
+
+    assert [each.input for each in await lazy.recall("Where do I live?", user_id="alice")] == ["I live in Oslo."]
+
+
+def test_the_examples_of_the_page_run(tmp_path: Path) -> None:
+    (shown,) = run_examples("loomflow.md", tmp_path)
+
+    assert "I live in Oslo." in shown
