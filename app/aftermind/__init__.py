@@ -94,6 +94,7 @@ if TYPE_CHECKING:  # at run time `__getattr__` loads each name at its first use,
         ReplayPlan,
     )
     from aftermind.types.retention import RetentionPolicy, RetentionResult
+    from aftermind.types.stream_token import StreamToken
     from aftermind.types.webhook import NewWebhook, Webhook, WebhookId
 
 __version__ = "0.1.0"
@@ -188,6 +189,7 @@ _HOMES = {
         "ReplayPlan",
         "DryRunResult",
     ),
+    "aftermind.types.stream_token": ("StreamToken",),
     "aftermind.types.retention": ("RetentionResult", "RetentionPolicy"),
     "aftermind.types.webhook": ("NewWebhook", "Webhook", "WebhookId"),
 }
@@ -275,6 +277,7 @@ __all__ = [
     "SessionInfo",
     "Settings",
     "StageLatency",
+    "StreamToken",
     "Summary",
     "TextDelta",
     "Timeline",

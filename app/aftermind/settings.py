@@ -456,6 +456,10 @@ class Settings(BaseSettings):
     strict: bool = Field(False, description="Raise if an Agent's memory fails, instead of answering without it.")
     web_host: str = Field("127.0.0.1", description="Address on which the service listens.")
     web_port: int = Field(8377, ge=0, le=65535, description="Port of the service. 0: any free one.")
+    web_cors_origins: tuple[str, ...] = Field(
+        (),
+        description="Origins whose pages may call `/v1` from a browser, like `https://app.example`. Without cookies: with a stream token or an API key.",
+    )
     web_max_listeners: int = Field(
         10_000,
         gt=0,

@@ -187,6 +187,8 @@ class ApiKeys(_Face):
     create = _blocking(AsyncApiKeys.create)
     list = _blocking(AsyncApiKeys.list)
     revoke = _blocking(AsyncApiKeys.revoke)
+    create_stream_token = _blocking(AsyncApiKeys.create_stream_token)
+    check_stream_token = _blocking(AsyncApiKeys.check_stream_token)
     check = _blocking(AsyncApiKeys.check)
     any = _blocking(AsyncApiKeys.any)
 

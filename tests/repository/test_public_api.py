@@ -121,6 +121,7 @@ PUBLIC = [
     "SessionInfo",
     "Settings",
     "StageLatency",
+    "StreamToken",
     "Summary",
     "TextDelta",
     "Timeline",

@@ -4,16 +4,19 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 from aftermind import errors
 from aftermind.api.services import Parts
+from aftermind.types import stream_token
 from aftermind.types.api_key import ApiKey, Right
+from aftermind.types.stream_token import StreamToken
 from aftermind.types.timestamps import why_unusable
 
 PREFIX = "am"  # of every key: scanners for leaked secrets find it by that
 NAME_CHARACTERS = 200
 EVERY = frozenset(Right)
+MAX_TOKEN_LIFETIME = timedelta(hours=1)
 
 
 class ApiKeys:
@@ -73,6 +76,32 @@ class ApiKeys:
         if found is None or not hmac.compare_digest(found[1], _hash(secret)):
             return None
         return found[0] if found[0].is_valid else None
+
+    async def create_stream_token(
+        self, key_id: str, *, user_id: str | None = None, lifetime: timedelta = timedelta(minutes=5)
+    ) -> str:
+        """A token with which a browser may listen to one user's events over HTTP, and do nothing else.
+
+        It ends after `lifetime` (at most an hour), and when the key is revoked or expires. Raises `InvalidKey` for an
+        unknown or invalid key, or one without the right `read`.
+        """
+        self._parts.scope(user_id=user_id)  # refuses an id that no user can have
+        if not timedelta(0) < lifetime <= MAX_TOKEN_LIFETIME:
+            raise errors.InvalidKey("lifetime", lifetime, "at most an hour: the page asks for a new token then.")
+        found = await self._parts.stored_keys.find(key_id)
+        if found is None or not found[0].is_valid or Right.READ not in found[0].rights:
+            raise errors.InvalidKey("key_id", key_id, "name a valid key with the right `read`.")
+        return StreamToken(key_id=key_id, user_id=user_id, expires_at=datetime.now(UTC) + lifetime).sign(found[1])
+
+    async def check_stream_token(self, text: str) -> tuple[ApiKey, StreamToken] | None:
+        """The key that signed a token, and the token; None if it is invalid or has ended, or its key is invalid."""
+        token = stream_token.parse(text)
+        if token is None or token.expires_at <= datetime.now(UTC):
+            return None
+        found = await self._parts.stored_keys.find(token.key_id)
+        if found is None or not found[0].is_valid or not stream_token.is_signed(text, found[1]):
+            return None
+        return (found[0], token) if Right.READ in found[0].rights else None
 
     async def any(self) -> bool:
         """Whether a key was ever made, in any namespace: from then on the service asks for one."""

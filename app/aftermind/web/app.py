@@ -3,12 +3,15 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request
+from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
 from prometheus_client import REGISTRY
 
 import aftermind
+from aftermind import errors
 from aftermind.api import connections
 from aftermind.api.health import Health
 from aftermind.api.key_fingerprints import announce_keys
@@ -73,14 +76,36 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         max_body_bytes=BODIES_PER_KEY * max_bytes,
     )
     app.add_middleware(
-        Guard, max_bytes=max_bytes, limits=limits, shared=shared, rate=settings.web_rate_per_key, signed_out=signed_out
+        Guard,
+        max_bytes=max_bytes,
+        limits=limits,
+        shared=shared,
+        rate=settings.web_rate_per_key,
+        signed_out=signed_out,
+        origins=settings.web_cors_origins,
     )
+    if settings.web_cors_origins:  # outside the guard: a browser asks for permission without a key
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=[_checked_origin(each) for each in settings.web_cors_origins],
+            allow_methods=["GET", "POST", "PUT", "DELETE"],
+            allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "If-Match", "Last-Event-ID"],
+            expose_headers=["ETag", "Location", "Retry-After"],
+        )
     app.get("/healthz", include_in_schema=False)(healthz)
     app.get("/readyz", include_in_schema=False)(readyz)
     app.include_router(metrics.router)
     app.include_router(routes.router())
     screens.install(app)
     return app
+
+
+def _checked_origin(given: str) -> str:
+    parts = urlsplit(given)
+    if parts.scheme not in ("http", "https") or not parts.netloc or given != f"{parts.scheme}://{parts.netloc}":
+        why = "an origin is a scheme and a host, like https://app.example, without a path."
+        raise errors.InvalidSettings("web_cors_origins", given, why)
+    return given
 
 
 async def healthz() -> dict[str, str]:

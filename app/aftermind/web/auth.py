@@ -16,13 +16,16 @@ from starlette.requests import HTTPConnection
 from aftermind import errors
 from aftermind.api import local_sign_in
 from aftermind.memory import Memory
-from aftermind.types import Json
+from aftermind.types import Json, stream_token
 from aftermind.types.api_key import ApiKey, Right
 from aftermind.types.audit import Action
 from aftermind.types.network_address import is_loopback
+from aftermind.types.stream_token import StreamToken
+from aftermind.web.path_ids import named_user
 from aftermind.web.problems import route_template
 from aftermind.web.shared_rate_limit import SharedRate
 
+TOKEN_PARAMETER = "token"  # of the query of an event stream
 COOKIE = "aftermind_key"  # of a browser that has signed in
 KEPT_SECONDS = 5.0  # how long a checked key is not asked for again: a revoked one is noticed after that
 MAX_CACHED_KEYS = 10_000
@@ -42,6 +45,7 @@ class Caller:
     rights: frozenset[Right]
     key: ApiKey | None = None
     is_session: bool = False
+    stream: StreamToken | None = None  # it opens the events of its user, and nothing else
 
     @property
     def id(self) -> str:
@@ -52,10 +56,14 @@ class Caller:
     def actor(self) -> str:
         """The authenticated identity, for the audit trail."""
         named = f"key {self.key.id} ({self.key.name})" if self.key else "local token"
+        if self.stream is not None:
+            return f"stream token of {named}"
         return f"session of {named}" if self.is_session else named
 
     def need(self, right: Right) -> None:
         """Raise `RightMissing` where the key does not allow it."""
+        if self.stream is not None:
+            raise errors.RightMissing(right, "events of one user")
         if right not in self.rights:
             raise errors.RightMissing(right, ", ".join(sorted(self.rights)))
 
@@ -86,15 +94,29 @@ class Authenticator:
             await self.shared.take(f"unknown:{peer}", limit=MAX_UNKNOWN_KEYS, window_seconds=60.0, what=what)
         found = await self.memory.api_keys.check(text)
         if found is not None:
-            self._good[shown] = None
-            if len(self._good) > MAX_CACHED_KEYS:
-                self._good.popitem(last=False)
+            self._remember(shown)
         if (
             len(self._kept) >= MAX_CACHED_KEYS
         ):  # keys are being guessed; good ones are cached again at their next request
             self._kept.clear()
         self._kept[shown] = (now + KEPT_SECONDS, found)
         return found
+
+    async def check_stream_token(self, text: str, *, peer: str) -> tuple[ApiKey, StreamToken] | None:
+        """The key that signed a stream token, and the token; None if it is invalid. Raises as `check` does."""
+        shown = hashlib.sha256(text.encode("utf-8", "replace")).digest()
+        if shown not in self._good:
+            what = "unknown stream tokens per minute"
+            await self.shared.take(f"unknown:{peer}", limit=MAX_UNKNOWN_KEYS, window_seconds=60.0, what=what)
+        found = await self.memory.api_keys.check_stream_token(text)
+        if found is not None:
+            self._remember(shown)
+        return found
+
+    def _remember(self, shown: bytes) -> None:
+        self._good[shown] = None
+        if len(self._good) > MAX_CACHED_KEYS:
+            self._good.popitem(last=False)
 
     async def is_open(self) -> bool:
         """Whether no key was ever made. Raises `StoreUnavailable`: no request is admitted on a guess."""
@@ -126,10 +148,16 @@ def get_memory(request: HTTPConnection) -> Memory:
 
 
 def presented_credential(connection: HTTPConnection, *, is_api: bool) -> tuple[str | None, bool]:
-    """What a request authenticates with, and whether that is a browser's cookie. Headers count for the API alone."""
+    """What a request authenticates with, and whether that is a browser's cookie.
+
+    Headers count for the API alone, and in an address only stream tokens: addresses are kept in histories and logs.
+    """
     scheme, _, text = connection.headers.get("authorization", "").partition(" ")
     if is_api and scheme.lower() == "bearer" and text.strip():
         return text.strip(), False
+    token = connection.query_params.get(TOKEN_PARAMETER) if is_api else None
+    if token and token.startswith(stream_token.PREFIX):  # an EventSource of a browser sends no header
+        return token, False
     return connection.cookies.get(COOKIE), True
 
 
@@ -152,6 +180,12 @@ async def admit(connection: HTTPConnection, text: str | None, *, is_session: boo
         raise errors.KeyRefused(
             "the local token is invalid, or is used from another machine, or an API key exists already."
         )
+    if text.startswith(stream_token.PREFIX):
+        opened = await door.check_stream_token(text, peer=connection.client.host if connection.client else "")
+        if opened is None:
+            raise errors.KeyRefused("stream token is invalid or has ended, or its API key was revoked. Get a new one.")
+        signer, token = opened
+        return Caller(namespace=signer.namespace, rights=frozenset(), key=signer, stream=token)
     key = await door.check(text, peer=connection.client.host if connection.client else "")
     if key is None:
         raise errors.KeyRefused("API key is unknown, revoked or expired.")
@@ -201,21 +235,36 @@ def _action(request: Request, right: Right) -> Action:
     return Action.EDIT if right is Right.WRITE else Action.READ
 
 
+def _is_anonymous(request: Request) -> bool:
+    return request.query_params.get("anonymous", "").lower() in TRUE
+
+
 def _needing(right: Right) -> Callable[[Request, Caller], Awaitable[Caller]]:
     """A dependency that checks the right, then records whose memory is accessed."""
 
     async def allowed(request: Request, who: Annotated[Caller, Depends(caller)]) -> Caller:
         who.need(right)
         if "user_id" in request.path_params:
-            is_anonymous = request.query_params.get("anonymous", "").lower() in TRUE
-            user = None if is_anonymous else request.path_params["user_id"]
+            user = None if _is_anonymous(request) else request.path_params["user_id"]
             await record_access(request, who, _action(request, right), user_id=user)
         return who
 
     return allowed
 
 
+async def listener(request: Request, who: Annotated[Caller, Depends(caller)]) -> Caller:
+    """Who may listen to the events of the path's user: a reader, or the bearer of a stream token of that user."""
+    user = named_user(request.path_params["user_id"], anonymous=_is_anonymous(request))
+    if who.stream is None:
+        who.need(Right.READ)
+    elif who.stream.user_id != user:
+        raise errors.RightMissing(Right.READ, "events of another user")
+    await record_access(request, who, Action.READ, user_id=user)
+    return who
+
+
 Remembering = Annotated[Memory, Depends(get_memory)]
 Reader = Annotated[Caller, Depends(_needing(Right.READ))]
 Writer = Annotated[Caller, Depends(_needing(Right.WRITE))]
+Listener = Annotated[Caller, Depends(listener)]
 Operator = Annotated[Caller, Depends(_needing(Right.OPERATE))]

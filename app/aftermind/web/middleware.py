@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from urllib.parse import urlsplit
 
@@ -46,7 +46,8 @@ Refuse = Callable[[Request], Response]
 class Guard:
     """ASGI middleware. `max_bytes` bounds a body; `signed_out` answers a page's form whose key is not valid.
 
-    `limits` are those of this process; `rate` is of one key at all processes together, in requests per second.
+    Pages of `origins` may call the API with a key, never with a browser's cookie. `limits` are those of this process;
+    `rate` is of one key at all processes together, in requests per second.
     """
 
     def __init__(
@@ -58,7 +59,9 @@ class Guard:
         shared: SharedRate,
         rate: float,
         signed_out: Refuse,
+        origins: Collection[str] = (),
     ) -> None:
+        self._origins = frozenset(origins)
         self._app, self._max_bytes, self._limits, self._signed_out = app, max_bytes, limits, signed_out
         self._shared, self._rate = shared, rate
 
@@ -82,7 +85,7 @@ class Guard:
             why = "the Host or Origin header is not a valid address."
             await problems.problem("http-400", 400, "Bad request", why)(scope, receive, send)
             return
-        if scope["method"] not in SAFE and not _is_own(headers):
+        if scope["method"] not in SAFE and not (_is_own(headers) or self._is_allowed(scope["path"], headers)):
             why = "the request was sent by a page of another site. Send it from the console, or from a program."
             await problems.problem("cross-site", 403, "Cross-site request refused", why)(scope, receive, send)
             return
@@ -103,6 +106,10 @@ class Guard:
                 await self._shared.take(f"key:{found.id}", limit=limit, window_seconds=window, what=what)
             with self._counted(scope, found), acting_as(found.actor):
                 await self._read_and_pass_on(scope, receive, send, found, most)
+
+    def _is_allowed(self, path: str, headers: Headers) -> bool:
+        has_key = headers.get("authorization", "").lower().startswith("bearer ")
+        return path.startswith("/v1/") and has_key and headers.get("origin") in self._origins
 
     async def _caller(self, scope: Scope, receive: Receive, send: Send) -> auth.Caller | None:
         """The caller; None where the request was answered here. A page that is only shown answers by itself."""

@@ -42,7 +42,7 @@ class Planted:
         names = {"user_id": USER, "name": "secret", "fact_id": self.fact_id, "plan_id": self.plan_id}
         names["webhook_id"] = self.webhook_id
         job = self.dead_id if template.startswith("/v1/dead-letters") else self.job_id
-        return template.format(**names, job_id=job, any_id=self.job_id, action_id=NOBODY)
+        return template.format(**names, job_id=job, any_id=self.job_id, action_id=NOBODY, run_id="run")
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,15 @@ OPERATIONS = {
     ("POST", "/v1/users/{user_id}/blocks/{name}/append"): Operation("write", {"content": "mine"}),
     ("POST", "/v1/users/{user_id}/blocks/{name}/replace"): Operation("write", {"old": "mine", "new": "yours"}),
     ("DELETE", "/v1/users/{user_id}/blocks/{name}"): Operation("write"),
+    ("GET", "/v1/users/{user_id}/checkpoints"): Operation("read"),
+    ("GET", "/v1/users/{user_id}/checkpoints/{run_id}"): Operation("read"),
+    ("PUT", "/v1/users/{user_id}/checkpoints/{run_id}"): Operation("write", {"state": {}}),
+    ("POST", "/v1/users/{user_id}/checkpoints/{run_id}/resume"): Operation("write"),
+    ("DELETE", "/v1/users/{user_id}/checkpoints/{run_id}"): Operation("write"),
+    ("GET", "/v1/users/{user_id}/session-metadata"): Operation("read"),
+    ("PATCH", "/v1/users/{user_id}/session-metadata"): Operation("write", {"mine": 1}),
     ("GET", "/v1/users/{user_id}/events"): Operation("read"),
+    ("POST", "/v1/users/{user_id}/stream-token"): Operation("read", {}),
     ("GET", "/v1/users/{user_id}/jobs"): Operation("read"),
     ("GET", "/v1/users/{user_id}/jobs/{job_id}"): Operation("read"),
     ("GET", "/v1/jobs"): Operation("operate"),
@@ -216,7 +224,17 @@ def test_what_is_looked_for_would_be_seen_with_a_key_of_ours(service: Service, p
             if method == "GET" and CANARY in _ask(ours, method, planted.path(path), OPERATIONS[method, path]).text
         ]
 
-    of_user = ("episodes", "context", "export", "facts", "facts/{fact_id}/why", "blocks", "blocks/{name}", "jobs")
+    of_user = (
+        "episodes",
+        "context",
+        "export",
+        "entities/graph",
+        "facts",
+        "facts/{fact_id}/why",
+        "blocks",
+        "blocks/{name}",
+        "jobs",
+    )
     assert {path.removeprefix("/v1/") for path in seen} == {
         *(f"users/{{user_id}}/{each}" for each in of_user),
         *("jobs", "dead-letters", "dead-letters/groups", "dead-letters/{job_id}", "replays", "replays/{plan_id}"),

@@ -1,20 +1,31 @@
 """`/v1/users/{user_id}/events`: what happens to a user's memory, as it happens."""
 
+import asyncio
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
+from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response
+from pydantic import BaseModel, Field
 
 from aftermind import errors
-from aftermind.types import Scope
-from aftermind.web.auth import Reader
+from aftermind.types import Scope, stream_token
+from aftermind.types.stream_token import MAX_CHARACTERS
+from aftermind.web import schemas
+from aftermind.web.auth import Listener, Reader, Remembering
 from aftermind.web.event_fanout import Feeds
+from aftermind.web.path_ids import ANONYMOUS
 from aftermind.web.routes.memory import User
 from aftermind.web.sse import EventStream
 
 router = APIRouter(tags=["events"])
 
 LastEventId = Annotated[str | None, Header(description="The `id` of the last event seen. Browsers send it themselves.")]
+StreamTokenText = Annotated[
+    str | None,
+    Query(max_length=MAX_CHARACTERS, description="A stream token, for browsers: an `EventSource` sends no headers."),
+]
 After = Annotated[str | None, Query(description="The same, for a first connection, which has no such header.")]
 
 DESCRIPTION = """
@@ -38,16 +49,62 @@ process stops; a client that reconnects misses nothing.
     responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
 )
 async def events(
-    request: Request, user_id: User, who: Reader, *, last_event_id: LastEventId = None, after: After = None
+    request: Request,
+    user_id: User,
+    who: Listener,
+    *,
+    last_event_id: LastEventId = None,
+    after: After = None,
+    token: StreamTokenText = None,
 ) -> EventStream:
     """A stream of the user's events."""
-    return await listen(request, Scope(namespace=who.namespace, user_id=user_id), last_event_id or after)
+    owner = Scope(namespace=who.namespace, user_id=user_id)
+    until = None if who.stream is None else who.stream.expires_at
+    return await listen(request, owner, last_event_id or after, until=until)
 
 
-async def listen(request: Request, owner: Scope, cursor: str | None) -> EventStream:
+class StreamTokenIn(schemas.Shape):
+    """How long a stream token is to last."""
+
+    lifetime_seconds: int = Field(300, ge=1, le=3_600)
+
+
+class StreamTokenOut(BaseModel):
+    """A token, its end, and the address of the stream with it, for an `EventSource`."""
+
+    token: str
+    expires_at: datetime
+    url: str
+
+
+@router.post("/users/{user_id:id}/stream-token", status_code=201, summary="Create a stream token for a browser")
+async def create_stream_token(
+    request: Request, user_id: User, memory: Remembering, who: Reader, wanted: StreamTokenIn
+) -> StreamTokenOut:
+    """It opens this user's events and nothing else, until it ends or the API key is revoked.
+
+    Call it from your backend, and give the page the `url`. The stream ends with the token; get a new one then.
+    """
+    if who.key is None:
+        why = "stream tokens are signed by an API key: `aftermind api-keys create NAME`."
+        raise errors.InvalidKey("key", None, why)
+    lifetime = timedelta(seconds=wanted.lifetime_seconds)
+    token = await memory.api_keys.create_stream_token(who.key.id, user_id=user_id, lifetime=lifetime)
+    named = {"token": token, **({"anonymous": "true"} if user_id is None else {})}
+    whose = ANONYMOUS if user_id is None else quote(user_id, safe="")
+    url = f"{request.base_url.path}v1/users/{whose}/events?{urlencode(named)}"
+    parsed = stream_token.parse(token)
+    assert parsed is not None
+    return StreamTokenOut(token=token, expires_at=parsed.expires_at, url=url)
+
+
+async def listen(request: Request, owner: Scope, cursor: str | None, *, until: datetime | None = None) -> EventStream:
     """An owner's events after a cursor, or from now on. Raises `InvalidQuery` and `TooManyListeners`."""
     feeds: Feeds = request.app.state.feeds
     listener = feeds.listen(owner, _number(cursor))
+    if until is not None:
+        left = max(0.0, (until - datetime.now(UTC)).total_seconds())
+        asyncio.get_running_loop().call_later(left, listener.end)
     try:
         return EventStream(listener, await listener.open())
     except BaseException:
