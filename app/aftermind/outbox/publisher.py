@@ -72,7 +72,9 @@ class Publisher:
             accepted = await self._group().send(Offer(turn=turn, payload=encode_turn(turn)))
         except LateError as exc:
             return await self._spooled(turn, began, exc)
-        except (errors.Unavailable, errors.Bug) as exc:
+        except errors.Bug as exc:  # a key that this turn's script, or that of one beside it, could not use
+            return await self._spooled(turn, began, exc)
+        except errors.Unavailable as exc:
             self._drain.begin(away=exc)
             return await self._spooled(turn, began, exc)
         finally:

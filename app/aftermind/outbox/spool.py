@@ -151,12 +151,13 @@ class Spool:
 
     def _write_queued(self) -> None:
         queued = [self._queued.popleft() for _ in range(len(self._queued))]
-        if not queued:
-            return
+        # One that is on disk already was given once more, by its idempotency key.
+        new = {turn.job_id: (turn, payload) for turn, payload, _ in queued if turn.job_id not in self._unsent}
         try:
-            self._check_capacity(sum(len(payload) for _, payload, _ in queued))
-            segment = self._open()
-            self._hold(segment, segment.append([(turn, payload) for turn, payload, _ in queued]))
+            if new:
+                self._check_capacity(sum(len(payload) for _, payload in new.values()))
+                segment = self._open()
+                self._hold(segment, segment.append(list(new.values())))
         except errors.AftermindError as exc:
             _fail(queued, exc)
         except OSError as exc:

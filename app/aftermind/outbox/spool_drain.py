@@ -62,24 +62,44 @@ class Drain:
             wait = min(wait * 2, longest)
 
     async def _send_all(self) -> bool:
-        """Whether nothing is left; False where turns were refused by a limit."""
+        """Whether nothing is left; False where turns were refused."""
         if not await self._spool.take_over():
             self._back()
-        full: set[str] = set()  # owners at their limit; their turns wait, those of others do not
+        passing: set[str] = set()  # owners whose turns were refused: they wait, those of others do not
         while self._spool.unsent:
-            window = await self._spool.next(WINDOW, passing=frozenset(full))
+            window = await self._spool.next(WINDOW, passing=frozenset(passing))
             if not window:
                 return False
             while window:
-                refusals = await self._send(window[:MAX_TURNS])
-                if refusals and set(refusals.values()) != {PendingLimit.USER}:
+                refused = await self._send_apart(window[:MAX_TURNS])
+                if refused is None:
                     return False  # no owner may have more
-                full |= refusals.keys()
-                window = [each for each in window[MAX_TURNS:] if owner_part(each.turn.scope) not in full]
+                passing |= refused
+                window = [each for each in window[MAX_TURNS:] if owner_part(each.turn.scope) not in passing]
         return True
 
-    async def _send(self, spooled: Sequence[Spooled]) -> dict[str, PendingLimit]:
-        """Hand them over; the owners whose turns were refused, and by which limit."""
+    async def _send_apart(self, spooled: Sequence[Spooled]) -> set[str] | None:
+        """Hand turns over, and if that fails while the acceptor answers, those of each tenant and owner apart: what one
+        of them holds in it must not stop the others. Returns owners whose turns were refused; None: all are.
+        """
+        try:
+            return await self._send(spooled)
+        except errors.AftermindError as exc:
+            parts = _apart(spooled)
+            await self._acceptor.probe()
+            if len(parts) == 1:
+                log.warning("a user's turns were refused", extra={"turns": len(spooled), "error": str(exc)})
+                return {owner_part(each.turn.scope) for each in spooled}
+        refused: set[str] = set()
+        for part in parts:
+            of_part = await self._send_apart(part)
+            if of_part is None:
+                return None
+            refused |= of_part
+        return refused
+
+    async def _send(self, spooled: Sequence[Spooled]) -> set[str] | None:
+        """Hand them over; the owners whose turns were refused by their limit. None: by one for all."""
         offers = [Offer(turn=each.turn, payload=each.payload, is_spooled=True) for each in spooled]
         answers = await hand_over(self._acceptor, offers)
         self._back()  # not at the probe: a Redis that is full answers PING and takes no turn
@@ -94,9 +114,21 @@ class Drain:
             taken = iter(await hand_over(self._acceptor, again))
             pairs = [(offer, next(taken) if answer.conflict else answer) for offer, answer in pairs]
         await self._spool.sent(offer.turn.job_id for offer, answer in pairs if answer.refusal is None)
-        return {owner_part(offer.turn.scope): answer.refusal for offer, answer in pairs if answer.refusal is not None}
+        refused = [(offer, answer.refusal) for offer, answer in pairs if answer.refusal is not None]
+        if any(limit is not PendingLimit.USER for _, limit in refused):
+            return None
+        return {owner_part(offer.turn.scope) for offer, _ in refused}
 
     def _back(self) -> None:
         if self.away is not None:
             log.info("turns are taken again", extra={"spooled": self._spool.unsent})
             self.away = None
+
+
+def _apart(spooled: Sequence[Spooled]) -> list[list[Spooled]]:
+    """By tenant, or if they are of one, by owner."""
+    by_tenant, by_owner = dict[str, list[Spooled]](), dict[str, list[Spooled]]()
+    for each in spooled:
+        by_tenant.setdefault(each.turn.scope.namespace, []).append(each)
+        by_owner.setdefault(owner_part(each.turn.scope), []).append(each)
+    return list((by_tenant if len(by_tenant) > 1 else by_owner).values())

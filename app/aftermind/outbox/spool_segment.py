@@ -135,7 +135,8 @@ class Segment:
             entries.append(_entry(turn, self._end + len(data), len(record)))
             data += record
         self._write(bytes(data), is_synced=True)
-        self.turns.update((entry.job_id, entry) for entry in entries)
+        for entry in entries:
+            self._list(entry)
         return entries
 
     def mark(self, ids: Iterable[JobId], *, forgotten: bool = False) -> None:
@@ -250,7 +251,12 @@ class Segment:
             self.unreadable += 1  # a later release wrote it: the file stays until one reads it
             log.warning("spooled turn of an unknown version", extra={"path": str(self.path), "version": exc.version})
             return
+        self._list(entry)
+
+    def _list(self, entry: SpoolEntry) -> None:
+        """A turn is unsent from its last record on: it may have been forgotten, and then said again under its key."""
         self.turns[entry.job_id] = entry
+        self.gone.discard(entry.job_id)
 
 
 def _entry(turn: Turn, offset: int, length: int) -> SpoolEntry:

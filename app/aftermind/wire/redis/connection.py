@@ -5,8 +5,11 @@ connection for each concurrent call. It is still used for streams and subscripti
 """
 
 import asyncio
+import socket
+import struct
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 from aftermind import errors
@@ -65,6 +68,8 @@ class RedisConnection(asyncio.Protocol):
         """Cut it; what is in flight raises `RedisUnavailable`."""
         self._cut = self._cut or why
         if self._transport is not None:
+            if self._waiting:
+                _discard_unsent(self._transport)
             self._transport.abort()
             self.connection_lost(None)
 
@@ -112,6 +117,18 @@ class RedisConnection(asyncio.Protocol):
             self.close(f"no answer within {self.timeout:g} s")
         else:
             self._watch = self._loop.call_at(self._waiting[0][1], self._poll)
+
+
+def _discard_unsent(transport: asyncio.Transport) -> None:
+    """Let the kernel drop what the server has not acknowledged.
+
+    Else it sends commands for minutes after they were given up: a turn that was sent again, stored and forgotten in the
+    meantime would be accepted once more.
+    """
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
+        with suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def _error(answer: ErrorReply) -> Exception:
