@@ -24,7 +24,9 @@ from aftermind.stores.postgres import vector_index
 from aftermind.stores.postgres.retention import PostgresRetention
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import Scope
+from aftermind.types.retention import RetentionPolicy
 from aftermind_tasks.runtime import Runtime
+from aftermind_workers import separate_steps
 
 log = get_logger(__name__)
 
@@ -67,7 +69,9 @@ class Janitor:
                 return is_leader and await step()
         except errors.Unavailable as exc:
             log.warning("janitor skips", extra={"step": step.__name__, "error": str(exc)})
-            return False
+        except Exception:  # the edge of a step: the others do not depend on it
+            log.exception("janitor step failed", extra={"step": step.__name__})
+        return False
 
     async def _jobs(self) -> bool:
         age = timedelta(days=self.runtime.settings.job_retention_days)
@@ -88,48 +92,57 @@ class Janitor:
 
     async def _tombstones(self) -> bool:
         age = timedelta(days=self.runtime.settings.tombstone_retention_days)
-        is_more = False
-        for namespace in await age_pruning.namespaces(self.runtime.db):
-            is_more |= await self._batches(
-                lambda namespace=namespace: self._own(  # type: ignore[misc]  # mypy cannot type a default
+
+        async def prune(namespace: str) -> bool:
+            return await self._batches(
+                lambda: self._own(
                     lambda tx: age_pruning.tombstones(tx, namespace, older_than=age, limit=BATCH_ROWS), namespace
                 )
             )
-        return is_more
+
+        namespaces = await age_pruning.namespaces(self.runtime.db)
+        return any(await separate_steps.run_each("tombstones", namespaces, prune))
 
     async def _audit(self) -> bool:
         trail, age = self._trail(), timedelta(days=self.runtime.settings.audit_retention_days)
         async with self.runtime.db.transaction(read_only=True) as tx:
             heads = await trail.heads(tx)
-        is_more = False
-        for name in heads:
-            is_more |= await self._batches(
-                lambda name=name: self._own(  # type: ignore[misc]  # as above
-                    lambda tx: trail.prune(tx, name, older_than=age, limit=BATCH_ROWS), name
-                )
+
+        async def prune(name: str) -> bool:
+            return await self._batches(
+                lambda: self._own(lambda tx: trail.prune(tx, name, older_than=age, limit=BATCH_ROWS), name)
             )
+
+        is_more = any(await separate_steps.run_each("audit", heads, prune))
         for witness in trail.witnesses:
             await witness.prune(heads)
         return is_more
 
     async def _vectors(self) -> bool:
         most, ends_at = self.runtime.settings.exact_search_max_rows, time.monotonic() + ROUND_SECONDS
-        for owner in await vector_index.grown(self.runtime.db, more_than=most):
-            if time.monotonic() > ends_at:
-                return True
-            await vector_index.index(self.runtime.db, owner, steps=INDEX_STEPS)
-        return False  # the rest of an owner is work for the next round
+
+        async def index(owner: Scope) -> bool:
+            if time.monotonic() <= ends_at:
+                await vector_index.index(self.runtime.db, owner, steps=INDEX_STEPS)
+                return False  # the rest of an owner is work for the next round
+            return True
+
+        owners = await vector_index.grown(self.runtime.db, more_than=most)
+        return any(await separate_steps.run_each("vectors", owners, index))
 
     async def _expired(self) -> bool:
         keeping, ends_at = PostgresRetention(self.runtime.vault or Vault()), time.monotonic() + ROUND_SECONDS
         namespaces = await age_pruning.expired_namespaces(self.runtime.db)
         random.shuffle(namespaces)  # as below
-        for name in namespaces:
+
+        async def delete(name: str) -> bool:
             retention = self._retention(keeping, name)
-            while await retention.delete_expired() == BATCH_EPISODES:
-                if time.monotonic() > ends_at:
-                    return True
-        return False
+            while time.monotonic() <= ends_at:
+                if await retention.delete_expired() < BATCH_EPISODES:
+                    return False
+            return True
+
+        return any(await separate_steps.run_each("expired", namespaces, delete))
 
     async def _policies(self) -> bool:
         keeping = PostgresRetention(self.runtime.vault or Vault())
@@ -137,8 +150,9 @@ class Janitor:
         async with self.runtime.db.transaction(read_only=True) as tx:
             policies = await keeping.list_due(tx, every=every)
         random.shuffle(policies)  # one that has much to do must not keep the same others waiting
-        is_more, ends_at = False, time.monotonic() + ROUND_SECONDS
-        for policy in policies:
+        ends_at = time.monotonic() + ROUND_SECONDS
+
+        async def apply(policy: RetentionPolicy) -> bool:
             left = ends_at - time.monotonic()
             if left <= 0:
                 return True
@@ -147,14 +161,16 @@ class Janitor:
                 done = await self._retention(keeping, policy.namespace).run(seconds=left, after=after)
             except (errors.ArchiveUnavailable, errors.InvalidSettings) as exc:  # of this namespace alone
                 log.warning("archive refuses", extra={"namespace": policy.namespace, "error": str(exc)})
-                continue
+                return False
             log.info(
                 "retention policy applied",
                 extra={"namespace": policy.namespace, "episodes": done.episodes, "users": done.users},
             )
             if not done.is_done:
-                self._stopped[policy.namespace], is_more = done.stopped_after, True
-        return is_more
+                self._stopped[policy.namespace] = done.stopped_after
+            return not done.is_done
+
+        return any(await separate_steps.run_each("policies", policies, apply))
 
     def _retention(self, keeping: PostgresRetention, namespace: str) -> Retention:
         return Retention(

@@ -29,7 +29,7 @@ from aftermind.wire import queues
 from aftermind.wire.redis_epoch import ensure_epoch
 from aftermind_tasks import job_events
 from aftermind_tasks.runtime import Runtime, open_runtime
-from aftermind_workers import janitor, metrics, readiness_file, webhook_dispatcher
+from aftermind_workers import janitor, metrics, readiness_file, separate_steps, webhook_dispatcher
 
 log = get_logger(__name__)
 
@@ -101,11 +101,13 @@ class Reconciler:
         runtime = self.runtime
         if runtime.pending is None:
             return
-        for namespace in await age_pruning.undelivered(runtime.db):
-            sent = await erasure_delivery.deliver_all(
-                runtime.db, runtime.store, runtime.ledger, runtime.pending, namespace
-            )
+        db, store, ledger, pending = runtime.db, runtime.store, runtime.ledger, runtime.pending
+
+        async def deliver(namespace: str) -> None:
+            sent = await erasure_delivery.deliver_all(db, store, ledger, pending, namespace)
             log.info("erasures delivered", extra={"namespace": namespace, "erasures": sent})
+
+        await separate_steps.run_each("erasures", await age_pruning.undelivered(db), deliver)
 
     async def _deliver(self) -> None:
         if self.runtime.delivery is not None:

@@ -2,12 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
+import asyncpg
 import pytest
 
 from aftermind import Settings
+from aftermind.db.engine import PostgresDatabase
+from aftermind.types import Scope
+from aftermind.types.tombstone import Tombstone
 from aftermind.wire import queues
 from aftermind_tasks.runtime import Runtime, open_runtime
 from aftermind_workers import reconciler
@@ -52,3 +57,27 @@ async def test_doorbells_are_sent_although_the_epoch_cannot_be_read(database: Da
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_an_erasure_that_cannot_be_delivered_delays_none_of_another_tenant(
+    database: Database, runtime: Runtime
+) -> None:
+    """The first tenant's tombstone is held by another transaction, as by a backup tool or a forgotten session."""
+    assert runtime.pending is not None
+    brief = replace(runtime, db=PostgresDatabase(database.relay_url, timeout_seconds=2.0))
+    for name in ("acme", "globex"):
+        async with runtime.db.transaction(namespace=name) as tx:
+            owner = Scope(namespace=name, user_id="alice")
+            stone = Tombstone(owner=owner, generation=await runtime.store.begin_erasure(tx, owner))
+            await runtime.store.forget(tx, stone)
+    await psql_async(database.admin_url, "UPDATE aftermind.tombstones SET at = at - interval '1 minute'")
+    holder = await asyncpg.connect(database.admin_url)
+    async with holder.transaction():
+        await holder.execute("SELECT FROM aftermind.tombstones WHERE namespace = 'acme' FOR UPDATE")
+        await reconciler.Reconciler(runtime=brief).tick()
+        left = "SELECT namespace FROM aftermind.tombstones WHERE NOT delivered"
+        assert await psql_async(database.admin_url, left) == "acme"
+    await holder.close()
+    await reconciler.Reconciler(runtime=brief).tick()
+    assert await psql_async(database.admin_url, left) == ""
+    await brief.db.close()
