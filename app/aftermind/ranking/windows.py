@@ -83,6 +83,7 @@ class Scores:
     """Scores in the order of the turns. `total` is 0 to 1 and what counts; the others show where it comes from.
 
     `lexical` and `vector` are the turn alone, scaled by the best; `lexical_window` and `vector_window` likewise.
+    `utterance` numbers the utterance of each turn, None if each is one.
     """
 
     total: Floats
@@ -90,18 +91,20 @@ class Scores:
     vector: Floats
     lexical_window: Floats
     vector_window: Floats
+    utterance: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
     """Features of each turn, in the order of the turns: a column for each of `FEATURES`.
 
-    `blind` turns have no vector in their windows. `has_words` and `has_meaning` are whether any turn has words or
-    vectors that match.
+    `blind` turns have no vector in their windows. `utterance` is as in `Scores`. `has_words` and `has_meaning` are
+    whether any turn has words or vectors that match.
     """
 
     columns: Floats
     blind: Bools
+    utterance: NDArray[np.int64] | None
     has_words: bool
     has_meaning: bool
 
@@ -129,6 +132,7 @@ def score(turns: Turns, question: Worths, *, candidates: Bools, models: Models) 
         vector=parts["vector"],
         lexical_window=parts["words_window"],
         vector_window=parts["vector_window"],
+        utterance=found.utterance,
     )
 
 
@@ -166,6 +170,7 @@ def features(turns: Turns, question: Worths, *, candidates: Bools) -> Features:
     return Features(
         columns=np.ascontiguousarray(columns[:, back].T),
         blind=blind[back],
+        utterance=None if near.are_turns else near.numbers()[back],
         has_words=bool(words_window.any()),
         has_meaning=bool(vector_window.any() or vector.any()),
     )
@@ -180,12 +185,16 @@ class _Neighbours:
     def __init__(self, sessions: NDArray[np.int64], speakers: NDArray[np.int64], pauses: Floats) -> None:
         self._starts = _utterances(sessions, speakers, pauses)
         self._sizes = _sizes(self._starts, len(sessions))
-        self._are_turns = len(self._starts) == len(sessions)  # most dialogues: nothing to combine
+        self.are_turns = len(self._starts) == len(sessions)  # most dialogues: nothing to combine
         of = sessions[self._starts]
         self._steps: list[tuple[slice, slice, Floats]] = []
         for step in (*range(-REACH, 0), *range(1, REACH + 1)):
             here, there = slice(max(-step, 0), -step if step > 0 else None), slice(max(step, 0), min(step, 0) or None)
             self._steps.append((here, there, (of[here] == of[there]).astype(np.float64)))
+
+    def numbers(self) -> NDArray[np.int64]:
+        """The number of each turn's utterance."""
+        return np.repeat(np.arange(len(self._starts)), self._sizes)
 
     def before(self, values: Floats) -> Floats:
         """The greatest value of the utterance before, 0 for the first of a session."""
@@ -215,12 +224,12 @@ class _Neighbours:
         return self._of_turns(np.where(count > 0, total / np.maximum(count, 1), np.nan))
 
     def _combined(self, values: Floats, by: np.ufunc) -> Floats:
-        if self._are_turns:
+        if self.are_turns:
             return values
         return np.asarray(by.reduceat(values, self._starts, axis=0), dtype=np.float64)
 
     def _of_turns(self, values: Floats) -> Floats:
-        return values if self._are_turns else np.repeat(values, self._sizes, axis=0)
+        return values if self.are_turns else np.repeat(values, self._sizes, axis=0)
 
 
 def _conversations(sessions: NDArray[np.int64], pauses: Floats) -> NDArray[np.int64]:

@@ -59,11 +59,12 @@ def build(
     parts += [_part(match, words, longest, key) for key, match in enumerate(matches, start=len(parts))]
     fitted = fit([part.chunk for part in parts], query.token_budget, count_each)
     sources = [parts[chunk.key].source for chunk in fitted.chunks]
+    shown = [source for source in sources if isinstance(source, Match)]
     traits = [source for source in sources if isinstance(source, str)]
     return RecallBlock(
         query=query.text,
         text=fitted.text,
-        matches=tuple(source for source in sources if isinstance(source, Match)),
+        matches=tuple(sorted(shown, key=lambda match: match.rank)),
         tokens_used=fitted.tokens,
         chunks_included=len(fitted.chunks),
         chunks_available=available + len(briefing.blocks) + len(standing),

@@ -15,6 +15,9 @@ from aftermind.types import Episode, EpisodeId, Fact, FactId, Match, Passage
 
 SUPERSEDED = -3.0  # added to the log-odds of a turn whose statement is no longer true
 FOLLOWING = 0.9  # of its score, which the turns of the fact that took its place have at least
+# Of the best score of a burst, which its messages that match less have in the block: of chats in bursts, blocks of 500
+# and 1,000 tokens show 0.011 and 0.020 more of the evidence's text so (0.3; 0.6 finds the same).
+OF_BURST = 0.3
 COMPARED_CHARACTERS = 1_000  # of a text, where the unlikeness of matches is asked for
 
 
@@ -55,6 +58,20 @@ def places(
         for row, total, lexical, vector, lexical_window, vector_window, lexical_rank, vector_rank in rows
     ]
     return found, len(order)
+
+
+def burst_scores(
+    ids: Sequence[EpisodeId], frame: Frame, scores: Scores, found: Sequence[CandidateRank], *, limit: int
+) -> dict[EpisodeId, float]:
+    """The messages of the utterances that the first `limit` candidates are from, with what they are worth for them."""
+    if scores.utterance is None or not found:
+        return {}
+    row_of = {id_: row for row, id_ in enumerate(ids)}
+    best: dict[int, float] = {}
+    for place in found[:limit]:
+        best.setdefault(int(scores.utterance[row_of[place.id]]), place.score)
+    members = np.flatnonzero(frame.candidate & np.isin(scores.utterance, list(best)))
+    return {ids[row]: OF_BURST * best[int(scores.utterance[row])] for row in members.tolist()}
 
 
 def matched(place: CandidateRank, episode: Episode, rank: int, passage: Passage | None = None) -> Match:

@@ -115,6 +115,8 @@ class _Run:
     served_by: ServedBy = ServedBy.NONE
     replica: str | None = None
     matches: list[Match] = field(default_factory=list)
+    burst_scores: dict[EpisodeId, float] = field(default_factory=dict)  # of messages in one burst with a match
+    of_bursts: list[Match] = field(default_factory=list)  # these
     available: int = 0
     shares: dict[FactId, float] = field(default_factory=dict)  # of the question, by facts that share words with it
     briefing: Briefing = field(default_factory=Briefing)
@@ -173,9 +175,12 @@ class Recall:
         started = perf_counter()
         run = await self._run(query, limit=query.limit, min_score=max(query.min_score, NOISE))
         await asyncio.sleep(0)  # rendering takes about as long as ranking: let others of the loop between here, too
+        shown = {match.item.id for match in run.matches if isinstance(match.item, Episode)}
+        of_bursts = [each for each in run.of_bursts if isinstance(each.item, Episode) and each.item.id not in shown]
+        of_bursts = [replace(each, rank=rank) for rank, each in enumerate(of_bursts, start=len(run.matches) + 1)]
         return build(
             query,
-            run.matches,
+            [*run.matches, *of_bursts],
             run.briefing,
             words=run.words,
             count_each=token_count.count_each,
@@ -407,13 +412,18 @@ class Recall:
     async def _read(self, run: _Run, route: Route, places: Sequence[CandidateRank], found: SearchResult) -> None:
         query = run.query
         waiting = {episode.id: episode for episode in run.pending}
-        ids = [place.id for place in places if place.id not in waiting]
+        ids = [id_ for id_ in dict.fromkeys([*(place.id for place in places), *run.burst_scores]) if id_ not in waiting]
         wanted = replace(self._block_request(query, ids), facts=list(run.shares))
         run.briefing = await self._search.brief(route.tx, query.scope.owner, wanted, found=found)
         texts = waiting | {episode.id: episode for episode in run.briefing.episodes}
         # An episode that was forgotten between the two statements is missing in the second: it is not shown.
         kept = [place for place in places if place.id in texts]
         run.matches = _matched(run, kept, texts)
+        run.of_bursts = [
+            Match(item=texts[id_], score=score)
+            for id_, score in run.burst_scores.items()
+            if id_ in texts and score >= run.min_score
+        ]
         if run.time.orders_turns:
             run.matches = run.time.among(run.query.searched, run.matches).preferred(run.matches)
         if self._settings.recall_half_life_days and run.time.end is None:
@@ -506,6 +516,7 @@ class Recall:
         most = max(limit * SPARE if query.diversity else limit, RERANKED if query.rerank else 0)
         most = max(most, CANDIDATES if run.time.orders_turns or self._settings.recall_half_life_days else 0)
         places, run.available = match_selection.places(ids, frame, scores, min_score=run.min_score, most=most)
+        run.burst_scores = match_selection.burst_scores(ids, frame, scores, places, limit=limit)
         return places
 
     async def _rerank(self, run: _Run) -> None:

@@ -32,10 +32,11 @@ class RecallOptions(TypedDict, total=False):
     """The options of a recall, the same in Python, over HTTP and on the command line. None is the default.
 
     `token_budget` bounds the block (default `AFTERMIND_RECALL_TOKEN_BUDGET`), `limit` the matches (default
-    `AFTERMIND_RECALL_LIMIT`). `mode` is hybrid, vector, lexical or recency. Filters of episodes: `in_session`,
-    `by_agent`, `roles`, `metadata` (containment), `since` (inclusive) and `until` (exclusive). `as_of` asks for what
-    was believed at that time. `min_score` and `diversity` are from 0 to 1. `load` names the kinds of memory in the
-    block: history, facts, summary, profile, blocks. `rerank` applies the reranker that the memory was given.
+    `AFTERMIND_RECALL_LIMIT`; other messages of their bursts come in addition). `mode` is hybrid, vector, lexical or
+    recency. Filters of episodes: `in_session`, `by_agent`, `roles`, `metadata` (containment), `since` (inclusive) and
+    `until` (exclusive). `as_of` asks for what was believed at that time. `min_score` and `diversity` are from 0 to 1.
+    `load` names the kinds of memory in the block: history, facts, summary, profile, blocks. `rerank` applies the
+    reranker that the memory was given.
     """
 
     token_budget: int | None
