@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # at run time `__getattr__` loads each name at its first use,
     from aftermind.api.encryption import EncryptionResult
     from aftermind.api.facts import Provenance
     from aftermind.api.forget import Export, Forgot
+    from aftermind.api.groups import Member
     from aftermind.api.health import Health, Progress
     from aftermind.api.undo import UndoResult
     from aftermind.errors import AftermindError
@@ -116,6 +117,7 @@ _HOMES = {
     "aftermind.api.facts": ("Provenance",),
     "aftermind.facts.graph": ("FactGraph",),
     "aftermind.api.forget": ("Export", "Forgot"),
+    "aftermind.api.groups": ("Member",),
     "aftermind.api.health": ("Health", "Progress"),
     "aftermind.api.undo": ("UndoResult",),
     "aftermind.errors": ("AftermindError",),
@@ -240,6 +242,7 @@ __all__ = [
     "JobPause",
     "JobState",
     "Match",
+    "Member",
     "Memory",
     "MemoryEmbedded",
     "MemoryEvent",

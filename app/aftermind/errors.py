@@ -30,6 +30,7 @@ AftermindError
 │   ├── ModelRefused, BadModelRequest, BadModelAnswer, ModelKeyRefused
 │   ├── KeyRefused          the API key is missing, unknown, revoked or expired
 │   ├── RightMissing        the key does not allow this
+│   ├── GroupReadOnly       a reader of a group writes to it
 │   ├── NotThere            the object does not exist, or belongs to another tenant
 │   ├── JobDead             the awaited job is a dead letter
 │   └── Forgotten           the awaited content was forgotten
@@ -425,6 +426,17 @@ class NotThere(Refused):
     def __init__(self, what: str, value: object) -> None:
         self.what, self.value = what, value
         super().__init__(f"{what} {_shorten(value)} does not exist in this namespace.")
+
+
+class GroupReadOnly(Refused):
+    """A member that may only read a group writes to it."""
+
+    def __init__(self, group: str, user_id: str) -> None:
+        self.group, self.user_id = group, user_id
+        super().__init__(
+            f"user {_shorten(user_id)} is a reader of group {_shorten(group)}. Make the user a writer: "
+            "memory.groups.add(group, user_id, role='writer')."
+        )
 
 
 class JobDead(Refused):

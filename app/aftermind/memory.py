@@ -1,6 +1,7 @@
 """`Memory`: recall, remember, history, facts, blocks, events, forget. It delegates, and decides nothing."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import date, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -10,6 +11,7 @@ from aftermind.api import (
     connections,
     context_window,
     erasure_verification,
+    groups,
     health,
     record_stores,
     session_metadata,
@@ -24,6 +26,7 @@ from aftermind.api.checkpoints import Checkpoints
 from aftermind.api.context_window import ContextWindow, Summarise
 from aftermind.api.facts import Facts
 from aftermind.api.forget import Export, Forgot
+from aftermind.api.groups import Groups
 from aftermind.api.health import Health, Progress
 from aftermind.api.instrumentation import Instrument
 from aftermind.api.items import Items
@@ -46,7 +49,7 @@ from aftermind.receipt import Receipt
 from aftermind.settings import Settings
 from aftermind.stores.protocol import SessionInfo, UserInfo
 from aftermind.telemetry import tracing
-from aftermind.types import Episode, EpisodeId, ExtractionResult, Json, Match, Profile, RecallBlock, Summary
+from aftermind.types import Episode, EpisodeId, ExtractionResult, Json, Match, Profile, RecallBlock, Scope, Summary
 from aftermind.types.erasure_report import ErasureReport
 from aftermind.types.validation import Given
 
@@ -111,7 +114,7 @@ class Memory:
             tracing.switch_on()
         parts = self._parts
         self.facts, self.blocks, self.items, self.jobs = Facts(parts), Blocks(parts), Items(parts), Jobs(parts)
-        self.ranking, self.checkpoints = Ranking(parts), Checkpoints(parts)
+        self.ranking, self.checkpoints, self.groups = Ranking(parts), Checkpoints(parts), Groups(parts)
         self.api_keys, self.webhooks = ApiKeys(parts), Webhooks(parts)
         self.dead_letters, self.replays, self.job_admin = parts.dead_letters, parts.replays, JobAdmin(parts)
         self.audit, self.encryption = parts.audit, parts.encryption
@@ -125,6 +128,24 @@ class Memory:
             trail=parts.trail,
         )
 
+    async def _scope(
+        self,
+        group: str | None,
+        *,
+        namespace: str | None,
+        user_id: str | None = None,
+        session_id: str | None = None,
+        agent_id: str | None = None,
+        role: groups.MemberRole = "reader",
+    ) -> Scope:
+        """The scope of a user, or of a group for one of its members."""
+        parts = self._parts
+        if group is None:
+            return parts.scope(namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
+        return await groups.member_scope(
+            parts, group, role=role, namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id
+        )
+
     # the two that every agent needs
 
     async def remember(
@@ -135,6 +156,7 @@ class Memory:
         session_id: str | None = None,
         agent_id: str | None = None,
         namespace: str | None = None,
+        group: str | None = None,
         idempotency_key: str | None = None,
         save: Iterable[str] | None = None,
         accept: Accept | None = None,
@@ -144,10 +166,18 @@ class Memory:
         When this returns the turn is safe, and the next recall includes it; storing, embedding and fact extraction
         follow in the background. A repeated `idempotency_key` (per user) is the same turn: nothing is stored twice.
         With other content, or for another session, it raises `IdempotencyConflict`. Raises `InvalidScope`,
-        `InvalidMessage`, `QueueFull`, `SpoolFull`.
+        `InvalidMessage`, `QueueFull`, `SpoolFull`. With `group` the turn belongs to all members of that group
+        (`memory.groups`), and `user_id` is the member who writes. So do the other calls that take `group`: they raise
+        `NotThere` if the user is no member, `GroupReadOnly` if a reader writes, and `StoreUnavailable`.
         """
         parts = self._parts
-        scope = parts.scope(namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
+        scope = await self._scope(
+            group, namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id, role="writer"
+        )
+        if group is not None:
+            member = str(user_id)
+            messages = groups.attributed(messages, member, self._bounds)
+            idempotency_key = None if idempotency_key is None else f"{len(member)}:{member}:{idempotency_key}"
         outbox = parts.outboxes.get(accept)
         turn = turn_builder.make_turn(
             messages,
@@ -169,6 +199,7 @@ class Memory:
         session_id: str | None = None,
         agent_id: str | None = None,
         namespace: str | None = None,
+        group: str | None = None,
         **options: Unpack[RecallOptions],
     ) -> RecallBlock:
         """Recall what fits a question, as a block for the system prompt within a token budget.
@@ -177,7 +208,7 @@ class Memory:
         those of `RecallOptions`. Never raises for a store that does not answer: the block is `degraded` then.
         Raises `InvalidScope` and `InvalidQuery`.
         """
-        scope = self._parts.scope(namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
+        scope = await self._scope(group, namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
         asked, recall = Query.checked(query, scope, defaults=self._defaults, **options), self._parts.recall
         block = await (self._instrument.recall(recall, asked) if self._instrument.is_on() else recall.recall(asked))
         if self._parts.recall_counts is not None:
@@ -192,13 +223,14 @@ class Memory:
         session_id: str | None = None,
         agent_id: str | None = None,
         namespace: str | None = None,
+        group: str | None = None,
         **options: Unpack[RecallOptions],
     ) -> list[Match]:
         """Every match with its scores and ranks, best first, whatever tokens it takes; the budget is not used.
 
         Raises `StoreUnavailable` where a block would be degraded.
         """
-        scope = self._parts.scope(namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
+        scope = await self._scope(group, namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
         return await self._parts.recall.scored(Query.checked(query, scope, defaults=self._defaults, **options))
 
     # rows instead of a block
@@ -210,6 +242,7 @@ class Memory:
         session_id: str | None = None,
         agent_id: str | None = None,
         namespace: str | None = None,
+        group: str | None = None,
         limit: int = 100,
         offset: int = 0,
         roles: Iterable[str] | None = None,
@@ -220,7 +253,7 @@ class Memory:
         `offset` skips that many of the newest. `before` pages back further: pass the first episode that you have, or
         its position. Raises `InvalidScope`, `InvalidQuery` and `StoreUnavailable`.
         """
-        scope = self._parts.scope(namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
+        scope = await self._scope(group, namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
         chosen = None if roles is None else context_window.checked_roles(roles)
         return await api_history.history(self._parts, scope, limit=limit, offset=offset, roles=chosen, before=before)
 
@@ -236,6 +269,7 @@ class Memory:
         session_id: str | None = None,
         agent_id: str | None = None,
         namespace: str | None = None,
+        group: str | None = None,
     ) -> ContextWindow:
         """The newest episodes within tokens, messages or both, oldest first; `to_chat()` makes chat messages of them.
 
@@ -245,7 +279,7 @@ class Memory:
         is stored: it is called and awaited here, for new ones only. Raises `InvalidScope`, `InvalidQuery`,
         `StoreUnavailable`, and the errors of the callable.
         """
-        scope = self._parts.scope(namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
+        scope = await self._scope(group, namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
         bounds = context_window.Bounds.checked(max_tokens, max_messages, roles, tool_results=tool_results)
         return await context_window.window(self._parts, scope, bounds, summary=summary)
 
@@ -257,6 +291,7 @@ class Memory:
         session_id: str | None = None,
         agent_id: str | None = None,
         namespace: str | None = None,
+        group: str | None = None,
         roles: Iterable[str] | None = None,
         metadata: Mapping[str, Json] | None = None,
         since: datetime | None = None,
@@ -269,7 +304,7 @@ class Memory:
         Filters are those of `recall`, and `session_id` and `agent_id`. Without a query `before` pages back,
         as in `history`. Raises `InvalidScope`, `InvalidQuery` and `StoreUnavailable`.
         """
-        scope = self._parts.scope(namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
+        scope = await self._scope(group, namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
         filters = RecallOptions(
             roles=roles, metadata=metadata, since=since, until=until, in_session=session_id, by_agent=agent_id
         )
@@ -283,27 +318,32 @@ class Memory:
         return await api_history.search(self._parts, scope, api_history.paged(wanted, before), limit=limit)
 
     async def get(
-        self, *ids: EpisodeId | str, user_id: str | None = None, namespace: str | None = None
+        self, *ids: EpisodeId | str, user_id: str | None = None, namespace: str | None = None, group: str | None = None
     ) -> list[Episode | None]:
         """Episodes by id, pending ones included; None for each that the user does not have.
 
         Raises `InvalidQuery` for a text that is no id, and `StoreUnavailable`.
         """
-        owner = self._parts.scope(namespace=namespace, user_id=user_id)
+        owner = await self._scope(group, namespace=namespace, user_id=user_id)
         return await api_history.get(self._parts, owner, [api_forget.episode_id(each) for each in ids])
 
     async def sessions(
-        self, *, user_id: str | None = None, namespace: str | None = None, limit: int = 100
+        self, *, user_id: str | None = None, namespace: str | None = None, group: str | None = None, limit: int = 100
     ) -> list[SessionInfo]:
         """The user's sessions that are stored, the latest first."""
-        owner = self._parts.scope(namespace=namespace, user_id=user_id)
+        owner = await self._scope(group, namespace=namespace, user_id=user_id)
         return await api_history.sessions(self._parts, owner, limit=limit)
 
     async def session_metadata(
-        self, *, session_id: str | None = None, user_id: str | None = None, namespace: str | None = None
+        self,
+        *,
+        session_id: str | None = None,
+        user_id: str | None = None,
+        namespace: str | None = None,
+        group: str | None = None,
     ) -> dict[str, Json]:
         """The metadata of a session, a JSON object; empty if none was set."""
-        scope = self._parts.scope(namespace=namespace, user_id=user_id, session_id=session_id)
+        scope = await self._scope(group, namespace=namespace, user_id=user_id, session_id=session_id)
         return await session_metadata.get(self._parts, scope)
 
     async def update_session_metadata(
@@ -313,13 +353,14 @@ class Memory:
         session_id: str | None = None,
         user_id: str | None = None,
         namespace: str | None = None,
+        group: str | None = None,
         replace: bool = False,
     ) -> dict[str, Json]:
         """Set fields of a session's metadata, None removes one; the whole afterwards. `replace`: drop all others.
 
         Bounded like the metadata of a message. Raises `InvalidScope`, `InvalidItem` and `StoreUnavailable`.
         """
-        scope = self._parts.scope(namespace=namespace, user_id=user_id, session_id=session_id)
+        scope = await self._scope(group, namespace=namespace, user_id=user_id, session_id=session_id, role="writer")
         return await session_metadata.update(self._parts, scope, values, self._bounds, replace=replace)
 
     async def users(
@@ -332,10 +373,15 @@ class Memory:
         return await api_history.users(self._parts, self._parts.scope(namespace=namespace), prefix, after, limit=limit)
 
     async def summary(
-        self, *, user_id: str | None = None, session_id: str | None = None, namespace: str | None = None
+        self,
+        *,
+        user_id: str | None = None,
+        session_id: str | None = None,
+        namespace: str | None = None,
+        group: str | None = None,
     ) -> Summary | None:
         """The session's latest summary, or None."""
-        owner = self._parts.scope(namespace=namespace, user_id=user_id)
+        owner = await self._scope(group, namespace=namespace, user_id=user_id)
         return await api_history.summary(self._parts, owner, session_id)
 
     async def profile(self, *, user_id: str | None = None, namespace: str | None = None) -> Profile | None:
@@ -423,11 +469,16 @@ class Memory:
         before: datetime | None = None,
         ids: Iterable[EpisodeId | str] | None = None,
         prove: bool = False,
+        group: str | None = None,
     ) -> Forgot:
         """Delete everything of the user; of a session, before a time or by ids of episodes if given.
 
         Covers stored and derived content, pending and spooled turns, and running jobs. Deletion is complete when this
-        returns: running jobs for it write nothing. Raises `StoreUnavailable`, and then nothing was deleted.
+        returns: running jobs for it write nothing. Raises `StoreUnavailable`, and then nothing of the user's own memory
+        was deleted.
+
+        Everything of a user includes what the user wrote in groups. With `group` only that is meant, of that group,
+        whether the user is still a member or not; `memory.groups.delete` erases a whole group.
 
         `prove` searches every place for a canary and the user's ids, before and after: `Forgot.proof` (see `remains`).
         """
@@ -437,8 +488,17 @@ class Memory:
                 raise errors.InvalidQuery(
                     "prove", prove, "a proof is of everything of a user; forget the rest without."
                 )
+            await groups.forget_member(self._parts, owner)
             return await erasure_verification.forget_and_prove(self._parts, owner)
-        return await api_forget.forget(self._parts, owner, session_id=session_id, before=before, ids=ids)
+        asked = api_forget.requested(owner, session_id=session_id, before=before, ids=ids)
+        if asked is None:
+            return Forgot()
+        if group is not None:
+            count = await groups.forget_member(self._parts, owner, only=group, covers=asked.fits)
+            return Forgot(rows={"episodes": count})
+        if asked.is_whole:
+            await groups.forget_member(self._parts, owner)
+        return await api_forget.forget(self._parts, asked)
 
     async def undo(
         self,
@@ -473,11 +533,13 @@ class Memory:
     async def export(
         self, *, user_id: str | None = None, namespace: str | None = None, vectors: bool = False
     ) -> Export:
-        """Everything of the user: episodes, what came of each, facts with their history, blocks, summaries, profile,
-        unfinished jobs and dead letters, what models have cost; with `vectors` the embeddings as well.
+        """Everything of the user: episodes (those in groups too), what came of each, facts with their history, blocks,
+        summaries, profile, unfinished jobs and dead letters, what models have cost; with `vectors` also the embeddings.
         """
         owner = self._parts.scope(namespace=namespace, user_id=user_id)
-        return await api_forget.export(self._parts, owner, vectors=vectors)
+        found = await api_forget.export(self._parts, owner, vectors=vectors)
+        written = await groups.written_in_groups(self._parts, owner)
+        return replace(found, episodes=(*found.episodes, *written)) if written else found
 
     @property
     def keeps_audit(self) -> bool:

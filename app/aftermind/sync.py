@@ -19,6 +19,7 @@ from aftermind.api.blocks import Blocks as AsyncBlocks
 from aftermind.api.checkpoints import Checkpoints as AsyncCheckpoints
 from aftermind.api.encryption import Encryption as AsyncEncryption
 from aftermind.api.facts import Facts as AsyncFacts
+from aftermind.api.groups import Groups as AsyncGroups
 from aftermind.api.items import Items as AsyncItems
 from aftermind.api.job_admin import JobAdmin as AsyncJobAdmin
 from aftermind.api.jobs import Jobs as AsyncJobs
@@ -153,6 +154,19 @@ class Checkpoints(_Face):
     resume = _blocking(AsyncCheckpoints.resume)
     delete = _blocking(AsyncCheckpoints.delete)
     list = _blocking(AsyncCheckpoints.list)
+
+
+class Groups(_Face):
+    """`memory.groups`, without await."""
+
+    def __init__(self, behind: AsyncGroups) -> None:
+        self._behind = behind
+
+    add = _blocking(AsyncGroups.add)
+    remove = _blocking(AsyncGroups.remove)
+    members = _blocking(AsyncGroups.members)
+    delete = _blocking(AsyncGroups.delete)
+    list = _blocking(AsyncGroups.list)
 
 
 class Ranking(_Face):
@@ -305,7 +319,7 @@ class Memory(_Face):
         self.facts, self.blocks = Facts(self._behind.facts), Blocks(self._behind.blocks)
         self.items = Items(self._behind.items)
         self.jobs, self.api_keys = Jobs(self._behind.jobs), ApiKeys(self._behind.api_keys)
-        self.checkpoints = Checkpoints(self._behind.checkpoints)
+        self.checkpoints, self.groups = Checkpoints(self._behind.checkpoints), Groups(self._behind.groups)
         self.webhooks, self.ranking = Webhooks(self._behind.webhooks), Ranking(self._behind.ranking)
         behind = self._behind
         self.dead_letters, self.replays = DeadLetters(behind.dead_letters), Replays(behind.replays)

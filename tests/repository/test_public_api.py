@@ -12,6 +12,7 @@ from aftermind.api.blocks import Blocks
 from aftermind.api.checkpoints import Checkpoints
 from aftermind.api.encryption import Encryption
 from aftermind.api.facts import Facts
+from aftermind.api.groups import Groups
 from aftermind.api.items import Items
 from aftermind.api.job_admin import JobAdmin
 from aftermind.api.jobs import Jobs
@@ -30,6 +31,7 @@ API_TYPES = (
     DeadLetters,
     Encryption,
     Facts,
+    Groups,
     Items,
     JobAdmin,
     Jobs,
@@ -84,6 +86,7 @@ PUBLIC = [
     "JobPause",
     "JobState",
     "Match",
+    "Member",
     "Memory",
     "MemoryEmbedded",
     "MemoryEvent",

@@ -12,8 +12,10 @@ from aftermind.agent import Agent
 from aftermind.api.api_keys import ApiKeys
 from aftermind.api.audit import Audit
 from aftermind.api.blocks import Blocks
+from aftermind.api.checkpoints import Checkpoints
 from aftermind.api.encryption import Encryption
 from aftermind.api.facts import Facts
+from aftermind.api.groups import Groups
 from aftermind.api.items import Items
 from aftermind.api.job_admin import JobAdmin
 from aftermind.api.jobs import Jobs
@@ -28,6 +30,8 @@ PAIRS: list[tuple[type, type]] = [
     (aftermind.Receipt, aftermind.sync.Receipt),
     (Facts, aftermind.sync.Facts),
     (Blocks, aftermind.sync.Blocks),
+    (Checkpoints, aftermind.sync.Checkpoints),
+    (Groups, aftermind.sync.Groups),
     (Items, aftermind.sync.Items),
     (Jobs, aftermind.sync.Jobs),
     (JobAdmin, aftermind.sync.JobAdmin),

@@ -14,6 +14,7 @@ from aftermind.api.services import Parts
 from aftermind.receipt import Receipt
 from aftermind.types import Scope
 from aftermind.types.erasure_report import ErasureProof, ErasureReport
+from aftermind.types.tombstone import Tombstone
 
 STORED_SECONDS = 10.0  # for the canary to be stored; without workers it is found while it is pending
 IDS = 20  # of the user's latest episodes that are searched together with the canary
@@ -35,7 +36,7 @@ async def forget_and_prove(parts: Parts, owner: Scope) -> Forgot:
     sought = [canary, *map(str, ids)]
     before = await looking.scan(owner, sought)
     began = time.monotonic()
-    gone = await forget.forget(parts, owner)
+    gone = await forget.forget(parts, Tombstone(owner=owner))
     seconds = time.monotonic() - began
     after = await looking.scan(owner, sought)
     return replace(gone, proof=ErasureProof(canary=canary, ids=ids, before=before, after=after, seconds=seconds))

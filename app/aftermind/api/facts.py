@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 from aftermind import errors
+from aftermind.api import groups
 from aftermind.api.services import Parts
 from aftermind.db.protocol import Transaction
 from aftermind.facts import entities, predicates
@@ -43,6 +44,7 @@ class Facts:
         *,
         user_id: str | None = None,
         namespace: str | None = None,
+        group: str | None = None,
         subject: str | None = None,
         predicate: str | None = None,
         as_of: datetime | None = None,
@@ -53,8 +55,12 @@ class Facts:
 
         `as_of` asks for another moment of the world, `known_at` for another moment of our knowledge. Subject and
         predicate are found however they were put: "the Ann" and "ann", `moved_to` and `lives_in`.
+        With `group` those of the group, for its member `user_id`.
         """
-        owner = self._parts.scope(namespace=namespace, user_id=user_id)
+        if group is None:
+            owner = self._parts.scope(namespace=namespace, user_id=user_id)
+        else:
+            owner = await groups.member_scope(self._parts, group, namespace=namespace, user_id=user_id)
         _zoned(as_of=as_of, known_at=known_at)
         async with self._parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
             found = await self._parts.store.facts(

@@ -74,22 +74,9 @@ class Export:
     vectors: Mapping[EpisodeId, Vector] = field(default_factory=dict)
 
 
-async def forget(
-    parts: Parts,
-    owner: Scope,
-    *,
-    session_id: str | None = None,
-    before: datetime | None = None,
-    ids: Iterable[EpisodeId | str] | None = None,
-) -> Forgot:
+async def forget(parts: Parts, asked: Tombstone) -> Forgot:
     """Delete stored content and reject later copies: the tombstone is committed with the deletes."""
-    named = frozenset() if ids is None else frozenset(map(episode_id, ids))
-    if ids is not None and not named:
-        return Forgot()
-    why = None if before is None else why_unusable(before)
-    if why is not None:
-        raise errors.InvalidQuery("before", before, why)
-    asked = Tombstone(owner=owner, session_id=session_id, before=before, ids=named)
+    owner = asked.owner
     if parts.pending is not None:
         with suppress(errors.RedisUnavailable):  # the generation of accepted turns must be below the new number
             await erasure_delivery.settle_generation(parts.db, parts.pending)
@@ -109,6 +96,19 @@ async def forget(
     if parts.trail is not None:
         await parts.trail.anchor()
     return Forgot(rows=rows, pending_turns=await _erase_pending(parts, stone))
+
+
+def requested(
+    owner: Scope, *, session_id: str | None, before: datetime | None, ids: Iterable[EpisodeId | str] | None
+) -> Tombstone | None:
+    """What is to be forgotten; None for an empty list of ids. Raises `InvalidQuery`."""
+    named = frozenset() if ids is None else frozenset(map(episode_id, ids))
+    why = None if before is None else why_unusable(before)
+    if why is not None:
+        raise errors.InvalidQuery("before", before, why)
+    if ids is not None and not named:
+        return None
+    return Tombstone(owner=owner, session_id=session_id, before=before, ids=named)
 
 
 async def erase(

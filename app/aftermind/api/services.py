@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from aftermind import errors
 from aftermind.api.audit import Audit
 from aftermind.api.encryption import Encryption
 from aftermind.api.erasure_delivery import Deliveries
@@ -24,6 +25,7 @@ from aftermind.stores.postgres.retention import PostgresRetention
 from aftermind.stores.protocol import Store
 from aftermind.telemetry.recall_counts import RecallCounts
 from aftermind.types import EmbedderIdentity, Scope, StoredEmbedders
+from aftermind.types.scope import GROUP_PREFIX
 from aftermind.types.tombstone import Generation
 from aftermind.wire.pending import Pending
 from aftermind.wire.redis.client import RedisLink
@@ -85,7 +87,10 @@ class Parts:
         session_id: str | None = None,
         agent_id: str | None = None,
     ) -> Scope:
-        """The scope of a call. Raises `InvalidScope`."""
+        """The scope of a call. Raises `InvalidScope`, also for the owner of a group: only members reach its rows."""
+        if isinstance(user_id, str) and user_id.startswith(GROUP_PREFIX):
+            why = f"ids that begin with {GROUP_PREFIX!r} belong to groups. Pass group= and the id of a member."
+            raise errors.InvalidScope("user_id", user_id, why)
         chosen = self.namespace if namespace is None else namespace
         return Scope(namespace=chosen, user_id=user_id, session_id=session_id, agent_id=agent_id)
 

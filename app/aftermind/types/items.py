@@ -11,7 +11,7 @@ from aftermind.types.scope import Scope
 # In the name of an item's row. They are neighbours, so that one range holds everything below a path.
 LABEL_END, PATH_END = "\x1f", "\x1e"
 # Rows that are not items of the user: their path begins with an empty label, which no item can have.
-SESSIONS, CHECKPOINTS = "sessions", "checkpoints"
+SESSIONS, CHECKPOINTS, MEMBERS, GROUPS = "sessions", "checkpoints", "members", "groups"
 _LONGEST_LABEL = 512  # bytes, so that a row's key fits an index entry
 
 

@@ -14,6 +14,7 @@ LeaseToken = NewType("LeaseToken", UUID)
 
 MAX_ID_BYTES = 512  # fits an index entry of Postgres (2,704 bytes) three times over, and any URL or e-mail address
 DEFAULT_NAMESPACE = "default"
+GROUP_PREFIX = "group:"  # of the owners that are groups; no user id begins with it
 FIELDS = ("namespace", "user_id", "session_id", "agent_id")
 
 

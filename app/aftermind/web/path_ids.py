@@ -12,7 +12,7 @@ from starlette.convertors import Convertor, register_url_convertor
 from starlette.types import Scope
 
 from aftermind import errors
-from aftermind.types.scope import MAX_ID_BYTES
+from aftermind.types.scope import GROUP_PREFIX, MAX_ID_BYTES
 
 SLASH = "\udc2f"  # a lone surrogate: UTF-8 has no such character
 ANONYMOUS = "-"  # the path's user where `anonymous=true` names the anonymous one
@@ -56,6 +56,8 @@ def decode_path_segments(scope: Scope) -> None:
 def named_user(user_id: UserPath, *, anonymous: IsAnonymous = False) -> str | None:
     """The user that a path names; None is the anonymous one. Raises `InvalidScope`."""
     if not anonymous:
+        if user_id.startswith(GROUP_PREFIX):
+            raise errors.InvalidScope("user_id", user_id, "it is a group. Use /v1/groups/{group}/…?user_id=MEMBER.")
         return user_id
     if user_id != ANONYMOUS:
         why = f"with anonymous=true the user in the path must be {ANONYMOUS!r}: a request is about one user."

@@ -38,6 +38,7 @@ STATUS: tuple[tuple[type[errors.AftermindError], int, bool], ...] = (
     (errors.TooManyRequests, 429, True),
     (errors.BudgetExhausted, 429, True),
     (errors.NotAllowed, 403, False),
+    (errors.GroupReadOnly, 403, False),
     (errors.WrongRole, 503, False),
     (errors.Forgotten, 410, False),
     (errors.SchemaOutdated, 503, True),

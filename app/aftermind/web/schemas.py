@@ -182,6 +182,27 @@ class ContextOut(Shape):
     episodes: list[EpisodeOut]
 
 
+class MemberIn(Shape):
+    """The role of a member: a writer reads and writes, a reader reads."""
+
+    role: Literal["reader", "writer"] = "writer"
+
+
+class MemberOut(Shape):
+    """A member of a group."""
+
+    group: str
+    user_id: str
+    role: Literal["reader", "writer"]
+
+
+class GroupReceiptOut(Shape):
+    """The turn is safe, and the next recall of the group includes it."""
+
+    job_id: UUID
+    episode_ids: list[UUID]
+
+
 class CheckpointIn(Shape):
     """The state of a paused run. `expires_in_seconds` null: it does not expire."""
 

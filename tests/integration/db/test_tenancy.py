@@ -95,6 +95,9 @@ def test_nothing_runs_with_its_owners_rights_but_what_asks_for_one_tenant_or_one
         # The identity of an embedder is of the whole database: it names no tenant's row.
         'adopt_embedder||{"search_path=pg_catalog, pg_temp"}',
         'api_key|SELECT * FROM aftermind.api_keys WHERE id = wanted|{"search_path=pg_catalog, pg_temp"}',
+        # Names of tenants, for the relay alone, which reads them from `users` too.
+        "expired_namespaces|SELECT DISTINCT namespace FROM aftermind.episodes WHERE expires_at <= now()"
+        '|{"search_path=pg_catalog, pg_temp"}',
         # A number below every erasure that Redis has not got: it names no tenant.
         'generation_floor||{"search_path=pg_catalog, pg_temp"}',
         'has_api_keys|SELECT EXISTS (SELECT FROM aftermind.api_keys)|{"search_path=pg_catalog, pg_temp"}',
@@ -104,6 +107,8 @@ def test_nothing_runs_with_its_owners_rights_but_what_asks_for_one_tenant_or_one
         'next_generation||{"search_path=pg_catalog, pg_temp"}',
     ]
     assert views.splitlines() == ["searchable_episodes|t", "searchable_facts|t"]
+    may = "SELECT has_function_privilege('aftermind_{}', 'aftermind.expired_namespaces()', 'EXECUTE')"
+    assert [psql(database.url, may.format(role)) for role in ("app", "relay")] == ["f", "t"]
 
 
 def test_no_foreign_key_can_cross_tenants(database: Database) -> None:

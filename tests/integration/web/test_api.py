@@ -165,6 +165,19 @@ def test_rows_of_a_user_can_be_had_as_they_are(api: httpx.Client, user: str) -> 
     )
 
     assert [row["session_id"] for row in api.get(f"/v1/users/{user}/sessions").json()["items"]] == ["games"]
+    group, me = f"/v1/groups/of%20{user}", {"user_id": user}
+    assert api.put(f"{group}/members/{user}", json={"role": "writer"}).json()["role"] == "writer"
+    assert api.put(f"{group}/members/other", json={"role": "reader"}).status_code == 200
+    assert api.post(f"{group}/turns", params=me, json={"messages": "The heliotrope is ours."}).status_code == 202
+    assert api.post(f"{group}/turns?user_id=other", json={"messages": "No."}).status_code == 403
+    assert "heliotrope" in api.post(f"{group}/recall?user_id=other", json={"query": "heliotrope"}).json()["text"]
+    assert [row["content"] for row in api.get(f"{group}/episodes", params=me).json()] == ["The heliotrope is ours."]
+    assert [each["user_id"] for each in api.get(f"{group}/members").json()] == sorted(["other", user])
+    assert [api.delete(f"{group}/members/other").status_code for _ in range(2)] == [204, 404]
+    assert api.get(f"{group}/episodes?user_id=other").status_code == 404
+    assert api.get(f"/v1/users/group:of%20{user}/episodes").status_code == 422
+    assert api.delete(group).json()["rows"] is not None
+    assert api.get(f"{group}/episodes", params=me).status_code == 404
     window = api.get(f"/v1/users/{user}/context", params={"session_id": "games", "summary": "true"}).json()
     assert [row["content"] for row in window["episodes"]] == ["I love chess."]
     assert api.patch(f"/v1/users/{user}/session-metadata?session_id=games", json={"a": 1}).json() == {"a": 1}

@@ -44,6 +44,7 @@ VALUES = {
 }
 EACH = pytest.mark.parametrize("name", list(VALUES))
 KNOWN = {"user_id": "u", "user": "u", "job_id": VALUES["uuid"], "fact_id": VALUES["uuid"], "name": "n", "plan_id": "p"}
+KNOWN |= {"run_id": "r", "group": "g", "member": "m"}
 KNOWN |= {"webhook_id": VALUES["uuid"], "fact": VALUES["uuid"], "episode": VALUES["uuid"], "id": VALUES["uuid"]}
 
 SCHEMA = create_app(Settings(database_url="inmemory")).openapi()

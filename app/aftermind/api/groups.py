@@ -1,0 +1,225 @@
+"""`memory.groups`: memory that several users share, with members that read, or read and write.
+
+A group is an owner like a user, and its members are internal items of it. What a member writes bears the member's id in
+its metadata, so that it can be erased with the member.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Literal
+
+import orjson
+
+from aftermind import errors
+from aftermind.api import forget, history
+from aftermind.api.services import Parts
+from aftermind.db.protocol import Transaction
+from aftermind.stores.protocol import EpisodeFilter, StoredItem
+from aftermind.types import Episode, Message, Role, Scope
+from aftermind.types.items import GROUPS, MEMBERS, from_name, internal_path, to_name
+from aftermind.types.scope import GROUP_PREFIX, MAX_ID_BYTES
+from aftermind.types.tombstone import Tombstone
+from aftermind.types.validation import Given, Limits, normalise
+
+MemberRole = Literal["reader", "writer"]
+ROLES = ("reader", "writer")
+MEMBER = "member"  # the field of metadata that names who wrote a message of a group
+BATCH_EPISODES = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A user of a group: a `writer` reads and writes, a `reader` reads."""
+
+    group: str
+    user_id: str
+    role: MemberRole
+
+
+class Groups:
+    """Groups and their members. Every call raises `InvalidScope` and `StoreUnavailable`.
+
+    Calls of `Memory` that take `group` are made for a member: others get `NotThere`, whether the group exists or not.
+    Membership is checked on the primary at each call, so that a removed member sees nothing from then on. This API is
+    for the application, which decides who may call it.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    async def add(
+        self, group: str, user_id: str, *, role: MemberRole = "writer", namespace: str | None = None
+    ) -> Member:
+        """Make a user a member, or change the role; the group exists from its first member on."""
+        if role not in ROLES:
+            raise errors.InvalidScope("role", role, f"a member is one of {', '.join(ROLES)}.")
+        owner, user = self._scopes(group, user_id, namespace)
+        # First the user's side, which an erasure of the user follows, then the group's, which decides.
+        await self._put(user, to_name(internal_path(GROUPS), group), {})
+        await self._put(owner, _member_name(user_id), {"role": role})
+        return Member(group=group, user_id=user_id, role=role)
+
+    async def remove(self, group: str, user_id: str, *, namespace: str | None = None) -> bool:
+        """End a membership; whether there was one. What the member wrote stays: `memory.forget` erases it."""
+        owner, _ = self._scopes(group, user_id, namespace)
+        return await _remove(self._parts, owner, user_id)
+
+    async def members(self, group: str, *, namespace: str | None = None) -> list[Member]:
+        """The members of a group, by id; empty if there is no such group."""
+        owner = group_scope(self._parts, group, namespace=namespace)
+        found = await _read_items(self._parts, owner, MEMBERS)
+        members = [_to_member(group, each) for each in found]
+        return sorted(members, key=lambda each: each.user_id)
+
+    async def list(self, user_id: str, *, namespace: str | None = None) -> list[Member]:
+        """The memberships of a user, by group."""
+        user = self._parts.scope(namespace=namespace, user_id=user_id)
+        found = [await find_member(self._parts, group, user) for group in await _groups_of(self._parts, user)]
+        return [each for each in found if each is not None]
+
+    async def delete(self, group: str, *, namespace: str | None = None) -> forget.Forgot:
+        """Erase a group: everything that was remembered in it, and all memberships."""
+        return await forget.forget(self._parts, Tombstone(owner=group_scope(self._parts, group, namespace=namespace)))
+
+    def _scopes(self, group: str, user_id: str, namespace: str | None) -> tuple[Scope, Scope]:
+        if user_id is None:
+            raise errors.InvalidScope("user_id", None, "the anonymous user cannot be a member of a group.")
+        user = self._parts.scope(namespace=namespace, user_id=user_id)
+        return group_scope(self._parts, group, namespace=namespace), user
+
+    async def _put(self, owner: Scope, name: str, value: Mapping[str, str]) -> None:
+        async def write(tx: Transaction) -> None:
+            await self._parts.store.tombstones(tx, [owner])  # holds a forget of this owner off until the end
+            now = datetime.now(UTC)
+            item = StoredItem(name=name, content=orjson.dumps(value).decode(), created_at=now, updated_at=now)
+            await self._parts.store.put_items(tx, owner, [item])
+
+        await self._parts.effects.commit(owner, write)
+
+
+def group_scope(
+    parts: Parts,
+    group: object,
+    *,
+    namespace: str | None = None,
+    session_id: str | None = None,
+    agent_id: str | None = None,
+) -> Scope:
+    """The scope of a group. Raises `InvalidScope`."""
+    if not isinstance(group, str) or not group or not group.isprintable():
+        raise errors.InvalidScope("group", group, "it is printable text, not empty.")
+    if len(group.encode()) > MAX_ID_BYTES - len(GROUP_PREFIX):
+        raise errors.InvalidScope("group", group, f"it has at most {MAX_ID_BYTES - len(GROUP_PREFIX)} UTF-8 bytes.")
+    chosen = parts.namespace if namespace is None else namespace
+    return Scope(namespace=chosen, user_id=GROUP_PREFIX + group, session_id=session_id, agent_id=agent_id)
+
+
+async def member_scope(
+    parts: Parts,
+    group: str,
+    *,
+    role: MemberRole = "reader",
+    user_id: str | None,
+    namespace: str | None = None,
+    session_id: str | None = None,
+    agent_id: str | None = None,
+) -> Scope:
+    """The scope of a group for a member with at least that role. Raises `NotThere` and `GroupReadOnly`."""
+    scope = group_scope(parts, group, namespace=namespace, session_id=session_id, agent_id=agent_id)
+    user = parts.scope(namespace=namespace, user_id=user_id)
+    member = None if user_id is None else await find_member(parts, group, user)
+    if member is None:
+        raise errors.NotThere("group", group)
+    if role == "writer" and member.role != "writer":
+        raise errors.GroupReadOnly(group, member.user_id)
+    return scope
+
+
+async def find_member(parts: Parts, group: str, user: Scope) -> Member | None:
+    """The membership of a user, from the primary: a replica could be older than its end."""
+    owner, name = group_scope(parts, group, namespace=user.namespace), _member_name(user.user_column)
+    async with parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
+        found = await parts.store.items(tx, owner, [name])
+    return _to_member(group, found[0]) if found else None
+
+
+def attributed(given: Given | Iterable[Given], user_id: str, limits: Limits) -> list[Message]:
+    """The messages with the id of their member. Those of users have it as their name too, if they have no other.
+
+    Facts are about a speaker by name: without one, those of two members would be about one user.
+    """
+    messages = normalise(given, limits, now=datetime.now(UTC))
+    return [
+        replace(
+            each,
+            name=each.name or (user_id if each.role is Role.USER else None),
+            metadata={**each.metadata, MEMBER: user_id},
+        )
+        for each in messages
+    ]
+
+
+async def forget_member(
+    parts: Parts, user: Scope, *, only: str | None = None, covers: Callable[[Episode], bool] = lambda _: True
+) -> int:
+    """Erase what a user wrote in groups (or in `only` one of them), with what was derived from it; returns how many
+    messages. Without `only` the memberships end first, so that nothing is added meanwhile.
+    """
+    count = 0
+    for group in await _groups_of(parts, user) if only is None else [only]:
+        owner = group_scope(parts, group, namespace=user.namespace)
+        if only is None:
+            await _remove(parts, owner, user.user_column)
+        ids = [each.id for each in await written_by(parts, owner, user.user_column) if covers(each)]
+        for start in range(0, len(ids), BATCH_EPISODES):
+            batch = frozenset(ids[start : start + BATCH_EPISODES])
+            await forget.forget(parts, Tombstone(owner=owner, ids=batch))
+        count += len(ids)
+    return count
+
+
+async def written_by(parts: Parts, owner: Scope, user_id: str) -> list[Episode]:
+    """Every message of a group that a member wrote, pending ones included, oldest first."""
+    found: list[Episode] = []
+    before: Episode | None = None
+    wanted = EpisodeFilter(metadata={MEMBER: user_id})
+    while True:
+        page = await history.search(parts, owner, history.paged(wanted, before), limit=BATCH_EPISODES)
+        found = [*page, *found]
+        if len(page) < BATCH_EPISODES:
+            return found
+        before = page[0]
+
+
+async def written_in_groups(parts: Parts, user: Scope) -> list[Episode]:
+    """Every message that a user wrote in groups, former ones included."""
+    found: list[Episode] = []
+    for group in await _groups_of(parts, user):
+        found += await written_by(parts, group_scope(parts, group, namespace=user.namespace), user.user_column)
+    return found
+
+
+async def _groups_of(parts: Parts, user: Scope) -> list[str]:
+    """The groups that a user is or was a member of."""
+    if user.user_id is None:
+        return []
+    return sorted(from_name(each.name)[1] for each in await _read_items(parts, user.owner, GROUPS))
+
+
+async def _read_items(parts: Parts, owner: Scope, kind: str) -> list[StoredItem]:
+    async with parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
+        return await parts.store.items_under(tx, owner, internal_path(kind))
+
+
+async def _remove(parts: Parts, owner: Scope, user_id: str) -> bool:
+    name = _member_name(user_id)
+    return bool(await parts.effects.commit(owner, lambda tx: parts.store.delete_items(tx, owner, [name])))
+
+
+def _member_name(user_id: str) -> str:
+    return to_name(internal_path(MEMBERS), user_id)
+
+
+def _to_member(group: str, stored: StoredItem) -> Member:
+    return Member(group=group, user_id=from_name(stored.name)[1], role=orjson.loads(stored.content)["role"])
