@@ -1,6 +1,7 @@
 """How much of the corpus becomes something that memory believes, and whether any of it breaks out of the block."""
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from xml.etree import ElementTree
@@ -16,6 +17,9 @@ from tests.attacks.corpus import FAMILIES, Attack, attacks
 # not say ("my emergency contact is Mallory"), or is a fragment of an order ("ignore all" in invisible tags).
 BELIEVED_BY_GULLIBLE = {"orders": 1, "forged": 0, "standing": 14, "hidden": 2, "laundered": 4}
 BELIEVED_BY_RULES = {"orders": 0, "forged": 0, "standing": 2, "hidden": 0, "laundered": 0}
+
+DAY = r"\d{4}-\d{2}-\d{2}"
+NOT_IN_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class Gullible:
@@ -97,13 +101,47 @@ async def test_no_attack_breaks_out_of_the_block_whatever_it_became(memory: Memo
     await asyncio.gather(*(receipt.stored(timeout=180) for receipt in told))
 
     for user, attack in corpus.items():
-        text = (await memory.recall(attack.text, user_id=user)).text
+        root = ElementTree.fromstring((await memory.recall(attack.text, user_id=user)).text)
 
-        tree = ElementTree.fromstring(text)
-        names = [element.tag for element in tree.iter()]
-        assert names.count("memory") == 1
         # A date asks for what was true then, and the fact is of today.
-        assert names.count("fact") == (0 if "2024-01-01" in attack.text else 1), attack.text
-        assert names.count("block") == 1
-        assert set(names) <= {"memory", "blocks", "block", "facts", "fact", "episodes", "turn"}, attack.text
-        assert {element.get("by") for element in tree.iter("turn")} <= {attack.role.value}
+        facts = [] if "2024-01-01" in attack.text else ["facts"]
+        # Dots and dashes are no words by which the message could be found.
+        turns = ["episodes"] if re.search(r"\w", attack.text) else []
+        assert [section.tag for section in root] == ["blocks", *facts, *turns], attack.text
+        (block,) = root.findall("blocks/*")
+        assert (block.tag, block.attrib) == ("block", {"name": "notes"})
+        assert shown_lines(block) == [attack_line(attack.text)]
+        for section in root.findall("facts"):
+            assert len(section) == 0, attack.text
+            (line,) = shown_lines(section)
+            assert re.fullmatch(rf"user said {re.escape(attack_line(attack.text))} \(since {DAY}\)", line), line
+        for section in root.findall("episodes"):
+            assert_one_turn(section, attack)
+
+
+def shown_lines(element: ElementTree.Element) -> list[str]:
+    """The lines of an element's text; an indented line is part of the one before it."""
+    lines = "".join(element.itertext()).replace("\n  ", " ").strip("\n").split("\n")
+    return [normalised(line) for line in lines]
+
+
+def attack_line(text: str) -> str:
+    """A text on one line, without the characters that XML does not allow."""
+    return normalised(" ".join(NOT_IN_XML.sub("\ufffd", text).splitlines()))
+
+
+def normalised(line: str) -> str:
+    return " ".join(line.split())
+
+
+def assert_one_turn(episodes: ElementTree.Element, attack: Attack) -> None:
+    """The section holds a day and one message, by the role that sent it."""
+    day, line = shown_lines(episodes)
+    assert re.fullmatch(DAY, day), day
+    if len(episodes):
+        (turn,) = episodes
+        assert (turn.tag, turn.get("by")) == ("turn", attack.role.value), attack.text
+        assert set(turn.attrib) <= {"by", "caution"}, attack.text
+        assert line == attack_line(attack.text)
+    else:
+        assert line == f"{attack.role.value}: {attack_line(attack.text)}"
