@@ -16,7 +16,8 @@ from aftermind.api import forget, history
 from aftermind.api.services import Parts
 from aftermind.db.protocol import Transaction
 from aftermind.stores.protocol import EpisodeFilter, StoredItem
-from aftermind.types import Episode, Message, Role, Scope
+from aftermind.types import Episode, Json, Message, Role, Scope
+from aftermind.types.audit import Action
 from aftermind.types.items import GROUPS, MEMBERS, from_name, internal_path, to_name
 from aftermind.types.scope import GROUP_PREFIX, MAX_ID_BYTES
 from aftermind.types.tombstone import Tombstone
@@ -57,7 +58,7 @@ class Groups:
         owner, user = self._scopes(group, user_id, namespace)
         # First the user's side, which an erasure of the user follows, then the group's, which decides.
         await self._put(user, to_name(internal_path(GROUPS), group), {})
-        await self._put(owner, _member_name(user_id), {"role": role})
+        await self._put(owner, _member_name(user_id), {"role": role}, member=user_id)
         return Member(group=group, user_id=user_id, role=role)
 
     async def remove(self, group: str, user_id: str, *, namespace: str | None = None) -> bool:
@@ -88,14 +89,17 @@ class Groups:
         user = self._parts.scope(namespace=namespace, user_id=user_id)
         return group_scope(self._parts, group, namespace=namespace), user
 
-    async def _put(self, owner: Scope, name: str, value: Mapping[str, str]) -> None:
+    async def _put(self, owner: Scope, name: str, value: Mapping[str, str], *, member: str | None = None) -> None:
         async def write(tx: Transaction) -> None:
             await self._parts.store.tombstones(tx, [owner])  # holds a forget of this owner off until the end
             now = datetime.now(UTC)
             item = StoredItem(name=name, content=orjson.dumps(value).decode(), created_at=now, updated_at=now)
             await self._parts.store.put_items(tx, owner, [item])
+            if member is not None:
+                await _audit(self._parts, tx, owner, {MEMBER: member, **value})
 
         await self._parts.effects.commit(owner, write)
+        await _anchor(self._parts)
 
 
 def group_scope(
@@ -213,8 +217,25 @@ async def _read_items(parts: Parts, owner: Scope, kind: str) -> list[StoredItem]
 
 
 async def _remove(parts: Parts, owner: Scope, user_id: str) -> bool:
-    name = _member_name(user_id)
-    return bool(await parts.effects.commit(owner, lambda tx: parts.store.delete_items(tx, owner, [name])))
+    async def delete(tx: Transaction) -> bool:
+        is_removed = bool(await parts.store.delete_items(tx, owner, [_member_name(user_id)]))
+        if is_removed:
+            await _audit(parts, tx, owner, {MEMBER: user_id, "removed": True})
+        return is_removed
+
+    is_removed = await parts.effects.commit(owner, delete)
+    await _anchor(parts)
+    return is_removed
+
+
+async def _audit(parts: Parts, tx: Transaction, owner: Scope, detail: Mapping[str, Json]) -> None:
+    if parts.trail is not None:
+        await parts.trail.append(tx, owner.namespace, Action.EDIT, user_id=owner.user_id, detail=detail)
+
+
+async def _anchor(parts: Parts) -> None:
+    if parts.trail is not None:
+        await parts.trail.anchor()
 
 
 def _member_name(user_id: str) -> str:

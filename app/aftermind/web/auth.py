@@ -20,6 +20,7 @@ from aftermind.types import Json, stream_token
 from aftermind.types.api_key import ApiKey, Right
 from aftermind.types.audit import Action
 from aftermind.types.network_address import is_loopback
+from aftermind.types.scope import GROUP_PREFIX, Scope
 from aftermind.types.stream_token import StreamToken
 from aftermind.web.path_ids import named_user
 from aftermind.web.problems import route_template
@@ -196,8 +197,8 @@ async def record_access(request: Request, who: Caller, action: Action, *, user_i
     """Add to the audit trail that a caller accesses a user's memory. Raises `StoreUnavailable`.
 
     A browser session's reads are one entry a minute and page, its edits one each. A program with a key is one entry an
-    hour, user and action: agents call many times a second, and the trail is kept for a year. An agent's access does not
-    fail with the database: recall and remember work without it.
+    hour, user, action and detail: agents call many times a second, and the trail is kept for a year. An agent's access
+    does not fail with the database: recall and remember work without it.
     """
     memory = get_memory(request)
     if not memory.keeps_audit:
@@ -209,11 +210,11 @@ async def record_access(request: Request, who: Caller, action: Action, *, user_i
 
     if who.is_session and action is not Action.READ:
         await add()
-    elif who.is_session or detail:
+    elif who.is_session:
         await once(request, (who.actor, who.namespace, user_id, route, *detail.values()), add, SESSION_SECONDS)
     else:
         with suppress(errors.Unavailable):
-            await once(request, (who.actor, who.namespace, user_id, action), add, KEY_SECONDS)
+            await once(request, (who.actor, who.namespace, user_id, action, *detail.values()), add, KEY_SECONDS)
 
 
 async def once(request: Request, what: object, work: Callable[[], Awaitable[None]], seconds: float) -> None:
@@ -247,6 +248,12 @@ def _needing(right: Right) -> Callable[[Request, Caller], Awaitable[Caller]]:
         if "user_id" in request.path_params:
             user = None if _is_anonymous(request) else request.path_params["user_id"]
             await record_access(request, who, _action(request, right), user_id=user)
+        elif "group" in request.path_params and "member" not in request.path_params:  # that change adds its own entry
+            owner, user = GROUP_PREFIX + request.path_params["group"], request.query_params.get("user_id")
+            member = Scope(namespace=who.namespace, user_id=user or None).user_column  # raises InvalidScope
+            await record_access(
+                request, who, _action(request, right), user_id=owner, **({"member": member} if member else {})
+            )
         return who
 
     return allowed

@@ -136,6 +136,65 @@ def test_every_access_is_audited_with_the_identity_that_was_authenticated(servic
     ]
 
 
+def test_no_operation_of_a_group_serves_a_user_who_is_no_member(service: Service, user: str) -> None:
+    bodies = {"turns": {"messages": "Mine."}, "recall": {"query": "heliotrope"}}
+    with service.client() as api, service.client("other") as other_tenant:
+        paths = api.get("/v1/openapi.json").json()["paths"]
+        calls = [
+            (method, path, path.rpartition("/")[2])
+            for path, methods in paths.items()
+            for method, found in methods.items()
+            if "{group}" in path and any(each["name"] == "user_id" for each in found["parameters"])
+        ]
+        for each in ("ann", "bob", "left"):
+            role = "reader" if each == "bob" else "writer"
+            assert api.put(f"/v1/groups/{user}/members/{each}", json={"role": role}).status_code == 200
+        api.post(f"/v1/groups/{user}/turns?user_id=ann", json={"messages": "The heliotrope is ours."})
+        api.delete(f"/v1/groups/{user}/members/left")
+
+        assert {each[2] for each in calls} >= {"turns", "recall", "episodes"}
+        for method, path, name in calls:
+            for client, member, status in (
+                (api, "eve", 404),
+                (api, "left", 404),
+                (api, user, 404),
+                (other_tenant, "ann", 404),
+                (api, "bob", 403 if name == "turns" else 200),
+            ):
+                url = path.format(group=user)
+                answer = client.request(method, url, params={"user_id": member}, json=bodies.get(name))
+                assert answer.status_code == status, (method, path, member, answer.text)
+                assert ("heliotrope" in answer.text) is (status == 200), (method, path, member)
+            assert api.request(method, path.format(group=user), json=bodies.get(name)).status_code == 422
+
+
+def test_every_access_to_a_group_is_audited_with_its_member(service: Service, user: str) -> None:
+    group = f"/v1/groups/{user}"
+    with service.client() as api:
+        api.put(f"{group}/members/ann", json={"role": "writer"})
+        for _ in range(2):
+            api.post(f"{group}/turns?user_id=ann", json={"messages": "Ours."})
+            api.get(f"{group}/episodes?user_id=ann")
+        api.get(f"{group}/episodes?user_id=eve")
+        api.get(f"{group}/members")
+        assert [api.delete(f"{group}/members/ann").status_code for _ in range(2)] == [204, 404]
+        for bad in ("a%00b", "x" * 600):
+            assert api.get(f"{group}/episodes?user_id={bad}").status_code == 422
+            assert api.put(f"{group}/members/{bad}", json={"role": "writer"}).status_code == 422
+        entries = api.get("/v1/audit", params={"user_id": f"group:{user}"}).json()
+
+    by = "/v1/groups/{group}"
+    assert {entry["actor"] for entry in entries} == {f"key {service.keys['all'].split('_')[1]} (all)"}
+    assert [(entry["action"], entry["detail"]) for entry in entries] == [
+        ("edit", {"member": "ann", "role": "writer"}),
+        ("edit", {"member": "ann", "by": f"{by}/turns"}),
+        ("read", {"member": "ann", "by": f"{by}/episodes"}),
+        ("read", {"member": "eve", "by": f"{by}/episodes"}),
+        ("read", {"by": f"{by}/members"}),
+        ("edit", {"member": "ann", "removed": True}),
+    ]
+
+
 def test_a_label_of_the_callers_own_is_kept_apart_from_who_it_is(service: Service) -> None:
     what = {"filter": {"reasons": ["none-such"]}, "note": "a test", "actor": "the president"}
     with service.client() as api:

@@ -39,11 +39,15 @@ def test_a_token_opens_the_events_of_its_user_and_nothing_else(service: Service,
         f"/v1/users/{user}/export?token={token}",
         f"/v1/whoami?token={token}",
         f"/v1/jobs?token={token}",
+        f"/v1/groups/{user}/episodes?user_id={user}&token={token}",
+        f"/v1/groups/{user}/members?token={token}",
     ):
         assert _status(service, path) == 403, path
     with httpx.Client(base_url=service.url, headers={"Authorization": f"Bearer {token}"}) as page:
         assert page.post(f"/v1/users/{user}/turns", json={"messages": "mine"}).status_code == 403
         assert page.post(f"/v1/users/{user}/stream-token", json={}).status_code == 403
+        assert page.put(f"/v1/groups/{user}/members/{user}", json={}).status_code == 403
+        assert page.post(f"/v1/groups/{user}/recall?user_id={user}", json={"query": "x"}).status_code == 403
 
 
 def test_a_changed_an_ended_and_a_revoked_token_open_nothing(service: Service, user: str) -> None:
@@ -65,6 +69,19 @@ def test_a_changed_an_ended_and_a_revoked_token_open_nothing(service: Service, u
             memory.api_keys.create_stream_token(key.id, user_id=user)
         with pytest.raises(errors.InvalidKey, match="hour"):
             memory.api_keys.create_stream_token(key.id, user_id=user, lifetime=timedelta(hours=2))
+
+
+def test_no_token_opens_the_events_of_a_group(service: Service, user: str) -> None:
+    with service.client() as backend, Memory(settings=service.settings) as memory:
+        backend.put(f"/v1/groups/{user}/members/ann", json={"role": "writer"})
+        assert backend.post(f"/v1/users/group:{user}/stream-token", json={}).status_code == 422
+        key, _ = memory.api_keys.create("backend", namespace="ours")
+        with pytest.raises(errors.InvalidScope, match="group="):
+            memory.api_keys.create_stream_token(key.id, user_id=f"group:{user}")
+        token = memory.api_keys.create_stream_token(key.id, user_id="ann")
+
+    assert _status(service, f"/v1/users/group:{user}/events?token={token}") == 422
+    assert _status(service, f"/v1/users/ann/events?token={token}") == 200
 
 
 def test_a_stream_ends_with_its_token(service: Service, user: str) -> None:
