@@ -42,7 +42,7 @@ test-long: setup ## tests with many processes or long waits: upgrades, backups, 
 test-integrations: $(ENVIRONMENTS:%=.integrations/%/.installed)  ## tests of each integration with its framework, in environments of their own (10 minutes)
 	@for name in $(ENVIRONMENTS); do echo "$$name:"; \
 	  .integrations/$$name/bin/python -m pytest -q -o filterwarnings=default \
-	    $$(for extra in $$($(EXTRAS_OF)); do ls tests/integrations/test_$$(echo $$extra | tr - _).py 2>/dev/null; done) $(ARGS) || exit 1; done
+	    $$(for extra in $$name $$($(EXTRAS_OF)); do ls tests/integrations/test_$$(echo $$extra | tr - _).py 2>/dev/null; done) $(ARGS) || exit 1; done
 
 ENVIRONMENT ?= $(SUITE)
 test-upstream: .integrations/$(ENVIRONMENT)/.installed  ## a framework's own tests: SUITE=langgraph FROM=CHECKOUT of its repository

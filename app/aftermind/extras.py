@@ -6,12 +6,15 @@ from aftermind import errors
 
 EXTRA_OF = {
     "alembic": "server",
+    "anthropic": "anthropic",
     "celery": "worker",
+    "cohere": "cohere",
     "fastapi": "server",
     "flower": "worker",
     "httpcore": "worker",
     "jinja2": "server",
     "kombu": "worker",
+    "litellm": "litellm",
     "openai": "openai",
     "opentelemetry": "otel",
     "prometheus_client": "server",
@@ -20,6 +23,7 @@ EXTRA_OF = {
     "python_multipart": "server",
     "starlette": "server",
     "uvicorn": "server",
+    "voyageai": "voyage",
 }
 
 

@@ -293,10 +293,12 @@ class Settings(BaseSettings):
 
     # models
     embedder: str = Field(
-        "auto", description="`auto` (OpenAI with a key, else hash), `hash`, `openai:MODEL`, `local:PATH`, `off`."
+        "auto",
+        description="`auto` (OpenAI with a key, else hash), `hash`, `openai:MODEL`, `voyage:MODEL`, `cohere:MODEL`, `local:PATH`, `off`.",
     )
     extractor: str = Field(
-        "auto", description="`auto` (OpenAI with a key, else rules), `rules`, `openai:MODEL`, `off`."
+        "auto",
+        description="`auto` (OpenAI with a key, else rules), `rules`, `openai:MODEL`, `anthropic:MODEL`, `litellm:MODEL`, `off`.",
     )
     replay_models: tuple[str, ...] = Field(
         (),
@@ -309,6 +311,29 @@ class Settings(BaseSettings):
     )
     openai_base_url: str | None = Field(
         None, validation_alias="OPENAI_BASE_URL", description="Any OpenAI-compatible server. None: OpenAI's own."
+    )
+    anthropic_api_key: SecretStr | None = Field(
+        None, validation_alias="ANTHROPIC_API_KEY", description="Key of Anthropic, for `anthropic:MODEL`."
+    )
+    anthropic_base_url: str | None = Field(
+        None, validation_alias="ANTHROPIC_BASE_URL", description="Address of Anthropic's API. None: its own."
+    )
+    litellm_base_url: str | None = Field(
+        None,
+        validation_alias="LITELLM_BASE_URL",
+        description="Address of a LiteLLM proxy, for `litellm:MODEL`. None: each provider's own, with its own key variable.",
+    )
+    voyage_api_key: SecretStr | None = Field(
+        None, validation_alias="VOYAGE_API_KEY", description="Key of Voyage AI, for `voyage:MODEL`."
+    )
+    voyage_base_url: str | None = Field(
+        None, validation_alias="VOYAGE_BASE_URL", description="Address of Voyage AI's API. None: its own."
+    )
+    cohere_api_key: SecretStr | None = Field(
+        None, validation_alias="COHERE_API_KEY", description="Key of Cohere, for `cohere:MODEL`."
+    )
+    cohere_base_url: str | None = Field(
+        None, validation_alias="COHERE_BASE_URL", description="Address of Cohere's API. None: its own."
     )
 
     model_requests_per_minute: int = Field(

@@ -20,6 +20,7 @@ FRAMEWORKS = {  # file and package
     "loomflow": "loomflow",
     "mcp": "mcp.server.mcpserver",
     "openai_agents": "agents",
+    "providers": "voyageai",
     "pydantic_ai": "pydantic_ai",
     "strands": "strands",
     "tframex": "tframex",

@@ -2,7 +2,7 @@
 
 from aftermind import errors
 from aftermind.llm.protocols import ChatModel, Embedder, Extractor, Profiler, Summariser, embedder_identity
-from aftermind.llm.provider_connections import Providers
+from aftermind.llm.provider_connections import CHAT_KINDS, Providers
 from aftermind.settings import Settings
 from aftermind.types import EmbedderIdentity
 
@@ -28,9 +28,16 @@ def embedder(settings: Settings, *, providers: Providers | None = None) -> Embed
 
             model = name or "text-embedding-3-small"
             return OpenAIEmbedder(
-                (providers or Providers()).openai(settings), model, dimension=settings.embedding_dimension
+                (providers or Providers()).client("openai", settings), model, dimension=settings.embedding_dimension
             )
-    raise _unknown("embedder", settings.embedder, "auto, hash, openai:MODEL, local:PATH or off")
+        case "voyage" | "cohere" if name:
+            from aftermind.llm.embedding_providers import make_embedder
+
+            return make_embedder(
+                (providers or Providers()).client(kind, settings), name, dimension=settings.embedding_dimension
+            )
+    known = "auto, hash, openai:MODEL, voyage:MODEL, cohere:MODEL, local:PATH or off"
+    raise _unknown("embedder", settings.embedder, known)
 
 
 def make_embedder_for(
@@ -46,13 +53,13 @@ def make_embedder_for(
         named = {"embedder": "hash", "embedding_dimension": identity.dimension}
         if identity.revision:
             named["language"] = identity.revision
-    elif kind == "openai":
+    elif kind in ("openai", "voyage", "cohere"):
         model, _, dimension = name.rpartition(":")
         if model and dimension.isdigit():
-            named = {"embedder": f"openai:{model}", "embedding_dimension": int(dimension)}
-        if settings.openai_api_key is None:
-            why = f"{identity} needs OPENAI_API_KEY. Set it for this process."
-            raise errors.InvalidSettings("OPENAI_API_KEY", None, why)
+            named = {"embedder": f"{kind}:{model}", "embedding_dimension": int(dimension)}
+        if getattr(settings, f"{kind}_api_key") is None:
+            variable = f"{kind.upper()}_API_KEY"
+            raise errors.InvalidSettings(variable, None, f"{identity} needs {variable}. Set it for this process.")
     elif kind != "local":
         return None
     found = embedder(settings.model_copy(update=named), providers=providers)
@@ -71,22 +78,21 @@ def extractor(settings: Settings, *, instructions: str = "", providers: Provider
             from aftermind.llm.offline.rule_extractor import RuleExtractor
 
             return RuleExtractor()
-        case "openai":
+        case "openai" | "anthropic" | "litellm":
             from aftermind.llm.openai.extraction import OpenAIExtractor
 
-            return OpenAIExtractor(
-                (providers or Providers()).openai(settings), name or settings.chat_model, instructions=instructions
-            )
-    raise _unknown("extractor", settings.extractor, "auto, rules, openai:MODEL or off")
+            client = (providers or Providers()).client(kind, settings)
+            return OpenAIExtractor(client, _model(kind, name, settings), instructions=instructions)
+    raise _unknown("extractor", settings.extractor, "auto, rules, openai:MODEL, anthropic:MODEL, litellm:MODEL or off")
 
 
 def summariser(settings: Settings, *, providers: Providers | None = None) -> Summariser | None:
     """The summariser for the extractor: a model if that is a model, else the most central sentences."""
     kind, _, name = _mining(settings).partition(":")
-    if kind == "openai":
+    if kind in CHAT_KINDS:
         from aftermind.llm.openai.extraction import OpenAISummariser
 
-        return OpenAISummariser((providers or Providers()).openai(settings), name or settings.chat_model)
+        return OpenAISummariser((providers or Providers()).client(kind, settings), _model(kind, name, settings))
     if kind == "off":
         return None
     from aftermind.llm.offline.summaries import ExtractiveSummariser
@@ -97,10 +103,10 @@ def summariser(settings: Settings, *, providers: Providers | None = None) -> Sum
 def profiler(settings: Settings, *, providers: Providers | None = None) -> Profiler | None:
     """The profiler for the extractor: a model if that is a model, else rules."""
     kind, _, name = _mining(settings).partition(":")
-    if kind == "openai":
+    if kind in CHAT_KINDS:
         from aftermind.llm.openai.extraction import OpenAIProfiler
 
-        return OpenAIProfiler((providers or Providers()).openai(settings), name or settings.chat_model)
+        return OpenAIProfiler((providers or Providers()).client(kind, settings), _model(kind, name, settings))
     if kind == "off":
         return None
     from aftermind.llm.offline.summaries import RuleProfiler
@@ -109,22 +115,35 @@ def profiler(settings: Settings, *, providers: Providers | None = None) -> Profi
 
 
 def chat_model(settings: Settings, name: str | None = None, *, providers: Providers | None = None) -> ChatModel:
-    """A model to talk to, by name. Raises `InvalidSettings` where no key is set: there is no offline one to talk to."""
-    if settings.openai_api_key is None:
-        why = "no OPENAI_API_KEY is set. Set one, or give Agent(model=...) a model object (see aftermind.testing)."
-        raise errors.InvalidSettings("model", name or settings.chat_model, why)
+    """A model to talk to, by name: `MODEL` of OpenAI, `openai:MODEL`, `anthropic:MODEL` or `litellm:MODEL`.
+
+    Raises `InvalidSettings` where no key is set: there is no offline one to talk to.
+    """
+    named = name or settings.chat_model
+    kind, _, model = named.partition(":")
+    if kind not in CHAT_KINDS:
+        kind, model = "openai", named
+    if kind != "litellm" and getattr(settings, f"{kind}_api_key") is None:
+        variable = f"{kind.upper()}_API_KEY"
+        why = f"no {variable} is set. Set one, or give Agent(model=...) a model object (see aftermind.testing)."
+        raise errors.InvalidSettings("model", named, why)
     from aftermind.llm.openai.chat import OpenAIChat
 
-    return OpenAIChat(
-        (providers or Providers()).openai(settings), (name or settings.chat_model).removeprefix("openai:")
-    )
+    return OpenAIChat((providers or Providers()).client(kind, settings), model)
 
 
 def replayable(settings: Settings) -> frozenset[str]:
     """Extractors that a replay may name: the one that is set, rules, and what `settings.replay_models` allows."""
     kind, _, name = _mining(settings).partition(":")
-    usual = f"openai:{name or settings.chat_model}" if kind == "openai" else kind
+    usual = f"{kind}:{_model(kind, name, settings)}" if kind in CHAT_KINDS else kind
     return frozenset({usual, "rules", *(f"openai:{model}" for model in settings.replay_models)}) - {"off"}
+
+
+def _model(kind: str, name: str, settings: Settings) -> str:
+    """The model that a setting names. Raises `InvalidSettings` if it names none, and is not OpenAI's."""
+    if not name and kind != "openai":
+        raise errors.InvalidSettings("extractor", kind, f"name the model: {kind}:MODEL.")
+    return name or settings.chat_model
 
 
 def _mining(settings: Settings) -> str:

@@ -1,6 +1,9 @@
 """The connections of one process to model providers: shared by all its models, behind one gate, closed together."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING
+
+from pydantic import SecretStr
 
 from aftermind import extras
 from aftermind.llm.rate_limit import ProviderLimiter
@@ -9,23 +12,34 @@ from aftermind.settings import Settings
 if TYPE_CHECKING:
     from aftermind.llm.openai.client import Client
 
+# By kind: module and class of the client, and the SDK. Their settings are KIND_api_key and KIND_base_url.
+CLIENTS = {
+    "openai": ("aftermind.llm.openai.client", "Client", "openai"),
+    "anthropic": ("aftermind.llm.anthropic", "AnthropicClient", "anthropic"),
+    "litellm": ("aftermind.llm.litellm", "LiteLLMClient", "litellm"),
+    "voyage": ("aftermind.llm.embedding_providers", "VoyageClient", "voyageai"),
+    "cohere": ("aftermind.llm.embedding_providers", "CohereClient", "cohere"),
+}
+CHAT_KINDS = ("openai", "anthropic", "litellm")
+
 
 class Providers:
     """One client for each address and key. Constructing it connects nothing."""
 
     def __init__(self, gate: ProviderLimiter | None = None) -> None:
         self.gate = gate or ProviderLimiter()
-        self._clients: dict[tuple[str | None, str | None, float], Client] = {}
+        self._clients: dict[tuple[str, str | None, str | None, float], Client] = {}
 
-    def openai(self, settings: Settings) -> "Client":
-        """The client that the settings name."""
-        extras.require("openai", "a model of OpenAI (OPENAI_API_KEY is set, or AFTERMIND_EMBEDDER names it)")
-        from aftermind.llm.openai.client import Client
-
-        key = None if settings.openai_api_key is None else settings.openai_api_key.get_secret_value()
-        named = (key, settings.openai_base_url, settings.model_timeout_seconds)
+    def client(self, kind: str, settings: Settings) -> "Client":
+        """The client of this kind with the key and address of the settings. Raises `ExtraMissing`."""
+        module, name, package = CLIENTS[kind]
+        extras.require(package, f"a model of {kind} (a setting names it, or its API key is set)")
+        secret: SecretStr | None = getattr(settings, f"{kind}_api_key", None)
+        key = None if secret is None else secret.get_secret_value()
+        named = (kind, key, getattr(settings, f"{kind}_base_url"), settings.model_timeout_seconds)
         if named not in self._clients:
-            self._clients[named] = Client(api_key=key, base_url=named[1], timeout=named[2], gate=self.gate)
+            make = getattr(import_module(module), name)
+            self._clients[named] = make(api_key=key, base_url=named[2], timeout=named[3], gate=self.gate)
         return self._clients[named]
 
     async def close(self) -> None:

@@ -14,7 +14,7 @@ class OpenAIChat:
 
     def __init__(self, client: Client, model: str) -> None:
         self._client, self._model = client, model
-        self.name = f"openai:{model}"
+        self.name = f"{client.kind}:{model}"
 
     async def complete(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
@@ -26,7 +26,7 @@ class OpenAIChat:
         if not answer.choices:
             raise errors.BadModelAnswer(self._client.provider, "no choices")
         message = answer.choices[0].message
-        if message.refusal:
+        if getattr(message, "refusal", None):  # messages of LiteLLM have no such field
             raise errors.ModelRefused(self._client.provider, "refusal")
         calls = tuple(
             ToolCall(id=call.id, name=call.function.name, arguments=call.function.arguments)
@@ -47,7 +47,7 @@ class OpenAIChat:
         async with self._client.call(self._model) as sdk:
             asked = {**self._complete(messages, tools), "stream": True, "stream_options": {"include_usage": True}}
             async for chunk in await sdk.chat.completions.create(**asked):
-                if chunk.usage:
+                if getattr(chunk, "usage", None):  # as above
                     spent = (chunk.usage.prompt_tokens, chunk.usage.completion_tokens)
                 for choice in chunk.choices[:1]:
                     _gather(calls, choice.delta.tool_calls or ())

@@ -1,4 +1,4 @@
-"""One client per process and loop, with Aftermind's deadline and errors, and without its own retries."""
+"""One client of a provider's SDK per process and loop, with Aftermind's deadline and errors, without its retries."""
 
 import asyncio
 import time
@@ -6,16 +6,13 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from aftermind import errors
 from aftermind.llm.protocols import Usage
 from aftermind.llm.rate_limit import ProviderLimiter
 from aftermind.telemetry import tracing
-
-if TYPE_CHECKING:
-    import openai
 
 # US dollars per million tokens, input and output, as published in 2025; other models have no price.
 PRICES: Mapping[str, tuple[float, float]] = {
@@ -33,33 +30,36 @@ PRICES: Mapping[str, tuple[float, float]] = {
 class Client:
     """How to reach the provider. `timeout` is the deadline of a whole call, in seconds.
 
-    The SDK's own retries are off: a job that fails waits in the ledger, not in a worker.
+    The SDK's own retries are off: a job that fails waits in the ledger, not in a worker. Clients of other SDKs are
+    subclasses: their `sdk()` takes and returns what OpenAI's does, or embeds texts.
     """
+
+    kind: ClassVar[str] = "openai"  # in the names of models
+    key_variable: ClassVar[str] = "OPENAI_API_KEY"
 
     api_key: str | None = field(repr=False)
     base_url: str | None = None
     timeout: float = 60.0
     gate: ProviderLimiter = field(default_factory=ProviderLimiter, repr=False)
-    _by_loop: "WeakKeyDictionary[asyncio.AbstractEventLoop, openai.AsyncOpenAI]" = field(
-        default_factory=WeakKeyDictionary, repr=False
-    )
+    _by_loop: "WeakKeyDictionary[asyncio.AbstractEventLoop, Any]" = field(default_factory=WeakKeyDictionary, repr=False)
 
     @property
     def provider(self) -> str:
         """What errors and budgets call it."""
-        return "openai" if self.base_url is None else self.base_url.split("//")[-1].split("/")[0]
+        return self.kind if self.base_url is None else self.base_url.split("//")[-1].split("/")[0]
 
-    async def sdk(self) -> "openai.AsyncOpenAI":
+    async def sdk(self) -> Any:
         """The SDK's client of the running loop. Raises `ModelKeyRefused` where there is no key."""
         if not self.api_key:
-            raise errors.ModelKeyRefused(self.provider, "no key is set (OPENAI_API_KEY)")
+            raise errors.ModelKeyRefused(self.provider, f"no key is set ({self.key_variable})")
         loop = asyncio.get_running_loop()
         if loop not in self._by_loop:
             # In a thread: the import alone is a second of computing, which would hold an agent's loop up.
-            self._by_loop.setdefault(loop, await asyncio.to_thread(self._made))
+            self._by_loop.setdefault(loop, await asyncio.to_thread(self.make))
         return self._by_loop[loop]
 
-    def _made(self) -> "openai.AsyncOpenAI":
+    def make(self) -> Any:
+        """The SDK's own client, without retries; its slow modules are imported."""
         import openai
 
         made = openai.AsyncOpenAI(api_key=self.api_key, base_url=self.base_url, timeout=self.timeout, max_retries=0)
@@ -73,7 +73,7 @@ class Client:
             await client.close()
 
     @asynccontextmanager
-    async def call(self, model: str, *, tokens: int = 0) -> AsyncIterator["openai.AsyncOpenAI"]:
+    async def call(self, model: str, *, tokens: int = 0) -> AsyncIterator[Any]:
         """The SDK's client for one call with an estimated number of tokens, if the rate limit admits it.
 
         Applies the deadline, raises errors of `aftermind.errors`; `ProviderPaused` if the provider is paused.
@@ -81,7 +81,7 @@ class Client:
         await self.gate.admit(self.provider, tokens=tokens)
         try:
             async with self._called() as sdk:
-                with tracing.span("aftermind.model", **_described(self.provider, model)):
+                with tracing.span("aftermind.model", **_described(self.kind, self.provider, model)):
                     yield sdk
         except errors.AftermindError as exc:
             await self.gate.report(self.provider, exc)
@@ -89,44 +89,64 @@ class Client:
         await self.gate.report(self.provider, None)
 
     @asynccontextmanager
-    async def _called(self) -> AsyncIterator["openai.AsyncOpenAI"]:
+    async def _called(self) -> AsyncIterator[Any]:
         """The call itself. Messages have status and kind, never request or response, which contain user content."""
         client = await self.sdk()
-        import openai
-
         try:
             async with asyncio.timeout(self.timeout):
                 yield client
         except TimeoutError as exc:
-            raise errors.ModelUnavailable(self.provider, f"no answer within {self.timeout:g} s") from exc
-        except openai.APITimeoutError as exc:
-            raise errors.ModelUnavailable(self.provider, f"no answer within {self.timeout:g} s") from exc
-        except openai.APIConnectionError as exc:
-            raise errors.ModelUnavailable(self.provider, f"no connection ({type(exc.__cause__).__name__})") from exc
-        except openai.APIStatusError as exc:
-            raise self._refused(exc) from exc
-        except openai.APIError as exc:
-            raise errors.BadModelAnswer(self.provider, f"{type(exc).__name__} while it was read") from exc
+            raise self.no_answer() from exc
         except ValueError as exc:  # a body that is no JSON
-            raise errors.BadModelAnswer(self.provider, f"{type(exc).__name__} while it was read") from exc
+            raise self.unreadable(exc) from exc
+        except Exception as exc:
+            error = self.error_of(exc)
+            if error is None:
+                raise
+            raise error from exc
 
-    def _refused(self, exc: "openai.APIStatusError") -> errors.AftermindError:
-        status = exc.status_code
+    def error_of(self, exc: Exception) -> errors.AftermindError | None:
+        """Our error for one of the SDK; None for an exception that is not the SDK's."""
+        import openai
+
+        return self.classify(exc, openai)
+
+    def classify(self, exc: Exception, sdk: Any) -> errors.AftermindError | None:
+        """Our error for one of OpenAI's SDK, or of a module with the same exceptions."""
+        if isinstance(exc, sdk.APITimeoutError):
+            return self.no_answer()
+        if isinstance(exc, sdk.APIConnectionError):
+            return errors.ModelUnavailable(self.provider, f"no connection ({type(exc.__cause__).__name__})")
+        if isinstance(exc, sdk.APIStatusError):
+            body = exc.body if isinstance(exc.body, dict) else {}
+            code = getattr(exc, "code", None) or getattr(exc, "type", None) or body.get("type") or "no code"
+            return self.refusal(exc.status_code, exc.response.headers, str(code))
+        return self.unreadable(exc) if isinstance(exc, sdk.APIError) else None
+
+    def refusal(self, status: int, headers: Mapping[str, str], code: str) -> errors.AftermindError:
+        """Our error for an HTTP status that is none of success."""
         if status == 429:
-            return errors.RateLimited(self.provider, _retry_after(exc.response.headers))
+            return errors.RateLimited(self.provider, _retry_after(headers))
         if status in (401, 403):
             return errors.ModelKeyRefused(self.provider, f"the key was refused ({status})")
         if status in (408, 409, 425) or status >= 500:
             return errors.ModelUnavailable(self.provider, f"it answered {status}")
-        code = exc.code or exc.type or "no code"
         if "content" in code and ("filter" in code or "policy" in code):
             return errors.ModelRefused(self.provider, code)
         return errors.BadModelRequest(self.provider, status, code)
 
+    def no_answer(self) -> errors.ModelUnavailable:
+        """The deadline has passed."""
+        return errors.ModelUnavailable(self.provider, f"no answer within {self.timeout:g} s")
 
-def _described(provider: str, model: str) -> dict[str, str]:
+    def unreadable(self, exc: Exception) -> errors.BadModelAnswer:
+        """The answer is not of the provider's format."""
+        return errors.BadModelAnswer(self.provider, f"{type(exc).__name__} while it was read")
+
+
+def _described(kind: str, provider: str, model: str) -> dict[str, str]:
     """By OpenTelemetry's names for model calls."""
-    return {"gen_ai.request.model": model, "gen_ai.provider.name": "openai", "server.address": provider}
+    return {"gen_ai.request.model": model, "gen_ai.provider.name": kind, "server.address": provider}
 
 
 def usage(model: str, tokens_in: int, tokens_out: int, started: float, *, calls: int = 1) -> Usage:

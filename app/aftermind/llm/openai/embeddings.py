@@ -42,11 +42,15 @@ class OpenAIEmbedder:
             else:
                 answer = await sdk.embeddings.create(model=self._model, input=given, dimensions=self._asked)
         rows = sorted(answer.data, key=lambda row: row.index)
-        vectors = np.array([row.embedding for row in rows], dtype=np.float32)
-        if vectors.shape != (len(texts), self.dimension):
-            why = f"vectors of shape {vectors.shape}, wanted {(len(texts), self.dimension)}"
-            raise errors.BadModelAnswer(self._client.provider, why)
-        if not np.isfinite(vectors).all():
-            raise errors.BadModelAnswer(self._client.provider, "vectors that are not finite")
-        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        return np.asarray(vectors / np.where(lengths == 0, 1, lengths), dtype=np.float32)
+        return unit_vectors([row.embedding for row in rows], (len(texts), self.dimension), self._client.provider)
+
+
+def unit_vectors(rows: Sequence[Sequence[float]], shape: tuple[int, int], provider: str) -> Vectors:
+    """A provider's vectors, each of length 1. Raises `BadModelAnswer` for another shape, and for infinite ones."""
+    vectors = np.array(rows, dtype=np.float32)
+    if vectors.shape != shape:
+        raise errors.BadModelAnswer(provider, f"vectors of shape {vectors.shape}, wanted {shape}")
+    if not np.isfinite(vectors).all():
+        raise errors.BadModelAnswer(provider, "vectors that are not finite")
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.asarray(vectors / np.where(lengths == 0, 1, lengths), dtype=np.float32)

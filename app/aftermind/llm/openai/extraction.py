@@ -21,7 +21,7 @@ class OpenAIExtractor:
         self._system = f"{prompts.EXTRACTION}\n{instructions}" if instructions else prompts.EXTRACTION
         digest = f"+{hashlib.sha256(instructions.encode()).hexdigest()[:8]}" if instructions else ""
         self.version = f"{prompts.EXTRACTION_VERSION}{digest}"
-        self.name = f"openai:{model}"
+        self.name = f"{client.kind}:{model}"
 
     async def extract(self, request: ExtractionRequest) -> Extraction:
         """Claims of the trusted turns, each with a quote that was found in its source."""
@@ -38,7 +38,7 @@ class OpenAISummariser:
 
     def __init__(self, client: Client, model: str) -> None:
         self._client, self._model = client, model
-        self.name = f"openai:{model}:{prompts.SUMMARY_VERSION}"
+        self.name = f"{client.kind}:{model}:{prompts.SUMMARY_VERSION}"
 
     async def summarise(self, previous: str | None, turns: Sequence[TurnText]) -> Condensed:
         """The summary that takes the place of `previous`."""
@@ -52,7 +52,7 @@ class OpenAIProfiler:
 
     def __init__(self, client: Client, model: str) -> None:
         self._client, self._model = client, model
-        self.name = f"openai:{model}:{prompts.PROFILE_VERSION}"
+        self.name = f"{client.kind}:{model}:{prompts.PROFILE_VERSION}"
 
     async def profile(
         self, current: Mapping[str, Json], turns: Sequence[TurnText], schema: Mapping[str, Json] | None

@@ -69,7 +69,7 @@ async def _complete(
     if not answer.choices:
         raise errors.BadModelAnswer(client.provider, "no choices")
     choice = answer.choices[0]
-    refused = bool(choice.message.refusal) or choice.finish_reason == "content_filter"
+    refused = bool(getattr(choice.message, "refusal", None)) or choice.finish_reason == "content_filter"
     spent = (answer.usage.prompt_tokens, answer.usage.completion_tokens) if answer.usage else (0, 0)
     return _Completion(text=choice.message.content or "", refused=refused, spent=spent)
 
