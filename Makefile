@@ -15,7 +15,7 @@ ENVIRONMENTS := $(basename $(notdir $(wildcard tests/integrations/environments/*
 # The extras that an environment has: those of the line "# extras:" of its .in file.
 EXTRAS_OF := sed -n 's/^\# extras: //p' tests/integrations/environments/$$name.in
 
-.PHONY: all setup run test test-long test-integrations test-upstream isolation schema screenshots lint docs format lock clean help
+.PHONY: all setup run test test-long test-integrations test-upstream isolation schema screenshots typescript lint docs format lock clean help
 all: lint test test-long
 
 help:            ## list the targets
@@ -80,6 +80,9 @@ docs: setup      ## the documentation as a site in site/, strictly: a dead link 
 format: setup    ## format the code
 	@$(BIN)/ruff check --fix --quiet . || true
 	@$(BIN)/ruff format .
+
+typescript: setup  ## the types of the TypeScript client, from the OpenAPI document
+	@$(BIN)/python tools/typescript_schema.py
 
 screenshots: setup  ## every screen, light and dark, into docs/screens
 	@SCREENSHOTS=$(CURDIR)/docs/screens $(BIN)/python -m pytest -q tests/browser/test_every_screen.py -k serious_fault

@@ -14,6 +14,7 @@ from starlette.types import Scope
 
 from aftermind import errors
 from aftermind.telemetry.logger import get_logger
+from aftermind.web.event_schemas import event_schemas
 
 log = get_logger(__name__)
 
@@ -80,6 +81,8 @@ def install(app: FastAPI) -> None:
     def openapi() -> dict[str, Any]:
         whole = described()
         whole["components"]["schemas"].setdefault("Problem", Problem.model_json_schema())
+        for name, schema in event_schemas().items():
+            whole["components"]["schemas"].setdefault(name, schema)
         return whole
 
     app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented method to extend its schema

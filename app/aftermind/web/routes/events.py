@@ -15,6 +15,7 @@ from aftermind.types.stream_token import MAX_CHARACTERS
 from aftermind.web import schemas
 from aftermind.web.auth import Listener, Reader, Remembering
 from aftermind.web.event_fanout import Feeds
+from aftermind.web.event_schemas import REFERENCE
 from aftermind.web.path_ids import ANONYMOUS
 from aftermind.web.routes.memory import User
 from aftermind.web.sse import EventStream
@@ -46,7 +47,7 @@ process stops; a client that reconnects misses nothing.
     summary="Listen to events",
     description=DESCRIPTION,
     response_class=Response,
-    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+    responses={200: {"content": {"text/event-stream": {"schema": REFERENCE}}}},
 )
 async def events(
     request: Request,

@@ -1,0 +1,103 @@
+/** Client of the Aftermind service. Requests and responses are typed by the service's OpenAPI document. */
+
+import { EventSourceParserStream } from "eventsource-parser/stream";
+import createClient, { type Client } from "openapi-fetch";
+
+import type { components, paths } from "./schema.js";
+
+export type { components, paths } from "./schema.js";
+export type MemoryEvent = components["schemas"]["MemoryEvent"];
+export type Problem = components["schemas"]["Problem"];
+
+const FIRST_RETRY_MS = 250;
+const MAX_RETRY_MS = 15_000;
+
+export interface Options {
+  /** Address of the service, like `https://memory.example`. */
+  baseUrl: string;
+  /** An API key for a backend, or a stream token for a page, which may only listen to its user's events. */
+  token: string;
+  fetch?: typeof fetch;
+}
+
+export interface EventOptions {
+  /** Events after this cursor first; without it, events from now on. */
+  after?: string;
+  /** Ends the stream. */
+  signal?: AbortSignal;
+  /** Listen to the anonymous user; `userId` is ignored then. */
+  anonymous?: boolean;
+}
+
+/** A request that the service refused. `problem` has the reason and what to do; `status` is the HTTP status. */
+export class AftermindError extends Error {
+  constructor(readonly status: number, readonly problem: Problem) {
+    super(problem.detail);
+    this.name = "AftermindError";
+  }
+}
+
+export type Aftermind = Client<paths> & {
+  /**
+   * The events of a user, in order and without gaps. Reconnects by itself and gets the missed ones first; a `MemoryGap`
+   * means that some of them were too old. Throws `AftermindError` if the service refuses, for example an ended token.
+   */
+  events(userId: string, options?: EventOptions): AsyncGenerator<MemoryEvent, void, void>;
+};
+
+/** A client with `GET`, `POST`, `PUT`, `PATCH` and `DELETE` of every path of the service, and `events`. */
+export function createAftermind(options: Options): Aftermind {
+  const send = options.fetch ?? fetch;
+  const client = createClient<paths>({
+    baseUrl: options.baseUrl,
+    headers: { Authorization: `Bearer ${options.token}` },
+    fetch: send,
+  });
+  return Object.assign(client, {
+    events: (userId: string, more: EventOptions = {}) => listen(options, send, userId, more),
+  });
+}
+
+/** The data of an answer. Throws `AftermindError` for a problem: `const turns = await unwrap(client.GET(…))`. */
+export async function unwrap<T>(answer: Promise<{ data?: T; error?: unknown; response: Response }>): Promise<T> {
+  const { data, error, response } = await answer;
+  if (!response.ok) throw new AftermindError(response.status, error as Problem);
+  return data as T;
+}
+
+async function* listen(
+  { baseUrl, token }: Options, send: typeof fetch, userId: string, { after, signal, anonymous }: EventOptions,
+): AsyncGenerator<MemoryEvent, void, void> {
+  const url = new URL(`${baseUrl.replace(/\/$/, "")}/v1/users/${anonymous ? "-" : encodeURIComponent(userId)}/events`);
+  if (anonymous) url.searchParams.set("anonymous", "true");
+  let last = after;
+  let wait = FIRST_RETRY_MS;
+  while (!signal?.aborted) {
+    try {
+      const headers: Record<string, string> = { Authorization: `Bearer ${token}` };
+      if (last !== undefined) headers["Last-Event-ID"] = last;
+      const answer = await send(url, { headers, ...(signal ? { signal } : {}) });
+      if (!answer.ok) {
+        const problem = (await answer.json()) as Problem;
+        if (answer.status < 500 && answer.status !== 429) throw new AftermindError(answer.status, problem);
+      } else if (answer.body) {
+        const pieces = answer.body.pipeThrough(new TextDecoderStream()).pipeThrough(new EventSourceParserStream());
+        const reader = pieces.getReader();
+        try {
+          for (let piece = await reader.read(); !piece.done; piece = await reader.read()) {
+            wait = FIRST_RETRY_MS;
+            if (piece.value.id) last = piece.value.id;
+            yield JSON.parse(piece.value.data) as MemoryEvent;
+          }
+        } finally {
+          await reader.cancel().catch(() => undefined);
+        }
+      }
+    } catch (error) {
+      if (signal?.aborted) return;
+      if (error instanceof AftermindError || error instanceof SyntaxError) throw error;
+    }
+    await new Promise((resolve) => setTimeout(resolve, wait));
+    wait = Math.min(wait * 2, MAX_RETRY_MS);
+  }
+}
