@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from aftermind import errors
-from aftermind.api.key_fingerprints import announced_state
+from aftermind.api.key_fingerprints import announced_state, process_description
 from aftermind.db.protocol import Database, Transaction, Watermark
 from aftermind.events.types import MemoryEvent
 from aftermind.freshness import WatermarkDelivery
@@ -209,10 +209,11 @@ async def _both(first: Awaitable[T], second: Awaitable[object]) -> T:
     return cast(T, told)
 
 
-async def open_runtime(settings: Settings, *, worker: str) -> Runtime:
-    """The runtime of a worker process, from settings. Raises `InvalidSettings`, `SchemaOutdated`, `StoreUnavailable`.
+async def open_runtime(settings: Settings, *, worker: str, consumed: Sequence[str] = ()) -> Runtime:
+    """The runtime of a worker process, from settings; `consumed` are its queues.
 
     Connects to nothing but the database, whose schema it checks.
+    Raises `InvalidSettings`, `SchemaOutdated`, `StoreUnavailable`.
     """
     from aftermind.api.wiring import open_backend, open_database
     from aftermind.db import migrate
@@ -264,7 +265,9 @@ async def open_runtime(settings: Settings, *, worker: str) -> Runtime:
     )
     for close in (database.close, link.close, events.close, providers.close):
         runtime.closing.push_async_callback(close)
-    announcing = keep_announcing(link, keys, f"worker {worker}", announced_state(settings))
+    announcing = keep_announcing(
+        link, keys, f"worker {worker}", announced_state(settings), process_description(*consumed)
+    )
     task = asyncio.get_running_loop().create_task(announcing, name="aftermind key fingerprints")
     runtime.closing.push_async_callback(_cancel, task)
     return runtime

@@ -105,6 +105,7 @@ PUBLIC = [
     "Passage",
     "PendingTurn",
     "PlanId",
+    "ProcessInfo",
     "Profile",
     "Progress",
     "Provenance",

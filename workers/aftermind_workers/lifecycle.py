@@ -107,6 +107,7 @@ class Worker:
 
 _workers: dict[int, Worker] = {}  # by process: a fork must not use its parent's loop and connections
 _lock = threading.Lock()
+_consumed: tuple[str, ...] = ()  # queues of this worker
 _named: tuple[Celery, str] | None = None  # the application and this worker's name in it
 
 
@@ -144,7 +145,7 @@ def _open(settings: Settings) -> Worker:
     observer = Counting()
     if _named is not None:
         observer.showing = FlowerReporter(_named[0], node=_named[1])
-    runtime = loop.run(open_runtime(settings, worker=name))
+    runtime = loop.run(open_runtime(settings, worker=name, consumed=_consumed))
     runtime.observer = observer
     bells = _named[0].conf.worker_concurrency if _named is not None else None
     live_places = _places(int(bells or celery_config.CONCURRENCY[queues.EXTRACT]))
@@ -159,8 +160,9 @@ def _places(bells: int) -> Places:
 def _configure(*, sender: str, instance: Any, conf: Any, options: dict[str, Any], **_: object) -> None:
     # Any: Celery's own
     """As many threads as the queues of this worker want, where the command named no number."""
-    global _named
+    global _named, _consumed
     _named = (instance.app, sender)
+    _consumed = tuple(_names(options.get("queues")))
     log_format.configure()  # before Celery's own: what it warns of while it starts is a line like the others
     wanted = max(celery_config.CONCURRENCY[name] for name in _names(options.get("queues")))
     conf.worker_concurrency = options.get("concurrency") or wanted

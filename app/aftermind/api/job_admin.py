@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
 from aftermind import errors
+from aftermind.api import key_fingerprints
 from aftermind.api.services import Parts
 from aftermind.db import metric_history
 from aftermind.db.protocol import Transaction
@@ -21,12 +22,14 @@ from aftermind.types.job_admin import (
     JobPause,
     MetricSample,
     PendingTurn,
+    ProcessInfo,
     StageLatency,
     Timeline,
     TimelineStep,
 )
 from aftermind.types.message import Json
 from aftermind.types.replay import JobFilter
+from aftermind.wire.redis_keys import Keys
 
 MAX_LISTED = 10_000
 MAX_REASON = 500  # characters of a note
@@ -73,6 +76,15 @@ class JobAdmin:
         """Percentiles by stage, of jobs that were created and completed within `over`."""
         async with self._reading(namespace) as tx:
             return await statements.latencies(tx, namespace, over=over)
+
+    async def processes(self) -> Sequence[ProcessInfo]:
+        """Workers, reconcilers and services with heartbeat, version, queues, memory and settings in force.
+
+        Raises `RedisUnavailable`; empty without Redis.
+        """
+        if self._parts.redis is None:
+            return []
+        return await key_fingerprints.list_processes(self._parts.redis, Keys(self._parts.settings.redis_prefix))
 
     async def metric_history(self, *, over: timedelta = timedelta(hours=1)) -> Sequence[MetricSample]:
         """Metrics of the whole deployment, sampled by the reconciler: by minute up to a day, by hour up to 30 days.

@@ -5,9 +5,15 @@ Keys are announced as fingerprints, which reveal nothing of them.
 
 import hmac
 import os
+import resource
 import socket
-from collections.abc import Mapping, Sequence
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from hashlib import sha256
+from importlib.metadata import version
 from itertools import permutations
 
 from aftermind import errors
@@ -15,7 +21,8 @@ from aftermind.api import connections
 from aftermind.db.encryption.keyfiles import LazyKeys, audit_keys, master_keys
 from aftermind.settings import Settings
 from aftermind.telemetry.logger import get_logger
-from aftermind.wire.process_keys import Fingerprints, keep_announcing
+from aftermind.types.job_admin import ProcessInfo
+from aftermind.wire.process_keys import ABOUT, AT, Fingerprints, keep_announcing, list_announced
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
 
@@ -51,6 +58,18 @@ def announced_state(settings: Settings) -> dict[str, list[str]]:
     return {**readable_fingerprints(settings), SETTINGS: list_settings(settings)}
 
 
+def process_description(*queues: str) -> Callable[[], list[str]]:
+    """What describes this process, as `name=value`: version, queues, start and, at each call, its peak memory."""
+    started = int(time.time())
+
+    def describe() -> list[str]:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1_024)
+        fixed = [f"version={version('aftermind')}", f"started={started}", f"peak_memory_bytes={peak}"]
+        return [*fixed, *([f"queues={','.join(queues)}"] if queues else [])]
+
+    return describe
+
+
 def list_settings(settings: Settings) -> list[str]:
     """The compared settings, as `name=value`."""
     return [f"{name}={getattr(settings, name)}" for name in COMPARED_SETTINGS]
@@ -64,7 +83,9 @@ async def announce_keys(settings: Settings) -> None:
     link = RedisLink(redis, timeout=2.0, name="aftermind-web")
     try:
         process = f"web {socket.gethostname()}:{os.getpid()}"
-        await keep_announcing(link, Keys(settings.redis_prefix), process, announced_state(settings))
+        await keep_announcing(
+            link, Keys(settings.redis_prefix), process, announced_state(settings), process_description()
+        )
     finally:
         await link.close()
 
@@ -77,7 +98,7 @@ def find_mismatches(processes: Mapping[str, Fingerprints]) -> list[tuple[str, st
     return [
         (setting, one, other)
         for one, other in permutations(sorted(processes), 2)
-        for setting in sorted(processes[one].keys() - {SETTINGS})
+        for setting in sorted(processes[one].keys() - {SETTINGS, ABOUT})
         if processes[one][setting] and (newest := processes[other].get(setting, ())[:1])
         if newest[0] not in processes[one][setting]
     ]
@@ -94,3 +115,25 @@ def find_other_settings(processes: Mapping[str, Fingerprints], ours: Sequence[st
 
 def _fingerprint(setting: str, key: bytes) -> str:
     return hmac.digest(key, f"aftermind {setting} fingerprint".encode(), sha256)[:8].hex()
+
+
+async def list_processes(link: RedisLink, keys: Keys) -> list[ProcessInfo]:
+    """Workers, reconcilers and services that announced themselves lately, by name. Raises `RedisUnavailable`."""
+    found = []
+    for name, announced in sorted((await list_announced(link, keys)).items()):
+        with suppress(ValueError, KeyError, OverflowError):  # an entry that no process of ours wrote
+            found.append(_process(name, announced))
+    return found
+
+
+def _process(name: str, announced: Fingerprints) -> ProcessInfo:
+    about = dict(each.partition("=")[::2] for each in announced[ABOUT])
+    return ProcessInfo(
+        name=name,
+        version=about["version"],
+        queues=tuple(filter(None, about.get("queues", "").split(","))),
+        started_at=datetime.fromtimestamp(int(about["started"]), UTC),
+        heartbeat_at=datetime.fromtimestamp(float(about[AT]), UTC),
+        peak_memory_bytes=int(about["peak_memory_bytes"]),
+        settings=tuple(announced.get(SETTINGS, ())),
+    )

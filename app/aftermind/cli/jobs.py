@@ -13,7 +13,7 @@ from aftermind.cli import console, dead_letters
 from aftermind.cli.console import out
 from aftermind.memory import Memory
 from aftermind.types import Job, JobKind, JobState
-from aftermind.types.job_admin import JobAction, JobActionResult, JobPause, StageLatency, Timeline
+from aftermind.types.job_admin import JobAction, JobActionResult, JobPause, ProcessInfo, StageLatency, Timeline
 from aftermind.types.replay import JobFilter
 from aftermind.wire import queues
 
@@ -98,6 +98,26 @@ def latency(*, namespace: Where = None, json: console.AsJson = False) -> None:
     for each in found:
         shown.add_row(each.kind, str(each.count), f"{each.p50:.3f}", f"{each.p95:.3f}", f"{each.p99:.3f}")
     console.print_table(shown, wide=False)
+
+
+@jobs.command()
+def processes(*, json: console.AsJson = False, wide: console.Wide = False) -> None:
+    """Show workers, reconcilers and services: heartbeat, version, queues, memory and settings in force."""
+
+    async def work(memory: Memory) -> Sequence[ProcessInfo]:
+        return await memory.job_admin.processes()
+
+    found = console.with_memory(work)
+    if json:
+        console.print_json(found)
+        return
+    shown = console.make_table("process", "version", "heartbeat", "MiB", "queues and settings", flexible="process")
+    for each in found:
+        queues_of = ", ".join(name.removeprefix("memory.") for name in each.queues) or "-"
+        settings = ", ".join(each.settings)
+        texts = (each.version, console.when(each.heartbeat_at), f"{each.peak_memory_bytes / 2**20:,.0f}")
+        shown.add_row(console.one_line(each.name), *texts, f"{queues_of}; {settings}" if wide else queues_of)
+    console.print_table(shown, wide=wide)
 
 
 @jobs.command("run-now")

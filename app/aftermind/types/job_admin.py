@@ -121,3 +121,19 @@ class MetricSample:
     at: datetime
     over: timedelta
     series: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessInfo:
+    """A worker, reconciler or service, as it announced itself: once a minute, and forgotten after three.
+
+    `settings` are those in force that decide what it derives, as `name=value`.
+    """
+
+    name: str
+    version: str
+    queues: tuple[str, ...]
+    started_at: datetime
+    heartbeat_at: datetime
+    peak_memory_bytes: int
+    settings: tuple[str, ...]

@@ -1,7 +1,7 @@
 """Which secret keys each process uses, as fingerprints in Redis: `aftermind doctor` finds processes that differ."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import orjson
@@ -13,6 +13,9 @@ from aftermind.wire.redis_keys import PROCESS_SECONDS, Keys
 
 ANNOUNCE_SECONDS = PROCESS_SECONDS / 3
 
+ABOUT = "about"  # the name of what describes the process among its fingerprints: `name=value` each
+AT = "at"  # added to what is listed: Unix time of the announcement, by Redis's clock
+
 Fingerprints = Mapping[str, Sequence[str]]  # setting → fingerprints of its keys, the newest first
 
 
@@ -21,19 +24,21 @@ async def announce(link: RedisLink, keys: Keys, process: str, fingerprints: Fing
     await Script("process_announce", keys)(link, process, orjson.dumps(fingerprints), PROCESS_SECONDS * 1000)
 
 
-async def keep_announcing(link: RedisLink, keys: Keys, process: str, fingerprints: Fingerprints) -> None:
-    """Announce now and then, until cancelled; an outage of Redis is passed over."""
+async def keep_announcing(
+    link: RedisLink, keys: Keys, process: str, fingerprints: Fingerprints, about: Callable[[], Sequence[str]]
+) -> None:
+    """Announce now and then, until cancelled; an outage of Redis is passed over. `about` is asked each time."""
     while True:
         with suppress(errors.RedisUnavailable):
-            await announce(link, keys, process, fingerprints)
+            await announce(link, keys, process, {**fingerprints, ABOUT: about()})
         await asyncio.sleep(ANNOUNCE_SECONDS)
 
 
-async def list_announced(link: RedisLink, keys: Keys) -> dict[str, Fingerprints]:
+async def list_announced(link: RedisLink, keys: Keys) -> Mapping[str, Fingerprints]:
     """Processes that announced their keys lately. Malformed entries are left out. Raises `RedisUnavailable`."""
     seconds, _ = await link.call("TIME")
     flat = await link.call("HGETALL", keys.processes())
-    found: dict[str, Fingerprints] = {}
+    found: dict[str, dict[str, list[str]]] = {}
     for process, value in zip(flat[::2], flat[1::2], strict=True):
         at, _, text = value.partition(b" ")
         with suppress(ValueError, AttributeError, TypeError):  # an entry that no process of ours wrote
@@ -41,4 +46,5 @@ async def list_announced(link: RedisLink, keys: Keys) -> dict[str, Fingerprints]
                 given = orjson.loads(text)
                 name = process.decode("utf-8", "replace")
                 found[name] = {str(setting): list(map(str, each)) for setting, each in given.items()}
+                found[name][ABOUT] = [*found[name].get(ABOUT, ()), f"{AT}={int(at) / 1000}"]
     return found

@@ -1,6 +1,7 @@
 """The doctor finds roles that row-level security does not bind, tables without it, and keys that are not shared."""
 
 import base64
+from importlib.metadata import version
 from pathlib import Path
 
 import redis
@@ -14,6 +15,7 @@ from aftermind_tasks.runtime import open_runtime
 from tests.support.servers import Database, psql_async
 from tests.support.waiting import wait_until
 
+MIB = 1_048_576
 OLD, NEW = (base64.urlsafe_b64encode(bytes([number]) * 32).decode() for number in (1, 2))
 
 
@@ -142,3 +144,20 @@ async def test_a_worker_that_runs_with_other_settings_is_named(
     assert seen.verdict is Verdict.WARNING
     assert "worker one runs with extractor=off" in seen.seen
     assert alike == []
+
+
+async def test_operators_see_version_queues_memory_and_settings_of_each_process(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    settings = settings_of(database, database.relay_url, redis_url, tmp_path)
+    worker = await open_runtime(settings, worker="one", consumed=("memory.store", "memory.embed"))
+
+    async with Memory(settings=settings) as memory:
+        [seen] = await wait_until(memory.job_admin.processes, description="the worker has announced itself")
+    await worker.close()
+
+    assert (seen.name, seen.queues) == ("worker one", ("memory.store", "memory.embed"))
+    assert seen.version == version("aftermind")
+    assert seen.heartbeat_at >= seen.started_at
+    assert 10 * MIB < seen.peak_memory_bytes < 10_000 * MIB
+    assert "embedder=off" in seen.settings

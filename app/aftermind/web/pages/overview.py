@@ -15,7 +15,7 @@ from aftermind.ledger.protocol import DailyUsage, ModelUsage
 from aftermind.telemetry import exposition
 from aftermind.types import JobKind
 from aftermind.types.api_key import Right
-from aftermind.types.job_admin import MetricSample
+from aftermind.types.job_admin import MetricSample, ProcessInfo
 from aftermind.types.replay import DeadGroup, JobFilter
 from aftermind.web.pages import history_charts, metric_deltas, rendering
 from aftermind.web.pages.dependencies import Seen, Viewer
@@ -126,10 +126,18 @@ async def _measures(request: Request, viewer: Seen) -> dict[str, object]:
         "spending": spending,
         "models": _by_model(spending),
         "groups": groups or [],
+        "processes": await _processes(viewer) if viewer.may(Right.OPERATE) else [],
         "is_told": is_told,
         "dead": None if groups is None else sum(group.count for group in groups),
         "is_shared": exposition.FOLDER in os.environ,
     }
+
+
+async def _processes(viewer: Viewer) -> Sequence[ProcessInfo]:
+    try:
+        return await viewer.memory.job_admin.processes()
+    except errors.RedisUnavailable:  # the components report it
+        return ()
 
 
 def _pulse(request: Request) -> Pulse:

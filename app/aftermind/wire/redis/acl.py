@@ -64,7 +64,13 @@ _AGENT_DIRECT: Mapping[str, tuple[str, ...]] = {
     "audit": ("hsetnx",),  # it can add the end of a trail, and neither change nor remove one
     "queue": ("llen",),
 }
-_WEB_DIRECT = {**_AGENT_DIRECT, "audit": ("hsetnx", "hscan"), "turn": ("hmget",), "index": ("zrange",)}
+_WEB_DIRECT = {
+    **_AGENT_DIRECT,
+    "audit": ("hsetnx", "hscan"),
+    "turn": ("hmget",),
+    "index": ("zrange",),
+    "processes": ("hgetall",),
+}
 _WORKER_DIRECT = {**_AGENT_DIRECT, "audit": ("hsetnx", "hscan", "hdel")}
 _DIRECT_OF_KOMBU = {
     "queue": ("llen", "brpop", "rpop", "rpush", "lpush", "del"),
