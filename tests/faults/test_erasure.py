@@ -126,7 +126,7 @@ async def test_what_a_login_cannot_see_is_no_proof(database: Database, redis_url
         found = await memory.verify_erasure(user_id="ann")
 
     unseen = {place.name for place in found.places if place.missing}
-    assert unseen == {"table replay_plans", "table replay_items"}
+    assert unseen == {"table replay_plans", "table replay_items", "table metric_history"}
     assert not found.is_clean
 
 

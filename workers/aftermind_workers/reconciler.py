@@ -155,8 +155,11 @@ class Reconciler:
         self.sample_at = time.monotonic() + SAMPLE_CHECK_SECONDS
         async with self.runtime.db.transaction() as tx:
             until = await metric_history.due(tx)
-            if until is not None:
-                await metric_history.sample(tx, until, await self._gauges())
+        if until is None:
+            return
+        gauges = await self._gauges()  # has transactions of its own: within another, it would need a third connection
+        async with self.runtime.db.transaction() as tx:
+            await metric_history.sample(tx, until, gauges)
 
     async def _gauges(self) -> dict[str, float]:
         found: dict[str, float] = {}

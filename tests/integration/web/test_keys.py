@@ -42,7 +42,9 @@ class Planted:
         names = {"user_id": USER, "name": "secret", "fact_id": self.fact_id, "plan_id": self.plan_id}
         names["webhook_id"] = self.webhook_id
         job = self.dead_id if template.startswith("/v1/dead-letters") else self.job_id
-        return template.format(**names, job_id=job, any_id=self.job_id, action_id=NOBODY, run_id="run")
+        return template.format(
+            **names, job_id=job, any_id=self.job_id, action_id=NOBODY, run_id="run", group="club", member=USER
+        )
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,13 @@ OPERATIONS = {
     ("DELETE", "/v1/users/{user_id}/checkpoints/{run_id}"): Operation("write"),
     ("GET", "/v1/users/{user_id}/session-metadata"): Operation("read"),
     ("PATCH", "/v1/users/{user_id}/session-metadata"): Operation("write", {"mine": 1}),
+    ("GET", "/v1/groups/{group}/members"): Operation("read"),
+    ("PUT", "/v1/groups/{group}/members/{member}"): Operation("write", {}),
+    ("DELETE", "/v1/groups/{group}/members/{member}"): Operation("write"),
+    ("DELETE", "/v1/groups/{group}"): Operation("write"),
+    ("POST", "/v1/groups/{group}/turns"): Operation("write", {"messages": "hello"}, params=FILTER),
+    ("POST", "/v1/groups/{group}/recall"): Operation("read", {"query": CANARY}, params=FILTER),
+    ("GET", "/v1/groups/{group}/episodes"): Operation("read", params=FILTER),
     ("GET", "/v1/users/{user_id}/events"): Operation("read"),
     ("POST", "/v1/users/{user_id}/stream-token"): Operation("read", {}),
     ("GET", "/v1/users/{user_id}/jobs"): Operation("read"),
@@ -146,6 +155,8 @@ def planted(service: Service, worker: None, owner_url: str) -> Planted:
         receipt.extracted(30)
         fact = memory.facts.add("user", "likes", f"{CANARY} a fact", user_id=USER)
         memory.blocks.set("secret", f"{CANARY} a block", user_id=USER)
+        memory.groups.add("club", USER)
+        memory.remember(f"{CANARY} of a group", user_id=USER, group="club").stored(30)
         dead = str(asyncio.run(_mark_dead(owner_url)))
     with service.client() as ours:
         made = ours.post("/v1/replays", json={**PLAN, "name": CANARY})
@@ -238,7 +249,7 @@ def test_what_is_looked_for_would_be_seen_with_a_key_of_ours(service: Service, p
     assert {path.removeprefix("/v1/") for path in seen} == {
         *(f"users/{{user_id}}/{each}" for each in of_user),
         *("jobs", "dead-letters", "dead-letters/groups", "dead-letters/{job_id}", "replays", "replays/{plan_id}"),
-        *("webhooks", "webhooks/{webhook_id}"),
+        *("webhooks", "webhooks/{webhook_id}", "groups/{group}/episodes"),
     }
 
 

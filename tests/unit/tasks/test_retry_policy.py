@@ -127,6 +127,15 @@ def test_every_error_of_the_tree_has_a_sentence_of_its_own_or_of_its_family() ->
     ]
 
     # Said to callers only; no handler meets them.
-    callers = ["Forgotten", "JobDead", "KeyRefused", "NotThere", "QueueFull", "RightMissing", "SpoolFull"]
+    callers = [
+        "Forgotten",
+        "GroupReadOnly",
+        "JobDead",
+        "KeyRefused",
+        "NotThere",
+        "QueueFull",
+        "RightMissing",
+        "SpoolFull",
+    ]
     callers += ["TooManyListeners", "TooManyRequests"]
     assert sorted(unruled) == callers

@@ -9,13 +9,13 @@ from aftermind.types import JobState
 from aftermind.types.job import TRANSITIONS, check_transition
 
 LEGAL = {
-    "queued": "running dead forgotten",
-    "running": "done retrying queued dead forgotten running",
-    "retrying": "running dead forgotten queued",
+    "queued": "running dead discarded forgotten",
+    "running": "done retrying queued dead discarded forgotten running",
+    "retrying": "running dead discarded forgotten queued",
     "done": "forgotten",
     "dead": "replayed discarded forgotten",
     "replayed": "forgotten",
-    "discarded": "replayed forgotten",
+    "discarded": "queued dead replayed forgotten",
     "forgotten": "",
 }
 
