@@ -1,8 +1,8 @@
 """Deletes old rows in small batches: finished jobs, attempts, events, tombstones, expired episodes and those that
 retention policies keep no longer.
 
-It runs next to the reconciler, in the same process, under a separate lock: a slow archive must not delay notifications.
-Its steps may run twice concurrently without harm, and can stop at any point.
+It runs next to the reconciler that leads, in the same process, but apart: a slow archive must not delay notifications.
+It holds no lock: its steps may run twice concurrently without harm, and can stop at any point.
 """
 
 import random
@@ -18,7 +18,6 @@ from aftermind.db import age_pruning, webhook_deliveries
 from aftermind.db.audit.log import Trail, whoami
 from aftermind.db.encryption.keyfiles import audit_keys
 from aftermind.db.encryption.keyring import Vault
-from aftermind.db.leader_election import leading
 from aftermind.db.protocol import Transaction
 from aftermind.stores.postgres import vector_index
 from aftermind.stores.postgres.retention import PostgresRetention
@@ -30,10 +29,8 @@ from aftermind_workers import separate_steps
 
 log = get_logger(__name__)
 
-LEADER = "aftermind.janitor"  # begins the names of the advisory locks
 BATCH_ROWS = 1_000  # of one statement, so that no lock is held for long
-# Limit of one step in one round. Its lock's transaction is idle during the step, and ends at `db_timeout_seconds` x 2.
-ROUND_SECONDS = 1.5
+ROUND_SECONDS = 1.5  # limit of one step in one round
 INDEX_STEPS = 20  # of 200 vectors each, for an owner with more episodes than the exact-scan limit
 
 
@@ -46,10 +43,7 @@ class Janitor:
     _stopped: dict[str, str | None] = field(default_factory=dict, init=False)
 
     async def round(self) -> bool:
-        """One round of the steps that no other process runs; returns whether there is more work now.
-
-        Each step has a separate lock, so that none waits for another. Raises nothing but cancellation.
-        """
+        """One round of all steps; returns whether there is more work now. Raises nothing but cancellation."""
         steps = (
             self._jobs,
             self._attempts,
@@ -65,8 +59,7 @@ class Janitor:
 
     async def _alone(self, step: Callable[[], Awaitable[bool]]) -> bool:
         try:
-            async with leading(self.runtime.db, f"{LEADER}{step.__name__}") as is_leader:
-                return is_leader and await step()
+            return await step()
         except errors.Unavailable as exc:
             log.warning("janitor skips", extra={"step": step.__name__, "error": str(exc)})
         except Exception:  # the edge of a step: the others do not depend on it
@@ -209,14 +202,20 @@ class Janitor:
         return True
 
 
-async def run(runtime: Runtime, *, until: Callable[[], bool], pause: Callable[[float], Awaitable[None]]) -> None:
+async def run(
+    runtime: Runtime,
+    *,
+    until: Callable[[], bool],
+    pause: Callable[[float], Awaitable[None]],
+    is_leader: Callable[[], bool],
+) -> None:
     """A round every `settings.housekeeping_seconds`, and immediately while there is more than a round's work."""
     janitor = Janitor(runtime=runtime)
     while not until():
-        is_more = False
+        is_idle = False
         try:
-            is_more = await janitor.round()
+            is_idle = is_leader() and not await janitor.round()
         except Exception:  # the edge of the loop: an error of one round must not end the clearing away
             log.exception("janitor round failed")
-        seconds = runtime.settings.reconcile_seconds if is_more else runtime.settings.housekeeping_seconds
+        seconds = runtime.settings.housekeeping_seconds if is_idle else runtime.settings.reconcile_seconds
         await pause(min(seconds, runtime.settings.housekeeping_seconds))

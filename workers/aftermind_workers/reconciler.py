@@ -66,6 +66,7 @@ class Reconciler:
     """The state of one reconciler between its ticks."""
 
     runtime: Runtime
+    is_leader: bool = False  # in its last tick
     sample_at: float = 0.0
     ringing: dict[str, RingBackoff] = field(default_factory=lambda: {name: RingBackoff() for name in queues.QUEUES})
 
@@ -73,10 +74,12 @@ class Reconciler:
         """One round, if this is the leader; whether it was. Raises nothing but cancellation."""
         try:
             async with leading(self.runtime.db, LEADER) as is_leader:
+                self.is_leader = is_leader
                 if is_leader:
                     await self._round()
                 return is_leader
         except errors.Unavailable as exc:
+            self.is_leader = False
             log.warning("reconciler waits", extra={"error": str(exc)})
             # Without Postgres nothing of the ledger can be rung for; bells for pending turns would do no work either.
             return False
@@ -192,9 +195,11 @@ class Reconciler:
 async def run(
     runtime: Runtime, *, until: Callable[[], bool], pause: Callable[[float], Awaitable[None]] = asyncio.sleep
 ) -> None:
-    """A tick every `settings.reconcile_seconds`, until stopped; the janitor runs in parallel."""
+    """A tick every `settings.reconcile_seconds`, until stopped; the leader's janitor runs in parallel."""
     reconciler = Reconciler(runtime=runtime)
-    cleaning = asyncio.create_task(janitor.run(runtime, until=until, pause=pause), name="janitor")
+    cleaning = asyncio.create_task(
+        janitor.run(runtime, until=until, pause=pause, is_leader=lambda: reconciler.is_leader), name="janitor"
+    )
     try:
         while not until():
             try:
