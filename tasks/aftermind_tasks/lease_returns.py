@@ -6,6 +6,7 @@ worker lives. So it tries again until the server answers, and then takes the cou
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from uuid import UUID
 
 from aftermind import errors
 from aftermind.ledger.protocol import Ledger
@@ -35,6 +36,16 @@ class LeaseReturns:
         pending = self._pending
         if pending is not None and ids:
             self._start(lambda: pending.release(ids, token=token, uncount_loss=True))
+
+    def claim(self, claim_id: UUID, worker: str) -> None:
+        """Return what a claim took whose answer never arrived."""
+        self._start(lambda: self._ledger.return_claim(claim_id, worker=worker, why=WHY))
+
+    def claimed_turns(self, token: LeaseToken) -> None:
+        """The same of turns that are pending in Redis."""
+        pending = self._pending
+        if pending is not None:
+            self._start(lambda: pending.return_claim(token))
 
     async def close(self) -> None:
         """Stop trying."""

@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from uuid import uuid4
 
 from aftermind import errors
+from aftermind.telemetry.logger import get_logger
 from aftermind.types import JobKind, JobState, Lease, LeaseToken
 from aftermind.wire.pending import ClaimedTurn, Pending
 from aftermind.wire.redis_keys import LARGE_TURN_BYTES
@@ -16,6 +18,8 @@ from aftermind_tasks.runtime import Runtime
 from aftermind_workers import metrics
 from aftermind_workers.lease_heartbeat import LostInOutageError, held
 from aftermind_workers.lifecycle import PLACES_OF_BELL, Worker
+
+log = get_logger(__name__)
 
 WINDOW_SECONDS = 5.0  # time for which a doorbell claims and waits; longer jobs continue without it
 POLL_SECONDS = 0.25  # between two claims of a process that found nothing, while its bells wait for running jobs
@@ -46,17 +50,51 @@ async def store_pending_batch(worker: Worker, is_alone: bool) -> Ran | None:
 
 async def _claim_turns(worker: Worker, pending: Pending, token: LeaseToken, is_alone: bool) -> list[ClaimedTurn]:
     settings = worker.runtime.settings
-    return await pending.claim(
-        worker=worker.runtime.worker,
-        token=token,
-        for_=timedelta(seconds=settings.lease_seconds),
-        turns=settings.store_batch_turns,
-        size_bytes=settings.store_batch_bytes,
-        max_lost=settings.max_lost_leases,
-        alone=is_alone,
-        large=not worker.large_turn.locked(),
-        except_namespaces=[*worker.store_places.full_namespaces(), *await worker.pauses.namespaces(JobKind.STORE)],
-    )
+    excepted = [*worker.store_places.full_namespaces(), *await worker.pauses.namespaces(JobKind.STORE)]
+    try:
+        return await pending.claim(
+            worker=worker.runtime.worker,
+            token=token,
+            for_=timedelta(seconds=settings.lease_seconds),
+            turns=settings.store_batch_turns,
+            size_bytes=settings.store_batch_bytes,
+            max_lost=settings.max_lost_leases,
+            alone=is_alone,
+            large=not worker.large_turn.locked(),
+            except_namespaces=excepted,
+        )
+    except errors.Unavailable:  # it may have been carried out
+        worker.runtime.returns.claimed_turns(token)
+        raise
+
+
+async def _claim_jobs(
+    worker: Worker,
+    kind: JobKind,
+    *,
+    limit: int,
+    replays: bool,
+    size_bytes: int | None = None,
+    alone: bool = False,
+    full: Sequence[str] = (),
+) -> list[Lease]:
+    runtime, claim_id = worker.runtime, uuid4()
+    excepted = [*full, *await worker.pauses.namespaces(kind)]
+    try:
+        return await runtime.ledger.claim(
+            kind,
+            worker=runtime.worker,
+            for_=timedelta(seconds=runtime.settings.lease_seconds),
+            limit=limit,
+            size_bytes=size_bytes,
+            replays=replays,
+            alone=alone,
+            except_namespaces=excepted,
+            claim_id=claim_id,
+        )
+    except errors.Unavailable:  # as above
+        runtime.returns.claim(claim_id, runtime.worker)
+        raise
 
 
 async def _store_held(runtime: Runtime, pending: Pending, token: LeaseToken, claimed: list[ClaimedTurn]) -> Ran:
@@ -92,16 +130,7 @@ async def run_ledger_batch(worker: Worker, handler: Handler, is_alone: bool, *, 
     limit = handler.at_once(runtime.settings)
     if limit == 1 and not is_alone:
         return await _Window(worker, handler, replays=replays).run()
-    lasts = timedelta(seconds=runtime.settings.lease_seconds)
-    leases = await runtime.ledger.claim(
-        handler.kind,
-        worker=runtime.worker,
-        for_=lasts,
-        limit=limit,
-        replays=replays,
-        alone=is_alone,
-        except_namespaces=await worker.pauses.namespaces(handler.kind),
-    )
+    leases = await _claim_jobs(worker, handler.kind, limit=limit, replays=replays, alone=is_alone)
     if not leases:
         return None
     return await _perform_held(worker, handler, leases), len(leases) == limit or _are_suspects(leases)
@@ -109,20 +138,19 @@ async def run_ledger_batch(worker: Worker, handler: Handler, is_alone: bool, *, 
 
 async def _run_store_batch(worker: Worker, handler: Handler, is_alone: bool, *, replays: bool) -> Ran | None:
     """Turns of the ledger, up to as many and as large as those of `store_pending_batch`, with the same shares."""
-    runtime, settings, places = worker.runtime, worker.runtime.settings, worker.store_places
+    settings, places = worker.runtime.settings, worker.store_places
     with contextlib.ExitStack() as until_stored:
         async with places.claiming:
             if worker.is_stopping or not places.free:
                 return None
-            leases = await runtime.ledger.claim(
+            leases = await _claim_jobs(
+                worker,
                 handler.kind,
-                worker=runtime.worker,
-                for_=timedelta(seconds=settings.lease_seconds),
                 limit=handler.at_once(settings),
                 size_bytes=settings.store_batch_bytes,
                 replays=replays,
                 alone=is_alone,
-                except_namespaces=[*places.full_namespaces(), *await worker.pauses.namespaces(handler.kind)],
+                full=places.full_namespaces(),
             )
             if not leases:
                 return None
@@ -155,7 +183,7 @@ class _Window:
                 self._running -= ended
                 self._tally = sum((task.result() for task in ended), self._tally)
                 if self._is_more or time.monotonic() >= self._places.look_at:
-                    await self._claim()
+                    await self._claim_more()
         except BaseException:
             for task in self._running:
                 task.cancel()
@@ -167,21 +195,13 @@ class _Window:
 
     async def _claim(self) -> None:
         """Claim and start as many jobs as there are free slots."""
-        runtime, places = self._worker.runtime, self._places
+        places = self._places
         async with places.claiming:
             room = min(PLACES_OF_BELL - len(self._running), places.free)
             if room <= 0 or not self._may_claim():
                 return
-            leases = await runtime.ledger.claim(
-                self._handler.kind,
-                worker=runtime.worker,
-                for_=timedelta(seconds=runtime.settings.lease_seconds),
-                limit=room,
-                replays=self._replays,
-                except_namespaces=[
-                    *places.full_namespaces(),
-                    *await self._worker.pauses.namespaces(self._handler.kind),
-                ],
+            leases = await _claim_jobs(
+                self._worker, self._handler.kind, limit=room, replays=self._replays, full=places.full_namespaces()
             )
             for lease in leases:
                 self._running.add(asyncio.create_task(self._run(lease)))
@@ -189,6 +209,14 @@ class _Window:
         self._is_more = len(leases) == room or (bool(leases) and _are_suspects(leases))
         if not self._is_more:
             places.look_at = time.monotonic() + POLL_SECONDS
+
+    async def _claim_more(self) -> None:
+        """Claim next to running jobs, which an outage of the ledger does not end: their answers are paid."""
+        try:
+            await self._claim()
+        except errors.Unavailable as exc:
+            log.warning("claim failed", extra={"kind": self._handler.kind, "error": str(exc)})
+            self._tally += Tally(pause=retry_policy.OUTAGE_PAUSE)
 
     def _may_claim(self) -> bool:
         worker, now = self._worker, time.monotonic()

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Protocol
+from uuid import UUID
 
 from aftermind.db.protocol import Transaction
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease, LeaseToken, NewJob, Scope, Turn
@@ -168,6 +169,7 @@ class Ledger(Protocol):
         replays: bool = False,
         alone: bool = False,
         except_namespaces: Sequence[str] = (),
+        claim_id: UUID | None = None,
     ) -> list[Lease]:
         """Claim up to `limit` runnable jobs of a kind (of `ids` only, if given), fairest and oldest first.
 
@@ -178,6 +180,7 @@ class Ledger(Protocol):
         (`aftermind.types.job.together`); those on their last chance only by a process without other jobs, which passes
         `alone`: others get nothing while one is next. Unknown ids return nothing. Jobs of `except_namespaces` are
         skipped. Jobs of a replay plan are claimed only with `replays`: live traffic never waits behind them.
+        If the answer is lost, `return_claim` releases what a claim of that `claim_id` took.
         """
 
     async def last_chance_is_next(self, kind: JobKind, *, replays: bool = False) -> bool:
@@ -233,6 +236,9 @@ class Ledger(Protocol):
         since is not counted any more, and a job that was dead-lettered for it waits again; an attempt of another worker
         continues. These are returned as well.
         """
+
+    async def return_claim(self, claim_id: UUID, *, worker: str, why: str) -> int:
+        """Release like `snooze` what a claim took whose answer never arrived; returns the number."""
 
     async def expire_leases(self, *, on_buried: OnBuried | None = None) -> int:
         """Make jobs with an expired lease runnable, counting a lost lease; dead-letter those with too many. Returns the

@@ -76,6 +76,7 @@ class Pending:
             "pending_claim",
             "pending_heartbeat",
             "pending_release",
+            "pending_return_claim",
             "pending_settle",
             "pending_backlog",
             "pending_lost_leases",
@@ -238,8 +239,8 @@ class Pending:
 
         The attempt is counted now. Turns that lost a lease are claimed with others that lost as many, and fewer of them
         (`types.job.together`); those on their last chance only by a process without other jobs, which passes `alone`:
-        others get nothing while one is next (`last_chance_is_next`). `SCRIPT_TURNS` per call: if a later call fails,
-        the turns of earlier ones are returned.
+        others get nothing while one is next (`last_chance_is_next`). `SCRIPT_TURNS` per call: if one fails, return
+        what the claim took by `return_claim`.
         """
         claimed: list[ClaimedTurn] = []
         head = (str(token), worker, _ms(for_))
@@ -248,14 +249,9 @@ class Pending:
         while len(claimed) < turns:
             some = min(turns - len(claimed), SCRIPT_TURNS)
             left = size_bytes - sum(len(turn.payload) for turn in claimed)
-            try:
-                arguments: list[Argument] = [*head, some, left, max_lost, len(claimed), int(large)]
-                arguments += [len(skipped), *skipped, *suspects]
-                answers = await self._scripts["pending_claim"](self._link, *arguments)
-            except errors.RedisUnavailable:
-                if not claimed:
-                    raise
-                break
+            arguments: list[Argument] = [*head, some, left, max_lost, len(claimed), int(large)]
+            arguments += [len(skipped), *skipped, *suspects]
+            answers = await self._scripts["pending_claim"](self._link, *arguments)
             claimed += await self._valid_turns(answers, token)
             if len(answers) < some or (claimed and claimed[0].lost_leases):
                 break
@@ -299,6 +295,10 @@ class Pending:
         """
         flag = "1" if counts else "2" if uncount_loss else "0"
         return int(await self._scripts["pending_release"](self._link, str(token), _ms(after), flag, *map(str, ids)))
+
+    async def return_claim(self, token: LeaseToken) -> int:
+        """Give back what a claim took whose answer never arrived, the attempt uncounted; how many turns."""
+        return int(await self._scripts["pending_return_claim"](self._link, str(token)))
 
     async def settle(
         self, ids: Sequence[JobId], *, watermark: Watermark | None, owners: Iterable[Scope] = ()

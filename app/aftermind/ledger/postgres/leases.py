@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import orjson
 from sqlalchemy import Row, text
@@ -41,6 +42,8 @@ _PROMOTE = text(
     """
 )
 
+# Different for each job, and known to the worker before the answer arrives, which may never happen.
+_TOKEN = "CAST(md5(CAST(:claim AS text) || CAST(jobs.id AS text)) AS uuid)"
 _COLUMNS = ", ".join(f"jobs.{column.name}" for column in JOBS.c)
 _NONE_RUNNING = """
     AND NOT EXISTS (
@@ -145,7 +148,7 @@ def _claim(kind_rule: str, *, ids: bool) -> str:
           AND (place = 1 OR coalesce(bytes <= CAST(:size_bytes AS bigint), true))
     ), claimed AS (
         UPDATE aftermind.jobs AS jobs
-        SET state = 'running', attempts = attempts + 1, token = gen_random_uuid(), worker = :worker,
+        SET state = 'running', attempts = attempts + 1, token = {_TOKEN}, worker = :worker,
             lease_until = clock_timestamp() + CAST(:lasts AS interval), updated_at = clock_timestamp()
         FROM chosen WHERE jobs.id = chosen.id
         RETURNING {_COLUMNS}
@@ -305,6 +308,23 @@ _EXPIRE = text(
     """
 )
 
+# By `jobs_leases`: running jobs are few.
+_RETURN_CLAIM = text(
+    f"""
+    WITH held AS (
+        SELECT id, attempts AS number FROM aftermind.jobs AS jobs
+        WHERE state = 'running' AND worker = :worker AND token = {_TOKEN} FOR UPDATE
+    ), returned AS (
+        UPDATE aftermind.jobs AS jobs
+        SET state = 'queued', attempts = attempts - 1, run_at = clock_timestamp(), queue_position = NULL, token = NULL,
+            lease_until = NULL, updated_at = clock_timestamp(), note = :note
+        FROM held WHERE jobs.id = held.id
+    )
+    UPDATE aftermind.job_attempts AS attempts SET ended_at = clock_timestamp(), outcome = 'snoozed'
+    FROM held WHERE attempts.job_id = held.id AND attempts.number = held.number
+    """
+)
+
 # By primary keys. The attempt identifies the expired lease: an attempt that was closed otherwise is skipped.
 _UNCOUNT = text(
     """
@@ -346,6 +366,7 @@ class ClaimRequest:
     ids: Sequence[JobId] | None
     replays: bool
     alone: bool
+    claim_id: UUID
     excepted: Sequence[str] = ()
     after: str = ""  # the namespace that was served last: those that follow it in alphabetical order are next
 
@@ -382,6 +403,7 @@ async def claim(tx: Transaction, wanted: ClaimRequest) -> list[Lease]:
         together=[together(wanted.limit, lost, most=most, alone=wanted.alone) for lost in range(most)],
         most=most,
         worker=wanted.worker,
+        claim=str(wanted.claim_id),
         lasts=wanted.lasts,
         serial=serial,
         replays=wanted.replays,
@@ -489,6 +511,11 @@ def _failure(row: Row[Any]) -> Failure:  # Any: a row of `jobs`
     return Failure(
         reason_code=row.reason_code, error_class=row.error_class, error=row.error, fingerprint=row.fingerprint
     )
+
+
+async def return_claim(tx: Transaction, claim_id: UUID, *, worker: str, note: str) -> int:
+    """See `Ledger.return_claim`."""
+    return await pg(tx).count(_RETURN_CLAIM, claim=str(claim_id), worker=worker, note=note)
 
 
 async def uncount_losses(tx: Transaction, leases: Sequence[Lease], *, note: str) -> frozenset[JobId]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import date, timedelta
 from time import monotonic
+from uuid import UUID, uuid4
 
 from sqlalchemy import select, text
 from sqlalchemy.exc import IntegrityError
@@ -122,6 +123,7 @@ class PostgresLedger:
         replays: bool = False,
         alone: bool = False,
         except_namespaces: Sequence[str] = (),
+        claim_id: UUID | None = None,
     ) -> list[Lease]:
         wanted = ClaimRequest(
             kind=kind,
@@ -133,6 +135,7 @@ class PostgresLedger:
             ids=ids,
             replays=replays,
             alone=alone,
+            claim_id=claim_id or uuid4(),
             excepted=except_namespaces,
             after=self._served_last.get(kind, ""),
         )
@@ -218,6 +221,10 @@ class PostgresLedger:
             held = await working.close(tx, leases, "queued", "snoozed", after=timedelta(0), give_back=True, note=why)
             expired = [lease for lease in leases if uncount_loss and lease.job.id not in held]
             return held | await working.uncount_losses(tx, expired, note=why)
+
+    async def return_claim(self, claim_id: UUID, *, worker: str, why: str) -> int:
+        async with self._database.statements() as tx:
+            return await working.return_claim(tx, claim_id, worker=worker, note=why)
 
     async def expire_leases(self, *, on_buried: OnBuried | None = None) -> int:
         async with self._database.transaction() as tx:

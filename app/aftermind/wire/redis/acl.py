@@ -48,6 +48,7 @@ _WORKER_SCRIPTS = (
     "pending_heartbeat",
     "pending_lost_leases",
     "pending_release",
+    "pending_return_claim",
     "pending_settle",
     "epoch_compare_and_set",
     "process_announce",

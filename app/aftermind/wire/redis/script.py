@@ -30,6 +30,7 @@ _FLAGS: Mapping[str, str] = {
             "pending_heartbeat",
             "watermark_raise",
             "pending_release",
+            "pending_return_claim",
             "pending_settle",
             "watermark_trust",
         ),
