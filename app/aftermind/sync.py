@@ -231,6 +231,8 @@ class JobAdmin(_Face):
     pending_turns = _blocking(AsyncJobAdmin.pending_turns)
     counts = _blocking(AsyncJobAdmin.counts)
     latencies = _blocking(AsyncJobAdmin.latencies)
+    tenants = _blocking(AsyncJobAdmin.tenants)
+    costs = _blocking(AsyncJobAdmin.costs)
     processes = _blocking(AsyncJobAdmin.processes)
     metric_history = _blocking(AsyncJobAdmin.metric_history)
     timeline = _blocking(AsyncJobAdmin.timeline)

@@ -43,12 +43,27 @@ SCREENS = {
     "dead": "/dead",
     "letter": "/dead",
     "replay": "/dead",
+    "costs": "/costs?everywhere=true",
+    "tenants": "/tenants",
     "chat": "/chat?user=alice&session=chat",
     "chat-whose": "/chat",
     "login": "/login",
     "problem": "/memory/user",
 }
-IN_THE_DOCS = ("overview", "turns", "facts", "recall", "events", "jobs", "dead", "letter", "replay", "chat")
+IN_THE_DOCS = (
+    "overview",
+    "turns",
+    "facts",
+    "recall",
+    "events",
+    "jobs",
+    "dead",
+    "letter",
+    "replay",
+    "costs",
+    "tenants",
+    "chat",
+)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -64,6 +79,7 @@ async def lived(deployment: Deployment) -> None:
         turn = [Message.user(said, occurred_at=at), Message.assistant(answer, occurred_at=at)]
         await memory.remember(turn, user_id="alice", session_id=session)
         await _until(deployment, "alice", facts=sum(len(DRAWN[text]) for text, _ in SAID[: place + 1]))
+    await memory.remember("I live in Lima.", user_id="dora", session_id="s1", namespace="acme")
     await memory.blocks.set("human", "Alice, marine biologist.", description="Who the user is.", user_id="alice")
     script.faults = {"refusal": 1.0}
     for user in ("ben", "carol"):

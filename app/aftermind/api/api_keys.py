@@ -9,13 +9,12 @@ from datetime import UTC, datetime, timedelta
 from aftermind import errors
 from aftermind.api.services import Parts
 from aftermind.types import stream_token
-from aftermind.types.api_key import ApiKey, Right
+from aftermind.types.api_key import OF_ONE_TENANT, ApiKey, Right
 from aftermind.types.stream_token import StreamToken
 from aftermind.types.timestamps import why_unusable
 
 PREFIX = "am"  # of every key: scanners for leaked secrets find it by that
 NAME_CHARACTERS = 200
-EVERY = frozenset(Right)
 MAX_TOKEN_LIFETIME = timedelta(hours=1)
 
 
@@ -32,12 +31,13 @@ class ApiKeys:
         self,
         name: str,
         *,
-        rights: Iterable[Right | str] = EVERY,
+        rights: Iterable[Right | str] = OF_ONE_TENANT,
         expires_at: datetime | None = None,
         namespace: str | None = None,
     ) -> tuple[ApiKey, str]:
-        """Create a key; returns it with its full text. Raises `InvalidKey` for an unknown right or an expiry in the
-        past.
+        """Create a key; returns it with its full text. By default it has all rights except `tenants`.
+
+        Raises `InvalidKey` for an unknown right or an expiry in the past.
         """
         owner = self._parts.scope(namespace=namespace)
         if not name.strip() or len(name) > NAME_CHARACTERS:

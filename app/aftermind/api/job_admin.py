@@ -21,9 +21,11 @@ from aftermind.types.job_admin import (
     JobCount,
     JobPause,
     MetricSample,
+    ModelCost,
     PendingTurn,
     ProcessInfo,
     StageLatency,
+    TenantSummary,
     Timeline,
     TimelineStep,
 )
@@ -32,6 +34,7 @@ from aftermind.types.replay import JobFilter
 from aftermind.wire.redis_keys import Keys
 
 MAX_LISTED = 10_000
+MAX_COSTS = timedelta(days=366)
 MAX_REASON = 500  # characters of a note
 DISCARDABLE = (*statements.UNFINISHED, JobState.DEAD)
 
@@ -76,6 +79,26 @@ class JobAdmin:
         """Percentiles by stage, of jobs that were created and completed within `over`."""
         async with self._reading(namespace) as tx:
             return await statements.latencies(tx, namespace, over=over)
+
+    async def tenants(self, *, prefix: str = "", after: str | None = None, limit: int = 100) -> Sequence[TenantSummary]:
+        """Namespaces that have users, jobs or costs, by name, from the one after `after` on.
+
+        Needs `AFTERMIND_RELAY_URL`; without it, only the own namespace is found. Raises `InvalidFilter`.
+        """
+        if isinstance(limit, bool) or not 0 < limit <= MAX_LISTED:
+            raise errors.InvalidFilter("limit", limit, f"it is a whole number from 1 to {MAX_LISTED:,}.")
+        async with self._reading(None) as tx:
+            return await statements.tenants(tx, prefix=prefix, after=after, limit=limit)
+
+    async def costs(self, *, namespace: str | None = None, over: timedelta = timedelta(days=30)) -> Sequence[ModelCost]:
+        """What models have cost, by day (UTC), namespace, kind of job and model; the newest day first.
+
+        Of the days that `over` reaches, today included. Raises `InvalidFilter`.
+        """
+        if not timedelta(0) <= over <= MAX_COSTS:
+            raise errors.InvalidFilter("over", over, f"it is at most {MAX_COSTS.days} days.")
+        async with self._reading(namespace) as tx:
+            return await statements.costs(tx, namespace, since=(datetime.now(UTC) - over).date())
 
     async def processes(self) -> Sequence[ProcessInfo]:
         """Workers, reconcilers and services with heartbeat, version, queues, memory and settings in force.

@@ -19,6 +19,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "extraction": ("extraction",),
     "undo": ("undo",),
     "costs": ("costs",),
+    "tenants": ("tenants",),
     "user_data": ("users", "export", "forget", "verify-erasure"),
     "dead_letters": ("dead-letters", "dead"),
     "jobs": ("jobs",),

@@ -11,13 +11,13 @@ from aftermind.cli import console
 from aftermind.cli.console import Namespace, out
 from aftermind.cli.dead_letters import moment
 from aftermind.memory import Memory
-from aftermind.types.api_key import ApiKey, Right
+from aftermind.types.api_key import OF_ONE_TENANT, ApiKey, Right
 
 keys = typer.Typer(help="API keys of the HTTP service: create, list and revoke them.", no_args_is_help=True)
 
 Rights = Annotated[
     list[Right] | None,
-    typer.Option("--right", help="read, write or operate; may be repeated. Default: all three."),
+    typer.Option("--right", help="May be repeated. Default: read, write and operate."),
 ]
 
 
@@ -39,7 +39,7 @@ def create(
     async def work(memory: Memory) -> tuple[ApiKey, str]:
         return await memory.api_keys.create(
             name,
-            rights=frozenset(right or Right),
+            rights=right or OF_ONE_TENANT,
             expires_at=None if expires is None else moment("expires", expires),
             namespace=namespace,
         )

@@ -6,16 +6,21 @@ from enum import StrEnum
 
 
 class Right(StrEnum):
-    """What a key allows within its namespace.
+    """What a key allows; all but `tenants` within its namespace alone.
 
     read     recall, history, facts, events and everything else that changes nothing
     write    remember, facts, blocks, forget
     operate  dead letters and replays, what models have cost, webhooks
+    tenants  in the console: the list of all namespaces, and the other rights of the key in each of them
     """
 
     READ = "read"
     WRITE = "write"
     OPERATE = "operate"
+    TENANTS = "tenants"
+
+
+OF_ONE_TENANT = frozenset({Right.READ, Right.WRITE, Right.OPERATE})  # what a new key has, if no right is named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from enum import StrEnum
 from typing import NewType
 from uuid import UUID
@@ -121,6 +121,38 @@ class MetricSample:
     at: datetime
     over: timedelta
     series: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantSummary:
+    """A namespace in the list of tenants. Usage of models is that of today (UTC).
+
+    `oldest_due_at` is when its longest waiting job was due; `last_job_at` when a job of the last day was created.
+    """
+
+    namespace: str
+    users: int
+    unfinished_jobs: int
+    dead_letters: int
+    oldest_due_at: datetime | None
+    last_job_at: datetime | None
+    calls: int
+    tokens: int
+    cost_usd: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCost:
+    """What a model has cost a namespace in a day (UTC), for a kind of job."""
+
+    namespace: str
+    day: date
+    kind: JobKind
+    model: str
+    calls: int
+    tokens_in: int
+    tokens_out: int
+    cost_usd: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
+from urllib.parse import unquote
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
@@ -26,6 +27,7 @@ from aftermind.web.path_ids import named_user
 from aftermind.web.problems import route_template
 from aftermind.web.shared_rate_limit import SharedRate
 
+NAMESPACE_COOKIE = "aftermind_namespace"  # of a browser whose key has the right `tenants`: the namespace it looks at
 TOKEN_PARAMETER = "token"  # of the query of an event stream
 COOKIE = "aftermind_key"  # of a browser that has signed in
 KEPT_SECONDS = 5.0  # how long a checked key is not asked for again: a revoked one is noticed after that
@@ -177,7 +179,8 @@ async def admit(connection: HTTPConnection, text: str | None, *, is_session: boo
         raise errors.KeyRefused("an API key is required.")
     if text.startswith(local_sign_in.PREFIX):
         if door.is_local_token(connection, text) and await door.is_open():
-            return Caller(namespace=door.memory.namespace, rights=frozenset(Right), is_session=is_session)
+            local = Caller(namespace=door.memory.namespace, rights=frozenset(Right), is_session=is_session)
+            return _in_chosen_namespace(connection, local)
         raise errors.KeyRefused(
             "the local token is invalid, or is used from another machine, or an API key exists already."
         )
@@ -190,7 +193,20 @@ async def admit(connection: HTTPConnection, text: str | None, *, is_session: boo
     key = await door.check(text, peer=connection.client.host if connection.client else "")
     if key is None:
         raise errors.KeyRefused("API key is unknown, revoked or expired.")
-    return Caller(namespace=key.namespace, rights=key.rights, key=key, is_session=is_session)
+    return _in_chosen_namespace(
+        connection, Caller(namespace=key.namespace, rights=key.rights, key=key, is_session=is_session)
+    )
+
+
+def _in_chosen_namespace(connection: HTTPConnection, who: Caller) -> Caller:
+    """The caller in the namespace that a browser has switched to, if its key has the right for it."""
+    chosen = unquote(connection.cookies.get(NAMESPACE_COOKIE, ""))
+    if not chosen or not who.is_session or Right.TENANTS not in who.rights:
+        return who
+    try:
+        return replace(who, namespace=Scope(namespace=chosen).namespace)
+    except errors.InvalidScope:  # a cookie that no page of ours has set
+        return who
 
 
 async def record_access(request: Request, who: Caller, action: Action, *, user_id: str | None, **detail: Json) -> None:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -14,7 +14,16 @@ from aftermind.db.transaction import pg
 from aftermind.ledger.postgres.dead_letters import conditions
 from aftermind.ledger.postgres.rows import to_job
 from aftermind.types import EpisodeId, FactId, Job, JobId, JobKind, JobState, Scope
-from aftermind.types.job_admin import JobActionId, JobCount, JobPause, StageLatency, Timeline, TimelineStep
+from aftermind.types.job_admin import (
+    JobActionId,
+    JobCount,
+    JobPause,
+    ModelCost,
+    StageLatency,
+    TenantSummary,
+    Timeline,
+    TimelineStep,
+)
 from aftermind.types.replay import JobFilter
 
 UNFINISHED = (JobState.QUEUED, JobState.RUNNING, JobState.RETRYING)
@@ -57,6 +66,42 @@ _LATENCIES = text(
     """
 )
 
+# Users by their primary key, jobs by `jobs_effect`, `jobs_dead` and `jobs_created`; locks nothing.
+_TENANTS = text(
+    """
+    SELECT namespace, sum(users) AS users, sum(unfinished) AS unfinished_jobs, sum(dead) AS dead_letters,
+           min(due) AS oldest_due_at, max(created) AS last_job_at, sum(calls) AS calls, sum(tokens) AS tokens,
+           sum(cost) AS cost_usd
+    FROM (
+        SELECT namespace, count(*) AS users, 0 AS unfinished, 0 AS dead, CAST(NULL AS timestamptz) AS due,
+               CAST(NULL AS timestamptz) AS created, 0 AS calls, 0 AS tokens, 0.0 AS cost
+        FROM aftermind.users GROUP BY 1
+        UNION ALL
+        SELECT namespace, 0, count(*), 0,
+               min(run_at) FILTER (WHERE state <> 'running' AND run_at <= now()), NULL, 0, 0, 0
+        FROM aftermind.jobs WHERE state IN ('queued', 'running', 'retrying') GROUP BY 1
+        UNION ALL
+        SELECT namespace, 0, 0, count(*), NULL, NULL, 0, 0, 0 FROM aftermind.jobs WHERE state = 'dead' GROUP BY 1
+        UNION ALL
+        SELECT namespace, 0, 0, 0, NULL, max(created_at), 0, 0, 0 FROM aftermind.jobs
+        WHERE created_at > now() - interval '1 day' GROUP BY 1
+        UNION ALL
+        SELECT namespace, 0, 0, 0, NULL, NULL, sum(calls), sum(tokens_in + tokens_out), sum(cost_usd)
+        FROM aftermind.spending WHERE day = CAST(now() AT TIME ZONE 'UTC' AS date) GROUP BY 1
+    ) AS parts
+    WHERE starts_with(namespace, :prefix) AND (CAST(:after AS text) IS NULL OR namespace > :after)
+    GROUP BY 1 ORDER BY 1 LIMIT :limit
+    """
+)
+_COSTS = text(
+    """
+    SELECT namespace, day, kind, model, sum(calls) AS calls, sum(tokens_in) AS tokens_in,
+           sum(tokens_out) AS tokens_out, sum(cost_usd) AS cost_usd
+    FROM aftermind.spending
+    WHERE day >= :since AND (CAST(:namespace AS text) IS NULL OR namespace = :namespace)
+    GROUP BY 1, 2, 3, 4 ORDER BY 2 DESC, 8 DESC, 1, 3, 4
+    """
+)
 _DUE = text(
     """
     UPDATE aftermind.jobs SET run_at = clock_timestamp(), updated_at = clock_timestamp()
@@ -197,6 +242,41 @@ async def latencies(tx: Transaction, namespace: str | None, *, over: timedelta) 
     return [
         StageLatency(kind=JobKind(row.kind), count=row.jobs, p50=row.shares[0], p95=row.shares[1], p99=row.shares[2])
         for row in await pg(tx).rows(_LATENCIES, namespace=namespace, over=over)
+    ]
+
+
+async def tenants(tx: Transaction, *, prefix: str, after: str | None, limit: int) -> list[TenantSummary]:
+    """Namespaces with users, jobs or costs, by name; of all tenants, as the relay."""
+    return [
+        TenantSummary(
+            namespace=row.namespace,
+            users=int(row.users),
+            unfinished_jobs=int(row.unfinished_jobs),
+            dead_letters=int(row.dead_letters),
+            oldest_due_at=row.oldest_due_at,
+            last_job_at=row.last_job_at,
+            calls=int(row.calls),
+            tokens=int(row.tokens),
+            cost_usd=float(row.cost_usd),
+        )
+        for row in await pg(tx).rows(_TENANTS, prefix=prefix, after=after, limit=limit)
+    ]
+
+
+async def costs(tx: Transaction, namespace: str | None, *, since: date) -> list[ModelCost]:
+    """What models have cost, by day, namespace, kind and model, the newest day first."""
+    return [
+        ModelCost(
+            namespace=row.namespace,
+            day=row.day,
+            kind=JobKind(row.kind),
+            model=row.model,
+            calls=int(row.calls),
+            tokens_in=int(row.tokens_in),
+            tokens_out=int(row.tokens_out),
+            cost_usd=float(row.cost_usd),
+        )
+        for row in await pg(tx).rows(_COSTS, namespace=namespace, since=since)
     ]
 
 

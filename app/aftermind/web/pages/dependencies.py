@@ -62,6 +62,7 @@ def needing(right: Right) -> Callable[[Request, Viewer], Awaitable[None]]:
 
 WRITES = [Depends(needing(Right.WRITE))]
 OPERATES = [Depends(needing(Right.OPERATE))]
+OF_ALL_TENANTS = [Depends(needing(Right.TENANTS))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

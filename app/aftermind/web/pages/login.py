@@ -51,7 +51,8 @@ async def sign_in(
 async def sign_out() -> RedirectResponse:
     """Forget the key."""
     answer = RedirectResponse("/login", status_code=303, headers=dict(rendering.HEADERS))
-    answer.delete_cookie(auth.COOKIE, httponly=True, samesite="strict")
+    for name in (auth.COOKIE, auth.NAMESPACE_COOKIE):
+        answer.delete_cookie(name, httponly=True, samesite="strict")
     return answer
 
 

@@ -9,6 +9,7 @@ from starlette.types import Scope
 from aftermind.web.pages import (
     blocks,
     chat,
+    costs,
     dead_letters,
     events,
     facts,
@@ -19,11 +20,28 @@ from aftermind.web.pages import (
     recall,
     rendering,
     replays,
+    tenants,
     turns,
     users,
 )
 
-SCREENS = (overview, users, turns, facts, blocks, profile, recall, events, jobs, dead_letters, replays, chat, login)
+SCREENS = (
+    overview,
+    users,
+    turns,
+    facts,
+    blocks,
+    profile,
+    recall,
+    events,
+    jobs,
+    dead_letters,
+    replays,
+    costs,
+    tenants,
+    chat,
+    login,
+)
 STATIC = Path(__file__).parents[1] / "static"
 
 

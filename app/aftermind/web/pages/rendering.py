@@ -18,6 +18,7 @@ from markupsafe import Markup
 import aftermind
 from aftermind import errors
 from aftermind.telemetry.logger import get_logger
+from aftermind.types.api_key import Right
 from aftermind.types.timestamps import why_unusable
 from aftermind.web import problems
 from aftermind.web.pages.dependencies import Viewer
@@ -52,8 +53,11 @@ SCREENS = (
     ("/events", "Events", "events"),
     ("/jobs", "Jobs", "jobs"),
     ("/dead", "Dead letters", "dead"),
+    ("/costs", "Costs", "costs"),
+    ("/tenants", "Tenants", "tenants"),
     ("/chat", "Chat", "chat"),
 )
+RIGHT_OF = {"jobs": Right.OPERATE, "dead": Right.OPERATE, "costs": Right.OPERATE, "tenants": Right.TENANTS}
 
 
 def page(
@@ -206,10 +210,11 @@ def _shared(request: Request) -> dict[str, object]:
         "namespace": viewer.namespace if viewer else None,
         "flower_url": viewer.memory.settings.flower_url if viewer else None,
         "screens": [
-            each for each in SCREENS if viewer is None or each[2] not in ("jobs", "dead") or viewer.may("operate")
+            each for each in SCREENS if viewer is None or each[2] not in RIGHT_OF or viewer.may(RIGHT_OF[each[2]])
         ],
         "version": aftermind.__version__,
         "theme": theme if theme in THEMES else "auto",
+        "may_switch": viewer is not None and viewer.may(Right.TENANTS),
         "has_key": viewer is not None and viewer.has_key,
         "now": datetime.now(UTC),
     }

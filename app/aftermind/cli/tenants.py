@@ -1,0 +1,42 @@
+"""`aftermind tenants`: namespaces with their users, jobs and costs."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from aftermind.cli import console
+from aftermind.memory import Memory
+from aftermind.types.job_admin import TenantSummary
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(tenants)
+
+
+def tenants(
+    *,
+    prefix: Annotated[str, typer.Option(help="Only names that begin with this.")] = "",
+    after: Annotated[str | None, typer.Option(help="Only names after this one: the next page.")] = None,
+    limit: Annotated[int, typer.Option(help="How many to list.", min=1, max=10_000)] = 100,
+    json: console.AsJson = False,
+    wide: console.Wide = False,
+) -> None:
+    """List namespaces with users, jobs and today's costs, by name. Needs AFTERMIND_RELAY_URL to see all."""
+
+    async def work(memory: Memory) -> Sequence[TenantSummary]:
+        return await memory.job_admin.tenants(prefix=prefix, after=after, limit=limit)
+
+    found = console.with_memory(work)
+    if json:
+        console.print_json(found)
+        return
+    shown = console.make_table(
+        "namespace", "users", "jobs", "dead", "calls", "tokens", "US dollars", flexible="namespace"
+    )
+    for each in found:
+        counts = (each.users, each.unfinished_jobs, each.dead_letters, each.calls, each.tokens)
+        shown.add_row(escape(each.namespace), *(f"{count:,}" for count in counts), f"{each.cost_usd:.4f}")
+    console.print_table(shown, wide=wide)
