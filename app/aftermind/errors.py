@@ -221,11 +221,11 @@ class SpoolUnavailable(Unavailable):
 
 
 class ArchiveUnavailable(Unavailable):
-    """The archive of a retention policy cannot store a file; nothing was deleted."""
+    """A folder or an S3-compatible store cannot read or write a file. Retention has then deleted nothing."""
 
-    def __init__(self, where: str, why: str) -> None:
+    def __init__(self, where: str, why: str, remedy: str) -> None:
         self.where, self.why = where, why
-        super().__init__(f"archive {where}: {why}. Nothing was deleted; the next run retries.")
+        super().__init__(f"archive {where}: {why}. {remedy}")
 
 
 class ModelUnavailable(Unavailable):

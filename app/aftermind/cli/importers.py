@@ -1,4 +1,4 @@
-"""Files of conversations, read into turns: OpenAI chat JSONL, and LoCoMo JSON."""
+"""Files of conversations, read into turns: OpenAI chat JSONL, LoCoMo JSON, and exports of a user."""
 
 import codecs
 import hashlib
@@ -7,12 +7,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from aftermind.evaluation import locomo
 from aftermind.types.validation import Given
 
+_EXPORTED = ("role", "content", "name", "metadata", "occurred_at", "expires_at")
 _TIMES = ("occurred_at", "created_at", "timestamp")
 
 
@@ -38,6 +40,8 @@ class FileTurn:
     session_id: str | None
     messages: tuple[Given, ...]
     place: FilePosition
+    agent_id: str | None = None
+    save: tuple[str, ...] | None = None  # of `remember`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +63,18 @@ def read(path: Path, *, user: str | None = None, session: str | None = None) -> 
     object per line. `user` and `session` are defaults for conversations without one.
     """
     try:
-        data = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+        data = path.read_bytes()
     except OSError as exc:
         yield BadLine(place=FilePosition(file=path), reason=f"it cannot be read: {exc.strerror or exc}")
         return
+    yield from read_bytes(path, data, user=user, session=session)
+
+
+def read_bytes(
+    path: Path, data: bytes, *, user: str | None = None, session: str | None = None
+) -> Iterator[FileTurn | BadLine]:
+    """As `read`, of content that is not in a file; `path` names its place."""
+    data = data.removeprefix(codecs.BOM_UTF8)
     seen: Counter[str] = Counter()
     listed = _chats(data)
     turns = _json_list(path, listed, user, session) if listed else _of_format(path, data, user, session)
@@ -92,9 +104,48 @@ def _chats(data: bytes) -> list[Any] | None:  # Any: JSON
     first = found[0] if isinstance(found, list) and found else found
     if not isinstance(first, dict):
         return None
+    if isinstance(found, dict) and isinstance(found.get("episodes"), list) and "scope" in found:
+        return _exported(found)
     if isinstance(found, list) and "role" in first:
         return [{"messages": found}]
     return (found if isinstance(found, list) else [found]) if "messages" in first else None
+
+
+def _exported(export: Mapping[str, Any]) -> list[Any]:  # Any: JSON
+    """The conversations of an export of a user: one for each run of messages with the same session, agent and `save`.
+
+    What the user wrote in groups is left out: it belongs to the groups. So are messages that have expired.
+    """
+    owner = export["scope"] if isinstance(export["scope"], dict) else {}
+    own = [each for each in export["episodes"] if _is_exported(each, owner.get("user_id"))]
+    return [
+        {
+            "id": f"export {each[0].get('id')}",
+            **{name: each[0]["scope"].get(name) for name in ("user_id", "session_id", "agent_id")},
+            "save": _saved(each[0]),
+            "messages": [{name: one[name] for name in _EXPORTED if one.get(name) is not None} for one in each],
+        }
+        for each in (list(run) for _, run in groupby(own, key=lambda each: (each["scope"], _saved(each))))
+    ]
+
+
+def _is_exported(episode: Any, user: Any) -> bool:  # Any: JSON
+    if not isinstance(episode, dict) or not isinstance(episode.get("scope"), dict):
+        return False
+    if episode["scope"].get("user_id") != user:
+        return False
+    try:
+        return datetime.fromisoformat(episode["expires_at"]) > datetime.now(UTC)
+    except (KeyError, TypeError, ValueError):  # it never expires, or is refused when it is remembered
+        return True
+
+
+def _saved(episode: Mapping[str, Any]) -> Any:  # Any: JSON
+    """What it is kept for: of a message that was undone, no facts and traits are made again."""
+    keep = episode.get("keep")
+    if isinstance(keep, list) and episode.get("mark") == "undone":
+        return [kind for kind in keep if kind not in ("facts", "profile")]
+    return keep
 
 
 def _json_list(
@@ -157,10 +208,21 @@ def _conversation(
         raise UnreadableConversation("metadata is a JSON object")
     dated = [_dated(message, at, metadata) for message in messages]
     turns = _exchanges(dated)
+    agent, save = _label(found, "agent_id", None), found.get("save")
+    if save is not None and not (isinstance(save, list) and all(isinstance(kind, str) for kind in save)):
+        raise UnreadableConversation("save is a list of kinds of memory")
     name = _label(found, "id", None) or session or _digest(turns[0])
     session = session or f"ingest-{_digest(turns[0])[:16]}"
     return [
-        FileTurn(key=_key(user, name, index, turn), user_id=user, session_id=session, messages=tuple(turn), place=place)
+        FileTurn(
+            key=_key(user, name, index, turn),
+            user_id=user,
+            session_id=session,
+            messages=tuple(turn),
+            place=place,
+            agent_id=agent,
+            save=None if save is None else tuple(save),
+        )
         for index, turn in enumerate(turns)
     ]
 

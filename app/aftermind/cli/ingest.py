@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from aftermind import errors
+from aftermind.api.retention import archives
 from aftermind.cli import console, importers
 from aftermind.cli.console import err, out
 from aftermind.cli.importers import BadLine, FileTurn
@@ -26,8 +27,12 @@ STILL_SECONDS = 45.0  # without progress: a lost lease is detected and re-notifi
 SAMPLE = Path(__file__).with_name("conversation.jsonl")  # examples/ links to it
 
 Files = Annotated[
-    list[Path] | None,
-    typer.Argument(help="OpenAI chats as JSONL or as a JSON list, or LoCoMo JSON.", show_default=False),
+    list[str] | None,
+    typer.Argument(
+        help="OpenAI chats as JSONL or as a JSON list, LoCoMo JSON, or a JSON file of `aftermind export`; also as "
+        "s3://bucket/key.",
+        show_default=False,
+    ),
 ]
 Sample = Annotated[bool, typer.Option("--sample", help="Ingest the sample conversation of the package.")]
 User = Annotated[str | None, typer.Option("--user", "-u", help="User of conversations without one.")]
@@ -84,10 +89,10 @@ def ingest(
     the exit code is 1. It is also 1 if the command stops waiting because there is no progress; nothing is lost, and the
     reason is printed.
     """
-    paths = [*(files or ()), *([SAMPLE] if sample else ())]
-    if not paths:
+    names = [*(files or ()), *([str(SAMPLE)] if sample else ())]
+    if not names:
         raise errors.InvalidInput("nothing to ingest. Name a file, or try `aftermind ingest --sample`.")
-    found = [each for path in paths for each in importers.read(path, user=user, session=session)]
+    found = [each for name in names for each in _read(name, user, session)]
     done = console.with_memory(lambda memory: play(memory, found, namespace=namespace, wait=wait))
     report(done)
     if done.bad or done.stalled:
@@ -110,6 +115,13 @@ def remember(
     out.print(f"Remembered for {escape(user or 'the anonymous user')}: {receipt.episode_ids[0]}")
     if receipt.spooled:
         console.warn("Redis is down: the message is in this host's spool, and is sent later.")
+
+
+def _read(name: str, user: str | None, session: str | None) -> Iterable[FileTurn | BadLine]:
+    if not name.startswith("s3://"):
+        return importers.read(Path(name), user=user, session=session)
+    archive, key = archives.open_object(name)
+    return importers.read_bytes(Path(name), asyncio.run(archive.read(key)), user=user, session=session)
 
 
 async def play(
@@ -178,8 +190,10 @@ async def _remember(memory: Memory, turn: FileTurn, namespace: str | None, done:
             turn.messages,
             user_id=turn.user_id,
             session_id=turn.session_id,
+            agent_id=turn.agent_id,
             namespace=namespace,
             idempotency_key=turn.key,
+            save=turn.save,
         )
     except errors.InvalidInput as exc:
         done.bad.append(BadLine(place=turn.place, reason=str(exc)))

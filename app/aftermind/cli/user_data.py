@@ -1,5 +1,6 @@
 """`aftermind users`, `export`, `forget`, `remains`: export and erase all data of a user."""
 
+import asyncio
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +12,7 @@ from rich.table import Table
 
 from aftermind import errors, private_files
 from aftermind.api.forget import Export, Forgot
+from aftermind.api.retention import archives
 from aftermind.cli import console
 from aftermind.cli.console import Namespace, out
 from aftermind.cli.dead_letters import moment
@@ -67,11 +69,18 @@ def export(
     user: OwnerView = None,
     anonymous: Anonymous = False,
     namespace: Namespace = None,
-    to: Annotated[Path | None, typer.Option("--to", "-o", help="Output file. Default: the terminal.")] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", "-o", help="Output file, or s3://bucket/key. Default: the terminal.")
+    ] = None,
     vectors: Annotated[bool, typer.Option("--vectors", help="Include the embeddings.")] = False,
 ) -> None:
-    """Export a user as JSON: messages, facts, blocks, summaries, profile and unfinished jobs."""
+    """Export a user as JSON: messages, facts, blocks, summaries, profile and unfinished jobs.
+
+    `aftermind ingest` reads the messages of such a file again. Credentials and endpoint of S3 are those of the AWS
+    tools: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL_S3.
+    """
     _check(user, anonymous=anonymous)
+    target = archives.open_object(to) if to is not None and to.startswith("s3://") else None
 
     async def work(memory: Memory) -> Export:
         await console.record_read(memory, Action.EXPORT, user=user, namespace=namespace, vectors=vectors)
@@ -82,10 +91,13 @@ def export(
     if to is None:
         sys.stdout.buffer.write(data + b"\n")
         return
-    if to.exists() and not to.is_file():  # a pipe, a terminal
-        to.write_bytes(data + b"\n")
+    if target is not None:
+        archive, name = target
+        asyncio.run(archive.write(name, data + b"\n", remedy="Nothing was exported."))
+    elif (path := Path(to)).exists() and not path.is_file():  # a pipe, a terminal
+        path.write_bytes(data + b"\n")
     else:
-        private_files.write(to, data + b"\n")  # mode 0600: the file has all content of the user
+        private_files.write(path, data + b"\n")  # mode 0600: the file has all content of the user
     out.print(f"{len(taken.episodes):,} messages and {len(taken.facts):,} facts are in {to}.")
 
 

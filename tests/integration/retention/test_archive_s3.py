@@ -5,35 +5,29 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 
+import boto3
 import orjson
 import pytest
 
 from aftermind import errors
 from tests.integration.retention.test_retention import contents, grow_old
 from tests.support.learning import Learning
-
-boto3 = pytest.importorskip("boto3", reason="the extra s3 is not installed")
-moto_server = pytest.importorskip("moto.server", reason="moto[server] serves S3 here; it is not among the pinned tools")
+from tests.support.s3 import s3_server
 
 Opened = Callable[..., AbstractAsyncContextManager[Learning]]
 OLD = timedelta(days=90)
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An empty S3 on a port of its own, which boto3 finds as a user would tell it."""
-    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://{host}:{port}")
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "test")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    yield f"http://{host}:{port}"
-    server.stop()
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An empty S3, which boto3 finds as a user would tell it."""
+    with s3_server() as found:
+        for name, value in found.items():
+            monkeypatch.setenv(name, value)
+        yield
 
 
-async def test_what_goes_is_an_object_of_the_bucket(opened: Opened, user: str, store: str) -> None:
+async def test_what_goes_is_an_object_of_the_bucket(opened: Opened, user: str, store: None) -> None:
     client = boto3.client("s3")
     client.create_bucket(Bucket="keep")
     async with opened(extractor="off") as learnt:
@@ -51,7 +45,7 @@ async def test_what_goes_is_an_object_of_the_bucket(opened: Opened, user: str, s
 
 
 async def test_without_the_bucket_or_without_the_store_nothing_goes(
-    opened: Opened, user: str, store: str, monkeypatch: pytest.MonkeyPatch
+    opened: Opened, user: str, store: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(extractor="off") as learnt:
         await learnt.learn(user, ["Once."])

@@ -1,4 +1,4 @@
-"""Archives to which retention writes episodes before it deletes them: a folder, or an S3-compatible store."""
+"""Archives: a folder, or an S3-compatible store. Retention writes episodes to them; exports and imports use S3."""
 
 import asyncio
 import os
@@ -13,6 +13,7 @@ import orjson
 from aftermind import errors
 from aftermind.types import Episode, Fact
 
+RETRIED = "Nothing was deleted; the next run retries."  # what a failed write of retention means
 CONNECT_SECONDS, READ_SECONDS, TRIES = 3.0, 10.0, 2
 
 
@@ -29,6 +30,15 @@ def open_archive(url: str) -> Archive:
     if parts.scheme == "s3":
         return S3Archive(url, bucket=parts.netloc, prefix=parts.path.strip("/"))
     return FolderArchive(Path(unquote(parts.path) if parts.scheme == "file" else url))
+
+
+def open_object(url: str) -> tuple["S3Archive", str]:
+    """The archive of an object `s3://bucket/key`, and its name there. Raises `InvalidSettings`; connects nothing."""
+    bucket, _, key = url.removeprefix("s3://").partition("/")
+    folder, _, name = key.rpartition("/")
+    if not bucket or not name:
+        raise errors.InvalidSettings("url", url, "name an object: s3://bucket/key.")
+    return S3Archive(url, bucket=bucket, prefix=folder), name
 
 
 def settled(url: str) -> str:
@@ -89,7 +99,7 @@ class FolderArchive:
         try:
             await asyncio.to_thread(self._write, self._root / name, data)
         except OSError as exc:
-            raise errors.ArchiveUnavailable(str(self._root), exc.strerror or str(exc)) from exc
+            raise errors.ArchiveUnavailable(str(self._root), exc.strerror or str(exc), RETRIED) from exc
 
     def _write(self, path: Path, data: bytes) -> None:
         made = [folder for folder in path.parents if not folder.exists()]
@@ -121,17 +131,27 @@ class S3Archive:
         self._url, self._bucket, self._prefix = url, bucket, prefix
         self._client: Any = None  # Any: boto3 makes its clients' classes at run time
 
-    async def write(self, name: str, data: bytes) -> None:
+    async def write(self, name: str, data: bytes, *, remedy: str = RETRIED) -> None:
         """Put an object. The store acknowledges it with a checksum of what it has."""
+        kind = "application/jsonl" if name.endswith(".jsonl") else "application/json"
+        put = {"Body": data, "ContentType": kind, "ChecksumAlgorithm": "SHA256"}
+        await self._call("put_object", name, remedy, **put)
+
+    async def read(self, name: str) -> bytes:
+        """Get an object, verified if the store has its checksum. Raises `ArchiveUnavailable`, also if there is none."""
+        body: bytes = await self._call("get_object", name, "Nothing was read.", ChecksumMode="ENABLED")
+        return body
+
+    async def _call(self, operation: str, name: str, remedy: str, **more: Any) -> Any:  # Any: of an operation of S3
         key = f"{self._prefix}/{name}" if self._prefix else name
         try:
-            await asyncio.to_thread(self._put, key, data)
+            return await asyncio.to_thread(self._run, operation, Bucket=self._bucket, Key=key, **more)
         except errors.AftermindError:
             raise
         except Exception as exc:  # boto3 raises classes that it makes at run time
-            raise errors.ArchiveUnavailable(self._url, f"{type(exc).__name__}: {exc}") from exc
+            raise errors.ArchiveUnavailable(self._url, f"{type(exc).__name__}: {exc}", remedy) from exc
 
-    def _put(self, key: str, data: bytes) -> None:
+    def _run(self, operation: str, **parameters: Any) -> Any:  # Any: as `_call`
         if self._client is None:
             try:
                 import boto3
@@ -143,9 +163,8 @@ class S3Archive:
                 connect_timeout=CONNECT_SECONDS, read_timeout=READ_SECONDS, retries={"total_max_attempts": TRIES}
             )
             self._client = boto3.client("s3", config=waits)
-        self._client.put_object(
-            Bucket=self._bucket, Key=key, Body=data, ContentType="application/jsonl", ChecksumAlgorithm="SHA256"
-        )
+        answer = getattr(self._client, operation)(**parameters)
+        return answer["Body"].read() if "Body" in answer else None
 
 
 def _sync(folder: Path) -> None:
