@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, get_args, get_origin
 
@@ -12,6 +13,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from aftermind.api.health import Component, Health, Waiting
+from aftermind.extras import EXTRA_OF
+from aftermind.indexes.factory import KINDS
 from aftermind.settings import Settings
 from aftermind.telemetry.metrics import Instruments
 from aftermind.web.routes.metrics import Now
@@ -167,7 +170,66 @@ def integrations_page() -> str:
     return INTEGRATIONS_HEAD + "".join(rows) + "\n" + "".join(notes)
 
 
+STORES_HEAD = """# Stores and indexes
+
+What each [record store](../guides/stores.md) has, and which vector indexes may stand beside it. This page is generated
+by `python docs/generate.py`; the pairs are tested by `tests/integrations/test_indexes.py`.
+
+## Record stores
+
+"""
+POSTGRES_ONLY = "no: needs Postgres"
+ONE_PROCESS = "no: one process opens it"
+STORES = ("`postgresql://`", "`sqlite:`", "`json:`", "`redis://`", "`inmemory`")
+# By feature, a cell for each of `STORES`; one cell is for all of them.
+STORE_FEATURES: Mapping[str, tuple[str, ...]] = {
+    "accepted turns outlive the process": ("yes", "yes", "yes", "with `appendonly yes`", "no: it is memory"),
+    "each turn is stored once; receipts, events": ("yes",),
+    "a recall includes the last turn": ("yes",),
+    "recall by words and vectors; facts, blocks, summaries, profiles, items, undo": ("yes",),
+    "history, export, erasure": ("yes",),
+    "several processes": ("yes", ONE_PROCESS, ONE_PROCESS, ONE_PROCESS, "no: it is memory"),
+    "read replicas, Celery workers": ("yes", ONE_PROCESS, ONE_PROCESS, ONE_PROCESS, "no: it is memory"),
+    "`verify-erasure`": ("yes", *("rows and index, with an index",) * 4),
+    "dead letters listed and replayed": ("yes", *(POSTGRES_ONLY,) * 4),
+    "retention policies": ("yes", *(POSTGRES_ONLY,) * 4),
+    "encryption, audit log, API keys, webhooks": ("yes", *(POSTGRES_ONLY,) * 4),
+    "re-embedding": ("yes", *(POSTGRES_ONLY,) * 4),
+}
+# By index: whether its tests run against the real thing, and what it cannot do.
+INDEX_NOTES = {
+    "chroma": ("yes, folder and server", "nothing"),
+    "qdrant": ("yes, folder; its server is not run", "nothing"),
+    "redis": ("yes, Valkey with the query engine of Redis Stack", "nothing"),
+    "pinecone": ("no: the service is not available to tests", "recognising another embedder of the same dimension"),
+    "mem0": ("no: the service is not available to tests", "`--recreate`; filters by role and time; it gets texts"),
+}
+
+
+def stores_page() -> str:
+    """Record stores by feature, indexes by feature, and their pairs. No cell is empty."""
+    rows = [("feature", *STORES), ("---",) * (len(STORES) + 1)]
+    rows += [(name, *(cells * len(STORES) if len(cells) == 1 else cells)) for name, cells in STORE_FEATURES.items()]
+    shown = [("index", "URL", "extra", "several processes", "tested", "lacks"), ("---",) * 6]
+    pairs = [("index", *STORES), ("---",) * (len(STORES) + 1)]
+    for name, kind in KINDS.items():
+        path = {"pinecone": "NAME", "mem0": ""}.get(name, "FOLDER")
+        urls = [f"`{name}:{path}`"] if kind.has_path else []
+        urls += [f"`{name}{'' if name in ('redis', 'qdrant') else '+http'}://HOST`"] if kind.has_server else []
+        is_hosted = kind.has_server or name == "pinecone"
+        processes = "yes" if name in ("redis", "pinecone", "mem0") else "with a server; a folder is of one process"
+        tested, lacks = INDEX_NOTES[name]
+        extra = f"`{EXTRA_OF[kind.library]}`" if kind.library in EXTRA_OF else "none"
+        shown.append((f"`{name}`", ", ".join(urls), extra, processes, tested, lacks))
+        shared = "yes" if processes == "yes" else "with a server" if is_hosted else "no: one process opens it"
+        pairs.append((f"`{name}`", shared, *("yes",) * (len(STORES) - 1)))
+    assert all(all(row) for row in (*rows, *shown, *pairs)), "an empty cell"
+    tables = ["".join(f"| {' | '.join(row)} |\n" for row in table) for table in (rows, shown, pairs)]
+    return f"{STORES_HEAD}{tables[0]}\n## Indexes\n\n{tables[1]}\n## Pairs\n\n{tables[2]}"
+
+
 PAGES = {
+    "reference/stores.md": stores_page,
     "reference/settings.md": settings_page,
     "reference/metrics.md": metrics_page,
     "integrations/index.md": integrations_page,

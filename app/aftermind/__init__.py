@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # at run time `__getattr__` loads each name at its first use,
     from aftermind.api.forget import Export, Forgot
     from aftermind.api.groups import Member
     from aftermind.api.health import Health, Progress
+    from aftermind.api.reindex import Reindexed
     from aftermind.api.undo import UndoResult
     from aftermind.errors import AftermindError
     from aftermind.events.types import (
@@ -122,6 +123,7 @@ _HOMES = {
     "aftermind.api.forget": ("Export", "Forgot"),
     "aftermind.api.groups": ("Member",),
     "aftermind.api.health": ("Health", "Progress"),
+    "aftermind.api.reindex": ("Reindexed",),
     "aftermind.api.undo": ("UndoResult",),
     "aftermind.errors": ("AftermindError",),
     "aftermind.events.types": (
@@ -276,6 +278,7 @@ __all__ = [
     "RecallOptions",
     "Receipt",
     "ReceiptStatus",
+    "Reindexed",
     "ReplayItem",
     "ReplayPlan",
     "RetentionPolicy",

@@ -14,6 +14,7 @@ AftermindError
 │   ├── StoreUnavailable
 │   │   ├── StatementAborted the database answers, but ended this statement (timeout, lock, memory)
 │   │   └── StoreInUse      a store of one process that another process has opened
+│   ├── IndexUnavailable    a vector index beside the store
 │   ├── RedisUnavailable, BrokerUnavailable, SpoolUnavailable, ArchiveUnavailable, KeyMissing
 │   ├── ModelUnavailable    timeout, connection or 5xx of a model provider
 │   │   └── RateLimited     429, with the provider's Retry-After
@@ -36,6 +37,7 @@ AftermindError
 │   └── Forgotten           the awaited content was forgotten
 ├── Conflict                the current state does not allow the call
 │   ├── LeaseLost, BlockConflict, CheckpointResumed, DimensionMismatch, EmbedderMismatch, SchemaOutdated
+│   ├── IndexMismatch       a vector index of another program, dimension, metric or embedder
 │   ├── NoReembedding, ReembeddingConflict
 │   ├── GenerationOutOfRange Redis holds an erasure number that was never given
 │   ├── StoreDamaged        stored bytes that cannot be read
@@ -192,6 +194,14 @@ class StoreInUse(StoreUnavailable):
     def __init__(self, what: str) -> None:
         hint = "Close the other process or `Memory`; several processes share a postgresql:// store."
         super().__init__(what, "it is in use", hint)
+
+
+class IndexUnavailable(Unavailable):
+    """A vector index does not answer. Turns are stored and recalled without it, and it takes them over later."""
+
+    def __init__(self, index: str, why: str) -> None:
+        self.index, self.why = index, why
+        super().__init__(f"the index {index} does not answer: {why}. It catches up when it does.")
 
 
 class RedisUnavailable(Unavailable):
@@ -523,6 +533,17 @@ class EmbedderMismatch(Conflict):
         super().__init__(
             f"stored vectors were made by {stored}, this process is configured with {configured}. Run `aftermind "
             f"reembed start` to re-embed, or set AFTERMIND_EMBEDDER to the stored embedder."
+        )
+
+
+class IndexMismatch(Conflict):
+    """A collection that does not fit: it belongs to another program, or has another dimension, metric or embedder."""
+
+    def __init__(self, index: str, what: str, found: object, wanted: object) -> None:
+        self.index, self.what, self.found, self.wanted = index, what, found, wanted
+        super().__init__(
+            f"the index {index} has {what} {found!s}, this memory needs {wanted!s}. Name another collection; or run "
+            "`aftermind reindex --recreate`, which deletes only a collection of Aftermind."
         )
 
 

@@ -19,6 +19,7 @@ from aftermind.api import (
 )
 from aftermind.api import forget as api_forget
 from aftermind.api import history as api_history
+from aftermind.api import reindex as api_reindex
 from aftermind.api import undo as api_undo
 from aftermind.api.api_keys import ApiKeys
 from aftermind.api.blocks import Blocks
@@ -34,6 +35,7 @@ from aftermind.api.job_admin import JobAdmin
 from aftermind.api.jobs import Jobs
 from aftermind.api.outboxes import Accept
 from aftermind.api.ranking import Ranking
+from aftermind.api.reindex import Reindexed
 from aftermind.api.retention.policies import Retention
 from aftermind.api.services import Parts
 from aftermind.api.undo import UndoResult
@@ -41,6 +43,7 @@ from aftermind.api.webhooks import Webhooks
 from aftermind.api.wiring import open_parts
 from aftermind.db.journals.protocol import Journal
 from aftermind.events.types import MemoryEvent
+from aftermind.indexes.protocol import VectorIndex
 from aftermind.ledger.protocol import DailyUsage
 from aftermind.llm.protocols import Embedder, Extractor
 from aftermind.recall import Query, RecallOptions
@@ -57,15 +60,19 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 
+INDEX_CHECK_SECONDS = 5.0  # that opening a memory waits for its index
+
+
 class Memory:
     """What an agent remembers, of all its users.
 
     `store` is a URL (`postgresql://…`, `sqlite:./bot.db`, `inmemory`), a dict (`{"backend": "sqlite", "path": …}`), a
-    journal, or None: `AFTERMIND_*`, else the embedded stack that runs in the state folder. `broker` and `redis` are
-    URLs, each the default of the other if possible; `replicas` are streaming replicas of the store. `embedder` and
-    `extractor` replace those of the settings. `save` and `load` select history,
-    facts, summary and profile for storing and recall if a call names none; `load` follows `save`. `metrics` is a
-    registry of `prometheus_client` for recalls and turns; None: no metrics. Constructing connects nothing, and raises
+    journal, or None: `AFTERMIND_*`, else the embedded stack that runs in the state folder. `index` is a vector index
+    beside it (`qdrant://…`, `chroma:./folder`, or an object of your own), which workers get by `AFTERMIND_INDEX_URL`.
+    `broker` and `redis` are URLs, each the default of the other if possible; `replicas` are streaming replicas of the
+    store. `embedder` and `extractor` replace those of the settings. `save` and `load` select history, facts, summary
+    and profile for storing and recall if a call names none; `load` follows `save`. `metrics` is a registry of
+    `prometheus_client` for recalls and turns; None: no metrics. Constructing connects nothing, and raises
     `InvalidSettings` for an invalid configuration.
 
     A memory may be used from several event loops and threads, and after a fork. `async with` loads slow parts of the
@@ -76,6 +83,7 @@ class Memory:
         self,
         store: str | Mapping[str, Any] | Journal | None = None,  # Any: values of a dict, checked in `record_stores`
         *,
+        index: str | VectorIndex | None = None,
         broker: str | None = None,
         redis: str | None = None,
         replicas: Sequence[str] = (),
@@ -91,6 +99,7 @@ class Memory:
         if isinstance(store, Mapping):
             chosen = record_stores.read_options(store)
             store, namespace, embedder = chosen.store, namespace or chosen.namespace, embedder or chosen.embedder
+            index = index or chosen.index
             save = save or (None if chosen.with_facts else turn_builder.KINDS - {"facts"})
         self.settings = settings or Settings()
         self.namespace = self.settings.namespace if namespace is None else namespace
@@ -102,7 +111,7 @@ class Memory:
         }
         self._bounds = turn_builder.limits(self.settings)
         self._parts: Parts = open_parts(
-            connections.resolve(self.settings, url=store, broker=broker, redis=redis, replicas=replicas),
+            connections.resolve(self.settings, url=store, index=index, broker=broker, redis=redis, replicas=replicas),
             self.settings,
             namespace=self.namespace,
             embedder=embedder,
@@ -126,6 +135,7 @@ class Memory:
             effect=parts.effects.commit,
             namespace=parts.namespace,
             trail=parts.trail,
+            is_indexed=parts.index is not None,
         )
 
     async def _scope(
@@ -178,6 +188,8 @@ class Memory:
             member = str(user_id)
             messages = groups.attributed(messages, member, self._bounds)
             idempotency_key = None if idempotency_key is None else f"{len(member)}:{member}:{idempotency_key}"
+        if parts.index is not None:
+            await parts.check_index(seconds=self.settings.index_budget_seconds)
         outbox = parts.outboxes.get(accept)
         turn = turn_builder.make_turn(
             messages,
@@ -530,6 +542,25 @@ class Memory:
             self._parts, self._parts.scope(namespace=namespace, user_id=user_id), texts
         )
 
+    async def reindex(
+        self,
+        *,
+        user_id: str | None = None,
+        namespace: str | None = None,
+        after: str | None = None,
+        recreate: bool = False,
+    ) -> AsyncIterator[Reindexed]:
+        """Rewrite the vector index from the store: of one user, or of all users by id, those after `after`.
+
+        Returns each user when its entries agree with the store, so that a run can be continued. `recreate` deletes the
+        collection first, also one of another embedder; it must be of Aftermind. Raises `InvalidSettings` without an
+        index, `IndexUnavailable` and `IndexMismatch`.
+        """
+        whole = self._parts.scope(namespace=namespace)
+        owner = None if user_id is None else self._parts.scope(namespace=namespace, user_id=user_id)
+        async for each in api_reindex.reindex(self._parts, owner, whole, after=after, recreate=recreate):
+            yield each
+
     async def export(
         self, *, user_id: str | None = None, namespace: str | None = None, vectors: bool = False
     ) -> Export:
@@ -554,6 +585,7 @@ class Memory:
 
     async def __aenter__(self) -> Self:
         await self._parts.open_store()
+        await self._parts.check_index(seconds=INDEX_CHECK_SECONDS)
         self._parts.recall.prepare()
         return self
 

@@ -178,6 +178,10 @@ class Settings(BaseSettings):
     redis_url: SecretStr | None = Field(
         None, description="Redis for pending turns, watermarks and events. None: the broker, if it is a Redis."
     )
+    index_url: SecretStr | None = Field(
+        None,
+        description="A vector index beside the store, the same for agents and workers: `qdrant://…`, `chroma+http://…`, `redis://…`, `pinecone:INDEX`, `mem0:…`, or a folder of one process (`qdrant:PATH`, `chroma:PATH`). None: the store's own search.",
+    )
     redis_prefix: str = Field(
         "aftermind:", description="Prefix of every Redis key and queue, so that several systems can share a Redis."
     )
@@ -265,6 +269,9 @@ class Settings(BaseSettings):
     )
     query_embedding_budget_seconds: float = Field(
         0.3, gt=0, description="Longest wait for the query's vector; beyond it recall is lexical only and `degraded`."
+    )
+    index_budget_seconds: float = Field(
+        0.3, gt=0, description="Longest wait of a recall for the vector index; beyond it the store's own search serves."
     )
     model_timeout_seconds: float = Field(60.0, gt=0, description="Longest model call of a job, retries included.")
 

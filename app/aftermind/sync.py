@@ -353,6 +353,7 @@ class Memory(_Face):
     forget = _blocking(AsyncMemory.forget)
     undo = _blocking(AsyncMemory.undo)
     verify_erasure = _blocking(AsyncMemory.verify_erasure)
+    reindex = _iterating(AsyncMemory.reindex)
     export = _blocking(AsyncMemory.export)
     close = _blocking(AsyncMemory.close)
 

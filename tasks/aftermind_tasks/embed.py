@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID
@@ -11,13 +11,14 @@ import numpy as np
 
 from aftermind import errors
 from aftermind.events.types import MemoryEmbedded, MemoryEvent
+from aftermind.indexes.projection import index_job
 from aftermind.ledger.protocol import ModelUsage
 from aftermind.llm import token_count
 from aftermind.llm.protocols import Embedder
 from aftermind.ranking.passages import regroup, spoken_texts
 from aftermind.ranking.vectors import Matrix
 from aftermind.stores.protocol import Vector
-from aftermind.types import EmbedderIdentity, Episode, EpisodeId, JobId, JobKind, Lease, Scope
+from aftermind.types import EmbedderIdentity, Episode, EpisodeId, JobId, JobKind, Lease, NewJob, Scope
 from aftermind.wire import queues
 from aftermind_tasks import embedders, extraction_call, job_runner, reembed, retry_policy, tenant_groups
 from aftermind_tasks.job_outcomes import Done, Outcome, Snooze
@@ -258,12 +259,23 @@ async def _write_tenant(
                 for episode in share.episodes.get(lease.job.id, ())
             }
             await runtime.store.set_vectors(tx, rows, embedder=share.identity)
+            if runtime.index is not None and share is shares[0]:  # the active embedder's
+                new = await runtime.ledger.enqueue(tx, _index_jobs(rows))
+                if new:
+                    ring[queues.EMBED] = new[0]
             next_steps = await reembed.enqueue_next(runtime, tx, mine, share.episodes)
             if next_steps:
                 ring[queues.EMBED] = next_steps[0]
         fresh = [lease for lease in mine if not reembed.is_step(lease)]
         events = await runtime.events.append(tx, [_event(runtime, lease, episodes) for lease in fresh])
     return _Written(held=held, owners={lease.job.scope.owner for lease in mine}, events=events, ring=ring)
+
+
+def _index_jobs(rows: Iterable[tuple[Scope, EpisodeId]]) -> list[NewJob]:
+    owners: dict[Scope, list[EpisodeId]] = {}
+    for owner, id_ in rows:
+        owners.setdefault(owner, []).append(id_)
+    return [index_job(owner, ids) for owner, ids in owners.items()]
 
 
 def _event(runtime: Runtime, lease: Lease, episodes: Mapping[JobId, Sequence[Episode]]) -> MemoryEmbedded:

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 from aftermind.db.protocol import Database
+from aftermind.indexes.client import IndexClient
 from aftermind.ledger.protocol import Ledger
 from aftermind.llm.profile_schema import profile_schema
 from aftermind.llm.protocols import Embedder, Extractor, Profiler, Summariser
@@ -25,6 +26,7 @@ def open_work(
     ledger: Ledger,
     events: Bus,
     embedder: Embedder | None = None,
+    index: IndexClient | None = None,
     extractor: Extractor | None = None,
     summariser: Summariser | None = None,
     profiler: Profiler | None = None,
@@ -38,6 +40,7 @@ def open_work(
         ledger=ledger,
         events=events,
         embedder=embedder,
+        index=index,
         extractor=extractor,
         summariser=summariser,
         profiler=profiler,

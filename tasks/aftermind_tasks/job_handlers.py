@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from aftermind.types import JobKind
-from aftermind_tasks import embed, extract, forget, profile, replay_dry_run, store, summarise
+from aftermind_tasks import embed, extract, forget, index, profile, replay_dry_run, store, summarise
 from aftermind_tasks.job_runner import Handler
 
 _MARGIN = 15.0  # seconds in addition to the model call, for the database and one more attempt at the answer
@@ -22,6 +22,12 @@ _HANDLERS = (
         at_once=lambda settings: settings.embed_batch_texts,
         deadline=lambda settings: settings.model_timeout_seconds + _MARGIN,
         split=embed.split,
+    ),
+    Handler(
+        kind=JobKind.INDEX,
+        run=index.run,
+        at_once=lambda settings: settings.embed_batch_texts,
+        deadline=lambda settings: settings.model_timeout_seconds + _MARGIN,
     ),
     Handler(
         kind=JobKind.EXTRACT,

@@ -51,6 +51,7 @@ RULES: tuple[RetryRule, ...] = (
     RetryRule(error=errors.SchemaOutdated, reason_code="schema_outdated", sentence=Sentence.WAIT),
     RetryRule(error=errors.DimensionMismatch, reason_code="dimension_mismatch", sentence=Sentence.WAIT),
     RetryRule(error=errors.EmbedderMismatch, reason_code="embedder_mismatch", sentence=Sentence.WAIT),
+    RetryRule(error=errors.IndexMismatch, reason_code="index_mismatch", sentence=Sentence.WAIT),
     RetryRule(error=errors.BadModelAnswer, reason_code="llm_bad_answer", sentence=Sentence.TWICE),
     RetryRule(error=errors.ModelRefused, reason_code="policy_blocked", sentence=Sentence.DEAD),
     RetryRule(error=errors.BadModelRequest, reason_code="llm_bad_request", sentence=Sentence.DEAD),

@@ -13,6 +13,7 @@ from aftermind.api.key_fingerprints import announced_state, process_description
 from aftermind.db.protocol import Database, Transaction, Watermark
 from aftermind.events.types import MemoryEvent
 from aftermind.freshness import WatermarkDelivery
+from aftermind.indexes.client import IndexClient
 from aftermind.ledger.protocol import Ledger
 from aftermind.llm import factory
 from aftermind.llm.profile_schema import ProfileSchema, profile_schema
@@ -125,6 +126,7 @@ class Runtime:
     observer: Observer = field(default_factory=Observer)
     providers: Providers = field(default_factory=Providers)
     embedder: Embedder | None = None
+    index: IndexClient | None = None
     extractor: Extractor | None = None
     summariser: Summariser | None = None
     profiler: Profiler | None = None
@@ -217,6 +219,7 @@ async def open_runtime(settings: Settings, *, worker: str, consumed: Sequence[st
     """
     from aftermind.api.wiring import open_backend, open_database
     from aftermind.db import migrate
+    from aftermind.indexes.factory import open_index
     from aftermind.ledger.postgres.ledger import PostgresLedger
     from aftermind.ledger.postgres.replay_step import ReplayEngine
     from aftermind.store_batch import BatchWriter
@@ -253,6 +256,7 @@ async def open_runtime(settings: Settings, *, worker: str, consumed: Sequence[st
         bells=_bells(settings, link, keys),
         providers=providers,
         embedder=embedder,
+        index=open_index(settings),
         extractor=factory.extractor(settings, providers=providers),
         summariser=factory.summariser(settings, providers=providers),
         profiler=factory.profiler(settings, providers=providers),
@@ -265,6 +269,8 @@ async def open_runtime(settings: Settings, *, worker: str, consumed: Sequence[st
     )
     for close in (database.close, link.close, events.close, providers.close):
         runtime.closing.push_async_callback(close)
+    if runtime.index is not None:
+        runtime.closing.push_async_callback(runtime.index.close)
     announcing = keep_announcing(
         link, keys, f"worker {worker}", announced_state(settings), process_description(*consumed)
     )

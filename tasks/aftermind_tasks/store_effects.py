@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from aftermind.db.protocol import Transaction, Watermark
 from aftermind.events.types import MemoryEvent, MemoryUpdateCompleted, MemoryUpdateStarted
+from aftermind.indexes.projection import index_job
 from aftermind.llm.injection import detect
 from aftermind.store_batch import Arrived, Following, StoreBatch, Written
 from aftermind.stores.protocol import ExtractionOutcome, MiningOutcome
@@ -115,11 +116,15 @@ def _following(
     runtime: Runtime, turns: Sequence[Turn], kept: Mapping[JobId, Sequence[Episode]], *, is_embedded: bool
 ) -> Following | None:
     needs_job = embedders.needs_job(runtime, is_embedded=is_embedded)
-    if not needs_job and runtime.extractor is None:
+    is_indexed = runtime.index is not None and is_embedded
+    if not needs_job and not is_indexed and runtime.extractor is None:
         return None
     quiet, at_most = _patience(runtime)
     return Following(
-        enqueued=[_embed_job(turn, kept[turn.job_id]) for turn in turns] if needs_job else (),
+        enqueued=[
+            *((_embed_job(turn, kept[turn.job_id]) for turn in turns) if needs_job else ()),
+            *((_index_job(turn, kept[turn.job_id]) for turn in turns) if is_indexed else ()),
+        ],
         debounced=_extract_jobs(turns) if runtime.extractor is not None else (),
         quiet=quiet,
         at_most=at_most,
@@ -264,6 +269,10 @@ async def _follow_up(
         new = await runtime.ledger.enqueue(tx, jobs)
         if new:
             effects.ring[queues.EMBED] = new[0]
+    if runtime.index is not None and is_embedded:
+        new = await runtime.ledger.enqueue(tx, [_index_job(turn, kept[turn.job_id]) for turn in turns])
+        if new:
+            effects.ring[queues.EMBED] = new[0]
     if runtime.extractor is None:
         return
     mined = [turn for turn in turns if "facts" in turn.keep]
@@ -290,6 +299,10 @@ def _embed_job(turn: Turn, episodes: Sequence[Episode]) -> NewJob:
         effect_key=str(turn.job_id),
         follows=(turn.job_id,),
     )
+
+
+def _index_job(turn: Turn, episodes: Sequence[Episode]) -> NewJob:
+    return replace(index_job(turn.scope, [episode.id for episode in episodes]), follows=(turn.job_id,))
 
 
 def _extract_jobs(turns: Sequence[Turn]) -> list[NewJob]:

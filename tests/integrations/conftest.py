@@ -15,6 +15,7 @@ FRAMEWORKS = {  # file and package
     "anthropic": "anthropic.lib.tools",
     "crewai": "crewai",
     "google_adk": "google.adk",
+    "indexes": "chromadb",
     "langgraph": "langgraph",
     "llama_index": "llama_index.core",
     "loomflow": "loomflow",

@@ -114,6 +114,7 @@ PUBLIC = [
     "RecallOptions",
     "Receipt",
     "ReceiptStatus",
+    "Reindexed",
     "ReplayItem",
     "ReplayPlan",
     "RetentionPolicy",

@@ -174,6 +174,7 @@ class Janitor:
             effect=self._effect,
             namespace=namespace,
             trail=self._trail(),
+            is_indexed=self.runtime.index is not None,
         )
 
     def _trail(self) -> Trail:

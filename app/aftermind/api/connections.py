@@ -4,14 +4,18 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
 from aftermind import errors
-from aftermind.api.record_stores import make_journal
+from aftermind.api.record_stores import is_index, make_journal, split_index
 from aftermind.db.journals.protocol import Journal
 from aftermind.settings import Settings
+
+if TYPE_CHECKING:  # it loads NumPy, which the light commands do not need
+    from aftermind.indexes.protocol import VectorIndex
 
 ENDPOINTS = "endpoints.json"  # there while an embedded stack is up, with its passwords
 POSTGRES = ("postgresql", "postgres", "postgresql+asyncpg")
@@ -29,6 +33,7 @@ class Addresses:
     owner: str | None = field(default=None, repr=False)  # the store, as the owner of its schema
     redis: str | None = field(default=None, repr=False)
     broker: str | None = field(default=None, repr=False)
+    index: "str | VectorIndex | None" = field(default=None, repr=False)  # a vector index beside the store
     journal: Journal | None = None  # of a store without `redis` that outlives its process
 
     @property
@@ -68,15 +73,32 @@ def resolve(
     settings: Settings,
     *,
     url: str | Journal | None = None,
+    index: "str | VectorIndex | None" = None,
     broker: str | None = None,
     redis: str | None = None,
     replicas: Sequence[str] = (),
 ) -> Addresses:
-    """Resolve the connections. Arguments have precedence over settings, settings over the embedded stack of
-    `settings.state_dir`.
+    """Resolve the connections, and the index beside the store.
+
+    Arguments have precedence over settings, settings over the embedded stack of `settings.state_dir`.
 
     Connects nothing. Raises `InvalidSettings` if a value is missing, unreadable or inconsistent.
     """
+    if isinstance(url, str) and is_index(url):
+        if index is not None:
+            raise errors.InvalidSettings("index", _without_password(str(index)), "the store names an index already.")
+        url, index = split_index(url, settings.state_dir)
+    return replace(_resolve(settings, url, broker=broker, redis=redis, replicas=replicas), index=index)
+
+
+def _resolve(
+    settings: Settings,
+    url: str | Journal | None,
+    *,
+    broker: str | None,
+    redis: str | None,
+    replicas: Sequence[str],
+) -> Addresses:
     if url is not None and not isinstance(url, str):
         if not callable(getattr(url, "commit", None)):
             raise errors.InvalidSettings("url", url, "it is a URL, a dict with one, or a journal.")

@@ -2,13 +2,15 @@
 
 import asyncio
 import mmap
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from aftermind import errors
 from aftermind.api.connections import REDIS, Addresses
+from aftermind.indexes.client import IndexClient
 from aftermind.settings import Settings
-from aftermind.types import Scope
+from aftermind.types import EmbedderIdentity, Scope
 from aftermind.types.erasure_report import ErasureReport, SearchedPlace
 from aftermind.wire.erasure_scan import in_redis
 from aftermind.wire.redis.client import RedisLink
@@ -22,21 +24,47 @@ MAPPED_BYTES = 2**20  # beyond it a file is not read into memory
 
 
 class ErasureScan:
-    """Searches Postgres, its replicas, Redis, this host's spool and its logs, over separate connections."""
+    """Searches Postgres, its replicas, Redis, this host's spool and its logs, over separate connections; and the vector
+    index. `rows` counts an owner's rows in a store of this process, which has no other place.
+    """
 
-    def __init__(self, settings: Settings, where: Addresses) -> None:
-        self._settings, self._where = settings, where
+    def __init__(
+        self,
+        settings: Settings,
+        where: Addresses,
+        index: IndexClient | None,
+        identify: Callable[[], Awaitable[EmbedderIdentity]],
+        *,
+        rows: Callable[[Scope], Awaitable[int]] | None = None,
+    ) -> None:
+        self._settings, self._where, self._index, self._identify, self._rows = settings, where, index, identify, rows
 
     async def scan(self, owner: Scope, texts: Sequence[str]) -> ErasureReport:
         """Every place, the primary's tables first. Raises `StoreUnavailable` where the primary does not answer."""
+        indexed = [] if self._index is None else [await self._in_index(self._index, owner)]
+        if self._rows is not None:
+            count = await self._rows(owner)
+            store = SearchedPlace(name=self._where.scheme, examined="rows of the user", owned=count)
+            return ErasureReport(places=(store, *indexed))
         return ErasureReport(
             places=(
                 *await self._in_postgres(owner, texts),
                 *await self._in_redis(owner, texts),
                 await asyncio.to_thread(_in_files, "spool", self._settings.state_dir / "spool", texts),
                 await asyncio.to_thread(_in_files, "logs", self._settings.state_dir / "logs", texts),
+                *indexed,
             )
         )
+
+    async def _in_index(self, index: IndexClient, owner: Scope) -> SearchedPlace:
+        """Entries of the user. An index has no texts, so none is searched for."""
+        name = f"index {index.name}"
+        try:
+            embedder = await self._identify()
+            owned, total = await index.count(owner, embedder), await index.count(None, embedder)
+        except errors.AftermindError as exc:
+            return SearchedPlace(name=name, missing=str(exc))
+        return SearchedPlace(name=name, examined=f"{total:,} entries", owned=owned)
 
     async def _in_postgres(self, owner: Scope, texts: Sequence[str]) -> list[SearchedPlace]:
         from aftermind.db.encryption.keyfiles import master_keys

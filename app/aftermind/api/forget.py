@@ -1,5 +1,6 @@
 """Forget and export a user, in every place with content."""
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -11,6 +12,8 @@ from aftermind.api import erasure_delivery, history
 from aftermind.api.items import to_item
 from aftermind.api.services import Parts
 from aftermind.db.protocol import Transaction
+from aftermind.indexes.client import IndexClient
+from aftermind.indexes.projection import compare, index_job
 from aftermind.ledger.protocol import DailyUsage, Ledger
 from aftermind.stores.protocol import DrewOn, Store, Vector
 from aftermind.telemetry.logger import get_logger
@@ -42,6 +45,7 @@ from aftermind.wire.payloads import decode_turn, encode_turn
 log = get_logger(__name__)
 
 PAGE_EPISODES = 1_000
+INDEX_SECONDS = 5.0  # that a forget waits for the vector index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +87,9 @@ async def forget(parts: Parts, asked: Tombstone) -> Forgot:
     known = parts.generation.known or 0
 
     async def delete(tx: Transaction) -> tuple[dict[str, int], Tombstone]:
-        counts, stone = await erase(parts.store, parts.ledger, tx, asked, known=known)
+        counts, stone = await erase(
+            parts.store, parts.ledger, tx, asked, known=known, is_indexed=parts.index is not None
+        )
         if parts.trail is not None:
             await parts.trail.append(
                 tx, owner.namespace, Action.ERASE, user_id=owner.user_id, detail=_audit_detail(stone)
@@ -95,6 +101,8 @@ async def forget(parts: Parts, asked: Tombstone) -> Forgot:
     parts.wake()
     if parts.trail is not None:
         await parts.trail.anchor()
+    if parts.index is not None:
+        await _erase_from_index(parts, parts.index, owner)
     return Forgot(rows=rows, pending_turns=await _erase_pending(parts, stone))
 
 
@@ -112,10 +120,11 @@ def requested(
 
 
 async def erase(
-    store: Store, ledger: Ledger, tx: Transaction, asked: Tombstone, *, known: int = 0
+    store: Store, ledger: Ledger, tx: Transaction, asked: Tombstone, *, known: int = 0, is_indexed: bool = False
 ) -> tuple[dict[str, int], Tombstone]:
     """Write the tombstone and delete the rows and ledger turns that it covers; returns counts, and the tombstone with
-    its number, which is above `known`. The owner stays locked, so nothing is stored concurrently.
+    its number, which is above `known`. The owner stays locked, so nothing is stored concurrently. `is_indexed`: a job
+    empties the vector index beside the store, too.
     """
     stone = replace(asked, generation=await store.begin_erasure(tx, asked.owner, known=known))
     drew_on = await store.drew_on(tx, stone)
@@ -123,6 +132,8 @@ async def erase(
     await _erase_from_ledger(ledger, tx, stone)
     if not stone.is_whole and (drew_on.sessions or drew_on.evidence):
         await ledger.enqueue(tx, [rebuilding(stone.owner, drew_on)])
+    if is_indexed:
+        await ledger.enqueue(tx, [index_job(stone.owner, sorted(stone.ids) or None)])
     return counts, stone
 
 
@@ -155,6 +166,15 @@ async def export(parts: Parts, owner: Scope, *, vectors: bool = False) -> Export
         vectors=embedded,
         jobs=tuple(job for job in jobs if not job.state.is_final or job.state is JobState.DEAD),
     )
+
+
+async def _erase_from_index(parts: Parts, index: IndexClient, owner: Scope) -> None:
+    """Now, if the index answers soon; otherwise the job does it."""
+    try:
+        async with asyncio.timeout(INDEX_SECONDS):
+            await compare(parts.db, parts.store, index, owner, await parts.identify_embedder())
+    except (TimeoutError, errors.Unavailable, errors.Conflict, errors.InvalidSettings) as exc:
+        log.warning("an erasure waits for the vector index", extra={"error": str(exc)})
 
 
 async def _erase_from_ledger(ledger: Ledger, tx: Transaction, stone: Tombstone) -> None:

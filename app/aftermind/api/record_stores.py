@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aftermind import errors
 from aftermind.db.journals.files import FileJournal
@@ -11,13 +11,20 @@ from aftermind.db.journals.protocol import Journal
 from aftermind.db.journals.sqlite import SqliteJournal
 from aftermind.wire.redis_keys import Keys
 
+if TYPE_CHECKING:  # it loads NumPy, which the light commands do not need
+    from aftermind.indexes.protocol import VectorIndex
+
 DEFAULT_PREFIX = Keys().prefix
 REDIS = ("redis", "rediss", "unix")
 IN_MEMORY = ("inmemory", "vector")  # search by words and vectors is built in, so both are the same
 ADDRESS_KEYS = ("url", "dsn", "path")
-DICT_KEYS = ("backend", "type", *ADDRESS_KEYS, "namespace", "embedder", "with_facts", "key_prefix")
+DICT_KEYS = (
+    *("backend", "type", *ADDRESS_KEYS, "index", "use_vector_index"),
+    *("namespace", "embedder", "with_facts", "key_prefix"),
+)
 KNOWN = "A store is a postgresql:// URL, 'sqlite:./bot.db', 'json:./folder', a redis:// URL or 'inmemory'."
 INDEXES = ("chroma", "qdrant", "pinecone", "mem0")
+FILE, FOLDER = "memory.db", "index"  # of a store that is named by its index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +32,7 @@ class StoreOptions:
     """A store as a dict describes it."""
 
     store: str | Journal
+    index: "str | VectorIndex | None" = None
     namespace: str | None = None
     embedder: Any = None  # Any: a name or an `Embedder`, checked where embedders are made
     with_facts: bool = True
@@ -44,7 +52,11 @@ def read_options(given: Mapping[str, Any]) -> StoreOptions:  # Any: values of a 
     elif backends and addresses and not url.startswith(str(backends[0]).partition("+")[0][:5]):
         raise errors.InvalidSettings("store", backends[0], "`backend` and `url` name different stores.")
     prefix = left.pop("key_prefix", None)
-    named = {key: left.pop(key) for key in ("namespace", "embedder", "with_facts") if left.get(key) is not None}
+    is_indexed = left.pop("use_vector_index", True)
+    optional = ("namespace", "embedder", "with_facts", "index")
+    named = {key: left.pop(key) for key in optional if left.get(key) is not None}
+    if not is_indexed and named.pop("index", None) is None and is_index(url):
+        raise errors.InvalidSettings("use_vector_index", False, f"{url.split(':')[0]!r} names an index.")
     if left:
         why = f"a dict has {', '.join(DICT_KEYS)}; not {', '.join(map(str, left))}."
         raise errors.InvalidSettings("store", sorted(given), why)
@@ -52,6 +64,23 @@ def read_options(given: Mapping[str, Any]) -> StoreOptions:  # Any: values of a 
         raise errors.InvalidSettings("key_prefix", prefix, "only a redis:// store has keys.")
     journal = None if prefix is None else make_journal(url, key_prefix=str(prefix))
     return StoreOptions(store=journal or url, **named)
+
+
+def is_index(url: str) -> bool:
+    """Whether a store is named by the index beside it."""
+    return url.partition(":")[0].partition("+")[0] in INDEXES
+
+
+def split_index(url: str, state_dir: Path) -> tuple[str, str]:
+    """The record store and the index of a shorthand: `chroma:./dir` is SQLite and Chroma in one folder.
+
+    Beside an index on a server the record store is `memory.db` in the state folder.
+    """
+    scheme, _, rest = url.partition(":")
+    if rest.startswith("//") or scheme not in ("chroma", "qdrant"):
+        return f"sqlite:{state_dir / FILE}", url
+    folder = Path(rest) if rest else state_dir / scheme
+    return f"sqlite:{folder / FILE}", f"{scheme}:{folder / FOLDER}"
 
 
 def make_journal(url: str, *, key_prefix: str = DEFAULT_PREFIX) -> Journal | None:
@@ -68,8 +97,6 @@ def make_journal(url: str, *, key_prefix: str = DEFAULT_PREFIX) -> Journal | Non
         return RedisJournal(url, Keys(key_prefix).journal)
     if scheme in FILES:
         return FILES[scheme](_read_path(url, rest))
-    if scheme.partition("+")[0] in INDEXES:
-        raise errors.InvalidSettings("url", scheme, f"it is a vector index, which is not supported. {KNOWN}")
     raise errors.InvalidSettings("url", scheme, f"unknown store. {KNOWN}")
 
 

@@ -14,6 +14,7 @@ from aftermind.db.audit.log import Trail
 from aftermind.db.encryption.keyring import Vault
 from aftermind.db.protocol import Database
 from aftermind.freshness import EffectCommitter, ReplicaLease, WatermarkDelivery
+from aftermind.indexes.client import IndexClient
 from aftermind.ledger.postgres.dead_letters import DeadLetters
 from aftermind.ledger.postgres.replay_plans import Replays
 from aftermind.ledger.protocol import Ledger
@@ -62,6 +63,7 @@ class Parts:
     audit: Audit
     encryption: Encryption
     check_schema: Callable[[], Awaitable[None]]
+    identify_embedder: Callable[[], Awaitable[EmbedderIdentity]]  # the configured one; raises `InvalidSettings`
     embedders: Callable[[], Awaitable[tuple[StoredEmbedders | None, EmbedderIdentity | None]]] | None = None
     redis: RedisLink | None = None
     pending: Pending | None = None
@@ -71,6 +73,7 @@ class Parts:
     generation: Generation = field(default_factory=Generation)
     recall_counts: RecallCounts | None = None
     erasure_scan: ErasureScan | None = None
+    index: IndexClient | None = None  # beside the store
     trail: Trail | None = None
     vault: Vault | None = None
     gate: ProviderLimiter = field(default_factory=ProviderLimiter)
@@ -93,6 +96,14 @@ class Parts:
             raise errors.InvalidScope("user_id", user_id, why)
         chosen = self.namespace if namespace is None else namespace
         return Scope(namespace=chosen, user_id=user_id, session_id=session_id, agent_id=agent_id)
+
+    async def check_index(self, *, seconds: float) -> None:
+        """Raise `IndexMismatch` or `InvalidSettings` if the index cannot serve this memory; checked until it answers.
+
+        Waits for `seconds` at most: one that does not answer is no error.
+        """
+        if self.index is not None:
+            await self.index.check(self.identify_embedder, seconds=seconds)
 
     async def close(self) -> None:
         """Close all services, the outboxes first: their remaining turns are sent or stay on disk."""

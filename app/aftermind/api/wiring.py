@@ -32,6 +32,8 @@ from aftermind.events import inmemory as local_bus
 from aftermind.events.bus import EventBus
 from aftermind.events.inmemory import LocalBus
 from aftermind.freshness import EffectCommitter, ReplicaLease, WatermarkDelivery
+from aftermind.indexes.client import IndexClient
+from aftermind.indexes.factory import open_index
 from aftermind.ledger.inmemory import records as ledger_records
 from aftermind.ledger.inmemory.ledger import InMemoryLedger
 from aftermind.ledger.postgres.dead_letters import DeadLetters
@@ -59,7 +61,7 @@ from aftermind.stores.postgres.search import READ_SETTINGS, PostgresSearch
 from aftermind.stores.protocol import Store
 from aftermind.stores.search import EpisodeSearch
 from aftermind.telemetry.recall_counts import RecallCounts
-from aftermind.types import EmbedderIdentity, ServedBy, StoredEmbedders
+from aftermind.types import EmbedderIdentity, Scope, ServedBy, StoredEmbedders
 from aftermind.types.tombstone import Generation
 from aftermind.wire.pending import Pending
 from aftermind.wire.redis.client import RedisLink
@@ -143,11 +145,12 @@ def open_parts(
     if embedder is None or isinstance(embedder, str):
         embedder = factory.embedder(settings, providers=providers)
     namespace = settings.namespace if namespace is None else namespace
+    index = open_index(settings, where.index)
     if where.is_in_process:
         if extractor is None or isinstance(extractor, str):
             extractor = factory.extractor(settings, providers=providers)
-        return _in_process_services(where, settings, namespace, embedder, extractor, reranker, providers)
-    return _postgres_services(where, settings, namespace, embedder, reranker, providers)
+        return _in_process_services(where, settings, namespace, embedder, extractor, reranker, providers, index)
+    return _postgres_services(where, settings, namespace, embedder, reranker, providers, index)
 
 
 def _in_process_services(
@@ -158,6 +161,7 @@ def _in_process_services(
     extractor: Extractor | None,
     reranker: Reranker | None,
     providers: Providers,
+    index: IndexClient | None,
 ) -> Parts:
     is_stored = where.journal is not None
     codec = RowCodec(store_tables.TABLES, ledger_records.TABLES, local_bus.TABLES)
@@ -171,6 +175,7 @@ def _in_process_services(
         ledger=ledger,
         events=events,
         embedder=embedder,
+        index=index,
         extractor=extractor,
         summariser=factory.summariser(settings, providers=providers),
         profiler=factory.profiler(settings, providers=providers),
@@ -180,7 +185,13 @@ def _in_process_services(
         db.on_open = queue.wake  # for jobs of an earlier process
     outboxes = Outboxes(settings, lambda accept: queue)
     routing = Routing(db, [], store, served_by=ServedBy.PROCESS)
-    recall = _recall(settings, embedder, reranker, store, store, routing, _vectors(settings, embedder), outboxes, None)
+    vectors, identify = _vectors(settings, embedder), partial(_identify, embedder)
+
+    async def count_rows(owner: Scope) -> int:
+        async with db.transaction(namespace=owner.namespace, read_only=True) as tx:
+            return sum((await store.counts(tx, owner)).values())
+
+    recall = _recall(settings, embedder, reranker, store, store, routing, vectors, outboxes, None, index=index)
     effects, nothing, vault = EffectCommitter(db), NoDatabase(where.scheme), Vault()
     trail = Trail(audit_keys(settings.audit_key, settings.state_dir))  # unused: nothing can be recorded
     return Parts(
@@ -207,7 +218,10 @@ def _in_process_services(
         gate=providers.gate,
         wake=queue.wake,
         open_store=db.open,
-        closing=(recall.close, providers.close, db.close),
+        index=index,
+        identify_embedder=identify,
+        erasure_scan=None if index is None else ErasureScan(settings, where, index, identify, rows=count_rows),
+        closing=(recall.close, providers.close, db.close, *(() if index is None else (index.close,))),
     )
 
 
@@ -231,6 +245,7 @@ def _postgres_services(
     embedder: Embedder | None,
     reranker: Reranker | None,
     providers: Providers,
+    index: IndexClient | None,
 ) -> Parts:
     link = outbox_wiring.remember_link(settings, where.required_redis)
     agent_database, secret = partial(open_database, settings, name="aftermind-agent"), settings.database_password_file
@@ -260,7 +275,7 @@ def _postgres_services(
     effects = EffectCommitter(db, delivery)
     trail = Trail(audit_keys(settings.audit_key, settings.state_dir), witnesses(settings.state_dir, link, keys))
     outboxes = Outboxes(settings, _publishers(settings, where, link, pending, db, ledger, delivery))
-    vectors = _vectors(settings, embedder, link, keys)
+    vectors, identify = _vectors(settings, embedder, link, keys), partial(_identify, embedder)
 
     async def check_schema() -> None:
         from aftermind.db import migrate  # Alembic: loaded only for the check
@@ -285,7 +300,19 @@ def _postgres_services(
 
     rules = OverrideRules(extractors=factory.replayable(settings), limits=limits(settings))
     recall = _recall(
-        settings, embedder, reranker, store, search, routing, vectors, outboxes, pending, lease, ledger.unstored, follow
+        settings,
+        embedder,
+        reranker,
+        store,
+        search,
+        routing,
+        vectors,
+        outboxes,
+        pending,
+        lease,
+        ledger.unstored,
+        follow,
+        index,
     )
     return Parts(
         settings=settings,
@@ -318,7 +345,9 @@ def _postgres_services(
         trail=trail,
         vault=vault,
         recall_counts=RecallCounts(send_recall_counts) if settings.metric_history else None,
-        erasure_scan=ErasureScan(settings, where),
+        index=index,
+        identify_embedder=identify,
+        erasure_scan=ErasureScan(settings, where, index, identify),
         gate=providers.gate,
         refused_texts=lambda: vault.refused + recall_vault.refused,
         closing=(
@@ -330,8 +359,15 @@ def _postgres_services(
             work.close,
             primary.close,
             *(each.close for each in replicas),
+            *(() if index is None else (index.close,)),
         ),
     )
+
+
+async def _identify(embedder: Embedder | None) -> EmbedderIdentity:
+    if embedder is None:
+        raise errors.InvalidSettings("embedder", "off", "a vector index needs an embedder. Set AFTERMIND_EMBEDDER.")
+    return await asyncio.to_thread(embedder_identity, embedder)  # a local model is loaded for its identity
 
 
 def _publishers(
@@ -386,6 +422,7 @@ def _recall(
     lease: ReplicaLease | None = None,
     unstored: UnstoredTurns | None = None,
     follow: Follow | None = None,
+    index: IndexClient | None = None,
 ) -> Recall:
     return Recall(
         store,
@@ -400,4 +437,5 @@ def _recall(
         unstored=unstored,
         reranker=reranker,
         follow=follow,
+        index=index,
     )

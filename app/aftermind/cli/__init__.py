@@ -29,6 +29,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "encryption": ("encrypt", "rotate-keys"),
     "reextract": ("reextract",),
     "reembed": ("reembed",),
+    "reindex": ("reindex",),
     "worker": ("worker", "reconciler", "flower"),
     "web": ("web",),
     "mcp": ("mcp",),

@@ -5,6 +5,7 @@ from functools import partial
 from aftermind import errors
 from aftermind.db.protocol import Database
 from aftermind.freshness import WatermarkDelivery
+from aftermind.indexes.client import IndexClient
 from aftermind.ledger.protocol import Ledger
 from aftermind.llm.protocols import Embedder, Extractor, Profiler, Summariser
 from aftermind.outbox.acceptors import LedgerAcceptor, RedisAcceptor
@@ -99,6 +100,7 @@ def make_in_process(
     ledger: Ledger,
     events: object,
     embedder: Embedder | None = None,
+    index: IndexClient | None = None,
     extractor: Extractor | None = None,
     summariser: Summariser | None = None,
     profiler: Profiler | None = None,
@@ -116,6 +118,7 @@ def make_in_process(
         ledger=ledger,
         events=events,
         embedder=embedder,
+        index=index,
         extractor=extractor,
         summariser=summariser,
         profiler=profiler,

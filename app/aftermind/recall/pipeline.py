@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from aftermind import errors
 from aftermind.db.protocol import Transaction
 from aftermind.freshness import ReplicaLease
+from aftermind.indexes.client import IndexClient
 from aftermind.llm import token_count
 from aftermind.ranking import (
     FactMatch,
@@ -112,6 +113,7 @@ class _Run:
     is_pending_placed: bool = False  # whether a node has judged what of both was forgotten
     passed: tuple[Watermark, ...] | None = ()  # what a replica must have passed; None: none is read
     vector: Vector | None = None
+    near: Sequence[EpisodeId] | None = None  # candidates of the index beside the store; None: it searches itself
     served_by: ServedBy = ServedBy.NONE
     replica: str | None = None
     matches: list[Match] = field(default_factory=list)
@@ -135,7 +137,8 @@ class Recall:
     `pending` None: jobs run in this process and nothing waits in Redis. `local_turns` gives what only this host has;
     `lease` is given with `pending`. `unstored` reads, on the node that serves, turns that the ledger has accepted and
     no store job has committed; a search brings them along itself. `follow` opens the other embedder of a
-    re-embedding, if this process can: a cutover needs no restart.
+    re-embedding, if this process can: a cutover needs no restart. `index` names candidates instead of the store's own
+    vector search.
     """
 
     def __init__(
@@ -153,12 +156,13 @@ class Recall:
         unstored: UnstoredTurns | None = None,
         reranker: Reranker | None = None,
         follow: Follow | None = None,
+        index: IndexClient | None = None,
     ) -> None:
         self._store, self._search, self._routing, self._vectors = store, search, routing, vectors
         self._settings, self._pending, self._lease = settings, pending, lease
         self._pending_turns = pending_turns or PendingTurns(None, language=settings.language)
         self._local, self._unstored = local_turns, unstored
-        self._reranker = reranker
+        self._reranker, self._index = reranker, index
         self._follow, self._followed = follow, [(vectors, self._pending_turns)]
         self._opening: dict[tuple[asyncio.AbstractEventLoop, EmbedderIdentity], asyncio.Future[_Serving | None]] = {}
 
@@ -238,7 +242,9 @@ class Recall:
         )
         try:
             async with asyncio.timeout_at(run.deadline):
-                if self._lacks_vector(run):  # Redis first: an embedder in this process computes while it answers
+                if self._lacks_vector(run) or (
+                    run.vector is not None and self._index is not None
+                ):  # Redis first: an embedder in this process computes while it answers
                     await asyncio.gather(self._read_pending(run), self._embed(run))
                 else:
                     await self._read_pending(run)
@@ -260,6 +266,12 @@ class Recall:
     async def _embed(self, run: _Run) -> None:
         run.vector, why = await run.vectors.vector(run.query.searched)
         run.degraded += [] if why is None else [why]
+        if self._index is not None and run.vector is not None and run.vectors.embedder is not None:
+            query = run.query
+            run.near, why = await self._index.search(
+                query.scope, run.vector, run.vectors.embedder, query.wanted, text=query.searched, k=HITS
+            )
+            run.degraded += [] if why is None else [why]
 
     async def _read_pending(self, run: _Run) -> None:
         """Watermark, epoch and pending turns of one moment; without Redis only the primary has the newest rows."""
@@ -558,6 +570,7 @@ class Recall:
             tails=list(sessions),
             exact_rows=self._settings.exact_search_max_rows,
             facts="facts" in run.query.load,
+            near=None if run.vector is None else run.near,
             along=self._block_request(run.query, ()),
             unstored=self._settings.pending_recalled + 1 if self._settings.pending_recalled else 0,
         )

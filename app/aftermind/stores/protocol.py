@@ -279,8 +279,10 @@ class Store(Protocol):
     ) -> frozenset[EpisodeId]:
         """Which of them have a vector of that embedder; without one, of the active embedder."""
 
-    async def vectors(self, tx: Transaction, owner: Scope) -> dict[EpisodeId, Vector]:
-        """Every vector of the owner's episodes."""
+    async def vectors(
+        self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId] | None = None
+    ) -> dict[EpisodeId, Vector]:
+        """The vectors of these episodes of the owner, or of all."""
 
     # mining
 

@@ -14,10 +14,13 @@ from aftermind.types.scope import JobId, LeaseToken, Scope
 
 
 class JobKind(StrEnum):
-    """What a job does; each has one handler and one queue. `SHADOW` runs an extraction without writing facts."""
+    """What a job does; each has one handler and one queue. `SHADOW` runs an extraction without writing facts, `INDEX`
+    brings a vector index beside the store up to date.
+    """
 
     STORE = "store"
     EMBED = "embed"
+    INDEX = "index"
     EXTRACT = "extract"
     SUMMARISE = "summarise"
     PROFILE = "profile"

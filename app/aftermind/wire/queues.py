@@ -17,6 +17,7 @@ QUEUE_OF: Mapping[JobKind, str] = {
     JobKind.STORE: STORE,
     JobKind.FORGET: STORE,
     JobKind.EMBED: EMBED,
+    JobKind.INDEX: EMBED,
     JobKind.EXTRACT: EXTRACT,
     JobKind.SUMMARISE: EXTRACT,
     JobKind.PROFILE: EXTRACT,

@@ -190,6 +190,18 @@ class Keys:
         """
         return f"{self.prefix}{{journal}}:{part}"
 
+    def vector_index(self) -> str:
+        """Query engine's index over `vector_entry`. Its name is a string, and no key."""
+        return f"{self.prefix}vectors"
+
+    def vector_mark(self) -> str:
+        """HASH: made_by, embedder of a vector index in Redis. Who opens it first writes it; no TTL."""
+        return f"{self.prefix}vectors:mark"
+
+    def vector_entry(self, episode_id: str) -> str:
+        """HASH: vector and labels of an episode. Index jobs write and delete it; the query engine reads it; no TTL."""
+        return f"{self.prefix}vectors:entry:{episode_id}"
+
     def in_lua(self) -> Mapping[str, str | int]:
         """Names, stems and life times for the Lua files: `TURN .. job` is `turn(job)`, and so on."""
         return {

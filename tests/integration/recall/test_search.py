@@ -88,6 +88,18 @@ async def test_the_statement_scores_as_if_everything_were_at_hand(
     assert found.frequencies.episodes == len(episodes)
 
 
+async def test_candidates_of_an_index_replace_the_vector_search(database: Database, reader: PostgresDatabase) -> None:
+    mine = [said(f"turn {n}", session=f"s{n}") for n in range(40)]
+    secret = said("The PIN is 4711", user="bob")
+    await keep(database.url, [*mine, secret])
+    asked = Search(question=Question.of("zebra"), vector=EMBEDDER.vectors(["zebra"])[0], near=[mine[7].id, secret.id])
+
+    async with reader.transaction(namespace=ALICE.namespace, read_only=True) as tx:
+        found = await PostgresSearch(whole=0).find(tx, ALICE, asked)
+
+    assert list(found.ids) == [mine[7].id]
+
+
 async def test_nobody_finds_what_another_said(
     database: Database, reader: PostgresDatabase, search: PostgresSearch
 ) -> None:

@@ -27,7 +27,7 @@ def memory_at(store: Any, folder: Path) -> Memory:  # Any: what `Memory` takes
         ("sqlite:./bot.db?mode=ro", "name a file"),
         ("inmemory:x", "unknown store"),
         ("mysql://server/bot", "unknown store"),
-        ("chroma:./bot", "vector index"),
+        ("chroma:./bot", r"aftermind\[chroma\]"),
         ({}, "name `backend`"),
         ({"backend": "sqlite", "type": "sqlite", "path": "x"}, "name `backend`"),
         ({"backend": "sqlite", "path": "x", "url": "sqlite:y"}, "name `backend`"),

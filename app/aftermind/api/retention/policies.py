@@ -83,9 +83,10 @@ class Retention:
         effect: CommitOwnerWork,
         namespace: str,
         trail: "Trail | None" = None,
+        is_indexed: bool = False,
     ) -> None:
         self._db, self._store, self._ledger, self._keeping = db, store, ledger, keeping
-        self._effect, self._namespace, self._trail = effect, namespace, trail
+        self._effect, self._namespace, self._trail, self._is_indexed = effect, namespace, trail, is_indexed
 
     async def get(self, *, namespace: str | None = None) -> RetentionPolicy | None:
         """The policy of a namespace; None where it keeps everything."""
@@ -190,7 +191,7 @@ class Retention:
 
     def _erasing(self, stone: Tombstone, *, by: str) -> Callable[[Transaction], Awaitable[dict[str, int]]]:
         async def work(tx: Transaction) -> dict[str, int]:
-            counts, _ = await erase(self._store, self._ledger, tx, stone)
+            counts, _ = await erase(self._store, self._ledger, tx, stone, is_indexed=self._is_indexed)
             if self._trail is not None:
                 said: dict[str, Json] = {"by": by, "ids": len(stone.ids)}
                 name = stone.owner.namespace

@@ -123,8 +123,11 @@ class InMemoryEpisodes:
                 there += 1
         return there
 
-    async def vectors(self, tx: Transaction, owner: Scope) -> dict[EpisodeId, Vector]:
-        return {id_: whole(vector) for id_, vector in (await mem(tx).owned("vectors", owner)).items()}
+    async def vectors(
+        self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId] | None = None
+    ) -> dict[EpisodeId, Vector]:
+        rows = await mem(tx).owned("vectors", owner)
+        return {id_: whole(rows[id_]) for id_ in (rows if ids is None else ids) if id_ in rows}
 
     async def episodes(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[Episode]:
         rows, now = await mem(tx).owned("episodes", owner), mem(tx).database.now()

@@ -47,6 +47,12 @@ _VECTORS = text(
     WHERE namespace = :namespace AND user_id = :user AND embedding IS NOT NULL ORDER BY position
     """
 )
+_VECTORS_OF = text(
+    """
+    SELECT id, CAST(embedding AS public.halfvec) AS embedding FROM aftermind.episodes
+    WHERE namespace = :namespace AND user_id = :user AND embedding IS NOT NULL AND id = ANY(CAST(:ids AS uuid[]))
+    """
+)
 # By `episodes_position`, so that a page begins where the last one ended.
 _LACKING = {
     column: text(
@@ -104,9 +110,13 @@ async def set_vectors(
     )
 
 
-async def vectors(tx: Transaction, owner: Scope) -> dict[EpisodeId, Vector]:
-    """See `Store.vectors`. By the primary key's owner."""
-    rows = await pg(tx).rows(_VECTORS, namespace=owner.namespace, user=owner.user_column)
+async def vectors(tx: Transaction, owner: Scope, ids: Sequence[EpisodeId] | None = None) -> dict[EpisodeId, Vector]:
+    """See `Store.vectors`. By the primary key."""
+    given = {"namespace": owner.namespace, "user": owner.user_column}
+    if ids is None:
+        rows = await pg(tx).rows(_VECTORS, **given)
+    else:
+        rows = await pg(tx).rows(_VECTORS_OF, **given, ids=list(ids))
     return {EpisodeId(row.id): row.embedding for row in rows}
 
 

@@ -214,6 +214,7 @@ def _parameters(owner: Scope, search: Search, keys: Sequence[int]) -> dict[str, 
         "exact": search.exact_rows,
         "tails": list(search.tails),
         "facts": search.facts,
+        "outside": None if search.near is None else list(search.near),
         "along": search.along is not None,
         "unstored": search.unstored,
     }

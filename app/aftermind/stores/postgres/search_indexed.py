@@ -19,6 +19,7 @@ MOST_READ = 1_000  # rows that the rarest terms of a question lead to, together;
 _OWNED_UNINDEXED = "texteq(e.namespace, :namespace) AND texteq(e.user_id, :user)"
 # OFFSET 0: by the terms first, for the same reason; the owner is checked all the same, for keys that collide.
 _HAVING = "SELECT * FROM aftermind.searchable_episodes WHERE terms @> ARRAY[{key}] OFFSET 0"
+_ALONE = "CAST(:outside AS uuid[]) IS NULL"  # no index beside the database has named candidates
 # `=` finds nothing for the episodes without a session, and IS NOT DISTINCT FROM cannot use an index.
 _SAME_SESSION = (("e.session_id = {of}", "{of} IS NOT NULL"), ("e.session_id IS NULL", "{of} IS NULL"))
 
@@ -55,7 +56,7 @@ def _span_rows(fits: str) -> str:
 # asked     each term with the owner's episodes that have it (index episodes_terms), and their number
 # telling   the rarest terms, as many as lead to MOST_READ rows
 # said      the best by words;  near  the best by vector: scanned, or by episodes_embedding; long ones by a passage
-#           (episodes_passages)
+#           (episodes_passages), or by ids that an index beside the database has named (the primary key)
 # spans     the positions around the hits, overlapping ones joined
 # sharing, told   facts by words, see `fact_hits_cte`
 def _find(*, filtered: bool) -> Positional:
@@ -102,13 +103,17 @@ def _find(*, filtered: bool) -> Positional:
                     SELECT e.id, e.session_id, e.position, e.embedding <=> {VECTOR} AS distance
                     FROM aftermind.episodes e
                     WHERE {OWNED} AND {fits} AND e.embedding IS NOT NULL OFFSET 0) AS compared
-                WHERE {VECTOR} IS NOT NULL AND (SELECT episodes FROM sized) <= (SELECT most FROM ceiling)
+                WHERE {VECTOR} IS NOT NULL AND (SELECT episodes FROM sized) <= (SELECT most FROM ceiling) AND {_ALONE}
                 ORDER BY distance LIMIT CAST(:hits AS bigint)
+            ) UNION ALL (
+                SELECT e.id, e.session_id, e.position, e.embedding <=> {VECTOR} AS distance
+                FROM aftermind.episodes e
+                WHERE {OWNED} AND e.id = ANY(CAST(:outside AS uuid[])) AND {fits} AND e.embedding IS NOT NULL
             ) UNION ALL (
                 SELECT e.id, e.session_id, e.position, e.embedding <=> {VECTOR} AS distance
                 FROM aftermind.searchable_episodes e
                 WHERE {_OWNED_UNINDEXED} AND e.indexed AND {fits}
-                  AND {VECTOR} IS NOT NULL AND (SELECT episodes FROM sized) > (SELECT most FROM ceiling)
+                  AND {VECTOR} IS NOT NULL AND (SELECT episodes FROM sized) > (SELECT most FROM ceiling) AND {_ALONE}
                 ORDER BY e.embedding <=> {VECTOR} LIMIT CAST(:hits AS bigint)
             ) UNION ALL (
                 SELECT id, session_id, position, distance FROM (

@@ -1,0 +1,1 @@
+"""Vector indexes beside a record store: projections of its episodes, which name candidates for a recall."""
