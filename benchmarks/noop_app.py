@@ -1,7 +1,8 @@
 """The incumbent beside us: Celery's no-op jobs, with the configuration of our workers.
 
-But for one thing: a plain job has nothing but the broker that would bring it back from a killed worker, so what is not
-acknowledged yet is noted in Redis, as Celery does by default. Our bells need no such note: see `celery_config`.
+But for two things. Our consumer refuses what is no doorbell, so Celery's own is used. And only the broker would bring a
+plain job back from a killed worker, so what is not acknowledged yet is noted in Redis, as Celery does by default;
+doorbells need no such note (`celery_config`).
 """
 
 from celery import Celery
@@ -15,6 +16,7 @@ _settings = Settings()
 app = Celery("noop", set_as_current=False)
 _broker = _settings.broker_url.get_secret_value() if _settings.broker_url else "redis://"
 app.conf.update(celery_config.celery_config(_settings, broker=_broker))
+app.conf.worker_consumer = "celery.worker.consumer:Consumer"
 app.conf.broker_transport_options |= {"ack_emulation": True}
 
 

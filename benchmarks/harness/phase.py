@@ -134,11 +134,12 @@ async def _fleet(leg: Leg, site: Site, env: dict[str, str], *, root: Path) -> As
     logs = site.folder / "logs"
     async with Fleet(members, root=root, logs=logs, grace=0.0 if leg.plant else GRACE) as fleet:
         for name in queues:
-            await wait_until(partial(_is_ready, logs / f"{name}.log"), timeout=START, description=f"{name} is ready")
+            await wait_until(partial(is_ready, logs / f"{name}.log"), timeout=START, description=f"{name} is ready")
         yield fleet
 
 
-def _is_ready(log: Path) -> bool:
+def is_ready(log: Path) -> bool:
+    """Whether a Celery worker has said so in its log."""
     return " ready." in log.read_text(errors="replace")
 
 

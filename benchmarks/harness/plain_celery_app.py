@@ -12,8 +12,6 @@ from typing import Any
 import asyncpg
 from celery import Celery
 
-from aftermind.settings import Settings
-from aftermind_workers.celery_config import celery_config
 from aftermind_workers.event_loop_thread import LoopThread
 
 QUEUE = "bare"
@@ -22,6 +20,32 @@ OUTAGE = 30.0  # seconds for which a job tries again by itself
 VISIBILITY = 12  # seconds: more than the longest freeze, and short enough to be seen within a run
 
 CREATE = "CREATE TABLE IF NOT EXISTS public.bare (marker text NOT NULL, at timestamptz NOT NULL DEFAULT now())"
+# Not derived from the configuration of our workers, whose consumer accepts doorbells only, and which keep no record of
+# unacknowledged messages.
+CONFIG: dict[str, Any] = {  # Any: Celery's own
+    "task_default_queue": QUEUE,
+    "task_acks_late": True,
+    "task_reject_on_worker_lost": True,
+    "worker_prefetch_multiplier": 1,
+    "worker_pool": "prefork",
+    "worker_concurrency": 1,
+    "task_ignore_result": True,
+    "task_serializer": "json",
+    "accept_content": ["json"],
+    "broker_connection_retry_on_startup": True,
+    "broker_connection_max_retries": None,
+    "broker_channel_error_retry": True,
+    "broker_pool_acquire_timeout": 0.5,  # the default waits for ever
+    "broker_transport_options": {
+        "visibility_timeout": VISIBILITY,
+        "unacked_restore_interval": 1,
+        "socket_timeout": 5,
+        "socket_connect_timeout": 2,
+        "socket_keepalive": True,
+        "health_check_interval": 5,
+        "client_name": "bare-worker",
+    },
+}
 _INSERT = "INSERT INTO public.bare (marker) VALUES ($1)"
 
 _loops: dict[int, LoopThread] = {}
@@ -30,26 +54,9 @@ _connections: "dict[int, asyncpg.Connection[asyncpg.Record]]" = {}
 
 def make_app() -> Celery:
     """The application, its broker and database named by the environment as ours are."""
-    settings = Settings()
-    # The runner has none: it imports this module for its names only.
-    broker = "memory://" if settings.broker_url is None else settings.broker_url.get_secret_value()
     app = Celery("bare", set_as_current=False)
-    conf: dict[str, Any] = celery_config(settings, broker=broker)  # Any: Celery's own
-    conf["broker_transport_options"] |= {
-        "visibility_timeout": VISIBILITY,
-        "unacked_restore_interval": 1,
-        "client_name": "bare-worker",
-    }
-    conf |= {
-        "task_queues": None,
-        "task_default_queue": QUEUE,
-        "task_create_missing_queues": True,
-        "task_reject_on_worker_lost": True,
-        "worker_pool": "prefork",
-        "worker_concurrency": 1,
-        "worker_send_task_events": False,
-    }
-    app.conf.update(conf)
+    # The runner has no broker: it imports this module for its names only.
+    app.conf.update(CONFIG, broker_url=os.environ.get("AFTERMIND_BROKER_URL", "memory://"))
     app.task(store, name=TASK, ignore_result=True)
     return app
 
