@@ -39,6 +39,13 @@ def test_the_metrics_that_a_page_names_are_exported(page: str) -> None:
     assert set(re.findall(r"\baftermind_[a-z_]+\b", PAGES[page])) - modules <= families
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_the_tests_that_a_page_names_exist(page: str) -> None:
+    named = re.findall(r"`(tests/[\w/.-]*)`", PAGES[page])
+
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
 def test_the_commands_that_the_pages_name_exist() -> None:
     named = {
         name

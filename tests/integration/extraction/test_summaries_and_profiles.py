@@ -100,6 +100,19 @@ async def test_a_profile_learns_trait_by_trait_and_sees_each_episode_once(
     assert provider.calls.by_kind["AnsweredProfile"] == calls
 
 
+async def test_a_profile_in_replace_mode_is_what_the_last_update_found(
+    opened: Opened, provider: ScriptedOpenAI, user: str
+) -> None:
+    async with opened(profile_mode="replace", **AT_ONCE) as learnt:
+        await _trait(learnt, user, "tone", "dry")
+        await learnt.learn(user, chat(3))
+        profile = await learnt.memory.profile(user_id=user)
+
+    assert profile is not None
+    assert {name: trait.value for name, trait in profile.traits.items()} == {"turns_seen": 3}
+    assert provider.calls.by_kind["AnsweredProfile"] == 1
+
+
 async def test_a_profile_keeps_to_the_schema_that_was_asked_for(
     opened: Opened, provider: ScriptedOpenAI, user: str
 ) -> None:
