@@ -63,6 +63,7 @@ PARTS: Mapping[str, Mapping[str, object]] = {
         "aftermind.recall.budget.continues": lambda *_: False,
     },
     "value per token": {"aftermind.recall.budget.COST_POWER": 0.0},
+    "other messages of bursts": {"aftermind.recall.match_selection.OF_BURST": 0.0},
     "the time of the question": {"aftermind.recall.question_time.QuestionTime.of": lambda *_: QuestionTime()},
     "nicknames and misspelt names": {"aftermind.ranking.candidates.capitalised_words": lambda _: frozenset()},
     "bursts as utterances": {"aftermind.ranking.windows.BURST": 1},

@@ -1,12 +1,12 @@
 """Assembles matches and other memories of a user into one block within its budget."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from time import perf_counter
 
-from aftermind.recall.budget import MOST_CHARACTERS, Chunk, CountEach, fit
+from aftermind.recall.budget import LONG_CHARACTERS, MOST_CHARACTERS, Chunk, CountEach, fit
 from aftermind.recall.excerpts import QuestionWords, excerpt
 from aftermind.recall.query import Query
 from aftermind.recall.render import Item, line_of, place_of, profile_line, shortenable_text, superseded_mark
@@ -127,13 +127,24 @@ def _chunk(
     passage: Passage | None = None,
     mark: str = "",
 ) -> Chunk:
-    """Of a text that cannot fit whole, no more than `longest` characters are escaped; it is shortened in any case.
-
-    What is left of it begins with the `passage` that matches.
-    """
+    """Of a text that cannot fit whole, no more than `longest` characters are escaped; it is shortened in any case."""
     text = shortenable_text(item)
+    return Chunk(
+        key=key,
+        line=line_of(item, text[: longest + 1] if len(text) > longest else None, mark),
+        value=value,
+        order=order,
+        tells=_told_by(item),
+        shortened=_shortening(item, text, words, passage, mark) if len(text) >= LONG_CHARACTERS else None,
+    )
 
-    # Where the excerpt begins, once it was computed; functools.cache takes longer to make.
+
+def _shortening(
+    item: Item, text: str, words: QuestionWords | None, passage: Passage | None, mark: str
+) -> Callable[[int], BlockLine]:
+    """The item's line with so many characters of its text; they begin with the `passage` that matches."""
+
+    # Computed once; functools.cache takes longer to make.
     starts: list[int] = []
     places: list[str] = []
 
@@ -146,14 +157,7 @@ def _chunk(
             starts.append(words.passage(text) if words is not None else 0)
         return line_of(item, excerpt(text, starts[0], characters), mark)
 
-    return Chunk(
-        key=key,
-        line=line_of(item, text[: longest + 1] if len(text) > longest else None, mark),
-        value=value,
-        order=order,
-        tells=_told_by(item),
-        shortened=shortened,
-    )
+    return shortened
 
 
 def _passage_excerpt(text: str, passage: Passage, characters: int, words: QuestionWords | None) -> str:

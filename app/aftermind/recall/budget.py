@@ -37,7 +37,7 @@ REPEATED = 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """One line of a block. `shortened` returns the line with less text, if it is too long.
+    """One line of a block. `shortened` returns the line of a long text with less of it, None for other texts.
 
     `value` is its expected value for the query, `order` its position in the section. `tells` are the turns with the
     same content. `key` identifies it for the caller.
@@ -219,11 +219,10 @@ def _fitting(
 
     Of a long text a `passage` is enough at first: it competes with other turns by that.
     """
-    is_long = chunk.shortened is not None and len(chunk.line.text) >= LONG_CHARACTERS
-    first = min(most, PASSAGE_TOKENS) if passage and is_long else most
+    first = min(most, PASSAGE_TOKENS) if passage and chunk.shortened is not None else most
     if tokens <= first:
         return chunk, tokens
-    if chunk.shortened is None or not is_long or first < LEAST_TOKENS:
+    if chunk.shortened is None or first < LEAST_TOKENS:
         return None
     low, high = 0, 4 * first  # characters: a token is hardly ever longer than four in running text
     while low < high:

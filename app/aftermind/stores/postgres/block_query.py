@@ -152,11 +152,11 @@ def read(owner: Scope, row: asyncpg.Record, wanted: BlockRequest) -> Briefing:
     """The briefing in a row of `in_columns` and `parts`, which may hold more episodes than are wanted."""
     scopes = _Scopes(owner)
     columns = [row[name] or () for name in _COLUMNS]
-    columns = [np.frombuffer(each, dtype=">i8") if isinstance(each, bytes) else each for each in columns]
-    places = {id_: place for place, id_ in enumerate(columns[0])}
+    columns = [np.frombuffer(each, dtype=">i8").tolist() if isinstance(each, bytes) else each for each in columns]
+    episodes = {episode[0]: episode for episode in zip(*columns, strict=True)}
     facts = _rows(row["facts"])
     return Briefing(
-        episodes=[_episode(scopes, columns, places[id_]) for id_ in wanted.ids if id_ in places],
+        episodes=[_episode(scopes, episodes[id_]) for id_ in wanted.ids if id_ in episodes],
         facts=[_fact(scopes, each) for each in facts if not each["is_former"]],
         former=[_fact(scopes, each) for each in facts if each["is_former"]],
         blocks=[_block(owner, each) for each in _rows(row["blocks"])],
@@ -191,10 +191,8 @@ def _time(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
 
 
-def _episode(scopes: _Scopes, columns: Sequence[Sequence[Any]], place: int) -> Episode:  # Any: as the driver reads
-    id_, session_id, agent_id, role, content, name, metadata, said_at, remembered_at, position, mark = [
-        column[place] for column in columns
-    ]
+def _episode(scopes: _Scopes, row: Sequence[Any]) -> Episode:  # Any: as the driver reads
+    id_, session_id, agent_id, role, content, name, metadata, said_at, remembered_at, position, mark = row
     return Episode(
         id=id_,
         scope=scopes.labelled(session_id, agent_id),
@@ -202,8 +200,8 @@ def _episode(scopes: _Scopes, columns: Sequence[Sequence[Any]], place: int) -> E
         content=content,
         name=name,
         metadata=orjson.loads(metadata) if metadata else {},
-        occurred_at=_EPOCH + timedelta(microseconds=int(said_at)),
-        remembered_at=_EPOCH + timedelta(microseconds=int(remembered_at)),
+        occurred_at=_EPOCH + timedelta(microseconds=said_at),
+        remembered_at=_EPOCH + timedelta(microseconds=remembered_at),
         position=position,
         mark=mark,
     )
