@@ -172,7 +172,7 @@ def integrations_page() -> str:
 
 STORES_HEAD = """# Stores and indexes
 
-What each [record store](../guides/stores.md) has, and which vector indexes may stand beside it. This page is generated
+What each [record store](../guides/stores.md) has, and which external vector indexes it can use. This page is generated
 by `python docs/generate.py`; the pairs are tested by `tests/integrations/test_indexes.py`.
 
 ## Record stores

@@ -14,7 +14,7 @@ AftermindError
 │   ├── StoreUnavailable
 │   │   ├── StatementAborted the database answers, but ended this statement (timeout, lock, memory)
 │   │   └── StoreInUse      a store of one process that another process has opened
-│   ├── IndexUnavailable    a vector index beside the store
+│   ├── IndexUnavailable    an external vector index
 │   ├── RedisUnavailable, BrokerUnavailable, SpoolUnavailable, ArchiveUnavailable, KeyMissing
 │   ├── ModelUnavailable    timeout, connection or 5xx of a model provider
 │   │   └── RateLimited     429, with the provider's Retry-After
@@ -171,7 +171,7 @@ class KeyFileLost(InvalidSettings):
 
 
 class StoreUnavailable(Unavailable):
-    """The database did not answer within its deadline, or failed in a way that a retry resolves."""
+    """The database did not answer within its deadline, or failed with an error that a retry resolves."""
 
     def __init__(self, what: str, why: str, hint: str = "Is Postgres running? Run `aftermind doctor`.") -> None:
         self.what, self.why = what, why
@@ -184,7 +184,7 @@ class StatementAborted(StoreUnavailable):
     """
 
     def __init__(self, what: str, why: str) -> None:
-        hint = "Other statements are served. Retry; if it repeats, look for long transactions in pg_stat_activity."
+        hint = "Other statements are served. Retry; if it repeats, check pg_stat_activity for long transactions."
         super().__init__(what, why, hint)
 
 
@@ -482,7 +482,7 @@ class BlockConflict(Conflict):
 
 
 class CheckpointResumed(Conflict):
-    """A paused run was resumed by another call: it goes on there."""
+    """A paused run was resumed by another call: it continues there."""
 
     def __init__(self, run_id: str, resumed_at: datetime) -> None:
         self.run_id, self.resumed_at = run_id, resumed_at

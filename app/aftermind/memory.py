@@ -67,8 +67,8 @@ class Memory:
     """What an agent remembers, of all its users.
 
     `store` is a URL (`postgresql://…`, `sqlite:./bot.db`, `inmemory`), a dict (`{"backend": "sqlite", "path": …}`), a
-    journal, or None: `AFTERMIND_*`, else the embedded stack that runs in the state folder. `index` is a vector index
-    beside it (`qdrant://…`, `chroma:./folder`, or an object of your own), which workers get by `AFTERMIND_INDEX_URL`.
+    journal, or None: `AFTERMIND_*`, else the embedded stack that runs in the state folder. `index` is an external
+    vector index (`qdrant://…`, `chroma:./folder`, or your own object); workers get it by `AFTERMIND_INDEX_URL`.
     `broker` and `redis` are URLs, each the default of the other if possible; `replicas` are streaming replicas of the
     store. `embedder` and `extractor` replace those of the settings. `save` and `load` select history, facts, summary
     and profile for storing and recall if a call names none; `load` follows `save`. `metrics` is a registry of
@@ -177,7 +177,7 @@ class Memory:
         follow in the background. A repeated `idempotency_key` (per user) is the same turn: nothing is stored twice.
         With other content, or for another session, it raises `IdempotencyConflict`. Raises `InvalidScope`,
         `InvalidMessage`, `QueueFull`, `SpoolFull`. With `group` the turn belongs to all members of that group
-        (`memory.groups`), and `user_id` is the member who writes. So do the other calls that take `group`: they raise
+        (`memory.groups`), and `user_id` is the writing member. So do the other calls that take `group`: they raise
         `NotThere` if the user is no member, `GroupReadOnly` if a reader writes, and `StoreUnavailable`.
         """
         parts = self._parts

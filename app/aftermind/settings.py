@@ -180,7 +180,7 @@ class Settings(BaseSettings):
     )
     index_url: SecretStr | None = Field(
         None,
-        description="A vector index beside the store, the same for agents and workers: `qdrant://…`, `chroma+http://…`, `redis://…`, `pinecone:INDEX`, `mem0:…`, or a folder of one process (`qdrant:PATH`, `chroma:PATH`). None: the store's own search.",
+        description="An external vector index, the same for agents and workers: `qdrant://…`, `chroma+http://…`, `redis://…`, `pinecone:INDEX`, `mem0:…`, or a folder of one process (`qdrant:PATH`, `chroma:PATH`). None: the store's own search.",
     )
     redis_prefix: str = Field(
         "aftermind:", description="Prefix of every Redis key and queue, so that several systems can share a Redis."

@@ -209,7 +209,7 @@ async def _write(
     shares: Sequence[_Share],
     vectors: Sequence[Mapping[EpisodeId, Vector]],
 ) -> Mapping[JobId, Outcome]:
-    """Vectors and closed jobs, each tenant in a transaction of its own, and what follows the commits together.
+    """Vectors and closed jobs, each tenant in its own transaction, and what follows the commits together.
 
     Raises `SomeFailed` if those of some tenants could not be written.
     """

@@ -1,4 +1,4 @@
-"""The index job: a vector index beside the record store takes over what changed there."""
+"""The index job: an external vector index takes over the changes of the record store."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -160,7 +160,7 @@ class Reconciler:
             until = await metric_history.due(tx)
         if until is None:
             return
-        gauges = await self._gauges()  # has transactions of its own: within another, it would need a third connection
+        gauges = await self._gauges()  # has its own transactions: within another, it would need a third connection
         async with self.runtime.db.transaction() as tx:
             await metric_history.sample(tx, until, gauges)
 

@@ -33,7 +33,7 @@ class Addresses:
     owner: str | None = field(default=None, repr=False)  # the store, as the owner of its schema
     redis: str | None = field(default=None, repr=False)
     broker: str | None = field(default=None, repr=False)
-    index: "str | VectorIndex | None" = field(default=None, repr=False)  # a vector index beside the store
+    index: "str | VectorIndex | None" = field(default=None, repr=False)  # an external vector index
     journal: Journal | None = None  # of a store without `redis` that outlives its process
 
     @property
@@ -78,7 +78,7 @@ def resolve(
     redis: str | None = None,
     replicas: Sequence[str] = (),
 ) -> Addresses:
-    """Resolve the connections, and the index beside the store.
+    """Resolve the connections, and the external vector index.
 
     Arguments have precedence over settings, settings over the embedded stack of `settings.state_dir`.
 

@@ -191,7 +191,7 @@ class Facts:
 
         Facts under an alias, as subject or object, become facts of the entity, resolved with its own by their times;
         later ones as well. Each alias is a fact with the predicate `same_as`; retract it to stop that. Facts that were
-        merged stay merged. Aliases may be set before anything else is known about them.
+        merged stay merged. Aliases may be set before there are facts about them.
         """
         owner = self._parts.scope(namespace=namespace, user_id=user_id)
         name, names = _text("entity", entity), [_text("alias", alias) for alias in aliases]

@@ -124,7 +124,7 @@ async def erase(
 ) -> tuple[dict[str, int], Tombstone]:
     """Write the tombstone and delete the rows and ledger turns that it covers; returns counts, and the tombstone with
     its number, which is above `known`. The owner stays locked, so nothing is stored concurrently. `is_indexed`: a job
-    empties the vector index beside the store, too.
+    empties the external vector index, too.
     """
     stone = replace(asked, generation=await store.begin_erasure(tx, asked.owner, known=known))
     drew_on = await store.drew_on(tx, stone)

@@ -25,7 +25,7 @@ from aftermind.types.validation import Given, Limits, normalise
 
 MemberRole = Literal["reader", "writer"]
 ROLES = ("reader", "writer")
-MEMBER = "member"  # the field of metadata that names who wrote a message of a group
+MEMBER = "member"  # the field of metadata with the author of a message of a group
 BATCH_EPISODES = 1_000
 
 
@@ -43,7 +43,7 @@ class Groups:
 
     Calls of `Memory` that take `group` are made for a member: others get `NotThere`, whether the group exists or not.
     Membership is checked on the primary at each call, so that a removed member sees nothing from then on. This API is
-    for the application, which decides who may call it.
+    for the application, which decides on whose behalf it is called.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -168,7 +168,7 @@ async def forget_member(
     parts: Parts, user: Scope, *, only: str | None = None, covers: Callable[[Episode], bool] = lambda _: True
 ) -> int:
     """Erase what a user wrote in groups (or in `only` one of them), with what was derived from it; returns how many
-    messages. Without `only` the memberships end first, so that nothing is added meanwhile.
+    messages. Without `only` the memberships end first, so that nothing is added during the erasure.
     """
     count = 0
     for group in await _groups_of(parts, user) if only is None else [only]:

@@ -67,14 +67,14 @@ def read_options(given: Mapping[str, Any]) -> StoreOptions:  # Any: values of a 
 
 
 def is_index(url: str) -> bool:
-    """Whether a store is named by the index beside it."""
+    """Whether a store is named by its external vector index."""
     return url.partition(":")[0].partition("+")[0] in INDEXES
 
 
 def split_index(url: str, state_dir: Path) -> tuple[str, str]:
     """The record store and the index of a shorthand: `chroma:./dir` is SQLite and Chroma in one folder.
 
-    Beside an index on a server the record store is `memory.db` in the state folder.
+    With an index on a server the record store is `memory.db` in the state folder.
     """
     scheme, _, rest = url.partition(":")
     if rest.startswith("//") or scheme not in ("chroma", "qdrant"):

@@ -1,4 +1,4 @@
-"""Fill the vector index beside the store again, user by user, and compare it with the store."""
+"""Fill the external vector index again, user by user, and compare it with the store."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass

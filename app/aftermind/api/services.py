@@ -73,7 +73,7 @@ class Parts:
     generation: Generation = field(default_factory=Generation)
     recall_counts: RecallCounts | None = None
     erasure_scan: ErasureScan | None = None
-    index: IndexClient | None = None  # beside the store
+    index: IndexClient | None = None  # the external vector index
     trail: Trail | None = None
     vault: Vault | None = None
     gate: ProviderLimiter = field(default_factory=ProviderLimiter)

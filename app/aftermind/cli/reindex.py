@@ -1,4 +1,4 @@
-"""`aftermind reindex`: rewrite the vector index beside the store."""
+"""`aftermind reindex`: rewrite the external vector index."""
 
 import hashlib
 from typing import Annotated

@@ -35,7 +35,7 @@ _LOCK_AS_WRITES_DO = (
     "LOCK TABLE aftermind.users, aftermind.jobs, aftermind.episodes, aftermind.event_counters, aftermind.events "
     "IN ROW EXCLUSIVE MODE"
 )
-_PROBE_SECONDS = 1.0  # a database that needs longer for it serves nobody
+_PROBE_SECONDS = 1.0  # a database that needs longer for it is too slow to serve
 _GENERATION = "SELECT last_value FROM aftermind.generation"
 _GENERATION_FLOOR = "SELECT aftermind.generation_floor() AS floor"
 WAL_PAGE, PAGE_HEADER = 8192, 24  # bytes; at the start of a page the insert position already counts the page's header

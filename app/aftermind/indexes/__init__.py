@@ -1,1 +1,1 @@
-"""Vector indexes beside a record store: projections of its episodes, which name candidates for a recall."""
+"""External vector indexes: projections of its episodes, which name candidates for a recall."""

@@ -23,7 +23,7 @@ EPISODE = "episode"
 class Mem0Index:
     """See `VectorIndex`. A user of Mem0 is an owner; a memory is an episode, stored as it is (`infer=False`).
 
-    An episode that is written again is replaced: Mem0 chooses ids itself, so the former memory is looked up.
+    An episode that is written again is replaced: Mem0 chooses ids itself, so the former memory is searched for.
     """
 
     def __init__(self, address: IndexAddress) -> None:

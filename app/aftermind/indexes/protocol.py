@@ -12,13 +12,13 @@ from aftermind.ranking.vectors import unit, whole
 from aftermind.stores.protocol import EpisodeFilter, Vector
 from aftermind.types import EmbedderIdentity, Episode, EpisodeId, Scope
 
-MARK = "aftermind"  # what a collection of this library says of itself
+MARK = "aftermind"  # in the metadata of a collection of this library
 COLLECTION = "aftermind"  # unless the URL names another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexEntry:
-    """One episode. Owner, session and agent are hashes: an index has no text, and nobody's name.
+    """One episode. Owner, session and agent are hashes: an index has no text and no name.
 
     `at` is `occurred_at` in seconds since 1970. `text` is for an index that embeds texts itself; others do not keep it.
     """
@@ -129,12 +129,12 @@ class VectorIndex(Protocol):
 
 
 def owner_key(owner: Scope) -> str:
-    """An owner as an index knows it."""
+    """An owner as an index stores it."""
     return _hash(owner.namespace, owner.user_column)
 
 
 def label_key(label: str | None) -> str:
-    """A session or agent as an index knows it; "" for none."""
+    """A session or agent as an index stores it; "" for none."""
     return "" if label is None else _hash(label)
 
 

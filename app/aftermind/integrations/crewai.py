@@ -33,7 +33,7 @@ class AftermindStorage:
         self._whose: dict[str, Any] = {"user_id": user_id, "namespace": namespace}
 
     def save(self, records: list[MemoryRecord]) -> None:
-        """Store records; one with a known id is replaced."""
+        """Store records; one with an existing id is replaced."""
         run_blocking(lambda: self.asave(records))
 
     def search(self, query_embedding: list[float], *args: Any, **filters: Any) -> list[tuple[MemoryRecord, float]]:

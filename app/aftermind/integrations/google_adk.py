@@ -24,7 +24,7 @@ CHUNK = 500
 
 
 class AftermindMemoryService(BaseMemoryService):
-    """Memory of ADK's apps. Each app has a namespace of its own; with `namespace` all apps share the memory of a user.
+    """Memory of ADK's apps. Each app has its own namespace; with `namespace` all apps share the memory of a user.
 
     `limit` is how many memories a search returns. Events of a session that is added again are not stored twice; an
     event that was deleted stays deleted.

@@ -64,7 +64,7 @@ class AftermindMemory:
             await self.memory.blocks.append(name, content, **self._whose(user_id))
 
     async def remember(self, episode: Episode) -> str:
-        """Hand an episode over; its id. An id that is known already is not stored again."""
+        """Hand an episode over; its id. An episode with an existing id is not stored again."""
         record = episode.model_dump(mode="json", exclude={"embedding", "output", "user_id"})
         at = utc(episode.occurred_at)
         turn = [
@@ -141,7 +141,7 @@ class AftermindMemory:
         return [Message(role=Role(each.role.value), content=_text(each)) for each in said if _text(each)]
 
     async def profile(self, *, user_id: str | None = None) -> MemoryProfile:
-        """What is known about a user."""
+        """Counts, recent sessions and sample facts of a user."""
         episodes, facts = await self._all(user_id), await self.facts.query(limit=PAGE, user_id=user_id)
         return MemoryProfile(
             user_id=user_id,

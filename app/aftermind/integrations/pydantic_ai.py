@@ -21,7 +21,7 @@ Id = str | Callable[[RunContext[Any]], str | None] | None  # Any: the dependenci
 
 @dataclass
 class AftermindMemory(AbstractCapability[Any]):
-    """Memory of an agent: what fits the user's prompt stands before it, and both sides of the run are remembered.
+    """Memory of an agent: what fits the user's prompt is put before it, and both sides of the run are remembered.
 
     `user_id` and `session_id` are ids, or functions of the run context: `lambda ctx: ctx.deps.user_id` lets one agent
     serve many users. Without `session_id` it is the conversation's id. `options` are those of `memory.recall`. What is
@@ -59,7 +59,7 @@ class AftermindMemory(AbstractCapability[Any]):
         return replace(request_context, messages=messages)
 
     async def wrap_run(self, ctx: RunContext[Any], *, handler: Any) -> AgentRunResult[Any]:
-        """Remember what was said, also in a run that fails or is cancelled."""
+        """Remember the messages, also of a run that fails or is cancelled."""
         messages: list[ModelMessage] = []
         try:
             result: AgentRunResult[Any] = await handler()

@@ -19,7 +19,7 @@ class AftermindMemoryStore(BaseMemoryStore):
     """The messages of a session, exactly as they were added: they are remembered, recalled and mined for facts.
 
     It has what TFrameX's documentation shows as stores to write oneself. A history holds the newest `window_size`
-    messages, and the newest that fit `max_tokens`; with `summary=True` the session's summary stands before it, if
+    messages, and the newest that fit `max_tokens`; with `summary=True` the session's summary precedes it, if
     older messages are left out. `search` finds messages by meaning, with filters. `scoped` is a store of another user
     or session. Retention, audit and encryption are settings of the memory, for all its users.
     """

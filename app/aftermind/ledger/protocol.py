@@ -65,7 +65,7 @@ class Tried:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelUsage:
-    """Cost of an attempt: model calls, input and output tokens, US dollars if the price is known, milliseconds.
+    """Cost of an attempt: model calls, input and output tokens, US dollars if there is a price, milliseconds.
 
     A call for several jobs is counted with the first of them, its tokens with each.
     """

@@ -85,7 +85,7 @@ class CohereClient(Client):
             timeout=self.timeout,
             max_retries=0,
         )
-        made.close = connections.aclose  # the SDK itself has no way to close its connections
+        made.close = connections.aclose  # the SDK itself cannot close its connections
         return made
 
     async def vectors(self, sdk: Any, model: str, texts: Sequence[str], dimension: int | None) -> Sequence[Any]:

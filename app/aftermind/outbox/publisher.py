@@ -72,7 +72,7 @@ class Publisher:
             accepted = await self._group().send(Offer(turn=turn, payload=encode_turn(turn)))
         except LateError as exc:
             return await self._spooled(turn, began, exc)
-        except errors.Bug as exc:  # a key that this turn's script, or that of one beside it, could not use
+        except errors.Bug as exc:  # a key that the script of this turn, or of another one of the call, could not use
             return await self._spooled(turn, began, exc)
         except errors.Unavailable as exc:
             self._drain.begin(away=exc)

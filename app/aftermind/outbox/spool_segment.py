@@ -254,7 +254,7 @@ class Segment:
         self._list(entry)
 
     def _list(self, entry: SpoolEntry) -> None:
-        """A turn is unsent from its last record on: it may have been forgotten, and then said again under its key."""
+        """A turn is unsent from its last record on: it may have been forgotten and remembered again with its key."""
         self.turns[entry.job_id] = entry
         self.gone.discard(entry.job_id)
 

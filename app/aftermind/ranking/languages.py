@@ -57,7 +57,7 @@ def language_name(code: str) -> str:
 
 @cache
 def word_variants(language: str) -> Mapping[str, str]:
-    """The usual word of each variant, of a Snowball algorithm or an ISO 639-1 code: "go" of "went"."""
+    """The usual word of each variant, of a Snowball algorithm or an ISO 639-1 code: "mother" of "mum"."""
     code = _code_of(language)
     groups = [group.split() for group in _languages()[code].get("variants", "").split(";")] if code else []
     return MappingProxyType({form: word for word, *forms in filter(None, groups) for form in forms})

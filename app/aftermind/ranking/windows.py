@@ -240,7 +240,7 @@ def _conversations(sessions: NDArray[np.int64], pauses: Floats) -> NDArray[np.in
 
 
 def _utterances(sessions: NDArray[np.int64], speakers: NDArray[np.int64], pauses: Floats) -> NDArray[np.int64]:
-    """Where each utterance begins: of one known speaker without a pause, BURST messages long at most."""
+    """Where each utterance begins: of one named speaker without a pause, BURST messages long at most."""
     if not len(sessions):
         return np.zeros(0, dtype=np.int64)
     begins = np.ones(len(sessions), dtype=np.bool_)

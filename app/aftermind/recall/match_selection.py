@@ -188,7 +188,7 @@ def _ranked(matches: Sequence[Match]) -> list[Match]:
 
 
 def _ended_after(episode: Episode, ended: Sequence[Fact]) -> list[Fact]:
-    """The facts of a turn that ended after it was said: what it says of the past stays true."""
+    """The facts of a turn that ended after the turn: its statements about the past stay true."""
     return [
         fact for fact in ended if episode.id in fact.sources and fact.valid_to and episode.occurred_at < fact.valid_to
     ]

@@ -113,7 +113,7 @@ class _Run:
     is_pending_placed: bool = False  # whether a node has judged what of both was forgotten
     passed: tuple[Watermark, ...] | None = ()  # what a replica must have passed; None: none is read
     vector: Vector | None = None
-    near: Sequence[EpisodeId] | None = None  # candidates of the index beside the store; None: it searches itself
+    near: Sequence[EpisodeId] | None = None  # candidates of the external index; None: the store searches
     served_by: ServedBy = ServedBy.NONE
     replica: str | None = None
     matches: list[Match] = field(default_factory=list)

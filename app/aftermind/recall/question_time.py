@@ -11,7 +11,7 @@ from aftermind.types import Episode, Fact, Match
 
 # Added to the log-odds of a turn: of the 101 questions of LoCoMo's development half that name a period, 0.767 of the
 # evidence is among the first ten without it, 0.866 with 2 and with 3. A turn with a time answers "when" no likelier
-# among the first ten (0.776 either way), a little among the first five (0.7190 for 0.7176).
+# among the first ten (0.776 in both cases), a little among the first five (0.7190 for 0.7176).
 IN_PERIOD, WITH_TIME = 2.0, 1.0
 MENTIONED_LATER = timedelta(days=7)  # after a period: people talk of what they did last week; 0 to 14 find the same
 CANDIDATES = 60  # turns that are read to be ordered by time
@@ -48,7 +48,7 @@ _BEGINNING = datetime.min.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionTime:
-    """What a question says of time: a half-open period, that it asks for a time, or that it is about the past."""
+    """The time in a question: a half-open period, that it asks for a time, or that it is about the past."""
 
     start: datetime | None = None
     end: datetime | None = None

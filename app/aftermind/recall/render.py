@@ -1,7 +1,7 @@
 """A block as text for a system prompt: a short briefing in XML that nothing in it can break out of.
 
 Messages are plain lines, `Name: text` under the date of their day: tags for each would take a quarter of the tokens.
-Markup in a text is escaped, and the further lines of a text are indented, so that no text looks like another line.
+Markup in a text is escaped, and the further lines of a text are indented, so that no text resembles another line.
 """
 
 import re
@@ -127,7 +127,7 @@ def closing_tag(section: str) -> str:
 def line_of(item: Item, text: str | None = None, marks: str = "") -> BlockLine:
     """The line of an item; `text` replaces its text if it had to be shortened, `marks` are attributes of a message.
 
-    A message with marks is an element, so that no text can look like a mark.
+    A message with marks is an element, so that no text can resemble a mark.
     """
     if isinstance(item, Episode):
         return _episode(item, item.content if text is None else text, marks, is_whole=text is None)
@@ -204,7 +204,7 @@ def _period(fact: Fact) -> str:
 
 
 def _speakable(name: str) -> str:
-    """A name before a colon: without colons of its own."""
+    """A name before a colon: its own colons are removed."""
     return escaped(_COLONS.sub(" ", name))
 
 

@@ -15,7 +15,7 @@ from aftermind.types.scope import JobId, LeaseToken, Scope
 
 class JobKind(StrEnum):
     """What a job does; each has one handler and one queue. `SHADOW` runs an extraction without writing facts, `INDEX`
-    brings a vector index beside the store up to date.
+    brings an external vector index up to date.
     """
 
     STORE = "store"

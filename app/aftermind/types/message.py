@@ -30,7 +30,7 @@ class Message:
 
     `occurred_at` is the time of the message (zone-aware); None means now. `metadata` is a JSON object; references to
     images and tool calls of the content are kept in it under `attachments`, `tool_calls` and `tool_call_id`.
-    `expires_at` (zone-aware) is when the message is gone by the clock of the store: it is neither read nor recalled
+    `expires_at` (zone-aware) is when the message expires by the clock of the store: it is neither read nor recalled
     from then on, and deleted later. No fact, summary or profile is made from such a message. None: it does not expire.
     """
 
@@ -154,7 +154,7 @@ class Episode:
     expires_at: datetime | None = None
 
     def is_expired(self, now: datetime) -> bool:
-        """Whether it is gone by the clock of the store."""
+        """Whether it has expired by the clock of the store."""
         return self.expires_at is not None and self.expires_at <= now
 
     def to_chat(self) -> dict[str, Json]:

@@ -32,7 +32,7 @@ class StreamToken:
 
 
 def parse(text: str) -> StreamToken | None:
-    """What a token says about itself; None if it is malformed. Its signature is not checked."""
+    """The content of a token; None if it is malformed. Its signature is not checked."""
     if not text.startswith(PREFIX) or len(text) > MAX_CHARACTERS or not text.isascii():
         return None
     body, _, _ = text.removeprefix(PREFIX).partition(".")

@@ -27,7 +27,7 @@ from aftermind.web.path_ids import named_user
 from aftermind.web.problems import route_template
 from aftermind.web.shared_rate_limit import SharedRate
 
-NAMESPACE_COOKIE = "aftermind_namespace"  # of a browser whose key has the right `tenants`: the namespace it looks at
+NAMESPACE_COOKIE = "aftermind_namespace"  # of a browser whose key has the right `tenants`: the namespace that it shows
 TOKEN_PARAMETER = "token"  # of the query of an event stream
 COOKIE = "aftermind_key"  # of a browser that has signed in
 KEPT_SECONDS = 5.0  # how long a checked key is not asked for again: a revoked one is noticed after that
@@ -276,7 +276,7 @@ def _needing(right: Right) -> Callable[[Request, Caller], Awaitable[Caller]]:
 
 
 async def listener(request: Request, who: Annotated[Caller, Depends(caller)]) -> Caller:
-    """Who may listen to the events of the path's user: a reader, or the bearer of a stream token of that user."""
+    """Admit to the events of the path's user: a reader, or the bearer of a stream token of that user."""
     user = named_user(request.path_params["user_id"], anonymous=_is_anonymous(request))
     if who.stream is None:
         who.need(Right.READ)

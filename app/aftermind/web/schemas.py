@@ -42,7 +42,7 @@ class MessageIn(Shape):
     name: str | None = None
     metadata: dict[str, Any] | None = Field(None, description="A JSON object, at most 16 KiB and 8 levels deep.")
     occurred_at: AwareDatetime | None = Field(None, description="Time of the message; null: now.")
-    expires_at: AwareDatetime | None = Field(None, description="From then on the message is gone; null: never.")
+    expires_at: AwareDatetime | None = Field(None, description="When the message expires; null: never.")
 
 
 class TurnIn(Shape):

@@ -195,7 +195,7 @@ class Keys:
         return f"{self.prefix}vectors"
 
     def vector_mark(self) -> str:
-        """HASH: made_by, embedder of a vector index in Redis. Who opens it first writes it; no TTL."""
+        """HASH: made_by, embedder of a vector index in Redis. Written when it is first opened; no TTL."""
         return f"{self.prefix}vectors:mark"
 
     def vector_entry(self, episode_id: str) -> str:

@@ -42,7 +42,7 @@ _PROMOTE = text(
     """
 )
 
-# Different for each job, and known to the worker before the answer arrives, which may never happen.
+# Different for each job, and available to the worker before the answer arrives, which may never happen.
 _TOKEN = "CAST(md5(CAST(:claim AS text) || CAST(jobs.id AS text)) AS uuid)"
 _COLUMNS = ", ".join(f"jobs.{column.name}" for column in JOBS.c)
 _NONE_RUNNING = """

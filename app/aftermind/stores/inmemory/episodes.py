@@ -12,7 +12,7 @@ from aftermind.types.session_order import Counted
 from aftermind.types.tombstone import Tombstone
 
 Owner = tuple[str, str]
-# Tables whose rows have the id of an episode as their key, and go with it.
+# Tables whose rows have the id of an episode as their key, and are deleted with it.
 EPISODE_TABLES = ("episodes", "vectors", "extractions", "profile_backlog", "counted", "expiring")
 
 

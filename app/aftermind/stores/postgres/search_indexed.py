@@ -19,7 +19,7 @@ MOST_READ = 1_000  # rows that the rarest terms of a question lead to, together;
 _OWNED_UNINDEXED = "texteq(e.namespace, :namespace) AND texteq(e.user_id, :user)"
 # OFFSET 0: by the terms first, for the same reason; the owner is checked all the same, for keys that collide.
 _HAVING = "SELECT * FROM aftermind.searchable_episodes WHERE terms @> ARRAY[{key}] OFFSET 0"
-_ALONE = "CAST(:outside AS uuid[]) IS NULL"  # no index beside the database has named candidates
+_ALONE = "CAST(:outside AS uuid[]) IS NULL"  # no external index has named candidates
 # `=` finds nothing for the episodes without a session, and IS NOT DISTINCT FROM cannot use an index.
 _SAME_SESSION = (("e.session_id = {of}", "{of} IS NOT NULL"), ("e.session_id IS NULL", "{of} IS NULL"))
 
@@ -54,11 +54,11 @@ def _span_rows(fits: str) -> str:
 # beyond it, n rows compared (0.4 us each) and a walk that meets a row of the owner every total/n steps (8 us a
 # step, 50 wanted) are equal at n*n = 1,000 * total. Both are read before a walk, which uses their settings
 # asked     each term with the owner's episodes that have it (index episodes_terms), and their number
-# telling   the rarest terms, as many as lead to MOST_READ rows
-# said      the best by words;  near  the best by vector: scanned, or by episodes_embedding; long ones by a passage
-#           (episodes_passages), or by ids that an index beside the database has named (the primary key)
+# `telling` the rarest terms, as many as lead to MOST_READ rows
+# `said`    the best by words;  near  the best by vector: scanned, or by episodes_embedding; long ones by a passage
+#           (episodes_passages), or by ids that an external index has named (the primary key)
 # spans     the positions around the hits, overlapping ones joined
-# sharing, told   facts by words, see `fact_hits_cte`
+# `sharing`, `told`   facts by words, see `fact_hits_cte`
 def _find(*, filtered: bool) -> Positional:
     """The search; where nothing filters, the filters are left out of it, for they cost time in being compared with."""
     fits = FITS if filtered else "true"

@@ -18,7 +18,7 @@ router = APIRouter(route_class=rendering.PageRoute, dependencies=OF_ALL_TENANTS)
 
 @router.get("/tenants", response_class=HTMLResponse)
 async def tenants(request: Request, viewer: Seen, q: str = "", after: str | None = None) -> HTMLResponse:
-    """Namespaces by name, with what operators look for: what waits, what failed, what it costs today."""
+    """Namespaces by name, with pending and failed jobs and today's costs."""
     found = await viewer.memory.job_admin.tenants(prefix=q.strip(), after=after, limit=LISTED + 1)
     return rendering.page(
         request,

@@ -16,7 +16,7 @@ router = APIRouter(tags=["groups"])
 
 Group = Annotated[str, Path(min_length=1, max_length=MAX_ID_BYTES)]
 MemberId = Annotated[str, Path(min_length=1, max_length=MAX_ID_BYTES)]
-ActingMember = Annotated[str, Query(min_length=1, max_length=MAX_ID_BYTES, description="The member who calls.")]
+ActingMember = Annotated[str, Query(min_length=1, max_length=MAX_ID_BYTES, description="The calling member.")]
 
 
 @router.get("/groups/{group:id}/members", summary="Members of a group")

@@ -3,7 +3,7 @@
 -- 2 bells   push only while fewer than this wait there; a waiting doorbell is popped after this call, so its worker
 -- finds these turns as well
 -- 3-6       limits: turns and bytes of all users, ms of age of the oldest, turns of one owner
--- 7 known   the highest generation of the caller ('': none)
+-- 7 `known` the highest generation of the caller ('': none)
 -- 8 n       turns; then for each: job, owner, session, base, messages, generation ('': the last; '-': none),
 -- hash of the content ('': without a key), payload
 -- then      the doorbell messages, at most n, in the order of the turns
