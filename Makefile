@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # Half of the time a test waits, so there are two processes to a core. The tests of a file share its servers. Slow files
 # come first by name.
 PARALLEL := --numprocesses 4 --dist loadfile --no-loadscope-reorder
-COMPILE := $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet
+COMPILE := $(BIN)/uv pip compile pyproject.toml --universal --generate-hashes --no-header --no-annotate --quiet
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # If an image sets it, each of the 200 processes of the tests compiles the whole tree: 0.5 s.
 unexport PYTHONDONTWRITEBYTECODE
@@ -14,6 +14,8 @@ unexport PYTHONDONTWRITEBYTECODE
 ENVIRONMENTS := $(basename $(notdir $(wildcard tests/integrations/environments/*.in)))
 # The extras that an environment has: those of the line "# extras:" of its .in file.
 EXTRAS_OF := sed -n 's/^\# extras: //p' tests/integrations/environments/$$name.in
+# The Python that it needs if that is not the project's: "# python: 3.12". Without it the environment is left out.
+PYTHON_OF := sed -n 's/^\# python: //p' tests/integrations/environments/$$name.in
 
 .PHONY: all setup run test test-long test-integrations test-upstream isolation schema screenshots typescript lint docs format lock clean help
 all: lint test test-long
@@ -41,6 +43,7 @@ test-long: setup ## tests with many processes or long waits: upgrades, backups, 
 
 test-integrations: $(ENVIRONMENTS:%=.integrations/%/.installed)  ## tests of each integration with its framework, in environments of their own (10 minutes)
 	@for name in $(ENVIRONMENTS); do echo "$$name:"; \
+	  [ -x .integrations/$$name/bin/python ] || { echo "left out: no Python $$($(PYTHON_OF)) is installed"; continue; }; \
 	  .integrations/$$name/bin/python -m pytest -q -o filterwarnings=default \
 	    $$(for extra in $$name $$($(EXTRAS_OF)); do ls tests/integrations/test_$$(echo $$extra | tr - _).py 2>/dev/null; done) $(ARGS) || exit 1; done
 
@@ -51,13 +54,17 @@ test-upstream: .integrations/$(ENVIRONMENT)/.installed  ## a framework's own tes
 
 # uv, and pip where uv cannot reach the index.
 .integrations/%/.installed: tests/integrations/environments/%.txt | setup
-	@echo "Installing $* into .integrations/$* ..."
-	@$(BIN)/uv venv --quiet --clear --seed --python $(BIN)/python .integrations/$*
-	@$(BIN)/uv pip install --quiet --python .integrations/$*/bin/python --require-hashes --requirement $< \
-	  || .integrations/$*/bin/python -m pip install --quiet --require-hashes --requirement $<
-	@$(BIN)/uv pip install --quiet --python .integrations/$*/bin/python --no-deps --editable . \
-	  || .integrations/$*/bin/python -m pip install --quiet --no-deps --editable .
-	@touch $@
+	@name=$*; wanted=$$($(PYTHON_OF)); python=$(BIN)/python; \
+	if [ -n "$$wanted" ]; then \
+	  for python in python$$wanted $$HOME/.pyenv/versions/$$wanted*/bin/python none; do $$python -c "" 2>/dev/null && break; done; fi; \
+	if [ $$python = none ]; then echo "Leaving $* out: no Python $$wanted is installed"; exit; fi; \
+	echo "Installing $* into .integrations/$* ..."; \
+	$(BIN)/uv venv --quiet --clear --seed --python $$python .integrations/$* && \
+	{ $(BIN)/uv pip install --quiet --python .integrations/$*/bin/python --require-hashes --requirement $< \
+	  || .integrations/$*/bin/python -m pip install --quiet --require-hashes --requirement $<; } && \
+	{ $(BIN)/uv pip install --quiet --python .integrations/$*/bin/python --no-deps --editable . \
+	  || .integrations/$*/bin/python -m pip install --quiet --no-deps --editable .; } && \
+	touch $@
 
 isolation: setup ## 10,000 random calls of two tenants over the whole public API (2 minutes)
 	@ISOLATION_CALLS=10000 $(BIN)/python -m pytest --timeout 900 tests/fundamentals/test_two_tenants.py
@@ -88,13 +95,14 @@ screenshots: setup  ## every screen, light and dark, into docs/screens
 	@SCREENSHOTS=$(CURDIR)/docs/screens $(BIN)/python -m pytest -q tests/browser/test_every_screen.py -k serious_fault
 
 lock: setup      ## pin again what pyproject.toml asks for
-	@$(COMPILE) --extra dev --upgrade -o requirements.lock
+	@$(COMPILE) --python-version 3.11 --extra dev --upgrade -o requirements.lock
 	@sed -nE 's/^([A-Za-z0-9_.-]+==.*) .$$/\1/p' requirements.lock > .constraints
-	@$(COMPILE) --extra all --constraint .constraints -o requirements-image.lock
+	@$(COMPILE) --python-version 3.11 --extra all --constraint .constraints -o requirements-image.lock
 	@rm .constraints
 
 lock-integrations: setup  ## pin again what each integration is tested with
-	@for name in $(ENVIRONMENTS); do $(COMPILE) tests/integrations/environments/$$name.in \
+	@for name in $(ENVIRONMENTS); do wanted=$$($(PYTHON_OF)); \
+	  $(COMPILE) --python-version $${wanted:-3.11} tests/integrations/environments/$$name.in \
 	  $$(for extra in $$($(EXTRAS_OF)); do echo --extra $$extra; done) \
 	  --upgrade -o tests/integrations/environments/$$name.txt || exit 1; done
 

@@ -143,6 +143,7 @@ INTEGRATED = (
     ("Microsoft Agent Framework", "agent-framework", "agent-framework-core", "agents"),
     ("loomflow", "loomflow", "loomflow", "drop-ins"),
     ("TFrameX", "tframex", "tframex", "drop-ins"),
+    ("Definable", "definable", "definable", "definable"),
 )
 # What a column shows, by a part of the names of tests.
 SHOWN_BY = ("by_another_process|another_process_reads|in_another_process", "killed_worker", "def test_attacks")

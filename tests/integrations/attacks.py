@@ -35,13 +35,22 @@ async def assert_attacks_stay_data(memory: Memory, ask: Ask) -> None:
 
 
 def _frame(prompt: str) -> tuple[str, str]:
-    """The prompt with its block reduced to the tags, and the text in the block."""
+    """The prompt with its block reduced to the tags and the number of episodes' lines, and the text in the block.
+
+    An episode is a line of text, or an element `turn` on a line of its own if a mark warns of it.
+    """
     found = BLOCK.search(prompt)
     if found is None:
         return prompt, ""
     root = ElementTree.fromstring(found[0])
-    tags = " ".join(each.tag for each in root.iter())
-    return prompt.replace(found[0], f"[{tags}]"), unescape("\n".join(root.itertext()))
+    tags = " ".join(each.tag for each in root.iter() if each.tag != "turn")
+    lines = [_line_count(each) for each in root.iter("episodes")]
+    return prompt.replace(found[0], f"[{tags} {lines}]"), unescape("\n".join(root.itertext()))
+
+
+def _line_count(element: ElementTree.Element) -> int:
+    """How many lines an element has; an indented line is part of the one before it."""
+    return "".join(element.itertext()).replace("\n  ", " ").strip("\n").count("\n") + 1
 
 
 def _letters(text: str) -> str:

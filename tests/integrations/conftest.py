@@ -14,6 +14,7 @@ FRAMEWORKS = {  # file and package
     "agent_framework": "agent_framework",
     "anthropic": "anthropic.lib.tools",
     "crewai": "crewai",
+    "definable": "definable.memory",
     "google_adk": "google.adk",
     "indexes": "chromadb",
     "langgraph": "langgraph",

@@ -13,6 +13,7 @@ EXTRAS = {
     "aftermind.integrations.crewai": ("crewai", "crewai"),
     "aftermind.integrations.google_adk": ("google", "google-adk"),
     "aftermind.integrations.llama_index": ("llama_index", "llama-index"),
+    "aftermind.integrations.definable": ("definable", "definable"),
     "aftermind.integrations.loomflow": ("loomflow", "loomflow"),
     "aftermind.integrations.tframex": ("tframex", "tframex"),
     "aftermind.integrations.pydantic_ai": ("pydantic_ai", "pydantic-ai"),

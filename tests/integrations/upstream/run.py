@@ -32,6 +32,17 @@ class Suite:
 
 SQLITE = "of SQLite's connections, files and damaged rows"
 SUITES = {
+    "definable": Suite(  # its wheel has the tests: FROM is the environment's site-packages
+        distribution="definable",
+        folder=".",
+        files=("tests_e2e/memory/test_memory.py",),
+        left_out={
+            "manual_distillation": "of Definable's own distillation",
+            "test_context_manager": "of a private attribute",
+            "survives": "of a store that is not Aftermind's",
+        },
+        note="Tests of Definable's stores alone do not run: Aftermind's has only what is of one user.",
+    ),
     "langgraph": Suite(
         distribution="langgraph-checkpoint",
         folder="libs/checkpoint",

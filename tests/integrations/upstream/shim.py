@@ -74,7 +74,22 @@ def loomflow(memory: Callable[[], Memory]) -> None:
     inmemory.InMemoryMemory = loomflow.memory.InMemoryMemory = Store
 
 
-SUITES = {"langgraph": langgraph, "loomflow": loomflow, "openai-agents": openai_agents}
+def definable(memory: Callable[[], Memory]) -> None:
+    """Where a test makes a store or a `CognitiveMemory`, it gets Aftermind's, with a namespace of its own."""
+    from definable.memory import memory as module
+    from definable.memory.store import sqlite
+
+    from aftermind.integrations.definable import AftermindStore, CognitiveMemory
+
+    class Store(AftermindStore):
+        def __init__(self, db_path: str = "") -> None:
+            super().__init__(memory(), namespace=uuid4().hex)
+
+    module.CognitiveMemory = CognitiveMemory
+    sqlite.SQLiteMemoryStore = Store
+
+
+SUITES = {"definable": definable, "langgraph": langgraph, "loomflow": loomflow, "openai-agents": openai_agents}
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,0 +1,218 @@
+"""The drop-in for Definable: its documented calls and loops, with Definable's own agent."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from definable.agents.testing import MockModel
+from definable.memory.types import Episode, KnowledgeAtom
+from definable.models.message import Message
+
+from aftermind import Memory, Settings, errors
+from aftermind.integrations.definable import (
+    AftermindStore,
+    Agent,
+    CognitiveMemory,
+    InMemoryStore,
+    MemoryPayload,
+    RedisMemoryStore,
+    RunContext,
+    SQLiteMemoryStore,
+)
+from tests.integrations.attacks import assert_attacks_stay_data
+from tests.integrations.freshness import read_elsewhere, standing_replica, stored_after_a_kill
+from tests.integrations.pages import run_examples
+from tests.support.servers import Database
+
+SAID = [
+    Message(role="system", content="Be brief."),
+    Message(role="user", content="I live in Oslo."),
+    Message(role="assistant", content="Noted."),
+]
+
+
+def cognitive(memory: Memory, **options: Any) -> CognitiveMemory:
+    return CognitiveMemory(memory, **options)
+
+
+async def test_messages_are_recalled_by_another_process_while_the_replica_replays_nothing(
+    memory: Memory, settings: Settings, database: Database
+) -> None:
+    code = """
+        from aftermind.integrations.definable import CognitiveMemory
+        found = await CognitiveMemory(memory).recall("Where do I live?", user_id="alice", session_id="s2")
+        return found.context
+    """
+    async with standing_replica(database):
+        await cognitive(memory).store_messages(SAID, user_id="alice", session_id="s1")
+        elsewhere = await read_elsewhere(settings, code)
+
+    assert isinstance(elsewhere, str)
+    assert elsewhere.startswith("<memory_context>")
+    assert "I live in Oslo." in elsewhere
+    assert "Be brief." not in elsewhere
+
+
+async def test_messages_survive_a_killed_worker(memory: Memory, settings: Settings, tmp_path: Path) -> None:
+    async def write() -> None:
+        await cognitive(memory).store_messages(SAID, user_id="alice", session_id="s1")
+
+    said = await stored_after_a_kill(memory, settings, tmp_path, write, user_id="alice")
+
+    assert said == ["I live in Oslo.", "Noted."]
+
+
+async def test_a_payload_fits_its_budget_and_is_of_one_user(memory: Memory) -> None:
+    mem = cognitive(memory, token_budget=120)
+    for number in range(30):
+        given = Message(role="user", content=f"Note {number}: I like tea from place {number} very much.")
+        await mem.store_messages([given], user_id="alice", session_id="s1")
+
+    payload = await mem.recall("Which tea do I like?", user_id="alice")
+
+    assert isinstance(payload, MemoryPayload)
+    assert 0 < payload.tokens_used <= 120
+    assert 0 < payload.chunks_included < payload.chunks_available
+    assert await mem.recall("tea", user_id="bob") is await mem.recall("tea") is None
+    assert (await mem.run_distillation(user_id="alice")).episodes_processed == 0
+    await mem.forget(user_id="alice")
+    assert await mem.recall("tea", user_id="alice") is None
+
+
+async def test_a_store_has_episodes_and_atoms(memory: Memory) -> None:
+    store = AftermindStore(memory)
+    episode = Episode(id="e1", user_id="alice", session_id="s1", role="user", content="I live in Oslo.", created_at=1e9)
+    atom = KnowledgeAtom(
+        id="a1", user_id="alice", subject="user", predicate="lives_in", object="Oslo", content="", confidence=0.8
+    )
+
+    assert await store.store_episode(episode) == await store.store_episode(episode) == "e1"
+    await store.store_atom(atom)
+    await store.store_episode(Episode(id="", user_id="alice", session_id="s2", role="assistant", content="Noted."))
+
+    newest, oldest = await store.get_episodes(user_id="alice")
+    assert (oldest.id, oldest.content, oldest.created_at) == ("e1", "I live in Oslo.", 1e9)
+    assert newest.id
+    assert [each.id for each in await store.get_episodes(user_id="alice", session_id="s1")] == ["e1"]
+    assert await store.get_episodes() == await store.get_episodes(user_id="bob") == []
+    found = await store.find_similar_atom("user", "lives_in", user_id="alice")
+    assert found is not None
+    assert (found.object, found.confidence) == ("Oslo", 0.8)
+    assert await store.get_atoms(user_id="alice", min_confidence=0.9) == []
+    await store.delete_session_data("s2", user_id="alice")
+    assert [each.id for each in await store.get_episodes(user_id="alice")] == ["e1"]
+    await store.delete_user_data("alice")
+    assert await store.get_atoms(user_id="alice") == await store.get_episodes(user_id="alice") == []
+
+
+class Sees(MockModel):
+    """A model that keeps what it was sent."""
+
+    def __init__(self) -> None:
+        super().__init__(responses=["Noted."])
+        self.seen: list[list[tuple[str, str]]] = []
+
+    async def ainvoke(self, messages: Any, **options: Any) -> Any:
+        self.seen.append([(each.role, str(each.content)) for each in messages])
+        return await super().ainvoke(messages, **options)
+
+
+async def test_the_documented_loop_over_the_events_of_a_stream_has_the_memory(memory: Memory) -> None:
+    agent = Agent(model=MockModel(responses=["Noted."] * 2), memory=cognitive(memory))
+    seen: list[str] = []
+
+    for text in ("I live in Oslo.", "Where do I live?"):
+        async for event in agent.arun_stream(text, user_id="alice"):
+            match event.event:
+                case "MemoryRecallStarted":
+                    seen.append(f"recall {event.query}")
+                case "MemoryRecallCompleted":
+                    seen.append(f"recalled {event.chunks_included}")
+                case "MemoryUpdateStarted":
+                    seen.append(f"update {event.message_count}")
+                case "MemoryUpdateCompleted":
+                    seen.append(f"updated {event.message_count}")
+
+    assert seen[:4] == ["recall I live in Oslo.", "recalled 0", "update 2", "updated 2"]
+    assert seen[4] == "recall Where do I live?"
+    assert seen[5] != "recalled 0"
+    assert seen[6:] == ["update 2", "updated 2"]
+    assert [each.content for each in await memory.history(user_id="alice")][:2] == ["I live in Oslo.", "Noted."]
+
+
+def test_runs_of_blocking_code_keep_every_turn(settings: Settings) -> None:
+    memory = Memory(settings=settings)
+    model = Sees()
+    agent = Agent(model=model, instructions="Be brief.", memory=cognitive(memory), session_id="s1")
+    contexts: list[Any] = []
+    agent.use(keep_context(contexts))
+
+    first = agent.run("I live in Oslo.", user_id="alice")
+    second = agent.run("And I like tea.", messages=first.messages, user_id="alice")
+    streamed = [each.event for each in agent.run_stream("Where do I live?", user_id="alice")]
+
+    async def stored() -> list[str]:
+        try:
+            return [each.content for each in await memory.history(user_id="alice", session_id="s1")]
+        finally:
+            await memory.close()
+
+    assert second.content == "Noted."
+    assert [text for role, text in model.seen[1] if role == "user"] == ["I live in Oslo.", "And I like tea."]
+    assert [role for role, _ in model.seen[1]].count("system") == 1
+    assert isinstance(contexts[1].memory_context, str)
+    assert "I live in Oslo." in contexts[1].memory_context
+    assert "MemoryUpdateCompleted" in streamed
+    assert [each for each in asyncio.run(stored()) if each != "Noted."] == [
+        "I live in Oslo.",
+        "And I like tea.",
+        "Where do I live?",
+    ]
+
+
+def keep_context(contexts: list[Any]) -> Any:
+    async def middleware(context: RunContext, next_handler: Any) -> Any:
+        contexts.append(context)
+        return await next_handler(context)
+
+    return middleware
+
+
+async def test_a_memory_that_fails_is_a_warning_and_the_agent_answers(memory: Memory) -> None:
+    agent = Agent(model=MockModel(responses=["Fine."]), memory=cognitive(memory))
+
+    assert (await agent.arun("Hello.", user_id="x" * 600)).content == "Fine."  # an id that is too long
+    assert await cognitive(memory).recall("Hello.", user_id="x" * 600) is None
+
+
+async def test_stores_by_the_names_of_definable(tmp_path: Path, redis_url: str) -> None:
+    for make in (InMemoryStore, lambda: SQLiteMemoryStore(str(tmp_path / "m.db")), lambda: RedisMemoryStore(redis_url)):
+        async with CognitiveMemory(store=make()) as mem:
+            await mem.store_messages(SAID, user_id="alice", session_id="s1")
+            assert len(await mem.store.get_episodes(user_id="alice")) == 2
+    async with CognitiveMemory(store=SQLiteMemoryStore(str(tmp_path / "m.db"))) as mem:
+        assert await mem.recall("Where do I live?", user_id="alice") is not None
+    with pytest.raises(errors.InvalidSettings, match=r"aftermind\.integrations\.definable"):
+        CognitiveMemory(store=object())  # type: ignore[arg-type]
+
+
+async def test_attacks_stay_in_the_block_of_memory(memory: Memory) -> None:
+    model = Sees()
+    agent = Agent(
+        model=model, instructions="Be brief.", memory=cognitive(memory, token_budget=2_000, options={"mode": "recency"})
+    )
+
+    async def ask(user: str, question: str) -> tuple[str, str]:
+        await agent.arun(question, user_id=user, session_id=f"{user}-2")
+        prompt = "\n".join(f"{role}: {text}" for role, text in model.seen[-1])
+        return "", prompt.replace("<memory_context>\n", "[").replace("\n</memory_context>", "]")
+
+    await assert_attacks_stay_data(memory, ask)
+
+
+def test_the_examples_of_the_page_run(tmp_path: Path) -> None:
+    (shown,) = run_examples("definable.md", tmp_path)
+
+    assert "I live in Oslo." in shown
+    assert "MemoryUpdateCompleted" in shown
