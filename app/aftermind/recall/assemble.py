@@ -142,7 +142,7 @@ def _chunk(
 def _shortening(
     item: Item, text: str, words: QuestionWords | None, passage: Passage | None, mark: str
 ) -> Callable[[int], BlockLine]:
-    """The item's line with so many characters of its text; they begin with the `passage` that matches."""
+    """The item's line with that number of characters of its text; they begin with the `passage` that matches."""
 
     # Computed once; functools.cache takes longer to make.
     starts: list[int] = []
