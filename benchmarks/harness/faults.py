@@ -96,14 +96,13 @@ class Striker:
         """
         kind = self._fleet.names[0].partition("-")[0]
         group = [name for name in self._fleet.names if name.partition("-")[0] == kind]
-        async with self._fleet.frozen(group) as kill:
+        with self._fleet.frozen(group) as frozen:
             for _ in range(POP_TRIES):
                 if await self._site.waiting_pops():
                     await asyncio.sleep(fault.lasts)
-                    kill()
-                    return
-                await self._fleet.breathe(group)
-            kill()
+                    break
+                await frozen.breathe()
+            frozen.kill()
 
     async def _stop(self, fault: Fault) -> None:
         self.stop_seconds.append(await self._fleet.terminate(self._worker(fault)))

@@ -4,8 +4,8 @@ import asyncio
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -72,31 +72,15 @@ class Fleet:
             else:
                 faults.thaw(pid)
 
-    @asynccontextmanager
-    async def frozen(self, names: Sequence[str]) -> AsyncIterator[Callable[[], None]]:
-        """SIGSTOP for the block; what it yields kills them -9, and who was not killed is thawed at the end."""
-        pids = [self.pid(name) for name in names]
-        for pid in pids:
-            faults.freeze(pid)
-
-        def kill() -> None:
-            for pid in pids:
-                faults.kill_tree(pid)
-
+    @contextmanager
+    def frozen(self, names: Sequence[str]) -> Iterator["Frozen"]:
+        """SIGSTOP for the block; those that were not killed are thawed at its end."""
+        group = Frozen([self.pid(name) for name in names])
+        group.freeze()
         try:
-            yield kill
+            yield group
         finally:
-            for pid in pids:
-                faults.thaw(pid)
-
-    async def breathe(self, names: Sequence[str]) -> None:
-        """Let frozen members run for a moment."""
-        pids = [self.pid(name) for name in names]
-        for pid in pids:
-            faults.thaw(pid)
-        await asyncio.sleep(BREATH)
-        for pid in pids:
-            faults.freeze(pid)
+            group.thaw()
 
     async def terminate(self, name: str, *, timeout: float = GRACE) -> float:
         """SIGTERM, and wait for the end; how many seconds it took. Kills after `timeout`."""
@@ -142,6 +126,34 @@ class Fleet:
             for name, process in list(self._running.items()):
                 if process.poll() is not None:
                     self._start(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """Processes of members. One that is killed while it is frozen has a successor, which runs."""
+
+    pids: Sequence[int]
+
+    def freeze(self) -> None:
+        """SIGSTOP."""
+        for pid in self.pids:
+            faults.freeze(pid)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        for pid in self.pids:
+            faults.thaw(pid)
+
+    def kill(self) -> None:
+        """kill -9, without any of them having run again."""
+        for pid in self.pids:
+            faults.kill_tree(pid)
+
+    async def breathe(self) -> None:
+        """Let them run for a moment."""
+        self.thaw()
+        await asyncio.sleep(BREATH)
+        self.freeze()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
