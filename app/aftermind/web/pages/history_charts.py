@@ -9,7 +9,7 @@ from aftermind.web.pages.metric_deltas import quantile
 Lines = dict[str, list[float | None]]
 Labelled = list[tuple[dict[str, str], float]]
 
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_LABEL = re.compile(r'\b(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 def series(samples: Sequence[MetricSample]) -> dict[str, object]:
