@@ -30,6 +30,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "reextract": ("reextract",),
     "reembed": ("reembed",),
     "reindex": ("reindex",),
+    "copy": ("copy",),
     "worker": ("worker", "reconciler", "flower"),
     "web": ("web",),
     "mcp": ("mcp",),

@@ -19,10 +19,11 @@ import pytest
 import redis
 
 from aftermind import Agent, Memory, Settings, errors
+from aftermind.llm.hash_embedder import HashEmbedder
 from aftermind.receipt import StepState
 from aftermind.testing import ScriptedChatModel
 from aftermind.types import JobKind, JobState
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 ROOT = Path(__file__).parents[3]
 URLS: Mapping[str, Callable[[Path, Callable[[], str]], str]] = {
@@ -171,6 +172,28 @@ async def test_an_agent_takes_a_store_as_a_dict(tmp_path: Path) -> None:
 
     async with memory_at({"type": "sqlite", "url": f"sqlite:{tmp_path}/bot.db"}, tmp_path, namespace="acme") as memory:
         assert "Oslo" in (await memory.history(user_id="alice"))[0].content
+
+
+class SizedEmbedder(HashEmbedder):
+    """An object that is false, as containers without elements are."""
+
+    def __len__(self) -> int:
+        return 0
+
+
+async def test_arguments_have_precedence_over_a_dict_also_if_they_are_empty(tmp_path: Path) -> None:
+    options = {"backend": "inmemory", "embedder": "off", "namespace": "acme"}
+    settings = Settings(state_dir=tmp_path)
+    async with Memory(options, embedder=SizedEmbedder(), save=iter(["history"]), settings=settings) as memory:
+        receipt = await memory.remember("I live in Oslo.", user_id="alice")
+        await receipt.extracted(timeout=PATIENCE_SECONDS)
+        assert (await memory.progress(user_id="alice")).embedded == 1
+        assert await memory.facts.query(user_id="alice") == []
+        assert "Oslo" in (await memory.recall("Where do I live?", user_id="alice")).text
+    async with Memory(options, save=(), settings=settings) as memory:
+        receipt = await memory.remember("I live in Oslo.", user_id="alice")
+        await receipt.extracted(timeout=PATIENCE_SECONDS)
+        assert await memory.facts.query(user_id="alice") == []
 
 
 async def test_a_memory_that_is_closed_opens_its_store_again(url: str, tmp_path: Path) -> None:
