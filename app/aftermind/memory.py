@@ -98,16 +98,19 @@ class Memory:
     ) -> None:
         if isinstance(store, Mapping):
             chosen = record_stores.read_options(store)
-            store, namespace, embedder = chosen.store, namespace or chosen.namespace, embedder or chosen.embedder
-            index = index or chosen.index
-            save = save or (None if chosen.with_facts else turn_builder.KINDS - {"facts"})
+            store = chosen.store
+            namespace = chosen.namespace if namespace is None else namespace
+            embedder = chosen.embedder if embedder is None else embedder
+            index = chosen.index if index is None else index
+            if save is None and not chosen.with_facts:
+                save = turn_builder.KINDS - {"facts"}
         self.settings = settings or Settings()
         self.namespace = self.settings.namespace if namespace is None else namespace
         self._save = turn_builder.kinds("save", save, turn_builder.KINDS)
         self._defaults: RecallOptions = {
             "token_budget": self.settings.recall_token_budget,
             "limit": self.settings.recall_limit,
-            "load": turn_builder.loaded(load, save),
+            "load": turn_builder.loaded(load, None if save is None else self._save),
         }
         self._bounds = turn_builder.limits(self.settings)
         self._parts: Parts = open_parts(

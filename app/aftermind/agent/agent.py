@@ -84,7 +84,7 @@ class Agent:
     ) -> None:
         if isinstance(memory, str | Mapping):
             memory = Memory(memory, settings=settings)
-        self._settings = settings or (memory.settings if memory else Settings())
+        self._settings = settings or (Settings() if memory is None else memory.settings)
         self.instructions, self.agent_id, self.max_steps = instructions, agent_id, max_steps
         self._model, self._tools = model, collect(tools)
         self.memory, self._feeds_tool_results = memory, feed_tool_call_results

@@ -64,7 +64,7 @@ def read_options(given: Mapping[str, Any]) -> StoreOptions:  # Any: values of a 
     if prefix is not None and not url.startswith(REDIS):
         raise errors.InvalidSettings("key_prefix", prefix, "only a redis:// store has keys.")
     journal = None if prefix is None else make_journal(url, key_prefix=str(prefix))
-    return StoreOptions(store=journal or url, **named)
+    return StoreOptions(store=url if journal is None else journal, **named)
 
 
 def is_index(url: str) -> bool:
