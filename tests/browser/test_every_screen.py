@@ -43,6 +43,7 @@ SCREENS = {
     "dead": "/dead",
     "letter": "/dead",
     "replay": "/dead",
+    "api": "/docs",
     "costs": "/costs?everywhere=true",
     "tenants": "/tenants",
     "chat": "/chat?user=alice&session=chat",
@@ -51,6 +52,7 @@ SCREENS = {
     "problem": "/memory/user",
 }
 IN_THE_DOCS = (
+    "api",
     "overview",
     "turns",
     "facts",

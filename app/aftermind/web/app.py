@@ -17,7 +17,7 @@ from aftermind.api.health import Health
 from aftermind.api.key_fingerprints import announce_keys
 from aftermind.memory import Memory
 from aftermind.settings import Settings
-from aftermind.web import problems, routes
+from aftermind.web import openapi_document, problems, routes
 from aftermind.web.auth import Authenticator
 from aftermind.web.caller_limits import CallerLimits
 from aftermind.web.event_fanout import Feeds
@@ -97,6 +97,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.include_router(metrics.router)
     app.include_router(routes.router())
     screens.install(app)
+    openapi_document.install(app)
     return app
 
 

@@ -256,23 +256,24 @@ def _is_anonymous(request: Request) -> bool:
     return request.query_params.get("anonymous", "").lower() in TRUE
 
 
-def _needing(right: Right) -> Callable[[Request, Caller], Awaitable[Caller]]:
+@dataclass(frozen=True, slots=True)
+class Needing:
     """A dependency that checks the right, then records whose memory is accessed."""
 
-    async def allowed(request: Request, who: Annotated[Caller, Depends(caller)]) -> Caller:
-        who.need(right)
+    right: Right
+
+    async def __call__(self, request: Request, who: Annotated[Caller, Depends(caller)]) -> Caller:
+        """The caller. Raises `RightMissing`."""
+        who.need(self.right)
         if "user_id" in request.path_params:
             user = None if _is_anonymous(request) else request.path_params["user_id"]
-            await record_access(request, who, _action(request, right), user_id=user)
+            await record_access(request, who, _action(request, self.right), user_id=user)
         elif "group" in request.path_params and "member" not in request.path_params:  # that change adds its own entry
             owner, user = GROUP_PREFIX + request.path_params["group"], request.query_params.get("user_id")
             member = Scope(namespace=who.namespace, user_id=user or None).user_column  # raises InvalidScope
-            await record_access(
-                request, who, _action(request, right), user_id=owner, **({"member": member} if member else {})
-            )
+            named = {"member": member} if member else {}
+            await record_access(request, who, _action(request, self.right), user_id=owner, **named)
         return who
-
-    return allowed
 
 
 async def listener(request: Request, who: Annotated[Caller, Depends(caller)]) -> Caller:
@@ -287,7 +288,7 @@ async def listener(request: Request, who: Annotated[Caller, Depends(caller)]) ->
 
 
 Remembering = Annotated[Memory, Depends(get_memory)]
-Reader = Annotated[Caller, Depends(_needing(Right.READ))]
-Writer = Annotated[Caller, Depends(_needing(Right.WRITE))]
+Reader = Annotated[Caller, Depends(Needing(Right.READ))]
+Writer = Annotated[Caller, Depends(Needing(Right.WRITE))]
 Listener = Annotated[Caller, Depends(listener)]
-Operator = Annotated[Caller, Depends(_needing(Right.OPERATE))]
+Operator = Annotated[Caller, Depends(Needing(Right.OPERATE))]

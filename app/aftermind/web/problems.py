@@ -14,7 +14,6 @@ from starlette.types import Scope
 
 from aftermind import errors
 from aftermind.telemetry.logger import get_logger
-from aftermind.web.event_schemas import event_schemas
 
 log = get_logger(__name__)
 
@@ -76,16 +75,6 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _handle_validation_error)
     app.add_exception_handler(HTTPException, _handle_http_error)
     app.add_exception_handler(Exception, _handle_unexpected)
-    described = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        whole = described()
-        whole["components"]["schemas"].setdefault("Problem", Problem.model_json_schema())
-        for name, schema in event_schemas().items():
-            whole["components"]["schemas"].setdefault(name, schema)
-        return whole
-
-    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented method to extend its schema
 
 
 def problem(

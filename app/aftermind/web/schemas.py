@@ -122,6 +122,8 @@ class ReplaceIn(Shape):
 class ForgetIn(Shape):
     """What to forget. An empty object is everything of the user, and has to be confirmed by `everything`."""
 
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"session_id": "s1"}]})
+
     session_id: Id | None = None
     before: AwareDatetime | None = None
     ids: list[UUID] | None = Field(None, max_length=10_000, description="Ids of episodes.")

@@ -62,6 +62,7 @@ HOOK = {"url": "https://1.1.1.1/", "events": ["MemoryUpdateFailed"]}  # a kind o
 OPERATIONS = {
     ("GET", "/v1/whoami"): Operation("read"),
     ("GET", "/v1/spending"): Operation("operate"),
+    ("GET", "/v1/users"): Operation("read"),
     ("POST", "/v1/users/{user_id}/turns"): Operation("write", {"messages": "hello"}),
     ("GET", "/v1/users/{user_id}/turns/{job_id}"): Operation("read"),
     ("POST", "/v1/users/{user_id}/recall"): Operation("read", {"query": CANARY}),

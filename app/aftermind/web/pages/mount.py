@@ -7,6 +7,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from aftermind.web.pages import (
+    api_docs,
     blocks,
     chat,
     costs,
@@ -40,6 +41,7 @@ SCREENS = (
     costs,
     tenants,
     chat,
+    api_docs,
     login,
 )
 STATIC = Path(__file__).parents[1] / "static"

@@ -56,6 +56,7 @@ SCREENS = (
     ("/costs", "Costs", "costs"),
     ("/tenants", "Tenants", "tenants"),
     ("/chat", "Chat", "chat"),
+    ("/docs", "HTTP API", "docs"),
 )
 RIGHT_OF = {"jobs": Right.OPERATE, "dead": Right.OPERATE, "costs": Right.OPERATE, "tenants": Right.TENANTS}
 

@@ -23,28 +23,29 @@ from aftermind.web.routes import (
 )
 
 VERSION = "/v1"
+MODULES = (
+    memory,
+    episodes,
+    facts,
+    blocks,
+    checkpoints,
+    groups,
+    events,
+    users,
+    jobs,
+    job_admin,
+    dead_letters,
+    replays,
+    reextract,
+    retention,
+    audit,
+    webhooks,
+)
 
 
 def router() -> APIRouter:
     """All of them."""
     made = APIRouter(prefix=VERSION, responses=problems.RESPONSES)
-    for each in (
-        memory,
-        episodes,
-        facts,
-        blocks,
-        checkpoints,
-        groups,
-        events,
-        users,
-        jobs,
-        job_admin,
-        dead_letters,
-        replays,
-        reextract,
-        retention,
-        audit,
-        webhooks,
-    ):
+    for each in MODULES:
         made.include_router(each.router)
     return made

@@ -12,7 +12,7 @@ from aftermind.web.auth import Reader, Remembering, Writer
 from aftermind.web.pagination import Cursor, Limit, Page
 from aftermind.web.routes.memory import User
 
-router = APIRouter(tags=["rows"])
+router = APIRouter(tags=["episodes"])
 
 Session = Annotated[str | None, Query(min_length=1, description="Of this session only.")]
 

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from aftermind import errors
 from aftermind.types.retention import SHORTEST, RetentionPolicy, RetentionResult
@@ -19,6 +19,8 @@ RUN_SECONDS = 20.0  # limit of one request; `stopped_after` is the position from
 
 class RetentionIn(schemas.Shape):
     """How long to keep episodes: those younger than an age, the newest of each user, or both."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"max_age_seconds": 7_776_000}]})
 
     max_age_seconds: float | None = Field(None, ge=SHORTEST.total_seconds(), le=MAX_AGE_SECONDS)
     max_episodes: int | None = Field(None, ge=1, le=2**31 - 1, description="Of each user.")

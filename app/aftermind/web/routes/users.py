@@ -1,7 +1,7 @@
 """Operations on a whole user: forget, export and verification. Also the caller's identity, model costs and health."""
 
 import asyncio
-from datetime import date
+from datetime import date, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -10,11 +10,13 @@ from pydantic import BaseModel
 from aftermind import errors
 from aftermind.ledger.protocol import DailyUsage
 from aftermind.types.api_key import Right
+from aftermind.types.scope import MAX_ID_BYTES
 from aftermind.web import schemas
 from aftermind.web.auth import Operator, Reader, Remembering, Writer
+from aftermind.web.pagination import Limit
 from aftermind.web.routes.memory import User
 
-router = APIRouter(tags=["whole"])
+router = APIRouter(tags=["users"])
 
 Since = Annotated[date | None, Query(description="From this day on (UTC); null: today.")]
 
@@ -25,6 +27,28 @@ class IdentityOut(BaseModel):
     namespace: str
     rights: list[Right]
     key: str | None
+
+
+class UserOut(BaseModel):
+    """A user with stored content; `user_id` null is the anonymous user."""
+
+    user_id: str | None
+    last_at: datetime | None
+
+
+@router.get("/users", summary="Users with stored content, by id")
+async def list_users(
+    memory: Remembering,
+    who: Reader,
+    prefix: Annotated[str, Query(max_length=MAX_ID_BYTES, description="Only ids that begin with this.")] = "",
+    after: Annotated[
+        str | None, Query(max_length=MAX_ID_BYTES, description="The last id of the previous page.")
+    ] = None,
+    limit: Limit = 100,
+) -> list[UserOut]:
+    """The anonymous user is first. Users with only pending turns are not listed yet."""
+    found = await memory.users(namespace=who.namespace, prefix=prefix, after=after, limit=limit)
+    return [UserOut(user_id=each.user_id, last_at=each.last_at) for each in found]
 
 
 @router.get("/whoami", summary="The caller's API key")

@@ -1,0 +1,42 @@
+"""The OpenAPI document of the JSON API: FastAPI's, with errors, events and the right that each operation needs."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+
+from aftermind.types.api_key import Right
+from aftermind.web import auth, routes
+from aftermind.web.event_schemas import event_schemas
+from aftermind.web.problems import Problem
+
+RIGHT = "x-required-right"  # of an operation
+
+
+def install(app: FastAPI) -> None:
+    """Extend the document of an application."""
+    described = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        whole = described()
+        schemas = whole["components"]["schemas"]
+        for name, schema in ({"Problem": Problem.model_json_schema()} | event_schemas()).items():
+            schemas.setdefault(name, schema)
+        for path, method, right in _rights():
+            whole["paths"][path][method][RIGHT] = right.value
+        return whole
+
+    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented method to extend its schema
+
+
+def _rights() -> Iterator[tuple[str, str, Right]]:
+    for module in routes.MODULES:
+        for route in module.router.routes:
+            assert isinstance(route, APIRoute)
+            calls = [each.call for each in route.dependant.dependencies]
+            needed = [each.right for each in calls if isinstance(each, auth.Needing)]
+            if auth.listener in calls:  # or a stream token of the user
+                needed.append(Right.READ)
+            for method in route.methods or ():
+                yield routes.VERSION + route.path_format, method.lower(), needed[0]
