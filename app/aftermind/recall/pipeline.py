@@ -437,7 +437,8 @@ class Recall:
             if id_ in texts and score >= run.min_score
         ]
         if run.time.orders_turns:
-            run.matches = run.time.among(run.query.searched, run.matches).preferred(run.matches)
+            preferred = run.time.among(run.query.searched, run.matches).preferred(run.matches)
+            run.matches = [match for match in preferred if match.score >= run.min_score]
         if self._settings.recall_half_life_days and run.time.end is None:
             half_life = timedelta(days=self._settings.recall_half_life_days)
             run.matches = match_selection.decayed(run.matches, half_life=half_life, now=query.as_of or run.now)
@@ -475,7 +476,8 @@ class Recall:
             frame=Frame.of((), question.terms),
             frequencies=Frequencies(episodes=0, having=[0] * len(question.terms)),
         )
-        places = await self._ranked(run, question, nothing, limit)
+        ranked = await self._ranked(run, question, nothing, limit)
+        places = [place for place in ranked if place.score >= run.min_score]
         texts = {episode.id: episode for episode in run.pending}
         if not places:  # better the newest turns than none, where the question has no word in common with them
             newest = sorted(filter(run.query.wanted.fits, run.pending), key=lambda each: -each.position)[:limit]
@@ -527,7 +529,8 @@ class Recall:
         scores = match_selection.weighed(found.facts, ids, frame, scores, worth)
         most = max(limit * SPARE if query.diversity else limit, RERANKED if query.rerank else 0)
         most = max(most, CANDIDATES if run.time.orders_turns or self._settings.recall_half_life_days else 0)
-        places, run.available = match_selection.places(ids, frame, scores, min_score=run.min_score, most=most)
+        least = run.time.threshold(run.min_score)
+        places, run.available = match_selection.places(ids, frame, scores, min_score=least, most=most)
         run.burst_scores = match_selection.burst_scores(ids, frame, scores, places, limit=limit)
         return places
 

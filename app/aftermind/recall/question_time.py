@@ -77,6 +77,10 @@ class QuestionTime:
         """Whether turns of one time are preferred to others."""
         return self.end is not None or self.asks_when
 
+    def threshold(self, min_score: float) -> float:
+        """The least score that a turn may have before it is preferred, to have `min_score` then."""
+        return shifted(min_score, -(IN_PERIOD + WITH_TIME)) if self.orders_turns else min_score
+
     def moment(self, now: datetime) -> datetime:
         """When facts must be true to answer: at the end of the period, else now."""
         return now if self.end is None else min(now, self.end - timedelta(microseconds=1))

@@ -41,7 +41,7 @@ from aftermind.types import (
 
 Vector = NDArray[np.float32]
 
-HITS = 30  # of each kind; 50 and 100 find no more among 2,760 turns
+HITS = 30  # of each kind
 CONTEXT = 4  # places on either side that come along: two of a hit's window, two of its neighbours' windows
 
 

@@ -114,3 +114,17 @@ async def test_turns_of_the_named_period_come_first() -> None:
 
     found = [block.matches[0].item for block in (newest, named, relative, month)]
     assert [item.occurred_at for item in found if isinstance(item, Episode)] == [september, june[3], june[2], june[5]]
+
+
+async def test_the_least_score_is_that_of_a_turn_in_the_named_period() -> None:
+    moments = [datetime(2024, month, 15, tzinfo=UTC) for month in (2, 6)]
+    async with Memory("inmemory", settings=Settings(extractor="off", **UNHURRIED)) as memory:
+        for at in moments:
+            message = Message.user("We went hiking again.", occurred_at=at)
+            await (await memory.remember([message], user_id="alice", session_id=f"{at:%Y-%m}")).stored(timeout=60)
+        question = "Where did we go hiking in June 2024?"
+        june, february = (await memory.recall(question, user_id="alice")).matches
+
+        least = await memory.recall(question, user_id="alice", min_score=(june.score + february.score) / 2)
+
+    assert [match.item.id for match in least.matches] == [june.item.id]  # type: ignore[union-attr]

@@ -14,6 +14,11 @@ MOST_COUNTED = 500  # rows of one term that are counted: beyond it the word has 
 MOST_LONG = 500  # messages, the newest, whose passages are compared: a long one has no place in the vector index
 MOST_READ = 1_000  # rows that the rarest terms of a question lead to, together; the others only add to their score
 
+# Owners with up to this many episodes get twice the hits of each kind. With 550 episodes blocks of 1,000 tokens hold
+# 0.004 more of the evidence; with 10,000 a recall would take a fifth longer.
+TWICE_UNTIL = 2_000
+_HITS = f"(SELECT CAST(:hits AS bigint) * CASE WHEN episodes <= {TWICE_UNTIL} THEN 2 ELSE 1 END FROM sized)"
+
 # The same conditions for an index walk over vectors: as functions they are evaluated during the walk; otherwise the
 # planner, which assumes an average owner, would read and sort all rows of a large owner.
 _OWNED_UNINDEXED = "texteq(e.namespace, :namespace) AND texteq(e.user_id, :user)"
@@ -95,7 +100,7 @@ def _find(*, filtered: bool) -> Positional:
                     UNION ALL SELECT e.id, e.position, idf FROM telling CROSS JOIN LATERAL (
                         SELECT e.id, e.position FROM ({_HAVING.format(key="telling.key")}) AS e
                         WHERE {OWNED} AND {fits} LIMIT {MOST_READ}) AS e WHERE NOT ({seen})) AS those
-                GROUP BY id, position ORDER BY total DESC, position DESC LIMIT CAST(:hits AS bigint)) AS best
+                GROUP BY id, position ORDER BY total DESC, position DESC LIMIT {_HITS}) AS best
             JOIN aftermind.episodes AS e ON {OWNED} AND e.id = best.id
         ), near AS MATERIALIZED (
             SELECT id, session_id, position, distance FROM ((
@@ -104,7 +109,7 @@ def _find(*, filtered: bool) -> Positional:
                     FROM aftermind.episodes e
                     WHERE {OWNED} AND {fits} AND e.embedding IS NOT NULL OFFSET 0) AS compared
                 WHERE {VECTOR} IS NOT NULL AND (SELECT episodes FROM sized) <= (SELECT most FROM ceiling) AND {_ALONE}
-                ORDER BY distance LIMIT CAST(:hits AS bigint)
+                ORDER BY distance LIMIT {_HITS}
             ) UNION ALL (
                 SELECT e.id, e.session_id, e.position, e.embedding <=> {VECTOR} AS distance
                 FROM aftermind.episodes e
@@ -114,7 +119,7 @@ def _find(*, filtered: bool) -> Positional:
                 FROM aftermind.searchable_episodes e
                 WHERE {_OWNED_UNINDEXED} AND e.indexed AND {fits}
                   AND {VECTOR} IS NOT NULL AND (SELECT episodes FROM sized) > (SELECT most FROM ceiling) AND {_ALONE}
-                ORDER BY e.embedding <=> {VECTOR} LIMIT CAST(:hits AS bigint)
+                ORDER BY e.embedding <=> {VECTOR} LIMIT {_HITS}
             ) UNION ALL (
                 SELECT id, session_id, position, distance FROM (
                     SELECT e.id, e.session_id, e.position, (
@@ -122,7 +127,7 @@ def _find(*, filtered: bool) -> Positional:
                     FROM (SELECT e.id, e.session_id, e.position, e.passage_embedding FROM aftermind.episodes e
                           WHERE {OWNED} AND {fits} AND e.passages IS NOT NULL
                           ORDER BY e.position DESC LIMIT {MOST_LONG}) AS e WHERE {VECTOR} IS NOT NULL) AS compared
-                WHERE distance < 'NaN' ORDER BY distance LIMIT CAST(:hits AS bigint)
+                WHERE distance < 'NaN' ORDER BY distance LIMIT {_HITS}
             )) AS nearest
         ), hits AS MATERIALIZED (
             SELECT id, session_id, position FROM said UNION SELECT id, session_id, position FROM near
