@@ -619,7 +619,7 @@ class UnknownPayload(Conflict):
 
 
 class ForeignPayload(Conflict):
-    """The payload of a pending entry names another job or owner than the entry; nothing of it is stored."""
+    """The payload of a pending entry names another job or owner than the entry; it is not stored."""
 
     def __init__(self, what: str) -> None:
         self.what = what

@@ -406,7 +406,9 @@ class Settings(BaseSettings):
         20, gt=0, description="Maximum number of turns of one extraction call; the rest follows in another call."
     )
     extract_max_tokens: int = Field(6_000, gt=0, description="Maximum tokens of turns in one extraction call.")
-    summary_turns: int = Field(20, gt=0, description="A session's summary is updated when it lacks this many turns.")
+    summary_turns: int = Field(
+        20, gt=0, description="A session's summary is updated when this number of turns is not in it."
+    )
     summary_quiet_seconds: float = Field(
         180.0, ge=0, description="A summary is also updated after this time without a new turn."
     )

@@ -81,7 +81,7 @@ class Bus(Protocol):
 
 
 class WorkerNotifier(Protocol):
-    """Wakes workers of a queue. Best effort: the reconciler rings again."""
+    """Notifies workers of a queue. Best effort: the reconciler does it again."""
 
     async def ring(self, queue: str, ids: Sequence[JobId]) -> int:
         """Ring; how many bells were rung. Raises `Unavailable`."""

@@ -41,7 +41,7 @@ def celery_config(settings: Settings, *, broker: str) -> dict[str, Any]:  # Any:
 def _delivery() -> dict[str, Any]:
     return {
         "task_acks_late": True,  # after the work: an early acknowledgement forgets the bell of a killed worker
-        "task_reject_on_worker_lost": False,  # True rings a poison job once a second for ever; the lease rings again
+        "task_reject_on_worker_lost": False,  # True redelivers a poison job every second; the lease's end does it
         "task_retry_on_worker_lost": False,  # publishes with a countdown, which Redis redelivers while it waits
         "task_acks_on_failure": True,  # failures are rows of the ledger, not messages of the broker
         "task_acks_on_timeout": True,  # False would redeliver immediately, without back-off
@@ -49,7 +49,7 @@ def _delivery() -> dict[str, Any]:
         "result_backend": None,  # no results, so no growth and no canvas state that can expire
         "worker_prefetch_multiplier": 1,  # nothing is reserved beyond what runs
         "worker_enable_prefetch_count_reduction": True,
-        "worker_eta_task_limit": 100,  # a belt: nothing of ours uses ETA; `run_at` is a column
+        "worker_eta_task_limit": 100,  # only a precaution: no task has an ETA; `run_at` is a column
         "worker_cancel_long_running_tasks_on_connection_loss": False,  # a blip must not burn paid model calls
         "task_send_sent_event": False,  # the agent's process would pay for it
     }
@@ -116,7 +116,7 @@ def _redis_options(settings: Settings) -> dict[str, Any]:
         "socket_connect_timeout": 2,
         "socket_keepalive": True,
         "health_check_interval": 5,  # a half-open connection is noticed within 1 + 2 x 5 s
-        "retry_on_timeout": False,  # a push that is sent again is a bell that rings twice
+        "retry_on_timeout": False,  # a push that is sent again is a duplicate doorbell
         "global_keyprefix": settings.redis_prefix,
         "client_name": "aftermind-worker",
     }

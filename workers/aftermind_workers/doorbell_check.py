@@ -23,7 +23,7 @@ log = get_logger(__name__)
 
 MAX_MESSAGE_BYTES = 4_096  # a doorbell has 1,200
 MAX_BODY_BYTES = 512  # a doorbell's has 120
-MAX_LABEL_CHARS = 200  # host and process that rang, the id as text
+MAX_LABEL_CHARS = 200  # host and process of the sender, the id as text
 LOG_INTERVAL_SECONDS = 1.0  # a flood of garbage must not fill the disk with log lines
 
 Fields = Mapping[str, Any]  # Any: JSON of an unknown sender

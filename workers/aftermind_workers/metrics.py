@@ -16,10 +16,10 @@ log = get_logger(__name__)
 
 BELLS = Counter(
     "aftermind_bells",
-    "Doorbells by what came of them: work, nothing (doubled, late or forged), garbage (not a bell of ours), failed.",
+    "Doorbells by outcome: work, nothing (duplicated, late or forged), garbage (not a valid doorbell), failed.",
     ["queue", "outcome"],
 )
-JOBS = Counter("aftermind_jobs", "Jobs by kind and by what came of them.", ["kind", "outcome"])
+JOBS = Counter("aftermind_jobs", "Jobs by kind and outcome.", ["kind", "outcome"])
 BATCH = Histogram("aftermind_batch_jobs", "Jobs of one claim.", ["kind"], buckets=(1, 2, 5, 10, 20, 50, 100, 200, 500))
 SECONDS = Histogram(
     "aftermind_batch_seconds",

@@ -34,7 +34,7 @@ from aftermind_workers import janitor, metrics, readiness_file, separate_steps, 
 log = get_logger(__name__)
 
 LEADER = "aftermind.reconciler"  # name of the advisory lock
-BELLS_A_TICK = 8  # of one queue: wakes this many workers, and each continues until the queue is empty
+BELLS_A_TICK = 8  # of one queue: notifies as many workers, and each continues until the queue is empty
 # Seconds between two bells for work that does not move. It bounds how late work is found that a killed worker took the
 # bell of; with 60 the last turns of a run of kills waited 27 s, and eight bells are 3 ms of work.
 LONGEST_SILENCE = 5.0
@@ -81,7 +81,7 @@ class Reconciler:
         except errors.Unavailable as exc:
             self.is_leader = False
             log.warning("reconciler waits", extra={"error": str(exc)})
-            # Without Postgres nothing of the ledger can be rung for; bells for pending turns would do no work either.
+            # Without Postgres the ledger cannot be read, and doorbells for pending turns would do no work.
             return False
 
     async def _round(self) -> None:

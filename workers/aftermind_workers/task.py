@@ -27,7 +27,7 @@ def add_task(app: Celery, settings: Settings) -> None:
         queue = queue_name(task)
         if queue is None or not is_bell(args, kwargs):
             metrics.BELLS.labels(queue=queue or "unknown", outcome="garbage").inc()
-            log.warning("bell refused", extra={"queue": queue})
+            log.warning("doorbell refused", extra={"queue": queue})
             return
         answer(settings, queue, task.request.id)
 
@@ -40,13 +40,13 @@ def answer(settings: Settings, queue: str, bell: str | None) -> None:
     try:
         done = worker.loop.wait(eager_strategy.begun(worker, queue, bell))
     except asyncio.CancelledError:  # the grace time of a shutdown is over; leases were handed back
-        log.info("bell cut short", extra={"queue": queue})
+        log.info("doorbell ended early", extra={"queue": queue})
         return
     except Exception:
         # Nothing is lost: what was not done is rung for again. An error must not reach Celery, which would log it
         # with its arguments and count the bell as a failed task.
         metrics.BELLS.labels(queue=queue, outcome="failed").inc()
-        log.exception("bell failed", extra={"queue": queue})
+        log.exception("doorbell failed", extra={"queue": queue})
         return
     metrics.BELLS.labels(queue=queue, outcome="work" if done else "nothing").inc()
 

@@ -17,7 +17,7 @@ from aftermind_workers.lifecycle import Worker
 
 log = get_logger(__name__)
 
-SHIFT = 5.0  # seconds of one bell; then the worker rings on, so that every bell waiting gets its turn and SIGTERM too
+SHIFT = 5.0  # seconds of one doorbell; then the worker sends another, so that other ones and SIGTERM are served
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ SOURCES: Mapping[str, tuple[Source, ...]] = {queue: _sources(queue) for queue in
 
 
 async def serve(worker: Worker, queue: str) -> int:
-    """Do the queue's work; how many jobs were finished. Rings on where the shift ends with work left."""
+    """Do the queue's work; how many jobs were finished. Sends another doorbell if the time ends with work left."""
     over = time.monotonic() + SHIFT
     finished = 0
     first = worker.next_source.pop(queue, 0)
@@ -122,4 +122,4 @@ async def ring_on(worker: Worker, queue: str) -> None:
     try:
         await worker.runtime.bells.ring(queue, [JobId(uuid4())])
     except errors.Unavailable as exc:
-        log.warning("bell not rung", extra={"queue": queue, "error": str(exc)})
+        log.warning("doorbell not sent", extra={"queue": queue, "error": str(exc)})

@@ -248,7 +248,7 @@ class Agent:
         return await self._remembering.remember(run.turn, run.scope, told.append, idempotency_key=run.idempotency_key)
 
     async def _remember_unanswered(self, run: _Run) -> None:
-        """Remember a turn whose model failed, with what was heard of the answer; a retry is another turn."""
+        """Remember a turn whose model failed, with the part of the answer that was sent; a retry is another turn."""
         if run.idempotency_key is not None:
             run.idempotency_key = hashlib.sha256(f"unanswered {run.idempotency_key}".encode()).hexdigest()
         if "".join(run.heard).strip():

@@ -87,7 +87,7 @@ class ApiKeys:
         """
         self._parts.scope(user_id=user_id)  # refuses an id that no user can have
         if not timedelta(0) < lifetime <= MAX_TOKEN_LIFETIME:
-            raise errors.InvalidKey("lifetime", lifetime, "at most an hour: the page asks for a new token then.")
+            raise errors.InvalidKey("lifetime", lifetime, "at most an hour. Create a new token when it has ended.")
         found = await self._parts.stored_keys.find(key_id)
         if found is None or not found[0].is_valid or Right.READ not in found[0].rights:
             raise errors.InvalidKey("key_id", key_id, "name a valid key with the right `read`.")

@@ -139,7 +139,7 @@ def _queue(broker: str | None, redis: str | None) -> tuple[str, str]:
         why = "a broker is a redis:// or an amqp:// URL."
         raise errors.InvalidSettings("broker", _without_password(str(broker)), why)
     if redis is None or broker is None:
-        why = "an amqp broker rings, but pending turns, watermarks and events need a Redis: pass redis='redis://…' too."
+        why = "amqp is for doorbells only; pending turns, watermarks and events need redis='redis://…' too."
         raise errors.InvalidSettings("redis", None, why)
     if _scheme("redis", redis) not in REDIS:
         raise errors.InvalidSettings("redis", _without_password(redis), "it is a redis://, rediss:// or unix:// URL.")

@@ -29,7 +29,7 @@ class CopiedPartition:
 def copy_store(source: str, destination: str, *, key_prefix: str) -> Iterator[CopiedPartition]:
     """Copy everything, partition by partition, each as one commit; a repeated call continues where one was stopped.
 
-    `source` and `destination` are URLs of stores of one process. Both are locked meanwhile. Raises `InvalidSettings`
+    `source` and `destination` are URLs of stores of one process. Both are locked until then. Raises `InvalidSettings`
     for other stores, before anything is opened, and for a destination that has other rows; `StoreInUse`,
     `StoreUnavailable`, and `StoreDamaged` if the destination does not return what was written.
     """

@@ -18,7 +18,7 @@ from aftermind.wire import queues
 from aftermind.wire.pending import PendingBacklog
 from aftermind.wire.redis_keys import Keys
 
-LYING_SECONDS = 120.0  # a bell takes milliseconds, and the reconciler rings again within seconds
+LYING_SECONDS = 120.0  # a doorbell takes milliseconds, and the reconciler sends it again within seconds
 CHECK_TIMEOUT_SECONDS = 2.0  # for each component; all are checked concurrently
 CONDENSING = frozenset({JobKind.SUMMARISE, JobKind.PROFILE})
 
@@ -240,7 +240,7 @@ async def _models(gate: asyncio.Task[list[ProviderState] | None]) -> str:
     paused = [each for each in states if each.why is not None]
     if not paused:
         return "no provider is paused"
-    told = (f"{each.provider} is not asked for {each.wait_seconds:.0f} s: {each.why}" for each in paused)
+    told = (f"{each.provider} is not called for {each.wait_seconds:.0f} s: {each.why}" for each in paused)
     return f"!{'; '.join(told)}. Its jobs wait."
 
 

@@ -157,7 +157,7 @@ class Reembeddings:
                 if lacking == 0 or (monotonic() > deadline and lacking <= MAX_LACKING_SHARE * counts.episodes):
                     break
                 if monotonic() > deadline:
-                    why = f"{lacking:,} of {counts.episodes:,} episodes lack a vector of {target}"
+                    why = f"{lacking:,} of {counts.episodes:,} episodes have no vector of {target}"
                     raise errors.ReembeddingConflict(why, "See `aftermind reembed status`, or use --force.")
                 await asyncio.sleep(COUNT_PAUSE_SECONDS)
             async with db_reembed.connected(self._owner_url, autocommit=True) as building:

@@ -35,8 +35,8 @@ Fingerprint = Annotated[
 ErrorText = Annotated[str | None, typer.Option("--error", "-e", help="Error contains this text.")]
 OfUser = Annotated[str | None, typer.Option("--user", "-u", help="Of this user; requires --namespace.")]
 OfNamespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Of this namespace. Default: all.")]
-Since = Annotated[str | None, typer.Option(help="Died after: 30m, 24h, 7d, or a time like 2026-01-31T12:00.")]
-Until = Annotated[str | None, typer.Option(help="Died before this time, in the same format.")]
+Since = Annotated[str | None, typer.Option(help="Dead-lettered after: 30m, 24h, 7d, or a time like 2026-01-31T12:00.")]
+Until = Annotated[str | None, typer.Option(help="Dead-lettered before this time, in the same format.")]
 Ids = Annotated[list[UUID] | None, typer.Option("--id", help="This job. May be repeated.")]
 Limit = Annotated[int, typer.Option(min=1, help="Maximum number of lines.")]
 

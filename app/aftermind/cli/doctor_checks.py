@@ -172,7 +172,7 @@ async def work(found: Addresses, settings: Settings) -> list[Finding]:
 
 @_reports_failure("workers", "See `aftermind status`, and the logs of the workers.")
 async def workers(url: str, settings: Settings) -> list[Finding]:
-    """Whether a bell is taken from each queue: the canary."""
+    """Whether a doorbell is taken from each queue: the canary."""
     link = RedisLink(url, timeout=2.0, name="aftermind-canary")
     try:
         waits = await worker_probe.sing(link, Keys(settings.redis_prefix))
@@ -345,7 +345,7 @@ async def _redis_user(link: RedisLink) -> list[Finding]:
     try:
         name = (await link.call("ACL", "WHOAMI")).decode()
     except errors.RedisUnavailable:  # only an operator's user may ask
-        return [Finding(what="Redis user", seen="not permitted to ask: a user of `aftermind redis-acl`")]
+        return [Finding(what="Redis user", seen="not permitted to read it: a user of `aftermind redis-acl`")]
     remedy = "`aftermind redis-acl` creates a user with the rights of its role for each kind of process."
     return [Finding(what="Redis user", seen=name, remedy=remedy if name == "default" else "")]
 
@@ -394,7 +394,7 @@ async def _configured(link: RedisLink, name: str) -> str | None:
 def _clock(what: str, ahead: float) -> Finding:
     if abs(ahead) <= CLOCKS_APART:
         return Finding(what=what, seen="its clock agrees with this host's")
-    remedy = "Run chrony or ntpd on both hosts: displayed times come from either."
+    remedy = "Run chrony or ntpd on both hosts: times of either one are shown."
     side = "ahead of" if ahead > 0 else "behind"
     return Finding(
         what=what, seen=f"its clock is {abs(ahead):.1f} s {side} this host's", verdict=Verdict.WARNING, remedy=remedy

@@ -67,7 +67,7 @@ def evaluation(
     extract: Annotated[
         bool, typer.Option("--extract", help="Also extract facts from loaded conversations. A model may cost money.")
     ] = False,
-    sample: Annotated[int | None, typer.Option(min=1, help="Ask only this number of questions, at random.")] = None,
+    sample: Annotated[int | None, typer.Option(min=1, help="Use only this number of questions, at random.")] = None,
     fit: Annotated[
         bool, typer.Option("--fit", help="Fit the ranking of the namespace to the questions, and adopt what wins.")
     ] = False,

@@ -179,7 +179,7 @@ def _jsonl(path: Path, data: bytes, user: str | None, session: str | None) -> It
             yield BadLine(place=place, reason=str(exc))
 
 
-def _object(line: bytes) -> Mapping[str, Any]:  # Any: JSON of a stranger's file, checked key by key
+def _object(line: bytes) -> Mapping[str, Any]:  # Any: JSON of an untrusted file, checked key by key
     try:
         found = json.loads(line.decode())
     except (ValueError, RecursionError) as exc:

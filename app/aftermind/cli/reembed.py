@@ -104,7 +104,7 @@ def compare(
 def cutover(
     *,
     force: Annotated[
-        bool, typer.Option("--force", help="Cut over even if episodes lack a vector of the new embedder.")
+        bool, typer.Option("--force", help="Cut over even if episodes have no vector of the new embedder.")
     ] = False,
 ) -> None:
     """Activate the new embedder. The former vectors are kept for `rollback` until `drop`."""
@@ -126,7 +126,7 @@ def rollback() -> None:
 
 
 @reembed.command()
-def drop(*, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False) -> None:
+def drop(*, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False) -> None:
     """Drop the inactive vectors: the former ones after a cutover, the new ones before it."""
     settings = console.settings()
     if not yes:

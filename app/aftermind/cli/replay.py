@@ -223,7 +223,7 @@ def _foretell(told: Estimate) -> None:
     kinds = ", ".join(f"{count} {kind}" for kind, count in told.by_kind.items())
     out.print(f"jobs         {told.items} ({kinds}) of {told.namespaces} tenants")
     if told.oldest and told.newest:
-        out.print(f"died         {console.when(told.oldest)} to {console.when(told.newest)}")
+        out.print(f"dead since   {console.when(told.oldest)} to {console.when(told.newest)}")
     out.print(f"duration     {told.seconds:,.0f} s at the plan's rate")
     out.print(f"model calls  {told.model_calls:,}, about {told.tokens:,} tokens and ${told.cost_usd:,.2f}")
     out.print(f"conflicts    {told.conflicts} have an unfinished job of the same effect and are merged into it")

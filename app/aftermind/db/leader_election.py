@@ -9,7 +9,7 @@ from aftermind.db.protocol import Database
 from aftermind.db.transaction import pg
 
 # The transaction's own lock, not the session's: a leader that is frozen in the middle loses its transaction, and with
-# it the lock, after `idle_in_transaction_session_timeout`. A session's lock would be held for as long as TCP believes.
+# it the lock, after `idle_in_transaction_session_timeout`. A session's lock would be held until TCP times out.
 _TRY_LOCK = text("SELECT pg_try_advisory_xact_lock(hashtextextended(:name, 0)) AS is_leader")
 
 

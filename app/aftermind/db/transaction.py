@@ -33,8 +33,8 @@ _ENTER = text("SELECT set_config('aftermind.namespace', :namespace, true)")
 class PgTransaction:
     """Statements on one connection, each under a deadline.
 
-    A statement that is cut off (deadline, cancelled task) ends the connection too: what it did is unknown, and waiting
-    for a frozen server to roll back would take as long as the server likes.
+    A statement that is cut off (deadline, cancelled task) ends the connection too: what it did is unknown, and a
+    rollback by a frozen server has no time limit.
     """
 
     def __init__(self, connection: AsyncConnection, *, what: str, timeout: float, pooled: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Events that are published live before their row is committed: a listener hears each once."""
+"""Events that are published live before their row is committed: a listener gets each once."""
 
 from collections import OrderedDict
 
@@ -8,13 +8,13 @@ MAX_REMEMBERED_EVENTS = 1_000  # of one listener: more jobs of one owner than ru
 
 
 class EarlyEvents:
-    """What one listener has heard live and will meet again with its cursor."""
+    """What one listener got live and will get again with its cursor."""
 
     def __init__(self) -> None:
         self._ids: OrderedDict[str, None] = OrderedDict()
 
     def is_new(self, event: MemoryEvent) -> bool:
-        """Whether the event was not heard before; one without a cursor is remembered until it comes with one."""
+        """Whether the event is new; one without a cursor is remembered until it arrives with one."""
         if event.id in self._ids:
             if event.cursor is not None:
                 del self._ids[event.id]

@@ -52,7 +52,7 @@ class IndexClient:
                 return await self._call(embedder, lambda index: index.search(query)), None
         except TimeoutError:
             self._pause(f"no answer within {self._budget:g} s")
-            return None, f"the index {self.name} was not asked: {self._failure}"
+            return None, f"the index {self.name} was not searched: {self._failure}"
         except errors.AftermindError as exc:
             return None, str(exc)
 

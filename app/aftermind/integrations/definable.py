@@ -54,7 +54,7 @@ class AftermindStore:
         await self.memory.close()
 
     async def store_episode(self, episode: Episode) -> str:
-        """Remember an episode; its id, a new one if it has none. An id that is known already is not stored again."""
+        """Remember an episode; its id, a new one if it has none. An episode with an existing id is not stored again."""
         id_ = str(episode.id or uuid4())
         record = {"id": id_, "content": episode.content}
         message = to_message(episode.role, record, ("content",))

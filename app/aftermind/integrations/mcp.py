@@ -139,7 +139,7 @@ def make_server(memory: Memory, *, user_id: str | None = None, namespace: str | 
 
     @tool(DELETES)
     async def delete_all(ctx: Context, confirmed: Annotated[Confirmation, Resolve(ask)]) -> dict[str, Any]:
-        """Delete everything that is remembered of the user. The user is asked first, by the client."""
+        """Delete everything that is remembered of the user. The client asks the user for confirmation first."""
         if not confirmed.delete:
             raise ToolError("the user did not confirm: nothing was deleted.")
         forgot = await memory.forget(**whose(ctx, Right.WRITE))
@@ -169,14 +169,14 @@ def make_server(memory: Memory, *, user_id: str | None = None, namespace: str | 
 
     @tool(READS)
     async def get_receipt(ctx: Context, receipt_id: str) -> dict[str, Any]:
-        """How far the background work of an add_memory has come: stored, embedded, extracted."""
+        """State of the background work of an add_memory: stored, embedded, extracted."""
         return await state(receipt_id, whose(ctx, Right.READ))
 
     @tool(READS)
     async def wait(
         ctx: Context, receipt_id: str, seconds: Annotated[float, Field(gt=0, le=60)] = 20.0
     ) -> dict[str, Any]:
-        """Like get_receipt, once nothing of it is waiting, or when the seconds are over."""
+        """Like get_receipt, when no part of it is pending, or when the seconds are over."""
         owner = whose(ctx, Right.READ)
         found = await state(receipt_id, owner)
         try:

@@ -90,7 +90,7 @@ class Condensed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """Traits to set, by name, each with the episodes that speak for it; traits that are not named stay."""
+    """Traits to set, by name, each with the episodes that support it; traits that are not named stay."""
 
     values: Mapping[str, Json]
     evidence: Mapping[str, tuple[EpisodeId, ...]]

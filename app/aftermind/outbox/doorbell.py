@@ -63,7 +63,7 @@ class Doorbell:
     def ring(self, queue: str, ids: Sequence[JobId]) -> None:
         """Send bells through kombu, with the broker's confirmation of each. Blocks; for brokers other than Redis.
 
-        Raises `BrokerUnavailable`; what was handed over is safe then, and rings later.
+        Raises `BrokerUnavailable`; the accepted turns are safe then, and are sent later.
         """
         with self._lock:
             app = self._celery()

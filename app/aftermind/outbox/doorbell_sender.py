@@ -56,13 +56,13 @@ class DoorbellSender:
                 else:
                     await self._bells.ring(STORE, self.messages(ids))
         except errors.Unavailable as exc:
-            log.warning("bell not rung; the reconciler rings again", extra={"reason": str(exc)})
+            log.warning("doorbell not sent; the reconciler sends it again", extra={"reason": str(exc)})
         except Exception:  # the edge of a background task: a bell that cannot be made must not be silent
-            log.exception("bell not rung; the reconciler rings again")
+            log.exception("doorbell not sent; the reconciler sends it again")
 
 
 class WorkerBells:
-    """How a worker wakes the workers of a queue: over its own connection where the broker is that Redis, else by kombu.
+    """Notifies the workers of a queue: over its own connection where the broker is that Redis, else by kombu.
 
     Best effort, and not piled up: no bell is added where enough wait already.
     """

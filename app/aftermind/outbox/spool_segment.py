@@ -82,7 +82,7 @@ class Segment:
 
     @classmethod
     def adopt(cls, path: Path) -> Self | None:
-        """Take over the file of an ended process and lock it; None if the process lives, or the file was deleted."""
+        """Take over the file of an ended process and lock it; None if the process runs, or the file was deleted."""
         try:
             fd = os.open(path, os.O_RDWR)
         except FileNotFoundError:

@@ -158,7 +158,7 @@ class Routing:
     def _leave(self, node: ReadNode, why: str) -> None:
         node.looked_at = self._clock()
         if node.out is None:
-            log.warning("replica is left", extra={"replica": node.name, "reason": why})
+            log.warning("replica is not used", extra={"replica": node.name, "reason": why})
         node.out = why
 
     def _refresh_later(self) -> None:

@@ -1,4 +1,4 @@
-"""What is wanted of the running stack, and its report: two files in the state folder, whose field names are here."""
+"""The desired state of the running stack, and its report: two files in the state folder, whose field names are here."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -38,7 +38,7 @@ class Report:
 
 
 def hand_over(folder: StateFolder, wanted: DesiredState) -> None:
-    """Leave the first wish for the supervisor that is about to be started."""
+    """Write the first desired state, for the supervisor that is about to be started."""
     write_json(folder.start_request_path(wanted.run), asdict(wanted))
 
 
@@ -48,12 +48,12 @@ def accept(folder: StateFolder, run: str) -> None:
 
 
 def write_desired_state(folder: StateFolder, wanted: DesiredState) -> None:
-    """Replace the wish of the running supervisor."""
+    """Replace the desired state of the running supervisor."""
     write_json(folder.wanted, asdict(wanted))
 
 
 def read_desired_state(folder: StateFolder) -> DesiredState:
-    """The wish that was left last."""
+    """The last desired state."""
     found: dict[str, Any] | None = read_json(folder.wanted)  # Any: our own file, checked by the constructors below
     if found is None:
         raise StackError("stack", f"{folder.wanted} is missing", "Start the stack by `aftermind up`.")

@@ -1,4 +1,4 @@
-"""What is wanted of the stack and what it reports: plain values that travel through the state folder as JSON."""
+"""The desired state of the stack and its report: plain values, exchanged as JSON in the state folder."""
 
 import re
 from collections.abc import Mapping
@@ -33,8 +33,8 @@ class ComponentState(StrEnum):
 
     STARTING = "starting"
     RUNNING = "running"
-    UNHEALTHY = "unhealthy"  # the process lives, its health check fails
-    BACKOFF = "backoff"  # it died and is started again shortly
+    UNHEALTHY = "unhealthy"  # the process runs, its health check fails
+    BACKOFF = "backoff"  # it ended and is started again shortly
     HELD = "held"  # kept down on purpose, see Stack.hold
     EXITED = "exited"  # it ended and its restart policy leaves it at that
     STOPPED = "stopped"

@@ -48,7 +48,7 @@ class StateFolder:
         self._require_space()
 
     def start_request_path(self, run: str) -> Path:
-        """Where a start leaves its wish until its supervisor holds the lock: a start that loses the race harms none."""
+        """The desired state of a start until its supervisor has the lock: a start that loses has no effect."""
         return self.root / f"wanted-{run}.json"
 
     def log(self, name: str) -> Path:

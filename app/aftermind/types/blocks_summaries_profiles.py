@@ -35,7 +35,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trait:
-    """One learned trait of a user, with the episodes that speak for it."""
+    """One learned trait of a user, with the episodes that support it."""
 
     value: Json
     evidence: tuple[EpisodeId, ...] = ()

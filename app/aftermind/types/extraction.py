@@ -27,7 +27,7 @@ class ExtractionState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtractionResult:
-    """What came of one episode. `reason`: why nothing came of it, what it waits for, or what its job died of.
+    """The outcome of one episode. `reason`: why it gave no fact, what it waits for, or why its job is dead.
 
     `facts` counts the claims that rest on it; `extractor` and `job_id` are what mined it, or will.
     """

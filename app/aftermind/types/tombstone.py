@@ -9,7 +9,7 @@ from aftermind.types.scope import EpisodeId, Scope
 
 
 class Generation:
-    """The number of the last erasure that a process has heard of; None until it has heard of any."""
+    """The number of the last erasure that a process has received; None until it has received any."""
 
     def __init__(self) -> None:
         self.known: int | None = None
@@ -31,7 +31,7 @@ class Tombstone:
 
     `generation` is its number: a turn that was accepted under a lower one came before it. `at` is the database's time,
     which decides for a turn without a number, spooled while neither Redis nor Postgres answered.
-    `by_policy`: what a namespace keeps no longer, not a wish; its ids were stored long ago.
+    `by_policy`: of a retention policy, not of a request; its ids were stored long ago.
     """
 
     owner: Scope

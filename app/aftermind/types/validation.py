@@ -46,12 +46,12 @@ def normalise(given: Given | Iterable[Given], limits: Limits, *, now: datetime) 
     if not items:
         raise errors.InvalidMessage("messages", items, "there is nothing to remember.")
     if len(items) > limits.messages:
-        why = f"a turn has at most {limits.messages} messages. Hand over several turns."
+        why = f"a turn has at most {limits.messages} messages. Split it into several turns."
         raise errors.InvalidMessage("messages", len(items), why)
     messages = tuple(_message(item, limits, now, index) for index, item in enumerate(items))
     size = sum(_size(message.content, limits.turn_bytes) for message in messages)
     if size > limits.turn_bytes:
-        why = f"a turn has at most {limits.turn_bytes:,} bytes of text. Hand over several turns."
+        why = f"a turn has at most {limits.turn_bytes:,} bytes of text. Split it into several turns."
         raise errors.InvalidMessage("messages", f"{size:,} bytes", why)
     return messages
 

@@ -110,7 +110,7 @@ def _checked_origin(given: str) -> str:
 
 
 async def healthz() -> dict[str, str]:
-    """This process lives; nothing else is asked."""
+    """This process runs; nothing else is checked."""
     return {"status": "ok", "version": aftermind.__version__}
 
 

@@ -144,7 +144,7 @@ class Feed:
                         await asyncio.sleep(0)
             except errors.Unavailable as exc:
                 log.info("a feed waits for its store", extra={"error": str(exc)})
-            except Exception:  # a feed that dies unseen would leave its listeners with beats alone: they come again
+            except Exception:  # a feed that ended unnoticed would send heartbeats only: its listeners reconnect
                 log.exception("a feed failed")
                 for box in tuple(self.boxes):
                     box.end()

@@ -150,7 +150,7 @@ class ReceiptOut(Shape):
 
 
 class StatusOut(Shape):
-    """How far a turn has come. Each is done, not wanted, waiting, dead or forgotten."""
+    """Progress of a turn. Each is done, not wanted, waiting, dead or forgotten."""
 
     stored: str
     embedded: str
@@ -276,7 +276,7 @@ class SummaryOut(Shape):
 
 
 class TraitOut(Shape):
-    """One trait, and the episodes that speak for it."""
+    """One trait, and the episodes that support it."""
 
     value: Any
     evidence: list[UUID]
@@ -391,7 +391,7 @@ class SearchedPlaceOut(Shape):
 
 
 class ErasureOut(Shape):
-    """Whether nothing of the user is left anywhere and every place could be searched."""
+    """Whether no data of the user remains anywhere, and every place could be searched."""
 
     is_erased: bool
     places: list[SearchedPlaceOut]

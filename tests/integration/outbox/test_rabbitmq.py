@@ -73,4 +73,4 @@ async def test_without_rabbitmq_the_answer_is_not_delayed_and_the_turn_is_safe(
         assert (await agent.pending.read(Scope(user_id="alice"), limit=1)).total == 1
 
     assert clock.seconds < 0.3
-    assert "bell not rung" in caplog.text
+    assert "doorbell not sent" in caplog.text

@@ -132,7 +132,7 @@ def test_a_message_over_the_limit_is_refused_in_bytes_not_characters() -> None:
 def test_a_turn_over_its_limits_is_refused() -> None:
     with pytest.raises(errors.InvalidMessage, match="at most 3 messages"):
         normalise(["a"] * 4, replace(LIMITS, messages=3), now=NOW)
-    with pytest.raises(errors.InvalidMessage, match="Hand over several turns"):
+    with pytest.raises(errors.InvalidMessage, match="Split it into several turns"):
         normalise(["x" * 60, "y" * 60], replace(LIMITS, turn_bytes=100), now=NOW)
 
 

@@ -75,11 +75,11 @@ def read_or_create(what: str, path: Path, made: Callable[[], str]) -> str:
             private_files.create(path, made().encode())
         key = private_files.read(path).decode().strip()
         if len(key) < MIN_KEY_CHARACTERS:  # an empty key would sign and seal as well as any
-            why = "it is damaged: too short for a key. Restore it from a backup; a new key opens nothing of the old."
+            why = "it is damaged: too short for a key. Restore it from a backup; a new key cannot decrypt older data."
             raise errors.InvalidSettings(what, str(path), why)
         return key
     except UnicodeDecodeError as exc:
-        why = "it is damaged: not text. Restore it from a backup; a new key opens nothing of the old one's."
+        why = "it is damaged: not text. Restore it from a backup; a new key cannot decrypt older data."
         raise errors.InvalidSettings(what, str(path), why) from exc
     except OSError as exc:
         why = f"it cannot be read or made: {exc.strerror}. Set AFTERMIND_{what.upper()} or _FILE instead."

@@ -1,4 +1,4 @@
-"""`Poster`: one HTTPS request to a stranger, connected to an address that was checked, with an end to it."""
+"""`Poster`: one HTTPS request to an untrusted host, connected to an address that was checked, with a deadline."""
 
 import asyncio
 import ssl
@@ -20,7 +20,7 @@ LONGEST_RETRY_AFTER = 3_600
 
 
 class DeliveryRejected(Exception):
-    """What was posted was not taken. `retry_after` is the receiver's own word; `is_gone`: it wants no more."""
+    """The event was not accepted. `retry_after` is from the receiver; `is_gone`: it accepts no more events."""
 
     def __init__(self, why: str, *, retry_after: timedelta | None = None, is_gone: bool = False) -> None:
         self.retry_after, self.is_gone = retry_after, is_gone

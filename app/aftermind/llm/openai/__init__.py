@@ -1,1 +1,1 @@
-"""OpenAI and every server that speaks as it does. The only package that imports the `openai` SDK."""
+"""OpenAI and every compatible server. The only package that imports the `openai` SDK."""

@@ -18,7 +18,7 @@ router = APIRouter(route_class=rendering.PageRoute)
 
 @router.get("/events", response_class=HTMLResponse)
 async def events(request: Request, viewer: Seen, user: str = "", *, anonymous: bool = False) -> HTMLResponse:
-    """The events of one user as they come, the newest first."""
+    """The events of one user as they arrive, the newest first."""
     if not user and not anonymous:
         people = await viewer.memory.users(namespace=viewer.namespace, limit=OFFERED)
         return rendering.page(request, "events.html", here="events", whose=None, people=people)

@@ -75,7 +75,7 @@ async def facts(request: Request, whose: Owner, q: str = "", *, everything: bool
 
 @router.get("/memory/why", response_class=HTMLResponse)
 async def why(request: Request, whose: Owner, fact: UUID) -> HTMLResponse:
-    """Where a fact came from, and what was believed of the same before and after."""
+    """The sources of a fact, and what was believed about the same before and after."""
     found = await whose.memory.facts.why(FactId(fact), **whose.scope)
     if found is None:
         raise HTTPException(404, f"The user has no fact {fact}.")

@@ -29,7 +29,7 @@ async def ask(request: Request, next: str = "/", token: str = "") -> HTMLRespons
 async def sign_in(
     request: Request, key: Annotated[str, Form()], next: Annotated[str, Form()] = "/"
 ) -> HTMLResponse | RedirectResponse:
-    """Keep a good key; ask again where it is none."""
+    """Store a valid key in a cookie; show the form again for an invalid one."""
     try:
         await auth.admit(request, key.strip() or "none")
     except errors.KeyRefused:
@@ -57,6 +57,6 @@ async def sign_out() -> RedirectResponse:
 
 
 def _own(path: str) -> str:
-    """A path of this service; anything else leads to the overview, for a link can hold what it likes."""
+    """A path of this service; anything else leads to the overview, for a link can have any target."""
     is_own = path.startswith("/") and not path.startswith("//") and "\\" not in path and path.isprintable()
     return path if is_own else "/"

@@ -27,7 +27,7 @@ log = get_logger(__name__)
 
 WEEK_SECONDS = 7 * 86_400
 THEMES = ("auto", "light", "dark")
-# Nothing from elsewhere, and nothing inline: what a memory holds was written by strangers.
+# Nothing from elsewhere, and nothing inline: the content of a memory is untrusted.
 CONTENT_SECURITY_POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -190,7 +190,7 @@ def problem(request: Request, status: int, why: str) -> HTMLResponse:
 
 
 def signed_out(request: Request) -> Response:
-    """To the page that asks for a key, and from there back to what was wanted."""
+    """To the login page, and from there back to the requested page."""
     wanted = request.url.path if request.method == "GET" else "/"
     if wanted != "/" and request.url.query:
         wanted = f"{wanted}?{request.url.query}"

@@ -32,7 +32,7 @@ async def plan(
     concurrency: Annotated[int, Form()] = CONCURRENCY,
     payload: Annotated[str, Form()] = "",
 ) -> RedirectResponse:
-    """Freeze what fits into a draft. Nothing comes back before it is started."""
+    """Freeze the matching jobs into a draft. No job is repeated before the plan is started."""
     new = NewPlan(
         name="one letter" if filters.id else "replay",
         reason=reason,

@@ -47,7 +47,7 @@ async def turns(
 
 @router.get("/memory/progress", response_class=HTMLResponse)
 async def progress(request: Request, whose: Owner) -> HTMLResponse:
-    """How far the user's turns have come; a piece that renews itself."""
+    """Progress of the user's turns; a fragment that refreshes itself."""
     found = await whose.memory.progress(**whose.scope)
     return rendering.page(request, "_progress.html", progress=found, whose=whose)
 

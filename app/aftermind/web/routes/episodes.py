@@ -138,7 +138,7 @@ async def summary(
 
 @router.get("/users/{user_id:id}/profile", summary="The user's profile")
 async def profile(user_id: User, memory: Remembering, who: Reader) -> schemas.ProfileOut | None:
-    """Traits, each with the episodes that speak for it; null where there are none yet."""
+    """Traits, each with the episodes that support it; null if there are none yet."""
     found = await memory.profile(user_id=user_id, namespace=who.namespace)
     return None if found is None else schemas.profile(found)
 

@@ -29,7 +29,7 @@ async def query(
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Page[schemas.FactOut]:
-    """By default those that we believe now and that are true now."""
+    """By default the current beliefs about what is true now."""
     rows = pagination.rows_to_read(cursor, limit)
     if history:
         if as_of is not None or known_at is not None:

@@ -37,7 +37,7 @@ async def add(
 
 @router.delete("/groups/{group:id}/members/{member:id}", status_code=204, summary="Remove a member")
 async def remove(group: Group, member: MemberId, memory: Remembering, who: Writer) -> None:
-    """The user sees nothing of the group from then on; what the user wrote stays. 404 where there is none."""
+    """The user cannot read the group from then on; what the user wrote stays. 404 if the user is no member."""
     if not await memory.groups.remove(group, member, namespace=who.namespace):
         raise errors.NotThere("member", member)
 

@@ -20,7 +20,7 @@ router = APIRouter()
 WORK = {
     "runnable": ("aftermind_runnable_jobs", "Jobs that could run now; with store, turns that wait in Redis."),
     "running": ("aftermind_running_jobs", "Running jobs: those with a lease."),
-    "waiting": ("aftermind_waiting_jobs", "Jobs whose time has not come: a debounce, a back-off, a pause."),
+    "waiting": ("aftermind_waiting_jobs", "Jobs that are scheduled for later: a debounce, a back-off, a pause."),
     "dead": (
         "aftermind_dead_letters",
         "Dead letters: jobs that have used all attempts and were not replayed or discarded.",
@@ -74,7 +74,7 @@ class Now:
         yield from self._waiting()
         yield from self._replicas()
         paused = GaugeMetricFamily(
-            "aftermind_provider_paused_seconds", "How long a model provider is not asked.", labels=["provider"]
+            "aftermind_provider_paused_seconds", "How long a model provider is not called.", labels=["provider"]
         )
         for name, seconds in self._health.paused.items():
             paused.add_metric([name], seconds)
@@ -107,7 +107,7 @@ class Now:
         yield GaugeMetricFamily(
             "aftermind_spool_damaged", "Damaged places of that spool, kept as .damaged files.", waiting.spool_damaged
         )
-        bells = GaugeMetricFamily("aftermind_waiting_bells", "Bells that no worker has taken.", labels=["queue"])
+        bells = GaugeMetricFamily("aftermind_waiting_bells", "Doorbells that no worker has taken.", labels=["queue"])
         for queue, count in waiting.bells.items():
             bells.add_metric([queue], count)
         yield bells

@@ -141,7 +141,7 @@ async def list_(memory: Remembering, who: Operator, limit: Limit = 50) -> list[P
 
 @router.get("/{plan_id:id}", summary="One replay plan")
 async def get(plan_id: PlanPath, memory: Remembering, who: Operator) -> PlanOut:
-    """With how many of its items have come how far."""
+    """With the number of its items in each state."""
     return PlanOut.model_validate(await _own(memory, plan_id, who))
 
 

@@ -175,7 +175,7 @@ def users(prefix: str, *, database: int = 0, namespace: str | None = None) -> Ma
             },
             channels=(events, *channels),
         ),
-        "reconciler": RedisUser(  # it rings, and takes no bell
+        "reconciler": RedisUser(  # it sends doorbells, and takes none
             name="aftermind-reconciler",
             commands=(*_CONNECTION, *_LISTEN, *_LOAD, "publish", "info", "fcall"),
             keys=_granted(keys, _WORKER_SCRIPTS, _WORKER_DIRECT),
