@@ -127,7 +127,8 @@ Each has its own extra, and imports its framework only when it is used. This pag
 - *Attacks*: a test sends each text of the attack corpus through the integration. None reaches the model's instructions,
   or leaves the place of data.
 
-Models of other providers are on the page [Model providers](providers.md).
+Models of other providers are on the page [Model providers](providers.md). The [Vercel AI SDK](vercel-ai.md) uses the
+HTTP API from TypeScript.
 
 | integration | tested with | own tests | the framework's tests | read your writes | worker killed | attacks |
 |---|---|---|---|---|---|---|

@@ -1,7 +1,7 @@
 """Run a framework's own tests with our implementation: `python run.py SUITE FOLDER`, in the integration's environment.
 
-FOLDER is a checkout of the framework's repository. The result goes into `results.json`, of which `docs/generate.py`
-makes a table.
+FOLDER is a checkout of the framework's repository; for `mcp` see `conformance.py`. The result goes into `results.json`,
+of which `docs/generate.py` makes a table.
 """
 
 import json
@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
+
+import conformance
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
@@ -85,8 +88,16 @@ SUITES = {
 
 
 def main(name: str, folder: Path) -> int:
-    """Run the suite, and keep its result; exit code of pytest."""
-    suite = SUITES[name]
+    """Run the suite, and keep its result; the exit code is 0 if nothing failed."""
+    result = conformance.run(folder) if name == "mcp" else run_pytest(name, SUITES[name], folder)
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    results[name] = {**result, "date": datetime.now(UTC).date().isoformat()}
+    RESULTS.write_text(json.dumps(dict(sorted(results.items())), indent=1) + "\n")
+    return 0 if result["passed"] == result["total"] else 1
+
+
+def run_pytest(name: str, suite: Suite, folder: Path) -> dict[str, Any]:
+    """The result of a framework's own tests."""
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.xml"
         options = ["-p", "shim", "-p", "no:cacheprovider", "--import-mode=append", f"--junitxml={report}"]
@@ -94,7 +105,7 @@ def main(name: str, folder: Path) -> int:
         given = {"addopts": "", "asyncio_mode": "auto", "filterwarnings": "ignore", "timeout": "300"}
         options += [part for key, value in given.items() for part in ("-o", f"{key}={value}")]
         chosen = " and ".join(f"not {part}" for part in suite.left_out)
-        done = subprocess.run(
+        subprocess.run(
             [Path(sys.executable).parent / "pytest", *options, "-k", chosen, *suite.files],
             cwd=folder / suite.folder,
             env={**os.environ, "PYTHONPATH": str(HERE), "UPSTREAM_SUITE": name},
@@ -104,18 +115,14 @@ def main(name: str, folder: Path) -> int:
     assert totals is not None
     total = int(totals.get("tests", 0))
     bad = sum(int(totals.get(kind, 0)) for kind in ("failures", "errors", "skipped"))
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    results[name] = {
+    return {
         "distribution": suite.distribution,
         "version": version(suite.distribution),
-        "date": datetime.now(UTC).date().isoformat(),
         "passed": total - bad,
         "total": total,
         "left_out": sorted(set(suite.left_out.values())),
         "note": suite.note,
     }
-    RESULTS.write_text(json.dumps(dict(sorted(results.items())), indent=1) + "\n")
-    return done.returncode
 
 
 if __name__ == "__main__":
