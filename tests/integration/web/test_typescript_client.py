@@ -23,3 +23,19 @@ def test_requests_events_and_tokens_work_from_node(service: Service) -> None:
     done = typescript_schema.run_npm("test", AFTERMIND_URL=service.url, AFTERMIND_KEY=service.keys["all"])
 
     assert done.returncode == 0, done.stdout[-4_000:] + done.stderr[-1_000:]
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("worker")
+def test_the_example_of_the_vercel_ai_sdk_works(service: Service) -> None:
+    example = typescript_schema.CLIENT.parents[1] / "examples" / "vercel-ai"
+    for folder in (typescript_schema.CLIENT, example):
+        if typescript_schema.run_npm("--version", folder=folder).returncode:
+            pytest.skip(f"npm cannot install the libraries of {folder.name}")
+
+    built = typescript_schema.run_npm("run", "build")
+    done = typescript_schema.run_npm(
+        "test", folder=example, AFTERMIND_URL=service.url, AFTERMIND_KEY=service.keys["all"]
+    )
+
+    assert built.returncode == done.returncode == 0, built.stdout + done.stdout[-4_000:] + done.stderr[-1_000:]

@@ -1,0 +1,79 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import { createAftermind, unwrap } from "aftermind";
+import { MockLanguageModelV4 } from "ai/test";
+
+import { answer } from "../src/chat.js";
+
+const memory = createAftermind({
+  baseUrl: process.env["AFTERMIND_URL"] ?? "",
+  token: process.env["AFTERMIND_KEY"] ?? "",
+});
+const usage = {
+  inputTokens: { total: 1, noCache: 1, cacheRead: 0, cacheWrite: 0 },
+  outputTokens: { total: 1, text: 1, reasoning: 0 },
+};
+
+/** Stands for a provider's model: it answers "Noted.", and keeps the prompts that it was sent. */
+function model() {
+  return new MockLanguageModelV4({
+    doStream: async () => ({
+      stream: new ReadableStream({
+        start(controller) {
+          controller.enqueue({ type: "stream-start", warnings: [] });
+          controller.enqueue({ type: "text-start", id: "1" });
+          controller.enqueue({ type: "text-delta", id: "1", delta: "Noted." });
+          controller.enqueue({ type: "text-end", id: "1" });
+          controller.enqueue({ type: "finish", finishReason: { unified: "stop", raw: "stop" }, usage });
+          controller.close();
+        },
+      }),
+    }),
+  });
+}
+
+async function said(userId: string): Promise<string[]> {
+  const page = await unwrap(memory.GET("/v1/users/{user_id}/episodes", { params: { path: { user_id: userId } } }));
+  return page.items.map((each) => each.content);
+}
+
+/** Waits: the write follows the end of the answer. */
+async function until(holds: () => boolean | Promise<boolean>): Promise<void> {
+  const end = Date.now() + 60_000;
+  while (!(await holds())) {
+    assert.ok(Date.now() < end, "within 60 seconds");
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+}
+
+test("what was said in one session is data of the user's role in the next, and each turn is written once", async () => {
+  const userId = `vercel-${Date.now()}`;
+  const mock = model();
+
+  for (const [sessionId, question] of [["s1", "I live in Oslo."], ["s2", "Where do I live?"]] as const) {
+    const stream = await answer({ memory, model: mock, userId, sessionId, question });
+    assert.equal(await stream.text, "Noted.");
+    await until(async () => (await said(userId)).includes(question));
+  }
+
+  const [first, second] = mock.doStreamCalls;
+  assert.ok(first && second);
+  assert.equal(first.prompt[1]?.content.length, 1);
+  const [system, user] = second.prompt;
+  assert.ok(system?.role === "system" && user?.role === "user");
+  assert.doesNotMatch(JSON.stringify(system), /Oslo/);
+  assert.match(JSON.stringify(user.content[0]), /I live in Oslo\./);
+  assert.deepEqual(user.content[1], { ...user.content[1], type: "text", text: "Where do I live?" });
+  assert.deepEqual((await said(userId)).sort(), ["I live in Oslo.", "Noted.", "Noted.", "Where do I live?"]);
+});
+
+test("a model answers also while memory does not", async (context) => {
+  const errors = context.mock.method(console, "error", () => {});
+  const nobody = createAftermind({ baseUrl: "http://127.0.0.1:1", token: "x" });
+
+  const stream = await answer({ memory: nobody, model: model(), userId: "u", sessionId: "s", question: "Hello." });
+
+  assert.equal(await stream.text, "Noted.");
+  await until(() => errors.mock.callCount() === 2);
+});
