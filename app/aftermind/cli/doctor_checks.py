@@ -17,6 +17,7 @@ from aftermind.api.key_fingerprints import find_mismatches, find_other_settings,
 from aftermind.api.wiring import open_parts
 from aftermind.cli import worker_probe
 from aftermind.db import migrate, node_probe
+from aftermind.db.postgres_url import parse_hosts
 from aftermind.llm import factory
 from aftermind.llm.protocols import embedder_identity
 from aftermind.llm.rate_limit import ProviderState
@@ -89,6 +90,10 @@ async def postgres(url: str, settings: Settings) -> list[Finding]:
         remedy = "Set fsync=on and synchronous_commit=on: otherwise a crash loses commits that callers rely on."
         said = f"fsync={seen.fsync}, synchronous_commit={seen.synchronous_commit}"
         findings.append(Finding(what="Postgres", seen=said, verdict=Verdict.WARNING, remedy=remedy))
+    if seen.timeline is not None:
+        hosts = (_host(url, *host, used=seen.timeline) for host in parse_hosts(url))
+        findings += await asyncio.gather(*hosts)
+        findings.append(_replication(seen.synchronous_standby_names, seen.synchronous_commit))
     return findings
 
 
@@ -231,6 +236,34 @@ async def models(settings: Settings) -> list[Finding]:
     offline = settings.openai_api_key is None and settings.embedder == "auto"
     remedy = "Offline rules and hashing: set OPENAI_API_KEY for better recall and facts." if offline else ""
     return [Finding(what="models", seen=named, remedy=remedy)]
+
+
+async def _host(url: str, host: str, port: int, *, used: int) -> Finding:
+    """A host of a URL with several: its role, and whether it is the primary that is used."""
+    what = f"Postgres {host}:{port}"
+    try:
+        timeline = await node_probe.timeline(url, host, port)
+    except errors.StoreUnavailable as exc:
+        remedy = "Start it, or take it out of AFTERMIND_DATABASE_URL: there is one host less to fail over to."
+        return Finding(what=what, seen=str(exc), verdict=Verdict.WARNING, remedy=remedy)
+    if timeline is None:
+        return Finding(what=what, seen="it is a replica")
+    if timeline < used:
+        remedy = "It was the primary before a promotion. Rebuild it as a replica with pg_rewind or pg_basebackup."
+        said = f"an old primary on timeline {timeline}; timeline {used} is used"
+        return Finding(what=what, seen=said, verdict=Verdict.BAD, remedy=remedy)
+    return Finding(what=what, seen=f"it is the primary, on timeline {timeline}")
+
+
+def _replication(standby_names: str, commit: str) -> Finding:
+    """Whether a commit is on a replica, too, before it counts."""
+    if standby_names and commit not in ("off", "local"):
+        return Finding(what="replication", seen=f"synchronous: {standby_names}")
+    remedy = (
+        "A promotion loses the commits that the primary has not sent. Set synchronous_standby_names='ANY 1 (*)', with "
+        "two replicas or more: commits wait while no replica is connected."
+    )
+    return Finding(what="replication", seen="asynchronous", verdict=Verdict.WARNING, remedy=remedy)
 
 
 async def _schema(url: str, settings: Settings) -> Finding:

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 import asyncpg
@@ -18,11 +17,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from aftermind import errors
 from aftermind.db.error_mapping import translated
+from aftermind.db.primary_connection import RECYCLE_SECONDS, PgConnection, PrimaryConnector
 from aftermind.db.protocol import Transaction, Watermark
 from aftermind.db.row_level_security import refuse_unbound
 from aftermind.db.transaction import PgTransaction, pg
-
-SCHEMES = ("postgresql", "postgres")
 
 # The timeline out of the file name, not the control file: that one changes only with the checkpoint after a promotion.
 WATERMARK = (
@@ -55,7 +53,7 @@ class PostgresDatabase:
     a statement and a wait for a pooled connection, `connect_timeout_seconds` a new connection. Without `allow_owner`, a
     role that bypasses row-level security is refused at the first connection (`UnboundRole`). `pooled`: a pooler
     (pgbouncer, transaction mode) is in between, which keeps no session state. `password_file` is read for each
-    connection.
+    connection. Among several hosts in `url` the primary is chosen (`PrimaryConnector`).
     """
 
     def __init__(
@@ -71,7 +69,7 @@ class PostgresDatabase:
         pooled: bool = False,
         password_file: Path | None = None,
     ) -> None:
-        self._url = _plain(url)
+        self._primary = PrimaryConnector(url)
         self._timeout = timeout_seconds
         self._connect_timeout = connect_timeout_seconds
         self._pool_size = pool_size
@@ -81,7 +79,7 @@ class PostgresDatabase:
         self._allow_owner, self._pooled, self._is_bound = allow_owner, pooled, False
         self._engines: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncEngine] = WeakKeyDictionary()
         self._lock = threading.Lock()
-        self.name = _redact_url(self._url)
+        self.name = self._primary.name
 
     def __repr__(self) -> str:
         return f"PostgresDatabase({self.name!r})"
@@ -94,7 +92,7 @@ class PostgresDatabase:
     @property
     def url(self) -> str:
         """Where it is, password included: for migrations and child processes, never for logs."""
-        return self._url
+        return self._primary.url
 
     @asynccontextmanager
     async def transaction(
@@ -229,21 +227,22 @@ class PostgresDatabase:
             max_overflow=0,
             pool_timeout=self._timeout,
             pool_use_lifo=True,
+            pool_recycle=RECYCLE_SECONDS if self._primary.has_several_hosts else -1,
             hide_parameters=True,  # the text of an error must not contain user content
             isolation_level="AUTOCOMMIT",  # BEGIN and COMMIT are ours: see PgTransaction.begin
         )
-        event.listen(engine.sync_engine, "checkout", _refuse_closed)
+        event.listen(engine.sync_engine, "checkout", self._refuse_closed)
         return engine
 
-    async def _connect(self) -> "asyncpg.Connection[asyncpg.Record]":
-        connection = await asyncpg.connect(
-            self._url,
+    async def _connect(self) -> PgConnection:
+        connection = await self._primary.connect(
             password=password_reader(self._password_file),
             timeout=self._connect_timeout,
             command_timeout=self._timeout + 1,
             statement_cache_size=0 if self._pooled else 100,
             server_settings={} if self._pooled else self._make_session_settings(),
         )
+        connection.add_log_listener(_note_warning)
         try:
             await self._refuse_unbound(connection)
             await connection.set_type_codec(
@@ -258,6 +257,14 @@ class PostgresDatabase:
             connection.terminate()
             raise
         return connection
+
+    def _refuse_closed(self, connection: Any, _record: object, _proxy: object) -> None:  # Any: SQLAlchemy's adapter
+        # A pooled connection whose server has closed is detected as closed without a round trip; the pool then opens
+        # another one, so that a restart of Postgres fails no statement that starts after it. The same for a connection
+        # to a primary that has been replaced.
+        driver: PgConnection = connection.driver_connection
+        if driver.is_closed() or self._primary.is_outdated(driver):
+            raise exc.DisconnectionError
 
     def _make_session_settings(self) -> dict[str, str]:
         return {
@@ -303,20 +310,7 @@ def decode_half(data: bytes) -> NDArray[np.float32]:
     return np.frombuffer(data, dtype=">f2", offset=4).astype(np.float32)
 
 
-def _refuse_closed(connection: Any, _record: object, _proxy: object) -> None:  # Any: SQLAlchemy's adapter of asyncpg
-    # A pooled connection whose server has closed is detected as closed without a round trip; the pool then opens
-    # another one, so that a restart of Postgres fails no statement that starts after it.
-    if connection.driver_connection.is_closed():
-        raise exc.DisconnectionError
-
-
-def _plain(url: str) -> str:
-    scheme, separator, rest = url.partition("://")
-    if not separator or scheme.split("+")[0] not in SCHEMES:
-        raise errors.InvalidSettings("database_url", _redact_url(url), "it must begin with postgresql://")
-    return f"postgresql://{rest}"
-
-
-def _redact_url(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.hostname or 'local'}:{parts.port or 5432}{parts.path}"
+def _note_warning(connection: Any, message: Any) -> None:  # Any: asyncpg's connection and message
+    # Postgres reports such a commit as successful: it is on the primary's disk alone, and a promotion would lose it.
+    if message.as_dict().get("server_source_function") == "SyncRepWaitForLSN":
+        connection.is_unreplicated = True

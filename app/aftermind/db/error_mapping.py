@@ -26,6 +26,7 @@ _ABORTED = (
 _PASSING = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # a protocol error of the driver, and hosts of which none fits `target_session_attrs`
     pg.OperatorInterventionError,  # shutdown, crash of a neighbour
     pg.InsufficientResourcesError,  # disk full, too many connections
     pg.InvalidAuthorizationSpecificationError,
@@ -36,6 +37,14 @@ _PASSING = (
     OSError,
     TimeoutError,
     asyncio.IncompleteReadError,
+)
+_DRIVER_ERRORS = (
+    sa.DBAPIError,
+    sa.TimeoutError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
 )
 _CHANGED_TABLE = (
     "Postgres runs, but a migration changed a table after this statement was prepared. Repeat the call; jobs are "
@@ -54,7 +63,7 @@ def translated(what: str) -> Iterator[None]:
         yield
     except errors.AftermindError:
         raise
-    except (sa.DBAPIError, sa.TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as exc:
+    except _DRIVER_ERRORS as exc:
         _raise(what, exc)
 
 

@@ -18,6 +18,7 @@ from aftermind import errors, extras
 from aftermind.db import reembed, row_level_security
 from aftermind.db.engine import password_reader
 from aftermind.db.error_mapping import HEAD, driver_error, translated
+from aftermind.db.primary_connection import connect
 from aftermind.db.tables import SCHEMA, VERSION_TABLE
 from aftermind.types import EmbedderIdentity
 
@@ -66,7 +67,7 @@ async def apply(
     `StoreUnavailable`; completed migrations are kept.
     """
     engine = create_async_engine(
-        "postgresql+asyncpg://", async_creator=lambda: asyncpg.connect(url, timeout=10), poolclass=NullPool
+        "postgresql+asyncpg://", async_creator=lambda: connect(url, timeout=10), poolclass=NullPool
     )
     try:
         with translated("migrate"):
@@ -98,7 +99,7 @@ async def check(
     A schema that a later release has expanded is fine: what this one reads is still there.
     """
     with translated("schema"):
-        connection = await asyncpg.connect(
+        connection = await connect(
             url,
             password=password_reader(password_file),
             timeout=timeout_seconds,

@@ -2,12 +2,11 @@
 
 import time
 from dataclasses import dataclass
-from urllib.parse import urlsplit
-
-import asyncpg
 
 from aftermind.db import row_level_security
 from aftermind.db.error_mapping import translated
+from aftermind.db.postgres_url import redact
+from aftermind.db.primary_connection import connect, connect_to_host
 
 CONNECT_SECONDS = 5.0
 
@@ -22,7 +21,8 @@ SELECT current_setting('server_version') AS version, pg_is_in_recovery() AS in_r
             ELSE coalesce(extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp()), 0)
        END::float8 AS lag_seconds,
        extract(epoch FROM clock_timestamp())::float8 AS clock,
-       current_setting('fsync') AS fsync, current_setting('synchronous_commit') AS synchronous_commit
+       current_setting('fsync') AS fsync, current_setting('synchronous_commit') AS synchronous_commit,
+       current_setting('synchronous_standby_names') AS synchronous_standby_names
 """
 
 
@@ -35,18 +35,22 @@ WHERE nspname = 'aftermind' AND relkind IN ('r', 'p') AND NOT (relrowsecurity AN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
-    """State of a node. `lsn` is in bytes: written on a primary, replayed on a replica."""
+    """State of a node. `lsn` is in bytes: written on a primary, replayed on a replica. `timeline` is known for the
+    primary among several hosts.
+    """
 
     name: str
     version: str
     in_recovery: bool
     system: int
+    timeline: int | None
     lsn: int
     lag_seconds: float
     clock_ahead_seconds: float
     round_trip_ms: float
     fsync: str
     synchronous_commit: str
+    synchronous_standby_names: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +67,7 @@ class Isolation:
 async def isolation(url: str) -> Isolation:
     """Ask how tenants are kept apart from this role. Raises `StoreUnavailable`."""
     with translated("Postgres"):
-        connection = await asyncpg.connect(
-            url.replace("+asyncpg", "", 1), timeout=CONNECT_SECONDS, command_timeout=CONNECT_SECONDS
-        )
+        connection = await connect(url, timeout=CONNECT_SECONDS, command_timeout=CONNECT_SECONDS)
         try:
             standing = await connection.fetchrow(row_level_security.STANDING)
             tables = await connection.fetch(_OPEN_TABLES, list(row_level_security.SHARED))
@@ -80,13 +82,10 @@ async def isolation(url: str) -> Isolation:
 
 
 async def node(url: str) -> NodeStatus:
-    """Connect, ask once, and leave. Raises `StoreUnavailable`."""
-    parts = urlsplit(url)
-    name = f"{parts.hostname or 'local'}:{parts.port or 5432}"
+    """Connect to the primary of a URL or to its only host, ask once, and leave. Raises `StoreUnavailable`."""
+    name = redact(url).partition("/")[0]
     with translated(name):
-        connection = await asyncpg.connect(
-            url.replace("+asyncpg", "", 1), timeout=CONNECT_SECONDS, command_timeout=CONNECT_SECONDS
-        )
+        connection = await connect(url, timeout=CONNECT_SECONDS, command_timeout=CONNECT_SECONDS)
         try:
             await connection.fetchval("SELECT 1")  # the first statement pays for the connection's warming up
             asked = time.time()
@@ -100,10 +99,20 @@ async def node(url: str) -> NodeStatus:
         version=row["version"].split(" ")[0],
         in_recovery=row["in_recovery"],
         system=row["system"],
+        timeline=connection.timeline,
         lsn=row["lsn"] or 0,
         lag_seconds=row["lag_seconds"],
         clock_ahead_seconds=row["clock"] - (asked + answered) / 2,
         round_trip_ms=(answered - asked) * 1000,
         fsync=row["fsync"],
         synchronous_commit=row["synchronous_commit"],
+        synchronous_standby_names=row["synchronous_standby_names"],
     )
+
+
+async def timeline(url: str, host: str, port: int) -> int | None:
+    """The timeline of one host of a URL, None if it is a replica. Raises `StoreUnavailable`."""
+    with translated(f"{host}:{port}"):
+        connection = await connect_to_host(url, host, port, timeout=CONNECT_SECONDS, command_timeout=CONNECT_SECONDS)
+        await connection.close()
+    return connection.timeline

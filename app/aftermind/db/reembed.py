@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-import asyncpg
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from aftermind import errors
 from aftermind.db.error_mapping import HEAD, translated
+from aftermind.db.primary_connection import connect
 from aftermind.db.row_level_security import APP, RELAY
 from aftermind.db.tables import SCHEMA
 from aftermind.types import EmbedderIdentity, EpisodeId, Scope, StoredEmbedders
@@ -225,7 +225,7 @@ async def connected(url: str, *, alone: bool = False, autocommit: bool = False) 
     `ReembeddingConflict`.
     """
     engine = create_async_engine(
-        "postgresql+asyncpg://", async_creator=lambda: asyncpg.connect(url, timeout=10), poolclass=NullPool
+        "postgresql+asyncpg://", async_creator=lambda: connect(url, timeout=10), poolclass=NullPool
     )
     try:
         with translated("reembed"):

@@ -24,8 +24,12 @@ _BROKEN = (
     asyncpg.exceptions.OperatorInterventionError,
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
+    asyncpg.ReadOnlySQLTransactionError,  # as in `_deadline`
     OSError,
 )
+
+_UNREPLICATED = "a commit is on the primary only: no synchronous replica confirmed it in time"
+_REPLICATE = "Is the replica running that synchronous_standby_names requires? The call can be repeated."
 
 _ENTER = text("SELECT set_config('aftermind.namespace', :namespace, true)")
 
@@ -186,9 +190,17 @@ class PgTransaction:
             try:
                 async with asyncio.timeout(self._timeout + CLIENT_GRACE_SECONDS):
                     yield
+                self._refuse_unreplicated()
             except (TimeoutError, asyncio.CancelledError):
                 self.abandon()
                 raise
+
+    def _refuse_unreplicated(self) -> None:
+        held = self._connection.sync_connection
+        driver: Any = None if held is None or held.closed else held.connection.driver_connection  # Any: asyncpg's
+        if driver is not None and getattr(driver, "is_unreplicated", False):
+            driver.is_unreplicated = False
+            raise errors.StoreUnavailable(self._what, _UNREPLICATED, _REPLICATE)
 
 
 def _local(name: str, value: str) -> str:

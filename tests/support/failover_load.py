@@ -1,0 +1,134 @@
+"""Load on a deployment while one of its servers fails over: what was accepted, and what of it is stored."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import asyncpg
+
+from aftermind import Memory, errors
+from tests.support.waiting import wait_until
+
+USERS = 4
+PAUSE_SECONDS = 0.02  # between two turns of a user
+
+
+@dataclass(slots=True)
+class Load:
+    """Turns of some users, each with a recall after it. `stop` ends it; `accepted` are those that remember() took."""
+
+    memory: Memory
+    accepted: list[str] = field(default_factory=list)
+    refused: int = 0
+    stale: list[str] = field(default_factory=list)  # accepted turns that the next recall did not show
+    degraded_at: list[float] = field(default_factory=list)
+    spooled_at: list[float] = field(default_factory=list)
+    _is_over: bool = False
+
+    async def run(self) -> None:
+        """Until `stop`."""
+        async with asyncio.TaskGroup() as group:
+            for number in range(USERS):
+                group.create_task(self._talk(f"user-{number}"))
+
+    def stop(self) -> None:
+        """Let each user finish the current turn."""
+        self._is_over = True
+
+    async def reach(self, more: int) -> None:
+        """Wait until so many more turns are accepted."""
+        wanted = len(self.accepted) + more
+        await wait_until(lambda: len(self.accepted) >= wanted, description=f"{more} more turns are accepted")
+
+    async def _talk(self, user: str) -> None:
+        number = 0
+        while not self._is_over:
+            number += 1
+            text = f"note {number} of {user}"
+            try:
+                receipt = await self.memory.remember(text, user_id=user)
+            except errors.Unavailable:
+                self.refused += 1
+            else:
+                self.accepted.append(text)
+                if receipt.spooled:
+                    self.spooled_at.append(time.monotonic())
+                await self._recall(user, text, is_pending=not receipt.spooled)
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _recall(self, user: str, text: str, *, is_pending: bool) -> None:
+        block = await self.memory.recall(text, user_id=user)
+        if block.degraded:
+            self.degraded_at.append(time.monotonic())
+        elif is_pending and text not in str(block):
+            self.stale.append(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Counts and durations of one fault. `degraded_s` and `spooled_s`: from the fault to the last such call."""
+
+    accepted: int
+    refused: int
+    lost: list[str]
+    doubled: list[str]
+    stale: list[str]
+    recall_degraded_s: float
+    remember_spooled_s: float
+
+
+async def survive(
+    memory: Memory, store_url: str, fault: Callable[[Load], Awaitable[None]], *, turns: int = 100
+) -> Outcome:
+    """Run load, cause the fault, run on, and wait until everything accepted is stored.
+
+    `fault` may use the load between its steps. `store_url` is read past Aftermind, as superuser.
+    """
+    load = Load(memory)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(load.run())
+        try:
+            await load.reach(turns)
+            struck = time.monotonic()
+            await fault(load)
+            await load.reach(turns)
+        finally:
+            load.stop()
+    stored = await _stored(store_url, set(load.accepted))
+    return Outcome(
+        accepted=len(load.accepted),
+        refused=load.refused,
+        lost=sorted(set(load.accepted) - stored.keys()),
+        doubled=sorted(text for text, count in stored.items() if count > 1),
+        stale=load.stale,
+        recall_degraded_s=_duration(struck, load.degraded_at),
+        remember_spooled_s=_duration(struck, load.spooled_at),
+    )
+
+
+async def _stored(url: str, accepted: set[str]) -> Counter[str]:
+    """How often each text is stored, once all are or nothing is pending any more."""
+
+    async def read() -> Counter[str]:
+        connection = await asyncpg.connect(url, timeout=10)
+        try:
+            return Counter({row[0]: row[1] for row in await connection.fetch(_COUNTS)})
+        finally:
+            await connection.close()
+
+    async def are_all() -> bool:
+        return accepted <= (await read()).keys()
+
+    with suppress(AssertionError):  # the caller reports what is missing
+        await wait_until(are_all, timeout=60, description="everything accepted is stored")
+    return await read()
+
+
+def _duration(since: float, moments: list[float]) -> float:
+    return round(max((moment - since for moment in moments if moment > since), default=0.0), 2)
+
+
+_COUNTS = "SELECT content, count(*) FROM aftermind.episodes GROUP BY 1"
