@@ -15,7 +15,7 @@ AftermindError
 │   │   ├── StatementAborted the database answers, but ended this statement (timeout, lock, memory)
 │   │   └── StoreInUse      a store of one process that another process has opened
 │   ├── IndexUnavailable    an external vector index
-│   ├── RedisUnavailable, BrokerUnavailable, SpoolUnavailable, ArchiveUnavailable, KeyMissing
+│   ├── RedisUnavailable (UnknownSentinelService), BrokerUnavailable, SpoolUnavailable, ArchiveUnavailable, KeyMissing
 │   ├── ModelUnavailable    timeout, connection or 5xx of a model provider
 │   │   └── RateLimited     429, with the provider's Retry-After
 │   ├── ProviderPaused      no request was sent: the budget is spent, or the breaker is open
@@ -210,6 +210,15 @@ class RedisUnavailable(Unavailable):
     def __init__(self, why: str) -> None:
         self.why = why
         super().__init__(f"Redis: {why}. Run `aftermind doctor` to check every component.")
+
+
+class UnknownSentinelService(RedisUnavailable):
+    """The sentinels answer, but do not watch the service that the URL names."""
+
+    def __init__(self, service: str, sentinel: str) -> None:
+        self.service, self.sentinel = service, sentinel
+        why = f"sentinel {sentinel} watches no service {service!r}; correct the end of the sentinel:// URL"
+        super().__init__(why)
 
 
 class BrokerUnavailable(Unavailable):

@@ -148,7 +148,8 @@ class Settings(BaseSettings):
 
     # connections and state
     database_url: SecretStr | None = Field(
-        None, description="Store: Postgres primary, `sqlite:PATH`, `json:PATH` or `inmemory`. None: the embedded stack."
+        None,
+        description="Store: Postgres primary (several hosts for failover), `sqlite:PATH`, `json:PATH` or `inmemory`. None: the embedded stack.",
     )
     relay_url: SecretStr | None = Field(
         None,
@@ -173,10 +174,12 @@ class Settings(BaseSettings):
         (), description="Streaming replicas for recall, as a JSON list. Empty: recall reads the primary."
     )
     broker_url: SecretStr | None = Field(
-        None, description="Celery's broker: `redis://` or `amqp://`. None: the embedded stack's Redis."
+        None,
+        description="Celery's broker: `redis://`, `sentinel://h1,h2,h3/service` or `amqp://`. None: the embedded stack's Redis.",
     )
     redis_url: SecretStr | None = Field(
-        None, description="Redis for pending turns, watermarks and events. None: the broker, if it is a Redis."
+        None,
+        description="Redis for pending turns, watermarks and events, also `sentinel://h1,h2,h3/service`. None: the broker, if it is a Redis.",
     )
     index_url: SecretStr | None = Field(
         None,

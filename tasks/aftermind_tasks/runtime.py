@@ -235,7 +235,7 @@ async def open_runtime(settings: Settings, *, worker: str, consumed: Sequence[st
     database = open_database(settings, url, name="aftermind-worker", password_file=secret)
     await _adopt(database, configured)
     redis_url = settings.redis_url or settings.broker_url
-    if redis_url is None or not redis_url.get_secret_value().startswith(("redis", "unix")):
+    if redis_url is None or not redis_url.get_secret_value().startswith(("redis", "unix", "sentinel")):
         raise errors.InvalidSettings("AFTERMIND_REDIS_URL", None, "a worker needs the Redis of pending turns.")
     # A worker may wait longer than an agent: no answer depends on it.
     link = RedisLink(

@@ -10,6 +10,8 @@ from kombu.entity import Queue
 from aftermind import errors
 from aftermind.settings import Settings
 from aftermind.wire import queues
+from aftermind.wire.redis import sentinel
+from aftermind.wire.redis.sentinel import SentinelAddress
 
 # 5.7 fixed workers that stop consuming after a Redis reconnect; older workers appear alive and do nothing.
 OLDEST = {"celery": (5, 7), "kombu": (5, 7)}
@@ -94,16 +96,23 @@ def _process(settings: Settings) -> dict[str, Any]:
 
 
 def _broker(settings: Settings, broker: str) -> dict[str, Any]:
+    service = sentinel.parse_url(broker) if broker.startswith(f"{sentinel.SCHEME}://") else None
     return {
-        "broker_url": broker,
+        "broker_url": sentinel.kombu_url(service) if service else broker,
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,  # the default gives up after 100, and the worker exits
         # A Redis that answers READONLY, OOM, LOADING, MASTERDOWN or NOPERM is away; by default the worker exits.
         "broker_channel_error_retry": True,
         "broker_pool_limit": 10,
         "broker_pool_acquire_timeout": 0.5,  # new in 5.7; the default waits for ever
-        "broker_transport_options": _redis_options(settings) if broker.startswith(("redis", "unix")) else {},
+        "broker_transport_options": _transport_options(settings, broker, service),
     }
+
+
+def _transport_options(settings: Settings, broker: str, service: SentinelAddress | None) -> dict[str, Any]:
+    if service is not None:
+        return {**_redis_options(settings), **sentinel.kombu_options(service, timeout=2.0)}
+    return _redis_options(settings) if broker.startswith(("redis", "unix")) else {}
 
 
 def _redis_options(settings: Settings) -> dict[str, Any]:

@@ -53,16 +53,26 @@ class DoorbellChannel(kombu_redis.Channel):
             raise Empty from exc
 
 
+class SentinelDoorbellChannel(DoorbellChannel, kombu_redis.SentinelChannel):
+    """The same to the primary that sentinels name."""
+
+
 class DoorbellTransport(kombu_redis.Transport):
     """kombu's Redis transport with our channel."""
 
     Channel = DoorbellChannel
 
 
+class SentinelDoorbellTransport(kombu_redis.SentinelTransport):
+    """The same for sentinels."""
+
+    Channel = SentinelDoorbellChannel
+
+
 def install() -> None:
-    """Let every Redis broker URL of this process use it, unix sockets and TLS included."""
+    """Let every Redis broker URL of this process use it, unix sockets, TLS and sentinels included."""
     path = f"{__name__}:{DoorbellTransport.__name__}"
-    TRANSPORT_ALIASES.update(redis=path, rediss=path)
+    TRANSPORT_ALIASES.update(redis=path, rediss=path, sentinel=f"{__name__}:{SentinelDoorbellTransport.__name__}")
 
 
 def _only_doorbells(answer: Any, **options: object) -> Any:  # Any: [key, item], or nothing

@@ -12,14 +12,16 @@ from pydantic import SecretStr
 from aftermind import errors
 from aftermind.api.record_stores import is_index, make_journal, split_index
 from aftermind.db.journals.protocol import Journal
+from aftermind.db.postgres_url import parse_hosts
 from aftermind.settings import Settings
+from aftermind.wire.redis import sentinel
 
 if TYPE_CHECKING:  # it loads NumPy, which the light commands do not need
     from aftermind.indexes.protocol import VectorIndex
 
 ENDPOINTS = "endpoints.json"  # there while an embedded stack is up, with its passwords
 POSTGRES = ("postgresql", "postgres", "postgresql+asyncpg")
-REDIS = ("redis", "rediss", "unix", "redis+socket")
+REDIS = ("redis", "rediss", "unix", "redis+socket", "sentinel")
 AMQP = ("amqp", "amqps")
 
 
@@ -124,6 +126,9 @@ def _resolve(
     for each in named:
         if _scheme("replicas", each) not in POSTGRES:
             raise errors.InvalidSettings("replicas", _without_password(each), "a replica is a postgresql:// URL.")
+        if len(parse_hosts(each)) > 1:
+            why = "a replica's URL has one host. List one URL per replica."
+            raise errors.InvalidSettings("replicas", _without_password(each), why)
     relay = _secret(settings.relay_url) if url is None else None  # another store than the one that the settings name
     owner = _secret(settings.migrator_url) if url is None else None
     return Addresses(store=store, replicas=named, relay=relay, owner=owner, redis=redis, broker=broker)
@@ -136,13 +141,15 @@ def _queue(broker: str | None, redis: str | None) -> tuple[str, str]:
     if scheme in REDIS:
         redis = redis or broker
     elif scheme not in AMQP:
-        why = "a broker is a redis:// or an amqp:// URL."
+        why = "a broker is a redis://, sentinel:// or amqp:// URL."
         raise errors.InvalidSettings("broker", _without_password(str(broker)), why)
     if redis is None or broker is None:
         why = "amqp is for doorbells only; pending turns, watermarks and events need redis='redis://…' too."
         raise errors.InvalidSettings("redis", None, why)
     if _scheme("redis", redis) not in REDIS:
-        raise errors.InvalidSettings("redis", _without_password(redis), "it is a redis://, rediss:// or unix:// URL.")
+        raise errors.InvalidSettings(
+            "redis", _without_password(redis), "it is a redis://, rediss://, unix:// or sentinel:// URL."
+        )
     return broker, redis
 
 
@@ -196,7 +203,12 @@ def _scheme(field_name: str, url: object) -> str:
         raise errors.InvalidSettings(field_name, url, "it is a URL, as text.")
     try:
         parts = urlsplit(url)
-        _ = parts.port  # a port that is no number shows here, not at the first call
+        if parts.scheme in POSTGRES:
+            parse_hosts(url)
+        elif parts.scheme == sentinel.SCHEME:
+            sentinel.parse_url(url)
+        else:
+            _ = parts.port  # a port that is no number shows here, not at the first call
     except ValueError as exc:
         raise errors.InvalidSettings(field_name, _without_password(url), f"it is not a URL: {exc}.") from exc
     return parts.scheme or url.partition(":")[0]

@@ -14,7 +14,7 @@ from aftermind.api import connections
 from aftermind.cli import console
 from aftermind.cli.console import err, out
 from aftermind.settings import Settings
-from aftermind.wire.redis import acl, script
+from aftermind.wire.redis import acl, script, sentinel
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
 
@@ -80,6 +80,8 @@ def database_number(settings: Settings) -> int:
     if url is None:
         return 0
     try:
+        if url.get_secret_value().startswith(f"{sentinel.SCHEME}://"):
+            return sentinel.parse_url(url.get_secret_value()).db
         return int(parse_url(url.get_secret_value()).get("db") or 0)
     except ValueError as exc:
         raise errors.InvalidSettings("AFTERMIND_BROKER_URL", "(hidden)", f"it is not a Redis URL: {exc}.") from exc

@@ -20,6 +20,7 @@ from weakref import WeakSet
 from aftermind import errors, extras
 from aftermind.types import JobId
 from aftermind.wire.queues import TASK, queue_arguments
+from aftermind.wire.redis import sentinel
 
 # Placeholders of the template: as long as their values, and placed so that base64 keeps them separate (the body begins
 # with `[["`, three bytes, and an id has 36, so its base64 begins and ends with the id's characters).
@@ -106,6 +107,8 @@ class Doorbell:
             from celery import Celery
 
             broker = self._broker.replace("unix://", "redis+socket://", 1)  # as Celery spells a socket
+            if self._broker.startswith(f"{sentinel.SCHEME}://"):
+                broker = sentinel.kombu_url(sentinel.parse_url(self._broker))
             self._app = Celery("aftermind", broker=broker, set_as_current=False)
             self._app.conf.update(
                 task_serializer="json",
@@ -121,7 +124,9 @@ def _options(broker: str, prefix: str, timeout: float) -> dict[str, Any]:  # Any
     if broker.startswith("amqp"):
         # Confirmed: a bell that the broker did not write down raises here, instead of being rung again much later.
         return {"confirm_publish": True, "read_timeout": timeout, "write_timeout": timeout, "max_retries": 0}
-    reach = {"socket_timeout": timeout, "socket_connect_timeout": timeout, "max_retries": 0}
+    reach: dict[str, Any] = {"socket_timeout": timeout, "socket_connect_timeout": timeout, "max_retries": 0}
+    if broker.startswith(f"{sentinel.SCHEME}://"):
+        reach |= sentinel.kombu_options(sentinel.parse_url(broker), timeout=timeout)
     return {**reach, "global_keyprefix": prefix}
 
 

@@ -125,3 +125,55 @@ def test_child_processes_are_told_the_same(tmp_path: Path) -> None:
     assert told["AFTERMIND_DATABASE_URL"] == POSTGRES
     assert json.loads(told["AFTERMIND_REPLICA_URLS"]) == [POSTGRES]
     assert (told["AFTERMIND_BROKER_URL"], told["AFTERMIND_REDIS_URL"]) == (AMQP, REDIS)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:secret@h1:5432,h2:5433/a",
+        "postgresql://u:secret@[::1]:5432,h2/a",
+        "postgresql://u:secret@/a?host=h1:5432,h2:5433",
+        "postgresql://u:secret@/a?host=h1,h2&port=5432,5433",
+        "postgresql://u:secret@/a?host=/run/postgresql",
+    ],
+)
+def test_a_store_may_have_several_hosts(tmp_path: Path, url: str) -> None:
+    assert resolve(_settings(tmp_path), url=url, broker=REDIS).store == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:secret@h1:5432,h2:many/a",
+        "postgresql://u:secret@h1,,h3/a",
+        "postgresql://u:secret@h1,:5433/a",
+        "postgresql://u:secret@/a?host=h1,h2,h3&port=5432,5433",
+        "postgresql://u:secret@h1:70000/a",
+    ],
+)
+def test_hosts_that_cannot_be_read_are_refused_without_the_password(tmp_path: Path, url: str) -> None:
+    with pytest.raises(errors.InvalidSettings) as refused:
+        resolve(_settings(tmp_path), url=url, broker=REDIS)
+    assert "secret" not in str(refused.value)
+
+
+def test_the_url_of_a_replica_has_one_host(tmp_path: Path) -> None:
+    with pytest.raises(errors.InvalidSettings, match="one URL per replica"):
+        resolve(_settings(tmp_path), url=POSTGRES, broker=REDIS, replicas=["postgresql://h1,h2/a"])
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("sentinel://:secret@s1,s2", "name the service"),
+        ("sentinel://:secret@s1,s2/a/b", "name the service"),
+        ("sentinel://:secret@s1:many/a", "not a port"),
+        ("sentinel://:secret@,s2/a", "host is missing"),
+        ("sentinel://:secret@s1/a?db=x", "not a number"),
+        ("sentinel://:secret@s1/a?pool=3", "unknown option"),
+    ],
+)
+def test_sentinels_that_cannot_be_read_are_refused_without_the_password(tmp_path: Path, url: str, why: str) -> None:
+    with pytest.raises(errors.InvalidSettings, match=why) as refused:
+        resolve(_settings(tmp_path), url=POSTGRES, broker=url)
+    assert "secret" not in str(refused.value)

@@ -4,18 +4,19 @@
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from redis import exceptions
 from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.connection import RedisSSLContext, parse_url
+from redis.asyncio.connection import Connection, RedisSSLContext, parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from aftermind import errors
+from aftermind.wire.redis import sentinel
 from aftermind.wire.redis.connection import RedisConnection
 from aftermind.wire.redis.resp import Answer, Argument, ProtocolError, pack
 
@@ -29,7 +30,8 @@ class RedisLink:
 
     `timeout` (seconds) bounds connecting and each answer. A call is never repeated behind the caller's back: a second
     LPUSH or a second claim is a different thing from the first. `url` is `redis://`, `rediss://` or `unix://`, as
-    redis-py reads them; `connections` are those of `client()`. Raises `InvalidSettings` for any other URL.
+    redis-py reads them, or `sentinel://` (`wire.redis.sentinel`), whose primary is searched for each connection;
+    `connections` are those of `client()`. Raises `InvalidSettings` for any other URL.
     """
 
     def __init__(self, url: str, *, timeout: float, connections: int = 8, name: str = "aftermind") -> None:
@@ -37,7 +39,13 @@ class RedisLink:
         self.url = url.replace("redis+socket://", "unix://", 1)  # as Celery spells a socket
         self.timeout, self._connections, self._name = timeout, connections, name
         try:
-            self._address: dict[str, Any] = dict(parse_url(self.url))  # Any: redis-py's keyword arguments
+            self._service = sentinel.parse_url(url) if url.startswith(f"{sentinel.SCHEME}://") else None
+            self._address: dict[str, Any]  # Any: redis-py's keyword arguments
+            if self._service is None:
+                self._address = dict(parse_url(self.url))
+            else:
+                known = {"username": self._service.username, "password": self._service.password, "db": self._service.db}
+                self._address = {name: value for name, value in known.items() if value}
         except ValueError as exc:
             raise errors.InvalidSettings("redis_url", url.split("@")[-1], str(exc)) from exc
         self._forget_all()
@@ -120,6 +128,8 @@ class RedisLink:
 
     async def _dial(self, loop: Loop) -> RedisConnection:
         address = self._address
+        if self._service is not None:
+            return await self._dial_host(*await self._find_primary())
 
         def made() -> RedisConnection:
             return RedisConnection(loop, timeout=self.timeout)
@@ -128,6 +138,14 @@ class RedisLink:
             return (await loop.create_unix_connection(made, address["path"]))[1]
         host, port = address.get("host", "localhost"), address.get("port", 6379)
         return (await loop.create_connection(made, host, port, ssl=self._tls()))[1]
+
+    async def _dial_host(self, host: str, port: int) -> RedisConnection:
+        loop = asyncio.get_running_loop()
+        return (await loop.create_connection(lambda: RedisConnection(loop, timeout=self.timeout), host, port))[1]
+
+    async def _find_primary(self) -> tuple[str, int]:
+        assert self._service is not None
+        return await sentinel.find_primary(self._service, self._dial_host)
 
     def _tls(self) -> Any:  # Any: an SSLContext, or None
         if not self.url.startswith("rediss:"):
@@ -148,17 +166,44 @@ class RedisLink:
         return greeting
 
     def _pool(self) -> BlockingConnectionPool:
-        network = {} if self.url.startswith("unix:") else {"socket_keepalive": True}
-        return BlockingConnectionPool.from_url(
-            self.url,
-            max_connections=self._connections,
-            timeout=self.timeout,
-            socket_timeout=self.timeout,
-            socket_connect_timeout=self.timeout,
-            retry=Retry(NoBackoff(), 0),
-            client_name=self._name,
-            **network,
+        options: dict[str, Any] = {  # Any: redis-py's keyword arguments
+            "max_connections": self._connections,
+            "timeout": self.timeout,
+            "socket_timeout": self.timeout,
+            "socket_connect_timeout": self.timeout,
+            "retry": Retry(NoBackoff(), 0),
+            "client_name": self._name,
+        }
+        if not self.url.startswith("unix:"):
+            options["socket_keepalive"] = True
+        if self._service is None:
+            return BlockingConnectionPool.from_url(self.url, **options)
+        return BlockingConnectionPool(
+            connection_class=_PrimaryConnection, find_primary=self._find_primary, **self._address, **options
         )
+
+
+class _PrimaryConnection(Connection):
+    """redis-py's connection to the primary that the sentinels name when it is opened."""
+
+    def __init__(self, *, find_primary: Callable[[], Awaitable[tuple[str, int]]], **options: Any) -> None:
+        # Any: redis-py's keyword arguments
+        super().__init__(**options)
+        self._find_primary = find_primary
+
+    async def _connect(self) -> None:
+        try:
+            self.host, self.port = await self._find_primary()
+        except errors.RedisUnavailable as exc:
+            raise exceptions.ConnectionError(str(exc)) from exc
+        await super()._connect()  # type: ignore[no-untyped-call]
+
+    async def read_response(self, *args: Any, **options: Any) -> Any:  # Any: redis-py's own
+        try:
+            return await super().read_response(*args, **options)
+        except exceptions.ReadOnlyError:  # it was demoted: the next command searches the primary again
+            await self.disconnect()
+            raise
 
 
 @contextmanager

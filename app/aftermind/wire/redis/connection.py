@@ -21,6 +21,10 @@ _REFUSALS = frozenset(
 )
 
 
+# The node was demoted, or has lost its replicas: after a failover the primary is another node, which may have the name
+# or the address now that this connection was opened with.
+_DEMOTED = ("READONLY", "NOREPLICAS")
+
 Landing = Callable[[Answer, Exception | None], None]  # an answer, or an error
 
 
@@ -85,6 +89,7 @@ class RedisConnection(asyncio.Protocol):
         except (ProtocolError, ValueError) as exc:
             self.close(f"no Redis: {exc}")
             return
+        is_demoted = False
         for answer in answers:
             if not self._waiting:
                 self.close("an unexpected answer arrived")
@@ -92,8 +97,12 @@ class RedisConnection(asyncio.Protocol):
             landing = self._waiting.popleft()[0]
             if isinstance(answer, ErrorReply):
                 landing(None, _error(answer))
+                is_demoted = is_demoted or answer.startswith(_DEMOTED)
             else:
                 landing(answer, None)
+        if is_demoted:
+            self.close("the node takes no writes")
+            return
         # a long answer is arriving: it may take longer as long as it progresses
         if self._waiting and self._reader.is_midway:
             self._waiting[0] = self._waiting[0][0], self._loop.time() + self.timeout
