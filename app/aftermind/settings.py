@@ -175,7 +175,7 @@ class Settings(BaseSettings):
     )
     broker_url: SecretStr | None = Field(
         None,
-        description="Celery's broker: `redis://`, `sentinel://h1,h2,h3/service` or `amqp://`. None: the embedded stack's Redis.",
+        description="Celery's broker: `redis://`, `sentinel://h1,h2,h3/service`, or `amqp://` (several URLs separated by `;`). None: the embedded stack's Redis.",
     )
     redis_url: SecretStr | None = Field(
         None,

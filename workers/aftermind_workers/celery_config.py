@@ -103,6 +103,7 @@ def _broker(settings: Settings, broker: str) -> dict[str, Any]:
         "broker_connection_max_retries": None,  # the default gives up after 100, and the worker exits
         # A Redis that answers READONLY, OOM, LOADING, MASTERDOWN or NOPERM is away; by default the worker exits.
         "broker_channel_error_retry": True,
+        "broker_heartbeat": 10,  # RabbitMQ: a node that is cut off is left within 20 s; the default is 120
         "broker_pool_limit": 10,
         "broker_pool_acquire_timeout": 0.5,  # new in 5.7; the default waits for ever
         "broker_transport_options": _transport_options(settings, broker, service),

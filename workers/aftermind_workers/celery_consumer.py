@@ -1,7 +1,7 @@
 """Celery's consumer with a check of each message before Celery's own parsing; for brokers of every kind."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from celery.utils.log import get_logger
 from celery.worker.consumer import Consumer
@@ -14,6 +14,17 @@ logger = get_logger(__name__)
 
 class DoorbellConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
     """Named by the setting `worker_consumer`."""
+
+    class Blueprint(Consumer.Blueprint):  # type: ignore[misc]  # as above
+        """Celery's steps without delayed delivery, for which no message of ours asks.
+
+        For quorum queues it declares dozens of exchanges at each broker URL in turn, before a worker takes anything:
+        20 s with one node of three down.
+        """
+
+        default_steps: ClassVar[list[str]] = [
+            step for step in Consumer.Blueprint.default_steps if not step.endswith(":DelayedDelivery")
+        ]
 
     def create_task_handler(self, *args: Any, **kwargs: Any) -> Callable[[Any], Any]:  # Any: Celery's own
         """As Celery's, for doorbells. What is no doorbell is refused, and the broker drops it."""

@@ -1,6 +1,7 @@
 """Resolves the addresses of store, Redis and broker: arguments, settings, or the running embedded stack."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -137,11 +138,12 @@ def _resolve(
 def _queue(broker: str | None, redis: str | None) -> tuple[str, str]:
     """Broker and Redis; each is the default of the other if possible."""
     broker = broker or redis
-    scheme = _scheme("broker", broker)
-    if scheme in REDIS:
+    is_amqp = str(broker).startswith(tuple(f"{scheme}://" for scheme in AMQP))
+    schemes = {_scheme("broker", each) for each in (str(broker).split(";") if is_amqp else [broker])}
+    if schemes <= set(REDIS):
         redis = redis or broker
-    elif scheme not in AMQP:
-        why = "a broker is a redis://, sentinel:// or amqp:// URL."
+    elif not schemes <= set(AMQP):
+        why = "a broker is a redis://, sentinel:// or amqp:// URL; those of a RabbitMQ cluster are separated by ';'."
         raise errors.InvalidSettings("broker", _without_password(str(broker)), why)
     if redis is None or broker is None:
         why = "amqp is for doorbells only; pending turns, watermarks and events need redis='redis://…' too."
@@ -215,8 +217,8 @@ def _scheme(field_name: str, url: object) -> str:
 
 
 def _without_password(url: str) -> str:
-    head, at, tail = url.rpartition("@")
-    return f"{head.partition('://')[0]}://…@{tail}" if at else url
+    nodes = (each.rpartition("@") for each in re.split(r";(?=\w+://)", url))
+    return ";".join(f"{head.partition('://')[0]}://…@{tail}" if at else tail for head, at, tail in nodes)
 
 
 def _secret(value: SecretStr | None) -> str | None:

@@ -67,13 +67,16 @@ class Doorbell:
         Raises `BrokerUnavailable`; the accepted turns are safe then, and are sent later.
         """
         with self._lock:
-            app = self._celery()
+            app, was_connected = self._celery(), self._producer is not None
             try:
-                producer = self._producer or self._connect(app)
-                for job_id in ids:
-                    _publish(app, producer, str(job_id), queue, _queue(queue, self._broker), self._timeout)
+                self._publish_all(app, queue, ids)
             except _broker_errors(app) as exc:
                 self._disconnect()
+                if was_connected:  # the node may have died since: others of its cluster may take the bells
+                    with suppress(*_broker_errors(app)):
+                        self._publish_all(app, queue, ids)
+                        return
+                    self._disconnect()
                 raise errors.BrokerUnavailable(f"{type(exc).__name__}: {exc}") from exc
 
     def close(self) -> None:
@@ -81,11 +84,16 @@ class Doorbell:
         with self._lock:
             self._disconnect()
 
+    def _publish_all(self, app: Any, queue: str, ids: Sequence[JobId]) -> None:  # Any: celery.Celery
+        producer = self._producer or self._connect(app)
+        for job_id in ids:
+            _publish(app, producer, str(job_id), queue, _queue(queue, self._broker), self._timeout)
+
     def _connect(self, app: Any) -> Any:  # Any: celery.Celery, kombu.Producer
         # A connection of our own: kombu's pools are shared by all apps of a process that use the same broker, and a
         # user's app may well be one of them.
         connection = app.connection_for_write()
-        connection.connect()
+        connection.ensure_connection(max_retries=max(len(connection.alt) - 1, 0))  # one attempt per URL
         self._producer = connection.Producer(auto_declare=False)
         return self._producer
 

@@ -25,6 +25,11 @@ QUEUE_OF: Mapping[JobKind, str] = {
 }
 
 
-def queue_arguments(broker: str) -> Mapping[str, str]:
-    """How queues are declared, by both sides alike: RabbitMQ replicates quorum queues and loses none of their bells."""
-    return {"x-queue-type": "quorum"} if broker.startswith("amqp") else {}
+MAX_QUEUED_DOORBELLS = 1_000  # beyond it RabbitMQ drops the oldest: each is for all pending work, and costs no turn
+
+
+def queue_arguments(broker: str) -> Mapping[str, str | int]:
+    """How queues are declared, by both sides alike: RabbitMQ replicates quorum queues, and none grows for ever."""
+    if not broker.startswith("amqp"):
+        return {}
+    return {"x-queue-type": "quorum", "x-max-length": MAX_QUEUED_DOORBELLS, "x-overflow": "drop-head"}

@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 from kombu.connection import Connection
 
+from aftermind.outbox.doorbell import Doorbell
 from aftermind.types import Scope
-from aftermind.wire.queues import STORE, TASK, queue_arguments
+from aftermind.types.message import new_ids
+from aftermind.wire.queues import EMBED, MAX_QUEUED_DOORBELLS, STORE, TASK, queue_arguments
 from tests.support.loop_clock import loop_clock
 from tests.support.rabbitmq import refused_port, running_rabbitmq
 from tests.support.turns import agent_on
 from tests.support.valkey import Valkey
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.asyncio
 
@@ -56,10 +59,25 @@ async def test_the_bell_lies_in_a_quorum_queue(valkey: Valkey, rabbitmq: str, tm
 
     def redeclared_as_another_kind() -> None:
         with Connection(rabbitmq) as connection:  # type: ignore[no-untyped-call]
-            connection.default_channel.queue_declare(STORE, durable=True, auto_delete=False)
+            arguments = {**queue_arguments(rabbitmq), "x-queue-type": "classic"}
+            connection.default_channel.queue_declare(STORE, durable=True, auto_delete=False, arguments=arguments)
 
     with pytest.raises(Exception, match="inequivalent arg 'x-queue-type'"):
         await asyncio.to_thread(redeclared_as_another_kind)
+
+
+async def test_a_queue_that_nothing_consumes_stops_growing(rabbitmq: str) -> None:
+    doorbell = Doorbell(rabbitmq, timeout=60.0)
+
+    def count() -> int:
+        with Connection(rabbitmq) as connection:  # type: ignore[no-untyped-call]
+            return int(connection.default_channel.queue_declare(EMBED, passive=True).message_count)
+
+    try:
+        await asyncio.to_thread(doorbell.ring, EMBED, [new_ids(0)[0] for _ in range(MAX_QUEUED_DOORBELLS + 10)])
+        await wait_until(lambda: asyncio.to_thread(lambda: count() == MAX_QUEUED_DOORBELLS), description="the cap")
+    finally:
+        await asyncio.to_thread(doorbell.close)
 
 
 async def test_without_rabbitmq_the_answer_is_not_delayed_and_the_turn_is_safe(

@@ -177,3 +177,16 @@ def test_sentinels_that_cannot_be_read_are_refused_without_the_password(tmp_path
     with pytest.raises(errors.InvalidSettings, match=why) as refused:
         resolve(_settings(tmp_path), url=POSTGRES, broker=url)
     assert "secret" not in str(refused.value)
+
+
+def test_the_broker_may_be_the_nodes_of_a_rabbitmq_cluster(tmp_path: Path) -> None:
+    nodes = "amqp://u:secret@h1:5672;amqps://u:secret@h2:5672//"
+
+    assert resolve(_settings(tmp_path), url=POSTGRES, broker=nodes, redis=REDIS).broker == nodes
+
+
+@pytest.mark.parametrize("second", ["redis://:se;secret@h2/0", "amqp://u:secret@h2:many//", ""])
+def test_a_node_that_is_no_rabbitmq_is_refused_without_the_password(tmp_path: Path, second: str) -> None:
+    with pytest.raises(errors.InvalidSettings) as refused:
+        resolve(_settings(tmp_path), url=POSTGRES, broker=f"amqp://u:secret@h1//;{second}", redis=REDIS)
+    assert "secret" not in str(refused.value)
