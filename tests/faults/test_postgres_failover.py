@@ -13,7 +13,7 @@ from aftermind import Memory, Settings, errors
 from aftermind.cli import doctor_checks
 from aftermind.cli.doctor_checks import Verdict
 from aftermind.db.engine import PostgresDatabase
-from tests.support.failover_load import Load, survive
+from tests.support.failovers import lose_postgres_primary
 from tests.support.postgres_pair import PostgresPair, running_pair
 from tests.support.servers import Database, psql_async
 from tests.support.valkey import Valkey
@@ -61,18 +61,7 @@ async def refuses_the_replica(database: PostgresDatabase) -> bool:
 async def test_a_promotion_loses_and_doubles_no_accepted_turn(
     pair: PostgresPair, valkey: Valkey, tmp_path: Path, accept: Literal["redis", "postgres"]
 ) -> None:
-    app, relay = pair.url(pair.endpoints.app_url), pair.url(pair.endpoints.relay_url)
-    settings = Settings(state_dir=tmp_path, accept=accept, embedder="hash", extractor="off")
-
-    async def fail_over(load: Load) -> None:
-        await pair.kill_primary()
-        await pair.promote_replica()
-        await load.reach(20)
-        await pair.return_old_primary()
-
-    with workers(environment(relay, valkey.url, AFTERMIND_EXTRACTOR="off"), tmp_path, count=2):
-        async with Memory(app, broker=valkey.url, settings=settings) as memory:
-            outcome = await survive(memory, pair.endpoints.replica_admin_urls[0], fail_over)
+    outcome = await lose_postgres_primary(pair, valkey.url, tmp_path, accept)
 
     assert (outcome.lost, outcome.doubled, outcome.stale) == ([], [], [])
 

@@ -3,8 +3,8 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import asyncpg
@@ -26,6 +26,7 @@ class Load:
     stale: list[str] = field(default_factory=list)  # accepted turns that the next recall did not show
     degraded_at: list[float] = field(default_factory=list)
     spooled_at: list[float] = field(default_factory=list)
+    slowest_s: dict[str, float] = field(default_factory=lambda: {"remember": 0.0, "recall": 0.0})
     _is_over: bool = False
 
     async def run(self) -> None:
@@ -49,7 +50,8 @@ class Load:
             number += 1
             text = f"note {number} of {user}"
             try:
-                receipt = await self.memory.remember(text, user_id=user)
+                with self._timed("remember"):
+                    receipt = await self.memory.remember(text, user_id=user)
             except errors.Unavailable:
                 self.refused += 1
             else:
@@ -60,11 +62,20 @@ class Load:
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def _recall(self, user: str, text: str, *, is_pending: bool) -> None:
-        block = await self.memory.recall(text, user_id=user)
+        with self._timed("recall"):
+            block = await self.memory.recall(text, user_id=user)
         if block.degraded:
             self.degraded_at.append(time.monotonic())
         elif is_pending and text not in str(block):
             self.stale.append(text)
+
+    @contextmanager
+    def _timed(self, call: str) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.slowest_s[call] = max(self.slowest_s[call], time.monotonic() - began)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +89,8 @@ class Outcome:
     stale: list[str]
     recall_degraded_s: float
     remember_spooled_s: float
+    slowest_remember_s: float
+    slowest_recall_s: float
 
 
 async def survive(
@@ -106,6 +119,8 @@ async def survive(
         stale=load.stale,
         recall_degraded_s=_duration(struck, load.degraded_at),
         remember_spooled_s=_duration(struck, load.spooled_at),
+        slowest_remember_s=round(load.slowest_s["remember"], 2),
+        slowest_recall_s=round(load.slowest_s["recall"], 2),
     )
 
 
