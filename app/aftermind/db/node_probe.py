@@ -35,7 +35,7 @@ WHERE nspname = 'aftermind' AND relkind IN ('r', 'p') AND NOT (relrowsecurity AN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
-    """State of a node. `lsn` is in bytes: written on a primary, replayed on a replica. `timeline` is known for the
+    """State of a node. `lsn` is in bytes: written on a primary, replayed on a replica. `timeline` is set for the
     primary among several hosts.
     """
 

@@ -35,7 +35,7 @@ else:
 class PgConnection(Connection):
     """A connection, and what the node behind it has reported."""
 
-    system: int | None = None  # both are known for one of several hosts
+    system: int | None = None  # both are set for one of several hosts
     timeline: int | None = None  # None on a replica
     is_unreplicated = False  # a commit did not wait for its synchronous replica to the end
 
