@@ -160,12 +160,9 @@ def test_a_commit_larger_than_a_document_is_one_step(journal: MongoJournal, monk
     )
 
 
-@pytest.mark.parametrize(
-    ("url", "said"),
-    [("mongodb://user:secret@/db", "mongodb://user:password@host"), ("mongodb://h:port/db", "mongodb://user:password")],
-)
-def test_a_wrong_address_is_refused_without_its_password(url: str, said: str) -> None:
-    with pytest.raises(errors.InvalidSettings, match=said) as refused:
+@pytest.mark.parametrize("url", ["mongodb://user:secret@/db", "mongodb://user:secret@h:port/db", "mongodb:db"])
+def test_a_wrong_address_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(errors.InvalidSettings) as refused:
         Memory(url)
     assert "secret" not in str(refused.value)
 

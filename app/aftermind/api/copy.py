@@ -36,7 +36,7 @@ def copy_store(source: str, destination: str, *, key_prefix: str) -> Iterator[Co
     first, second = (
         _journal(name, url, key_prefix) for name, url in (("source", source), ("destination", destination))
     )
-    if first.name == second.name:
+    if first.name == second.name and "://" not in first.name:  # of a server it does not name the database
         raise errors.InvalidSettings("destination", second.name, "it is the source. Name another store.")
     return _copy(first, second)
 
@@ -44,9 +44,7 @@ def copy_store(source: str, destination: str, *, key_prefix: str) -> Iterator[Co
 def _journal(name: str, url: str, key_prefix: str) -> Journal:
     scheme = url.partition(":")[0]
     if scheme in ("postgresql", "postgres"):
-        why = (
-            "a copy has all rows as they are, which only stores of one process take. Use `aftermind export` and import."
-        )
+        why = "only stores of one process take rows as they are. Use `aftermind export` and `aftermind ingest`."
         raise errors.InvalidSettings(name, scheme, why)
     journal = make_journal(url, key_prefix=key_prefix)
     if journal is None:

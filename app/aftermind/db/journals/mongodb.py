@@ -41,7 +41,9 @@ class MongoJournal:
 
     def __init__(self, url: str) -> None:
         try:
-            parsed = parse_uri(url, validate=True, warn=False) if url.startswith("mongodb://") else {"nodelist": ()}
+            parsed = (
+                parse_uri(url, validate=True, warn=False) if not url.startswith("mongodb+srv:") else {"nodelist": ()}
+            )
         except (mongo_errors.PyMongoError, ValueError) as exc:
             why = "give it as 'mongodb://user:password@host:27017/database'."
             raise errors.InvalidSettings("url", url.rpartition("@")[2], why) from exc
