@@ -10,10 +10,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# Without docs/integrations, whose frameworks are installed in environments of their own.
+# Without docs/integrations, whose frameworks are installed in separate environments, and Django, which has no types.
 PAGES = (
     ROOT / "README.md",
-    *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page.parent.name != "integrations"),
+    *(
+        page
+        for page in sorted((ROOT / "docs").rglob("*.md"))
+        if page.parent.name != "integrations" and page.name != "django.md"
+    ),
 )
 WRONG = """
 from aftermind.sync import Agent, Memory
@@ -33,7 +37,10 @@ def snippets(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / f"example_{path.name}").write_text(path.read_text())
     for page in PAGES:
         name = re.sub(r"\W", "_", str(page.relative_to(ROOT).with_suffix("")))
-        for number, code in enumerate(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)):
+        blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)
+        if page.name == "jupyter.md":  # cells of one notebook
+            blocks = ["\n".join(blocks)]
+        for number, code in enumerate(blocks):
             if re.search(r"^(await|async with|async for)\b|= await ", code, flags=re.M):
                 code = f"async def main() -> None:\n{textwrap.indent(code, '    ')}"
             (folder / f"{name}_{number}.py").write_text(code)
