@@ -499,7 +499,7 @@ class Memory:
         """
         owner = self._parts.scope(namespace=namespace, user_id=user_id)
         if prove:
-            if session_id is not None or before is not None or ids is not None:
+            if any(each is not None for each in (session_id, before, ids, group)):
                 raise errors.InvalidQuery(
                     "prove", prove, "a proof is of everything of a user; forget the rest without."
                 )

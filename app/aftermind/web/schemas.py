@@ -127,6 +127,7 @@ class ForgetIn(Shape):
     session_id: Id | None = None
     before: AwareDatetime | None = None
     ids: list[UUID] | None = Field(None, max_length=10_000, description="Ids of episodes.")
+    group: Id | None = Field(None, description="Only what the user wrote in this group, as a member or former one.")
     everything: bool = Field(False, description="Must be true if no other field is set.")
 
 

@@ -70,6 +70,7 @@ async def forget(user_id: User, what: schemas.ForgetIn, memory: Remembering, who
         namespace=who.namespace,
         before=what.before,
         ids=None if what.ids is None else [str(each) for each in what.ids],
+        group=what.group,
     )
     return schemas.ForgetOut(rows=dict(done.rows), pending_turns=done.pending_turns)
 
