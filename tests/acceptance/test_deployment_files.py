@@ -108,6 +108,40 @@ def test_keda_scales_deployments_that_exist() -> None:
     assert targets <= deployments
 
 
+def test_a_drain_leaves_one_pod_of_each_process_that_has_several() -> None:
+    objects = read_kubernetes()
+    several = {
+        each["metadata"]["name"]
+        for each in objects
+        if each["kind"] in ("Deployment", "StatefulSet") and each["spec"]["replicas"] > 1
+    }
+    budgets = [each["spec"] for each in objects if each["kind"] == "PodDisruptionBudget"]
+
+    assert {each["selector"]["matchLabels"]["app"] for each in budgets} == several
+    assert {each["maxUnavailable"] for each in budgets} == {1}
+    spread = {name: pod["topologySpreadConstraints"] for name, pod in _pods().items() if name in several}
+    assert all(rule["labelSelector"] == {"matchLabels": {"app": name}} for name, [rule] in spread.items())
+
+
+def test_network_policies_open_the_ports_of_each_process_and_no_others() -> None:
+    opened: dict[str, set[int]] = {}
+    for policy in (each["spec"] for each in read_kubernetes() if each["kind"] == "NetworkPolicy"):
+        selector = policy["podSelector"]
+        for name in [
+            *selector.get("matchLabels", {}).values(),
+            *selector.get("matchExpressions", [{}])[0].get("values", []),
+        ]:
+            opened[name] = {port["port"] for rule in policy["ingress"] for port in rule["ports"]}
+    used = {
+        name: {port["containerPort"] for container in pod["containers"] for port in container.get("ports", [])}
+        for name, pod in _pods().items()
+    }
+
+    assert opened.pop("aftermind-flower") == set()  # by port-forward only
+    assert opened == {name: used[name] for name in opened}
+    assert used.keys() - opened.keys() == {"aftermind-flower"}
+
+
 def test_every_queue_has_a_worker() -> None:
     assert {name for names in processes.GROUPS.values() for name in names} == set(queues.QUEUES)
 
@@ -218,6 +252,12 @@ def test_the_image_is_built_from_files_that_exist() -> None:
     for names in copied:
         for name in names.split():
             assert (ROOT / name).exists(), name
+
+
+def _pods() -> dict[str, dict[str, Any]]:  # Any: YAML
+    """The pods that stay up, by the label that selects them."""
+    templates = [each["spec"]["template"] for each in read_kubernetes() if "template" in each.get("spec", {})]
+    return {each["metadata"]["labels"]["app"]: each["spec"] for each in templates if "metadata" in each}
 
 
 def _check(compose: dict[str, Any]) -> None:  # Any: YAML
