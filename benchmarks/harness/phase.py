@@ -121,16 +121,15 @@ async def _quiet(leg: Leg, site: Site) -> tuple[float, quiescence.Left]:
 async def _fleet(leg: Leg, site: Site, env: dict[str, str], *, root: Path) -> AsyncIterator[Fleet]:
     """Store workers, one for models, and a reconciler; ready when the block begins."""
     workers = {**env, **site.settings(site.workers_door)}
-    celery = (sys.executable, "-m", "celery", "-A", "benchmarks.harness.worker_app", "worker")
+    program = (sys.executable, "-m", "benchmarks.harness.worker_app")
     flags = ("--without-gossip", "--without-mingle", "--loglevel", "INFO")
     queues = {**{f"store-{n}": STORE for n in range(leg.stores)}, **{f"models-{n}": MODELS for n in range(leg.models)}}
     members = [
-        Member(name=name, argv=(*celery, *flags, "-Q", names, "-n", f"{name}@%h"), env=workers)
+        Member(name=name, argv=(*program, *flags, "-Q", names, "-n", f"{name}@%h"), env=workers)
         for name, names in queues.items()
     ]
-    reconciler = (sys.executable, "-m", "benchmarks.harness.worker_app")
     if planted_bugs.has_reconciler(leg.plant):
-        members.append(Member(name=RECONCILER, argv=reconciler, env=workers))
+        members.append(Member(name=RECONCILER, argv=program, env=workers))
     logs = site.folder / "logs"
     async with Fleet(members, root=root, logs=logs, grace=0.0 if leg.plant else GRACE) as fleet:
         for name in queues:

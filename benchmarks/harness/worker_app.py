@@ -1,17 +1,16 @@
 """The workers of a run: Aftermind's own, with a fault planted where the environment names one.
 
-`celery -A benchmarks.harness.worker_app worker` is a worker, `python -m benchmarks.harness.worker_app` a reconciler.
+`python -m benchmarks.harness.worker_app -Q …` is a worker, without options a reconciler.
 """
 
 import asyncio
 import logging
 import os
+import sys
 
-from aftermind_workers import reconciler
+from aftermind_workers import celery_worker, reconciler
 from aftermind_workers.celery_app import app
 from benchmarks.harness import planted_bugs
-
-__all__ = ["app"]
 
 _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -39,4 +38,6 @@ tell()
 planted_bugs.plant(os.environ)
 
 if __name__ == "__main__":
+    if sys.argv[1:]:
+        celery_worker.run(app, sys.argv[1:])
     asyncio.run(reconciler._main())

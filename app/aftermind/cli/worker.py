@@ -75,7 +75,9 @@ def _flower_login() -> str:
 def worker_argv(names: list[str], *, loglevel: str = "INFO") -> list[str]:
     """The command of a Celery worker on these queues."""
     node = "all" if len(names) > 1 else names[0].rpartition(".")[2]
-    argv = [*celery_argv(), "worker", "-Q", ",".join(names), "-n", f"{node}@%h", "--loglevel", loglevel]
+    extras.require("celery", "a worker")
+    argv = [sys.executable, "-m", "aftermind_workers.celery_worker"]
+    argv += ["-Q", ",".join(names), "-n", f"{node}@%h", "--loglevel", loglevel]
     return [*argv, "--without-gossip", "--without-mingle"]  # workers need no knowledge of each other
 
 
@@ -91,13 +93,9 @@ def flower_argv() -> list[str]:
     config = find_spec("aftermind_workers.flowerconfig")
     if config is None or config.origin is None:
         raise errors.Bug("the package aftermind_workers is not installed.")
-    return [*celery_argv(), "flower", f"--conf={config.origin}"]
-
-
-def celery_argv() -> list[str]:
-    """Celery with our application, without its banner: what a process writes is its log."""
-    extras.require("celery", "a worker")
-    return [sys.executable, "-m", "celery", "--quiet", "-A", "aftermind_workers.celery_app"]
+    # Without Celery's banner: what a process writes is its log.
+    celery = [sys.executable, "-m", "celery", "--quiet", "-A", "aftermind_workers.celery_app"]
+    return [*celery, "flower", f"--conf={config.origin}"]
 
 
 def _become(argv: list[str], more: Mapping[str, str] | None = None) -> NoReturn:
