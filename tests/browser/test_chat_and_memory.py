@@ -150,3 +150,33 @@ async def test_forgetting_takes_the_typed_id_and_an_answer(
 
     await expect(page.locator("#forgotten")).to_contain_text("Forgotten: 1 episodes")
     assert await deployment.memory.history(user_id=user) == []
+
+
+async def test_facts_are_drawn_corrected_and_merged_by_name(deployment: Deployment, page: Page, user: str) -> None:
+    memory = deployment.memory
+    await memory.facts.add("user", "works_with", "Melanie", user_id=user)
+    await memory.facts.add("Mel", "lives_in", "Oslo", user_id=user)
+    await page.goto(f"/memory/graph?user={user}")
+    await expect(page.locator(".graph")).to_contain_text("Melanie")
+    await expect(page.locator(".graph")).not_to_contain_text("Oslo")
+
+    await page.get_by_label("Entity").last.fill("Melanie")
+    await page.get_by_label("Alias").fill("Mel")
+    await page.get_by_role("button", name="Merge", exact=True).click()
+    await page.locator("#ask").get_by_role("button", name="Merge").click()
+    await page.wait_for_url("**entity=Melanie**")
+    await expect(page.locator(".graph")).to_contain_text("Oslo")
+    await page.get_by_role("link", name="Why: Melanie lives in Oslo").click()
+    await page.get_by_label("Correct to").fill("Bergen")
+    await page.get_by_role("button", name="Correct").click()
+
+    table = page.get_by_role("region", name="Facts of the graph")
+    await expect(table).to_contain_text("Bergen")
+    await expect(table).not_to_contain_text("Oslo")
+    await page.get_by_label("Subject").fill("Bergen")
+    await page.get_by_label("Predicate").fill("lies_in")
+    await page.get_by_label("Object").fill("Norway")
+    await page.get_by_role("button", name="Add", exact=True).click()
+    await expect(page.locator(".graph")).to_contain_text("Norway")
+    now = {fact.text for fact in await memory.facts.query(user_id=user)}
+    assert {"Melanie lives in Bergen", "Bergen lies in Norway"} <= now

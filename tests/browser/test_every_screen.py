@@ -34,6 +34,7 @@ SCREENS = {
     "memory": "/memory",
     "turns": "/memory/user?user=alice",
     "facts": "/memory/facts?user=alice&everything=true",
+    "graph": "/memory/graph?user=alice",
     "blocks": "/memory/blocks?user=alice",
     "profile": "/memory/profile?user=alice",
     "recall": "/memory/recall?user=alice&q=Where+do+I+live+now%3F",
@@ -53,6 +54,7 @@ SCREENS = {
 }
 IN_THE_DOCS = (
     "api",
+    "graph",
     "overview",
     "turns",
     "facts",
