@@ -51,12 +51,11 @@ def create(
 
 
 @keys.command("list")
-def list_(*, namespace: Namespace = None) -> None:
+def list_(*, namespace: Namespace = None, json: console.AsJson = False, wide: console.Wide = False) -> None:
     """List the API keys of a namespace, without their secrets."""
     found = console.with_memory(lambda memory: memory.api_keys.list(namespace=namespace))
-    out.print(
-        _table(found) if found else "This namespace has no API key. Create one with `aftermind api-keys create NAME`."
-    )
+    none = "This namespace has no API key. Create one with `aftermind api-keys create NAME`."
+    console.show(found, _table(found) if found else none, json=json, wide=wide)
 
 
 @keys.command()
@@ -70,15 +69,13 @@ def revoke(
 
 
 def _table(found: list[ApiKey]) -> Table:
-    shown = Table(box=None, pad_edge=False, header_style="dim")
-    for title in ("id", "name", "may", "made", "until", "state"):
-        shown.add_column(title)
+    shown = console.make_table("id", "name", "may", "made", "until", "state", flexible="name")
     for key in found:
         until = console.when(key.expires_at) if key.expires_at else "-"
         state = "[green]valid[/]" if key.is_valid else "[yellow]expired[/]"
         if key.revoked_at is not None:
             state = f"[red]revoked {console.when(key.revoked_at)}[/]"
-        shown.add_row(key.id, escape(key.name), _may(key), console.when(key.created_at), until, state)
+        shown.add_row(key.id, console.one_line(key.name), _may(key), console.when(key.created_at), until, state)
     return shown
 
 

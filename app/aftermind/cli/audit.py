@@ -32,12 +32,14 @@ def listed(
     user: Annotated[str | None, typer.Option("--user", "-u", help="Entries about this user's memory.")] = None,
     action: Annotated[Action | None, typer.Option(help="Entries with this action.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of entries, the newest.")] = 50,
+    json: console.AsJson = False,
+    wide: console.Wide = False,
 ) -> None:
     """List the newest entries of a namespace, oldest first."""
     found = console.with_memory(
         lambda memory: memory.audit.list(namespace=namespace, user_id=user, action=action, limit=limit)
     )
-    out.print(_table(found) if found else "No entries.")
+    console.show(found, _table(found) if found else "No entries.", json=json, wide=wide)
 
 
 @audit.command()
@@ -47,10 +49,13 @@ def verify(
         str | None,
         typer.Option("--namespace", "-n", help="Namespace. Default: every namespace that the database role may read."),
     ] = None,
+    json: console.AsJson = False,
 ) -> None:
     """Verify every entry. Exit 0 if all are unchanged, 1 if one was changed, removed or inserted."""
     reports = console.with_memory(lambda memory: memory.audit.verify(namespace=namespace))
-    for report in reports:
+    if json:
+        console.print_json(reports)
+    for report in () if json else reports:
         out.print(escape(_report_line(report)))
         for fault in report.faults:
             where = "" if fault.seq is None else f"entry {fault.seq}: "

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from uuid import UUID
 
@@ -41,9 +41,11 @@ Wide = Annotated[bool, typer.Option("--wide", "-w", help="Show all columns, what
 WIDE_COLUMNS = 240
 
 
-def print_json(value: object) -> None:
-    """Print dataclasses, or lists of them, as JSON."""
-    sys.stdout.buffer.write(orjson.dumps(to_plain(value), option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS) + b"\n")
+def print_json(value: object, *, indent: bool = True) -> None:
+    """Print dataclasses, or lists of them, as JSON; without `indent` in one line."""
+    option = orjson.OPT_NON_STR_KEYS | (orjson.OPT_INDENT_2 if indent else 0)
+    sys.stdout.buffer.write(orjson.dumps(to_plain(value), option=option) + b"\n")
+    sys.stdout.buffer.flush()
 
 
 def to_plain(value: Any) -> Any:  # Any: whatever a dataclass holds, as JSON
@@ -56,6 +58,8 @@ def to_plain(value: Any) -> Any:  # Any: whatever a dataclass holds, as JSON
         return [to_plain(each) for each in value]
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
     if isinstance(value, UUID):  # a driver's UUID is a subclass, which orjson does not take
         return str(value)
     return value.tolist() if hasattr(value, "tolist") else value
@@ -67,6 +71,16 @@ def make_table(*titles: str, flexible: str) -> Table:
     for title in titles:
         shown.add_column(title, no_wrap=title != flexible, overflow="ellipsis")
     return shown
+
+
+def show(found: Any, table: Table | str, *, json: bool, wide: bool = False) -> None:  # Any: dataclasses
+    """Print what was found as JSON, or its table for people."""
+    if json:
+        print_json(found)
+    elif isinstance(table, str):
+        out.print(table)
+    else:
+        print_table(table, wide=wide)
 
 
 def one_line(text: str, below: str = "") -> Text:

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from aftermind.cli import console
-from aftermind.cli.console import Namespace, User, out
+from aftermind.cli.console import Namespace, User
 from aftermind.cli.dead_letters import moment
 from aftermind.ledger.protocol import DailyUsage
 from aftermind.memory import Memory
@@ -25,6 +25,8 @@ def costs(
     user: User = None,
     namespace: Namespace = None,
     since: Annotated[str, typer.Option(help="From: 7d, 24h, or a day like 2026-01-31 (UTC).")] = "7d",
+    json: console.AsJson = False,
+    wide: console.Wide = False,
 ) -> None:
     """Show model usage of a user or of the whole namespace, by day, kind of job and model."""
     start = moment("since", since) or datetime.now(UTC)
@@ -35,7 +37,7 @@ def costs(
         )
 
     found = console.with_memory(work)
-    out.print(_spent(found) if found else "No model usage since then.")
+    console.show(found, _spent(found) if found else "No model usage since then.", json=json, wide=wide)
 
 
 def _spent(found: Sequence[DailyUsage]) -> Table:

@@ -198,7 +198,7 @@ def resume(*, kind: Kind = None, queue: Queue = None, namespace: Where = None) -
 
 
 @jobs.command()
-def pauses(*, json: console.AsJson = False) -> None:
+def pauses(*, json: console.AsJson = False, wide: console.Wide = False) -> None:
     """List pauses."""
 
     async def work(memory: Memory) -> Sequence[JobPause]:
@@ -212,7 +212,7 @@ def pauses(*, json: console.AsJson = False) -> None:
     for each in found:
         where = (each.kind or "all", escape(each.namespace or "all"), console.when(each.created_at), escape(each.actor))
         shown.add_row(*where, console.one_line(each.reason))
-    console.print_table(shown, wide=False)
+    console.print_table(shown, wide=wide)
 
 
 def _pausing(

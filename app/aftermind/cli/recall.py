@@ -47,6 +47,7 @@ def recall(
     mode: Annotated[Mode, typer.Option(help="How matches are ranked.")] = Mode.HYBRID,
     xml: Annotated[bool, typer.Option("--xml", help="Print only the block, as an agent gets it.")] = False,
     json: console.AsJson = False,
+    wide: console.Wide = False,
 ) -> None:
     """Recall matches for a query, best first."""
 
@@ -60,10 +61,9 @@ def recall(
     if xml:
         out.print(block.text, markup=False)
         return
+    console.show(block, matches(block) if block.matches else "No matches.", json=json, wide=wide)
     if json:
-        console.print_json(block)
         return
-    out.print(matches(block) if block.matches else "No matches.")
     out.print(f"[dim]{escape(summary(block))}[/]")
     if block.degraded:
         console.warn(f"degraded: {block.degraded}")
@@ -79,6 +79,7 @@ def facts(
     history: Annotated[bool, typer.Option("--history", help="Include superseded facts.")] = False,
     why: Annotated[bool, typer.Option("--why", help="Show the source messages of each fact.")] = False,
     json: console.AsJson = False,
+    wide: console.Wide = False,
 ) -> None:
     """Show the facts about a user, with valid times and sources."""
 
@@ -97,11 +98,9 @@ def facts(
 
     found, told = console.with_memory(work)
     sources = {each.fact.id: each.episodes for each in told} if why else None
-    if json:
-        console.print_json(told if why else found)
-        return
     none = "No facts. `aftermind status` shows whether workers run."
-    out.print(believed(found, sources) if found else none)
+    shown = believed(found, sources, with_beliefs=history) if found else none
+    console.show(told if why else found, shown, json=json, wide=wide)
 
 
 def graph(
@@ -112,6 +111,7 @@ def graph(
     hops: Annotated[int, typer.Option(help="Distance from the entity, 1 to 5.")] = 2,
     as_of: Annotated[datetime | None, typer.Option(help="Facts that were valid at this time (UTC).")] = None,
     json: console.AsJson = False,
+    wide: console.Wide = False,
 ) -> None:
     """Show the facts that connect an entity with others, the nearest first."""
 
@@ -120,11 +120,11 @@ def graph(
         return await memory.facts.graph(entity, user_id=user, namespace=namespace, hops=hops, as_of=_in_utc(as_of))
 
     found = console.with_memory(work)
+    none = f"No facts name {escape(entity)}."
+    console.show(found, believed(list(found.facts)) if found.facts else none, json=json, wide=wide)
     if json:
-        console.print_json(found)
         return
     distances = [f"{escape(name)} ({distance})" for name, distance in found.hops.items()]
-    out.print(believed(list(found.facts)) if found.facts else f"No facts name {escape(entity)}.")
     out.print(f"[dim]Distances: {', '.join(distances)}[/]")
 
 
@@ -154,13 +154,17 @@ def events(
     user: User = None,
     namespace: Namespace = None,
     after: Annotated[str | None, typer.Option(help="Start after the event with this cursor.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print each event as a line of JSON.")] = False,
 ) -> None:
     """Follow a user's events until Ctrl-C."""
 
     async def work(memory: Memory) -> None:
         await console.record_read(memory, Action.READ, user=user, namespace=namespace, by="events")
         async for event in memory.events(user_id=user, namespace=namespace, after=after):
-            out.print(line(event))
+            if json:
+                console.print_json(event.to_json(), indent=False)
+            else:
+                out.print(line(event))
 
     console.with_memory(work)
 
@@ -184,10 +188,16 @@ def summary(block: RecallBlock) -> str:
     return f"{included}, {block.tokens_used} tokens, {block.duration_ms:.1f} ms, served by {node}"
 
 
-def believed(found: list[Fact], sources: Mapping[FactId, Sequence[Episode]] | None = None) -> Table:
-    """Facts as a table for people, with the messages that they came from where these are given."""
+def believed(
+    found: list[Fact], sources: Mapping[FactId, Sequence[Episode]] | None = None, *, with_beliefs: bool = False
+) -> Table:
+    """Facts as a table for people, with the messages that they came from where these are given.
+
+    `with_beliefs` adds from when until when each was believed, which tells rows of a history apart.
+    """
     shown = Table(box=None, pad_edge=False, header_style="dim")
-    for title in ("fact", "valid from", "until", "times", "extractor"):
+    beliefs = ("believed from", "superseded") if with_beliefs else ("times", "extractor")
+    for title in ("fact", "valid from", "until", *beliefs):
         shown.add_column(title)
     if sources is not None:
         shown.add_column("sources", overflow="fold")
@@ -196,7 +206,10 @@ def believed(found: list[Fact], sources: Mapping[FactId, Sequence[Episode]] | No
         gone = each.superseded_at is not None
         text = f"[strike dim]{escape(each.text)}[/]" if gone else escape(each.text)
         because = [] if sources is None else [_because(sources.get(each.id, ()))]
-        shown.add_row(text, start, end, str(each.strength), escape(each.extractor), *because)
+        told = [str(each.strength), escape(each.extractor)]
+        if with_beliefs:
+            told = [console.when(moment) if moment else "" for moment in (each.recorded_at, each.superseded_at)]
+        shown.add_row(text, start, end, *told, *because)
     return shown
 
 

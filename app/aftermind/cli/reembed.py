@@ -62,11 +62,14 @@ def start(
 
 
 @reembed.command()
-def status() -> None:
+def status(*, json: console.AsJson = False) -> None:
     """Show the active embedder and the progress of a re-embedding."""
     settings = console.settings()
     with err.status("Counting vectors …"):
         found = console.run(_reembeddings(settings).status())
+    if json:
+        console.print_json(found)
+        return
     _print(found)
 
 

@@ -132,24 +132,31 @@ def start(
 
 
 @replay.command()
-def get(plan_id: PlanArgument) -> None:
+def get(plan_id: PlanArgument, *, json: console.AsJson = False) -> None:
     """Show the progress of a plan."""
     found = console.with_memory(lambda memory: memory.replays.get(PlanId(plan_id)))
     if found is None:
         raise errors.InvalidFilter(
             "plan", plan_id, "no replay plan with this id exists; `aftermind replay list` lists them."
         )
+    if json:
+        console.print_json(found)
+        return
     _show(found)
 
 
 @replay.command()
-def estimate(plan_id: PlanArgument) -> None:
+def estimate(plan_id: PlanArgument, *, json: console.AsJson = False) -> None:
     """Estimate the remaining jobs of a plan: counts, duration, cost, conflicts."""
-    _foretell(console.with_memory(lambda memory: memory.replays.estimate(PlanId(plan_id))))
+    found = console.with_memory(lambda memory: memory.replays.estimate(PlanId(plan_id)))
+    if json:
+        console.print_json(found)
+        return
+    _foretell(found)
 
 
 @replay.command("dry-run")
-def dry_run(plan_id: PlanArgument) -> None:
+def dry_run(plan_id: PlanArgument, *, json: console.AsJson = False, wide: console.Wide = False) -> None:
     """Show the facts that the sample of a plan would change."""
 
     async def work(memory: Memory) -> list[DryRunResult]:
@@ -157,7 +164,8 @@ def dry_run(plan_id: PlanArgument) -> None:
         return await memory.replays.dry_run_results(PlanId(plan_id))
 
     found = console.with_memory(work)
-    out.print(_shadowed(found) if found else "No sample was run; see `aftermind replay create --sample`.")
+    none = "No sample was run; see `aftermind replay create --sample`."
+    console.show(found, _shadowed(found) if found else none, json=json, wide=wide)
 
 
 @replay.command()
@@ -179,16 +187,19 @@ def abort(plan_id: PlanArgument, *, note: str = "aborted by hand") -> None:
 
 
 @replay.command("list")
-def list_(*, limit: Annotated[int, typer.Option(min=1, help="Maximum number of lines.")] = 20) -> None:
+def list_(
+    *,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of lines.")] = 20,
+    json: console.AsJson = False,
+    wide: console.Wide = False,
+) -> None:
     """List plans, the latest first."""
     found = console.with_memory(lambda memory: memory.replays.list(limit=limit))
-    shown = Table(box=None, pad_edge=False, header_style="dim")
-    for title in ("plan", "name", "state", "by", "because", "jobs"):
-        shown.add_column(title, no_wrap=title == "plan")
+    shown = console.make_table("plan", "name", "state", "by", "jobs", "reason", flexible="reason")
     for each in found:
-        texts = (each.id, each.name, each.state, each.actor, each.reason, _counts(each))
-        shown.add_row(*(escape(text) for text in texts))
-    out.print(shown if found else "No replay plans.")
+        texts = (each.id, each.name, each.state, each.actor, _counts(each))
+        shown.add_row(*(escape(text) for text in texts), console.one_line(each.reason))
+    console.show(found, shown if found else "No replay plans.", json=json, wide=wide)
 
 
 def _overrides(told: Sequence[str]) -> dict[str, Json]:

@@ -25,10 +25,10 @@ def register(app: typer.Typer) -> None:
 
 
 @retention.command()
-def show(*, namespace: Namespace = None) -> None:
+def show(*, namespace: Namespace = None, json: console.AsJson = False) -> None:
     """Show a namespace's policy."""
     found = console.with_memory(lambda memory: memory.retention.get(namespace=namespace))
-    out.print(_policy_line(found) if found else "No policy: all episodes are kept.")
+    console.show(found, _policy_line(found) if found else "No policy: all episodes are kept.", json=json)
 
 
 @retention.command(name="set")
@@ -74,10 +74,11 @@ def run(
     *,
     namespace: Namespace = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be deleted.")] = False,
+    json: console.AsJson = False,
 ) -> None:
     """Run the policy of a namespace now. The reconciler runs it once a day."""
     done = console.with_memory(lambda memory: memory.retention.run(namespace=namespace, dry_run=dry_run))
-    out.print(_done(done))
+    console.show(done, _done(done), json=json)
 
 
 def _age(told: str | None) -> timedelta | None:

@@ -23,6 +23,7 @@ def undo(
     user: User = None,
     namespace: Namespace = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
+    json: console.AsJson = False,
 ) -> None:
     """Undo everything derived from a message: facts, summaries, traits. The message stays in the history, marked."""
 
@@ -32,6 +33,9 @@ def undo(
         return await memory.undo(*episodes, user_id=user, namespace=namespace, dry_run=dry_run)
 
     done = console.with_memory(work)
+    if json:
+        console.print_json(done)
+        return
     for word, facts in (("retracted", done.retracted), ("restored", done.restored)):
         for fact in facts:
             out.print(f"{word}: {escape(fact.text)}")

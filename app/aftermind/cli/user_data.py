@@ -153,6 +153,7 @@ def verify_erasure(
     texts: Annotated[
         list[str] | None, typer.Option("--text", "-t", help="A text to search for. May be repeated.")
     ] = None,
+    json: console.AsJson = False,
 ) -> None:
     """Search for remaining content of a user, and for texts: in every table, replicas, Redis, spool and logs.
 
@@ -170,7 +171,7 @@ def verify_erasure(
     table = _places("place", "searched", "found", "of the user", "")
     for place in found.places:
         table.add_row(place.name, place.examined, _number(place.found), _number(place.owned), _verdict(place))
-    out.print(table)
+    console.show(found, table, json=json)
     raise typer.Exit(0 if found.is_clean else 1)
 
 

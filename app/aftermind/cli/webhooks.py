@@ -48,10 +48,11 @@ def create(
 
 
 @webhooks.command("list")
-def list_(*, namespace: Namespace = None) -> None:
+def list_(*, namespace: Namespace = None, json: console.AsJson = False, wide: console.Wide = False) -> None:
     """List the webhooks of a namespace with their state."""
     found = console.with_memory(lambda memory: memory.webhooks.list(namespace=namespace))
-    out.print(_table(found) if found else "This namespace has no webhook. `aftermind webhooks create URL` makes one.")
+    none = "This namespace has no webhook. `aftermind webhooks create URL` makes one."
+    console.show(found, _table(found) if found else none, json=json, wide=wide)
 
 
 @webhooks.command("rotate-secret")
