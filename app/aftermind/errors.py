@@ -436,7 +436,7 @@ class RightMissing(Refused):
 
     def __init__(self, right: str, has: str) -> None:
         self.right, self.has = right, has
-        super().__init__(f"this needs an API key with the right {right!r}; the key has {has}.")
+        super().__init__(f"this needs an API key with the right '{right}'; the key has {has}.")
 
 
 class NotThere(Refused):

@@ -30,6 +30,7 @@ P = ParamSpec("P")
 
 CLOCKS_APART = 2.0  # seconds: order within a session is kept by Redis, but what people read is our clock
 FREE_DISK = 1024**3
+FULL_DISK = 64 * 1024**2  # a segment of Postgres's log has 16 MiB
 CHECK_TIMEOUT_SECONDS = 10.0
 PAUSED = "Correct the key (OPENAI_API_KEY, in the workers' environment), or the budget, or wait for the provider."
 ROLE_REMEDY = "Connect as a member of aftermind_app (agents) or aftermind_relay (workers): see docs/security.md."
@@ -54,6 +55,16 @@ class Finding:
     remedy: str = ""
 
 
+# What a server that answers refuses a login for, by a part of its message.
+REFUSED = (
+    ("password authentication failed", "Correct the user and the password in AFTERMIND_DATABASE_URL."),
+    ("does not exist", "Correct the database or the user in AFTERMIND_DATABASE_URL, or create it."),
+    ("NOAUTH", "Add the password to the address: redis://:PASSWORD@host:port."),
+    ("WRONGPASS", "Correct the user and the password in AFTERMIND_BROKER_URL (and AFTERMIND_REDIS_URL, if it is set)."),
+    ("Authentication required", "Add the password to the address: redis://:PASSWORD@host:port."),
+    ("invalid username-password", "Correct the user and the password in AFTERMIND_BROKER_URL."),
+)
+
 Check = Callable[P, Awaitable[list[Finding]]]
 
 
@@ -68,7 +79,10 @@ def _reports_failure(what: str, remedy: str) -> Callable[[Check[P]], Check[P]]:
                     return await check(*args, **kwargs)
             except (errors.AftermindError, TimeoutError) as exc:
                 why = str(exc) or f"no answer within {CHECK_TIMEOUT_SECONDS:g} s"
-                return [Finding(what=what, seen=why, verdict=Verdict.BAD, remedy=remedy)]
+                if isinstance(exc, errors.StoreUnavailable):  # its hint names this command
+                    why = f"{exc.what}: {exc.why}"
+                found = next((fix for text, fix in REFUSED if text in why), remedy)
+                return [Finding(what=what, seen=why, verdict=Verdict.BAD, remedy=found)]
 
         return check_safely
 
@@ -100,8 +114,12 @@ async def postgres(url: str, settings: Settings) -> list[Finding]:
 @_reports_failure("replica", "Start it, or take it out of AFTERMIND_REPLICA_URLS; recall reads the primary until then.")
 async def replica(url: str, primary: str, settings: Settings) -> list[Finding]:
     """A replica: whether it follows this primary, and how far behind it is."""
-    seen, leader = await asyncio.gather(node_probe.node(url), node_probe.node(primary))
+    seen, leader = await asyncio.gather(node_probe.node(url), node_probe.node(primary), return_exceptions=True)
+    if isinstance(seen, BaseException):
+        raise seen
     what = f"replica {seen.name}"
+    if isinstance(leader, BaseException):
+        return [Finding(what=what, seen="it answers; the primary does not, so its lag is unknown")]
     if not seen.in_recovery:
         remedy = (
             "It was promoted or never was a replica. Rebuild it with pg_basebackup, or configure it as the primary."
@@ -194,7 +212,8 @@ async def disk(settings: Settings) -> list[Finding]:
     if free < FREE_DISK:
         remedy = "Free disk space: on a full disk Postgres and Redis stop writing, and no turn can be stored."
         said = f"{free / 1024**3:.2f} GiB free at {folder}"
-        return [Finding(what="disk", seen=said, verdict=Verdict.WARNING, remedy=remedy)]
+        verdict = Verdict.BAD if free < FULL_DISK else Verdict.WARNING
+        return [Finding(what="disk", seen=said, verdict=verdict, remedy=remedy)]
     return [Finding(what="disk", seen=f"{free / 1024**3:.0f} GiB free at {folder}")]
 
 

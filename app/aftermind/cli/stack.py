@@ -91,8 +91,12 @@ async def _follow_embedder(settings: Settings, *, workers: bool) -> None:
 def down() -> None:
     """Stop the embedded stack gracefully. Its data is kept."""
     settings = console.settings()
+    stack = Stack(settings.state_dir)
+    if not stack.status():
+        out.print(f"No embedded stack has run in {escape(str(settings.state_dir))}: nothing to stop.")
+        return
     with console.err.status("Stopping …"):
-        Stack(settings.state_dir).down()
+        stack.down()
     out.print(f"Stopped. The data is kept in {escape(str(settings.state_dir))}.")
 
 

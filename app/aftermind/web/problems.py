@@ -73,7 +73,7 @@ def install(app: FastAPI) -> None:
     """Answer every error of `app` with a problem document."""
     app.add_exception_handler(errors.AftermindError, _handle_aftermind_error)
     app.add_exception_handler(RequestValidationError, _handle_validation_error)
-    app.add_exception_handler(HTTPException, _handle_http_error)
+    app.add_exception_handler(HTTPException, handle_http_error)
     app.add_exception_handler(Exception, _handle_unexpected)
 
 
@@ -126,7 +126,8 @@ async def _handle_validation_error(request: Request, error: Exception) -> JSONRe
     return problem("invalid-request", 422, "Invalid request", told, more={"errors": found})
 
 
-async def _handle_http_error(request: Request, error: Exception) -> JSONResponse:
+async def handle_http_error(request: Request, error: Exception) -> JSONResponse:
+    """An error of the framework as a problem document."""
     assert isinstance(error, HTTPException)
     name = "not-found" if error.status_code == 404 else f"http-{error.status_code}"
     told = f"{request.method} {request.url.path}: {error.detail}."

@@ -8,7 +8,7 @@ import redis
 from pydantic import SecretStr
 
 from aftermind import Memory, Settings
-from aftermind.cli import doctor
+from aftermind.cli import doctor, doctor_checks
 from aftermind.cli.doctor_checks import Finding, Verdict
 from aftermind.wire.process_keys import list_announced
 from aftermind_tasks.runtime import open_runtime
@@ -161,3 +161,28 @@ async def test_operators_see_version_queues_memory_and_settings_of_each_process(
     assert seen.heartbeat_at >= seen.started_at
     assert 10 * MIB < seen.peak_memory_bytes < 10_000 * MIB
     assert "embedder=off" in seen.settings
+
+
+async def test_a_login_that_is_refused_has_a_remedy_that_fits(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    missing = database.app_url.rpartition("/")[0] + "/nowhere"
+
+    [seen] = await found(settings_of(database, missing, redis_url, tmp_path), "Postgres")
+
+    assert seen.verdict is Verdict.BAD
+    assert "does not exist" in seen.seen
+    assert "doctor" not in seen.seen
+    assert "Start it" not in seen.remedy
+    assert "AFTERMIND_DATABASE_URL" in seen.remedy
+
+
+async def test_a_replica_is_not_blamed_for_a_primary_that_does_not_answer(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    settings = settings_of(database, database.app_url, redis_url, tmp_path)
+
+    [seen] = await doctor_checks.replica(database.app_replica_urls[0], "postgresql://127.0.0.1:1/gone", settings)
+
+    assert seen.verdict is Verdict.GOOD
+    assert "the primary does not" in seen.seen

@@ -13,6 +13,7 @@ import pytest
 
 from aftermind import Settings
 from aftermind.sync import Memory
+from aftermind.web.auth import COOKIE
 from tests.support.deployed_service import Service, serving
 from tests.support.waiting import wait_until_sync
 
@@ -207,3 +208,22 @@ def _until_closed(connection: socket.socket) -> bytes:
         while piece := connection.recv(65_536):
             received += piece
     return received
+
+
+def test_an_unknown_address_is_a_page_for_browsers_and_a_problem_for_programs(service: Service) -> None:
+    with service.client() as client:
+        client.cookies.set(COOKIE, service.keys["all"])
+        page = client.get("/nothing", headers={"Accept": "text/html,*/*"})
+        problem = client.get("/v1/nothing", headers={"Accept": "text/html,*/*"})
+
+    assert page.status_code == problem.status_code == 404
+    assert "text/html" in page.headers["content-type"]
+    assert "No screen has this address." in page.text
+    assert problem.headers["content-type"] == "application/problem+json"
+
+
+def test_a_missing_right_is_named_as_it_is_given(service: Service) -> None:
+    with service.client("read") as client:
+        refused = client.get("/v1/jobs").json()
+
+    assert refused["detail"] == "this needs an API key with the right 'operate'; the key has read."

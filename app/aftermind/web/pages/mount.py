@@ -4,8 +4,10 @@ from pathlib import Path
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
+from aftermind.web import problems
 from aftermind.web.pages import (
     api_docs,
     blocks,
@@ -67,7 +69,18 @@ def install(app: FastAPI) -> None:
     for each in SCREENS:
         screens.include_router(each.router)
     app.include_router(screens)
+    app.add_exception_handler(HTTPException, _handle_http_error)
     app.get("/favicon.ico", include_in_schema=False)(favicon)
+
+
+async def _handle_http_error(request: Request, error: Exception) -> Response:
+    """Of an address that no route has: a page for browsers, a problem document for programs."""
+    assert isinstance(error, HTTPException)
+    accepts = request.headers.get("accept", "")
+    if request.url.path.startswith("/v1/") or "text/html" not in accepts:
+        return await problems.handle_http_error(request, error)
+    why = "No screen has this address." if error.status_code == 404 else str(error.detail)
+    return rendering.problem(request, error.status_code, why)
 
 
 async def favicon(request: Request) -> Response:
