@@ -102,7 +102,7 @@ HIDINGS: Mapping[str, Callable[[str], str]] = {
     ),
     "tag characters": lambda text: "Hi." + "".join(chr(0xE0000 + ord(each)) for each in text),
     "variation selectors": _selectors,
-    "look-alike letters": _letters({"a": "а", "e": "е", "o": "о", "i": "і", "c": "с", "p": "р", "s": "ѕ"}),
+    "confusable letters": _letters({"a": "а", "e": "е", "o": "о", "i": "і", "c": "с", "p": "р", "s": "ѕ"}),
     "full-width letters": lambda text: "".join(chr(ord(c) + 0xFEE0) if 33 <= ord(c) < 127 else c for c in text),
     "letters in squares": lambda text: "".join(
         chr(0x1F170 + _LETTERS.index(c)) if c in _LETTERS else c for c in text.lower()
