@@ -131,7 +131,7 @@ class Memory:
         self.dead_letters, self.replays, self.job_admin = parts.dead_letters, parts.replays, JobAdmin(parts)
         self.audit, self.encryption = parts.audit, parts.encryption
         self.retention = Retention(
-            db=parts.postgres,
+            db=parts.db,
             store=parts.store,
             ledger=parts.ledger,
             keeping=parts.policies,

@@ -10,10 +10,11 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 
 from aftermind import errors
 from aftermind.api.audit_anchors import witnesses
-from aftermind.api.retention.policies import BATCH_EPISODES, Retention
+from aftermind.api.retention.policies import BATCH_EPISODES, DuePolicies, Retention
 from aftermind.db import age_pruning, webhook_deliveries
 from aftermind.db.audit.log import Trail, whoami
 from aftermind.db.encryption.keyfiles import audit_keys
@@ -39,8 +40,12 @@ class Janitor:
     """One that clears away, between its rounds."""
 
     runtime: Runtime
-    # The user after which the run of each namespace continues.
-    _stopped: dict[str, str | None] = field(default_factory=dict, init=False)
+    _due_policies: DuePolicies = field(init=False)
+
+    def __post_init__(self) -> None:
+        keeping = PostgresRetention(self.runtime.vault or Vault())
+        every = timedelta(seconds=self.runtime.settings.retention_every_seconds)
+        self._due_policies = DuePolicies(self.runtime.db, keeping, partial(self._retention, keeping), every=every)
 
     async def round(self) -> bool:
         """One round of all steps; returns whether there is more work now. Raises nothing but cancellation."""
@@ -138,32 +143,12 @@ class Janitor:
         return any(await separate_steps.run_each("expired", namespaces, delete))
 
     async def _policies(self) -> bool:
-        keeping = PostgresRetention(self.runtime.vault or Vault())
-        every = timedelta(seconds=self.runtime.settings.retention_every_seconds)
-        async with self.runtime.db.transaction(read_only=True) as tx:
-            policies = await keeping.list_due(tx, every=every)
-        random.shuffle(policies)  # one that has much to do must not keep the same others waiting
         ends_at = time.monotonic() + ROUND_SECONDS
 
         async def apply(policy: RetentionPolicy) -> bool:
-            left = ends_at - time.monotonic()
-            if left <= 0:
-                return True
-            try:
-                after = self._stopped.pop(policy.namespace, None)
-                done = await self._retention(keeping, policy.namespace).run(seconds=left, after=after)
-            except (errors.ArchiveUnavailable, errors.InvalidSettings) as exc:  # of this namespace alone
-                log.warning("archive refuses", extra={"namespace": policy.namespace, "error": str(exc)})
-                return False
-            log.info(
-                "retention policy applied",
-                extra={"namespace": policy.namespace, "episodes": done.episodes, "users": done.users},
-            )
-            if not done.is_done:
-                self._stopped[policy.namespace] = done.stopped_after
-            return not done.is_done
+            return await self._due_policies.apply(policy, seconds=ends_at - time.monotonic())
 
-        return any(await separate_steps.run_each("policies", policies, apply))
+        return any(await separate_steps.run_each("policies", await self._due_policies.list(), apply))
 
     def _retention(self, keeping: PostgresRetention, namespace: str) -> Retention:
         return Retention(

@@ -22,8 +22,8 @@ from aftermind.llm.rate_limit import ProviderLimiter
 from aftermind.recall import Recall, Routing
 from aftermind.receipt import News
 from aftermind.settings import Settings
-from aftermind.stores.postgres.retention import PostgresRetention
 from aftermind.stores.protocol import Store
+from aftermind.stores.retention import RetentionStore
 from aftermind.telemetry.recall_counts import RecallCounts
 from aftermind.types import EmbedderIdentity, Scope, StoredEmbedders
 from aftermind.types.scope import GROUP_PREFIX
@@ -59,7 +59,7 @@ class Parts:
     stored_keys: PostgresApiKeys
     dead_letters: DeadLetters
     replays: Replays
-    policies: PostgresRetention
+    policies: RetentionStore
     audit: Audit
     encryption: Encryption
     check_schema: Callable[[], Awaitable[None]]

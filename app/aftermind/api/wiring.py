@@ -16,6 +16,7 @@ from aftermind.api.encryption import Encryption
 from aftermind.api.erasure_delivery import Deliveries
 from aftermind.api.erasure_scan import ErasureScan
 from aftermind.api.outboxes import Accept, Outboxes
+from aftermind.api.retention.policies import DuePolicies, Retention
 from aftermind.api.services import Parts
 from aftermind.api.turn_builder import limits
 from aftermind.db import metric_history
@@ -55,6 +56,7 @@ from aftermind.recall.reranker import Reranker
 from aftermind.settings import Settings
 from aftermind.stores.inmemory import InMemoryStore
 from aftermind.stores.inmemory import tables as store_tables
+from aftermind.stores.inmemory.retention import InMemoryRetention
 from aftermind.stores.postgres import PostgresStore
 from aftermind.stores.postgres.retention import PostgresRetention
 from aftermind.stores.postgres.search import READ_SETTINGS, PostgresSearch
@@ -69,6 +71,8 @@ from aftermind.wire.redis_keys import Keys
 from aftermind.wire.watermark import Watermarks
 
 log = logging.getLogger(__name__)
+
+POLICY_SECONDS = 1.0  # that a retention policy works before the jobs of this process continue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +172,24 @@ def _in_process_services(
     db = MemoryDatabase(None if where.journal is None else JournalWriter(where.journal, codec))
     store = InMemoryStore(language=settings.language)
     ledger, events = InMemoryLedger(db, max_lost_leases=settings.max_lost_leases), LocalBus(db)
+    effects, keeping = EffectCommitter(db), InMemoryRetention()
+
+    def retention(name: str) -> Retention:
+        return Retention(
+            db=db,
+            store=store,
+            ledger=ledger,
+            keeping=keeping,
+            effect=effects.commit,
+            namespace=name,
+            is_indexed=index is not None,
+        )
+
+    policies = DuePolicies(db, keeping, retention, every=timedelta(seconds=settings.retention_every_seconds))
+
+    async def tidy() -> bool:
+        return any([await policies.apply(each, seconds=POLICY_SECONDS) for each in await policies.list()])
+
     queue = outbox_wiring.make_in_process(
         settings,
         db=db,
@@ -180,6 +202,7 @@ def _in_process_services(
         summariser=factory.summariser(settings, providers=providers),
         profiler=factory.profiler(settings, providers=providers),
         prepare=partial(_adopt_embedder, db, store, embedder) if is_stored and embedder is not None else None,
+        tidy=tidy,
     )
     if is_stored:
         db.on_open = queue.wake  # for jobs of an earlier process
@@ -192,7 +215,7 @@ def _in_process_services(
             return sum((await store.counts(tx, owner)).values())
 
     recall = _recall(settings, embedder, reranker, store, store, routing, vectors, outboxes, None, index=index)
-    effects, nothing, vault = EffectCommitter(db), NoDatabase(where.scheme), Vault()
+    nothing, vault = NoDatabase(where.scheme), Vault()
     trail = Trail(audit_keys(settings.audit_key, settings.state_dir))  # unused: nothing can be recorded
     return Parts(
         settings=settings,
@@ -211,7 +234,7 @@ def _in_process_services(
         stored_keys=PostgresApiKeys(nothing),
         dead_letters=DeadLetters(nothing),
         replays=Replays(nothing),
-        policies=PostgresRetention(vault),
+        policies=keeping,
         audit=Audit(db=nothing, work=nothing, trail=trail, namespace=namespace, of_all=False),
         encryption=Encryption(db=nothing, vault=vault, trail=trail, namespace=namespace, language=settings.language),
         check_schema=_nothing_to_check,

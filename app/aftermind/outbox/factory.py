@@ -13,7 +13,7 @@ from aftermind.outbox.doorbell import Doorbell
 from aftermind.outbox.doorbell_sender import DoorbellSender
 from aftermind.outbox.generation_lookup import GenerationLookup
 from aftermind.outbox.group_commit import Acceptor
-from aftermind.outbox.inmemory import InProcessQueue, Prepare, load_work
+from aftermind.outbox.inmemory import InProcessQueue, Prepare, Tidy, load_work
 from aftermind.outbox.publisher import Publisher, Recorded
 from aftermind.outbox.spool import Spool
 from aftermind.outbox.turn_positions import Positions
@@ -105,6 +105,7 @@ def make_in_process(
     summariser: Summariser | None = None,
     profiler: Profiler | None = None,
     prepare: Prepare | None = None,
+    tidy: Tidy | None = None,
 ) -> InProcessQueue:
     """Create the queue of a store in this process. `events` stores and publishes events (`append`, `publish`).
 
@@ -123,4 +124,4 @@ def make_in_process(
         summariser=summariser,
         profiler=profiler,
     )
-    return InProcessQueue(settings, db=db, ledger=ledger, open_work=work, prepare=prepare)
+    return InProcessQueue(settings, db=db, ledger=ledger, open_work=work, prepare=prepare, tidy=tidy)

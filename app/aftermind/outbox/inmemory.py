@@ -30,6 +30,8 @@ POLL_SECONDS = 0.05  # between checks for due jobs: a debounce, a back-off
 # Claims runnable jobs, runs them, and returns whether there were any.
 Work = Callable[[], Awaitable[bool]]
 Prepare = Callable[[], Awaitable[None]]
+# Work on stored rows that no job stands for; returns whether some of it is left.
+Tidy = Callable[[], Awaitable[bool]]
 
 
 def load_work(*arguments: object, **named: object) -> Work:
@@ -43,7 +45,7 @@ def load_work(*arguments: object, **named: object) -> Work:
 
 class InProcessQueue:
     """An `Outbox` without Redis. `work` is called for as long as it finds something; it is made at the first turn,
-    after `prepare`.
+    after `prepare`. `tidy` is called when no job is left.
 
     Bounded like pending: beyond a limit of `settings.pending_max_*` `send` raises `QueueFull`.
     """
@@ -56,8 +58,10 @@ class InProcessQueue:
         ledger: Ledger,
         open_work: Callable[[], Work],
         prepare: Prepare | None = None,
+        tidy: Tidy | None = None,
     ) -> None:
         self._db, self._ledger, self._open_work, self._prepare = db, ledger, open_work, prepare
+        self._tidy = tidy
         self._limits = PendingLimits.from_settings(settings)
         self._turn_limits = LedgerLimits(ledger, self._limits)
         self._work: Work | None = None
@@ -112,6 +116,10 @@ class InProcessQueue:
                 self._is_woken = False
                 while await self._step():
                     pass
+                if self._tidy is not None and not self._is_closing:
+                    self._is_woken = await self._tidy() or self._is_woken
+                    while await self._step():
+                        pass
         except Exception:  # the edge of a background task; the next turn starts it again, and no row is lost
             log.exception("background work stopped")
 

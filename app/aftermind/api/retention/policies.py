@@ -1,6 +1,8 @@
 """`memory.retention`: retention policies of namespaces, and their execution."""
 
+import logging
 import math
+import random
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -8,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
+from aftermind import errors
 from aftermind.api.forget import erase
 from aftermind.api.retention.archives import Archive, as_lines, file_name, open_archive, settled
 from aftermind.db.protocol import Database, Transaction
@@ -22,6 +25,8 @@ from aftermind.types.uuid7 import uuid7
 
 if TYPE_CHECKING:  # it loads SQLAlchemy, which a store of one process does without
     from aftermind.db.audit.log import Trail
+
+log = logging.getLogger(__name__)
 
 BATCH_EPISODES = 500  # of one user and one transaction: 10 ms, so that no store of theirs waits longer
 USERS_PER_BATCH = 100
@@ -66,10 +71,43 @@ class _Deleted:
         )
 
 
+class DuePolicies:
+    """Runs the policies that are due, each for a limited time; the next call continues where one was stopped."""
+
+    def __init__(
+        self, db: Database, keeping: RetentionStore, retention: Callable[[str], "Retention"], *, every: timedelta
+    ) -> None:
+        self._db, self._keeping, self._retention, self._every = db, keeping, retention, every
+        self._stopped: dict[str, str | None] = {}  # after which user, by namespace
+
+    async def list(self) -> list[RetentionPolicy]:
+        """Policies that did not run within `every`, in a random order: a long one must not delay the same others."""
+        async with self._db.transaction(read_only=True) as tx:
+            found = await self._keeping.list_due(tx, every=self._every)
+        random.shuffle(found)
+        return found
+
+    async def apply(self, policy: RetentionPolicy, *, seconds: float) -> bool:
+        """Run a policy; whether some of it is left. An archive that refuses is logged."""
+        if seconds <= 0:
+            return True
+        name = policy.namespace
+        try:
+            done = await self._retention(name).run(seconds=seconds, after=self._stopped.pop(name, None))
+        except (errors.ArchiveUnavailable, errors.InvalidSettings) as exc:  # of this namespace alone
+            log.warning("archive refuses", extra={"namespace": name, "error": str(exc)})
+            return False
+        log.info("retention policy applied", extra={"namespace": name, "episodes": done.episodes, "users": done.users})
+        if not done.is_done:
+            self._stopped[name] = done.stopped_after
+        return not done.is_done
+
+
 class Retention:
     """Policies of namespaces. Every call raises `InvalidScope`, `InvalidSettings` and `StoreUnavailable`.
 
-    The reconciler runs them once a day (`AFTERMIND_RETENTION_EVERY_SECONDS`). Deletion is like `forget`: also facts
+    The reconciler runs them once a day (`AFTERMIND_RETENTION_EVERY_SECONDS`); a store of one process runs them itself,
+    when it is opened and after turns. Deletion is like `forget`: also facts
     without another source, and summaries and traits that used the episodes; running jobs for them write nothing.
     """
 

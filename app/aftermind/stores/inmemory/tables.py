@@ -21,6 +21,7 @@ from aftermind.types import (
     Summary,
 )
 from aftermind.types.assertion import RecordedAssertion
+from aftermind.types.retention import RetentionPolicy
 from aftermind.types.tombstone import Tombstone
 
 HALF, SINGLE = "<f2", "<f4"  # half precision for episodes, single for items, as in Postgres
@@ -77,6 +78,7 @@ TABLES = {
     "generation": Table(str, int),
     "model_batches": Table(JobId, ExtractionBatch),
     "predicates": Table(tuple[str, str], Cardinality),
+    "retention_policies": Table(str, RetentionPolicy),
     "ranking_models": Table(tuple[str, str], str),
     "profile_backlog": Table(EpisodeId, bool),
     "profiles": Table(str, Profile),
