@@ -4,11 +4,13 @@ import re
 import subprocess
 import sys
 import textwrap
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import yaml
 
+import aftermind
 from aftermind.cli import FAMILIES
 from aftermind.settings import Settings
 from tests.repository.test_monitoring_files import EXPORTED
@@ -90,3 +92,17 @@ def test_nothing_is_fetched_from_elsewhere() -> None:
 
     assert config["theme"]["font"] is False
     assert not [page for page, text in PAGES.items() if re.search(r"!\[[^]]*\]\(https?:", text)]
+
+
+def test_the_reference_has_every_public_name() -> None:
+    listed = set(re.findall(r"^::: (\S+)$", PAGES["docs/reference/python.md"], flags=re.MULTILINE))
+    listed |= set(re.findall(r"^::: (\S+)$", PAGES["docs/reference/errors.md"], flags=re.MULTILINE))
+    modules = [import_module(each) for each in listed if _is_module(each)]
+    named = {each.rpartition(".")[2] for each in listed} | {name for module in modules for name in vars(module)}
+
+    assert set(aftermind.__all__) - named == set()
+
+
+def _is_module(name: str) -> bool:
+    """Whether a name is that of a module."""
+    return name.rpartition(".")[2].islower() and (ROOT / "app" / f"{name.replace('.', '/')}.py").exists()

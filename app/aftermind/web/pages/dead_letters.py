@@ -1,4 +1,4 @@
-"""Dead letters: groups that failed alike, a list with filters, and closing them with a note."""
+"""Dead letters: groups with the same error, a list with filters, and discarding with a note."""
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta

@@ -63,7 +63,7 @@ async def show_plan(request: Request, viewer: Seen, plan: Annotated[str, Query()
 
 @router.get("/dead/replay/progress", response_class=HTMLResponse)
 async def progress(request: Request, viewer: Seen, plan: Annotated[str, Query()], was: str = "") -> HTMLResponse:
-    """How far a plan is; a piece that renews itself.
+    """How far a plan is; a piece that refreshes.
 
     `was` is the state that the page was drawn with: what can be done in another one is another page.
     """

@@ -19,7 +19,7 @@ router = APIRouter(prefix="/dead-letters", tags=["dead letters"])
 
 
 class FilterIn(schemas.Shape):
-    """Which jobs are meant; everything that is given has to fit. `error` is a text that the error holds."""
+    """Which jobs are meant; everything that is given has to fit. `error` is a text that the error contains."""
 
     ids: list[UUID] = Field(default_factory=list, max_length=10_000)
     states: list[JobState] = Field(default_factory=list)
@@ -50,7 +50,7 @@ class FilterIn(schemas.Shape):
 
 
 class GroupOut(schemas.Shape):
-    """Dead letters that failed alike."""
+    """Dead letters with the same error."""
 
     kind: str
     reason_code: str
@@ -82,7 +82,7 @@ def _filter(
     kind: Annotated[list[JobKind] | None, Query()] = None,
     reason: Annotated[list[str] | None, Query()] = None,
     fingerprint: str | None = None,
-    error: Annotated[str | None, Query(description="Text that the error holds.")] = None,
+    error: Annotated[str | None, Query(description="Text that the error contains.")] = None,
     user_id: Annotated[str | None, Query(min_length=1, max_length=MAX_ID_BYTES)] = None,
     session_id: Annotated[str | None, Query(min_length=1, max_length=MAX_ID_BYTES)] = None,
     since: AwareDatetime | None = None,
