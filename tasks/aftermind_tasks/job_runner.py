@@ -119,7 +119,7 @@ async def find_cause(runtime: Runtime, error: Exception) -> Exception:
 
 async def _all_outcomes(runtime: Runtime, handler: Handler, leases: Sequence[Lease]) -> Outcomes:
     """Of a batch whose jobs are of one tenant, or that is not divided, else of its parts."""
-    if handler.split is None or len({lease.job.scope.namespace for lease in leases}) == 1:
+    if handler.split is None or len(_namespaces(leases)) == 1:
         return await _outcomes(runtime, handler, leases)
     try:
         parts = await handler.split(runtime, leases)
@@ -160,13 +160,19 @@ async def _judged(runtime: Runtime, handler: Handler, leases: Sequence[Lease], e
         for lease in leases
     }
     await _count(runtime, leases, error)
-    if len(leases) > 1 and not all(isinstance(outcome, Snooze) for outcome in outcomes.values()):
+    snoozes = [outcome for outcome in outcomes.values() if isinstance(outcome, Snooze)]
+    is_own = any(snooze.is_own for snooze in snoozes) and len(_namespaces(leases)) > 1  # others need not wait
+    if len(leases) > 1 and (is_own or len(snoozes) < len(leases)):
         return await _halved(runtime, handler, leases)
     log.warning(
         "job failed",
         extra={"job_id": str(leases[0].job.id), "kind": handler.kind, "error": retry_policy.to_failure(cause).error},
     )
     return outcomes
+
+
+def _namespaces(leases: Sequence[Lease]) -> set[str]:
+    return {lease.job.scope.namespace for lease in leases}
 
 
 async def _halved(runtime: Runtime, handler: Handler, leases: Sequence[Lease]) -> Outcomes:

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 from uuid import uuid4
 
 import asyncpg
@@ -48,19 +48,19 @@ class RemoteEmbedder(HashEmbedder):
 
 @asynccontextmanager
 async def worker_on(
-    database: Database, valkey: Valkey, folder: Path, *, db_timeout: float, database_url: str | None = None
+    database: Database, valkey: Valkey, folder: Path, *, db_timeout: float, **more: Any
 ) -> AsyncIterator[Runtime]:
     """What a worker uses, in a worker's role."""
-    settings = Settings(
-        database_url=database_url or database.relay_url,
-        redis_url=valkey.url,
-        broker_url=valkey.url,
-        embedder="hash",
-        extractor="off",
-        state_dir=folder,
-        db_timeout_seconds=db_timeout,
-    )
-    opened = await open_runtime(settings, worker="worker")
+    settings: dict[str, Any] = {  # Any: values of settings
+        "database_url": database.relay_url,
+        "redis_url": valkey.url,
+        "broker_url": valkey.url,
+        "embedder": "hash",
+        "extractor": "off",
+        "state_dir": folder,
+        "db_timeout_seconds": db_timeout,
+    }
+    opened = await open_runtime(Settings(**settings | more), worker="worker")
     try:
         yield opened
     finally:
@@ -211,6 +211,24 @@ async def test_a_tenants_refused_text_fails_its_job_alone_and_is_named_in_no_oth
 
         found = {lease.job.scope.namespace: await runtime.ledger.job(lease.job.id) for lease in leases}
         assert {name for name, job in found.items() if job is not None and "acme" in (job.error or "")} == {"acme"}
+
+
+async def test_a_tenant_whose_key_is_missing_waits_alone_for_its_vectors(
+    database: Database, valkey: Valkey, tmp_path: Path
+) -> None:
+    async with worker_on(database, valkey, tmp_path, db_timeout=120.0) as runtime:
+        runtime.embedder = RemoteEmbedder()
+        await store.store_pending(runtime, await claim(runtime, turns_of_tenants("I joined")))
+    named = Settings(database_url=database.relay_url, redis_url=valkey.url, namespace="acme", encryption_key="a" * 32)
+    async with Memory(settings=named) as memory:
+        await memory.encryption.encrypt(spread_seconds=0.1)
+
+    async with worker_on(database, valkey, tmp_path, db_timeout=120.0, encryption_key="b" * 32) as runtime:
+        runtime.embedder = RemoteEmbedder()
+        leases = await runtime.ledger.claim(JobKind.EMBED, worker="worker", for_=timedelta(minutes=5), limit=100)
+        assert len(leases) == 4
+
+        assert await perform(runtime, job_handlers.handler(JobKind.EMBED), leases) == Tally(done=3, snoozed=1)
 
 
 async def test_small_tenants_have_their_vectors_before_the_calls_of_a_large_one_end(
