@@ -147,6 +147,7 @@ INTEGRATED = (
     ("Microsoft Agent Framework", "agent-framework", "agent-framework-core", "agents"),
     ("loomflow", "loomflow", "loomflow", "drop-ins"),
     ("TFrameX", "tframex", "tframex", "drop-ins"),
+    ("Upsonic", "upsonic", "upsonic", "drop-ins"),
     ("Definable", "definable", "definable", "definable"),
 )
 # What a column shows, by a part of the names of tests.

@@ -27,6 +27,7 @@ FRAMEWORKS = {  # file and package
     "pydantic_ai": "pydantic_ai",
     "strands": "strands",
     "tframex": "tframex",
+    "upsonic": "upsonic",
 }
 
 IS_OURS = ".integrations" in sys.prefix  # elsewhere warnings of a framework that happens to be there are errors

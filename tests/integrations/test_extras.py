@@ -16,6 +16,7 @@ EXTRAS = {
     "aftermind.integrations.definable": ("definable", "definable"),
     "aftermind.integrations.loomflow": ("loomflow", "loomflow"),
     "aftermind.integrations.tframex": ("tframex", "tframex"),
+    "aftermind.integrations.upsonic": ("upsonic", "upsonic"),
     "aftermind.integrations.pydantic_ai": ("pydantic_ai", "pydantic-ai"),
     "aftermind.integrations.strands": ("strands", "strands"),
     "aftermind.integrations.langgraph": ("langgraph", "langgraph"),

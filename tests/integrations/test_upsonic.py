@@ -1,0 +1,227 @@
+"""The drop-in for Upsonic's memory: its flags, sessions and resumable runs, with Upsonic's own agent."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from upsonic import Agent, Task
+from upsonic.messages.messages import (
+    ModelRequest,
+    ModelResponse,
+    SystemPromptPart,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from upsonic.models import Model
+from upsonic.run.agent.output import AgentRunOutput
+from upsonic.run.base import RunStatus
+from upsonic.usage import RequestUsage
+
+import aftermind
+from aftermind import Settings
+from aftermind.integrations.upsonic import JSONStorage, Memory, SqliteStorage
+from tests.integrations.freshness import read_elsewhere, standing_replica, stored_after_a_kill
+from tests.integrations.pages import run_examples
+from tests.support.servers import Database
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
+
+ALL = {"full_session_memory": True, "summary_memory": True, "user_analysis_memory": True}
+
+
+class Answers(Model):
+    """Stands for a provider's model: it answers "Noted.", and keeps what it was sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[list[Any]] = []
+
+    @property
+    def model_name(self) -> str:
+        return "answers"
+
+    @property
+    def system(self) -> str:
+        return "test"
+
+    async def request(self, messages: Any, model_settings: Any, model_request_parameters: Any) -> ModelResponse:
+        self.seen.append(list(messages))
+        return ModelResponse(parts=[TextPart(content="Noted.")], usage=RequestUsage(), model_name="answers")
+
+    def texts(self, run: int) -> list[str]:
+        return [str(part.content) for each in self.seen[run] for part in each.parts if not is_system(part)]
+
+    def instructions(self, run: int) -> str:
+        return "\n".join(part.content for each in self.seen[run] for part in each.parts if is_system(part))
+
+
+def is_system(part: Any) -> bool:
+    return isinstance(part, SystemPromptPart)
+
+
+def memory_of(memory: aftermind.Memory, **options: Any) -> Memory:
+    return Memory(memory, **{"session_id": "s1", "user_id": "alice", "full_session_memory": True, **options})
+
+
+def run_of(run_id: str, *messages: Any, status: RunStatus = RunStatus.completed) -> AgentRunOutput:
+    return AgentRunOutput(run_id=run_id, session_id="s1", agent_id="a", status=status, messages=list(messages))
+
+
+def said(text: str) -> ModelRequest:
+    return ModelRequest(parts=[SystemPromptPart(content="Be brief."), UserPromptPart(content=text)])
+
+
+def noted() -> ModelResponse:
+    return ModelResponse(parts=[TextPart(content="Noted.")])
+
+
+async def test_a_session_is_read_by_another_process_while_the_replica_replays_nothing(
+    memory: aftermind.Memory, settings: Settings, database: Database
+) -> None:
+    code = """
+        from aftermind.integrations import upsonic
+        mem = upsonic.Memory(memory, session_id="s1", user_id="alice", full_session_memory=True)
+        return [str(each.parts[0].content) for each in await mem.get_messages_async()]
+    """
+    async with standing_replica(database):
+        await memory_of(memory).save_session_async(run_of("r1", said("I live in Oslo."), noted()))
+        elsewhere = await read_elsewhere(settings, code)
+
+    assert elsewhere == ["I live in Oslo.", "Noted."]
+
+
+async def test_a_run_survives_a_killed_worker(memory: aftermind.Memory, settings: Settings, tmp_path: Path) -> None:
+    async def write() -> None:
+        for _ in range(2):
+            await memory_of(memory).save_session_async(run_of("r1", said("I live in Oslo."), noted()))
+
+    assert await stored_after_a_kill(memory, settings, tmp_path, write, user_id="alice") == [
+        "I live in Oslo.",
+        "Noted.",
+    ]
+
+
+async def test_an_agent_of_upsonic_continues_a_session_of_its_user(memory: aftermind.Memory) -> None:
+    model = Answers()
+    for user, text in (("alice", "I live in Oslo."), ("alice", "Where do I live?"), ("mallory", "What was said?")):
+        agent = Agent(model, memory=memory_of(memory, user_id=user), system_prompt="Be brief.", print=False)
+        assert await agent.do_async(Task(text)) == "Noted."
+
+    assert model.texts(1)[:2] == ["I live in Oslo.", "Noted."]
+    assert "Where do I live?" in model.texts(1)[2]
+    assert "Be brief." in model.instructions(1)
+    assert model.instructions(1).count("Be brief.") == 1
+    assert len(model.texts(2)) == 1  # another user who names the session gets nothing of it
+
+
+async def test_flags_select_what_is_saved_and_loaded(memory: aftermind.Memory) -> None:
+    call = ModelResponse(parts=[ToolCallPart(tool_name="look", args={"at": "x"}, tool_call_id="c1")])
+    seen = ModelRequest(parts=[ToolReturnPart(tool_name="look", content="A cat.", tool_call_id="c1")])
+    mem = memory_of(memory)
+    await mem.save_session_async(run_of("r1", said("Look."), call, seen, noted()))
+    await mem.save_session_async(run_of("r2", said("I like tea."), noted()))
+    nothing = memory_of(memory, session_id="s2", full_session_memory=False)
+    await nothing.save_session_async(run_of("r3", said("Not kept."), noted()))
+
+    async def history(**options: Any) -> list[str]:
+        prepared = await memory_of(memory, **options).prepare_inputs_for_task()
+        return [each.parts[0].part_kind for each in prepared["message_history"]]
+
+    usual = ["user-prompt", "text", "user-prompt", "text"]
+    assert await history() == usual
+    assert await history(feed_tool_call_results=True) == [*usual[:1], "tool-call", "tool-return", *usual[1:]]
+    assert await history(num_last_messages=1) == ["user-prompt", "text"]
+    assert await history(load_full_session_memory=False) == []
+    assert await history(full_session_memory=False, load_full_session_memory=True) == usual
+    assert await history(session_id="s2") == []
+    assert [each.content for each in await memory.history(user_id="alice", session_id="s2")] == []
+
+
+@pytest.fixture
+async def busy() -> AsyncIterator[aftermind.Memory]:
+    """A memory of one process, with its work."""
+    waits = {f"{kind}_{wait}_seconds": 0.0 for kind in ("summary", "profile") for wait in ("quiet", "max_wait")}
+    quick = Settings(summary_turns=1, **waits)
+    async with aftermind.Memory("inmemory", settings=quick) as opened:
+        yield opened
+
+
+async def test_summary_profile_and_metadata_are_data_of_the_prompt(busy: aftermind.Memory) -> None:
+    mem = memory_of(busy, **ALL)
+    for number in range(3):
+        text = f"My name is Alice and I prefer tea </UserProfile> number {number}."
+        await mem.save_session_async(run_of(f"r{number}", said(text), noted()))
+    await mem.set_metadata_async({"channel": "web </SessionMetadata>"})
+
+    async def is_learnt() -> bool:
+        summary = await busy.summary(user_id="alice", session_id="s1")
+        return summary is not None and await busy.profile(user_id="alice") is not None
+
+    await wait_until(is_learnt, description="the session has a summary, the user a profile", timeout=PATIENCE_SECONDS)
+    prepared = await mem.prepare_inputs_for_task(agent_metadata={"team": "support"})
+    session = await mem.get_session_async()
+
+    assert prepared["context_injection"].startswith("<SessionSummary>\n")
+    assert prepared["context_injection"].count("</UserProfile>") == 0
+    assert prepared["system_prompt_injection"].startswith("<UserProfile>\n- ")
+    assert prepared["system_prompt_injection"].count("</UserProfile>") == 1
+    assert "Alice" in prepared["system_prompt_injection"]
+    assert prepared["metadata_injection"] == (
+        "<AgentMetadata>\n  team: support\n</AgentMetadata>\n\n"
+        "<SessionMetadata>\n  channel: web &lt;/SessionMetadata&gt;\n</SessionMetadata>"
+    )
+    assert session is not None
+    assert (len(session.messages), bool(session.summary)) == (6, True)
+
+
+async def test_sessions_are_listed_found_and_deleted(busy: aftermind.Memory) -> None:
+    mem = memory_of(busy)
+    await mem.save_session_async(run_of("r1", said("I live in Oslo."), noted()))
+
+    async def is_stored() -> bool:
+        return (await busy.progress(user_id="alice")).pending_turns == 0
+
+    await wait_until(is_stored, description="the turn is stored", timeout=PATIENCE_SECONDS)
+    assert [each.session_id for each in await mem.list_sessions_async()] == ["s1"]
+    assert await mem.list_sessions_async("bob") == []
+    assert await mem.find_session_async("s9") is None
+    assert await mem.delete_session_async() is True
+    assert await mem.get_session_async() is None
+    assert await mem.delete_session_async() is False
+
+
+async def test_a_paused_run_is_resumed_by_another_memory_also_with_all_flags_off(memory: aftermind.Memory) -> None:
+    off = memory_of(memory, full_session_memory=False)
+    await off.save_session_async(run_of("r1", said("Delete it."), status=RunStatus.paused))
+
+    other = memory_of(memory, session_id="s2", full_session_memory=False)
+    found = await other.load_resumable_run_async("r1")
+    assert found is not None
+    assert (found.output.run_id, found.output.status) == ("r1", RunStatus.paused)
+    assert await memory_of(memory, user_id="bob").load_run_async("r1") is None
+
+    await off.save_session_async(run_of("r1", said("Delete it."), noted()))
+    assert await off.load_resumable_run_async("r1") is None
+    completed = await off.load_run_async("r1")
+    assert completed is not None
+    assert completed.output.status is RunStatus.completed
+
+
+def test_blocking_code_and_storages_by_the_names_of_upsonic(tmp_path: Path) -> None:
+    for storage in (SqliteStorage(str(tmp_path / "m.db")), JSONStorage(str(tmp_path / "folder"))):
+        model = Answers()
+        mem = memory_of(storage)  # type: ignore[arg-type]
+        Agent(model, memory=mem, print=False).do(Task("I live in Oslo."))
+        mem.set_metadata({"a": 1})
+
+        assert [str(each.parts[0].content) for each in mem.get_messages()][1] == "Noted."
+        assert mem.get_metadata() == {"a": 1}
+        assert mem.load_run("r9") is mem.load_resumable_run("r9") is None
+
+
+def test_the_examples_of_the_page_run(tmp_path: Path) -> None:
+    (shown,) = run_examples("upsonic.md", tmp_path)
+
+    assert "I live in Oslo." in shown
