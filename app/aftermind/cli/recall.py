@@ -193,7 +193,7 @@ def believed(
 ) -> Table:
     """Facts as a table for people, with the messages that they came from where these are given.
 
-    `with_beliefs` adds from when until when each was believed, which tells rows of a history apart.
+    `with_beliefs` adds from when until when each was believed, which distinguishes the rows of a history.
     """
     shown = Table(box=None, pad_edge=False, header_style="dim")
     beliefs = ("believed from", "superseded") if with_beliefs else ("times", "extractor")

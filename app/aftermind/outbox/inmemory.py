@@ -30,7 +30,7 @@ POLL_SECONDS = 0.05  # between checks for due jobs: a debounce, a back-off
 # Claims runnable jobs, runs them, and returns whether there were any.
 Work = Callable[[], Awaitable[bool]]
 Prepare = Callable[[], Awaitable[None]]
-# Work on stored rows that no job stands for; returns whether some of it is left.
+# Work on stored rows without a job; returns whether some of it remains.
 Tidy = Callable[[], Awaitable[bool]]
 
 
