@@ -47,6 +47,7 @@ ENVIRONMENTS = {
     "crewai": "crewai",
     "loomflow": "drop-ins",
     "tframex": "drop-ins",
+    "upsonic": "drop-ins",
     "definable": "definable",
 }
 
@@ -56,7 +57,7 @@ class Stopwatch:
 
     def __init__(self, memory: Memory) -> None:
         self.spent, self._running, self._began = 0.0, 0, 0.0
-        parts = (memory, memory.items, memory.facts, memory.blocks)
+        parts = (memory, memory.items, memory.facts, memory.blocks, memory.checkpoints)
         for part in parts:
             for name in dir(type(part)):
                 method = getattr(part, name)
@@ -318,6 +319,23 @@ async def _tframex(memory: Memory) -> Made:
         store = AftermindMemoryStore(memory, session_id="s1", user_id=user)
         await store.get_history(limit=10)
         await store.add_message(Message(role="user", content=text))
+
+    return turn, None
+
+
+async def _upsonic(memory: Memory) -> Made:
+    from upsonic.messages.messages import ModelRequest, ModelResponse, TextPart, UserPromptPart
+    from upsonic.run.agent.output import AgentRunOutput
+    from upsonic.run.base import RunStatus
+
+    from aftermind.integrations import upsonic
+
+    async def turn(user: str, text: str) -> None:
+        ours = upsonic.Memory(memory, session_id="s1", user_id=user, full_session_memory=True)
+        await ours.prepare_inputs_for_task()
+        said = [ModelRequest(parts=[UserPromptPart(text)]), ModelResponse(parts=[TextPart("Noted.")])]
+        run = AgentRunOutput(run_id=f"{user}-{text}", agent_id="a", status=RunStatus.completed, messages=said)
+        await ours.save_session_async(run)
 
     return turn, None
 
