@@ -153,10 +153,18 @@ def _publish(app: Any, producer: Any, job_id: str, queue: str, where: Any, timeo
 
 
 def _broker_errors(app: Any) -> tuple[type[BaseException], ...]:  # Any: celery.Celery
+    from amqp.exceptions import MessageNacked  # a quorum queue without a leader answers so; no other error's subclass
     from kombu.exceptions import KombuError
 
     unconnected = app.connection_for_write()
-    return (OSError, TimeoutError, KombuError, *unconnected.connection_errors, *unconnected.channel_errors)
+    return (
+        OSError,
+        TimeoutError,
+        KombuError,
+        MessageNacked,
+        *unconnected.connection_errors,
+        *unconnected.channel_errors,
+    )
 
 
 def _rendered(queue: str) -> bytes:

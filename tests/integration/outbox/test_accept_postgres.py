@@ -226,6 +226,29 @@ async def test_without_postgres_the_turn_is_spooled_and_committed_later(
         assert await agent.unstored() == ["before", "meanwhile", "and then"]
 
 
+SLOW = (
+    "CREATE FUNCTION be_slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.05); RETURN new; END'",
+    "CREATE TRIGGER be_slow BEFORE INSERT ON aftermind.jobs FOR EACH ROW EXECUTE FUNCTION be_slow()",
+)
+
+
+async def test_a_primary_too_slow_for_all_spooled_turns_of_a_user_takes_them_a_few_at_a_time(
+    database: Database, valkey: Valkey, tmp_path: Path
+) -> None:
+    hasty = {"remember_budget_seconds": 0.5, "db_timeout_seconds": 5.0, "db_connect_timeout_seconds": 2.0}
+    texts = [f"note {number}" for number in range(40)]  # 2 s in one call
+    async with proxy_to(database.url) as proxy, agent_on(proxy.url(database.url), valkey, tmp_path, **hasty) as agent:
+        proxy.reset()
+        for text in texts:
+            assert (await agent.remember("alice", text))[1]
+        await psql_async(database.admin_url, *SLOW)
+
+        proxy.let_pass()
+        await asyncio.wait_for(agent.publisher.drained(), 180)
+
+        assert await agent.unstored() == texts
+
+
 class Silence:
     """Events that never come: what a receipt still has to be right without."""
 
