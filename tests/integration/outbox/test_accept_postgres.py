@@ -209,6 +209,7 @@ async def test_without_postgres_the_turn_is_spooled_and_committed_later(
     hasty = {"remember_budget_seconds": 0.5, "db_timeout_seconds": 5.0, "db_connect_timeout_seconds": 2.0}
     async with proxy_to(database.url) as proxy, agent_on(proxy.url(database.url), valkey, tmp_path, **hasty) as agent:
         await agent.remember("alice", "before")
+        await agent.publisher.drained()  # on a busy machine it may have missed the budget
         proxy.reset() if fault == "reset" else proxy.blackhole()
 
         async with loop_clock() as clock:
