@@ -153,7 +153,8 @@ def _publish(app: Any, producer: Any, job_id: str, queue: str, where: Any, timeo
 
 
 def _broker_errors(app: Any) -> tuple[type[BaseException], ...]:  # Any: celery.Celery
-    from amqp.exceptions import MessageNacked  # a quorum queue without a leader answers so; no other error's subclass
+    # The answer of a quorum queue without a leader; it is no subclass of the connection's or channel's errors.
+    from amqp.exceptions import MessageNacked  # type: ignore[import-untyped]
     from kombu.exceptions import KombuError
 
     unconnected = app.connection_for_write()
