@@ -4,6 +4,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from aftermind import Message
+from aftermind.types import JobKind
 from tests.browser.conftest import Deployment
 from tests.support.waiting import wait_until
 
@@ -180,3 +181,19 @@ async def test_facts_are_drawn_corrected_and_merged_by_name(deployment: Deployme
     await expect(page.locator(".graph")).to_contain_text("Norway")
     now = {fact.text for fact in await memory.facts.query(user_id=user)}
     assert {"Melanie lives in Bergen", "Bergen lies in Norway"} <= now
+
+
+async def test_a_job_shows_which_facts_its_turn_added_and_superseded(
+    deployment: Deployment, page: Page, user: str
+) -> None:
+    await learnt(deployment, user, ("user", "lives_in", "Bergen"), said=f"{user} lives in Bergen.")
+    await learnt(deployment, user, ("user", "lives_in", "Oslo"), said=f"{user} moved to Oslo.")
+    jobs = await deployment.memory.jobs.list(user_id=user)
+    last = max((each for each in jobs if each.kind is JobKind.EXTRACT), key=lambda each: each.created_at)
+
+    await page.goto(f"/jobs/job?id={last.id}")
+
+    changes = page.get_by_role("region", name="What the turn changed")
+    rows = [" ".join(text.split()) for text in await changes.locator("tbody tr").all_inner_texts()]
+    assert [row for row in rows if row.startswith("+ user lives in Oslo")]
+    assert [row for row in rows if row.startswith("- user lives in Bergen")]

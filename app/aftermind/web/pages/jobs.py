@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Annotated
 from uuid import UUID
 
@@ -10,18 +11,20 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from aftermind import errors
 from aftermind.ledger.replay_overrides import editable
-from aftermind.types import Episode, Job, JobId, JobKind, JobState
+from aftermind.types import Episode, Fact, Job, JobId, JobKind, JobState, Scope
 from aftermind.types.audit import Action as Audited
 from aftermind.types.job_admin import JobAction, JobCount, PendingTurn, Timeline
 from aftermind.types.replay import JobFilter, ReplayMode
 from aftermind.web.pages import rendering
 from aftermind.web.pages.dead_letters import AGES, Asked
-from aftermind.web.pages.dependencies import OPERATES, Seen, Viewer, record
+from aftermind.web.pages.dependencies import OPERATES, OwnerView, Seen, Viewer, record
 from aftermind.wire import queues
 from aftermind.wire.payloads import decode_turn
 
 LISTED = 100
 RAW = 4_000  # characters of a payload's bytes that are shown
+FACTS = 5_000  # of a user, among which those that a turn changed are looked for
+WRITE = timedelta(seconds=10)  # between the decision about facts and their write: milliseconds
 MESSAGES = 50  # of the turns that a job works on
 TABS = (
     (JobState.QUEUED, "Queued"),
@@ -87,6 +90,8 @@ async def job(request: Request, viewer: Seen, id: UUID) -> HTMLResponse:
         job=found.job,
         timeline=timeline,
         messages=await _messages(viewer, found.job, timeline),
+        changes=await _changes(viewer, scope, timeline),
+        whose=OwnerView(viewer=viewer, user_id=scope.user_id),
         answer=found.job.answer,
         raw=raw and raw[:RAW],
         raw_is_cut=raw is not None and len(raw) > RAW,
@@ -174,6 +179,28 @@ async def _messages(viewer: Viewer, found: Job, timeline: Timeline | None) -> li
     owner = found.scope
     episodes = await viewer.memory.get(*chosen, user_id=owner.user_id, namespace=owner.namespace)
     return [(each.role, each.content) for each in episodes if isinstance(each, Episode)]
+
+
+async def _changes(viewer: Viewer, owner: Scope, timeline: Timeline | None) -> list[tuple[str, Fact]]:
+    """Facts that the turn added (+) and that they superseded (-): of the same predicate, as the turn was written."""
+    if timeline is None or not timeline.fact_ids:
+        return []
+    rows = await viewer.memory.facts.history(user_id=owner.user_id, namespace=owner.namespace, limit=FACTS)
+    sources, ids = set(timeline.episode_ids), set(timeline.fact_ids)
+    moments = {row.recorded_at for row in rows if row.id in ids and sources & set(row.sources)}
+    added = [row for row in rows if row.recorded_at in moments]
+    written = {(row.subject, row.predicate, row.recorded_at) for row in added}
+    gone = [
+        row
+        for row in rows
+        if row.superseded_at is not None
+        and any(
+            (row.subject, row.predicate) == (subject, predicate) and timedelta(0) <= row.superseded_at - at < WRITE
+            for subject, predicate, at in written
+        )
+    ]
+    changes = [*(("+", row) for row in added), *(("-", row) for row in gone)]
+    return sorted(changes, key=lambda change: (change[1].subject, change[1].predicate, change[0] == "+"))
 
 
 def _total(counts: Sequence[JobCount], state: JobState) -> int | None:
