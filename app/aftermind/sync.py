@@ -26,6 +26,7 @@ from aftermind.api.jobs import Jobs as AsyncJobs
 from aftermind.api.ranking import Ranking as AsyncRanking
 from aftermind.api.retention.policies import Retention as AsyncRetention
 from aftermind.api.webhooks import Webhooks as AsyncWebhooks
+from aftermind.ledger.inmemory.dead_letters import InMemoryDeadLetters
 from aftermind.ledger.postgres.dead_letters import DeadLetters as AsyncDeadLetters
 from aftermind.ledger.postgres.replay_plans import Replays as AsyncReplays
 from aftermind.llm.protocols import ChatModel
@@ -246,7 +247,7 @@ class JobAdmin(_Face):
 class DeadLetters(_Face):
     """`memory.dead_letters`, without await."""
 
-    def __init__(self, behind: AsyncDeadLetters) -> None:
+    def __init__(self, behind: AsyncDeadLetters | InMemoryDeadLetters) -> None:
         self._behind = behind
 
     list = _blocking(AsyncDeadLetters.list)

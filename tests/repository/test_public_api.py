@@ -19,7 +19,7 @@ from aftermind.api.jobs import Jobs
 from aftermind.api.ranking import Ranking
 from aftermind.api.retention.policies import Retention
 from aftermind.api.webhooks import Webhooks
-from aftermind.ledger.postgres.dead_letters import DeadLetters
+from aftermind.ledger.inmemory.dead_letters import InMemoryDeadLetters
 from aftermind.ledger.postgres.replay_plans import Replays
 from aftermind.web.schemas import RecallIn
 
@@ -28,7 +28,7 @@ API_TYPES = (
     Audit,
     Blocks,
     Checkpoints,
-    DeadLetters,
+    InMemoryDeadLetters,
     Encryption,
     Facts,
     Groups,

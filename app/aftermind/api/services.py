@@ -15,6 +15,7 @@ from aftermind.db.encryption.keyring import Vault
 from aftermind.db.protocol import Database
 from aftermind.freshness import EffectCommitter, ReplicaLease, WatermarkDelivery
 from aftermind.indexes.client import IndexClient
+from aftermind.ledger.inmemory.dead_letters import InMemoryDeadLetters
 from aftermind.ledger.postgres.dead_letters import DeadLetters
 from aftermind.ledger.postgres.replay_plans import Replays
 from aftermind.ledger.protocol import Ledger
@@ -57,7 +58,7 @@ class Parts:
     operations: Database  # reads of operators: of every tenant if the role allows it; `NoDatabase` without Postgres
     operations_namespace: str | None  # the tenant that its role is limited to; None: it reads every tenant's jobs
     stored_keys: PostgresApiKeys
-    dead_letters: DeadLetters
+    dead_letters: DeadLetters | InMemoryDeadLetters
     replays: Replays
     policies: RetentionStore
     audit: Audit

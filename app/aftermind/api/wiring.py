@@ -36,6 +36,7 @@ from aftermind.freshness import EffectCommitter, ReplicaLease, WatermarkDelivery
 from aftermind.indexes.client import IndexClient
 from aftermind.indexes.factory import open_index
 from aftermind.ledger.inmemory import records as ledger_records
+from aftermind.ledger.inmemory.dead_letters import InMemoryDeadLetters
 from aftermind.ledger.inmemory.ledger import InMemoryLedger
 from aftermind.ledger.postgres.dead_letters import DeadLetters
 from aftermind.ledger.postgres.ledger import PostgresLedger
@@ -232,7 +233,7 @@ def _in_process_services(
         operations=nothing,
         operations_namespace=namespace,
         stored_keys=PostgresApiKeys(nothing),
-        dead_letters=DeadLetters(nothing),
+        dead_letters=InMemoryDeadLetters(db),
         replays=Replays(nothing),
         policies=keeping,
         audit=Audit(db=nothing, work=nothing, trail=trail, namespace=namespace, of_all=False),

@@ -5,11 +5,8 @@ from dataclasses import dataclass
 
 from aftermind import errors
 from aftermind.ledger.replay_overrides import OverrideRules, check_overrides
-from aftermind.types import JobKind, Json
-from aftermind.types.replay import (
-    MAX_REASON,
-    ReplayMode,
-)
+from aftermind.types import JobKind, JobState, Json
+from aftermind.types.replay import MAX_REASON, JobFilter, ReplayMode
 from aftermind.types.validation import Limits, json_object
 
 RATE = 5.0  # jobs a second: below any live traffic worth the name, and 1,000 dead letters are back in 200 s
@@ -21,6 +18,9 @@ BREAKER_WINDOW = 50
 BREAKER_FROM = 10
 BURST_SECONDS = 2.0  # of its rate that a plan may catch up with after its replayer was away
 SHADOWS = 20
+DEAD = (JobState.DEAD.value,)
+LISTED_AS_DEAD = (JobState.DEAD, JobState.DISCARDED, JobState.REPLAYED)
+CLOSABLE_AGAIN = (JobState.DEAD.value, JobState.DISCARDED.value)  # what may be named by id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,3 +71,18 @@ def check_plan(new: NewPlan, rules: OverrideRules) -> None:
     except errors.InvalidMessage as exc:
         raise errors.InvalidFilter("overrides", new.overrides, exc.why) from exc
     check_overrides(new.mode, new.overrides or {}, rules)
+
+
+def matching_states(wanted: JobFilter) -> Sequence[str]:
+    """Dead letters; what is named by id may have been discarded before."""
+    if wanted.states:
+        return [state.value for state in wanted.states if state in LISTED_AS_DEAD]
+    return CLOSABLE_AGAIN if wanted.ids else DEAD
+
+
+def check_note(note: str, actor: str) -> None:
+    """Raise `InvalidFilter` without a reason or an actor."""
+    if not note.strip() or not actor.strip():
+        raise errors.InvalidFilter(
+            "note", note, "a reason and an actor are required; both are stored with the dead letter."
+        )

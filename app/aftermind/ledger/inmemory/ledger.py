@@ -36,10 +36,10 @@ class InMemoryLedger:
     async def enqueue(self, tx: Transaction, jobs: Sequence[NewJob]) -> list[JobId]:
         new = []
         for job in jobs:
-            if job.id in _jobs(tx) or _unfinished(tx, job):
+            if job.id in jobs_table(tx) or _unfinished(tx, job):
                 continue
             now = self._database.now()
-            _put_record(
+            put_record(
                 tx,
                 Record(
                     job=records.new_job(job, now, run_at=now + (job.delay or timedelta(0))), plan=job.replay_plan_id
@@ -59,15 +59,15 @@ class InMemoryLedger:
         waiting = [record for record in _unfinished(tx, job) if record.job.state is not JobState.RUNNING]
         if not waiting:
             made = records.new_job(job, now, run_at=now + min(quiet, at_most))
-            _put_record(tx, Record(job=made, due_by=now + at_most))
+            put_record(tx, Record(job=made, due_by=now + at_most))
             _follow(tx, job, job.id)
             return job.id
         record = waiting[0]
         record = replace(record, job=replace(record.job, payload={**record.job.payload, **job.payload}))
-        _put_record(tx, record)
+        put_record(tx, record)
         if record.job.state is JobState.QUEUED and record.place is None:
             pushed = min(now + quiet, record.due_by or record.job.run_at)
-            _put_record(tx, replace(record, job=replace(record.job, run_at=pushed)))
+            put_record(tx, replace(record, job=replace(record.job, run_at=pushed)))
         _follow(tx, job, record.job.id)
         return record.job.id
 
@@ -75,7 +75,7 @@ class InMemoryLedger:
         new = set()
         for turn in turns:
             if _is_new(tx, turn):
-                _put_record(tx, Record(job=records.make_store_job(turn, self._database.now(), JobState.DONE, None)))
+                put_record(tx, Record(job=records.make_store_job(turn, self._database.now(), JobState.DONE, None)))
                 new.add(turn.job_id)
         return frozenset(new)
 
@@ -83,14 +83,14 @@ class InMemoryLedger:
         self, tx: Transaction, owner: Scope, ids: Sequence[JobId], *, closed: bool = False
     ) -> None:
         for id_ in ids:
-            known = _jobs(tx).get(id_)
+            known = jobs_table(tx).get(id_)
             if known is None or closed:
                 now = self._database.now()
                 shell = records.make_job(id_, JobKind.STORE, owner.owner, JobState.FORGOTTEN, str(id_), now)
-                _put_record(tx, Record(job=shell))
+                put_record(tx, Record(job=shell))
 
     async def content_hash(self, tx: Transaction, owner: Scope, job_id: JobId) -> str | None:
-        known = _jobs(tx).get(job_id)
+        known = jobs_table(tx).get(job_id)
         if known is None or known.job.state is JobState.FORGOTTEN or known.job.scope.owner != owner.owner:
             return None
         found: str | None = known.job.payload.get("hash")
@@ -99,7 +99,7 @@ class InMemoryLedger:
     async def accept(self, tx: Transaction, turn: Turn, payload: bytes) -> bool:
         if not _is_new(tx, turn):
             return False
-        _put_record(tx, Record(job=records.make_store_job(turn, self._database.now(), JobState.QUEUED, payload)))
+        put_record(tx, Record(job=records.make_store_job(turn, self._database.now(), JobState.QUEUED, payload)))
         return True
 
     async def accepted_order(self, tx: Transaction, scopes: Sequence[Scope]) -> dict[tuple[str, str], Counted]:
@@ -138,12 +138,12 @@ class InMemoryLedger:
         return [(job.id, job.raw) for job in jobs if job.raw is not None and job.scope.owner == owner.owner]
 
     async def rewrite_turn(self, tx: Transaction, job_id: JobId, payload: bytes | None) -> None:
-        record = _jobs(tx)[job_id]
+        record = jobs_table(tx)[job_id]
         if payload is None:
             job = replace(record.job, raw=None, state=JobState.FORGOTTEN, updated_at=self._database.now())
-            _put_record(tx, replace(record, job=job, token=None, place=None))
+            put_record(tx, replace(record, job=job, token=None, place=None))
         else:
-            _put_record(tx, replace(record, job=replace(record.job, raw=payload)))
+            put_record(tx, replace(record, job=replace(record.job, raw=payload)))
 
     # working
 
@@ -198,7 +198,7 @@ class InMemoryLedger:
         async with self._database.transaction() as tx:
             held = [record for lease in leases if (record := _held(tx, lease)) is not None]
             for record in held:
-                _put_record(tx, replace(record, until=self._database.now() + for_))
+                put_record(tx, replace(record, until=self._database.now() + for_))
             return frozenset(record.token for record in held if record.token is not None)
 
     async def finish(
@@ -217,7 +217,7 @@ class InMemoryLedger:
             _pay(tx, lease, spent, self._database.now())
             record = _held(tx, lease)
             if record is not None:
-                _put_record(tx, records.counted(replace(record, job=replace(record.job, answer=answer)), spent))
+                put_record(tx, records.counted(replace(record, job=replace(record.job, answer=answer)), spent))
         if record is None:
             raise errors.LeaseLost(lease.job.id)
 
@@ -226,7 +226,7 @@ class InMemoryLedger:
             for lease, spent in costs:
                 _pay(tx, lease, spent, self._database.now())
                 if (record := _held(tx, lease)) is not None:
-                    _put_record(tx, records.counted(record, spent))
+                    put_record(tx, records.counted(record, spent))
 
     async def retry(self, lease: Lease, failure: Failure, *, after: timedelta, spent: ModelUsage | None = None) -> None:
         async with self._database.transaction() as tx:
@@ -255,14 +255,14 @@ class InMemoryLedger:
         *,
         tried: Tried | None = None,
     ) -> bool:
-        known = _jobs(tx).get(job_id)
+        known = jobs_table(tx).get(job_id)
         if known is not None and known.job.state not in (*WAITING, JobState.DEAD):
             return False
         now, tried = self._database.now(), tried or Tried()
         job = records.make_job(
             job_id, JobKind.STORE, owner, JobState.DEAD, str(job_id), now, raw=payload, attempts=tried.attempts
         )
-        _put_record(
+        put_record(
             tx, Record(job=records.failed(job, failure), attempts=records.make_attempts(job_id, tried, failure, now))
         )
         return True
@@ -297,7 +297,7 @@ class InMemoryLedger:
                     failure = records.worker_lost(lost)
                     job = replace(records.failed(job, failure), state=JobState.DEAD)
                     buried.append((job, failure))
-                _put_record(
+                put_record(
                     tx,
                     records.end_attempt(
                         replace(record, job=job, token=None, until=None, place=None), now, "lost", None
@@ -316,7 +316,7 @@ class InMemoryLedger:
             before = self._database.now() - older_than
             old: list[JobId] = []
             for id_ in _finished(tx):  # in the order of their end
-                if len(old) == limit or _jobs(tx)[id_].job.updated_at >= before:
+                if len(old) == limit or jobs_table(tx)[id_].job.updated_at >= before:
                     break
                 old.append(id_)
             for id_ in old:
@@ -327,7 +327,7 @@ class InMemoryLedger:
 
     async def job(self, job_id: JobId, *, owner: Scope | None = None) -> Job | None:
         async with self._database.transaction(read_only=True) as tx:
-            record = _jobs(tx).get(job_id)
+            record = jobs_table(tx).get(job_id)
             return None if record is None else record.job
 
     async def jobs(
@@ -341,7 +341,7 @@ class InMemoryLedger:
         async with self._database.transaction(read_only=True) as tx:
             found = [
                 record.job
-                for record in _jobs(tx).values()
+                for record in jobs_table(tx).values()
                 if (owner is None or record.job.scope.owner == owner.owner)
                 and (not states or record.job.state in states)
                 and (not kinds or record.job.kind in kinds)
@@ -350,7 +350,7 @@ class InMemoryLedger:
 
     async def attempts(self, job_id: JobId) -> list[Attempt]:
         async with self._database.transaction(read_only=True) as tx:
-            record = _jobs(tx).get(job_id)
+            record = jobs_table(tx).get(job_id)
             return [] if record is None else list(record.attempts)
 
     async def backlog(self) -> list[Backlog]:
@@ -370,7 +370,7 @@ class InMemoryLedger:
     async def episode_states(self, job_id: JobId, *, owner: Scope | None = None) -> dict[JobKind, JobState]:
         async with self._database.transaction(read_only=True) as tx:
             ids = [job_id, *mem(tx).table("follows").get(job_id, ())]
-            jobs = [_jobs(tx)[id_].job for id_ in ids if id_ in _jobs(tx)]
+            jobs = [jobs_table(tx)[id_].job for id_ in ids if id_ in jobs_table(tx)]
         found: dict[JobKind, JobState] = {}
         for job in jobs:
             known = found.get(job.kind)
@@ -390,7 +390,7 @@ class InMemoryLedger:
             if each.place is None and each.job.run_at <= now:
                 owner = each.job.scope.owner
                 last[owner] = max(served, last[owner] + 1 if owner in last else served)
-                _put_record(tx, replace(each, place=last[owner]))
+                put_record(tx, replace(each, place=last[owner]))
 
     def _close(
         self,
@@ -422,28 +422,29 @@ class InMemoryLedger:
         if state is JobState.DONE:
             job = replace(job, answer=None, raw=None, reason_code=None, error=None, fingerprint=None)
         ended = replace(record, job=job, token=None, until=None, place=None)
-        _put_record(tx, records.end_attempt(records.counted(ended, spent or ModelUsage()), now, outcome, failure))
+        put_record(tx, records.end_attempt(records.counted(ended, spent or ModelUsage()), now, outcome, failure))
 
 
-def _jobs(tx: Transaction) -> dict[JobId, Record]:
+def jobs_table(tx: Transaction) -> dict[JobId, Record]:
+    """All jobs by id. `put_record` changes them."""
     return mem(tx).table("jobs")
 
 
 def _is_new(tx: Transaction, turn: Turn) -> bool:
     """Also where all of an earlier turn of the same idempotency key was forgotten."""
-    known = _jobs(tx).get(turn.job_id)
+    known = jobs_table(tx).get(turn.job_id)
     return known is None or known.job.state is JobState.FORGOTTEN
 
 
 def _live(tx: Transaction, kind: JobKind) -> list[Record]:
     """Unfinished and dead jobs of the kind, in the order in which they came."""
-    jobs = _jobs(tx)
+    jobs = jobs_table(tx)
     return [jobs[id_] for id_ in _live_ids(tx, kind) if not _is_finished(jobs[id_])]
 
 
 def _live_ids(tx: Transaction, kind: JobKind) -> dict[JobId, None]:
     def build() -> dict[JobId, None]:
-        mine = [each for each in _jobs(tx).values() if each.job.kind is kind and not _is_finished(each)]
+        mine = [each for each in jobs_table(tx).values() if each.job.kind is kind and not _is_finished(each)]
         return {each.job.id: None for each in sorted(mine, key=lambda each: records.created(each.job))}
 
     return mem(tx).index(f"live_jobs:{kind}", build)
@@ -451,7 +452,7 @@ def _live_ids(tx: Transaction, kind: JobKind) -> dict[JobId, None]:
 
 def _finished(tx: Transaction) -> dict[JobId, None]:
     def build() -> dict[JobId, None]:
-        ended = [each.job for each in _jobs(tx).values() if _is_finished(each)]
+        ended = [each.job for each in jobs_table(tx).values() if _is_finished(each)]
         return {job.id: None for job in sorted(ended, key=lambda job: job.updated_at)}
 
     return mem(tx).index("finished_jobs", build)
@@ -461,11 +462,12 @@ def _is_finished(record: Record) -> bool:
     return record.job.state not in (*UNFINISHED, JobState.DEAD)
 
 
-def _put_record(tx: Transaction, record: Record) -> None:
+def put_record(tx: Transaction, record: Record) -> None:
+    """Set a job, and its place in the indexes."""
     run, job_id = mem(tx), record.job.id
-    known = _jobs(tx).get(job_id)
+    known = jobs_table(tx).get(job_id)
     live, finished = _live_ids(tx, record.job.kind), _finished(tx)
-    run.put(_jobs(tx), job_id, record)
+    run.put(jobs_table(tx), job_id, record)
     if not _is_finished(record):
         run.drop(finished, job_id)
         if job_id not in live:
@@ -482,8 +484,8 @@ def _put_record(tx: Transaction, record: Record) -> None:
 
 def _drop(tx: Transaction, job_id: JobId) -> None:
     run = mem(tx)
-    record = _jobs(tx)[job_id]
-    for rows in (_finished(tx), _live_ids(tx, record.job.kind), _jobs(tx), run.table("follows")):
+    record = jobs_table(tx)[job_id]
+    for rows in (_finished(tx), _live_ids(tx, record.job.kind), jobs_table(tx), run.table("follows")):
         run.drop(rows, job_id)
 
 
@@ -539,11 +541,11 @@ def _leased(tx: Transaction, record: Record, worker: str, now: datetime, for_: t
     token = LeaseToken(uuid4())
     begun = Attempt(job_id=job.id, number=job.attempts, worker=worker, started_at=now, ended_at=None, outcome=None)
     earlier = tuple(attempt for attempt in record.attempts if attempt.number != job.attempts)
-    _put_record(tx, replace(record, job=job, token=token, until=now + for_, attempts=(*earlier, begun)))
+    put_record(tx, replace(record, job=job, token=token, until=now + for_, attempts=(*earlier, begun)))
     return Lease(job=job, token=token, until=now + for_, worker=worker)
 
 
 def _held(tx: Transaction, lease: Lease) -> Record | None:
-    record = _jobs(tx).get(lease.job.id)
+    record = jobs_table(tx).get(lease.job.id)
     fits = record is not None and record.token == lease.token and record.job.state is JobState.RUNNING
     return record if fits else None

@@ -7,20 +7,15 @@ from uuid import uuid4
 
 from sqlalchemy import ColumnElement, Row, and_, bindparam, func, select, text, true, update
 
-from aftermind import errors
 from aftermind.db.audit.log import Trail
 from aftermind.db.protocol import Database
 from aftermind.db.tables import JOB_ATTEMPTS, JOBS
 from aftermind.db.transaction import pg
 from aftermind.ledger.postgres.rows import to_attempt, to_job
+from aftermind.ledger.replay_protocol import DEAD, check_note, matching_states
 from aftermind.types import Job, JobId, JobKind, JobState, Json
 from aftermind.types.audit import Action
 from aftermind.types.replay import DeadGroup, DeadLetter, JobFilter
-
-DEAD = (JobState.DEAD.value,)
-LISTED_AS_DEAD = (JobState.DEAD, JobState.DISCARDED, JobState.REPLAYED)
-CLOSABLE_AGAIN = (JobState.DEAD.value, JobState.DISCARDED.value)  # what may be named by id
-
 
 # By the plans, whose items are indexed by job; a merged successor has another origin, or none.
 _SUCCESSORS = text(
@@ -85,10 +80,7 @@ class DeadLetters:
 
     async def discard(self, wanted: JobFilter, *, note: str, actor: str) -> int:
         """Close those that fit, with a note; how many. They stay readable, and can still be replayed by id."""
-        if not note.strip() or not actor.strip():
-            raise errors.InvalidFilter(
-                "note", note, "a reason and an actor are required; both are stored with the dead letter."
-            )
+        check_note(note, actor)
         # Locks the rows it closes; a replay that has locked one first leaves it replayed, and it is passed over here.
         statement = (
             update(JOBS)
@@ -112,13 +104,6 @@ class DeadLetters:
         if self._trail is not None:
             await self._trail.anchor()
         return counts.total()
-
-
-def matching_states(wanted: JobFilter) -> Sequence[str]:
-    """Dead letters; what is named by id may have been discarded before."""
-    if wanted.states:
-        return [state.value for state in wanted.states if state in LISTED_AS_DEAD]
-    return CLOSABLE_AGAIN if wanted.ids else DEAD
 
 
 def conditions(wanted: JobFilter, states: Sequence[str]) -> ColumnElement[bool]:

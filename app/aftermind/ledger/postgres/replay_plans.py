@@ -12,10 +12,10 @@ from aftermind.db.protocol import Database, Transaction
 from aftermind.db.tables import EXTRACTIONS, JOBS, REPLAY_ITEMS, REPLAY_PLANS
 from aftermind.db.transaction import pg
 from aftermind.ledger.postgres import replay_estimate as foresight
-from aftermind.ledger.postgres.dead_letters import conditions, matching_states
+from aftermind.ledger.postgres.dead_letters import conditions
 from aftermind.ledger.postgres.rows import to_job
 from aftermind.ledger.replay_overrides import Original, OverrideRules, check_edit, edited_turn
-from aftermind.ledger.replay_protocol import SHADOWS, NewPlan, check_plan
+from aftermind.ledger.replay_protocol import SHADOWS, NewPlan, check_plan, matching_states
 from aftermind.types import JobId, JobKind, JobState, Json
 from aftermind.types.audit import Action
 from aftermind.types.replay import (

@@ -1,0 +1,80 @@
+"""Dead letters in one process: listed, grouped, closed with a note."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from aftermind.db.inmemory import MemoryDatabase
+from aftermind.ledger.inmemory.ledger import jobs_table, put_record
+from aftermind.ledger.replay_protocol import check_note, matching_states
+from aftermind.types import Job, JobId, JobState
+from aftermind.types.job import check_transition
+from aftermind.types.replay import DeadGroup, DeadLetter, JobFilter
+
+
+class InMemoryDeadLetters:
+    """See `DeadLetters`."""
+
+    def __init__(self, database: MemoryDatabase) -> None:
+        self._database = database
+
+    async def list(self, wanted: JobFilter, *, limit: int = 100) -> list[Job]:
+        async with self._database.transaction(read_only=True) as tx:
+            found = [each.job for each in jobs_table(tx).values() if _fits(each.job, wanted, matching_states(wanted))]
+        return sorted(found, key=lambda job: job.updated_at, reverse=True)[:limit]
+
+    async def groups(self, wanted: JobFilter, *, limit: int = 100) -> Sequence[DeadGroup]:
+        alike: dict[tuple[str, str, str], list[Job]] = {}
+        for job in await self.list(wanted, limit=1_000_000):
+            alike.setdefault((job.kind, job.reason_code or "", job.fingerprint or ""), []).append(job)
+        found = [
+            DeadGroup(
+                kind=jobs[0].kind,
+                reason_code=reason,
+                fingerprint=fingerprint,
+                error=max(job.error or "" for job in jobs),
+                count=len(jobs),
+                namespaces=len({job.scope.namespace for job in jobs}),
+                oldest=min(job.updated_at for job in jobs),
+                newest=max(job.updated_at for job in jobs),
+            )
+            for (_, reason, fingerprint), jobs in alike.items()
+        ]
+        return sorted(found, key=lambda group: (-group.count, group.kind))[:limit]
+
+    async def get(self, job_id: JobId) -> DeadLetter | None:
+        async with self._database.transaction(read_only=True) as tx:
+            record = jobs_table(tx).get(job_id)
+            if record is None:
+                return None
+            successors = [each.job for each in jobs_table(tx).values() if each.job.origin_job_id == job_id]
+        job = record.job
+        return DeadLetter(job=job, attempts=record.attempts, raw=job.raw, note=job.note, successors=tuple(successors))
+
+    async def discard(self, wanted: JobFilter, *, note: str, actor: str) -> int:
+        check_note(note, actor)
+        async with self._database.transaction() as tx:
+            dead = [each for each in jobs_table(tx).values() if _fits(each.job, wanted, (JobState.DEAD.value,))]
+            for record in dead:
+                check_transition(record.job.state, JobState.DISCARDED)
+                said, now = f"{note.strip()} ({actor.strip()})", self._database.now()
+                closed = replace(record.job, state=JobState.DISCARDED, note=said, updated_at=now)
+                put_record(tx, replace(record, job=closed))
+        return len(dead)
+
+
+def _fits(job: Job, wanted: JobFilter, states: Sequence[str]) -> bool:
+    """See `JobFilter`. No action discards several jobs here, so no job has the id of one."""
+    given = {"fingerprint": (wanted.fingerprint, job.fingerprint), "namespace": (wanted.namespace, job.scope.namespace)}
+    given["user_id"] = (wanted.user_id, job.scope.user_column)
+    given["session_id"] = (wanted.session_id, job.scope.session_id)
+    return (
+        job.state in states
+        and wanted.action_id is None
+        and (not wanted.ids or job.id in wanted.ids)
+        and (not wanted.kinds or job.kind in wanted.kinds)
+        and (not wanted.reasons or job.reason_code in wanted.reasons)
+        and (wanted.error is None or wanted.error.lower() in (job.error or "").lower())
+        and all(one is None or one == other for one, other in given.values())
+        and (wanted.since is None or job.updated_at >= wanted.since)
+        and (wanted.until is None or job.updated_at < wanted.until)
+    )
