@@ -80,7 +80,9 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Counts and durations of one fault. `degraded_s` and `spooled_s`: from the fault to the last such call."""
+    """Counts and durations of one fault. `degraded_s` and `spooled_s`: from the fault to the last such call; the
+    slowest calls are of the time after the fault.
+    """
 
     accepted: int
     refused: int
@@ -106,6 +108,7 @@ async def survive(
         try:
             await load.reach(turns)
             struck = time.monotonic()
+            load.slowest_s.update(remember=0.0, recall=0.0)  # a process loads much in its first calls
             await fault(load)
             await load.reach(turns)
         finally:
