@@ -148,7 +148,7 @@ async def test_charts_are_full_when_the_overview_is_opened(deployment: Deploymen
         "INSERT INTO aftermind.metric_history (seconds, at, series) "
         "SELECT 60, date_trunc('minute', now()) - minute * interval '1 min', jsonb_build_object("
         "'aftermind_runnable_jobs{kind=\"store\"}', minute, "
-        '\'aftermind_failures_total{kind="extract",reason="r"}\', 1) '
+        '\'aftermind_failures_total{kind="extract",reason="invented"}\', 1) '
         "FROM generate_series(1, 600) AS minute ON CONFLICT DO NOTHING",
     )
 
@@ -156,5 +156,5 @@ async def test_charts_are_full_when_the_overview_is_opened(deployment: Deploymen
 
     for chart in ("Pending jobs", "Failed attempts"):
         await expect(page.get_by_role("img", name=chart).locator(".uplot")).to_be_visible()
-    await expect(page.locator("[data-legend=errors]")).to_have_text("r")
+    await expect(page.locator("[data-legend=errors]")).to_contain_text("invented")
     await expect(page.get_by_role("heading", name="Model cost")).to_be_hidden()
