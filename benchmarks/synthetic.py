@@ -19,6 +19,7 @@ from aftermind.db import migrate
 from aftermind.db.engine import decode_half, encode_half
 from aftermind.llm.hash_embedder import HashEmbedder
 from aftermind.ranking import spoken
+from aftermind.ranking.tokenizer import is_stop_word
 from aftermind.settings import Settings
 from aftermind.stores.postgres.term_keys import term_keys
 from aftermind.types import Scope
@@ -69,9 +70,11 @@ class Talk:
             session += 1
 
     def question(self, text: str) -> str:
-        """Six of a turn's words in another order."""
-        words = self._random.permutation(text.rstrip(".").split())[:6]
-        return f"What about {' '.join(words)}?"
+        """Six of a turn's words in another order, not all of them stop words if it has others."""
+        words = [str(each) for each in self._random.permutation(text.rstrip(".").split())]
+        first = next((each for each in words if not is_stop_word(each.lower())), words[0])
+        words.remove(first)
+        return f"What about {' '.join([*words[:5], first])}?"
 
     def chosen(self, count: int, among: int) -> list[int]:
         """So many different places."""
