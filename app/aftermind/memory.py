@@ -135,7 +135,7 @@ class Memory:
             store=parts.store,
             ledger=parts.ledger,
             keeping=parts.policies,
-            effect=parts.effects.commit,
+            effect=parts.commit_and_wake,
             namespace=parts.namespace,
             trail=parts.trail,
             is_indexed=parts.index is not None,

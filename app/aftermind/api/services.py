@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from aftermind import errors
 from aftermind.api.audit import Audit
@@ -12,7 +13,7 @@ from aftermind.api.outboxes import Outboxes
 from aftermind.db.api_keys import PostgresApiKeys
 from aftermind.db.audit.log import Trail
 from aftermind.db.encryption.keyring import Vault
-from aftermind.db.protocol import Database
+from aftermind.db.protocol import Database, Transaction
 from aftermind.freshness import EffectCommitter, ReplicaLease, WatermarkDelivery
 from aftermind.indexes.client import IndexClient
 from aftermind.ledger.inmemory.dead_letters import InMemoryDeadLetters
@@ -31,6 +32,8 @@ from aftermind.types.scope import GROUP_PREFIX
 from aftermind.types.tombstone import Generation
 from aftermind.wire.pending import Pending
 from aftermind.wire.redis.client import RedisLink
+
+T = TypeVar("T")
 
 
 async def _nothing() -> None:
@@ -105,6 +108,12 @@ class Parts:
         """
         if self.index is not None:
             await self.index.check(self.identify_embedder, seconds=seconds)
+
+    async def commit_and_wake(self, owner: Scope, work: Callable[[Transaction], Awaitable[T]]) -> T:
+        """Commit work for an owner, and begin the jobs that it put in, if they run in this process."""
+        result = await self.effects.commit(owner, work)
+        self.wake()
+        return result
 
     async def close(self) -> None:
         """Close all services, the outboxes first: their remaining turns are sent or stay on disk."""

@@ -122,6 +122,8 @@ async def test_the_index_beside_the_store_is_emptied_too(tmp_path: Path) -> None
         await memory.retention.set(max_episodes=1)
         for text in ("one", "two"):
             await (await memory.remember(text, user_id="alice")).stored(timeout=PATIENCE_SECONDS)
+            await wait_until(lambda: has_run(memory), description="the policy has run")
+        await wait_until(lambda: len(index.entries) == 2, description="both entries")
         await memory.retention.run()
 
         await wait_until(lambda: [each.text for each in index.entries.values()] == ["two"], description="one entry")
