@@ -97,7 +97,7 @@ class Memory(upsonic.storage.memory.memory.Memory):
     async def prepare_inputs_for_task(
         self, session_type: Any = None, agent_metadata: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """What goes into the prompt of a run, by the load flags. Without memory if it fails: that is logged."""
+        """The parts of the prompt of a run, by the load flags. Without memory if it fails: that is logged."""
         prepared = {
             "message_history": [],
             "context_injection": "",
@@ -190,7 +190,7 @@ class Memory(upsonic.storage.memory.memory.Memory):
     async def load_run_async(
         self, run_id: str, session_type: Any = None, agent_id: str | None = None
     ) -> RunData | None:
-        """The state of a run of the user that could not complete at first; None if it is not known."""
+        """The state of a run of the user that could not complete at first; None if there is none."""
         found = await self._checkpoint(run_id)
         return None if found is None else RunData.from_dict(dict(found.state), deserialize_flag=True)
 

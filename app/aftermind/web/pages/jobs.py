@@ -23,7 +23,7 @@ from aftermind.wire.payloads import decode_turn
 
 LISTED = 100
 RAW = 4_000  # characters of a payload's bytes that are shown
-FACTS = 5_000  # of a user, among which those that a turn changed are looked for
+FACTS = 5_000  # of a user that are searched for those that a turn changed
 WRITE = timedelta(seconds=10)  # between the decision about facts and their write: milliseconds
 MESSAGES = 50  # of the turns that a job works on
 TABS = (
