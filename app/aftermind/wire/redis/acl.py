@@ -13,7 +13,7 @@ import inspect
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
 
@@ -23,6 +23,8 @@ from aftermind.wire.redis import script
 from aftermind.wire.redis_keys import Keys, namespace_part
 
 _CONNECTION = ("ping", "select", "client|setname", "client|setinfo", "time")
+# Redis 7.0 does not start with an ACL file that names them; redis-py continues without.
+_SINCE_7_2 = ("client|setinfo",)
 _LISTEN = ("subscribe", "unsubscribe")
 _LOAD = ("function|load",)
 
@@ -125,8 +127,9 @@ class RedisUser:
         return ["reset", "on", f"#{hashed}", *channels, "-@all", *allowed, *self._selectors()]
 
     def line(self, password: str) -> str:
-        """The user as a line of an ACL file."""
-        return " ".join(("user", self.name, *self.rules(password)[1:]))
+        """The user as a line of an ACL file, for every server from Redis 7.0 on."""
+        known = replace(self, commands=tuple(each for each in self.commands if each not in _SINCE_7_2))
+        return " ".join(("user", self.name, *known.rules(password)[1:]))
 
     def _selectors(self) -> list[str]:
         """One for each set of commands, with every key that it is granted on."""
