@@ -26,6 +26,7 @@ class LeaseReturns:
     def __init__(self, ledger: Ledger, pending: Pending | None) -> None:
         self._ledger, self._pending = ledger, pending
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
 
     def jobs(self, leases: Sequence[Lease]) -> None:
         """Hand these back in the background, attempt and lost lease uncounted."""
@@ -48,12 +49,15 @@ class LeaseReturns:
             self._start(lambda: pending.return_claim(token))
 
     async def close(self) -> None:
-        """Stop trying."""
+        """Stop trying, for good: a task that is cancelled meanwhile begins no other one."""
+        self._is_closed = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _start(self, give_back: Callable[[], Awaitable[object]]) -> None:
+        if self._is_closed:
+            return
         task = asyncio.get_running_loop().create_task(self._return(give_back), name="aftermind lease return")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -15,6 +15,8 @@ from aftermind import errors
 
 T = TypeVar("T")
 
+ENDING_ROUNDS = 3  # of cancelling tasks when the loop ends: one that ends may begin another one
+
 
 class LoopThread:
     """A running loop that other threads hand coroutines to.
@@ -89,7 +91,7 @@ class LoopThread:
         return running
 
     def _wind_up(self) -> None:
-        running = self._cancel_tasks()
-        # gather keeps the loop running until each task has released its lease.
-        self._loop.run_until_complete(asyncio.gather(*running, return_exceptions=True))
+        for _ in range(ENDING_ROUNDS):
+            # gather keeps the loop running until each task has released its lease.
+            self._loop.run_until_complete(asyncio.gather(*self._cancel_tasks(), return_exceptions=True))
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
