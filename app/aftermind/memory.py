@@ -567,8 +567,9 @@ class Memory:
     async def export(
         self, *, user_id: str | None = None, namespace: str | None = None, vectors: bool = False
     ) -> Export:
-        """Everything of the user: episodes (those in groups too), what came of each, facts with their history, blocks,
-        summaries, profile, unfinished jobs and dead letters, what models have cost; with `vectors` also the embeddings.
+        """Everything of the user: episodes (those in groups too), the outcome of each, facts with their history,
+        blocks, summaries, profile, unfinished jobs and dead letters, what models have cost; with `vectors` also the
+        embeddings.
         """
         owner = self._parts.scope(namespace=namespace, user_id=user_id)
         found = await api_forget.export(self._parts, owner, vectors=vectors)

@@ -49,7 +49,7 @@ class LeaseReturns:
             self._start(lambda: pending.return_claim(token))
 
     async def close(self) -> None:
-        """Stop trying, for good: a task that is cancelled meanwhile begins no other one."""
+        """Stop trying, for good: a task that this cancels begins no other one."""
         self._is_closed = True
         for task in self._tasks:
             task.cancel()

@@ -62,7 +62,7 @@ def test_the_application_of_a_tutorial_remembers_its_users(shell: Shell, tmp_pat
     with application(shell, tmp_path, page) as url, httpx.Client(base_url=url, timeout=PATIENCE_SECONDS) as client:
         said = client.post(f"/chat/{page}", json={"text": "I am allergic to nuts."})
         asked = client.post(f"/chat/{page}", json={"text": "What am I allergic to?"})
-        other = client.post(f"/chat/somebody-else-{page}", json={"text": "What am I allergic to?"})
+        other = client.post(f"/chat/another-user-{page}", json={"text": "What am I allergic to?"})
 
         assert (said.status_code, asked.status_code) == (200, 200), (tmp_path / "log").read_text()
         assert "allergic to nuts" in asked.json()["answer"]

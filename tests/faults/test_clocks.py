@@ -171,7 +171,7 @@ async def test_a_forget_covers_what_is_stored_whatever_the_clocks(hosts: Hosts, 
 
 
 async def test_turns_that_wait_in_the_ledger_keep_their_order_when_redis_loses_its_count(hosts: Hosts) -> None:
-    """The first turn's worker dies, so it is stored last; the count of each turn begins anew, on hosts that differ."""
+    """The first turn's worker dies, so it is stored last; the count of each turn restarts, on hosts that differ."""
     async with AsyncExitStack() as stack:
         await hosts.start_agent(stack, "ahead", HOUR)
         await hosts.start_agent(stack, "behind", -HOUR)

@@ -62,7 +62,7 @@ async def stored_after_a_kill(
 
     first = start("first.log")
     try:
-        await (await memory.remember("Before.", user_id="somebody-else")).stored(timeout=PATIENCE_SECONDS)
+        await (await memory.remember("Before.", user_id="another-user")).stored(timeout=PATIENCE_SECONDS)
         await write()
     finally:
         os.killpg(first.pid, signal.SIGKILL)

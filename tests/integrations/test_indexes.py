@@ -1,4 +1,4 @@
-"""Vector indexes: each keeps the protocol, and each record store works beside each of them; real servers and folders.
+"""Vector indexes: each keeps the protocol, and each record store works with each of them; real servers and folders.
 
 Not run here: a Qdrant server, Pinecone and Mem0, which no package installs.
 """

@@ -165,8 +165,8 @@ class Janitor:
     def _trail(self) -> Trail:
         """The audit trail as this process writes it."""
         settings, redis = self.runtime.settings, self.runtime.redis
-        told = [] if redis is None else witnesses(settings.state_dir, redis, self.runtime.keys)
-        return Trail(audit_keys(settings.audit_key, settings.state_dir), told, actor=f"janitor of {whoami()}")
+        anchors = [] if redis is None else witnesses(settings.state_dir, redis, self.runtime.keys)
+        return Trail(audit_keys(settings.audit_key, settings.state_dir), anchors, actor=f"janitor of {whoami()}")
 
     async def _effect(self, owner: Scope, work: Callable[[Transaction], Awaitable[object]]) -> object:
         async with self.runtime.db.transaction(namespace=owner.namespace) as tx:

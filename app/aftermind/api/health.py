@@ -240,8 +240,8 @@ async def _models(gate: asyncio.Task[list[ProviderState] | None]) -> str:
     paused = [each for each in states if each.why is not None]
     if not paused:
         return "no provider is paused"
-    told = (f"{each.provider} is not called for {each.wait_seconds:.0f} s: {each.why}" for each in paused)
-    return f"!{'; '.join(told)}. Its jobs wait."
+    pauses = (f"{each.provider} is not called for {each.wait_seconds:.0f} s: {each.why}" for each in paused)
+    return f"!{'; '.join(pauses)}. Its jobs wait."
 
 
 async def _vectors(parts: Parts) -> str:

@@ -1,6 +1,6 @@
 """`aftermind jobs`: list jobs in any state, show a turn's timeline, run now, cancel, restore, pause and resume."""
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Annotated, Any
 from uuid import UUID
@@ -13,7 +13,7 @@ from aftermind.cli import console, dead_letters
 from aftermind.cli.console import out
 from aftermind.memory import Memory
 from aftermind.types import Job, JobKind, JobState
-from aftermind.types.job_admin import JobAction, JobActionResult, JobPause, ProcessInfo, StageLatency, Timeline
+from aftermind.types.job_admin import JobAction, JobActionResult, Timeline
 from aftermind.types.replay import JobFilter
 from aftermind.wire import queues
 
@@ -50,13 +50,10 @@ def list_(
     """List jobs, the latest change first."""
     wanted = _filter(state, ids, kind, error, namespace, user, since)
     found = console.with_memory(lambda memory: memory.job_admin.list(wanted, limit=limit))
-    if json:
-        console.print_json(found)
-        return
     shown = console.make_table("job", "state", "kind", "updated", "next attempt", "user", "error", flexible="error")
     for job in found:
         shown.add_row(*_row(job, wide=wide), console.one_line(job.error or job.note or job.worker or ""))
-    console.print_table(shown, wide=wide)
+    console.show(found, shown, json=json, wide=wide)
 
 
 @jobs.command()
@@ -71,53 +68,36 @@ def timeline(
     found = console.with_memory(work)
     if found is None:
         raise errors.InvalidFilter("id", any_id, "no job, episode or fact with this id exists in the namespace.")
-    if json:
-        console.print_json(found)
-        return
     shown = console.make_table("after", "step", "state", "seconds", "job", "detail", flexible="detail")
     for step in found.steps:
         lasted = "" if step.ended_at is None else f"{(step.ended_at - step.at).total_seconds():.3f}"
         after = f"+{(step.at - found.accepted_at).total_seconds():.3f} s"
         job = console.short_id(step.job_id) if step.job_id else ""
         shown.add_row(after, step.name, step.state or "", lasted, job, console.one_line(step.detail or ""))
-    console.print_table(shown, wide=wide)
+    console.show(found, shown, json=json, wide=wide)
 
 
 @jobs.command()
 def latency(*, namespace: Where = None, json: console.AsJson = False) -> None:
     """Show percentiles by stage, of jobs completed in the last hour."""
-
-    async def work(memory: Memory) -> Sequence[StageLatency]:
-        return await memory.job_admin.latencies(namespace=namespace)
-
-    found = console.with_memory(work)
-    if json:
-        console.print_json(found)
-        return
+    found = console.with_memory(lambda memory: memory.job_admin.latencies(namespace=namespace))
     shown = console.make_table("stage", "completed", "p50 s", "p95 s", "p99 s", flexible="stage")
     for each in found:
         shown.add_row(each.kind, str(each.count), f"{each.p50:.3f}", f"{each.p95:.3f}", f"{each.p99:.3f}")
-    console.print_table(shown, wide=False)
+    console.show(found, shown, json=json)
 
 
 @jobs.command()
 def processes(*, json: console.AsJson = False, wide: console.Wide = False) -> None:
     """Show workers, reconcilers and services: heartbeat, version, queues, memory and settings in force."""
-
-    async def work(memory: Memory) -> Sequence[ProcessInfo]:
-        return await memory.job_admin.processes()
-
-    found = console.with_memory(work)
-    if json:
-        console.print_json(found)
-        return
+    found = console.with_memory(lambda memory: memory.job_admin.processes())
     shown = console.make_table("process", "version", "heartbeat", "MiB", "queues and settings", flexible="process")
     for each in found:
         queues_of = ", ".join(name.removeprefix("memory.") for name in each.queues) or "-"
         settings = ", ".join(each.settings)
         texts = (each.version, console.when(each.heartbeat_at), f"{each.peak_memory_bytes / 2**20:,.0f}")
         shown.add_row(console.one_line(each.name), *texts, f"{queues_of}; {settings}" if wide else queues_of)
-    console.print_table(shown, wide=wide)
+    console.show(found, shown, json=json, wide=wide)
 
 
 @jobs.command("run-now")
@@ -200,19 +180,12 @@ def resume(*, kind: Kind = None, queue: Queue = None, namespace: Where = None) -
 @jobs.command()
 def pauses(*, json: console.AsJson = False, wide: console.Wide = False) -> None:
     """List pauses."""
-
-    async def work(memory: Memory) -> Sequence[JobPause]:
-        return await memory.job_admin.pauses()
-
-    found = console.with_memory(work)
-    if json:
-        console.print_json(found)
-        return
+    found = console.with_memory(lambda memory: memory.job_admin.pauses())
     shown = console.make_table("kind", "namespace", "since", "by", "reason", flexible="reason")
     for each in found:
         where = (each.kind or "all", escape(each.namespace or "all"), console.when(each.created_at), escape(each.actor))
         shown.add_row(*where, console.one_line(each.reason))
-    console.print_table(shown, wide=wide)
+    console.show(found, shown, json=json, wide=wide)
 
 
 def _pausing(

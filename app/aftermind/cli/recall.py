@@ -86,8 +86,8 @@ def facts(
     async def work(memory: Memory) -> tuple[list[Fact], list[Provenance]]:
         await console.record_read(memory, Action.READ, user=user, namespace=namespace, by="facts")
         found = await query_facts(memory)
-        told = [await memory.facts.why(fact, user_id=user, namespace=namespace) for fact in found] if why else []
-        return found, [each for each in told if each is not None]
+        reasons = [await memory.facts.why(fact, user_id=user, namespace=namespace) for fact in found] if why else []
+        return found, [each for each in reasons if each is not None]
 
     async def query_facts(memory: Memory) -> list[Fact]:
         if history:
@@ -96,11 +96,11 @@ def facts(
             user_id=user, namespace=namespace, subject=subject, predicate=predicate, as_of=_in_utc(as_of)
         )
 
-    found, told = console.with_memory(work)
-    sources = {each.fact.id: each.episodes for each in told} if why else None
+    found, reasons = console.with_memory(work)
+    sources = {each.fact.id: each.episodes for each in reasons} if why else None
     none = "No facts. `aftermind status` shows whether workers run."
     shown = believed(found, sources, with_beliefs=history) if found else none
-    console.show(told if why else found, shown, json=json, wide=wide)
+    console.show(reasons if why else found, shown, json=json, wide=wide)
 
 
 def graph(
@@ -206,28 +206,28 @@ def believed(
         gone = each.superseded_at is not None
         text = f"[strike dim]{escape(each.text)}[/]" if gone else escape(each.text)
         because = [] if sources is None else [_because(sources.get(each.id, ()))]
-        told = [str(each.strength), escape(each.extractor)]
+        belief = [str(each.strength), escape(each.extractor)]
         if with_beliefs:
-            told = [console.when(moment) if moment else "" for moment in (each.recorded_at, each.superseded_at)]
-        shown.add_row(text, start, end, *told, *because)
+            belief = [console.when(moment) if moment else "" for moment in (each.recorded_at, each.superseded_at)]
+        shown.add_row(text, start, end, *belief, *because)
     return shown
 
 
 def _because(episodes: Sequence[Episode]) -> str:
-    told = [f"{console.when(each.occurred_at)} {each.role}: {each.content}" for each in episodes]
-    return escape("\n".join(told)) if told else "stated by an API call"
+    lines = [f"{console.when(each.occurred_at)} {each.role}: {each.content}" for each in episodes]
+    return escape("\n".join(lines)) if lines else "stated by an API call"
 
 
 def line(event: MemoryEvent) -> str:
     """An event as one line for people."""
     colour = next((colour for ending, colour in COLOURS.items() if event.event.endswith(ending)), "cyan")
     rest = {name: value for name, value in event.to_json().items() if name not in _BASIC and value not in (None, "")}
-    told = "  ".join(
+    details = "  ".join(
         f"{name}={value:.0f}" if isinstance(value, float) else f"{name}={value}" for name, value in rest.items()
     )
     who = f"{event.scope.user_id or 'anonymous'}/{event.scope.session_id or '-'}"
     clock = event.at.astimezone().strftime("%H:%M:%S")
-    return f"[dim]{clock}[/]  [{colour}]{event.event}[/]  {escape(who)}  {escape(told)}"
+    return f"[dim]{clock}[/]  [{colour}]{event.event}[/]  {escape(who)}  {escape(details)}"
 
 
 def _described(match: Match) -> tuple[str, str, str]:

@@ -105,7 +105,7 @@ def create(
 
     made, estimate = console.with_memory(work)
     out.print(f"Plan [bold]{made.id}[/] has {estimate.items} jobs.")
-    _foretell(estimate)
+    _print_estimate(estimate)
     if sample:
         out.print(f"A sample runs without writing: `aftermind replay dry-run {made.id}` shows what it would change.")
     out.print(f"Start it: aftermind replay start {made.id}")
@@ -152,7 +152,7 @@ def estimate(plan_id: PlanArgument, *, json: console.AsJson = False) -> None:
     if json:
         console.print_json(found)
         return
-    _foretell(found)
+    _print_estimate(found)
 
 
 @replay.command("dry-run")
@@ -202,9 +202,9 @@ def list_(
     console.show(found, shown if found else "No replay plans.", json=json, wide=wide)
 
 
-def _overrides(told: Sequence[str]) -> dict[str, Json]:
+def _overrides(given: Sequence[str]) -> dict[str, Json]:
     values: dict[str, Json] = {}
-    for each in told:
+    for each in given:
         key, equals, value = each.partition("=")
         try:
             values[key] = orjson.loads(value)
@@ -230,17 +230,17 @@ def _counts(found: ReplayPlan) -> str:
     return ", ".join(f"{count} {state}" for state, count in sorted(found.counts.items()))
 
 
-def _foretell(told: Estimate) -> None:
-    kinds = ", ".join(f"{count} {kind}" for kind, count in told.by_kind.items())
-    out.print(f"jobs         {told.items} ({kinds}) of {told.namespaces} tenants")
-    if told.oldest and told.newest:
-        out.print(f"dead since   {console.when(told.oldest)} to {console.when(told.newest)}")
-    out.print(f"duration     {told.seconds:,.0f} s at the plan's rate")
-    out.print(f"model calls  {told.model_calls:,}, about {told.tokens:,} tokens and ${told.cost_usd:,.2f}")
-    out.print(f"conflicts    {told.conflicts} have an unfinished job of the same effect and are merged into it")
-    out.print(f"newer facts  {told.newer_facts} are of sessions with later extractions")
-    if told.refused:
-        out.print(f"refused      {told.refused} cannot be replayed: forgotten, or not dead letters any more")
+def _print_estimate(estimate: Estimate) -> None:
+    kinds = ", ".join(f"{count} {kind}" for kind, count in estimate.by_kind.items())
+    out.print(f"jobs         {estimate.items} ({kinds}) of {estimate.namespaces} tenants")
+    if estimate.oldest and estimate.newest:
+        out.print(f"dead since   {console.when(estimate.oldest)} to {console.when(estimate.newest)}")
+    out.print(f"duration     {estimate.seconds:,.0f} s at the plan's rate")
+    out.print(f"model calls  {estimate.model_calls:,}, about {estimate.tokens:,} tokens and ${estimate.cost_usd:,.2f}")
+    out.print(f"conflicts    {estimate.conflicts} have an unfinished job of the same effect and are merged into it")
+    out.print(f"newer facts  {estimate.newer_facts} are of sessions with later extractions")
+    if estimate.refused:
+        out.print(f"refused      {estimate.refused} cannot be replayed: forgotten, or not dead letters any more")
 
 
 def _shadowed(found: Sequence[DryRunResult]) -> Table:

@@ -70,9 +70,9 @@ test("what was said in one session is data of the user's role in the next, and e
 
 test("a model answers also while memory does not", async (context) => {
   const errors = context.mock.method(console, "error", () => {});
-  const nobody = createAftermind({ baseUrl: "http://127.0.0.1:1", token: "x" });
+  const unreachable = createAftermind({ baseUrl: "http://127.0.0.1:1", token: "x" });
 
-  const stream = await answer({ memory: nobody, model: model(), userId: "u", sessionId: "s", question: "Hello." });
+  const stream = await answer({ memory: unreachable, model: model(), userId: "u", sessionId: "s", question: "Hello." });
 
   assert.equal(await stream.text, "Noted.");
   await until(() => errors.mock.callCount() === 2);

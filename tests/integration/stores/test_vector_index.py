@@ -1,4 +1,4 @@
-"""A vector index beside the store: it names candidates, and costs recall at most, whatever it does."""
+"""A vector index next to the store: it names candidates, and costs recall at most, whatever it does."""
 
 from dataclasses import replace
 from pathlib import Path

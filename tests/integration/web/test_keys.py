@@ -21,7 +21,7 @@ from tests.support.service import local_token
 
 CANARY = "canary-7f3a"
 USER = "alice"  # there is one in each namespace
-NOBODY = "00000000-0000-7000-8000-000000000000"
+UNKNOWN_ID = "00000000-0000-7000-8000-000000000000"
 FILTER = {"user_id": USER}
 RIGHTS = ("read", "write", "operate")
 
@@ -43,7 +43,7 @@ class Planted:
         names["webhook_id"] = self.webhook_id
         job = self.dead_id if template.startswith("/v1/dead-letters") else self.job_id
         return template.format(
-            **names, job_id=job, any_id=self.job_id, action_id=NOBODY, run_id="run", group="club", member=USER
+            **names, job_id=job, any_id=self.job_id, action_id=UNKNOWN_ID, run_id="run", group="club", member=USER
         )
 
 
@@ -76,7 +76,7 @@ OPERATIONS = {
     ("GET", "/v1/users/{user_id}/progress"): Operation("read"),
     ("GET", "/v1/users/{user_id}/spending"): Operation("read"),
     ("GET", "/v1/users/{user_id}/export"): Operation("read"),
-    ("POST", "/v1/users/{user_id}/forget"): Operation("write", {"ids": [NOBODY]}),
+    ("POST", "/v1/users/{user_id}/forget"): Operation("write", {"ids": [UNKNOWN_ID]}),
     ("GET", "/v1/users/{user_id}/facts"): Operation("read", params={"history": True}),
     ("POST", "/v1/users/{user_id}/facts"): Operation("write", FACT),
     ("DELETE", "/v1/users/{user_id}/facts/{fact_id}"): Operation("write"),
@@ -128,7 +128,7 @@ OPERATIONS = {
     ("POST", "/v1/replays/{plan_id}/pause"): Operation("operate", {"note": "wait"}),
     ("POST", "/v1/replays/{plan_id}/abort"): Operation("operate", {"note": "stop"}),
     ("POST", "/v1/webhooks"): Operation("operate", HOOK),
-    ("POST", "/v1/users/{user_id}/undo"): Operation("write", {"ids": [NOBODY]}),
+    ("POST", "/v1/users/{user_id}/undo"): Operation("write", {"ids": [UNKNOWN_ID]}),
     ("GET", "/v1/users/{user_id}/erasure"): Operation("operate"),
     ("POST", "/v1/reextract"): Operation("operate", {"reason": "a test", "user_id": USER, "dry_run": True}),
     ("POST", "/v1/replays/{plan_id}/dry-run"): Operation("operate"),

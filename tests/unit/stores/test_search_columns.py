@@ -73,7 +73,7 @@ def test_candidates_of_an_index_select_and_unknown_ids_are_nothing() -> None:
     episodes, vectors = talk(400)
     columns = EpisodeColumns("english")
     columns.refresh(episodes, vectors)
-    foreign = said("somebody else's secret", user="bob")
+    foreign = said("the secret of another user", user="bob")
     near = [list(episodes)[200], foreign.id]
 
     found = columns.find(ask("zebra", near=near))

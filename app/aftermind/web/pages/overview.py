@@ -76,11 +76,11 @@ async def series(request: Request, viewer: Seen, hours: Annotated[int, Query(ge=
     if hours:
         history = await _history(viewer, timedelta(hours=hours))
         if len(history) > 1:
-            told = await asyncio.to_thread(history_charts.series, history)
-            return JSONResponse(told, headers={"Cache-Control": "no-store"})
+            series = await asyncio.to_thread(history_charts.series, history)
+            return JSONResponse(series, headers={"Cache-Control": "no-store"})
     samples = await _pulse(request).samples()
-    told = await asyncio.to_thread(_series, samples)  # some 10 ms of a quarter of an hour: not of the loop's
-    return JSONResponse(told, headers={"Cache-Control": "no-store"})
+    series = await asyncio.to_thread(_series, samples)  # some 10 ms of a quarter of an hour: not of the loop's
+    return JSONResponse(series, headers={"Cache-Control": "no-store"})
 
 
 async def _history(viewer: Viewer, over: timedelta) -> Sequence[MetricSample]:
@@ -107,9 +107,9 @@ async def _measures(request: Request, viewer: Seen) -> dict[str, object]:
     finished = _finished(samples)
     recalls = metric_deltas.grown(before.counts, now.counts, "aftermind_recall_seconds_count", ("served_by",))
     is_up = _is_up(now)
-    is_told = is_up and viewer.may(Right.OPERATE)  # dead letters and costs are shown to operators only
-    spending = await memory.spending(namespace=viewer.namespace, everybody=True) if is_told else []
-    groups = await _groups(viewer) if is_told else None
+    is_shown = is_up and viewer.may(Right.OPERATE)  # dead letters and costs are shown to operators only
+    spending = await memory.spending(namespace=viewer.namespace, everybody=True) if is_shown else []
+    groups = await _groups(viewer) if is_shown else None
     return {
         "health": now.health,
         "rows": [_row(now, kind, finished, groups) for kind in JobKind],
@@ -127,7 +127,7 @@ async def _measures(request: Request, viewer: Seen) -> dict[str, object]:
         "models": _by_model(spending),
         "groups": groups or [],
         "processes": await _processes(viewer) if viewer.may(Right.OPERATE) else [],
-        "is_told": is_told,
+        "is_shown": is_shown,
         "dead": None if groups is None else sum(group.count for group in groups),
         "is_shared": exposition.FOLDER in os.environ,
     }
