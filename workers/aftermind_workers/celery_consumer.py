@@ -5,6 +5,8 @@ from typing import Any, ClassVar
 
 from celery.utils.log import get_logger
 from celery.worker.consumer import Consumer
+from celery.worker.consumer.control import Control
+from celery.worker.pidbox import Pidbox
 from kombu import compression
 
 from aftermind_workers.doorbell_check import refusal, refusals
@@ -12,18 +14,46 @@ from aftermind_workers.doorbell_check import refusal, refusals
 logger = get_logger(__name__)
 
 
+class ReportsMailbox(Pidbox):  # type: ignore[misc]  # Celery has no types
+    """A worker's end of Celery's remote control, which drops and counts malformed commands.
+
+    Celery subscribes again after one, and a command that is sent meanwhile reaches no worker.
+    """
+
+    def on_message(self, body: Any, message: Any) -> None:  # Any: what someone published
+        """Answer one command."""
+        self._forward_clock()
+        try:
+            self.node.handle_message(body, message)
+        except self.c.connection_errors:
+            self.reset()
+        except Exception as exc:  # the border: whatever was published, it must not end the worker
+            refusals.note("broadcast", type(exc).__name__)
+
+
+class RemoteControl(Control):  # type: ignore[misc]  # as above
+    """Celery's step, with that mailbox."""
+
+    def __init__(self, c: Any, **kwargs: Any) -> None:  # Any: Celery's own
+        super().__init__(c, **kwargs)
+        self.box = ReportsMailbox(c)
+        self.start, self.stop, self.shutdown = self.box.start, self.box.stop, self.box.shutdown
+
+
 class DoorbellConsumer(Consumer):  # type: ignore[misc]  # Celery has no types
     """Named by the setting `worker_consumer`."""
 
     class Blueprint(Consumer.Blueprint):  # type: ignore[misc]  # as above
-        """Celery's steps without delayed delivery, for which no message of ours asks.
+        """Celery's steps with our remote control, and without delayed delivery, for which no message of ours asks.
 
         For quorum queues it declares dozens of exchanges at each broker URL in turn, before a worker takes anything:
         20 s with one node of three down.
         """
 
-        default_steps: ClassVar[list[str]] = [
-            step for step in Consumer.Blueprint.default_steps if not step.endswith(":DelayedDelivery")
+        default_steps: ClassVar[list[object]] = [
+            RemoteControl if step.endswith(":Control") else step
+            for step in Consumer.Blueprint.default_steps
+            if not step.endswith(":DelayedDelivery")
         ]
 
     def create_task_handler(self, *args: Any, **kwargs: Any) -> Callable[[Any], Any]:  # Any: Celery's own

@@ -30,6 +30,7 @@ Fields = Mapping[str, Any]  # Any: JSON of an unknown sender
 
 _LABELS = frozenset({"lang", "id", "root_id", "argsrepr", "kwargsrepr", "origin"})
 _PARTS = frozenset({"body", "content-encoding", "content-type", "headers", "properties"})
+_RETURNED = "redelivered"  # kombu adds it to what a worker that ends puts back
 _PROPERTIES = frozenset({"correlation_id", "delivery_tag", "delivery_mode", "delivery_info", "body_encoding"})
 _INERT: tuple[object, ...] = (
     None,
@@ -52,7 +53,7 @@ def check_redis_item(item: bytes, key: str) -> str | None:
         message = orjson.loads(item)
     except orjson.JSONDecodeError:
         return "not JSON"
-    if not isinstance(message, dict) or message.keys() != _PARTS:
+    if not isinstance(message, dict) or message.keys() - {_RETURNED} != _PARTS:
         return "not a message"
     headers, properties, body = message["headers"], message["properties"], message["body"]
     if not isinstance(headers, dict) or not isinstance(properties, dict) or not isinstance(body, str):
