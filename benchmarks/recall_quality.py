@@ -120,13 +120,13 @@ async def _with_facts(
     """The same questions once the observations are facts, in one ranking with the turns."""
     said = [each for conversation in conversations for each in conversation.observations]
     await learn(at, said)
-    results = await _ask(conversations, _by_memory(memory, load=["history", "facts"]))
+    results = await ask(conversations, by_memory(memory, load=["history", "facts"]))
     before = _halves(conversations, without)
     for name, found in _halves(conversations, results).items():
         report.add(f"with facts {name} recall@10", found["recall@10"], at_least=before[name]["recall@10"])
-    tight = [_by_memory(memory, load=load, tokens=TIGHT) for load in (["history"], ["history", "facts"])]
+    tight = [by_memory(memory, load=load, tokens=TIGHT) for load in (["history"], ["history", "facts"])]
     depth = f"recall@{max(DEPTHS)}"
-    turns, both = [mean([each for *_, each in await _ask(conversations, answer)])[depth] for answer in tight]
+    turns, both = [mean([each for *_, each in await ask(conversations, answer)])[depth] for answer in tight]
     report.add(f"with facts in {TIGHT} tokens", both, at_least=turns, note="recall of what the block holds")
     report.add("observations", len(said))
     report.add("observations_unreachable", await unreachable(memory, said), at_most=0)
@@ -155,11 +155,11 @@ async def _measure(
     with embedded_stack() as (_, at):
         report.facts |= redis_facts(at.redis_url)
         await migrate.apply(at.postgres_url, embedder=embedder_identity(embedder))
-        await _store(at.postgres_url, conversations, embedder)
+        await store_episodes(at.postgres_url, conversations, embedder)
         patient = settings.model_copy(update={"recall_budget_seconds": 10.0, "query_embedding_budget_seconds": 10.0})
         memory = Memory(at.app_url, broker=at.redis_url, redis=at.redis_url, settings=patient, embedder=embedder)
         try:
-            ours = await _ask(conversations, _by_memory(memory, load=["history"]))
+            ours = await ask(conversations, by_memory(memory, load=["history"]))
             await _add_blocks(conversations, memory, ours)
             if ablation:
                 await _ablate(conversations, memory, report, ours)
@@ -168,9 +168,9 @@ async def _measure(
         finally:
             await memory.close()
         baselines = {
-            "vector_only": await _ask(conversations, await _by_vector(conversations, embedder)),
+            "vector_only": await ask(conversations, await _by_vector(conversations, embedder)),
             "ts_rank": await _by_ts_rank(at.postgres_url, conversations),
-            "rrf_60": await _ask(conversations, await _by_fused_ranks(conversations, embedder)),
+            "rrf_60": await ask(conversations, await _by_fused_ranks(conversations, embedder)),
         }
     _tell(report, conversations, ours, baselines, named.partition(":")[0])
 
@@ -180,7 +180,7 @@ async def _ablate(conversations: Sequence[Conversation], memory: Memory, report:
     figures = ("recall@10", *(f"in_block@{budget}" for budget in BUDGETS))
     for part in ("nothing", *PARTS):
         with _left_out(PARTS.get(part, {})):
-            found = whole if part == "nothing" else await _ask(conversations, _by_memory(memory, load=["history"]))
+            found = whole if part == "nothing" else await ask(conversations, by_memory(memory, load=["history"]))
             if part != "nothing":
                 await _add_blocks(conversations, memory, found)
         halves = _halves(conversations, found)
@@ -200,7 +200,8 @@ def _left_out(replaced: Mapping[str, object]) -> Iterator[None]:
 Answer = Callable[[Conversation, Asked], Any]  # Any: an awaitable or a plain list of ids, best first
 
 
-async def _ask(conversations: Sequence[Conversation], answer: Answer) -> Results:
+async def ask(conversations: Sequence[Conversation], answer: Answer) -> Results:
+    """The measures of every question."""
     results: Results = []
     for conversation in conversations:
         for asked in conversation.questions:
@@ -227,7 +228,9 @@ async def _add_blocks(conversations: Sequence[Conversation], memory: Memory, res
                 found[f"in_block@{budget}"] = share_found(shown, asked.evidence, named=asked.named)
 
 
-def _by_memory(memory: Memory, *, load: Sequence[str], tokens: int = 1_000_000) -> Answer:
+def by_memory(memory: Memory, *, load: Sequence[str], tokens: int = 1_000_000) -> Answer:
+    """What a memory recalls."""
+
     async def answer(conversation: Conversation, asked: Asked) -> list[EpisodeId]:
         limit = max(DEPTHS) * (MOST_PARTS if conversation.origins else 1)
         block = await memory.recall(
@@ -342,7 +345,8 @@ def _halves(conversations: Sequence[Conversation], results: Results) -> dict[str
     return {name: mean([found for user, _, found in results if user in of]) for name, of in parts.items()}
 
 
-async def _store(url: str, conversations: Sequence[Conversation], embedder: Embedder) -> None:
+async def store_episodes(url: str, conversations: Sequence[Conversation], embedder: Embedder) -> None:
+    """Write the episodes to Postgres, as the store job does."""
     database, store = PostgresDatabase(url, timeout_seconds=60), PostgresStore()
     try:
         for each in conversations:

@@ -1,19 +1,38 @@
-"""Stores whose jobs run in the agent's process: what a turn, an answer and a recall take on each."""
+"""Stores whose jobs run in the agent's process: what a turn, an answer and a recall take on each.
 
+    python -m benchmarks.stores [--data FILE] [--quick] [--json FILE]
+
+`--data` names conversations with questions, as `benchmarks.recall_quality` takes them: recall@10 on each store, and on
+Postgres. The turns go through `remember`, and the store is closed and opened again before the questions, so that they
+are asked of what the journal has.
+"""
+
+import argparse
 import asyncio
+import json
 import random
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from time import perf_counter
 
 from aftermind import Agent, Memory, Message, Settings
+from aftermind.db import migrate
+from aftermind.evaluation.measures import mean
+from aftermind.llm.hash_embedder import HashEmbedder
+from aftermind.llm.protocols import embedder_identity
+from aftermind.stack import Endpoints
 from aftermind.testing import ScriptedChatModel
+from aftermind.types import EpisodeId
 from benchmarks.common import Report, arguments, embedded_stack, percentile
+from benchmarks.recall_quality import Conversation, ask, by_memory, read_conversation, store_episodes
 
 MESSAGES_OF_A_TURN = 20  # of the user whose recalls are measured
 TASKS = 100  # that remember at the same time
+RECALL_TOLERANCE = 0.01  # of recall@10, from that of Postgres
 WORDS = [f"{a}{b}{c}" for a in "bdfgklmnprst" for b in ("a", "en", "ir", "o", "un") for c in ("da", "li", "mo", "to")]
 
 
@@ -97,9 +116,63 @@ async def measure(report: Report, name: str, url: str, folder: Path, *, quick: b
             report.add(f"{name}_{figure}", p50, at_most=bound)
 
 
+async def recall_in_process(url: str, conversations: Sequence[Conversation], folder: Path) -> float:
+    """recall@10 of a store whose jobs run in this process."""
+    async with Memory(url, settings=_patient(folder / "recall")) as memory:
+        stored = [await remember_conversation(memory, each) for each in conversations]
+        await memory.close()  # the next call opens it again
+        return await recall_at_10(memory, stored)
+
+
+async def recall_in_postgres(at: Endpoints, conversations: Sequence[Conversation], folder: Path) -> float:
+    """recall@10 of Postgres, with the episodes as the store job writes them."""
+    embedder = HashEmbedder()
+    await migrate.apply(at.postgres_url, embedder=embedder_identity(embedder))
+    await store_episodes(at.postgres_url, conversations, embedder)
+    async with Memory(at.app_url, broker=at.redis_url, redis=at.redis_url, settings=_patient(folder)) as memory:
+        return await recall_at_10(memory, conversations)
+
+
+async def recall_at_10(memory: Memory, conversations: Sequence[Conversation]) -> float:
+    """The mean share of the evidence among the first ten turns."""
+    return mean([each for *_, each in await ask(conversations, by_memory(memory, load=["history"]))])["recall@10"]
+
+
+async def remember_conversation(memory: Memory, conversation: Conversation) -> Conversation:
+    """Store its sessions, a turn each; the conversation with the ids that its episodes got."""
+    ids: dict[EpisodeId, EpisodeId] = {}
+    for session, group in groupby(conversation.episodes, key=lambda each: each.scope.session_id):
+        said = list(group)
+        messages = [
+            Message(role=each.role, content=each.content, name=each.name, occurred_at=each.occurred_at) for each in said
+        ]
+        receipt = await memory.remember(messages, user_id=conversation.owner.user_id, session_id=session)
+        await receipt.embedded(timeout=60)
+        ids |= dict(zip((each.id for each in said), receipt.episode_ids, strict=True))
+    return replace(
+        conversation,
+        episodes=[replace(each, id=ids[each.id]) for each in conversation.episodes],
+        questions=[
+            replace(each, evidence=frozenset(ids[id_] for id_ in each.evidence)) for each in conversation.questions
+        ],
+    )
+
+
+def _patient(folder: Path) -> Settings:
+    budgets = {"recall_budget_seconds": 10.0, "query_embedding_budget_seconds": 10.0}
+    return Settings(state_dir=folder, embedder="hash", extractor="off", **budgets)
+
+
+def _more(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", type=Path, metavar="FILE", help="conversations with questions, as JSON")
+
+
 def main() -> int:
     """Run it."""
-    given = arguments(__doc__ or "")
+    given = arguments(__doc__ or "", more=_more)
+    conversations = (
+        [] if given.data is None else [read_conversation(each) for each in json.loads(given.data.read_text())]
+    )
     report = Report(title="Stores in the agent's process")
     with tempfile.TemporaryDirectory() as text, embedded_stack() as (_, endpoints):
         folder = Path(text)
@@ -111,6 +184,13 @@ def main() -> int:
         }
         for name, url in urls.items():
             asyncio.run(measure(report, name, url, folder, quick=given.quick))
+        if conversations:
+            of_postgres = asyncio.run(recall_in_postgres(endpoints, conversations, folder))
+            report.add("postgresql_recall@10", of_postgres)
+            least = of_postgres - RECALL_TOLERANCE
+            for name, url in urls.items():
+                found = asyncio.run(recall_in_process(url, conversations, folder))
+                report.add(f"{name}_recall@10", found, at_least=least, at_most=of_postgres + RECALL_TOLERANCE)
     return report.finish(given.json)
 
 

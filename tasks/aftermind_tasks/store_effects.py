@@ -181,10 +181,13 @@ async def _write_turns(
     owners = sorted({turn.scope.owner for turn in turns}, key=lambda owner: owner.user_column)
     stones = await runtime.store.tombstones(tx, owners)
     left = {turn.job_id: without_erased(turn, stones) for turn in turns}
+    gone: dict[Scope, list[JobId]] = {}
+    for turn in turns:
+        if left[turn.job_id] is None:
+            gone.setdefault(turn.scope.owner, []).append(turn.job_id if closed is None else closed[turn.job_id])
     for owner in owners:
-        gone = [turn.job_id for turn in turns if turn.scope.owner == owner and left[turn.job_id] is None]
-        jobs = gone if closed is None else [closed[job_id] for job_id in gone]
-        await runtime.ledger.record_forgotten(tx, owner, jobs, closed=closed is not None)
+        if owner in gone:
+            await runtime.ledger.record_forgotten(tx, owner, gone[owner], closed=closed is not None)
     rest = [turn for turn in left.values() if turn is not None]
     if closed is None:
         rest = await _recorded(runtime, tx, rest)

@@ -2,6 +2,8 @@
 
 from datetime import timedelta
 
+import pytest
+
 from aftermind.types import JobId, JobKind, JobState, Scope
 from tests.conformance.ledger_fixtures import LEASE, QUIET, Rig, ids_of, job
 from tests.support.turns import turn_of
@@ -134,6 +136,24 @@ class EnteringContract:
         assert (alice.turns, alice.size_bytes) == (1, len("three"))
         assert timedelta(0) <= everybody.oldest < timedelta(minutes=1)
         assert (bounded.turns, other.turns) == (1, 0)
+
+    async def test_a_transaction_that_fails_leaves_accepted_turns_as_they_were(self, rig: Rig) -> None:
+        kept, lost = turn_of("alice", "kept"), turn_of("alice", "lost")
+        async with rig.db.transaction() as tx:
+            assert await rig.ledger.accept(tx, kept, b"kept")
+
+        async def fail() -> None:
+            async with rig.db.transaction() as tx:
+                assert await rig.ledger.accept(tx, lost, b"lost")
+                await rig.ledger.rewrite_turn(tx, kept.job_id, None)
+                raise RuntimeError("it fails")
+
+        with pytest.raises(RuntimeError, match="it fails"):
+            await fail()
+
+        async with rig.db.transaction() as tx:
+            assert await rig.ledger.unstored(tx, Scope(user_id="alice")) == [b"kept"]
+            assert (await rig.ledger.measure_unstored(tx, "default", None, limit=10)).turns == 1
 
     async def test_a_claim_counts_the_attempt_and_keeps_others_away(self, rig: Rig) -> None:
         wanted = job()

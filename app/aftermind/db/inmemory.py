@@ -98,6 +98,7 @@ class MemoryTransaction:
         indexes = self.database.partition(SHARED).indexes
         if name not in indexes:
             indexes[name] = build()
+            self._undo.append((indexes, lambda: indexes.pop(name, None)))  # it may hold changes of this transaction
         return indexes[name]
 
     def owned_index(self, name: str, scope: Scope) -> Index:

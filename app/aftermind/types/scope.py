@@ -1,7 +1,7 @@
 """The owner and the labels of a memory."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NewType
 from uuid import UUID
 
@@ -48,7 +48,7 @@ class Scope:
         """The owner without labels: the key of pending, watermark, events and tombstones."""
         if self.session_id is None and self.agent_id is None:
             return self
-        return replace(self, session_id=None, agent_id=None)
+        return Scope(namespace=self.namespace, user_id=self.user_id)
 
     @property
     def user_column(self) -> str:

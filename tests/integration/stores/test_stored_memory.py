@@ -132,6 +132,26 @@ async def test_one_store_serves_one_memory_at_a_time(url: str, tmp_path: Path) -
         assert [each.content for each in await memory.history(user_id="alice")] == ["accepted"]
 
 
+async def test_a_second_process_is_refused_until_the_first_one_has_ended(url: str, tmp_path: Path) -> None:
+    with stored_agent(url, tmp_path, "turn") as process:
+        assert process.stdout is not None
+        texts = [await asyncio.to_thread(process.stdout.readline)]
+        with pytest.raises(errors.StoreInUse, match="Close the other process"):
+            await memory_at(url, tmp_path).remember("refused", user_id="user 0")
+        texts += [process.stdout.readline() for _ in range(10)]  # it was not disturbed
+        process.kill()
+        texts += process.stdout.readlines()
+
+    async with memory_at(url, tmp_path) as memory:
+        with stored_agent(url, tmp_path, "refused") as second:
+            assert await asyncio.to_thread(second.wait, PATIENCE_SECONDS) == 1
+        await wait_until(lambda: all_stored(memory), description="every accepted turn is stored")
+        said = {each.content for user in USERS for each in await memory.history(user_id=user, limit=10_000)}
+
+    assert {text.strip() for text in texts if text.endswith("\n")} <= said
+    assert not [text for text in said if text.startswith("refused")]
+
+
 async def test_a_forked_process_is_refused_and_leaves_the_store_to_its_parent(url: str, tmp_path: Path) -> None:
     async with memory_at(url, tmp_path, extractor="off") as memory:
         await (await memory.remember("before", user_id="alice")).stored(timeout=30)

@@ -114,23 +114,16 @@ class InMemoryLedger:
         return last
 
     async def unstored(self, tx: Transaction, owner: Scope) -> list[bytes]:
-        jobs = [record.job for record in _live(tx, JobKind.STORE)]
-        mine = [job for job in jobs if job.state in UNFINISHED and job.raw is not None]
-        return [
-            job.raw
-            for job in sorted(mine, key=records.created)
-            if job.scope.owner == owner.owner and job.raw is not None
-        ]
+        mine = _unstored(tx, owner.namespace, owner.user_column)
+        return [job.raw for job in sorted(mine, key=records.created) if job.raw is not None]
 
     async def measure_unstored(self, tx: Transaction, namespace: str, user: str | None, *, limit: int) -> Unstored:
-        jobs = [record.job for record in _live(tx, JobKind.STORE) if record.job.scope.namespace == namespace]
-        mine = [job for job in jobs if user is None or job.scope.user_column == user]
-        raw = [job for job in mine if job.state in UNFINISHED and job.raw is not None][:limit]
+        mine = _unstored(tx, namespace, user)[:limit]
         now = self._database.now()
         return Unstored(
-            turns=len(raw),
-            size_bytes=sum(len(job.raw or b"") for job in raw),
-            oldest=max((now - job.created_at for job in raw), default=timedelta(0)),
+            turns=len(mine),
+            size_bytes=sum(len(job.raw or b"") for job in mine),
+            oldest=max((now - job.created_at for job in mine), default=timedelta(0)),
         )
 
     async def list_turn_payloads(self, tx: Transaction, owner: Scope) -> list[tuple[JobId, bytes]]:
@@ -382,13 +375,13 @@ class InMemoryLedger:
         """Give jobs whose time has come their place: one after the owner's last, not before the one served now."""
         waiting = [each for each in _live(tx, kind) if each.job.state in WAITING]
         served = min((each.place for each in waiting if each.place is not None), default=0)
-        last: dict[Scope, int] = {}
+        last: dict[tuple[str, str], int] = {}
         for each in waiting:
             if each.place is not None:
-                last[each.job.scope.owner] = max(each.place, last.get(each.job.scope.owner, 0))
+                last[_owner(each.job)] = max(each.place, last.get(_owner(each.job), 0))
         for each in sorted(waiting, key=lambda each: each.job.run_at):
             if each.place is None and each.job.run_at <= now:
-                owner = each.job.scope.owner
+                owner = _owner(each.job)
                 last[owner] = max(served, last[owner] + 1 if owner in last else served)
                 put_record(tx, replace(each, place=last[owner]))
 
@@ -430,6 +423,10 @@ def jobs_table(tx: Transaction) -> dict[JobId, Record]:
     return mem(tx).table("jobs")
 
 
+def _owner(job: Job) -> tuple[str, str]:
+    return job.scope.namespace, job.scope.user_column
+
+
 def _is_new(tx: Transaction, turn: Turn) -> bool:
     """Also where all of an earlier turn of the same idempotency key was forgotten."""
     known = jobs_table(tx).get(turn.job_id)
@@ -450,6 +447,29 @@ def _live_ids(tx: Transaction, kind: JobKind) -> dict[JobId, None]:
     return mem(tx).index(f"live_jobs:{kind}", build)
 
 
+def _unstored(tx: Transaction, namespace: str, user: str | None) -> list[Job]:
+    """Accepted turns of a namespace, or of one of its users (`Scope.user_column`), that are not stored yet."""
+    jobs, users = jobs_table(tx), _unstored_ids(tx, namespace)
+    chosen = users.values() if user is None else [users.get(user, {})]
+    found = [jobs[id_].job for ids in chosen for id_ in ids]
+    return [job for job in found if _is_unstored(job)]  # `forget` empties jobs without changing the indexes
+
+
+def _unstored_ids(tx: Transaction, namespace: str) -> dict[str, dict[JobId, None]]:
+    def build() -> dict[str, dict[JobId, None]]:
+        users: dict[str, dict[JobId, None]] = {}
+        for job in (record.job for record in _live(tx, JobKind.STORE)):
+            if job.scope.namespace == namespace and _is_unstored(job):
+                users.setdefault(job.scope.user_column, {})[job.id] = None
+        return users
+
+    return mem(tx).index(f"unstored_turns:{namespace}", build)
+
+
+def _is_unstored(job: Job) -> bool:
+    return job.kind is JobKind.STORE and job.state in UNFINISHED and job.raw is not None
+
+
 def _finished(tx: Transaction) -> dict[JobId, None]:
     def build() -> dict[JobId, None]:
         ended = [each.job for each in jobs_table(tx).values() if _is_finished(each)]
@@ -467,6 +487,8 @@ def put_record(tx: Transaction, record: Record) -> None:
     run, job_id = mem(tx), record.job.id
     known = jobs_table(tx).get(job_id)
     live, finished = _live_ids(tx, record.job.kind), _finished(tx)
+    if record.job.kind is JobKind.STORE:
+        _put_unstored(tx, record.job)
     run.put(jobs_table(tx), job_id, record)
     if not _is_finished(record):
         run.drop(finished, job_id)
@@ -480,6 +502,20 @@ def put_record(tx: Transaction, record: Record) -> None:
         run.put(finished, job_id, None)
     if len(finished) > MAX_FINISHED_JOBS:
         _drop(tx, next(iter(finished)))
+
+
+def _put_unstored(tx: Transaction, job: Job) -> None:
+    run, users = mem(tx), _unstored_ids(tx, job.scope.namespace)
+    user = job.scope.user_column
+    if _is_unstored(job):
+        if user not in users:
+            run.put(users, user, {})
+        if job.id not in users[user]:
+            run.put(users[user], job.id, None)
+    elif user in users:
+        run.drop(users[user], job.id)
+        if not users[user]:
+            run.drop(users, user)
 
 
 def _drop(tx: Transaction, job_id: JobId) -> None:

@@ -36,15 +36,14 @@ class InMemoryEpisodes:
         self, tx: Transaction, owner: Scope, sessions: Collection[str | None], *, generation: int | None = None
     ) -> AdmissionState:
         stones = await self.tombstones(tx, [owner]) if generation is not None else ()
-        places = await mem(tx).owned("counted", owner)
-        newest: dict[str | None, Counted] = {}
-        for episode in await _ordered(tx, owner):
-            if episode.scope.session_id in sessions:
+        places, newest = await mem(tx).owned("counted", owner), (await _newest(tx, owner)).sessions
+        counted: dict[str | None, Counted] = {}
+        for session in sessions:
+            if session in newest:
+                episode = newest[session]
                 counted_from, shift = places.get(episode.id, (None, 0))
-                newest[episode.scope.session_id] = Counted(
-                    position=episode.position, counted_from=counted_from, shift=shift
-                )
-        return AdmissionState(stones=[each for each in stones if each.generation > (generation or 0)], counted=newest)
+                counted[session] = Counted(position=episode.position, counted_from=counted_from, shift=shift)
+        return AdmissionState(stones=[each for each in stones if each.generation > (generation or 0)], counted=counted)
 
     async def hold(self, tx: Transaction, owner: Scope, name: str) -> None:
         """Transactions follow each other."""
@@ -72,7 +71,9 @@ class InMemoryEpisodes:
             rows = await mem(tx).owned("episodes", episode.scope)
             if episode.id in rows:
                 continue
+            newest = await _newest(tx, episode.scope)
             mem(tx).put(rows, episode.id, episode)
+            newest.add(episode, seen=rows.version)
             new.add(episode.id)
             if episode.expires_at is not None:
                 mem(tx).put(await mem(tx).owned("expiring", episode.scope), episode.id, episode.expires_at)
@@ -192,6 +193,34 @@ class InMemoryEpisodes:
         """Whether the stored vectors are this embedder's; None is the active one."""
         known = await self.stored_embedders(tx)
         return embedder is None or known is None or embedder == known.active
+
+
+class _Newest:
+    """The newest episode of each session of an owner, when the rows had the version `seen`."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[str | None, Episode] = {}
+        self.seen: int | None = None
+
+    def add(self, episode: Episode, *, seen: int) -> None:
+        """Take over a row."""
+        known = self.sessions.get(episode.scope.session_id)
+        if known is None or (known.position, known.id) < (episode.position, episode.id):
+            self.sessions[episode.scope.session_id] = episode
+        self.seen = seen
+
+
+async def _newest(tx: Transaction, owner: Scope) -> _Newest:
+    """It is kept, so that a turn costs the same whatever its user has; any change but a new row builds it again."""
+    rows = await mem(tx).owned("episodes", owner)
+    kept = mem(tx).owned_index("newest", owner)
+    found: _Newest | None = kept.get("newest")
+    if found is None or found.seen != rows.version:
+        found = kept["newest"] = _Newest()
+        found.seen = rows.version
+        for episode in rows.values():
+            found.add(episode, seen=rows.version)
+    return found
 
 
 async def _ordered(tx: Transaction, owner: Scope) -> list[Episode]:
