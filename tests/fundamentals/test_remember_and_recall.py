@@ -54,6 +54,21 @@ async def test_a_turn_is_several_messages_in_their_order(memory: Memory, user: s
     ]
 
 
+async def test_a_recalled_turn_keeps_its_order_whatever_each_message_is_worth(memory: Memory, user: str) -> None:
+    turn = [
+        Message.user("What did we agree on?"),
+        Message.assistant("The venue of the wedding is the old mill in Bergen."),
+        Message.user("And the cake?"),
+    ]
+    await memory.remember(turn, user_id=user, session_id="s1")
+
+    block = await memory.recall("Is the wedding venue the old mill in Bergen?", user_id=user)
+
+    best, *_ = block.matches
+    assert "old mill" in str(best.item)
+    assert [line.text for line in block.lines] == [each.content for each in turn]
+
+
 async def test_another_session_of_the_same_user_is_recalled(memory: Memory, user: str) -> None:
     await memory.remember("My dog is called Pixel.", user_id=user, session_id="january")
 

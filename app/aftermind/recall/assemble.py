@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from time import perf_counter
 
-from aftermind.recall.budget import LONG_CHARACTERS, MOST_CHARACTERS, Chunk, CountEach, fit
+from aftermind.recall.budget import LONG_CHARACTERS, MOST_CHARACTERS, Chunk, CountEach, Order, fit
 from aftermind.recall.excerpts import QuestionWords, excerpt
 from aftermind.recall.query import Query
 from aftermind.recall.render import Item, line_of, place_of, profile_line, shortenable_text, superseded_mark
@@ -81,7 +81,7 @@ def build(
 
 def _pinned(blocks: Sequence[Block], budget: int, count_each: CountEach) -> list[_Part]:
     """As many pinned blocks as their share of the budget holds, in their order."""
-    parts = [_Part(_chunk(block, PINNED, place), block) for place, block in enumerate(blocks)]
+    parts = [_Part(_chunk(block, PINNED, (place, 0)), block) for place, block in enumerate(blocks)]
     if not parts:
         return []
     fitted = fit([replace(part.chunk, key=key) for key, part in enumerate(parts)], budget, count_each)
@@ -95,10 +95,10 @@ def _standing(briefing: Briefing, words: QuestionWords) -> list[_Part]:
         for place, name in enumerate(sorted(briefing.profile.traits)):
             line = profile_line(name, briefing.profile)
             value = TRAIT + SHARED * words.share(line.text)
-            parts.append(_Part(Chunk(key=0, line=line, value=value, order=place), name))
+            parts.append(_Part(Chunk(key=0, line=line, value=value, order=(place, 0)), name))
     if briefing.summary is not None:
         value = SUMMARY + SHARED * words.share(briefing.summary.text)
-        parts.append(_Part(_chunk(briefing.summary, value, 0), briefing.summary))
+        parts.append(_Part(_chunk(briefing.summary, value, (0, 0)), briefing.summary))
     return parts
 
 
@@ -119,7 +119,7 @@ def _part(match: Match, words: QuestionWords, longest: int, key: int) -> _Part:
 def _chunk(
     item: Item,
     value: float,
-    order: float,
+    order: Order,
     *,
     words: QuestionWords | None = None,
     longest: int = sys.maxsize,
@@ -174,13 +174,13 @@ def _told_by(item: Item) -> frozenset[EpisodeId]:
     return frozenset(item.sources) if isinstance(item, Fact) else frozenset()
 
 
-def _when(item: Item) -> float:
-    """Sort position within its kind: episodes by time, facts by their start."""
+def _when(item: Item) -> Order:
+    """Sort position within its kind: episodes by time and position, facts by their start."""
     if isinstance(item, Episode):
-        # By day and minute, then by position: a backfilled session keeps its order.
-        return item.occurred_at.timestamp() + (item.position % 10**12) / 10**13
+        # Messages of a turn have one time and positions that differ by 1. Added to the time, a float rounds that off.
+        return item.occurred_at.timestamp(), item.position
     moment: datetime = (item.valid_from or item.recorded_at) if isinstance(item, Fact) else item.updated_at
-    return moment.timestamp()
+    return moment.timestamp(), 0
 
 
 def _select_traits(profile: Profile | None, traits: Sequence[str]) -> Profile | None:

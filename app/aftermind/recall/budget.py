@@ -20,6 +20,7 @@ from aftermind.recall.render import (
 )
 from aftermind.types import BlockLine
 
+Order = tuple[float, int]  # a time or number, and the position of those with the same one
 CountEach = Callable[[Sequence[str]], Sequence[int]]  # tokens of each text: together they take a fraction of the time
 
 SHORTEN_BELOW = 0.5  # of the budget: no single chunk may take more, however good it is
@@ -46,7 +47,7 @@ class Chunk:
     key: int
     line: BlockLine
     value: float
-    order: float
+    order: Order
     tells: frozenset[Hashable] = frozenset()
     shortened: Callable[[int], BlockLine] | None = None
 
