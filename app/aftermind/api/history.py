@@ -58,7 +58,8 @@ async def history(
         raise errors.InvalidQuery("offset", offset, why)
     wanted = EpisodeFilter(session_id=scope.session_id, agent_id=scope.agent_id, roles=roles)
     found = await search(parts, scope, paged(wanted, before), limit=limit + offset)
-    return found[: len(found) - offset][-limit:]
+    end = len(found) - offset
+    return found[max(end - limit, 0) : max(end, 0)]
 
 
 def paged(wanted: EpisodeFilter, before: Episode | int | None) -> EpisodeFilter:

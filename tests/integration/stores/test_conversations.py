@@ -28,7 +28,9 @@ async def test_history_has_offsets_and_roles(memory: Memory) -> None:
     assert contents(await memory.history(limit=2, **SHOWN)) == ["question 3", "answer 3"]
     assert contents(await memory.history(limit=2, offset=3, **SHOWN)) == ["answer 1", "question 2"]
     assert contents(await memory.history(limit=2, offset=3, roles=["user"], **SHOWN)) == ["question 0"]
-    assert await memory.history(limit=2, offset=8, **SHOWN) == []
+    assert contents(await memory.history(limit=3, offset=6, **SHOWN)) == ["question 0", "answer 0"]
+    for beyond in (8, 9, 11, 20):
+        assert await memory.history(limit=3, offset=beyond, **SHOWN) == []
     for wrong in ({"offset": -1}, {"offset": 10_000}, {"offset": True}, {"roles": ["king"]}):
         with pytest.raises(errors.InvalidQuery):
             await memory.history(**SHOWN, **wrong)  # type: ignore[arg-type]  # wrong on purpose
