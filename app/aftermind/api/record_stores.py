@@ -112,7 +112,9 @@ def _read_path(url: str, rest: str) -> Path:
     if rest.startswith("//") and not rest.startswith("///"):
         raise errors.InvalidSettings("url", url, "a path follows the colon: 'sqlite:./bot.db' or 'sqlite:/var/bot.db'.")
     if not path or path.endswith("/") or "?" in path or "\x00" in path:
-        raise errors.InvalidSettings("url", url, "name a file: 'sqlite:./bot.db'.")
+        scheme = url.partition(":")[0]
+        example = "name a folder: 'json:./folder'." if scheme == "json" else f"name a file: '{scheme}:./bot.db'."
+        raise errors.InvalidSettings("url", url, example)
     if path == ":memory:":
         raise errors.InvalidSettings("url", url, "use 'inmemory' for a store without a file.")
     return Path(path)

@@ -43,9 +43,9 @@ def costs(
 def _spent(found: Sequence[DailyUsage]) -> Table:
     shown = Table(box=None, pad_edge=False, header_style="dim")
     for title in ("day", "user", "kind", "model"):
-        shown.add_column(title)
-    for title in ("calls", "tokens in", "tokens out", "US dollars", "seconds"):
-        shown.add_column(title, justify="right")
+        shown.add_column(title, no_wrap=title in ("day", "kind"), overflow="fold")
+    for title in ("calls", "tokens\nin", "tokens\nout", "USD", "seconds"):
+        shown.add_column(title, justify="right", no_wrap=True)
     for each in found:
         spent = each.spent
         counts = (f"{spent.calls:,}", f"{spent.tokens_in:,}", f"{spent.tokens_out:,}")

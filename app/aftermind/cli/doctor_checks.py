@@ -326,7 +326,8 @@ async def audit_keys(found: Addresses, settings: Settings) -> list[Finding]:
                 "Give every process the same AFTERMIND_AUDIT_KEY (or _FILE): the newest key first, then older ones."
             )
             return [Finding(what="audit keys", seen=said, verdict=Verdict.BAD, remedy=remedy)]
-        return [Finding(what="audit keys", seen=f"{len(used):,} trails were last written with a key of this process")]
+        seen = f"{len(used):,} {'trail was' if len(used) == 1 else 'trails were'} last written with a key of this process"
+        return [Finding(what="audit keys", seen=seen)]
     finally:
         await parts.close()
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.table import Table
 
 from aftermind import errors
@@ -36,6 +37,7 @@ GENEROUS_BUDGETS = dict.fromkeys(
 AT_ONCE = {"extract_quiet_seconds": 0.0}  # a loaded conversation is complete
 BUDGETS = (500, 1_000)
 MAX_CATEGORIES = 16  # in a table; the JSON file has all of them
+CATEGORY_WIDTH = 12  # longer names are wrapped: with the default budgets, the table then fits 80 columns
 
 Given = Mapping[str, Any]  # Any: values of recall options and of settings, which check them
 
@@ -122,22 +124,26 @@ def show(summary: Summary, names: Sequence[str]) -> None:
     for name, means in zip(names, summary.means, strict=False):
         table = Table(title=name, title_justify="left", box=None, pad_edge=False, header_style="dim")
         measures = list(means[ALL])
-        table.add_column("category", overflow="fold")
-        for column in ("questions", *measures):
-            table.add_column(column.replace("@", "\n@"), justify="right", no_wrap=True)
         largest = sorted(means, key=lambda category: -summary.counts[category])[:MAX_CATEGORIES]
+        longest = max(map(len, largest))
+        table.add_column("category", overflow="fold", min_width=min(longest, CATEGORY_WIDTH))
+        for column in ("count", *measures):
+            table.add_column(column.replace("_", "_\n").replace("@", "\n@"), justify="right", no_wrap=True)
         for category, found in means.items():
             if category not in largest:
                 continue
             cells = [f"{found[measure]:.3f}" for measure in measures]
             table.add_row(category, str(summary.counts[category]), *cells)
-        out.print(table)
+        needed = out.measure(table, options=out.options.update(width=console.WIDE_COLUMNS)).minimum
+        width = max(out.width, needed - max(0, longest - CATEGORY_WIDTH))  # too narrow a console would drop columns
+        Console(highlight=False, soft_wrap=True, width=width).print(table)
     if summary.differences:
         out.print(_difference_table(summary, names))
     if not summary.means:
         console.warn("No evidence of any question is stored. Check --user and --namespace.")
     elif summary.not_stored:
-        console.warn(f"{summary.not_stored} questions were left out: their evidence is not stored.")
+        were = "question was" if summary.not_stored == 1 else "questions were"
+        console.warn(f"{summary.not_stored} {were} left out: the evidence is not stored.")
 
 
 def fit_table(found: Fitted) -> Table:

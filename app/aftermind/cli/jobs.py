@@ -50,7 +50,7 @@ def list_(
     """List jobs, the latest change first."""
     wanted = _filter(state, ids, kind, error, namespace, user, since)
     found = console.with_memory(lambda memory: memory.job_admin.list(wanted, limit=limit))
-    shown = console.make_table("job", "state", "kind", "updated", "next attempt", "user", "error", flexible="error")
+    shown = console.make_table("job", "state", "kind", "updated", "next attempt", "user", "detail", flexible="detail")
     for job in found:
         shown.add_row(*_row(job, wide=wide), console.one_line(job.error or job.note or job.worker or ""))
     console.show(found, shown, json=json, wide=wide)

@@ -107,7 +107,7 @@ async def test_own_questions_have_evidence_by_text_or_id(database: Database, red
         await memory.remember("I adopted a cat called Dot.", user_id="ann")
         receipt = await memory.remember("My sister studies law in Bergen.", user_id="ann")
     asked = [
-        {"question": "What is my cat called?", "user_id": "ann", "evidence": "cat called DOT"},
+        {"question": "What is my cat called?", "user_id": "ann", "evidence": "cat called DOT", "category": "pets"},
         {"question": "What does my sister study?", "user_id": "ann", "evidence": [str(receipt.episode_ids[0])]},
         {"question": "Who called?", "user_id": "ann", "evidence": "never said"},
     ]
@@ -123,7 +123,9 @@ async def test_own_questions_have_evidence_by_text_or_id(database: Database, red
     )
 
     assert done.returncode == 0, done.stderr
-    assert "1 questions were left out" in done.stderr
+    assert "1 question was left out" in done.stderr
+    table = [line.split() for line in done.stdout.splitlines() if len(line) <= 80]  # columns, without a terminal
+    assert [row[:2] for row in table if row and row[0] in (ALL, "pets")] == [[ALL, "2"], ["pets", "1"]]
     found = json.loads(figures.read_text())
     assert found["variants"][0][ALL]["recall@5"] == 1.0
     assert (found["questions"][ALL], found["not_stored"]) == (2, 1)

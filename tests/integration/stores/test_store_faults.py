@@ -19,7 +19,8 @@ def memory_at(store: Any, folder: Path) -> Memory:  # Any: what `Memory` takes
 @pytest.mark.parametrize(
     ("store", "said"),
     [
-        ("sqlite:", "name a file"),
+        ("sqlite:", "name a file: 'sqlite:./bot.db'"),
+        ("json:", "name a folder: 'json:./folder'"),
         ("sqlite:///", "name a file"),
         ("sqlite:./folder/", "name a file"),
         ("sqlite::memory:", "inmemory"),
