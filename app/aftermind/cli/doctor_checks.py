@@ -326,8 +326,8 @@ async def audit_keys(found: Addresses, settings: Settings) -> list[Finding]:
                 "Give every process the same AFTERMIND_AUDIT_KEY (or _FILE): the newest key first, then older ones."
             )
             return [Finding(what="audit keys", seen=said, verdict=Verdict.BAD, remedy=remedy)]
-        seen = f"{len(used):,} {'trail was' if len(used) == 1 else 'trails were'} last written with a key of this process"
-        return [Finding(what="audit keys", seen=seen)]
+        trails = "1 trail was" if len(used) == 1 else f"{len(used):,} trails were"
+        return [Finding(what="audit keys", seen=f"{trails} last written with a key of this process")]
     finally:
         await parts.close()
 
