@@ -27,12 +27,19 @@ _reported: set[str] = set()  # unknown variables; a process logs each once
 
 
 class _Files(PydanticBaseSettingsSource):
-    """`AFTERMIND_X_FILE` names a file whose text is `AFTERMIND_X`: how Docker and Kubernetes hand out secrets."""
+    """`AFTERMIND_X_FILE` names a file whose text is `AFTERMIND_X`: how Docker and Kubernetes hand out secrets.
+
+    The variable is one of the environment or of `.env`.
+    """
+
+    def __init__(self, settings_cls: type[BaseSettings], dotenv: Mapping[str, str | None]) -> None:
+        super().__init__(settings_cls)
+        self._dotenv = {name.upper(): value for name, value in dotenv.items()}
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:  # Any: pydantic's own
         name = f"{PREFIX}{field_name.upper()}_FILE"
-        path = os.environ.get(name)
-        if path is None:
+        path = os.environ.get(name) or self._dotenv.get(name)
+        if not path:  # a variable that is set to nothing is not set
             return None, field_name, False
         try:
             text = Path(path).read_text().strip()
@@ -144,7 +151,7 @@ class Settings(BaseSettings):
         _check_dotenv(Path(".env"))
         dotenv = dotenv_settings.env_vars if isinstance(dotenv_settings, DotEnvSettingsSource) else {}
         _warn_of_unknown_variables([*os.environ, *dotenv], settings_cls.model_fields)
-        return init_settings, env_settings, _Files(settings_cls), dotenv_settings
+        return init_settings, env_settings, _Files(settings_cls, dotenv), dotenv_settings
 
     # connections and state
     database_url: SecretStr | None = Field(

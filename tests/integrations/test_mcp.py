@@ -203,6 +203,26 @@ async def test_over_http_a_key_opens_its_namespace_and_the_header_names_the_user
     assert len(await memory.history(user_id="alíce", namespace="acme")) == 1
 
 
+async def test_over_http_every_access_is_audited_with_the_identity_of_the_key(memory: Memory) -> None:
+    made, key = await memory.api_keys.create("first", namespace="acme")
+    async with (
+        served(memory) as url,
+        connected(url, Authorization=f"Bearer {key}", **{"X-Aftermind-User": "alice"}) as client,
+    ):
+        added = await call(client, "add_memory", text="I live in Oslo.")
+        for _ in range(2):
+            await call(client, "list_memories")
+        await client.read_resource("memory://user/blocks")
+        await call(client, "delete_memory", id=added["ids"][0])
+
+    entries = await memory.audit.list(user_id="alice", namespace="acme")
+    assert [(entry.actor, entry.action, entry.detail.get("by")) for entry in entries] == [
+        (f"key {made.id} (first)", "edit", "mcp"),
+        (f"key {made.id} (first)", "read", "mcp"),
+        (f"key {made.id} (first)", "erase", None),
+    ]
+
+
 async def test_before_the_first_key_the_local_token_opens_and_no_longer_after_it(memory: Memory) -> None:
     from aftermind.api import local_sign_in
 

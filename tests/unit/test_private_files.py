@@ -6,9 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from aftermind import Settings, errors, private_files
-from aftermind.cli import processes
+from aftermind.api.retention.archives import open_archive
+from aftermind.cli import make_app_for, processes
 from aftermind.db.encryption.keyfiles import audit_keys, master_keys
 
 
@@ -90,8 +92,47 @@ def test_a_dotenv_that_others_may_write_is_refused(
 
 def test_a_variable_that_is_set_to_nothing_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "")
+    monkeypatch.setenv("AFTERMIND_AUDIT_KEY_FILE", "")
 
     assert Settings().openai_api_key is None
+    assert Settings().audit_key is None
+
+
+def test_a_dotenv_may_name_the_file_of_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "key").write_text("an audit key of sixteen\n")
+    (tmp_path / ".env").write_text(f"AFTERMIND_AUDIT_KEY_FILE={tmp_path / 'key'}\n")
+
+    found = Settings().audit_key
+
+    assert found is not None
+    assert found.get_secret_value() == "an audit key of sixteen"
+
+
+async def test_an_archive_is_not_written_into_a_planted_file(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("of somebody else")
+    (tmp_path / "rows.part").symlink_to(victim)
+
+    await open_archive(str(tmp_path)).write("rows.jsonl", b"{}\n")
+
+    assert victim.read_text() == "of somebody else"
+    assert (tmp_path / "rows.jsonl").read_bytes() == b"{}\n"
+    assert mode_of(tmp_path / "rows.jsonl") == 0o600
+
+
+@pytest.mark.parametrize("before", [None, 0o755, 0o750])
+def test_no_other_user_may_enter_the_folder_of_a_deployments_secrets(before: int | None, tmp_path: Path) -> None:
+    folder = tmp_path / "secrets"
+    if before is not None:
+        folder.mkdir()
+        folder.chmod(before)
+
+    result = CliRunner().invoke(make_app_for(["secrets"]), ["secrets", str(folder)])
+
+    assert result.exit_code == 0, result.output
+    assert (folder / "postgres_superuser_password").read_text()
+    assert mode_of(folder) == (0o700 if before is None else 0o750)
 
 
 def test_a_list_comes_from_a_file_as_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ class Encryption:
 
         `spread_seconds`: time to wait, before and after, until every process has loaded the key.
         """
-        from aftermind.db.encryption.keyring import TERMS, KeyState
+        from aftermind.db.encryption.keyring import KeyState
 
         name = self._name(namespace)
         async with self._db.transaction(namespace=name) as tx:
@@ -73,7 +73,7 @@ class Encryption:
                 await self._vault.move(tx, name, coming[0], KeyState.CURRENT)
         done = await self._sealed(name, spread_seconds)
         async with self._db.transaction(namespace=name) as tx:
-            await self._vault.move(tx, name, TERMS, KeyState.SETTLED)
+            await self._vault.settle(tx, name)
         return done
 
     async def rotate(self, *, namespace: str | None = None, spread_seconds: float = SPREAD_SECONDS) -> EncryptionResult:

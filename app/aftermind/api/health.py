@@ -20,6 +20,7 @@ from aftermind.wire.redis_keys import Keys
 
 LYING_SECONDS = 120.0  # a doorbell takes milliseconds, and the reconciler sends it again within seconds
 CHECK_TIMEOUT_SECONDS = 2.0  # for each component; all are checked concurrently
+JOBS = "jobs"  # the component without which unfinished work cannot be counted
 CONDENSING = frozenset({JobKind.SUMMARISE, JobKind.PROFILE})
 
 T = TypeVar("T")
@@ -145,6 +146,8 @@ async def health(parts: Parts) -> Health:
         looks = [_check("store", lambda: _store(parts))]
         if parts.redis is not None:
             looks.append(_check("redis", lambda: _redis(parts)))
+            if parts.operations is not parts.db:
+                looks.append(_check(JOBS, lambda: _jobs(parts), needed=False))
             looks.append(_check("spool", lambda: _spool(parts.settings, spooled), needed=False))
             looks.append(_check("models", lambda: _models(gate), needed=False))
             looks.append(_check("vectors", lambda: _vectors(parts), needed=False))
@@ -202,6 +205,12 @@ async def _check(name: str, ask: Callable[[], Awaitable[str]], *, needed: bool =
 async def _store(parts: Parts) -> str:
     await parts.check_schema()
     return "answers, schema up to date"
+
+
+async def _jobs(parts: Parts) -> str:
+    """Whether the login of `AFTERMIND_RELAY_URL` reads the jobs of every tenant."""
+    await parts.operations.watermark()
+    return "answers"
 
 
 async def _redis(parts: Parts) -> str:

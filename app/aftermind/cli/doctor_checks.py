@@ -99,7 +99,7 @@ async def postgres(url: str, settings: Settings) -> list[Finding]:
         findings.append(Finding(what="Postgres", seen="it is a replica", verdict=Verdict.BAD, remedy=remedy))
     findings.append(_clock("Postgres", seen.clock_ahead_seconds))
     findings.append(await _schema(url, settings))
-    findings += await _isolation(url)
+    findings += await _isolation(url, settings)
     if seen.fsync == "off" or seen.synchronous_commit == "off":
         remedy = "Set fsync=on and synchronous_commit=on: otherwise a crash loses commits that callers rely on."
         said = f"fsync={seen.fsync}, synchronous_commit={seen.synchronous_commit}"
@@ -113,7 +113,7 @@ async def postgres(url: str, settings: Settings) -> list[Finding]:
 
 @_reports_failure("replica", "Start it, or take it out of AFTERMIND_REPLICA_URLS; recall reads the primary until then.")
 async def replica(url: str, primary: str, settings: Settings) -> list[Finding]:
-    """A replica: whether it follows this primary, and how far behind it is."""
+    """A replica: whether it follows this primary, how far behind it is, and whether tenants are isolated on it."""
     seen, leader = await asyncio.gather(node_probe.node(url), node_probe.node(primary), return_exceptions=True)
     if isinstance(seen, BaseException):
         raise seen
@@ -128,6 +128,10 @@ async def replica(url: str, primary: str, settings: Settings) -> list[Finding]:
     if seen.system != leader.system:
         remedy = "It follows another cluster. Rebuild it from this primary."
         return [Finding(what=what, seen="it belongs to another primary", verdict=Verdict.BAD, remedy=remedy)]
+    login = await node_probe.isolation(url)
+    if login.is_unbound and not settings.allow_owner:
+        said = f"role {login.role} bypasses row-level security, so recall does not read this replica"
+        return [Finding(what=what, seen=said, verdict=Verdict.BAD, remedy=ROLE_REMEDY)]
     behind = max(0, leader.lsn - seen.lsn)
     if behind and seen.lag_seconds > settings.replica_max_lag_seconds:
         remedy = "Check its disk, network and long queries; recall does not use it until it has caught up."
@@ -295,7 +299,7 @@ async def _schema(url: str, settings: Settings) -> Finding:
     return Finding(what="schema", seen="up to date")
 
 
-async def _isolation(url: str) -> list[Finding]:
+async def _isolation(url: str, settings: Settings) -> list[Finding]:
     """Whether row-level security is forced on every table of tenants, and binds this role."""
     seen = await node_probe.isolation(url)
     if seen.open_tables:
@@ -303,6 +307,8 @@ async def _isolation(url: str) -> list[Finding]:
         remedy = "Run `aftermind migrate` to force it: until then an owner can read every tenant's rows."
         return [Finding(what="tenants", seen=said, verdict=Verdict.BAD, remedy=remedy)]
     if seen.is_unbound:
+        if not settings.allow_owner:  # the check of the schema has refused it
+            return []
         said = f"role {seen.role} bypasses row-level security; AFTERMIND_ALLOW_OWNER allows it"
         return [Finding(what="role", seen=said, verdict=Verdict.WARNING, remedy=ROLE_REMEDY)]
     return [Finding(what="tenants", seen=f"row-level security is forced and applies to role {seen.role}")]

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from aftermind.api.health import JOBS
 from aftermind.cli import console
 from aftermind.cli.console import out
 from aftermind.types import JobKind
@@ -22,7 +23,8 @@ def health(*, named: Queues = "all") -> None:
     wanted = set(queues.QUEUES) if named == "all" else {name.strip() for name in named.split(",")}
 
     seen = console.with_memory(lambda memory: memory.health())
-    away = [f"{part.name}: {part.detail}" for part in seen.parts if part.needed and part.state == "down"]
+    judged = [part for part in seen.parts if part.needed or part.name == JOBS]  # else no overdue job is seen
+    away = [f"{part.name}: {part.detail}" for part in judged if part.state == "down"]
     lying = [
         f"{row.kind}: {row.runnable:,} could run, the oldest since {row.age_seconds:.0f} s"
         for row in seen.lying
@@ -30,7 +32,7 @@ def health(*, named: Queues = "all") -> None:
     ]
     complaints = [*away, *lying]
     for part in seen.parts:
-        if part.state == "degraded" or (part.state == "down" and not part.needed):
+        if part.state == "degraded" or (part.state == "down" and part not in judged):
             console.warn(
                 f"{part.name}: {part.detail}"
             )  # a refused key or a full spool is reported, and a restart would not fix it

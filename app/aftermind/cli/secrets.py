@@ -8,6 +8,7 @@ import base64
 import json
 import os
 import secrets as random
+import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated
@@ -21,6 +22,7 @@ from aftermind.wire.redis import acl
 
 DATABASE = "aftermind"
 ROLES = ("superuser", "migrator", "agent", "worker", "replicator")  # of Postgres
+OTHERS = stat.S_IRWXO
 READABLE = 0o444  # containers read them as other users; the folder keeps this host's other users out
 REDIS_USERS = "redis_users.acl"
 
@@ -31,7 +33,9 @@ def register(app: typer.Typer) -> None:
 
 
 def secrets(
-    folder: Annotated[Path, typer.Argument(help="Folder to write; made with mode 0700.")] = Path("secrets"),
+    folder: Annotated[Path, typer.Argument(help="Folder to write, closed to other users; made with mode 0700.")] = Path(
+        "secrets"
+    ),
     *,
     postgres: Annotated[str, typer.Option(help="Host and port of the primary.")] = "postgres:5432",
     replica: Annotated[list[str] | None, typer.Option(help="Host and port of a replica; repeat for more.")] = None,
@@ -42,6 +46,8 @@ def secrets(
     prefix = console.settings().redis_prefix
     try:
         private_files.make_folder(folder)
+        if folder.stat().st_mode & OTHERS:  # Docker makes a missing folder of a mount so that every user may enter
+            folder.chmod(stat.S_IMODE(folder.stat().st_mode) & ~OTHERS)
         made = _write(folder, postgres, replicas, redis, prefix)
     except OSError as exc:
         raise errors.InvalidSettings("folder", str(folder), f"it cannot be written: {exc.strerror}.") from exc

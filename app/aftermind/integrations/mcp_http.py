@@ -28,11 +28,9 @@ def authenticated(app: ASGIApp, memory: Memory) -> ASGIApp:
             kind, _, shown = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
             caller = await _caller(memory, shown.strip()) if kind.lower() == "bearer" else None
             if caller is None:
-                start = {"type": "http.response.start", "status": 401, "headers": [(b"www-authenticate", b"Bearer")]}
-                await send(start)
-                await send(
-                    {"type": "http.response.body", "body": b"an API key is missing, unknown, revoked or expired\n"}
-                )
+                fields = [(b"www-authenticate", b"Bearer"), (b"cache-control", b"no-store")]
+                await send({"type": "http.response.start", "status": 401, "headers": fields})
+                await send({"type": "http.response.body", "body": REFUSED})
                 return
             user = unquote(headers.get(USER_HEADER, b"").decode("latin-1")) or None
             scope = {**scope, CALLER: {**caller, "user_id": user}}
@@ -43,6 +41,9 @@ def authenticated(app: ASGIApp, memory: Memory) -> ASGIApp:
 
 async def _caller(memory: Memory, shown: str) -> dict[str, Any] | None:
     if local_sign_in.is_token(shown, memory.settings.state_dir):
-        return None if await memory.api_keys.any() else {"namespace": None, "rights": frozenset(Right)}
+        local = {"namespace": None, "rights": frozenset(Right), "actor": "local token"}
+        return None if await memory.api_keys.any() else local
     key = await memory.api_keys.check(shown)
-    return None if key is None else {"namespace": key.namespace, "rights": key.rights}
+    if key is None:
+        return None
+    return {"namespace": key.namespace, "rights": key.rights, "actor": f"key {key.id} ({key.name})"}

@@ -37,12 +37,33 @@ async def test_a_superuser_and_the_owner_are_bad_and_a_member_is_well(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
     for url in (database.admin_url, database.url):
-        seen = await found(settings_of(database, url, redis_url, tmp_path), "role")
-        assert Verdict.BAD in {each.verdict for each in seen}
+        [seen] = await found(settings_of(database, url, redis_url, tmp_path), "role")
+        assert seen.verdict is Verdict.BAD
+        allowed = settings_of(database, url, redis_url, tmp_path).model_copy(update={"allow_owner": True})
+        [seen] = await found(allowed, "role")
+        assert seen.verdict is Verdict.WARNING
 
     bound = settings_of(database, database.app_url, redis_url, tmp_path)
     assert await found(bound, "role") == []
     assert [each.verdict for each in await found(bound, "tenants")] == [Verdict.GOOD]
+
+
+async def test_a_login_of_a_replica_or_of_the_relay_that_is_refused_is_bad(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    well = settings_of(database, database.app_url, redis_url, tmp_path)
+    as_superuser = well.model_copy(update={"replica_urls": tuple(map(SecretStr, database.replica_admin_urls))})
+    relay = well.model_copy(update={"relay_url": SecretStr(database.admin_url)})
+
+    of_replica = [each for each in await doctor.examine(as_superuser) if each.what.startswith("replica ")]
+    async with Memory(settings=relay) as memory:
+        jobs = next(part for part in (await memory.health()).parts if part.name == "jobs")
+
+    assert [each.verdict for each in of_replica] == [Verdict.BAD]
+    assert "row-level security" in of_replica[0].seen
+    assert Verdict.BAD in {each.verdict for each in await found(relay, "work")}
+    assert jobs.state == "down"
+    assert "row-level security" in jobs.detail
 
 
 async def test_a_table_without_row_level_security_is_bad(database: Database, redis_url: str, tmp_path: Path) -> None:

@@ -196,6 +196,26 @@ async def test_plain_text_in_a_settled_namespace_is_refused_counted_and_shown(
         await learnt.memory.encryption.rotate(spread_seconds=SOON)
 
 
+@pytest.mark.parametrize("key", ["terms", "k1"])
+async def test_a_changed_state_of_a_key_does_not_end_encryption(
+    learnt: Learning, user: str, database: Database, key: str
+) -> None:
+    """An administrator of the database marks the namespace as one that still has, or again stores, plain text."""
+    await learnt.memory.encryption.encrypt(spread_seconds=SOON)
+    assert await learnt.memory.encryption.rewrap() == 2
+    state = "settling" if key == "terms" else "old"
+    await psql_async(database.url, f"UPDATE aftermind.data_keys SET state = '{state}' WHERE id = '{key}'")
+
+    async with Memory(settings=learnt.memory.settings) as fresh:
+        await fresh.blocks.set("human", f"lives in {SECRET}", user_id=user)
+        stored = await psql_async(database.url, "SELECT content FROM aftermind.blocks")
+        assert cipher.is_sealed(stored)
+        assert [each.content for each in await fresh.blocks.list(user_id=user)] == [f"lives in {SECRET}"]
+        await psql_async(database.url, "UPDATE aftermind.blocks SET content = 'planted'")
+        with pytest.raises(errors.PlainTextRefused):
+            await fresh.blocks.list(user_id=user)
+
+
 async def test_without_the_master_key_nothing_is_shown_and_with_a_new_one_beside_it_all_is(
     learnt: Learning, user: str, tmp_path: Path
 ) -> None:

@@ -1,10 +1,14 @@
 """What operators and the anonymous bucket need over HTTP: ids of every kind, undo, re-extraction, retention, audit."""
 
+import asyncio
 from urllib.parse import quote
+from uuid import UUID
 
+import asyncpg
 import httpx
 import pytest
 
+from tests.support.dead_letters import Letters
 from tests.support.deployed_service import Service
 from tests.support.waiting import wait_until_sync
 
@@ -133,6 +137,27 @@ def test_every_access_is_audited_with_the_identity_that_was_authenticated(servic
         (by_session, "read", "/v1/users/{user_id}/episodes"),
         (by_session, "read", "/chat"),
         (by_session, "read", "/events"),
+    ]
+
+
+def test_a_dead_letter_is_shown_after_an_entry_names_the_reader(service: Service, owner_url: str, user: str) -> None:
+    async def die() -> UUID:
+        connection = await asyncpg.connect(owner_url)
+        try:
+            return (await Letters(connection).mark_dead(namespace="ours", user=user))[0]
+        finally:
+            await connection.close()
+
+    job = asyncio.run(die())
+    with service.client() as api:
+        assert api.get(f"/v1/dead-letters/{job}").status_code == 200
+        entries = api.get("/v1/audit", params={"user_id": user}).json()
+    with service.client("other") as other_tenant:
+        assert other_tenant.get(f"/v1/dead-letters/{job}").status_code == 404
+
+    key = service.keys["all"].split("_")[1]
+    assert [(entry["actor"], entry["action"], entry["detail"]["job"]) for entry in entries] == [
+        (f"key {key} (all)", "read", str(job))
     ]
 
 

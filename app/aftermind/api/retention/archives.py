@@ -106,7 +106,8 @@ class FolderArchive:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         beside = path.with_suffix(".part")
         try:
-            with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            beside.unlink(missing_ok=True)  # one that a crash left, or that another user has planted to read the rows
+            with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())

@@ -62,6 +62,8 @@ class Ring:
     def current(self) -> str | None:
         """The key that seals; None where content stays plain."""
         named = [name for name, state in self.states.items() if state is KeyState.CURRENT]
+        if not named and self.is_settled:  # states are not authenticated: content must not become plain by one
+            named = [name for name in self.states if name != TERMS]
         return max(named, key=lambda name: self.generations[name], default=None)
 
     @property
@@ -112,9 +114,10 @@ class Vault:
         began = time.monotonic()
         for row in await pg(tx).rows(_KEYS, namespace=namespace):
             state = KeyState(row.state)
-            if row.id not in ring.keys:
-                ring.keys[row.id] = self._unwrapped(namespace, row.id, bytes(row.wrapped))
             known = ring.states.get(row.id, state)
+            if row.id not in ring.keys:
+                ring.keys[row.id], is_settled = self._unwrapped(namespace, row.id, bytes(row.wrapped))
+                known = KeyState.SETTLED if is_settled else known
             ring.states[row.id] = max(known, state, key=_ORDER.index)  # a replica may have an earlier state
             ring.generations[row.id] = row.generation
         ring.looked_at = began
@@ -152,6 +155,13 @@ class Vault:
         """Bring a key into another state."""
         await pg(tx).execute(_MOVE, {"namespace": namespace, "id": key_id, "state": state})
 
+    async def settle(self, tx: Transaction, namespace: str) -> None:
+        """Refuse plain text from now on. The wrapped key of terms records it, so the row's state cannot undo it."""
+        ring = await self.load(tx, namespace)
+        await self.move(tx, namespace, TERMS, KeyState.SETTLED)
+        wrapped = await self._wrapped(tx, namespace, TERMS, ring.keys[TERMS], is_settled=True)
+        await pg(tx).execute(_REWRAP, {"namespace": namespace, "id": TERMS, "wrapped": wrapped})
+
     async def drop(self, tx: Transaction, namespace: str, key_id: str) -> bool:
         """Delete a key: content encrypted with it is unreadable from then on, in backups too. Returns whether it
         existed.
@@ -163,24 +173,34 @@ class Vault:
         ring = await self.load(tx, namespace)
         count = 0
         for name, key in ring.keys.items():  # also such as were dropped: of those there is no row
-            count += await pg(tx).count(
-                _REWRAP, namespace=namespace, id=name, wrapped=await self._wrapped(tx, namespace, name, key)
-            )
+            is_settled = name == TERMS and ring.is_settled
+            wrapped = await self._wrapped(tx, namespace, name, key, is_settled=is_settled)
+            count += await pg(tx).count(_REWRAP, namespace=namespace, id=name, wrapped=wrapped)
         return count
 
-    async def _wrapped(self, tx: Transaction, namespace: str, key_id: str, key: bytes) -> bytes:
+    async def _wrapped(
+        self, tx: Transaction, namespace: str, key_id: str, key: bytes, *, is_settled: bool = False
+    ) -> bytes:
         if self._masters is None:
             raise errors.Bug("a store without master keys was asked for a key.")
         master = (await self._masters.for_writing(tx))[0]
-        return cipher.wrap(_derived(master), key, "data_keys", namespace, key_id)
+        return cipher.wrap(_derived(master), key, *_place(namespace, key_id, is_settled=is_settled))
 
-    def _unwrapped(self, namespace: str, key_id: str, wrapped: bytes) -> bytes:
+    def _unwrapped(self, namespace: str, key_id: str, wrapped: bytes) -> tuple[bytes, bool]:
+        """The key, and whether it was wrapped as that of a settled namespace. Raises `KeyMissing`."""
         for master in () if self._masters is None else self._masters.existing():
-            key = cipher.unwrap(_derived(master), wrapped, "data_keys", namespace, key_id)
-            if key is not None:
-                return key
+            for is_settled in (False, True):
+                place = _place(namespace, key_id, is_settled=is_settled)
+                key = cipher.unwrap(_derived(master), wrapped, *place)
+                if key is not None:
+                    return key, is_settled
         why = "no master key of this process opens it: restore encryption.key, or set AFTERMIND_ENCRYPTION_KEY"
         raise errors.KeyMissing(namespace, key_id, why)
+
+
+def _place(namespace: str, key_id: str, *, is_settled: bool) -> tuple[str, ...]:
+    """What a wrapped key is bound to."""
+    return "data_keys", namespace, key_id, *(["settled"] if is_settled else [])
 
 
 def _derived(master: bytes) -> bytes:

@@ -4,14 +4,15 @@ from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, Query, Request
 from pydantic import AwareDatetime, BaseModel, Field
 
 from aftermind import errors
 from aftermind.types import JobId, JobKind, JobState
+from aftermind.types.audit import Action
 from aftermind.types.replay import DeadLetter, JobFilter
 from aftermind.types.scope import MAX_ID_BYTES
-from aftermind.web import pagination, schemas
+from aftermind.web import auth, pagination, schemas
 from aftermind.web.auth import Caller, Operator, Remembering
 from aftermind.web.pagination import Cursor, Limit, Page
 
@@ -123,11 +124,12 @@ async def groups(memory: Remembering, who: Operator, wanted: Filter, limit: Limi
 
 
 @router.get("/{job_id}", summary="One dead letter with its payload and attempts")
-async def get_dead_letter(job_id: UUID, memory: Remembering, who: Operator) -> dict[str, Any]:
-    """The job with its payload, attempts and replays. It contains the user's messages."""
+async def get_dead_letter(request: Request, job_id: UUID, memory: Remembering, who: Operator) -> dict[str, Any]:
+    """The job with its payload, attempts and replays. It contains the user's messages, so the access is audited."""
     found = await memory.dead_letters.get(JobId(job_id))
     if found is None or found.job.scope.namespace != who.namespace:
         raise errors.NotThere("dead letter", str(job_id))
+    await auth.record_access(request, who, Action.READ, user_id=found.job.scope.user_id, job=str(job_id))
     return _to_out(found)
 
 
