@@ -204,7 +204,7 @@ STORE_FEATURES: Mapping[str, tuple[str, ...]] = {
     "read replicas, Celery workers": ("yes", *(ONE_PROCESS,) * 4, "no: it is memory"),
     "`verify-erasure`": ("yes", "rows and index, with an index"),
     "dead letters listed and discarded": ("yes",),
-    "dead letters replayed": ("yes", POSTGRES_ONLY),
+    "dead letters replayed": ("yes", "unchanged, while the process runs"),
     "retention policies": ("by the reconciler", "while the process runs"),
     "encryption, audit log, API keys, webhooks": ("yes", POSTGRES_ONLY),
     "re-embedding": ("yes", POSTGRES_ONLY),

@@ -27,6 +27,7 @@ from aftermind.api.ranking import Ranking as AsyncRanking
 from aftermind.api.retention.policies import Retention as AsyncRetention
 from aftermind.api.webhooks import Webhooks as AsyncWebhooks
 from aftermind.ledger.inmemory.dead_letters import InMemoryDeadLetters
+from aftermind.ledger.inmemory.replays import InMemoryReplays
 from aftermind.ledger.postgres.dead_letters import DeadLetters as AsyncDeadLetters
 from aftermind.ledger.postgres.replay_plans import Replays as AsyncReplays
 from aftermind.llm.protocols import ChatModel
@@ -259,7 +260,7 @@ class DeadLetters(_Face):
 class Replays(_Face):
     """`memory.replays`, without await."""
 
-    def __init__(self, behind: AsyncReplays) -> None:
+    def __init__(self, behind: AsyncReplays | InMemoryReplays) -> None:
         self._behind = behind
 
     create = _blocking(AsyncReplays.create)

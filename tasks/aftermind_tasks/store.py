@@ -4,10 +4,11 @@ import asyncio
 import random
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
+from uuid import UUID
 
 from aftermind import errors
 from aftermind.db.protocol import Transaction
@@ -72,7 +73,10 @@ async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outco
 
 def _decode_turn(lease: Lease) -> Turn:
     job = lease.job
-    return decode_owned_turn(job.raw or b"", owner=job.scope, jobs=(job.id, job.origin_job_id))
+    jobs = {job.id, job.origin_job_id}
+    with suppress(ValueError):  # the first job's id: a turn that is retried twice has neither of the others
+        jobs.add(JobId(UUID(job.effect_key.partition("#")[0])))
+    return decode_owned_turn(job.raw or b"", owner=job.scope, jobs=jobs)
 
 
 async def store_pending(runtime: Runtime, claimed: Sequence[ClaimedTurn]) -> tuple[Tally, bool]:

@@ -20,7 +20,7 @@ from aftermind.api.ranking import Ranking
 from aftermind.api.retention.policies import Retention
 from aftermind.api.webhooks import Webhooks
 from aftermind.ledger.inmemory.dead_letters import InMemoryDeadLetters
-from aftermind.ledger.postgres.replay_plans import Replays
+from aftermind.ledger.inmemory.replays import InMemoryReplays
 from aftermind.web.schemas import RecallIn
 
 API_TYPES = (
@@ -36,7 +36,7 @@ API_TYPES = (
     JobAdmin,
     Jobs,
     Ranking,
-    Replays,
+    InMemoryReplays,
     Retention,
     Webhooks,
 )

@@ -17,6 +17,7 @@ from aftermind.db.protocol import Database, Transaction
 from aftermind.freshness import EffectCommitter, ReplicaLease, WatermarkDelivery
 from aftermind.indexes.client import IndexClient
 from aftermind.ledger.inmemory.dead_letters import InMemoryDeadLetters
+from aftermind.ledger.inmemory.replays import InMemoryReplays
 from aftermind.ledger.postgres.dead_letters import DeadLetters
 from aftermind.ledger.postgres.replay_plans import Replays
 from aftermind.ledger.protocol import Ledger
@@ -62,7 +63,7 @@ class Parts:
     operations_namespace: str | None  # the tenant that its role is limited to; None: it reads every tenant's jobs
     stored_keys: PostgresApiKeys
     dead_letters: DeadLetters | InMemoryDeadLetters
-    replays: Replays
+    replays: Replays | InMemoryReplays
     policies: RetentionStore
     audit: Audit
     encryption: Encryption

@@ -36,8 +36,10 @@ from aftermind.freshness import EffectCommitter, ReplicaLease, WatermarkDelivery
 from aftermind.indexes.client import IndexClient
 from aftermind.indexes.factory import open_index
 from aftermind.ledger.inmemory import records as ledger_records
+from aftermind.ledger.inmemory import replays as local_replays
 from aftermind.ledger.inmemory.dead_letters import InMemoryDeadLetters
 from aftermind.ledger.inmemory.ledger import InMemoryLedger
+from aftermind.ledger.inmemory.replays import InMemoryReplays
 from aftermind.ledger.postgres.dead_letters import DeadLetters
 from aftermind.ledger.postgres.ledger import PostgresLedger
 from aftermind.ledger.postgres.replay_plans import Replays
@@ -169,11 +171,12 @@ def _in_process_services(
     index: IndexClient | None,
 ) -> Parts:
     is_stored = where.journal is not None
-    codec = RowCodec(store_tables.TABLES, ledger_records.TABLES, local_bus.TABLES)
+    codec = RowCodec(store_tables.TABLES, ledger_records.TABLES, local_replays.TABLES, local_bus.TABLES)
     db = MemoryDatabase(None if where.journal is None else JournalWriter(where.journal, codec))
     store = InMemoryStore(language=settings.language)
     ledger, events = InMemoryLedger(db, max_lost_leases=settings.max_lost_leases), LocalBus(db)
     effects, keeping = EffectCommitter(db), InMemoryRetention()
+    replays = InMemoryReplays(db, store=where.scheme)
 
     def retention(name: str) -> Retention:
         return Retention(
@@ -204,7 +207,9 @@ def _in_process_services(
         profiler=factory.profiler(settings, providers=providers),
         prepare=partial(_adopt_embedder, db, store, embedder) if is_stored and embedder is not None else None,
         tidy=tidy,
+        replay=replays.step,
     )
+    replays.on_start = queue.wake
     if is_stored:
         db.on_open = queue.wake  # for jobs of an earlier process
     outboxes = Outboxes(settings, lambda accept: queue)
@@ -234,7 +239,7 @@ def _in_process_services(
         operations_namespace=namespace,
         stored_keys=PostgresApiKeys(nothing),
         dead_letters=InMemoryDeadLetters(db),
-        replays=Replays(nothing),
+        replays=replays,
         policies=keeping,
         audit=Audit(db=nothing, work=nothing, trail=trail, namespace=namespace, of_all=False),
         encryption=Encryption(db=nothing, vault=vault, trail=trail, namespace=namespace, language=settings.language),

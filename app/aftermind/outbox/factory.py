@@ -106,6 +106,7 @@ def make_in_process(
     profiler: Profiler | None = None,
     prepare: Prepare | None = None,
     tidy: Tidy | None = None,
+    replay: Tidy | None = None,
 ) -> InProcessQueue:
     """Create the queue of a store in this process. `events` stores and publishes events (`append`, `publish`).
 
@@ -124,4 +125,4 @@ def make_in_process(
         summariser=summariser,
         profiler=profiler,
     )
-    return InProcessQueue(settings, db=db, ledger=ledger, open_work=work, prepare=prepare, tidy=tidy)
+    return InProcessQueue(settings, db=db, ledger=ledger, open_work=work, prepare=prepare, tidy=tidy, replay=replay)

@@ -45,7 +45,8 @@ def load_work(*arguments: object, **named: object) -> Work:
 
 class InProcessQueue:
     """An `Outbox` without Redis. `work` is called for as long as it finds something; it is made at the first turn,
-    after `prepare`. `tidy` is called when no job is left.
+    after `prepare`. `tidy` is called when no job is left, `replay` before each check for jobs: it puts in those of
+    replay plans, and returns whether a plan still runs.
 
     Bounded like pending: beyond a limit of `settings.pending_max_*` `send` raises `QueueFull`.
     """
@@ -59,9 +60,10 @@ class InProcessQueue:
         open_work: Callable[[], Work],
         prepare: Prepare | None = None,
         tidy: Tidy | None = None,
+        replay: Tidy | None = None,
     ) -> None:
         self._db, self._ledger, self._open_work, self._prepare = db, ledger, open_work, prepare
-        self._tidy = tidy
+        self._tidy, self._replay = tidy, replay
         self._limits = PendingLimits.from_settings(settings)
         self._turn_limits = LedgerLimits(ledger, self._limits)
         self._work: Work | None = None
@@ -137,9 +139,10 @@ class InProcessQueue:
         """Check the ledger once; returns whether to check again."""
         if self._work is None:
             self._work = self._open_work()
+        is_replaying = self._replay is not None and not self._is_closing and await self._replay()
         if await self._work():
             return True
-        if self._is_closing or not await self._is_unfinished():
+        if self._is_closing or not (is_replaying or await self._is_unfinished()):
             return False
         await asyncio.sleep(POLL_SECONDS)
         return True

@@ -1,13 +1,25 @@
-"""Dead letters on stores of one process: listed, grouped, discarded, and kept over a restart."""
+"""Dead letters on stores of one process: listed, grouped, discarded, replayed, and kept over a restart."""
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from aftermind import JobFilter, Memory, Settings, errors
-from aftermind.llm.protocols import Extraction, ExtractionRequest
+from aftermind.db.inmemory import MemoryDatabase
+from aftermind.ledger.inmemory.replays import InMemoryReplays
+from aftermind.ledger.protocol import Failure
+from aftermind.ledger.replay_protocol import NewPlan
+from aftermind.llm.offline.rule_extractor import RuleExtractor
+from aftermind.llm.protocols import Extraction, ExtractionRequest, Extractor
 from aftermind.types import JobKind, JobState
+from aftermind.types.replay import ItemState, PlanState, ReplayMode, ReplayPlan
+from aftermind.wire.payloads import encode_turn
+from tests.support.turns import turn_of
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
+
+FAILURE = ("reason_code", "error_class", "error", "fingerprint")
+RETRY = NewPlan(name="again", reason="the model reads it now", actor="ops", rate=100)
 
 
 class RefusingModel:
@@ -24,9 +36,32 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return "inmemory" if request.param == "inmemory" else f"sqlite:{tmp_path}/bot.db"
 
 
-def memory_at(url: str, folder: Path) -> Memory:
+def memory_at(url: str, folder: Path, extractor: Extractor | None = None) -> Memory:
     settings = Settings(state_dir=folder, embedder="off", extract_quiet_seconds=0.1)
-    return Memory(url, extractor=RefusingModel(), settings=settings)
+    return Memory(url, extractor=extractor or RefusingModel(), settings=settings)
+
+
+async def dead_extractions(memory: Memory, users: int) -> None:
+    for number in range(users):
+        await (await memory.remember("I live in Oslo.", user_id=f"user {number}")).stored(timeout=PATIENCE_SECONDS)
+    await are_dead_letters(memory, users)
+
+
+async def are_dead_letters(memory: Memory, count: int) -> None:
+    async def are_dead() -> bool:
+        return len(await memory.dead_letters.list(JobFilter())) == count
+
+    await wait_until(are_dead, description="all extractions are dead letters")
+
+
+async def ended(memory: Memory, plan: ReplayPlan) -> ReplayPlan:
+    async def is_over() -> ReplayPlan | None:
+        found = await memory.replays.get(plan.id)
+        return found if found is not None and found.state is not PlanState.RUNNING else None
+
+    found = await wait_until(is_over, description="the plan runs no more")
+    assert found is not None
+    return found
 
 
 async def test_a_dead_letter_is_listed_grouped_shown_and_discarded(url: str, tmp_path: Path) -> None:
@@ -58,3 +93,100 @@ async def test_a_dead_letter_is_listed_grouped_shown_and_discarded(url: str, tmp
         assert [each.scope.user_id for each in await memory.dead_letters.list(JobFilter())] == ["bob"]
         (closed,) = await memory.dead_letters.list(JobFilter(states=(JobState.DISCARDED,)))
         assert (closed.id, closed.note) == (job.id, "not needed (ops)")
+
+
+async def test_a_plan_retries_dead_letters_and_their_receipts_wait_for_it(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/bot.db"
+    async with memory_at(url, tmp_path) as memory:
+        await dead_extractions(memory, users=3)
+        letters = await memory.dead_letters.list(JobFilter())
+        plan = await memory.replays.create(JobFilter(kinds=(JobKind.EXTRACT,)), RETRY)
+        estimate = await memory.replays.estimate(plan.id)
+        assert (plan.state, plan.counts, estimate.items) == (PlanState.DRAFT, {ItemState.WAITING: 3}, 3)
+        assert (estimate.by_kind, estimate.model_calls, estimate.refused) == ({JobKind.EXTRACT: 3}, 3, 0)
+
+    async with memory_at(url, tmp_path, RuleExtractor()) as memory:
+        receipt = await memory.remember("I like tea.", user_id="user 0")
+        done = await ended(memory, await memory.replays.start(plan.id))
+        items = await memory.replays.list_items(plan.id)
+        await receipt.extracted(timeout=PATIENCE_SECONDS)
+        facts = [await memory.facts.query(user_id=f"user {number}") for number in range(3)]
+        jobs = [await memory.dead_letters.get(each.id) for each in letters]
+
+        assert (done.state, done.counts) == (PlanState.DONE, {ItemState.DONE: 3})
+        assert [(each.state, each.new_state) for each in items] == [(ItemState.DONE, JobState.DONE)] * 3
+        assert all("Oslo" in {fact.object for fact in each} for each in facts)
+        assert [each.job.state for each in jobs if each] == [JobState.REPLAYED] * 3
+        assert sorted(len(each.successors) for each in jobs if each) == [0, 1, 1]  # one was merged into a waiting job
+        assert await memory.dead_letters.list(JobFilter()) == []
+        with pytest.raises(errors.ReplayConflict):
+            await memory.replays.start(plan.id)
+
+
+async def test_a_plan_continues_when_the_store_is_opened_again(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/bot.db"
+    async with memory_at(url, tmp_path) as memory:
+        await dead_extractions(memory, users=3)
+        plan = await memory.replays.create(JobFilter(), NewPlan(name="slow", reason="r", actor="ops", rate=0.001))
+        await memory.replays.start(plan.id)
+
+        async def is_begun() -> bool:
+            found = await memory.replays.get(plan.id)
+            return found is not None and found.counts.get(ItemState.FAILED) == 1  # it was refused again
+
+        await wait_until(is_begun, description="the first job was retried")
+
+    async with memory_at(url, tmp_path, RuleExtractor()) as memory:
+        found = await ended(memory, await memory.replays.start(plan.id, rate=100))
+        (letter,) = await memory.dead_letters.list(JobFilter())  # of the job that was refused again
+        again = await ended(memory, await memory.replays.start((await memory.replays.create(JobFilter(), RETRY)).id))
+
+        assert found.counts == {ItemState.FAILED: 1, ItemState.DONE: 2}
+        assert again.counts == {ItemState.DONE: 1}
+        assert await memory.facts.query(user_id=letter.scope.user_id)
+        assert [each.id for each in await memory.replays.list()] == [again.id, plan.id]
+
+
+async def test_a_plan_pauses_if_too_many_fail_again_and_can_be_aborted(url: str, tmp_path: Path) -> None:
+    async with memory_at(url, tmp_path) as memory:
+        await dead_extractions(memory, users=12)
+        plan = await memory.replays.create(JobFilter(), NewPlan(name="n", reason="r", actor="ops", rate=50))
+        paused = await ended(memory, await memory.replays.start(plan.id))
+        aborted = await memory.replays.abort(plan.id, note="the model refuses them")
+
+        assert paused.state is PlanState.PAUSED
+        assert "failed again, the last by policy_blocked" in (paused.note or "")
+        assert (aborted.state, aborted.note) == (PlanState.ABORTED, "the model refuses them")
+        await are_dead_letters(memory, 12)  # those that were not retried, and the successors of the others
+
+
+async def test_what_only_postgres_replays_is_refused(tmp_path: Path) -> None:
+    async with memory_at("inmemory", tmp_path) as memory:
+        await dead_extractions(memory, users=1)
+        reextract = NewPlan(name="n", reason="r", actor="ops", mode=ReplayMode.REEXTRACT)
+        with pytest.raises(errors.InvalidSettings, match="'reextract' needs Postgres"):
+            await memory.replays.create(JobFilter(), reextract)
+        with pytest.raises(errors.InvalidFilter, match="no dead letter fits"):
+            await memory.replays.create(JobFilter(reasons=("other",)), RETRY)
+        plan = await memory.replays.create(JobFilter(), RETRY)
+        with pytest.raises(errors.InvalidSettings, match="a dry run needs Postgres"):
+            await memory.replays.dry_run(plan.id)
+
+
+async def test_a_turn_that_died_twice_is_stored_by_its_second_retry(tmp_path: Path) -> None:
+    turn, failure = turn_of("alice", "I live in Oslo."), Failure(**dict.fromkeys(FAILURE, "outage"))
+    async with memory_at("inmemory", tmp_path) as memory:
+        db, ledger = memory._parts.db, memory._parts.ledger
+        async with db.transaction() as tx:
+            await ledger.dead_letter_turn(tx, turn.job_id, turn.scope.owner, encode_turn(turn), failure)
+        assert isinstance(db, MemoryDatabase)
+        replays = InMemoryReplays(db, store="inmemory")  # the queue is not woken: its first retry is claimed here
+        await replays.start((await replays.create(JobFilter(), RETRY)).id)
+        await replays.step()
+        (lease,) = await ledger.claim(JobKind.STORE, worker="test", for_=timedelta(seconds=60))
+        await ledger.mark_dead(None, lease, failure)
+
+        done = await ended(memory, await memory.replays.start((await memory.replays.create(JobFilter(), RETRY)).id))
+
+        assert done.counts == {ItemState.DONE: 1}
+        assert [each.content for each in await memory.history(user_id="alice")] == ["I live in Oslo."]

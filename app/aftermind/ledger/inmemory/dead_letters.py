@@ -19,7 +19,7 @@ class InMemoryDeadLetters:
 
     async def list(self, wanted: JobFilter, *, limit: int = 100) -> list[Job]:
         async with self._database.transaction(read_only=True) as tx:
-            found = [each.job for each in jobs_table(tx).values() if _fits(each.job, wanted, matching_states(wanted))]
+            found = [each.job for each in jobs_table(tx).values() if fits(each.job, wanted, matching_states(wanted))]
         return sorted(found, key=lambda job: job.updated_at, reverse=True)[:limit]
 
     async def groups(self, wanted: JobFilter, *, limit: int = 100) -> Sequence[DeadGroup]:
@@ -53,7 +53,7 @@ class InMemoryDeadLetters:
     async def discard(self, wanted: JobFilter, *, note: str, actor: str) -> int:
         check_note(note, actor)
         async with self._database.transaction() as tx:
-            dead = [each for each in jobs_table(tx).values() if _fits(each.job, wanted, (JobState.DEAD.value,))]
+            dead = [each for each in jobs_table(tx).values() if fits(each.job, wanted, (JobState.DEAD.value,))]
             for record in dead:
                 check_transition(record.job.state, JobState.DISCARDED)
                 said, now = f"{note.strip()} ({actor.strip()})", self._database.now()
@@ -62,7 +62,7 @@ class InMemoryDeadLetters:
         return len(dead)
 
 
-def _fits(job: Job, wanted: JobFilter, states: Sequence[str]) -> bool:
+def fits(job: Job, wanted: JobFilter, states: Sequence[str]) -> bool:
     """See `JobFilter`. No action discards several jobs here, so no job has the id of one."""
     given = {"fingerprint": (wanted.fingerprint, job.fingerprint), "namespace": (wanted.namespace, job.scope.namespace)}
     given["user_id"] = (wanted.user_id, job.scope.user_column)

@@ -36,7 +36,7 @@ class InMemoryLedger:
     async def enqueue(self, tx: Transaction, jobs: Sequence[NewJob]) -> list[JobId]:
         new = []
         for job in jobs:
-            if job.id in jobs_table(tx) or _unfinished(tx, job):
+            if job.id in jobs_table(tx) or list_unfinished(tx, job):
                 continue
             now = self._database.now()
             put_record(
@@ -56,7 +56,7 @@ class InMemoryLedger:
 
     def _debounced(self, tx: Transaction, job: NewJob, quiet: timedelta, at_most: timedelta) -> JobId:
         now = self._database.now()
-        waiting = [record for record in _unfinished(tx, job) if record.job.state is not JobState.RUNNING]
+        waiting = [record for record in list_unfinished(tx, job) if record.job.state is not JobState.RUNNING]
         if not waiting:
             made = records.new_job(job, now, run_at=now + min(quiet, at_most))
             put_record(tx, Record(job=made, due_by=now + at_most))
@@ -544,7 +544,7 @@ def _pay(tx: Transaction, lease: Lease, spent: ModelUsage, now: datetime) -> Non
     run.put(run.table("spending"), key, DailyUsage(owner=owner, day=day, kind=kind, spent=total))
 
 
-def _unfinished(tx: Transaction, job: NewJob) -> list[Record]:
+def list_unfinished(tx: Transaction, job: NewJob | Job) -> list[Record]:
     return [
         record
         for record in _live(tx, job.kind)

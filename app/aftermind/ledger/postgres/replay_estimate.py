@@ -8,6 +8,7 @@ from sqlalchemy import Row, text
 
 from aftermind.db.protocol import Transaction
 from aftermind.db.transaction import pg
+from aftermind.ledger.replay_protocol import MODEL_KINDS
 from aftermind.types import JobId, JobKind, JobState
 from aftermind.types.replay import DryRunResult, Estimate, PlanId, ReplayPlan
 
@@ -43,7 +44,6 @@ _ESTIMATE = text(
     GROUP BY items.kind
     """
 )
-_MODEL_KINDS = (JobKind.EMBED, JobKind.EXTRACT, JobKind.SUMMARISE, JobKind.PROFILE)  # one call an item, at least
 
 _SHADOW = text(
     """
@@ -105,7 +105,7 @@ def _estimate(plan: ReplayPlan, rows: Sequence[Row[Any]]) -> Estimate:
         oldest=min((row.oldest for row in known), default=None),
         newest=max((row.newest for row in known), default=None),
         seconds=items / plan.rate,
-        model_calls=sum(row.jobs for row in known if row.kind in _MODEL_KINDS),
+        model_calls=sum(row.jobs for row in known if row.kind in MODEL_KINDS),
         tokens=round(sum(row.jobs * row.tokens for row in known)),
         cost_usd=sum(row.jobs * row.cost for row in known),
         conflicts=sum(row.conflicts for row in known),

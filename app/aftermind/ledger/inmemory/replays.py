@@ -1,0 +1,361 @@
+"""Replay plans of one process: retries of dead letters, at the rate of the plan, run by the in-process queue."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from statistics import fmean
+from typing import NoReturn
+
+from aftermind import errors
+from aftermind.db.inmemory import MemoryDatabase, mem
+from aftermind.db.journals.rows import Table
+from aftermind.db.protocol import Transaction
+from aftermind.ledger.inmemory.dead_letters import fits
+from aftermind.ledger.inmemory.ledger import jobs_table, list_unfinished, put_record
+from aftermind.ledger.inmemory.records import UNFINISHED, Record
+from aftermind.ledger.replay_overrides import OverrideRules
+from aftermind.ledger.replay_protocol import (
+    BREAKER_FROM,
+    BREAKER_WINDOW,
+    BURST_SECONDS,
+    MODEL_KINDS,
+    SHADOWS,
+    NewPlan,
+    check_plan,
+    matching_states,
+)
+from aftermind.types import Job, JobId, JobKind, JobState
+from aftermind.types.job import check_transition
+from aftermind.types.replay import (
+    DryRunResult,
+    Estimate,
+    ItemState,
+    JobFilter,
+    PlanId,
+    PlanState,
+    ReplayItem,
+    ReplayMode,
+    ReplayPlan,
+)
+from aftermind.types.uuid7 import uuid7
+
+Place = tuple[PlanId, int]  # an item's key: from 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptPlan:
+    """A plan without counts; how many items it has, when the next one is due, when it was started last."""
+
+    plan: ReplayPlan
+    size: int
+    due_at: datetime
+    resumed_at: datetime
+
+
+TABLES = {"replay_plans": Table(PlanId, KeptPlan), "replay_items": Table(Place, ReplayItem)}
+
+
+class InMemoryReplays:
+    """See `Replays`. Only the mode `retry`, without dry runs: others raise `InvalidSettings`, which names `store`.
+
+    `on_start` is called when a plan has been started; from then on the queue calls `step`.
+    """
+
+    def __init__(self, database: MemoryDatabase, *, store: str) -> None:
+        self._database, self._store = database, store
+        self.on_start: Callable[[], None] = lambda: None
+
+    async def create(self, wanted: JobFilter, new: NewPlan) -> ReplayPlan:
+        check_plan(new, OverrideRules())
+        if new.mode is not ReplayMode.RETRY:
+            self._refuse(f"a replay of the mode {new.mode.value!r}")
+        async with self._database.transaction() as tx:
+            now, states = self._database.now(), matching_states(wanted)
+            jobs = [record.job for record in jobs_table(tx).values() if fits(record.job, wanted, states)]
+            if not jobs:
+                raise errors.InvalidFilter("filter", wanted.to_json(), "no dead letter fits it: there is no plan.")
+            plan = _new_plan(wanted, new, now)
+            kept = KeptPlan(plan=plan, size=len(jobs), due_at=now, resumed_at=now)
+            mem(tx).put(mem(tx).table("replay_plans"), plan.id, kept)
+            for place, job in enumerate(sorted(jobs, key=lambda job: (job.created_at, job.id)), start=1):
+                _put_item(tx, _new_item(plan.id, job, place, now))
+            return _shown(tx, kept)
+
+    async def estimate(self, plan_id: PlanId) -> Estimate:
+        async with self._database.transaction(read_only=True) as tx:
+            kept = _required(tx, plan_id)
+            items = [each for each in _items(tx, kept) if each.state is ItemState.WAITING]
+            records = jobs_table(tx)
+            return _estimate(list(records.values()), [records.get(each.job_id) for each in items], kept.plan.rate)
+
+    async def dry_run(self, plan_id: PlanId, *, sample: int = SHADOWS) -> list[JobId]:
+        self._refuse("a dry run")
+
+    async def dry_run_results(self, plan_id: PlanId) -> list[DryRunResult]:
+        self._refuse("a dry run")
+
+    async def record_access(self, plan_id: PlanId, *, actor: str | None = None) -> None:
+        """Nothing to record: there is no dry run, and no audit log."""
+
+    async def start(self, plan_id: PlanId, *, rate: float | None = None) -> ReplayPlan:
+        if rate is not None and rate <= 0:
+            raise errors.InvalidFilter("rate", rate, "it is more than 0, in jobs a second.")
+        allowed = (PlanState.DRAFT, PlanState.PAUSED, PlanState.RUNNING)
+        plan = await self._move(plan_id, PlanState.RUNNING, allowed, note="", rate=rate)
+        self.on_start()
+        return plan
+
+    async def pause(self, plan_id: PlanId, *, note: str) -> ReplayPlan:
+        return await self._move(plan_id, PlanState.PAUSED, (PlanState.RUNNING, PlanState.PAUSED), note=note)
+
+    async def abort(self, plan_id: PlanId, *, note: str) -> ReplayPlan:
+        allowed = (PlanState.DRAFT, PlanState.RUNNING, PlanState.PAUSED, PlanState.ABORTED)
+        return await self._move(plan_id, PlanState.ABORTED, allowed, note=note)
+
+    async def get(self, plan_id: PlanId, *, namespace: str | None = None) -> ReplayPlan | None:
+        async with self._database.transaction(read_only=True) as tx:
+            kept: KeptPlan | None = mem(tx).table("replay_plans").get(plan_id)
+            if kept is None or namespace not in (None, kept.plan.filter.get("namespace")):
+                return None
+            return _shown(tx, kept)
+
+    async def list(self, *, namespace: str | None = None, limit: int = 50) -> list[ReplayPlan]:
+        async with self._database.transaction(read_only=True) as tx:
+            plans: list[KeptPlan] = list(mem(tx).table("replay_plans").values())
+            found = [each for each in plans if namespace in (None, each.plan.filter.get("namespace"))]
+            found.sort(key=lambda each: each.plan.frozen_at, reverse=True)
+            return [_shown(tx, each) for each in found[:limit]]
+
+    async def list_items(
+        self, plan_id: PlanId, *, states: Sequence[ItemState] = (), limit: int = 100
+    ) -> Sequence[ReplayItem]:
+        async with self._database.transaction(read_only=True) as tx:
+            kept: KeptPlan | None = mem(tx).table("replay_plans").get(plan_id)
+            items = [] if kept is None else _items(tx, kept)
+            chosen = [each for each in items if not states or each.state in states][:limit]
+            return [_with_jobs(tx, each) for each in chosen]
+
+    async def step(self) -> bool:
+        """Note how successors ended, and put in what the running plans allow now; whether one still runs.
+
+        In one transaction: an item moves with its successor.
+        """
+        async with self._database.transaction() as tx:
+            plans: list[KeptPlan] = list(mem(tx).table("replay_plans").values())
+            now = self._database.now()
+            running = [_step(tx, each, now) for each in plans if each.plan.state is not PlanState.DONE]
+            return any(running)
+
+    async def _move(
+        self, plan_id: PlanId, to: PlanState, allowed: Sequence[PlanState], *, note: str, rate: float | None = None
+    ) -> ReplayPlan:
+        async with self._database.transaction() as tx:
+            kept, now = _required(tx, plan_id), self._database.now()
+            if kept.plan.state not in allowed:
+                raise errors.ReplayConflict(plan_id, kept.plan.state, to)
+            plan = replace(kept.plan, state=to, note=note or None, rate=rate or kept.plan.rate)
+            if to is PlanState.RUNNING:
+                kept = replace(kept, due_at=now, resumed_at=now)
+                plan = replace(plan, started_at=plan.started_at or now)
+            plan = replace(plan, finished_at=now if to is PlanState.ABORTED else None)
+            return _shown(tx, _put_plan(tx, kept, plan))
+
+    def _refuse(self, what: str) -> NoReturn:
+        why = f"{what} needs Postgres. On this store dead letters are retried as they are: mode 'retry'."
+        raise errors.InvalidSettings("store", self._store, why)
+
+
+def _new_plan(wanted: JobFilter, new: NewPlan, now: datetime) -> ReplayPlan:
+    return ReplayPlan(
+        id=PlanId(uuid7().hex),
+        name=new.name.strip(),
+        reason=new.reason.strip(),
+        actor=new.actor.strip(),
+        mode=new.mode,
+        filter=wanted.to_json(),
+        overrides={},
+        rate=new.rate,
+        concurrency=new.concurrency,
+        max_failure_share=new.max_failure_share,
+        state=PlanState.DRAFT,
+        note=None,
+        frozen_at=now,
+        started_at=None,
+        finished_at=None,
+    )
+
+
+def _new_item(plan_id: PlanId, job: Job, place: int, now: datetime) -> ReplayItem:
+    return ReplayItem(
+        plan_id=plan_id,
+        job_id=job.id,
+        kind=job.kind,
+        place=place,
+        state=ItemState.WAITING,
+        new_job_id=None,
+        new_state=None,
+        note=None,
+        updated_at=now,
+    )
+
+
+def _step(tx: Transaction, kept: KeptPlan, now: datetime) -> bool:
+    for item in _items(tx, kept):
+        if item.state is ItemState.REPLAYED:
+            _note_end(tx, item, now)
+    items = _items(tx, kept)
+    replayed = sum(item.state is ItemState.REPLAYED for item in items)
+    waiting = [item for item in items if item.state is ItemState.WAITING]
+    if kept.plan.state is not PlanState.RUNNING:
+        return replayed > 0
+    if (note := _why_paused(kept, items)) is not None:
+        _put_plan(tx, kept, replace(kept.plan, state=PlanState.PAUSED, note=note))
+        return replayed > 0
+    if not waiting and not replayed:
+        _put_plan(tx, kept, replace(kept.plan, state=PlanState.DONE, finished_at=now))
+        return False
+    due_at = max(kept.due_at, now - timedelta(seconds=BURST_SECONDS))
+    due = 0 if due_at > now else int((now - due_at).total_seconds() * kept.plan.rate) + 1
+    count = min(due, kept.plan.concurrency - replayed)
+    put_in = sum(_replay(tx, item, now) for item in waiting[: max(count, 0)])
+    if put_in:
+        later = due_at + timedelta(seconds=put_in / kept.plan.rate)
+        mem(tx).put(mem(tx).table("replay_plans"), kept.plan.id, replace(kept, due_at=later))
+    return True
+
+
+def _note_end(tx: Transaction, item: ReplayItem, now: datetime) -> None:
+    record = None if item.new_job_id is None else jobs_table(tx).get(item.new_job_id)
+    state = JobState.DONE if record is None else record.job.state  # a deleted one was done
+    if state in UNFINISHED:
+        return
+    ends = {JobState.DONE: (ItemState.DONE, None), JobState.FORGOTTEN: (ItemState.SKIPPED, "forgotten")}
+    reason = None if record is None else record.job.reason_code
+    ended, note = ends.get(state, (ItemState.FAILED, reason))
+    _put_item(tx, replace(item, state=ended, note=note, updated_at=now))
+
+
+def _why_paused(kept: KeptPlan, items: Sequence[ReplayItem]) -> str | None:
+    """Why no more may be put in: too many failed again, so the cause persists."""
+    ended = [each for each in items if each.state in (ItemState.DONE, ItemState.FAILED)]
+    ended = [each for each in ended if each.updated_at >= kept.resumed_at]
+    last = sorted(ended, key=lambda each: each.updated_at)[-BREAKER_WINDOW:]
+    failed = [each for each in last if each.state is ItemState.FAILED]
+    if len(last) < BREAKER_FROM or len(failed) <= len(last) * kept.plan.max_failure_share:
+        return None
+    return f"paused by itself: {len(failed)} of the last {len(last)} failed again, the last by {failed[-1].note}"
+
+
+def _replay(tx: Transaction, item: ReplayItem, now: datetime) -> bool:
+    """Put in the successor of an item, or merge it into a waiting job of the same effect; whether it moved."""
+    record = jobs_table(tx).get(item.job_id)
+    if record is None or record.job.state not in (JobState.DEAD, JobState.DISCARDED):
+        note = "the job was deleted" if record is None else f"it is {record.job.state}"
+        _put_item(tx, replace(item, state=ItemState.SKIPPED, note=note, updated_at=now))
+        return False
+    old, live = record.job, list_unfinished(tx, record.job)
+    if any(each.job.state is JobState.RUNNING for each in live):
+        return False  # it may have read its input already: what it does not cover waits until it has ended
+    new_id = live[-1].job.id if live else JobId(uuid7())
+    if not live:
+        put_record(tx, Record(job=_successor(old, new_id, now)))
+    check_transition(old.state, JobState.REPLAYED)
+    put_record(tx, replace(record, job=replace(old, state=JobState.REPLAYED, updated_at=now)))
+    follows = mem(tx).table("follows")  # a receipt that waits for the old job waits for its successor
+    for followed, by in list(follows.items()):
+        if old.id in by and new_id not in by:
+            mem(tx).put(follows, followed, (*by, new_id))
+    merged = "merged into a newer job" if live else None
+    _put_item(tx, replace(item, state=ItemState.REPLAYED, new_job_id=new_id, note=merged, updated_at=now))
+    return True
+
+
+def _successor(old: Job, new_id: JobId, now: datetime) -> Job:
+    return Job(
+        id=new_id,
+        kind=old.kind,
+        scope=old.scope,
+        state=JobState.QUEUED,
+        payload=old.payload,
+        effect_key=old.effect_key,
+        attempts=0,
+        lost_leases=0,
+        run_at=now,
+        created_at=now,
+        updated_at=now,
+        raw=old.raw,
+        origin_job_id=old.id,
+    )
+
+
+def _estimate(known: Sequence[Record], found: Sequence[Record | None], rate: float) -> Estimate:
+    jobs = [each.job for each in found if each is not None]
+    kinds = {kind: sum(job.kind is kind for job in jobs) for kind in JobKind}
+    live = {(each.job.scope.namespace, each.job.kind, each.job.effect_key) for each in known if _is_live(each.job)}
+    spent = {kind: _mean_cost(known, kind) for kind, count in kinds.items() if count}
+    return Estimate(
+        items=len(found),
+        by_kind={kind: count for kind, count in kinds.items() if count},
+        namespaces=len({job.scope.namespace for job in jobs}),
+        oldest=min((job.updated_at for job in jobs), default=None),
+        newest=max((job.updated_at for job in jobs), default=None),
+        seconds=len(found) / rate,
+        model_calls=sum(count for kind, count in kinds.items() if kind in MODEL_KINDS),
+        tokens=round(sum(kinds[kind] * tokens for kind, (tokens, _) in spent.items())),
+        cost_usd=sum(kinds[kind] * cost for kind, (_, cost) in spent.items()),
+        conflicts=sum((job.scope.namespace, job.kind, job.effect_key) in live for job in jobs),
+        newer_facts=sum(any(_is_later(each.job, job) for each in known) for job in jobs if job.kind is JobKind.EXTRACT),
+        refused=sum(each is None or each.job.state not in (JobState.DEAD, JobState.DISCARDED) for each in found),
+    )
+
+
+def _is_live(job: Job) -> bool:
+    return job.state in UNFINISHED
+
+
+def _is_later(other: Job, job: Job) -> bool:
+    """Whether it is an extraction of the same session that was done later."""
+    is_done = other.kind is JobKind.EXTRACT and other.state is JobState.DONE and other.updated_at > job.updated_at
+    return is_done and (other.scope.owner, other.scope.session_id) == (job.scope.owner, job.scope.session_id)
+
+
+def _mean_cost(known: Sequence[Record], kind: JobKind) -> tuple[float, float]:
+    """Tokens and dollars of an attempt of the kind that cost something."""
+    tried = [each for record in known if record.job.kind is kind for each in record.attempts if each.tokens_in]
+    if not tried:
+        return 0.0, 0.0
+    return fmean(each.tokens_in + each.tokens_out for each in tried), fmean(each.cost_usd for each in tried)
+
+
+def _put_plan(tx: Transaction, kept: KeptPlan, plan: ReplayPlan) -> KeptPlan:
+    changed = replace(kept, plan=plan)
+    mem(tx).put(mem(tx).table("replay_plans"), plan.id, changed)
+    return changed
+
+
+def _put_item(tx: Transaction, item: ReplayItem) -> None:
+    mem(tx).put(mem(tx).table("replay_items"), (item.plan_id, item.place), item)
+
+
+def _items(tx: Transaction, kept: KeptPlan) -> list[ReplayItem]:
+    rows: dict[Place, ReplayItem] = mem(tx).table("replay_items")
+    return [rows[kept.plan.id, place] for place in range(1, kept.size + 1)]
+
+
+def _shown(tx: Transaction, kept: KeptPlan) -> ReplayPlan:
+    states = [each.state for each in _items(tx, kept)]
+    return replace(kept.plan, counts={state: states.count(state) for state in ItemState if state in states})
+
+
+def _with_jobs(tx: Transaction, item: ReplayItem) -> ReplayItem:
+    jobs = jobs_table(tx)
+    successor = None if item.new_job_id is None else jobs.get(item.new_job_id)
+    kind = item.kind if item.job_id in jobs else None
+    return replace(item, kind=kind, new_state=None if successor is None else successor.job.state)
+
+
+def _required(tx: Transaction, plan_id: PlanId) -> KeptPlan:
+    kept: KeptPlan | None = mem(tx).table("replay_plans").get(plan_id)
+    if kept is None:
+        raise errors.InvalidFilter("plan", plan_id, "no plan has this id; `aftermind replay list` shows all.")
+    return kept
