@@ -41,7 +41,7 @@ def snippets(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if page.name == "jupyter.md":  # cells of one notebook
             blocks = ["\n".join(blocks)]
         for number, code in enumerate(blocks):
-            if re.search(r"^(await|async with|async for)\b|= await ", code, flags=re.M):
+            if re.search(r"^(await|async with|async for)\b|^\w.*= await ", code, flags=re.M):
                 code = f"async def main() -> None:\n{textwrap.indent(code, '    ')}"
             (folder / f"{name}_{number}.py").write_text(code)
     (folder / "wrong.py").write_text(WRONG)

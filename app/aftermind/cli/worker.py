@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
 
 
 def worker(*, named: Queues = "all", concurrency: Concurrency = None, loglevel: str = "INFO") -> None:
-    """Run a Celery worker on queues of ours, until SIGTERM. Run several: one a queue group is a good start."""
+    """Run a Celery worker on queues of Aftermind, until SIGTERM. Run one per group of queues, or more."""
     wanted = list(queues.QUEUES) if named == "all" else [name.strip() for name in named.split(",")]
     for name in wanted:
         if name not in queues.QUEUES:
