@@ -16,7 +16,7 @@ from aftermind.types.replay import JobFilter
 from aftermind.wire.queues import STORE
 from aftermind.wire.redis_keys import Keys
 from tests.faults.test_workers_outlive_redis import OUTAGES
-from tests.support.fork_server import Process, start_module
+from tests.support.fork_server import Process, end, start_module
 from tests.support.servers import Database, psql_async, wait_for_output
 from tests.support.service import local_token
 from tests.support.valkey import Valkey
@@ -38,11 +38,7 @@ def process(env: Mapping[str, str], folder: Path, *arguments: str) -> Iterator[P
         assert started.is_running()
         assert started.status() != psutil.STATUS_ZOMBIE, (folder / "process.log").read_text()[-3000:]
     finally:
-        if started.is_running():
-            started.send_signal(signal.SIGTERM)
-        _, alive = psutil.wait_procs([started], timeout=30)
-        for each in alive:
-            each.kill()
+        end([started], timeout=30)
     assert started.returncode in (0, -signal.SIGTERM)  # the service's server raises the signal again once it has ended
 
 

@@ -201,6 +201,7 @@ class Deployment:
         _, alive = psutil.wait_procs(list(ending.values()), timeout=40)
         for process in alive:
             process.kill()
+            process.wait()
 
     def status(self, path: str) -> int:
         """What the service answers without a key; 0 if it does not."""

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import signal
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -14,6 +13,7 @@ from typing import Any
 import psutil
 
 from aftermind import Settings
+from tests.support.fork_server import end
 from tests.support.releases import Release
 from tests.support.servers import Database, psql_async, wait_for_output
 from tests.support.waiting import NeverHappened
@@ -144,11 +144,7 @@ class Deployment:
                 self.pids[running[-1].pid] = release.name
             yield
         finally:
-            for process in running:
-                process.send_signal(signal.SIGTERM)
-            _, alive = psutil.wait_procs(running, timeout=40)
-            for process in alive:
-                process.kill()
+            alive = end(running, timeout=40)
         assert not alive, "a worker did not stop on SIGTERM"
 
     async def stored_and_mined_by(self) -> set[tuple[str, str]]:

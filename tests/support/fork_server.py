@@ -133,6 +133,17 @@ def start_module(
     return ForkedProcess(int(connection.recv(MESSAGE_BYTES)), connection)
 
 
+def end(processes: Sequence[Process], *, timeout: float, sig: int = signal.SIGTERM) -> list[Process]:
+    """End them by the signal; those that run on after `timeout` seconds are killed, and returned."""
+    for process in processes:
+        process.send_signal(sig)
+    _, alive = psutil.wait_procs(list(processes), timeout=timeout)
+    for process in alive:
+        process.kill()
+        process.wait()
+    return alive
+
+
 def run_module(
     arguments: Sequence[str], *, env: Mapping[str, str], cwd: Path | None = None, timeout: float = PATIENCE_SECONDS
 ) -> subprocess.CompletedProcess[str]:

@@ -1,16 +1,14 @@
 """The web service as a process, as operators start it."""
 
-import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
-import psutil
 
 from aftermind.api.local_sign_in import read_token
 from aftermind.stack.ports import choose
-from tests.support.fork_server import start_module
+from tests.support.fork_server import end, start_module
 from tests.support.waiting import wait_until_sync
 
 
@@ -26,10 +24,7 @@ def service(env: Mapping[str, str], folder: Path) -> Iterator[str]:
         wait_until_sync(lambda: _answers(url), description="the service answers")
         yield url
     finally:
-        process.send_signal(signal.SIGTERM)
-        _, alive = psutil.wait_procs([process], timeout=15)
-        for each in alive:
-            each.kill()
+        end([process], timeout=15)
 
 
 def local_token(state_dir: Path) -> str:

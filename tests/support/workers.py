@@ -2,15 +2,12 @@
 
 import json
 import os
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
-
 from aftermind.wire import queues
-from tests.support.fork_server import Process, start_module
+from tests.support.fork_server import Process, end, start_module
 
 APP = "aftermind_workers.celery_app"
 TOUCHY = "tests.support.crashing_worker"  # the same, with a store job that stumbles over these words
@@ -57,9 +54,4 @@ def workers(
     try:
         yield started
     finally:
-        for process in started:
-            if process.is_running():
-                process.send_signal(signal.SIGTERM)
-        _, alive = psutil.wait_procs(started, timeout=30)
-        for process in alive:
-            process.kill()
+        end(started, timeout=30)

@@ -23,6 +23,11 @@ class GenerationLookup:
         self._began = self._answered = self._failed = float("-inf")
         self._received: int | None = None  # 0 is an answer too: every erasure to come has a higher number
 
+    @property
+    def is_unknown(self) -> bool:
+        """Whether neither the primary nor Redis has answered yet."""
+        return self._received is None and self._generation.known is None
+
     def begin_once(self) -> None:
         """Ask in the background unless the primary has answered before: a lower bound for turns spooled later."""
         if self._received is None:

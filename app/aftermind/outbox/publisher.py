@@ -128,7 +128,9 @@ class Publisher:
             self._drain.begin()
             raise why
         left = began + self._acceptor_seconds - time.monotonic()
-        number = await self._asking.number(since=began, timeout=min(left, self._acceptor_seconds / 4))
+        # Without any number, the host's clock would decide about an erasure.
+        timeout = left if self._asking.is_unknown else min(left, self._acceptor_seconds / 4)
+        number = await self._asking.number(since=began, timeout=timeout)
         if number is not None:
             turn = replace(turn, generation=number)
         await self.spool.append(turn, encode_turn(turn))

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from aftermind.cli.redis_acl import apply_to
 from aftermind.wire import queues
 from aftermind.wire.redis import acl, script
 from aftermind.wire.redis_keys import Keys
-from tests.support.fork_server import start_module
+from tests.support.fork_server import end, start_module
 from tests.support.servers import Database
 from tests.support.valkey import Valkey, running_valkey
 from tests.support.waiting import wait_until
@@ -168,7 +167,4 @@ class _reconciler:  # used as a function
         return self._process
 
     def __exit__(self, *_: object) -> None:
-        self._process.send_signal(signal.SIGTERM)
-        _, alive = psutil.wait_procs([self._process], timeout=30)
-        for each in alive:
-            each.kill()
+        end([self._process], timeout=30)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from aftermind.ledger.replay_protocol import NewPlan
 from aftermind.stack.ports import choose
 from aftermind.types.replay import JobFilter
 from aftermind.wire import queues
-from tests.support.fork_server import start_module
+from tests.support.fork_server import end, start_module
 from tests.support.servers import Database
 from tests.support.waiting import wait_until, wait_until_sync
 from tests.support.workers import LOUDLY, TOUCHY, environment, workers
@@ -104,10 +103,7 @@ def flower(env: Mapping[str, str], folder: Path) -> Iterator[httpx.Client]:
         yield client
     finally:
         client.close()
-        process.send_signal(signal.SIGTERM)
-        _, alive = psutil.wait_procs([process], timeout=20)
-        for each in alive:
-            each.kill()
+        end([process], timeout=20)
 
 
 def _answers(client: httpx.Client) -> bool:
