@@ -78,8 +78,8 @@ class Reembeddings:
 
     def __init__(self, where: Addresses, settings: Settings) -> None:
         if where.is_in_process:
-            why = "its vectors live as long as its process, with a single embedder. Use Postgres."
-            raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", where.store, why)
+            why = "re-embedding needs Postgres. Set AFTERMIND_EMBEDDER to the embedder of the stored vectors."
+            raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", where.scheme, why)
         self._where, self._settings = where, settings
         self._owner_url = where.owner or where.store
 

@@ -23,7 +23,7 @@ def migrate() -> None:
     settings = console.settings()
     found = connections.resolve(settings)
     if found.is_in_process:
-        raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", found.store, "only Postgres has a schema to migrate.")
+        raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", found.scheme, "only Postgres has a schema to migrate.")
     revision = console.run(apply(settings, found.owner or found.store))
     console.run(load_functions(settings, found.required_redis))
     out.print(f"The schema is at {revision}, and Redis has the functions of this release.")

@@ -103,7 +103,7 @@ def _become(argv: list[str], more: Mapping[str, str] | None = None) -> NoReturn:
     found = connections.resolve(console.settings())
     if found.is_in_process:
         why = "a store of one process runs its jobs in that process; workers need Postgres and Redis."
-        raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", found.store, why)
+        raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", found.scheme, why)
     _execute(argv, {**found.environment(), **(more or {})})
 
 
