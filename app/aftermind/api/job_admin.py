@@ -130,7 +130,7 @@ class JobAdmin:
         try:
             asked = any_id if isinstance(any_id, UUID) else UUID(str(any_id))
         except ValueError as exc:
-            raise errors.InvalidFilter("id", any_id, "it is the id of a job, an episode or a fact.") from exc
+            raise errors.InvalidFilter("id", any_id, "it is not the whole id of a job, an episode or a fact.") from exc
         async with self._reading(namespace) as tx:
             turns = await statements.turns_of(tx, namespace, asked)
             found = await statements.timeline(tx, turns) if turns else None

@@ -127,9 +127,10 @@ async def list_processes(link: RedisLink, keys: Keys) -> list[ProcessInfo]:
 
 
 def _process(name: str, announced: Fingerprints) -> ProcessInfo:
+    worker = name.removeprefix("worker ")
     about = dict(each.partition("=")[::2] for each in announced[ABOUT])
     return ProcessInfo(
-        name=name,
+        name=f"reconciler {worker.removesuffix(':reconciler')}" if worker.endswith(":reconciler") else name,
         version=about["version"],
         queues=tuple(filter(None, about.get("queues", "").split(","))),
         started_at=datetime.fromtimestamp(int(about["started"]), UTC),

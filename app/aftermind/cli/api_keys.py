@@ -69,7 +69,7 @@ def revoke(
 
 
 def _table(found: list[ApiKey]) -> Table:
-    shown = console.make_table("id", "name", "may", "made", "until", "state", flexible="name")
+    shown = console.make_table("id", "name", "rights", "created", "expires", "state", flexible="name")
     for key in found:
         until = console.when(key.expires_at) if key.expires_at else "-"
         state = "[green]valid[/]" if key.is_valid else "[yellow]expired[/]"

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from aftermind.cli import console
-from aftermind.cli.console import Namespace, User
+from aftermind.cli.console import Namespace
 from aftermind.cli.dead_letters import moment
 from aftermind.ledger.protocol import DailyUsage
 from aftermind.memory import Memory
@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
 
 def costs(
     *,
-    user: User = None,
+    user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user. Default: all users.")] = None,
     namespace: Namespace = None,
     since: Annotated[str, typer.Option(help="From: 7d, 24h, or a day like 2026-01-31 (UTC).")] = "7d",
     json: console.AsJson = False,

@@ -195,15 +195,20 @@ def get(
 
 
 async def _find_id(memory: Memory, given: str) -> JobId:
-    """The id that is given, or that of the dead letter whose id ends so."""
+    """The id that is given, or that of the dead letter whose id ends with it."""
     with contextlib.suppress(ValueError):
         return JobId(UUID(given))
     listed = await memory.dead_letters.list(JobFilter(), limit=MAX_SEARCHED)
+    if (found := match_short_id(listed, given)) is None:
+        why = "it is not the end of one dead letter's id; `aftermind dead-letters list --wide` has whole ids."
+        raise errors.InvalidFilter("job", given, why)
+    return found
+
+
+def match_short_id(listed: Sequence[Job], given: str) -> JobId | None:
+    """The id of the one job whose id ends with the given text; None if there is none, or several."""
     found = [job.id for job in listed if len(given) >= MIN_ID_CHARACTERS and str(job.id).endswith(given)]
-    if len(found) != 1:
-        why = "several ids end so. Give the whole id" if found else "no dead letter's id ends so"
-        raise errors.InvalidFilter("job", given, f"{why} (`aftermind dead-letters list --wide`).")
-    return found[0]
+    return found[0] if len(found) == 1 else None
 
 
 @dead.command()
@@ -277,7 +282,8 @@ def _show(letter: DeadLetter) -> None:
     if letter.raw is not None:
         out.print(f"payload      {len(letter.raw):,} bytes")
     for each in letter.attempts:
-        spent = f"  {each.tokens_in + each.tokens_out} tokens of {each.model}" if each.model else ""
+        tokens = each.tokens_in + each.tokens_out
+        spent = f"  {tokens:,} tokens of {each.model}" if each.model and tokens else ""
         said = f"{each.outcome or 'unknown'} by {each.worker}{spent}  {each.error or ''}"
         out.print(f"attempt {each.number}    {console.when(each.started_at)}  {escape(said)}")
     for successor in letter.successors:

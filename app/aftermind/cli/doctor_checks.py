@@ -79,8 +79,9 @@ def _reports_failure(what: str, remedy: str) -> Callable[[Check[P]], Check[P]]:
                     return await check(*args, **kwargs)
             except (errors.AftermindError, TimeoutError) as exc:
                 why = str(exc) or f"no answer within {CHECK_TIMEOUT_SECONDS:g} s"
-                if isinstance(exc, errors.StoreUnavailable):  # its hint names this command
-                    why = f"{exc.what}: {exc.why}"
+                if isinstance(exc, errors.StoreUnavailable | errors.RedisUnavailable):  # its hint names this command
+                    why = f"{exc.what}: {exc.why}" if isinstance(exc, errors.StoreUnavailable) else f"Redis: {exc.why}"
+                why = why.removeprefix(f"{what}: ")
                 found = next((fix for text, fix in REFUSED if text in why), remedy)
                 return [Finding(what=what, seen=why, verdict=Verdict.BAD, remedy=found)]
 

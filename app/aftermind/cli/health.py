@@ -6,7 +6,6 @@ import typer
 
 from aftermind.api.health import JOBS
 from aftermind.cli import console
-from aftermind.cli.console import out
 from aftermind.types import JobKind
 from aftermind.wire import queues
 
@@ -18,7 +17,7 @@ def register(app: typer.Typer) -> None:
     app.command()(health)
 
 
-def health(*, named: Queues = "all") -> None:
+def health(*, named: Queues = "all", json: console.AsJson = False) -> None:
     """Exit 0 if the database answers and no job is overdue, else 1. Measured by the age of jobs, not by processes."""
     wanted = set(queues.QUEUES) if named == "all" else {name.strip() for name in named.split(",")}
 
@@ -31,11 +30,10 @@ def health(*, named: Queues = "all") -> None:
         if queues.QUEUE_OF[JobKind(row.kind)] in wanted
     ]
     complaints = [*away, *lying]
-    for part in seen.parts:
+    for part in [] if json else seen.parts:
         if part.state == "degraded" or (part.state == "down" and part not in judged):
-            console.warn(
-                f"{part.name}: {part.detail}"
-            )  # a refused key or a full spool is reported, and a restart would not fix it
-    out.print("\n".join(complaints) or "well")
+            # a refused key or a full spool is reported, and a restart would not fix it
+            console.warn(f"{part.name}: {part.detail}")
+    console.show(seen, "\n".join(complaints) or "ok", json=json)
     if complaints:
         raise typer.Exit(1)

@@ -18,12 +18,17 @@ from aftermind.types.replay import JobFilter
 from aftermind.wire import queues
 
 UNFINISHED = (JobState.QUEUED, JobState.RUNNING, JobState.RETRYING)
+FULL_ID_CHARACTERS = 32  # a UUID without hyphens
 
 States = Annotated[list[JobState] | None, typer.Option("--state", "-s", help="In this state. May be repeated.")]
 Kind = Annotated[JobKind | None, typer.Option("--kind", "-k", help="Jobs of this kind. Default: of every kind.")]
 Queue = Annotated[str | None, typer.Option(help=f"The kinds of this queue: {', '.join(queues.QUEUES)}.")]
 Where = Annotated[str | None, typer.Option("--namespace", "-n", help="In this namespace. Default: in every one.")]
-AnyId = Annotated[str, typer.Argument(help="Id of a job, an episode or a fact.", show_default=False)]
+Since = Annotated[str | None, typer.Option(help="Changed after: 30m, 24h, 7d, or a time like 2026-01-31T12:00.")]
+AnyId = Annotated[
+    str,
+    typer.Argument(help="Id of a job, an episode or a fact; of a job also its end, as in `list`.", show_default=False),
+]
 
 jobs = typer.Typer(name="jobs", help="Background jobs in every state.", no_args_is_help=True)
 
@@ -42,7 +47,7 @@ def list_(
     error: dead_letters.ErrorText = None,
     namespace: dead_letters.OfNamespace = None,
     user: dead_letters.OfUser = None,
-    since: dead_letters.Since = None,
+    since: Since = None,
     limit: dead_letters.Limit = 50,
     json: console.AsJson = False,
     wide: console.Wide = False,
@@ -62,12 +67,15 @@ def timeline(
 ) -> None:
     """Show what happened to a turn: accepted, stored, embedded, extracted, facts, events."""
 
-    async def work(memory: Memory) -> Timeline | None:
-        return await memory.job_admin.timeline(any_id, namespace=namespace or memory.namespace)
+    async def work(memory: Memory) -> Timeline:
+        where = namespace or memory.namespace
+        whole = await _whole_id(memory, any_id, where)
+        found = await memory.job_admin.timeline(whole, namespace=where)
+        if found is None:
+            raise errors.InvalidFilter("id", whole, "no job, episode or fact with this id exists in the namespace.")
+        return found
 
     found = console.with_memory(work)
-    if found is None:
-        raise errors.InvalidFilter("id", any_id, "no job, episode or fact with this id exists in the namespace.")
     shown = console.make_table("after", "step", "state", "seconds", "job", "detail", flexible="detail")
     for step in found.steps:
         lasted = "" if step.ended_at is None else f"{(step.ended_at - step.at).total_seconds():.3f}"
@@ -75,6 +83,14 @@ def timeline(
         job = console.short_id(step.job_id) if step.job_id else ""
         shown.add_row(after, step.name, step.state or "", lasted, job, console.one_line(step.detail or ""))
     console.show(found, shown, json=json, wide=wide)
+
+
+async def _whole_id(memory: Memory, given: str, namespace: str) -> str:
+    """The id of the latest job of the namespace whose id ends with the given text; else the text itself."""
+    if not dead_letters.MIN_ID_CHARACTERS <= len(given) < FULL_ID_CHARACTERS:
+        return given
+    listed = await memory.job_admin.list(JobFilter(namespace=namespace), limit=dead_letters.MAX_SEARCHED)
+    return str(dead_letters.match_short_id(listed, given) or given)
 
 
 @jobs.command()

@@ -32,7 +32,7 @@ from aftermind.types.replay import DryRunResult, Estimate, PlanId, PlanState, Re
 
 PROGRESS_SECONDS = 0.5
 
-PlanArgument = Annotated[str, typer.Argument(help="The plan's id, as in `plan` and `ls`.", show_default=False)]
+PlanArgument = Annotated[str, typer.Argument(help="The plan's id, as in `create` and `list`.", show_default=False)]
 
 replay = typer.Typer(name="replay", help="Replay dead letters with a plan.", no_args_is_help=True)
 

@@ -179,7 +179,7 @@ def table(components: list[ComponentStatus]) -> Table:
     """Components as a table for people."""
     shown = Table(box=None, pad_edge=False, header_style="dim")
     for title in ("component", "state", "pid", "port", "restarts", "since", ""):
-        shown.add_column(title)
+        shown.add_column(title, no_wrap=bool(title))  # too narrow a terminal wraps the detail only
     for each in components:
         colour = "green" if each.state in GOOD else "red" if each.state is ComponentState.STOPPED else "yellow"
         numbers = (str(value) if value is not None else "-" for value in (each.pid, each.port, each.restarts))

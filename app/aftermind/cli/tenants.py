@@ -24,7 +24,7 @@ def tenants(
     json: console.AsJson = False,
     wide: console.Wide = False,
 ) -> None:
-    """List namespaces with users, jobs and today's costs, by name. Needs AFTERMIND_RELAY_URL to see all."""
+    """List namespaces with users, unfinished jobs and today's costs, by name. To see all, set AFTERMIND_RELAY_URL."""
 
     async def work(memory: Memory) -> Sequence[TenantSummary]:
         return await memory.job_admin.tenants(prefix=prefix, after=after, limit=limit)
@@ -34,7 +34,7 @@ def tenants(
         console.print_json(found)
         return
     shown = console.make_table(
-        "namespace", "users", "jobs", "dead", "calls", "tokens", "US dollars", flexible="namespace"
+        "namespace", "users", "unfinished", "dead", "calls", "tokens", "US dollars", flexible="namespace"
     )
     for each in found:
         counts = (each.users, each.unfinished_jobs, each.dead_letters, each.calls, each.tokens)

@@ -172,6 +172,8 @@ def verify_erasure(
     for place in found.places:
         table.add_row(place.name, place.examined, _number(place.found), _number(place.owned), _verdict(place))
     console.show(found, table, json=json)
+    if not json:
+        _show_result(found)
     raise typer.Exit(0 if found.is_clean else 1)
 
 
@@ -187,12 +189,14 @@ def _show_proof(proof: ErasureProof) -> None:
         f"Searched for the test message {proof.canary} and the ids of {len(proof.ids)} messages. "
         f"Deletion took {proof.seconds:.2f} s.\n{NOT_SEARCHED}"
     )
-    if proof.after.is_clean:
+    _show_result(proof.after, f" Repeat: aftermind verify-erasure --text {proof.canary}")
+
+
+def _show_result(found: ErasureReport, remedy: str = "") -> None:
+    if found.is_clean:
         out.print("[bold green]Nothing remains.[/]")
     else:
-        console.complain(
-            f"content remains, or a place was not searched. Repeat: aftermind verify-erasure --text {proof.canary}"
-        )
+        console.complain(f"content remains, or a place was not searched.{remedy}")
 
 
 def _places(*columns: str) -> Table:

@@ -14,10 +14,10 @@ from aftermind.memory import Memory
 from aftermind.types.webhook import NewWebhook, Webhook
 
 webhooks = typer.Typer(
-    help="Where events are posted to: create, list, enable and delete webhooks.", no_args_is_help=True
+    help="Webhooks: URLs that receive events. Create, list, enable and delete them.", no_args_is_help=True
 )
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="Its id, as `list` shows it.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="The webhook's id, as in `list`.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -27,15 +27,16 @@ def register(app: typer.Typer) -> None:
 
 @webhooks.command()
 def create(
-    url: Annotated[str, typer.Argument(help="https:// of the public internet.")],
+    url: Annotated[str, typer.Argument(help="An https:// URL on the public internet.")],
     *,
     event: Annotated[
-        list[str] | None, typer.Option("--event", "-e", help="Of this kind, as MemoryUpdateCompleted. May be repeated.")
+        list[str] | None,
+        typer.Option("--event", "-e", help="Only this kind, like MemoryUpdateCompleted. May be repeated."),
     ] = None,
     description: Annotated[str, typer.Option(help="What it is for.")] = "",
     namespace: Namespace = None,
 ) -> None:
-    """Make a webhook and print its secret, once: it signs what is posted there (Standard Webhooks)."""
+    """Create a webhook and print its secret, once: it signs each event (Standard Webhooks)."""
 
     async def work(memory: Memory) -> NewWebhook:
         return await memory.webhooks.create(url, events=event or (), description=description, namespace=namespace)
@@ -81,7 +82,7 @@ def rotate_secret(
 
 @webhooks.command()
 def enable(webhook_id: Id, *, namespace: Namespace = None) -> None:
-    """Try one again that fails or was disabled, with all that waits for it."""
+    """Enable a webhook again and deliver its pending events now."""
     if not console.with_memory(lambda memory: memory.webhooks.enable(webhook_id, namespace=namespace)):
         raise errors.NotThere("webhook", webhook_id)
     out.print(f"{webhook_id} is tried again.")
@@ -89,7 +90,7 @@ def enable(webhook_id: Id, *, namespace: Namespace = None) -> None:
 
 @webhooks.command()
 def delete(webhook_id: Id, *, namespace: Namespace = None) -> None:
-    """Delete one, with what waits for it."""
+    """Delete a webhook and its pending events."""
     if not console.with_memory(lambda memory: memory.webhooks.delete(webhook_id, namespace=namespace)):
         raise errors.NotThere("webhook", webhook_id)
     out.print(f"{webhook_id} gets nothing any more.")

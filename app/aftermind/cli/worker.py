@@ -42,7 +42,7 @@ def reconciler() -> None:
 
 
 def flower(*, address: str = "127.0.0.1", port: int | None = None) -> None:
-    """Run Flower until SIGTERM. FLOWER_BASIC_AUTH=user:password (or …_FILE) guards it, and has to be set.
+    """Run Flower until SIGTERM. FLOWER_BASIC_AUTH=user:password (or …_FILE) is required.
 
     It needs the broker alone, as the Redis user `aftermind-flower`: no database, no key.
     """

@@ -60,7 +60,7 @@ class CommandProgram:
             done = await subprocesses.run(check.argv, timeout_seconds=check.timeout_seconds, env=self._environment())
             return None if done.code == 0 else done.reason
         if check.ready_file:
-            return None if _is_ready(check.ready_file) else "it does not take work yet"
+            return None if _is_ready(check.ready_file) else "not ready yet"
         return await _ask(check)
 
     async def on_ready(self) -> None:

@@ -21,10 +21,10 @@ def test_a_letter_is_listed_within_80_columns_and_found_by_the_end_of_its_id(
 ) -> None:
     (job,) = asyncio.run(_mark_dead(database.url))
 
-    def run(*argv: str) -> subprocess.CompletedProcess[str]:
+    def run(*argv: str, family: str = "dead-letters") -> subprocess.CompletedProcess[str]:
         env = {"AFTERMIND_DATABASE_URL": database.relay_url, "AFTERMIND_BROKER_URL": redis_url, "COLUMNS": "80"}
         return subprocess.run(
-            [sys.executable, "-m", "aftermind.cli", "dead-letters", *argv],
+            [sys.executable, "-m", "aftermind.cli", family, *argv],
             env=os.environ | env,
             cwd=tmp_path,
             capture_output=True,
@@ -35,14 +35,16 @@ def test_a_letter_is_listed_within_80_columns_and_found_by_the_end_of_its_id(
 
     listed, grouped, wide = run("list").stdout, run("stats").stdout, run("list", "--wide").stdout
     got, unknown = run("get", str(job)[-8:], "--json"), run("get", "00000000")
+    timeline = run("timeline", str(job)[-8:], family="jobs")  # a job without a turn: the message has its whole id
 
     assert max(map(len, [*listed.splitlines(), *grouped.splitlines()])) <= 80
     assert all(text in listed for text in (str(job)[-8:], REASON, "alice"))
     assert f"print-of-{REASON}" in grouped
     assert str(job) in wide
     assert json.loads(got.stdout)["job"]["id"] == str(job)
+    assert str(job) in timeline.stderr
     assert unknown.returncode == 2
-    assert "no dead letter's id ends so" in unknown.stderr
+    assert "not the end of one dead letter's id" in unknown.stderr
 
 
 async def _mark_dead(url: str) -> list[UUID]:

@@ -207,3 +207,15 @@ async def test_a_replica_is_not_blamed_for_a_primary_that_does_not_answer(
 
     assert seen.verdict is Verdict.GOOD
     assert "the primary does not" in seen.seen
+
+
+async def test_a_redis_that_does_not_answer_has_the_reason_and_another_remedy_than_this_command(
+    database: Database, tmp_path: Path
+) -> None:
+    away = settings_of(database, database.app_url, "redis://127.0.0.1:1/0", tmp_path)
+
+    findings = [each for each in await doctor.examine(away) if "Redis" in each.what or "connect" in each.seen]
+
+    assert [each.verdict for each in findings if each.what == "Redis"] == [Verdict.BAD]
+    assert all("aftermind doctor" not in each.seen for each in findings)
+    assert not any(each.seen.startswith(f"{each.what}: ") for each in findings)

@@ -34,6 +34,7 @@ SHOWN = {
     "jobs pauses": lambda found: found == [],
     "jobs processes": lambda found: found == [],
     "jobs latency": lambda found: isinstance(found, list),
+    "health": lambda found: found["parts"][0]["state"] == "ok",
     "dead-letters list": lambda found: found == [],
     "dead-letters stats": lambda found: found == [],
     "reembed status": lambda found: found["counts"]["episodes"] == 0,

@@ -9,6 +9,8 @@ from aftermind.web.pages.metric_deltas import quantile
 Lines = dict[str, list[float | None]]
 Labelled = list[tuple[dict[str, str], float]]
 
+STAGES = {"mined": "extracted"}  # the label in /metrics, and the word of the screens
+
 _LABEL = re.compile(r'\b(\w+)="((?:[^"\\]|\\.)*)"')
 
 
@@ -24,7 +26,10 @@ def series(samples: Sequence[MetricSample]) -> dict[str, object]:
         "finished": _lines(parsed, "aftermind_jobs_total", "kind", times=1 / seconds, only=("outcome", "done")),
         "age": _lines(parsed, "aftermind_oldest_runnable_seconds", "kind"),
         "recall": _recall(parsed),
-        "stages": _quantiles(parsed, "aftermind_freshness_seconds_bucket", "stage", 0.95),
+        "stages": {
+            STAGES.get(name, name): line
+            for name, line in _quantiles(parsed, "aftermind_freshness_seconds_bucket", "stage", 0.95).items()
+        },
         "errors": _lines(parsed, "aftermind_failures_total", "reason", times=per_minute),
         "served": _lines(parsed, "aftermind_recall_seconds_bucket", "served_by", times=per_minute, only=("le", "+Inf")),
         "cost": _lines(parsed, "aftermind_model_cost_usd_total", "model", times=per_hour),

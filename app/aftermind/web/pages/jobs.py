@@ -149,7 +149,7 @@ async def _find(request: Request, viewer: Viewer, given: str) -> HTMLResponse:
     try:
         asked = UUID(given)
     except ValueError as exc:
-        raise errors.InvalidFilter("id", given, "it is the id of a job, an episode or a fact.") from exc
+        raise errors.InvalidFilter("id", given, "it is not the whole id of a job, an episode or a fact.") from exc
     found = await viewer.memory.job_admin.list(JobFilter(ids=(JobId(asked),), namespace=viewer.namespace), limit=1)
     if found:
         return await job(request, viewer, asked)

@@ -8,6 +8,12 @@
   const charts = new Map();
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
+  // The samples between two gaps: a line through one sample has no length, so it is drawn as a dot.
+  const isolated = (u, line) => {
+    const has = (at) => (u.data[line][at] ?? null) !== null;
+    return u.data[line].flatMap((_, at) => has(at) && !has(at - 1) && !has(at + 1) ? [at] : []);
+  };
+
   const draw = (box, key, at, lines) => {
     if (at.length < 2) return;  // one moment is no line
     const names = Object.keys(lines || {});
@@ -25,7 +31,7 @@
       scales: { x: { time: true, range: (u, low, high) => [Math.min(low, high - 120), high] }, y: { range: (u, low, high) => [0, Math.max(high * 1.15, 1)] } },
       axes: [{ ...axis, space: 70, size: 28, values: (u, ticks) => ticks.map((tick) => new Date(tick * 1000).toISOString().slice(...(at.at(-1) - at[0] > 172800 ? [5, 10] : [11, 16]))) },
              { ...axis, size: 44, space: 34 }],
-      series: [{}, ...names.map((name, place) => ({ label: name, stroke: colour(`--chart-${place % 6 + 1}`), width: 2, points: { show: false }, spanGaps: false }))],
+      series: [{}, ...names.map((name, place) => ({ label: name, stroke: colour(`--chart-${place % 6 + 1}`), width: 2, points: { show: false, size: 5, fill: colour(`--chart-${place % 6 + 1}`), filter: isolated }, spanGaps: false }))],
     }, data, box);
     charts.set(key, { plot, names, box });
     const legend = document.querySelector(`[data-legend="${key}"]`);
