@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from aftermind.api.local_sign_in import read_token
-from tests.support.service import free_port
+from aftermind.stack.ports import choose
 from tests.support.waiting import wait_until_sync
 
 _ID = re.compile(rb"^id: (\d+)$", re.MULTILINE)
@@ -24,15 +24,15 @@ _LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 
 
 @contextmanager
-def service(env: dict[str, str], log: Path) -> Iterator[tuple[str, int]]:
+def service(env: dict[str, str], log: Path, *, module: str = "aftermind.cli") -> Iterator[tuple[str, int]]:
     """`aftermind web` for the block: its address, with the local token as the user, and its process id."""
-    port = free_port()
+    port = choose(1)[0]
     with log.open("wb") as out:
-        argv = [sys.executable, "-m", "aftermind.cli", "web", "--port", str(port)]
+        argv = [sys.executable, "-m", module, "web", "--port", str(port)]
         process = subprocess.Popen(argv, env=env, stdout=out, stderr=out)
     url = f"http://127.0.0.1:{port}"
     try:
-        wait_until_sync(lambda: _is_ready(url), timeout=60, description=f"the service answers; see {log}")
+        wait_until_sync(lambda: _is_ready(url), timeout=180, description=f"the service answers; see {log}")
         yield f"http://{read_token(Path(env['AFTERMIND_STATE_DIR']))}@127.0.0.1:{port}", process.pid
     finally:
         process.terminate()
@@ -127,6 +127,8 @@ class Ear(asyncio.Protocol):
 async def listen(url: str, user: str) -> Ear:
     """A listener whose stream has begun."""
     at = urlsplit(url)
+    assert at.hostname is not None
+    assert at.port is not None
     head = f"GET /v1/users/{user}/events HTTP/1.1\r\nHost: {at.hostname}\r\nAuthorization: Bearer {at.username}\r\n"
     request = f"{head}Accept: text/event-stream\r\n\r\n".encode()
     _, ear = await asyncio.get_running_loop().create_connection(lambda: Ear(request), at.hostname, at.port)

@@ -278,7 +278,7 @@ class Needing:
 
 async def listener(request: Request, who: Annotated[Caller, Depends(caller)]) -> Caller:
     """Admit to the events of the path's user: a reader, or the bearer of a stream token of that user."""
-    user = named_user(request.path_params["user_id"], anonymous=_is_anonymous(request))
+    user = await named_user(request.path_params["user_id"], anonymous=_is_anonymous(request))
     if who.stream is None:
         who.need(Right.READ)
     elif who.stream.user_id != user:
@@ -287,7 +287,11 @@ async def listener(request: Request, who: Annotated[Caller, Depends(caller)]) ->
     return who
 
 
-Remembering = Annotated[Memory, Depends(get_memory)]
+async def _memory(request: HTTPConnection) -> Memory:
+    return get_memory(request)
+
+
+Remembering = Annotated[Memory, Depends(_memory)]  # async: FastAPI calls a plain function in a thread, per request
 Reader = Annotated[Caller, Depends(Needing(Right.READ))]
 Writer = Annotated[Caller, Depends(Needing(Right.WRITE))]
 Listener = Annotated[Caller, Depends(listener)]

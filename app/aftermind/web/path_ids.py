@@ -53,8 +53,11 @@ def decode_path_segments(scope: Scope) -> None:
         scope["path"] = "/".join(segments)
 
 
-def named_user(user_id: UserPath, *, anonymous: IsAnonymous = False) -> str | None:
-    """The user that a path names; None is the anonymous one. Raises `InvalidScope`."""
+async def named_user(user_id: UserPath, *, anonymous: IsAnonymous = False) -> str | None:
+    """The user that a path names; None is the anonymous one. Raises `InvalidScope`.
+
+    Async, because FastAPI calls a plain function in a thread.
+    """
     if not anonymous:
         if user_id.startswith(GROUP_PREFIX):
             raise errors.InvalidScope("user_id", user_id, "it is a group. Use /v1/groups/{group}/…?user_id=MEMBER.")

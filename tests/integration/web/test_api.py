@@ -6,7 +6,9 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic import TypeAdapter
 
+from aftermind.web import schemas
 from tests.support.deployed_service import Service
 from tests.support.waiting import wait_until_sync
 
@@ -29,6 +31,25 @@ def test_a_turn_is_taken_at_once_and_recalled_by_the_very_next_call(api: httpx.C
     assert block["degraded"] is None
     assert block["matches"][0]["item"]["content"] == "My ferret is called Biscuit."
     assert block["matches"][0]["kind"] == "episode"
+
+
+def test_what_a_recall_answers_is_the_json_of_its_schema(api: httpx.Client, user: str) -> None:
+    long = {"role": "user", "content": "The ferret eats. " * 400, "metadata": {"weight_kg": 1.5, "tags": ["a"]}}
+    api.post(f"/v1/users/{user}/turns", json={"messages": [long, "My ferret is called Biscuit."], "session_id": "s"})
+    api.post(f"/v1/users/{user}/facts", json={"subject": "ferret", "predicate": "called", "object": "Biscuit"})
+    api.put(f"/v1/users/{user}/blocks/pets", json={"content": "One ferret."})
+    asked = {"query": "What is my ferret called?", "token_budget": 20_000}
+
+    block = api.post(f"/v1/users/{user}/recall", json=asked)
+    scored = api.post(f"/v1/users/{user}/recall/scored", json=asked)
+
+    assert block.headers["content-type"] == scored.headers["content-type"] == "application/json"
+    read = schemas.RecallOut.model_validate_json(block.content)
+    assert read.model_dump_json().encode() == block.content
+    assert {"episode", "fact"} <= {each.kind for each in read.matches}
+    matches = TypeAdapter(list[schemas.MatchOut])
+    assert matches.dump_json(matches.validate_json(scored.content)) == scored.content
+    assert {each["kind"] for each in scored.json()} >= {"episode"}
 
 
 def test_a_receipt_can_be_followed_to_its_end(api: httpx.Client, user: str) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path, Query, Response
 
 from aftermind import errors
 from aftermind.types.scope import MAX_ID_BYTES
@@ -74,13 +74,13 @@ async def remember(
     return schemas.GroupReceiptOut(job_id=receipt.job_id, episode_ids=list(receipt.episode_ids))
 
 
-@router.post("/groups/{group:id}/recall", summary="Recall a block from a group")
+@router.post("/groups/{group:id}/recall", response_model=schemas.RecallOut, summary="Recall a block from a group")
 async def recall(
     group: Group, user_id: ActingMember, asked: schemas.RecallIn, memory: Remembering, who: Reader
-) -> schemas.RecallOut:
+) -> Response:
     """404 where the user is no member."""
     block = await memory.recall(user_id=user_id, group=group, namespace=who.namespace, **asked.model_dump())
-    return schemas.recalled(block)
+    return schemas.block_response(block)
 
 
 @router.get("/groups/{group:id}/episodes", summary="The newest episodes of a group")

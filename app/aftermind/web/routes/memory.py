@@ -4,7 +4,7 @@ from typing import Annotated
 from urllib.parse import quote
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Header, Request
+from fastapi import APIRouter, Depends, Header, Request, Response
 
 from aftermind import errors
 from aftermind.api.turn_builder import KEY_BYTES
@@ -69,23 +69,25 @@ async def turn_status(user_id: User, job_id: UUID, memory: Remembering, who: Rea
     return schemas.StatusOut(stored=status.stored, embedded=status.embedded, extracted=status.extracted, why=status.why)
 
 
-@router.post("/users/{user_id:id}/recall", summary="Recall a block for a query")
-async def recall(user_id: User, asked: schemas.RecallIn, memory: Remembering, who: Reader) -> schemas.RecallOut:
+@router.post("/users/{user_id:id}/recall", response_model=schemas.RecallOut, summary="Recall a block for a query")
+async def recall(user_id: User, asked: schemas.RecallIn, memory: Remembering, who: Reader) -> Response:
     """A block for a system prompt, within a token budget, and its parts.
 
     Answers within AFTERMIND_RECALL_BUDGET_SECONDS, also if the database is down; `degraded` then has the reason.
     """
     block = await memory.recall(user_id=user_id, namespace=who.namespace, **asked.model_dump())
-    return schemas.recalled(block)
+    return schemas.block_response(block)
 
 
-@router.post("/users/{user_id:id}/recall/scored", summary="All matches of a query, with their scores")
-async def recall_scored(
-    user_id: User, asked: schemas.RecallIn, memory: Remembering, who: Reader
-) -> list[schemas.MatchOut]:
+@router.post(
+    "/users/{user_id:id}/recall/scored",
+    response_model=list[schemas.MatchOut],
+    summary="All matches of a query, with their scores",
+)
+async def recall_scored(user_id: User, asked: schemas.RecallIn, memory: Remembering, who: Reader) -> Response:
     """What was found, best first, whatever tokens it takes; `token_budget` is not used."""
     found = await memory.recall_scored(user_id=user_id, namespace=who.namespace, **asked.model_dump())
-    return [schemas.match(each) for each in found]
+    return schemas.matches_response(found)
 
 
 def _status_url(request: Request, user_id: str | None, job_id: UUID) -> str:
