@@ -33,6 +33,7 @@ def create(
     namespace: Namespace = None,
     right: Rights = None,
     expires: Annotated[str | None, typer.Option(help="Expiry: a day like 2027-01-31, or a time (UTC).")] = None,
+    json: console.AsJson = False,
 ) -> None:
     """Create an API key and print it once: only its hash is stored."""
 
@@ -45,6 +46,9 @@ def create(
         )
 
     made, text = console.with_memory(work)
+    if json:
+        console.print_json({"key": made, "text": text})
+        return
     told = f"Key [bold]{made.id}[/] of namespace {escape(repr(made.namespace))} may {_may(made)}."
     console.err.print(f"{told} Store it now: it is not shown again.")
     out.print(text, markup=False)

@@ -48,6 +48,7 @@ def put(
     archive: Annotated[
         str | None, typer.Option(help="Archive episodes before deletion: a folder, or s3://bucket/prefix (extra s3).")
     ] = None,
+    json: console.AsJson = False,
 ) -> None:
     """Set the policy of a namespace. `run --dry-run` shows what it would delete."""
     policy = console.with_memory(
@@ -59,7 +60,7 @@ def put(
             archive=archive,
         )
     )
-    out.print(_policy_line(policy))
+    console.show(policy, _policy_line(policy), json=json)
 
 
 @retention.command()

@@ -35,6 +35,7 @@ def create(
     ] = None,
     description: Annotated[str, typer.Option(help="What it is for.")] = "",
     namespace: Namespace = None,
+    json: console.AsJson = False,
 ) -> None:
     """Create a webhook and print its secret, once: it signs each event (Standard Webhooks)."""
 
@@ -42,6 +43,9 @@ def create(
         return await memory.webhooks.create(url, events=event or (), description=description, namespace=namespace)
 
     made = console.with_memory(work)
+    if json:
+        console.print_json(made)
+        return
     kinds = ", ".join(made.webhook.events) or "every kind"
     told = f"Webhook [bold]{made.webhook.id}[/] of namespace {escape(repr(made.webhook.namespace))} gets {kinds}."
     console.err.print(f"{told} Keep its secret: it is not shown again.")
@@ -64,6 +68,7 @@ def rotate_secret(
         float, typer.Option(min=0, max=720, help="Sign with the former secret too for this many hours.")
     ] = 24.0,
     namespace: Namespace = None,
+    json: console.AsJson = False,
 ) -> None:
     """Replace the secret of a webhook and print the new one, once. Both sign during the overlap."""
 
@@ -74,6 +79,9 @@ def rotate_secret(
     rotated = console.with_memory(work)
     if rotated is None:
         raise errors.NotThere("webhook", webhook_id)
+    if json:
+        console.print_json(rotated)
+        return
     until = rotated.webhook.former_secret_until
     ends = "no longer signs" if until is None else f"signs too until {console.when(until)}"
     console.err.print(f"The former secret {ends}. Keep the new one: it is not shown again.")

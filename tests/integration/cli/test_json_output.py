@@ -1,4 +1,4 @@
-"""Every command that shows something prints it as JSON, too."""
+"""Commands that show or create something print it as JSON, too."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from aftermind.sync import Memory
 from aftermind.types.message import Message
 from tests.support.servers import Database
 
-# What each command must show of what is stored here.
+# What each command must show of what is stored here, or of what it creates.
 SHOWN = {
     "facts --user ann": lambda found: found[0]["object"] == "tea",
     "facts --user ann --history": lambda found: found[0]["superseded_at"] is None,
@@ -38,6 +38,12 @@ SHOWN = {
     "dead-letters list": lambda found: found == [],
     "dead-letters stats": lambda found: found == [],
     "reembed status": lambda found: found["counts"]["episodes"] == 0,
+    "api-keys create till": lambda found: (found["key"]["name"], bool(found["text"])) == ("till", True),
+    "webhooks create https://1.1.1.1/two": lambda found: (
+        (found["webhook"]["url"][-3:], bool(found["secret"])) == ("two", True)
+    ),
+    "retention set --max-age 30d": lambda found: found["max_age"] == 30 * 86_400,
+    "remember tea --user ann": lambda found: (len(found["episode_ids"]), found["spooled"]) == (1, False),
 }
 
 
