@@ -214,7 +214,7 @@ def _fact(scopes: _Scopes, row: Json) -> Fact:
         subject=row["subject"],
         predicate=row["predicate"],
         object=row["object"],
-        confidence=row["confidence"],
+        confidence=float(row["confidence"]),  # JSON of Postgres has 1 for 1.0
         cardinality=Cardinality(row["cardinality"]),
         valid_from=_time(row["valid_from"]),
         valid_to=_time(row["valid_to"]),
