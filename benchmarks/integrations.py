@@ -45,9 +45,9 @@ ENVIRONMENTS = {
     "anthropic": "agents",
     "agent_framework": "agents",
     "crewai": "crewai",
-    "loomflow": "drop-ins",
-    "tframex": "drop-ins",
-    "upsonic": "drop-ins",
+    "loomflow": "loomflow",
+    "tframex": "tframex",
+    "upsonic": "upsonic",
     "definable": "definable",
 }
 

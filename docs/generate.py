@@ -145,9 +145,9 @@ INTEGRATED = (
     ("CrewAI", "crewai", "crewai", "crewai"),
     ("Anthropic memory tool", "anthropic", "anthropic", "agents"),
     ("Microsoft Agent Framework", "agent-framework", "agent-framework-core", "agents"),
-    ("loomflow", "loomflow", "loomflow", "drop-ins"),
-    ("TFrameX", "tframex", "tframex", "drop-ins"),
-    ("Upsonic", "upsonic", "upsonic", "drop-ins"),
+    ("loomflow", "loomflow", "loomflow", "loomflow"),
+    ("TFrameX", "tframex", "tframex", "tframex"),
+    ("Upsonic", "upsonic", "upsonic", "upsonic"),
     ("Definable", "definable", "definable", "definable"),
 )
 # What a column shows, by a part of the names of tests.

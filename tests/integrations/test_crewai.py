@@ -1,17 +1,22 @@
 """CrewAI: the storage backend, behind the framework's own memory."""
 
+import asyncio
+import re
 from datetime import datetime, timedelta
+from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
+from crewai import Agent, BaseLLM
 from crewai.memory.storage.backend import StorageBackend
 from crewai.memory.types import MemoryRecord
 from crewai.memory.unified_memory import Memory as CrewMemory
 
 import aftermind.sync
-from aftermind import Memory, Settings
-from aftermind.integrations.crewai import AftermindStorage
+from aftermind import Memory, Message, Settings
+from aftermind.integrations.crewai import AftermindMemory, AftermindStorage
+from tests.integrations.attacks import assert_attacks_stay_data
 from tests.integrations.freshness import read_elsewhere, standing_replica
 from tests.integrations.pages import run_examples
 from tests.support.servers import Database
@@ -127,6 +132,43 @@ async def test_calls_in_a_running_loop_wait_in_a_thread(storage: AftermindStorag
     storage.save([record("tea")])
 
     assert [each.content for each, _ in storage.search(VECTORS["tea"])] == ["tea"]
+
+
+class Sees(BaseLLM):
+    """A model that answers "Fine.", and keeps what it was sent."""
+
+    def call(self, messages: Any, *args: Any, **options: Any) -> str:
+        self.__dict__["seen"] = messages
+        return "Final Answer: Fine."
+
+
+MATCH = re.compile(r"^- <memory>([^<>\n]*)</memory>$", re.MULTILINE)
+
+
+def split_matches(prompt: str) -> tuple[str, str]:
+    return MATCH.sub("[match]", prompt), unescape("\n".join(MATCH.findall(prompt)))
+
+
+async def test_attacks_stay_in_the_element_of_their_match(memory: Memory) -> None:
+    async def tell(user: str, message: Message) -> None:
+        await AftermindStorage(memory, user_id=user).asave(
+            [record(message.content, metadata={"said": message.content})]
+        )
+
+    async def ask(user: str, question: str) -> tuple[str, str]:
+        model = Sees(model="fake")
+        crew = AftermindMemory(storage=AftermindStorage(memory, user_id=user), embedder=constant, llm=model)
+        agent = Agent(role="Helper", goal="Help.", backstory="Brief.", llm=model, memory=crew)
+        await asyncio.to_thread(agent.kickoff, question)
+        (system, *others) = model.seen
+        assert system["role"] == "system"
+        return system["content"], "\n".join(f"{each['role']}: {each['content']}" for each in others)
+
+    await assert_attacks_stay_data(memory, ask, tell=tell, split=split_matches)
+
+
+def constant(texts: list[str]) -> list[list[float]]:
+    return [[0.0, 0.0, 1.0]] * len(texts)
 
 
 def test_the_examples_of_the_page_run(tmp_path: Path) -> None:

@@ -6,17 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
+from langchain_core.runnables.history import RunnableWithMessageHistory
 from langchain_tests.integration_tests import RetrieversIntegrationTests
-from langgraph.graph import START, StateGraph
+from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.store.base import GetOp, PutOp, SearchOp
+from pydantic import Field
 
 import aftermind.sync
-from aftermind import Memory, Settings, errors
+from aftermind import Memory, Role, Settings, errors
 from aftermind.integrations.langchain import AftermindChatMessageHistory, AftermindRetriever
 from aftermind.integrations.langgraph import AftermindStore
+from tests.attacks.corpus import attacks
+from tests.integrations.attacks import assert_attacks_stay_data
 from tests.integrations.freshness import read_elsewhere, standing_replica
-from tests.integrations.pages import run_examples
+from tests.integrations.pages import examples, run_examples
 from tests.support.servers import Database
 from tests.support.waiting import wait_until
 
@@ -211,6 +218,67 @@ async def test_messages_that_others_remembered_in_the_session_are_read_too(memor
     assert await history.aget_messages() == [HumanMessage("Hello.")]
     block = await memory.recall("who said hello?", user_id="alice")
     assert "Hello." in block.text
+
+
+class Sees(BaseChatModel):
+    """A model that answers "Fine.", and keeps what it was sent."""
+
+    seen: list[Any] = Field(default_factory=list)
+
+    @property
+    def _llm_type(self) -> str:
+        return "sees"
+
+    def _generate(self, messages: list[Any], *args: Any, **options: Any) -> ChatResult:
+        self.seen.append(messages)
+        return ChatResult(generations=[ChatGeneration(message=AIMessage("Fine."))])
+
+
+async def test_attacks_reach_the_model_as_data_only(memory: Memory) -> None:
+    documented: dict[str, Any] = {}
+    exec(examples("langgraph.md")[2].partition("async def main")[0], documented)
+
+    async def ask(user: str, question: str) -> tuple[str, str]:
+        model = Sees()
+
+        async def answer(state: MessagesState) -> MessagesState:
+            asked = await documented["prompt"](memory, state["messages"][-1].content, user_id=user, mode="recency")
+            return {"messages": [await model.ainvoke(asked)]}
+
+        graph = StateGraph(MessagesState).add_node("answer", answer).add_edge(START, "answer").compile()
+        await graph.ainvoke({"messages": [HumanMessage(question)]})
+        (((system, *others)),) = model.seen
+        assert [each.type for each in (system, *others)] == ["system", "human"]
+        return system.content, others[0].content
+
+    await assert_attacks_stay_data(memory, ask)
+
+
+async def test_attacks_of_a_chat_history_are_messages_of_their_roles(memory: Memory) -> None:
+    given = [(ROLES[each.role](each.text)) for each in attacks()]
+    await AftermindChatMessageHistory(memory, "s1", user_id="alice").aadd_messages(given)
+    model = Sees()
+    prompt = ChatPromptTemplate([("system", "Be brief."), MessagesPlaceholder("history"), ("human", "{question}")])
+    chain = RunnableWithMessageHistory(
+        prompt | model,
+        lambda session_id: AftermindChatMessageHistory(memory, session_id, user_id="alice"),
+        input_messages_key="question",
+        history_messages_key="history",
+    )
+
+    await chain.ainvoke({"question": "Well?"}, {"configurable": {"session_id": "s1"}})
+
+    ((system, *history, question),) = model.seen
+    assert (system.content, question.content) == ("Be brief.", "Well?")
+    assert history == given
+
+
+ROLES = {
+    Role.USER: HumanMessage,
+    Role.ASSISTANT: AIMessage,
+    Role.TOOL: lambda text: ToolMessage(text, tool_call_id="c1"),
+    Role.SYSTEM: SystemMessage,
+}
 
 
 class TestRetriever(RetrieversIntegrationTests):

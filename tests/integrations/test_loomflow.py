@@ -1,15 +1,20 @@
 """The drop-in for loomflow: its documented calls, with loomflow's own agent."""
 
+import ast
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from loomflow.core.protocols import Memory as MemoryProtocol
 from loomflow.core.types import Episode, Fact, Role
 from loomflow.core.types import Message as LoomMessage
+from loomflow.model.echo import EchoModel
 
-from aftermind import Memory, Settings
+from aftermind import Memory, Message, Settings, errors
 from aftermind.integrations.loomflow import AftermindMemory, Agent, LazyMemory, RunContext, set_run_context, tool
+from tests.integrations.attacks import assert_attacks_stay_data
 from tests.integrations.freshness import read_elsewhere, standing_replica, stored_after_a_kill
 from tests.integrations.pages import run_examples
 from tests.support.servers import Database
@@ -116,6 +121,16 @@ async def test_the_agent_takes_a_url_and_continues_a_session(tmp_path: Path) -> 
         ]
 
 
+async def test_an_agent_answers_without_a_memory_that_fails(memory: Memory) -> None:
+    agent = Agent("Be brief.", model="echo", memory=AftermindMemory(memory))
+
+    result = await agent.run("Hello.", user_id="x" * 600, session_id="s1")  # an id that is too long
+
+    assert "Hello." in result.output
+    with pytest.raises(errors.InvalidScope):
+        await AftermindMemory(memory).recall("Hello.", user_id="x" * 600)
+
+
 async def test_a_lazy_memory_of_loomflow_connects_at_its_first_use(memory: Memory) -> None:
     async def build() -> AftermindMemory:
         return AftermindMemory(memory)
@@ -125,6 +140,49 @@ async def test_a_lazy_memory_of_loomflow_connects_at_its_first_use(memory: Memor
     await lazy.remember(episode("I live in Oslo."))
 
     assert [each.input for each in await lazy.recall("Where do I live?", user_id="alice")] == ["I live in Oslo."]
+
+
+class Sees(EchoModel):
+    """A model that keeps what it was sent."""
+
+    seen: list[LoomMessage]
+
+    async def complete(self, messages: list[LoomMessage], **options: Any) -> Any:
+        self.seen = list(messages)
+        return await super().complete(messages, **options)
+
+
+EPISODE = re.compile(r"- \[\S+\] (['\"].*['\"]) -> (['\"].*['\"])")
+
+
+def split_seed(prompt: str) -> tuple[str, str]:
+    """A block is an element, a fact a line, an episode a line with two literals of Python: what there is but these."""
+    rest, said = [], ""
+    for line in re.sub(r"<human>\n(.*?)\n</human>", "", prompt, count=1, flags=re.DOTALL).splitlines():
+        if found := EPISODE.fullmatch(line):
+            said += "".join(map(ast.literal_eval, found.groups()))
+        elif not re.fullmatch(r"(system: )?(Known facts:|Relevant past episodes:|)|- user says [^<>]*", line):
+            rest.append(line)
+    return "\n".join(rest), said
+
+
+async def test_attacks_stay_in_their_place_of_the_seed(memory: Memory) -> None:
+    model, mem = Sees(), AftermindMemory(memory)
+    agent = Agent("Be brief.", model=model, memory=mem)
+
+    async def tell(user: str, message: Message) -> None:
+        await memory.remember([message], user_id=user)
+        await memory.facts.add("user", "says", message.content, user_id=user)
+        await mem.update_block("human", message.content, user_id=user)
+
+    async def ask(user: str, question: str) -> tuple[str, str]:
+        (said,) = await memory.history(user_id=user)
+        await agent.run(said.content, user_id=user, session_id="s2")
+        instructions, *others, asked = model.seen
+        assert asked.content == said.content
+        return instructions.content, "\n".join(f"{each.role.value}: {each.content}" for each in others)
+
+    await assert_attacks_stay_data(memory, ask, tell=tell, split=split_seed)
 
 
 def test_the_examples_of_the_page_run(tmp_path: Path) -> None:

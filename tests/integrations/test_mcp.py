@@ -20,6 +20,7 @@ from aftermind import Memory, Settings
 from aftermind.integrations.mcp import make_server
 from aftermind.integrations.mcp_http import authenticated
 from tests.fundamentals.conftest import as_environment
+from tests.integrations.attacks import assert_attacks_stay_data
 from tests.integrations.freshness import standing_replica
 from tests.integrations.pages import run_examples
 from tests.support.servers import Database
@@ -235,6 +236,18 @@ async def test_before_the_first_key_the_local_token_opens_and_no_longer_after_it
             answer = await http.post(url, headers={"Authorization": f"Bearer {token}"}, json={})
 
     assert answer.status_code == 401
+
+
+async def test_attacks_reach_the_client_as_results_of_tools_only(memory: Memory) -> None:
+    async def ask(user: str, question: str) -> tuple[str, str]:
+        (said,) = await memory.history(user_id=user)
+        async with Client(make_server(memory, user_id=user)) as client:
+            tools = (await client.list_tools()).model_dump_json()
+            assert [each["text"] for each in await call(client, "list_memories")] == [said.content]
+            found = (await client.call_tool("recall", {"query": said.content})).content
+            return f"{client.instructions} {tools}", "\n".join(each.text for each in found)  # type: ignore[union-attr]
+
+    await assert_attacks_stay_data(memory, ask)
 
 
 def test_the_examples_of_the_page_run(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessa
 
 from aftermind import Memory, Settings, errors
 from aftermind.integrations.openai_agents import AftermindSession, recall_filter
+from tests.integrations.attacks import assert_attacks_stay_data
 from tests.integrations.freshness import read_elsewhere, standing_replica
 from tests.integrations.pages import run_examples
 from tests.support.servers import Database
@@ -165,6 +166,18 @@ async def test_recall_is_added_as_data_and_not_saved(memory: Memory, session: Af
     saved = await session.get_items()
     assert len(saved) == 2
     assert not any("<memory" in str(each) for each in saved)
+
+
+async def test_attacks_reach_the_model_as_data_only(memory: Memory) -> None:
+    async def ask(user: str, question: str) -> tuple[str, str]:
+        model = Scripted(said("Fine."))
+        config = RunConfig(call_model_input_filter=recall_filter(memory, user_id=user, mode="recency"))
+        await Runner.run(Agent(name="a", instructions="Be brief.", model=model), question, run_config=config)
+        ((instructions, items),) = model.inputs
+        assert {each["role"] for each in items} == {"user"}
+        return instructions, "\n".join(each["content"] for each in items)
+
+    await assert_attacks_stay_data(memory, ask)
 
 
 def test_the_examples_of_the_page_run(tmp_path: Path) -> None:

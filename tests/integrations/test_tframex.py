@@ -1,5 +1,7 @@
 """The drop-in for TFrameX's memory stores: what its documentation shows, with TFrameX's own agent."""
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,11 +9,14 @@ import pytest
 from tframex import BaseLLMWrapper, BaseMemoryStore, TFrameXApp
 from tframex.models.primitives import FunctionCall, Message, ToolCall
 
+import aftermind
 from aftermind import Memory, Settings, errors
 from aftermind.integrations.tframex import AftermindMemoryStore
+from tests.integrations.attacks import assert_attacks_stay_data
 from tests.integrations.freshness import read_elsewhere, standing_replica, stored_after_a_kill
 from tests.integrations.pages import run_examples
 from tests.support.servers import Database
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 CALL = ToolCall(id="c1", function=FunctionCall(name="look", arguments="{}"))
 MESSAGES = [
@@ -119,6 +124,49 @@ async def test_an_agent_of_tframex_continues_in_another_run(store: AftermindMemo
     last = llm.seen[-1]
     assert last[-1].content == "Message 7."  # the newest is among the 10 that the agent asks for
     assert [each.content for each in last[1:]][-3:] == ["Message 6.", "Fine.", "Message 7."]
+
+
+def split_history(prompt: str) -> tuple[str, str]:
+    """All but the text of the first message of a history, and that text."""
+    (role, said), *rest = json.loads(prompt)
+    return json.dumps([role, *rest]), said
+
+
+async def test_attacks_are_messages_of_the_users_role() -> None:
+    async def tell(user: str, message: aftermind.Message) -> None:
+        store = AftermindMemoryStore(memory, session_id="s1", user_id=user)
+        await store.add_message(Message(role="user", content=message.content))
+
+    async def ask(user: str, question: str) -> tuple[str, str]:
+        llm = Echo()
+        app = TFrameXApp(default_llm=llm)
+        store = AftermindMemoryStore(memory, session_id="s1", user_id=user)
+        app.agent(name="a", system_prompt="Be brief.", memory_store=store)(lambda: None)
+        async with app.run_context() as running:
+            await running.call_agent("a", Message(role="user", content=question))
+        system, *history = llm.seen[-1]
+        assert system.role == "system"
+        return str(system.content), json.dumps([(each.role, each.content) for each in history])
+
+    async with Memory("inmemory") as memory:
+        await assert_attacks_stay_data(memory, ask, tell=tell, split=split_history)
+
+
+async def test_a_summary_is_data_of_a_message_of_the_user() -> None:
+    waits = {f"summary_{wait}_seconds": 0.0 for wait in ("quiet", "max_wait")}
+    async with Memory("inmemory", settings=Settings(summary_turns=1, **waits)) as memory:
+        store = AftermindMemoryStore(memory, session_id="s1", user_id="alice", window_size=1, summary=True)
+        await fill(store, "I live in Oslo & like tea.", "I like jazz & rain.")
+
+        async def is_summarised() -> bool:
+            return await memory.summary(user_id="alice", session_id="s1") is not None
+
+        await wait_until(is_summarised, description="the session has a summary", timeout=PATIENCE_SECONDS)
+        summary, newest = await store.get_history()
+
+    assert (summary.role, newest.content) == ("user", "I like jazz & rain.")
+    assert re.fullmatch(r"Summary of the conversation so far:\n<summary>\n[^<>]*\n</summary>", str(summary.content))
+    assert "jazz &amp; rain" in str(summary.content)
 
 
 def test_the_examples_of_the_page_run(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """The drop-in for Upsonic's memory: its flags, sessions and resumable runs, with Upsonic's own agent."""
 
+import re
 from collections.abc import AsyncIterator
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,9 @@ from upsonic.run.base import RunStatus
 from upsonic.usage import RequestUsage
 
 import aftermind
-from aftermind import Settings
+from aftermind import Settings, errors
 from aftermind.integrations.upsonic import JSONStorage, Memory, SqliteStorage
+from tests.integrations.attacks import assert_attacks_stay_data
 from tests.integrations.freshness import read_elsewhere, standing_replica, stored_after_a_kill
 from tests.integrations.pages import run_examples
 from tests.support.servers import Database
@@ -164,10 +167,10 @@ async def test_summary_profile_and_metadata_are_data_of_the_prompt(busy: aftermi
     session = await mem.get_session_async()
 
     assert prepared["context_injection"].startswith("<SessionSummary>\n")
-    assert prepared["context_injection"].count("</UserProfile>") == 0
-    assert prepared["system_prompt_injection"].startswith("<UserProfile>\n- ")
-    assert prepared["system_prompt_injection"].count("</UserProfile>") == 1
-    assert "Alice" in prepared["system_prompt_injection"]
+    assert "\n</SessionSummary>\n\n<UserProfile>\n- " in prepared["context_injection"]
+    assert prepared["context_injection"].count("</UserProfile>") == 1
+    assert "Alice" in prepared["context_injection"].partition("<UserProfile>")[2]
+    assert prepared["system_prompt_injection"] == ""
     assert prepared["metadata_injection"] == (
         "<AgentMetadata>\n  team: support\n</AgentMetadata>\n\n"
         "<SessionMetadata>\n  channel: web &lt;/SessionMetadata&gt;\n</SessionMetadata>"
@@ -210,7 +213,8 @@ async def test_a_paused_run_is_resumed_by_another_memory_also_with_all_flags_off
 
 
 def test_blocking_code_and_storages_by_the_names_of_upsonic(tmp_path: Path) -> None:
-    for storage in (SqliteStorage(str(tmp_path / "m.db")), JSONStorage(str(tmp_path / "folder"))):
+    named = SqliteStorage(str(tmp_path / "m.db"), session_table="sessions", user_memory_table="users")
+    for storage in (named, JSONStorage(str(tmp_path / "folder"))):
         model = Answers()
         mem = memory_of(storage)  # type: ignore[arg-type]
         Agent(model, memory=mem, print=False).do(Task("I live in Oslo."))
@@ -219,6 +223,35 @@ def test_blocking_code_and_storages_by_the_names_of_upsonic(tmp_path: Path) -> N
         assert [str(each.parts[0].content) for each in mem.get_messages()][1] == "Noted."
         assert mem.get_metadata() == {"a": 1}
         assert mem.load_run("r9") is mem.load_resumable_run("r9") is None
+    with pytest.raises(errors.InvalidSettings, match="db_fil"):
+        SqliteStorage(db_fil="m.db")  # type: ignore[call-arg]
+
+
+ELEMENT = re.compile(r"<(SessionSummary|UserProfile|SessionMetadata)>\n([^<>]*)\n</\1>\s*")
+
+
+def split_elements(prompt: str) -> tuple[str, str]:
+    return ELEMENT.sub("", prompt), unescape("\n".join(text for _, text in ELEMENT.findall(prompt)))
+
+
+async def test_attacks_stay_in_the_elements_of_the_users_prompt(busy: aftermind.Memory) -> None:
+    async def tell(user: str, message: aftermind.Message) -> None:
+        mem = memory_of(busy, user_id=user, **ALL)
+        await mem.save_session_async(run_of(user, said(message.content), noted()))
+        await mem.set_metadata_async({"said": message.content})
+
+    async def ask(user: str, question: str) -> tuple[str, str]:
+        async def is_learnt() -> bool:
+            return await busy.summary(user_id=user, session_id="s1") is not None
+
+        await wait_until(is_learnt, description="the session has a summary", timeout=PATIENCE_SECONDS)
+        model, mem = Answers(), memory_of(busy, user_id=user, **ALL)
+        await Agent(model, memory=mem, system_prompt="Be brief.", print=False).do_async(Task(question))
+        earlier, _, prompt = model.texts(0)
+        assert earlier == (await busy.history(user_id=user))[0].content
+        return model.instructions(0), prompt
+
+    await assert_attacks_stay_data(busy, ask, tell=tell, split=split_elements)
 
 
 def test_the_examples_of_the_page_run(tmp_path: Path) -> None:

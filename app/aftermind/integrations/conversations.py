@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, Unpack
+from xml.sax.saxutils import escape
 
 from aftermind import errors
 from aftermind.api import blocking_portal
@@ -59,6 +60,11 @@ async def remember_run(
         await memory.remember(turn, user_id=user_id, session_id=session_id, agent_id=agent_id, namespace=namespace)
     except errors.AftermindError:
         log.exception("a run was not remembered", extra={"messages": len(turn)})
+
+
+def data_element(tag: str, text: str) -> str:
+    """A text as data of a prompt, which cannot close its element; empty if there is no text."""
+    return f"<{tag}>\n{escape(text)}\n</{tag}>" if text else ""
 
 
 def match_text(match: Match) -> str:

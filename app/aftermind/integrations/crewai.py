@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
+from xml.sax.saxutils import escape
 
 from aftermind.integrations.conversations import run_blocking
 from aftermind.integrations.extras import extra, to_async
@@ -12,7 +13,8 @@ from aftermind.sync import Memory as SyncMemory
 from aftermind.types import Item, ItemWrite
 
 with extra("crewai"):
-    from crewai.memory.types import MemoryRecord, ScopeInfo
+    import crewai.memory.unified_memory
+    from crewai.memory.types import MemoryMatch, MemoryRecord, ScopeInfo
 
 RECORDS, PLACES = ("crewai", "records"), ("crewai", "places")  # a record below its scope; the scope of each id
 PAGE = 1_000
@@ -187,6 +189,22 @@ class AftermindStorage:
             return {}
         found = await self.memory.items.get(*((PLACES, each) for each in ids), renew=False, **self._whose)
         return {each.key: tuple(str(label) for label in each.value["path"]) for each in found if each is not None}
+
+
+class AftermindMemory(crewai.memory.unified_memory.Memory):
+    """CrewAI's `Memory`, whose matches are written into a prompt as data: escaped, each on a line, in an element."""
+
+    def recall(self, *args: Any, **options: Any) -> list[MemoryMatch]:
+        """See CrewAI's `Memory.recall`. The records have their texts as they were saved."""
+        return [EscapedMatch(**dict(each)) for each in super().recall(*args, **options)]
+
+
+class EscapedMatch(MemoryMatch):
+    """A match that is data of a prompt."""
+
+    def format(self) -> str:
+        """The text for a prompt."""
+        return f"- <memory>{escape(' '.join(super().format().removeprefix('- ').split()))}</memory>"
 
 
 def _labels(scope: str | None) -> tuple[str, ...]:

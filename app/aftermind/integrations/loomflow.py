@@ -3,245 +3,72 @@
 All names of loomflow are here. `Agent(memory="postgresql://…")`, with any store of Aftermind, uses `AftermindMemory`.
 """
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+import logging
+from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Any
 
+from aftermind import errors
 from aftermind.integrations.extras import extra
-from aftermind.integrations.loomflow_facts import AftermindFacts, to_fact, utc
-from aftermind.integrations.message_records import from_episode, read_session, to_message
-from aftermind.memory import Memory
-from aftermind.recall import RecallOptions
-from aftermind.types import Episode as Said
-from aftermind.types import EpisodeId, Match
-from aftermind.types.message import keyed_ids
-from aftermind.types.scope import Scope
+from aftermind.integrations.loomflow_memory import AftermindMemory
 
 with extra("loomflow"):
     import loomflow
     import loomflow.memory
-    from loomflow.core.types import (
-        Episode,
-        EpisodeMatch,
-        Fact,
-        MemoryBlock,
-        MemoryExport,
-        MemoryProfile,
-        Message,
-        Role,
-    )
+    from loomflow.core.types import Episode
 
-PAGE = 1_000
+__all__ = ["AftermindMemory", "Agent"]
+
+log = logging.getLogger(__name__)
 
 
-class AftermindMemory:
-    """loomflow's `Memory` on Aftermind: `Agent(memory=AftermindMemory("postgresql://…"))`.
+def _or_empty(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A read of an `AftermindMemory` that finds nothing if memory fails."""
 
-    `remember` returns as fast as `aftermind.Memory.remember`; the next recall sees the episode, in any process. Facts
-    are extracted by Aftermind's workers. The input and the output of an episode are two messages of its session.
-    """
+    @wraps(method)
+    async def read(self: AftermindMemory, *args: Any, **options: Any) -> Any:
+        try:
+            return await method(self, *args, **options)
+        except errors.AftermindError:
+            log.exception("memory was not read for a run", extra={"method": method.__name__})
+            return []
 
-    def __init__(self, memory: Memory | str | Mapping[str, Any] | None = None, *, namespace: str | None = None) -> None:
-        self.memory = memory if isinstance(memory, Memory) else Memory(memory)
-        self.namespace = namespace
-        self.facts = AftermindFacts(self.memory, namespace)
+    return read
 
-    async def working(self, *, user_id: str | None = None) -> list[MemoryBlock]:
-        """The user's blocks."""
-        found = await self.memory.blocks.list(**self._whose(user_id))
-        return [MemoryBlock(name=each.name, content=each.content, updated_at=each.updated_at) for each in found]
 
-    async def update_block(self, name: str, content: str, *, user_id: str | None = None) -> None:
-        """Replace a block."""
-        await self.memory.blocks.set(name, content, **self._whose(user_id))
+class AgentMemory(AftermindMemory):
+    """The memory of an `Agent`. If it fails, the agent answers without it, and the failure is logged."""
 
-    async def append_block(self, name: str, content: str, *, user_id: str | None = None) -> None:
-        """Append to a block."""
-        found = await self.memory.blocks.get(name, **self._whose(user_id))
-        if found is None:
-            await self.update_block(name, content, user_id=user_id)
-        else:
-            await self.memory.blocks.append(name, content, **self._whose(user_id))
+    working = _or_empty(AftermindMemory.working)
+    recall = _or_empty(AftermindMemory.recall)
+    recall_scored = _or_empty(AftermindMemory.recall_scored)
+    recall_facts = _or_empty(AftermindMemory.recall_facts)
+    session_messages = _or_empty(AftermindMemory.session_messages)
 
     async def remember(self, episode: Episode) -> str:
-        """Hand an episode over; its id. An episode with an existing id is not stored again."""
-        record = episode.model_dump(mode="json", exclude={"embedding", "output", "user_id"})
-        at = utc(episode.occurred_at)
-        turn = [
-            to_message("user", record, ("input",)),
-            to_message("assistant", {"id": episode.id, "output": episode.output}, ("output",)),
-        ]
-        await self.memory.remember(
-            [{**each, "occurred_at": at} for each in turn],
-            session_id=episode.session_id,
-            idempotency_key=_key(episode.id),
-            **self._whose(episode.user_id),
-        )
-        return episode.id
-
-    async def recall(
-        self,
-        query: str,
-        *,
-        kind: str = "episodic",
-        limit: int = 5,
-        time_range: tuple[datetime, datetime] | None = None,
-        user_id: str | None = None,
-    ) -> list[Episode]:
-        """The episodes that fit a query, best first."""
-        found = await self.recall_scored(query, kind=kind, limit=limit, time_range=time_range, user_id=user_id)
-        return [each.episode for each in found]
-
-    async def recall_scored(
-        self,
-        query: str,
-        *,
-        kind: str = "episodic",
-        limit: int = 5,
-        time_range: tuple[datetime, datetime] | None = None,
-        user_id: str | None = None,
-        alpha: float = 0.5,
-    ) -> list[EpisodeMatch]:
-        """Episodes with their scores, best first. `alpha` 0 searches by words only, 1 by meaning only."""
-        options = RecallOptions(limit=2 * limit, load=("history",), mode="hybrid")
-        if alpha in (0.0, 1.0):
-            options["mode"] = "vector" if alpha else "lexical"
-        if time_range is not None:
-            options["since"], options["until"] = map(utc, time_range)
-        matches = await self.memory.recall_scored(query, **options, **self._whose(user_id))
-        best: dict[str, Match] = {}
-        for match in matches:
-            if isinstance(match.item, Said):
-                best.setdefault(_episode_id(match.item), match)
-        chosen = list(best.items())[:limit]
-        episodes = await self._episodes([match.item for _, match in chosen], user_id)  # type: ignore[misc]
-        return [
-            EpisodeMatch(
-                episode=episode,
-                score=match.score,
-                vector_score=match.vector_score,
-                bm25_score=match.lexical_score,
-                rerank_score=match.rerank_score,
-            )
-            for episode, (_, match) in zip(episodes, chosen, strict=True)
-        ]
-
-    async def recall_facts(
-        self, query: str, *, limit: int = 5, valid_at: datetime | None = None, user_id: str | None = None
-    ) -> list[Fact]:
-        """Facts that fit a query."""
-        return await self.facts.recall_text(query, limit=limit, valid_at=valid_at, user_id=user_id)
-
-    async def consolidate(self) -> None:
-        """Nothing: workers extract facts of every episode."""
-
-    async def session_messages(self, session_id: str, *, user_id: str | None = None, limit: int = 20) -> list[Message]:
-        """The newest messages of a session, oldest first."""
-        said = await self.memory.history(session_id=session_id, limit=limit, **self._whose(user_id))
-        return [Message(role=Role(each.role.value), content=_text(each)) for each in said if _text(each)]
-
-    async def profile(self, *, user_id: str | None = None) -> MemoryProfile:
-        """Counts, recent sessions and sample facts of a user."""
-        episodes, facts = await self._all(user_id), await self.facts.query(limit=PAGE, user_id=user_id)
-        return MemoryProfile(
-            user_id=user_id,
-            episode_count=len(episodes),
-            fact_count=len(facts),
-            last_seen=max((each.occurred_at for each in episodes), default=None),
-            recent_sessions=list(dict.fromkeys(each.session_id for each in reversed(episodes)))[:10],
-            sample_facts=facts[:10],
-        )
-
-    async def forget(
-        self, *, user_id: str | None = None, session_id: str | None = None, before: datetime | None = None
-    ) -> int:
-        """Delete everything of a user, of a session or before a time; how many episodes and facts."""
-        at = None if before is None else utc(before)
-        episodes = [
-            each
-            for each in await self._all(user_id)
-            if session_id in (None, each.session_id) and (at is None or utc(each.occurred_at) < at)
-        ]
-        gone = await self.memory.forget(session_id=session_id, before=at, **self._whose(user_id))
-        return len(episodes) + gone.rows.get("facts", 0)
-
-    async def export(self, *, user_id: str | None = None) -> MemoryExport:
-        """Everything of a user."""
-        whole = await self.memory.export(**self._whose(user_id))
-        return MemoryExport(
-            user_id=user_id,
-            episodes=await self._all(user_id),
-            facts=[to_fact(each) for each in whole.facts],
-            blocks=await self.working(user_id=user_id),
-        )
-
-    async def aclose(self) -> None:
-        """Send remaining turns, and close all connections."""
-        await self.memory.close()
-
-    def _whose(self, user_id: str | None) -> dict[str, Any]:
-        return {"user_id": user_id, "namespace": self.namespace}
-
-    async def _all(self, user_id: str | None) -> list[Episode]:
-        said = await read_session(self.memory, None, None, **self._whose(user_id))
-        firsts = {_episode_id(each): each for each in reversed(said)}
-        return await self._episodes([each for each in said if firsts[_episode_id(each)] is each], user_id)
-
-    async def _episodes(self, found: Sequence[Said], user_id: str | None) -> list[Episode]:
-        """The episode of each message, with its other half."""
-        scope = Scope(namespace=self.namespace or self.memory.namespace, user_id=user_id)
-        halves = {each.id: keyed_ids(scope, _key(_episode_id(each)), 2)[1] for each in found}
-        wanted = [id_ for both in halves.values() for id_ in both]
-        known: dict[EpisodeId, Said] = {}
-        for start in range(0, len(wanted), PAGE):
-            page = await self.memory.get(*wanted[start : start + PAGE], **self._whose(user_id))
-            known |= {each.id: each for each in page if each is not None}
-        return [_to_episode(each, [known.get(id_) for id_ in halves[each.id]], user_id) for each in found]
+        """See `AftermindMemory.remember`. The answer exists already, so an error is logged instead of raised."""
+        try:
+            return await super().remember(episode)
+        except errors.AftermindError:
+            log.exception("a run was not remembered", extra={"episode_id": episode.id})
+            return episode.id
 
 
 class Agent(loomflow.Agent):
     """loomflow's `Agent`. `memory` is also any store of Aftermind, as a URL or a dict; None: the settings of Aftermind.
 
-    Facts are extracted by Aftermind's workers, so `auto_extract` is off by default.
+    Facts are extracted by Aftermind's workers, so `auto_extract` is off by default. If memory fails, the agent answers
+    without it.
     """
 
     def __init__(self, *args: Any, memory: Any = None, auto_extract: bool | None = False, **options: Any) -> None:
         if memory is None or isinstance(memory, str | Mapping):
-            memory = AftermindMemory(memory)
+            memory = AgentMemory(memory)
+        elif type(memory) is AftermindMemory:
+            memory = AgentMemory(memory.memory, namespace=memory.namespace)
         super().__init__(*args, memory=memory, auto_extract=auto_extract, **options)
 
 
 def __getattr__(name: str) -> Any:
     """Every other name of loomflow and of its memory package."""
     return getattr(loomflow if hasattr(loomflow, name) else loomflow.memory, name)
-
-
-def _key(episode_id: str) -> str:
-    return f"loomflow:{episode_id}"
-
-
-def _episode_id(said: Said) -> str:
-    record = from_episode(said)
-    return str(said.id) if record is None or "id" not in record else str(record["id"])
-
-
-def _text(said: Said) -> str:
-    record = from_episode(said) or {}
-    return str(record.get("input", record.get("output", said.content)))
-
-
-def _to_episode(found: Said, halves: Sequence[Said | None], user_id: str | None) -> Episode:
-    said = [each for each in halves if each is not None]
-    if not said:  # remembered by another part of the program: a message has one half only
-        texts = {"input": "", "output": "", ("output" if found.role.value == "assistant" else "input"): found.content}
-        return Episode(
-            id=str(found.id),
-            session_id=found.scope.session_id or "",
-            user_id=user_id,
-            occurred_at=found.occurred_at,
-            **texts,
-        )
-    record: dict[str, Any] = {"output": "", "input": "", "session_id": found.scope.session_id or ""}
-    for each in said:
-        record |= from_episode(each) or {}
-    return Episode.model_validate({**record, "user_id": user_id})

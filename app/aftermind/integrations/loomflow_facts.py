@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from xml.sax.saxutils import escape
 
 from aftermind.integrations.extras import extra
 from aftermind.memory import Memory
@@ -86,9 +87,17 @@ class AftermindFacts:
         """Nothing: the memory closes the connections."""
 
 
+class SeedFact(Fact):
+    """A fact that is data of a prompt: its text is escaped and one line."""
+
+    def format(self) -> str:
+        """The text for a prompt."""
+        return escape(" ".join(super().format().split()))
+
+
 def to_fact(known: Known) -> Fact:
     """A fact as loomflow has it."""
-    return Fact(
+    return SeedFact(
         id=str(known.id),
         user_id=known.scope.user_id,
         subject=known.subject,

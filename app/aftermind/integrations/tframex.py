@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from aftermind import errors
+from aftermind.integrations.conversations import data_element
 from aftermind.integrations.extras import extra
 from aftermind.integrations.message_records import from_episode, read_session, to_message
 from aftermind.memory import Memory
@@ -64,7 +65,7 @@ class AftermindMemoryStore(BaseMemoryStore):
             found = await self.memory.summary(session_id=self.session_id, **self._whose())
             is_cut = await self.memory.history(session_id=self.session_id, limit=1, before=said[0], **self._whose())
             if found is not None and is_cut:
-                text = f"Summary of the conversation so far:\n{found.text}"
+                text = f"Summary of the conversation so far:\n{data_element('summary', found.text)}"
                 chosen = [Message(role="user", content=text), *chosen]
         return chosen
 

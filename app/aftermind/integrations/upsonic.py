@@ -1,14 +1,23 @@
 """Drop-in for Upsonic's memory: `from aftermind.integrations.upsonic import Memory, SqliteStorage`."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Any
-from xml.sax.saxutils import escape
 
 from aftermind import errors
+from aftermind.integrations.conversations import data_element
 from aftermind.integrations.extras import extra
 from aftermind.integrations.message_records import from_episode, read_session, to_message
-from aftermind.memory import Memory as Aftermind
+from aftermind.integrations.places import Place
+from aftermind.integrations.upsonic_storages import (
+    AftermindStorage,
+    InMemoryStorage,
+    JSONStorage,
+    PostgresStorage,
+    RedisStorage,
+    SqliteStorage,
+)
 from aftermind.types import Episode
 
 with extra("upsonic"):
@@ -17,65 +26,38 @@ with extra("upsonic"):
     from upsonic.run.base import RunStatus
     from upsonic.session.agent import AgentSession, RunData
     from upsonic.session.base import SessionType
+    from upsonic.storage.memory.storage_dispatch import run_awaitable_sync
+
+__all__ = [
+    "AftermindStorage",
+    "InMemoryStorage",
+    "JSONStorage",
+    "Memory",
+    "PostgresStorage",
+    "RedisStorage",
+    "SqliteStorage",
+]
 
 log = logging.getLogger(__name__)
 
-Place = Aftermind | str | Mapping[str, Any]  # Any: the values of a dict that describes a store
 TEXTS = ("user-prompt", "text", "tool-return")  # kinds of parts whose text is remembered, the first that there is
 RESUMABLE = (RunStatus.paused, RunStatus.error, RunStatus.cancelled)
 
 
-class AftermindStorage:
-    """Where Upsonic's memory is kept: an Aftermind `Memory`, or its URL or dict; None: the settings of Aftermind."""
+def _blocking(method: Callable[..., Any]) -> Callable[..., Any]:
+    """An async method for blocking code, with the same parameters."""
 
-    def __init__(self, memory: Place | None = None, *, namespace: str | None = None) -> None:
-        self.memory = memory if isinstance(memory, Aftermind) else Aftermind(memory)
-        self.namespace = namespace
+    @wraps(method)
+    def call(self: "Memory", *args: Any, **options: Any) -> Any:
+        return run_awaitable_sync(method(self, *args, **options))
 
-    async def close(self) -> None:
-        """Send remaining turns, and close all connections."""
-        await self.memory.close()
-
-
-class InMemoryStorage(AftermindStorage):
-    """A storage of this process."""
-
-    def __init__(self) -> None:
-        super().__init__("inmemory")
-
-
-class SqliteStorage(AftermindStorage):
-    """A storage in a file."""
-
-    def __init__(self, db_file: str = "./upsonic.db") -> None:
-        super().__init__(f"sqlite:{db_file}")
-
-
-class JSONStorage(AftermindStorage):
-    """A storage in a folder."""
-
-    def __init__(self, db_path: str = "./upsonic") -> None:
-        super().__init__(f"json:{db_path}")
-
-
-class PostgresStorage(AftermindStorage):
-    """A storage in Postgres; the settings of Aftermind name the Redis of its workers."""
-
-    def __init__(self, db_url: str) -> None:
-        super().__init__(db_url)
-
-
-class RedisStorage(AftermindStorage):
-    """A storage in Redis."""
-
-    def __init__(self, db_url: str = "redis://localhost:6379/0", db_prefix: str = "upsonic") -> None:
-        super().__init__({"url": db_url, "key_prefix": db_prefix})
+    return call
 
 
 class Memory(upsonic.storage.memory.memory.Memory):
     """Upsonic's `Memory` on Aftermind: `Agent(memory=Memory(SqliteStorage("./bot.db"), session_id=…, user_id=…))`.
 
-    `storage` is one of the storages above, or a place as `AftermindStorage` takes it. All flags keep their meaning.
+    `storage` is a storage of this module, or what `AftermindStorage` takes. All flags keep their meaning.
     Workers write summary and profile, so no call of a model delays an answer: `model`, `user_profile_schema`,
     `dynamic_user_profile` and `user_memory_mode` have no effect; settings of Aftermind name them.
     """
@@ -84,31 +66,32 @@ class Memory(upsonic.storage.memory.memory.Memory):
         place = storage if isinstance(storage, AftermindStorage) else AftermindStorage(storage)
         super().__init__(place, **options)
         self.aftermind = place.memory
-        self.saved_kinds = {
-            kind
-            for kind, is_saved in (
-                ("history", self.full_session_memory_enabled),
-                ("summary", self.summary_memory_enabled),
-                ("profile", self.user_analysis_memory_enabled),
-            )
-            if is_saved
+        saved = {
+            "history": self.full_session_memory_enabled,
+            "summary": self.summary_memory_enabled,
+            "profile": self.user_analysis_memory_enabled,
         }
+        self.saved_kinds = {kind for kind, is_saved in saved.items() if is_saved}
 
     async def prepare_inputs_for_task(
         self, session_type: Any = None, agent_metadata: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """The parts of the prompt of a run, by the load flags. Without memory if it fails: that is logged."""
-        prepared = {
-            "message_history": [],
-            "context_injection": "",
-            "system_prompt_injection": "",
-            "metadata_injection": _tagged("AgentMetadata", agent_metadata or {}, "  "),
-        }
+        """The parts of the prompt of a run, by the load flags. Without memory if it fails: that is logged.
+
+        Summary and profile are data of the user's prompt, never of the system prompt.
+        """
+        loaded: dict[str, Any] = {"message_history": [], "context": [], "metadata": []}
         try:
-            prepared |= await self._load(str(prepared["metadata_injection"]))
+            loaded = await self._load()
         except errors.AftermindError:
             log.exception("memory was not loaded for a run")
-        return prepared
+        metadata = [data_element("AgentMetadata", _lines(agent_metadata or {}, "  ")), *loaded["metadata"]]
+        return {
+            "message_history": loaded["message_history"],
+            "context_injection": "\n\n".join(filter(None, loaded["context"])),
+            "system_prompt_injection": "",
+            "metadata_injection": "\n\n".join(filter(None, metadata)),
+        }
 
     async def run_memory_agents_async(self, output: Any, session_type: Any = None, agent_id: str | None = None) -> None:
         """Nothing: workers write summary and profile."""
@@ -168,11 +151,8 @@ class Memory(upsonic.storage.memory.memory.Memory):
         if user_id not in (None, self.user_id):
             return []
         found = await self.aftermind.sessions(**self._whose())
-        return [
-            AgentSession(session_id=each.session_id, user_id=self.user_id)
-            for each in found
-            if each.session_id is not None
-        ]
+        ids = [each.session_id for each in found if each.session_id is not None]
+        return [AgentSession(session_id=each, user_id=self.user_id) for each in ids]
 
     async def delete_session_async(self, session_id: str | None = None) -> bool:
         """Forget a session of the user, with everything derived from it; whether there was one."""
@@ -194,23 +174,15 @@ class Memory(upsonic.storage.memory.memory.Memory):
         found = await self._checkpoint(run_id)
         return None if found is None else RunData.from_dict(dict(found.state), deserialize_flag=True)
 
-    def load_run(self, run_id: str, session_type: Any = None, agent_id: str | None = None) -> RunData | None:
-        """`load_run_async` for blocking code."""
-        return upsonic.storage.memory.memory.run_awaitable_sync(self.load_run_async(run_id))
-
-    def load_resumable_run(self, run_id: str, session_type: Any = None, agent_id: str | None = None) -> RunData | None:
-        """`load_resumable_run_async` for blocking code."""
-        return upsonic.storage.memory.memory.run_awaitable_sync(self.load_resumable_run_async(run_id))
-
-    def get_metadata(self) -> dict[str, Any] | None:
-        """`get_metadata_async` for blocking code."""
-        return upsonic.storage.memory.memory.run_awaitable_sync(self.get_metadata_async())
+    load_run = _blocking(load_run_async)
+    load_resumable_run = _blocking(load_resumable_run_async)
+    get_metadata = _blocking(get_metadata_async)
 
     def _create_user_memory(self) -> None:
         return None  # of Upsonic's storages: a profile is Aftermind's
 
-    async def _load(self, agent_metadata: str) -> dict[str, Any]:
-        loaded: dict[str, Any] = {}
+    async def _load(self) -> dict[str, Any]:
+        loaded: dict[str, Any] = {"message_history": [], "context": []}
         if self.load_full_session_memory_enabled:
             session_memory = self.get_session_memory(SessionType.AGENT)
             messages = session_memory._limit_message_history(await self._messages())
@@ -219,17 +191,13 @@ class Memory(upsonic.storage.memory.memory.Memory):
             )
         if self.load_summary_memory_enabled:
             summary = await self.aftermind.summary(**self._session())
-            if summary is not None:
-                loaded["context_injection"] = f"<SessionSummary>\n{escape(summary.text)}\n</SessionSummary>"
+            loaded["context"].append(data_element("SessionSummary", summary.text if summary else ""))
         if self.load_user_analysis_memory_enabled:
             profile = await self.aftermind.profile(**self._whose())
-            if profile is not None:
-                loaded["system_prompt_injection"] = _tagged(
-                    "UserProfile", {name: each.value for name, each in profile.traits.items()}, "- "
-                )
-        metadata = _tagged("SessionMetadata", await self.aftermind.session_metadata(**self._session()), "  ")
-        loaded["metadata_injection"] = "\n\n".join(each for each in (agent_metadata, metadata) if each)
-        return loaded
+            traits = {name: each.value for name, each in profile.traits.items()} if profile else {}
+            loaded["context"].append(data_element("UserProfile", _lines(traits, "- ")))
+        metadata = await self.aftermind.session_metadata(**self._session())
+        return {**loaded, "metadata": [data_element("SessionMetadata", _lines(metadata, "  "))]}
 
     async def _messages(self, session_id: str | None = None) -> list[ModelMessage]:
         said = await read_session(self.aftermind, session_id or self.session_id, None, **self._whose())
@@ -247,7 +215,7 @@ class Memory(upsonic.storage.memory.memory.Memory):
         return next((each for each in waiting if each.run_id == run_id), None)
 
     def _whose(self) -> dict[str, Any]:
-        return {"user_id": self.user_id, "namespace": self.storage.namespace}
+        return self.storage.whose(self.user_id)
 
     def _session(self, session_id: str | None = None) -> dict[str, Any]:
         return {"session_id": session_id or self.session_id, **self._whose()}
@@ -271,15 +239,11 @@ def _from_episode(episode: Episode) -> ModelMessage | None:
     return None if record is None or "parts" not in record else ModelMessagesTypeAdapter.validate_python([record])[0]
 
 
-def _tagged(tag: str, values: Mapping[str, Any], indent: str) -> str:
-    """Names and values as lines in an element; empty if there are none. They are data: escaped, each on one line."""
-    lines: Sequence[str] = [
-        f"{indent}{escape(' '.join(f'{name}: {_shown(value)}'.split()))}"
+def _lines(values: Mapping[str, Any], indent: str) -> str:
+    """Each name with its value on one line, without empty values."""
+    shown = {
+        name: ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
         for name, value in values.items()
         if value not in (None, "", [], {})
-    ]
-    return "\n".join([f"<{tag}>", *lines, f"</{tag}>"]) if lines else ""
-
-
-def _shown(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    }
+    return "\n".join(indent + " ".join(f"{name}: {text}".split()) for name, text in shown.items())

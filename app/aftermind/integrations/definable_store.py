@@ -1,0 +1,145 @@
+"""Definable's memory store on the messages and facts of a memory."""
+
+import os
+from datetime import UTC, datetime
+from uuid import uuid4
+
+from aftermind.integrations.extras import extra
+from aftermind.integrations.message_records import from_episode, read_session, to_message
+from aftermind.integrations.places import MemoryPlace
+from aftermind.types import Episode as Said
+from aftermind.types import Fact
+
+with extra("definable"):
+    from definable.memory.topics import extract_topics
+    from definable.memory.types import Episode, KnowledgeAtom, Procedure
+
+
+class AftermindStore(MemoryPlace):
+    """A store of Definable's episodes and atoms on Aftermind: its messages and facts, of one user a call.
+
+    No user is the anonymous user. What Definable's distillation needs, changes by id alone and reading all users, does
+    not exist: Aftermind's workers extract and revise facts.
+    """
+
+    async def initialize(self) -> None:
+        """Nothing: connections are opened when they are needed."""
+
+    async def store_episode(self, episode: Episode) -> str:
+        """Remember an episode; its id, a new one if it has none. An episode with an existing id is not stored again."""
+        id_ = str(episode.id or uuid4())
+        record = {"id": id_, "content": episode.content}
+        message = to_message(episode.role, record, ("content",))
+        if episode.created_at:
+            message["occurred_at"] = datetime.fromtimestamp(episode.created_at, UTC)
+        await self.memory.remember(
+            message,
+            session_id=episode.session_id,
+            idempotency_key=f"definable:{id_}",
+            **self.whose(episode.user_id),
+        )
+        return id_
+
+    async def get_episodes(
+        self,
+        *,
+        user_id: str | None = None,
+        session_id: str | None = None,
+        limit: int = 50,
+        min_stage: int | None = None,
+        max_stage: int | None = None,
+    ) -> list[Episode]:
+        """The newest messages of a user, newest first. All are of stage 0: none is shortened."""
+        if (min_stage or 0) > 0:
+            return []
+        said = await read_session(self.memory, session_id, limit, **self.whose(user_id))
+        return [_to_episode(each, user_id) for each in reversed(said)]
+
+    async def store_atom(self, atom: KnowledgeAtom) -> str:
+        """Add a fact; the id of the resulting one. A single-valued predicate ends what it contradicts."""
+        whose = self.whose(atom.user_id)
+        added = await self.memory.facts.add(
+            atom.subject, atom.predicate, atom.object, confidence=atom.confidence, **whose
+        )
+        return str(added.id)
+
+    async def get_atoms(
+        self, *, user_id: str | None = None, min_confidence: float = 0.1, limit: int = 50
+    ) -> list[KnowledgeAtom]:
+        """The facts that are true now."""
+        found = await self.memory.facts.query(**self.whose(user_id))
+        return [_to_atom(each) for each in found if each.confidence >= min_confidence][:limit]
+
+    async def find_similar_atom(self, subject: str, predicate: str, user_id: str | None = None) -> KnowledgeAtom | None:
+        """The first fact of this subject and predicate."""
+        found = await self.memory.facts.query(subject=subject, predicate=predicate, **self.whose(user_id))
+        return _to_atom(found[0]) if found else None
+
+    async def get_procedures(self, *, user_id: str | None = None, min_confidence: float = 0.3) -> list[Procedure]:
+        """None: neither Definable nor Aftermind learns procedures."""
+        return []
+
+    async def delete_user_data(self, user_id: str) -> None:
+        """Forget everything of a user."""
+        await self.memory.forget(**self.whose(user_id))
+
+    async def delete_session_data(self, session_id: str, *, user_id: str | None = None) -> None:
+        """Forget a session of a user, with everything derived from it."""
+        await self.memory.forget(session_id=session_id, **self.whose(user_id))
+
+
+class InMemoryStore(AftermindStore):
+    """A store of this process."""
+
+    def __init__(self) -> None:
+        super().__init__("inmemory")
+
+
+class SQLiteMemoryStore(AftermindStore):
+    """A store in a file."""
+
+    def __init__(self, db_path: str = "./memory.db") -> None:
+        super().__init__(f"sqlite:{db_path}")
+
+
+class PostgresMemoryStore(AftermindStore):
+    """A store in Postgres; the settings of Aftermind name the Redis of its workers."""
+
+    def __init__(self, db_url: str = "", pool_size: int | None = None, table_prefix: str | None = None) -> None:
+        super().__init__(db_url or os.environ.get("MEMORY_POSTGRES_URL") or None)
+
+
+class RedisMemoryStore(AftermindStore):
+    """A store in Redis."""
+
+    def __init__(self, redis_url: str = "redis://localhost:6379", prefix: str = "memory", db: int = 0) -> None:
+        url = redis_url if redis_url.rpartition("/")[2].isdigit() else f"{redis_url.rstrip('/')}/{db}"
+        super().__init__({"url": url, "key_prefix": prefix})
+
+
+def _to_episode(said: Said, user_id: str | None) -> Episode:
+    record = from_episode(said) or {}
+    return Episode(
+        id=str(record.get("id", said.id)),
+        user_id=user_id,
+        session_id=said.scope.session_id or "",
+        role=said.role.value,
+        content=str(record.get("content", said.content)),
+        topics=extract_topics(said.content),
+        created_at=said.occurred_at.timestamp(),
+        last_accessed_at=said.occurred_at.timestamp(),
+    )
+
+
+def _to_atom(fact: Fact) -> KnowledgeAtom:
+    return KnowledgeAtom(
+        id=str(fact.id),
+        user_id=fact.scope.user_id,
+        subject=fact.subject,
+        predicate=fact.predicate,
+        object=fact.object,
+        content=fact.text,
+        confidence=fact.confidence,
+        source_episode_ids=[str(each) for each in fact.sources],
+        created_at=fact.recorded_at.timestamp(),
+    )
