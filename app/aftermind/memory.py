@@ -291,8 +291,8 @@ class Memory:
         A tool call and its results are included together or not at all; `tool_results` False leaves out both.
         `summary` True adds the stored summary of the session, at most a quarter of the tokens. A callable gets the
         summary so far (or None) and the episodes that the window has no space for, and returns the new summary, which
-        is stored: it is called and awaited here, for new ones only. Raises `InvalidScope`, `InvalidQuery`,
-        `StoreUnavailable`, and the errors of the callable.
+        is stored without sentences that resemble instructions: it is called and awaited here, for new ones only.
+        Raises `InvalidScope`, `InvalidQuery`, `StoreUnavailable`, and the errors of the callable.
         """
         scope = await self._scope(group, namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
         bounds = context_window.Bounds.checked(max_tokens, max_messages, roles, tool_results=tool_results)
@@ -493,7 +493,8 @@ class Memory:
         was deleted.
 
         Everything of a user includes what the user wrote in groups. With `group` only that is meant, of that group,
-        whether the user is still a member or not; `memory.groups.delete` erases a whole group.
+        whether the user is still a member or not: then `RedisUnavailable` is raised, and nothing was deleted, if
+        pending turns cannot be read. `memory.groups.delete` erases a whole group.
 
         `prove` searches every place for a canary and the user's ids, before and after: `Forgot.proof` (see `remains`).
         """
@@ -503,16 +504,16 @@ class Memory:
                 raise errors.InvalidQuery(
                     "prove", prove, "a proof is of everything of a user; forget the rest without."
                 )
-            await groups.forget_member(self._parts, owner)
-            return await erasure_verification.forget_and_prove(self._parts, owner)
+            return await groups.forget_user(
+                self._parts, owner, lambda: erasure_verification.forget_and_prove(self._parts, owner)
+            )
         asked = api_forget.requested(owner, session_id=session_id, before=before, ids=ids)
         if asked is None:
             return Forgot()
         if group is not None:
-            count = await groups.forget_member(self._parts, owner, only=group, covers=asked.fits)
-            return Forgot(rows={"episodes": count})
+            return Forgot(rows={"episodes": await groups.forget_member(self._parts, owner, group, asked.fits)})
         if asked.is_whole:
-            await groups.forget_member(self._parts, owner)
+            return await groups.forget_user(self._parts, owner, lambda: api_forget.forget(self._parts, asked))
         return await api_forget.forget(self._parts, asked)
 
     async def undo(

@@ -67,9 +67,10 @@ async def write(runtime: Runtime, turns: Sequence[Turn], prepared: Prepared, sta
 
     The statement makes no decision that needs earlier reads, so `write_under_locks` handles: turns of the in-memory
     store; turns that the ledger accepted, whose jobs close in the same transaction; owners with an erasure (each turn
-    is compared with their tombstones); sessions with another count base, and turns that Postgres accepted while
-    Redis did not answer (their position depends on the stored ones); turns saved without facts (other follow-up jobs);
-    a repeated idempotency key (the contents are compared); a job to debounce that is claimed at this moment.
+    is compared with their tombstones); turns of groups (each is compared with the tombstones of its author);
+    sessions with another count base, and turns that Postgres accepted while Redis did not answer (their position
+    depends on the stored ones); turns saved without facts (other follow-up jobs); a repeated idempotency key (the
+    contents are compared); a job to debounce that is claimed at this moment.
     """
     effects = Effects()
     batch = _make_batch(runtime, turns, prepared, started)
@@ -88,7 +89,7 @@ async def write(runtime: Runtime, turns: Sequence[Turn], prepared: Prepared, sta
 
 def _make_batch(runtime: Runtime, turns: Sequence[Turn], prepared: Prepared, started: float) -> StoreBatch | None:
     """Turns of one tenant for `BatchWriter.store`; None if it cannot store them."""
-    if any(turn.counted_from is None for turn in turns):
+    if any(turn.counted_from is None or turn.author is not None for turn in turns):
         return None
     kept = {turn.job_id: _episodes_to_keep(turn, prepared) for turn in turns}
     stored = [turn for turn in turns if kept[turn.job_id]]
@@ -179,7 +180,8 @@ async def _write_turns(
     closed: Mapping[JobId, JobId] | None,
 ) -> list[Turn]:
     owners = sorted({turn.scope.owner for turn in turns}, key=lambda owner: owner.user_column)
-    stones = await runtime.store.tombstones(tx, owners)
+    authors = {turn.author for turn in turns if turn.author is not None}
+    stones = await runtime.store.tombstones(tx, [*owners, *authors])
     left = {turn.job_id: without_erased(turn, stones) for turn in turns}
     gone: dict[Scope, list[JobId]] = {}
     for turn in turns:

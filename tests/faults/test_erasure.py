@@ -298,3 +298,41 @@ async def test_a_recall_without_a_store_shows_no_forgotten_part_of_a_pending_tur
     assert "1 pending turns are not shown" in (hidden.degraded or "")
     assert secret not in later.text
     assert "The code has changed." in later.text
+
+
+async def test_a_forgotten_user_is_gone_from_groups_wherever_the_turns_wait(
+    database: Database, valkey: Valkey, tmp_path: Path
+) -> None:
+    """One is pending in a Redis that does not answer, one in the spool of another host, and one is a dead letter."""
+    env = environment(database.relay_url, valkey.url, **BRISK, AFTERMIND_MAX_ATTEMPTS="1")
+    async with (
+        opened(database, valkey.url, tmp_path / "agent", audit_key=KEY) as agent,
+        opened(database, valkey.url, tmp_path / "operator", audit_key=KEY) as operator,
+    ):
+        for member in ("ann", "bob"):
+            await agent.groups.add("team", member)
+        with workers(env, tmp_path, app=TOUCHY) as (worker,):
+            dead = await agent.remember(f"{HOPELESS}: ann's.", user_id="ann", group="team")
+            with pytest.raises(errors.JobDead):
+                await dead.stored(timeout=180)
+            with frozen(worker.pid):
+                await agent.remember("Ann plays the cello.", user_id="ann", group="team", session_id="s")
+                await agent.remember("Bob plays the tuba.", user_id="bob", group="team", session_id="s")
+                with valkey.frozen():
+                    spooled = await agent.remember("Ann plays the flute.", user_id="ann", group="team", session_id="s")
+                    with pytest.raises(errors.RedisUnavailable):
+                        await operator.forget(user_id="ann", group="team")
+                    await operator.forget(user_id="ann")
+                read = [each.content for each in await operator.history(user_id="bob", group="team")]
+                block = await operator.recall("Which instruments are played?", user_id="bob", group="team")
+            with pytest.raises(errors.Forgotten):
+                await spooled.stored(timeout=180)
+            await nothing_pending(valkey.url)
+        stored = [each.content for each in await agent.history(user_id="bob", group="team")]
+        letters = await agent.dead_letters.list(JobFilter())
+
+    assert spooled.spooled
+    assert read == stored == ["Bob plays the tuba."]
+    assert "tuba" in block.text
+    assert "Ann" not in block.text
+    assert letters == []

@@ -4,10 +4,10 @@ A group is an owner like a user, and its members are internal items of it. What 
 its metadata, so that it can be erased with the member.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Literal, TypeVar
 
 import orjson
 
@@ -19,13 +19,16 @@ from aftermind.stores.protocol import EpisodeFilter, StoredItem
 from aftermind.types import Episode, Json, Message, Role, Scope
 from aftermind.types.audit import Action
 from aftermind.types.items import GROUPS, MEMBERS, from_name, internal_path, to_name
+from aftermind.types.message import MEMBER
 from aftermind.types.scope import GROUP_PREFIX, MAX_ID_BYTES
 from aftermind.types.tombstone import Tombstone
 from aftermind.types.validation import Given, Limits, normalise
+from aftermind.wire.payloads import decode_readable
+
+T = TypeVar("T")
 
 MemberRole = Literal["reader", "writer"]
 ROLES = ("reader", "writer")
-MEMBER = "member"  # the field of metadata with the author of a message of a group
 BATCH_EPISODES = 1_000
 
 
@@ -164,23 +167,51 @@ def attributed(given: Given | Iterable[Given], user_id: str, limits: Limits) -> 
     ]
 
 
-async def forget_member(
-    parts: Parts, user: Scope, *, only: str | None = None, covers: Callable[[Episode], bool] = lambda _: True
-) -> int:
-    """Erase what a user wrote in groups (or in `only` one of them), with what was derived from it; returns how many
-    messages. Without `only` the memberships end first, so that nothing is added during the erasure.
+async def forget_user(parts: Parts, user: Scope, erase: Callable[[], Awaitable[T]]) -> T:
+    """Erase what a user wrote in groups, with what was derived from it, and the user by `erase`.
+
+    The memberships end first, so that nothing is added. What waits out of reach (in the spool of another host, or while
+    Redis does not answer) is dropped when it is stored, by the tombstone of the user; what was stored since the first
+    search and before that tombstone is found by the second search.
     """
-    count = 0
-    for group in await _groups_of(parts, user) if only is None else [only]:
-        owner = group_scope(parts, group, namespace=user.namespace)
-        if only is None:
-            await _remove(parts, owner, user.user_column)
-        ids = [each.id for each in await written_by(parts, owner, user.user_column) if covers(each)]
-        for start in range(0, len(ids), BATCH_EPISODES):
-            batch = frozenset(ids[start : start + BATCH_EPISODES])
-            await forget.forget(parts, Tombstone(owner=owner, ids=batch))
-        count += len(ids)
-    return count
+    owners = [group_scope(parts, group, namespace=user.namespace) for group in await _groups_of(parts, user)]
+    for owner in owners:
+        await _remove(parts, owner, user.user_column)
+        await _forget_written(parts, owner, user.user_column)
+    erased = await erase()
+    for owner in owners:
+        await _forget_written(parts, owner, user.user_column)
+    return erased
+
+
+async def forget_member(parts: Parts, user: Scope, group: str, covers: Callable[[Episode], bool]) -> int:
+    """Erase what a user wrote in one group, with what was derived from it; returns how many messages.
+
+    Raises `RedisUnavailable` if pending turns cannot be read: no tombstone would cover them.
+    """
+    owner = group_scope(parts, group, namespace=user.namespace)
+    if parts.pending is not None:
+        await parts.pending.read(owner, limit=0)
+    return await _forget_written(parts, owner, user.user_column, covers)
+
+
+async def _forget_written(
+    parts: Parts, owner: Scope, user_id: str, covers: Callable[[Episode], bool] = lambda _: True
+) -> int:
+    written = [*await written_by(parts, owner, user_id), *await _written_in_ledger(parts, owner, user_id)]
+    ids = sorted({each.id for each in written if covers(each)})
+    for start in range(0, len(ids), BATCH_EPISODES):
+        batch = frozenset(ids[start : start + BATCH_EPISODES])
+        await forget.forget(parts, Tombstone(owner=owner, ids=batch))
+    return len(ids)
+
+
+async def _written_in_ledger(parts: Parts, owner: Scope, user_id: str) -> list[Episode]:
+    """Messages of a member in turns of the ledger: those that wait, and dead letters, which no history shows."""
+    async with parts.db.transaction(namespace=owner.namespace) as tx:  # the statement locks
+        payloads = [payload for _, payload in await parts.ledger.list_turn_payloads(tx, owner)]
+    turns = decode_readable(payloads, owner=owner)
+    return [each for turn in turns for each in turn.episodes() if each.metadata.get(MEMBER) == user_id]
 
 
 async def written_by(parts: Parts, owner: Scope, user_id: str) -> list[Episode]:

@@ -149,7 +149,10 @@ async def standing_turns(
     sessions = list({turn.scope.session_id for turn in turns.values()})
     found = await store.admission_state(tx, owner, sessions, generation=least)
     known = {turn.job_id for turn in accepted}
-    left = [without_erased(turn, found.stones) for turn in turns.values()]
+    stones = list(found.stones)
+    for author in {turn.author for turn in turns.values() if turn.author is not None}:
+        stones += (await store.admission_state(tx, author, [], generation=least)).stones
+    left = [without_erased(turn, stones) for turn in turns.values()]
     rest = [turn for turn in left if turn is not None]
     if any(message.expires_at is not None for turn in rest for message in turn.messages):
         rest = unexpired(rest, await store.now(tx))

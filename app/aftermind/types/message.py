@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, Self
 from uuid import UUID, uuid5
 
-from aftermind.types.scope import EpisodeId, JobId, Scope
+from aftermind.types.scope import GROUP_PREFIX, EpisodeId, JobId, Scope
 from aftermind.types.uuid7 import uuid7s
 
 Json = Any  # JSON as decoded: checked once where it enters (types.normalise), so a recursive alias would only add casts
@@ -127,6 +127,7 @@ class Message:
 
 
 ALL_KINDS = frozenset({"history", "facts", "summary", "profile"})  # what a turn may be kept for: `save=`
+MEMBER = "member"  # the field of metadata with the author of a message of a group
 UNDONE = "undone"  # the mark of an episode from which nothing is to be drawn, nor shown by recall
 
 
@@ -200,6 +201,14 @@ class Turn:
     generation: int | None = None
     counted_from: int | None = None
     shift: int = 0
+
+    @property
+    def author(self) -> Scope | None:
+        """The owner who wrote the turn, if it belongs to a group; None for any other turn."""
+        if not (self.scope.user_id or "").startswith(GROUP_PREFIX):
+            return None
+        member = self.messages[0].metadata.get(MEMBER)
+        return Scope(namespace=self.scope.namespace, user_id=member) if isinstance(member, str) and member else None
 
     def episodes(self, *, pending: bool = False) -> tuple[Episode, ...]:
         """The turn's messages as episodes, in order."""

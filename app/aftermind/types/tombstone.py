@@ -76,9 +76,11 @@ class Tombstone:
 
 
 def without_erased(turn: Turn, stones: Sequence[Tombstone]) -> Turn | None:
-    """The turn without what any tombstone of its owner covers."""
+    """The turn without what any tombstone of its owner covers; a turn of a group also goes with its author."""
     left: Turn | None = turn
     for stone in stones:
         if left is not None and stone.owner == turn.scope.owner:
             left = stone.without_erased(left)
+        elif stone.is_whole and stone.owner == turn.author and not stone.precedes(turn):
+            return None
     return left
