@@ -313,3 +313,35 @@ async def test_keys_expire_by_the_clock_of_the_database_on_every_host(hosts: Hos
         found = [await hosts.agents["host"].do("is_valid", text=text) for text in (valid, expired)]
 
     assert found == [True, False]
+
+
+async def test_what_is_learnt_through_a_host_whose_clock_is_ahead_is_true_at_once(hosts: Hosts) -> None:
+    """Stated by a call, and mined from turns that Redis and Postgres accepted."""
+    hosts.env |= {"AFTERMIND_EXTRACT_QUIET_SECONDS": "0", "AFTERMIND_EXTRACT_MAX_WAIT_SECONDS": "0"}
+    settings = Settings(database_url=hosts.database.app_url, redis_url=hosts.valkey.url, state_dir=hosts.folder)
+    async with AsyncExitStack() as stack:
+        await hosts.start_agent(stack, "ahead", HOUR)
+        ahead = hosts.agents["ahead"]
+        memory = await stack.enter_async_context(Memory(settings=settings))
+
+        async def believed(user: str) -> list[str]:
+            return [fact.object for fact in await memory.facts.query(predicate="lives_in", user_id=user)]
+
+        await ahead.do("state", text="Oslo", user="stated")
+        at_once = await believed("stated")
+        await memory.facts.add("user", "lives_in", "Bergen", user_id="stated")
+        await ahead.do("state", text="Tromso", user="stated")
+        with workers(hosts.host("worker", 0.0), hosts.folder, on=",".join(queues.QUEUES)):
+            for accept in ("redis", "postgres"):
+                await ahead.do("remember", text="I live in Oslo.", user=accept, accept=accept)
+            for accept in ("redis", "postgres"):
+
+                async def is_mined(user: str = accept) -> bool:
+                    return bool(await memory.facts.history(user_id=user))
+
+                await wait_until(is_mined, timeout=PATIENCE, description="the turn is mined")
+        mined = [await believed(accept) for accept in ("redis", "postgres")]
+
+        assert at_once == ["Oslo"]
+        assert await believed("stated") == ["Tromso"]
+        assert mined == [["Oslo"], ["Oslo"]]

@@ -48,6 +48,8 @@ async def answer(memory: Memory, asked: dict[str, Any], receipts: list[Any]) -> 
         case "forget":
             await memory.forget(**owner)
             return None
+        case "state":
+            return (await memory.facts.add("user", "lives_in", asked["text"], **owner)).object
         case "facts":
             rows = await memory.facts.history(**owner)
             return [[fact.predicate, fact.object] for fact in rows if fact.superseded_at is None]

@@ -1,8 +1,9 @@
 """`memory.facts`: query, add and retract facts, and show their sources."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
+from functools import partial
 from uuid import UUID
 
 from aftermind import errors
@@ -131,22 +132,26 @@ class Facts:
         """
         owner = self._parts.scope(namespace=namespace, user_id=user_id)
         _zoned(valid_from=valid_from, valid_to=valid_to)
-        claim = Assertion(
-            subject=_text("subject", subject),
-            predicate=_text("predicate", predicate),
-            object=_text("object", object),
-            said_at=datetime.now(UTC),
-            valid_from=valid_from,
-            valid_to=valid_to,
-            confidence=confidence,
-            cardinality=cardinality,
-            sources=sources,
-        )
+        about = (_text("subject", subject), _text("predicate", predicate), _text("object", object))
         if valid_from and valid_to and valid_to < valid_from:
             raise errors.InvalidFact("valid_to", valid_to, "a fact cannot end before it begins.")
         if not 0.0 <= confidence <= 1.0:
             raise errors.InvalidFact("confidence", confidence, "it must be between 0 and 1.")
-        changes, claim = await self._parts.effects.commit(owner, lambda tx: self._believe(tx, owner, claim))
+
+        def state(now: datetime) -> Assertion:
+            return Assertion(
+                subject=about[0],
+                predicate=about[1],
+                object=about[2],
+                said_at=now,
+                valid_from=valid_from,
+                valid_to=valid_to,
+                confidence=confidence,
+                cardinality=cardinality,
+                sources=sources,
+            )
+
+        changes, claim = await self._parts.effects.commit(owner, lambda tx: self._believe(tx, owner, state))
         name = predicates.canonical(claim.predicate)
         said = [fact for fact in changes.believed if fact.predicate == name]
         same = [fact for fact in said if predicates.same_text(fact.object, claim.object)]
@@ -174,14 +179,17 @@ class Facts:
         found = await self._one(owner, fact_id)
         if found is None or found.superseded_at is not None:
             return False
-        claim = Assertion(
-            subject=found.subject,
-            predicate=found.predicate,
-            object=found.object,
-            said_at=datetime.now(UTC),
-            operation=Operation.RETRACT,
-        )
-        changes, _ = await self._parts.effects.commit(owner, lambda tx: self._believe(tx, owner, claim))
+
+        def state(now: datetime) -> Assertion:
+            return Assertion(
+                subject=found.subject,
+                predicate=found.predicate,
+                object=found.object,
+                said_at=now,
+                operation=Operation.RETRACT,
+            )
+
+        changes, _ = await self._parts.effects.commit(owner, lambda tx: self._believe(tx, owner, state))
         return fact_id in changes.superseded
 
     async def merge_entities(
@@ -201,17 +209,15 @@ class Facts:
         return await self.query(subject=entity, user_id=user_id, namespace=namespace)
 
     async def _merge(self, tx: Transaction, owner: Scope, entity: str, names: Sequence[str]) -> None:
-        store, now = self._parts.store, datetime.now(UTC)
+        store = self._parts.store
         entity = entities.entity_name(entity, await self._aliases(tx, owner, entity))
         for alias in names:
             if predicates.same_text(alias, entity):  # the entity was an alias of this name
                 raise errors.InvalidFact(
                     "alias", alias, f"it is the entity's own name; {entity!r} has aliases already."
                 )
-            claim = Assertion(
-                subject=alias, predicate=entities.SAME_AS, object=entity, said_at=now, cardinality=Cardinality.SINGLE
-            )
-            await self._believe(tx, owner, claim)
+            await self._believe(tx, owner, partial(_same_as, alias, entity))
+        now = await store.now(tx)
         rows = await store.facts(tx, owner, history=True, limit=EVERY_FACT)
         changes = entities.merge(
             entities.aliases_of(rows),
@@ -269,10 +275,15 @@ class Facts:
         async with self._parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
             return await self._parts.store.fact(tx, owner, fact_id)
 
-    async def _believe(self, tx: Transaction, owner: Scope, claim: Assertion) -> tuple[Changes, Assertion]:
-        store, now = self._parts.store, datetime.now(UTC)
+    async def _believe(
+        self, tx: Transaction, owner: Scope, state: Callable[[datetime], Assertion]
+    ) -> tuple[Changes, Assertion]:
+        """Resolve what is stated at the time of the store, whatever the clock of this host."""
+        store = self._parts.store
         await store.tombstones(tx, [owner])  # holds a forget of this user off until the end
         await store.hold_beliefs(tx, owner)
+        now = await store.now(tx)
+        claim = state(now)
         rows = await store.facts(tx, owner, history=True, limit=EVERY_FACT)  # a subject may be spelt otherwise
         believed = [row for row in rows if row.superseded_at is None]
         claim = entities.rename(claim, entities.aliases_of(believed))
@@ -295,12 +306,22 @@ class Facts:
         return changes, claim
 
 
+def _same_as(alias: str, entity: str, now: datetime) -> Assertion:
+    return Assertion(
+        subject=alias, predicate=entities.SAME_AS, object=entity, said_at=now, cardinality=Cardinality.SINGLE
+    )
+
+
 def _named(predicate: str | None) -> str | None:
+    if predicate is not None:
+        _check_size("predicate", predicate)
     return None if predicate is None else predicates.canonical(predicate)
 
 
 def _read(subject: str | None, limit: int) -> int:
     """How many rows to read: subjects are compared here, as they are where it is decided about them."""
+    if subject is not None:
+        _check_size("subject", subject)
     return limit if subject is None else EVERY_FACT
 
 
@@ -328,13 +349,17 @@ def _id(fact: Fact | FactId | str) -> FactId:
 def _text(field: str, value: object) -> str:
     if not isinstance(value, str) or not value.strip():
         raise errors.InvalidFact(field, value, "a fact needs a subject, a predicate and an object, as text.")
+    _check_size(field, value)
+    return value.replace("\x00", "").strip()
+
+
+def _check_size(field: str, text: str) -> None:
     try:
-        size = len(value.encode())
+        size = len(text.encode())
     except UnicodeEncodeError as exc:
-        raise errors.InvalidFact(field, value, "it must be valid Unicode; this one has a lone surrogate.") from exc
+        raise errors.InvalidFact(field, text, "it must be valid Unicode; this one has a lone surrogate.") from exc
     if size > FACT_BYTES:
         raise errors.InvalidFact(field, f"{size} bytes", f"it has at most {FACT_BYTES:,} bytes.")
-    return value.replace("\x00", "").strip()
 
 
 def _zoned(**moments: datetime | None) -> None:

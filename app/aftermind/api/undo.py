@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from aftermind import errors
 from aftermind.api.forget import episode_id, rebuilding
@@ -63,9 +63,10 @@ async def undo(parts: Parts, owner: Scope, given: Iterable[EpisodeId | str], *, 
 
 
 async def _undo(parts: Parts, tx: Transaction, owner: Scope, ids: list[EpisodeId], *, dry_run: bool) -> UndoResult:
-    store, now = parts.store, datetime.now(UTC)
+    store = parts.store
     await store.tombstones(tx, [owner])  # holds a forget of this user off until the end
     await store.hold_beliefs(tx, owner)
+    now = await store.now(tx)
     there = {episode.id for episode in await store.episodes(tx, owner, ids)}
     if missing := [each for each in ids if each not in there]:
         why = "no stored message of this user has this id. A pending one can be forgotten."

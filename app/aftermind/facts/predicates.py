@@ -90,6 +90,8 @@ _SINGLE = frozenset(
 OPPOSITES: Mapping[str, str] = {"likes": "dislikes", "dislikes": "likes"}
 
 
+_ARTICLES = frozenset({"a", "an", "the", "my", "his", "her", "their", "our"})
+
 # Multi-valued, but two objects of one kind exclude each other.
 EXCLUSIVE = frozenset({"prefers"})
 
@@ -129,6 +131,5 @@ def same_text(left: str, right: str) -> bool:
 def folded(text: str) -> str:
     """A subject or object as it is compared."""
     words = re.sub(r"[^\w\s]+", " ", text.casefold()).split()
-    while len(words) > 1 and words[0] in ("a", "an", "the", "my", "his", "her", "their", "our"):
-        words = words[1:]
-    return " ".join(words)
+    first = next((place for place, word in enumerate(words) if word not in _ARTICLES), len(words) - 1)
+    return " ".join(words[max(first, 0) :])

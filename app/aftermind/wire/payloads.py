@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -87,12 +88,15 @@ def decode_owned_turn(
     *,
     owner: Scope,
     jobs: Collection[UUID | None],
+    accepted_at: datetime,
     base: int | None = None,
     generation: int | None = None,
     counted_from: int | None = None,
 ) -> Turn:
     """The turn of an entry: a queue, a row or a letter that belongs to `owner` and bears one of the ids in `jobs`.
 
+    `accepted_at` is the time of acceptance by the server's clock. A later time of the agent is replaced by it: that
+    clock is ahead, and facts from the turn would not be true yet.
     Raises `ForeignPayload` if the payload names another owner or job: what is inside an entry decides nothing about
     other owners. Raises `UnknownPayload` as `decode_turn` does.
     """
@@ -101,7 +105,7 @@ def decode_owned_turn(
         raise errors.ForeignPayload("owner")
     if turn.job_id not in jobs:
         raise errors.ForeignPayload("job")
-    return turn
+    return turn if turn.remembered_at <= accepted_at else replace(turn, remembered_at=accepted_at)
 
 
 def decode_readable(payloads: Iterable[bytes], *, owner: Scope) -> list[Turn]:

@@ -100,6 +100,7 @@ class ClaimedTurn:
             self.payload,
             owner=self.owner,
             jobs=(self.job_id,),
+            accepted_at=self.accepted_at + timedelta(milliseconds=1),  # Redis gives whole ones, rounded down
             base=self.base,
             generation=self.generation,
             counted_from=self.counted_from,
