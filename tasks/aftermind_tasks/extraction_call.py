@@ -1,6 +1,5 @@
 """Common part of extraction and re-extraction: the model call, and writing the resolved facts."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -86,25 +85,6 @@ def build_answer(episodes: Sequence[Episode], kind: str, **more: Json) -> dict[s
     """What a job keeps of a model's answer: what it is about, what the model was shown of that, and the answer."""
     seen = [str(episode.id) for episode in visible_episodes(episodes, kind)]
     return {"episodes": [str(episode.id) for episode in episodes], "shown": seen, **more}
-
-
-async def without_instructions(text: str) -> str:
-    """A model's text without the sentences that read like instructions; empty if the rest still does.
-
-    A long text is checked in a process for texts, and is empty if that exceeds its deadline.
-    """
-    if len(text) <= text_subprocess.INLINE_CHARACTERS:
-        return _without_instructions(text)
-    try:
-        return await text_subprocess.run(len(text), _without_instructions, text)
-    except text_subprocess.TextTimeout:
-        return ""
-
-
-def _without_instructions(text: str) -> str:
-    parts = re.split(r"(?<=[.!?])(\s+)|(\n+)", text)
-    kept = "".join(part for part in parts if part and detect.suspicion(part) is None).strip()
-    return "" if detect.suspicion(kept) else kept
 
 
 class AnswerVoid(Exception):

@@ -6,6 +6,7 @@ from typing import Any
 
 from aftermind import errors
 from aftermind.db.protocol import Transaction
+from aftermind.llm.injection import screening
 from aftermind.types import Episode, JobId, JobKind, Lease, Summary
 from aftermind.wire import queues
 from aftermind_tasks import extraction_call, followup_jobs, job_events
@@ -77,7 +78,7 @@ async def _ask(
         await extraction_call.check_budget(runtime, lease.job.scope)
         condensed = await runtime.summariser.summarise(base.text if base else None, turns)
     if condensed is not None:
-        text = await extraction_call.without_instructions(condensed.text[:MAX_CHARACTERS])
+        text = await screening.without_instructions(condensed.text[:MAX_CHARACTERS])
     else:
         text = base.text if base else ""
     answer = extraction_call.build_answer(seen.episodes, extraction_call.SUMMARY) | {

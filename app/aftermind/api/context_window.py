@@ -4,17 +4,18 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
 
 from aftermind import errors
 from aftermind.api import history
 from aftermind.api.services import Parts
 from aftermind.db.protocol import Transaction
 from aftermind.llm import token_count
+from aftermind.llm.injection import screening
 from aftermind.recall.budget import MOST_CHARACTERS
 from aftermind.recall.query import Query, RecallOptions
 from aftermind.stores.protocol import EpisodeFilter
 from aftermind.types import Episode, Json, Role, Scope, Summary
+from aftermind.types.message import UNDONE
 
 # The summary so far (None: there is none) and the episodes that the window has no space for, oldest first; returns
 # the new summary.
@@ -201,7 +202,10 @@ async def _summarised(parts: Parts, scope: Scope, summarise: Summarise, *, befor
     text = await made if inspect.isawaitable(made) else made
     if not isinstance(text, str):
         raise errors.InvalidQuery("summary", text, "a summariser returns text.")
-    ids = [each.id for each in uncovered]
+    text = await screening.without_instructions(text)
+    if not text:
+        return None if base is None else base.text
+    ids, seen = [each.id for each in uncovered], {each.id for each in shown}
     summary = Summary(
         scope=replace(scope, agent_id=None),
         text=text,
@@ -213,9 +217,10 @@ async def _summarised(parts: Parts, scope: Scope, summarise: Summarise, *, befor
 
     async def keep(tx: Transaction) -> None:
         await store.tombstones(tx, [owner])  # holds a forget of this user off until the end
-        there: Any = await store.summary(tx, owner, session)
-        is_sound = len(await store.episodes(tx, owner, ids)) == len(ids) and (there.version if there else 0) == version
-        if is_sound:  # else content was forgotten during the call, or another summary was faster
+        former = await store.summary(tx, owner, session)
+        there = [each for each in await store.episodes(tx, owner, ids) if each.id not in seen or each.mark != UNDONE]
+        is_sound = len(there) == len(ids) and (former.version if former else 0) == version
+        if is_sound:  # else content was forgotten or undone during the call, or another summary was faster
             await store.put_summary(tx, summary, over=version)
 
     await parts.effects.commit(owner, keep)

@@ -31,6 +31,7 @@ T = TypeVar("T")
 
 MAX_EPISODES = 10_000  # rows of one call; page back with `before` for more
 PAGE_EPISODES = 500
+CHECK_SECONDS = 2.0  # to mark pending episodes, else they are unchecked; an ordinary message of 256 KB takes 1 to 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,9 +228,9 @@ async def _matching_pending(
 
 
 async def _marked(episodes: list[Episode]) -> list[Episode]:
-    """The episodes, those that no store has checked yet with the marks that storing gives them."""
+    """The episodes, those that no store has checked yet with the marks that storing gives them, see `CHECK_SECONDS`."""
     waiting = [each for each in episodes if each.pending]
-    found = await screening.marks(screening.by_turn(waiting)) if waiting else {}
+    found = await screening.marks_in_time(screening.by_turn(waiting), seconds=CHECK_SECONDS) if waiting else {}
     return [detect.marked(each, found) for each in episodes] if found else episodes
 
 

@@ -7,11 +7,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from aftermind import Memory, Message, Settings
+from aftermind import Memory, Message, Settings, errors
+from aftermind.facts.predicates import folded
 from aftermind.llm import text_subprocess
+from aftermind.llm.injection import detect
 
 EXPANDING = "\ufdfa" * 87_000  # 256 KB that NFKC makes 1.5 million characters
 REPEATED = "I speak A, A, " * 4_000
+ENDLESS = "sum(1 for _ in iter(int, 1))"
 
 
 @pytest.fixture
@@ -125,8 +128,32 @@ async def test_a_name_of_a_block_that_is_an_order_is_withheld(memory: Memory) ->
     assert 'name="(withheld)"' in block.text
 
 
+async def test_a_history_does_not_wait_for_the_costly_texts_of_another_user(memory: Memory) -> None:
+    """A text that waits for its check is marked as not checked; the process for long texts is busy meanwhile."""
+    costly = asyncio.create_task(text_subprocess.run(text_subprocess.SHORT_CHARACTERS + 1, eval, ENDLESS))
+    await asyncio.sleep(0)  # it begins
+    await memory.remember("I live in Oslo. " * 4_000, user_id="alice")
+
+    [episode] = await memory.history(user_id="alice")
+
+    assert not costly.done()
+    assert (episode.pending, episode.mark) == (True, detect.UNCHECKED)
+    with pytest.raises(text_subprocess.TextTimeout):
+        await costly
+
+
+async def test_a_long_subject_of_a_query_is_refused_and_costs_no_more_than_its_length(memory: Memory) -> None:
+    await memory.facts.add("user", "lives_in", "Oslo", user_id="mallory")
+
+    for field in ("subject", "predicate"):
+        with pytest.raises(errors.InvalidFact, match="bytes"):
+            await memory.facts.query(user_id="mallory", **{field: "a." * 100_000})  # type: ignore[arg-type]
+    assert folded("the " * 1_000_000 + "cello") == "cello"
+    assert folded("a") == "a"
+
+
 async def test_what_takes_longer_than_its_deadline_is_stopped_and_the_next_call_is_answered() -> None:
     with pytest.raises(text_subprocess.TextTimeout):
-        await text_subprocess.run(1, eval, "sum(1 for _ in iter(int, 1))")
+        await text_subprocess.run(1, eval, ENDLESS)
 
     assert await text_subprocess.run(1, len, "next") == 4

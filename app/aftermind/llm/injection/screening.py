@@ -1,6 +1,7 @@
 """Marks and terms of texts: computed here where they are short, else in the process for texts."""
 
 import asyncio
+import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
@@ -26,6 +27,24 @@ async def marks(turns: Sequence[Sequence[Episode]]) -> dict[EpisodeId, str]:
     return found
 
 
+async def marks_in_time(turns: Sequence[Sequence[Episode]], *, seconds: float) -> dict[EpisodeId, str]:
+    """As `marks`; what is not checked within so many seconds is marked as not checked. Short turns are checked first.
+
+    For readers: the long texts of one user must not delay the others, whose long texts wait for the same process.
+    """
+    found = {episode.id: detect.UNCHECKED for turn in turns for episode in turn}
+    try:
+        async with asyncio.timeout(seconds):
+            for group in _groups(sorted(turns, key=_size)):
+                marked = await marks(group)
+                for episode_id in (episode.id for turn in group for episode in turn):
+                    del found[episode_id]
+                found |= marked
+    except TimeoutError:
+        pass
+    return found
+
+
 def by_turn(episodes: Iterable[Episode]) -> list[list[Episode]]:
     """Episodes of each turn together: their marks depend on their neighbours too."""
     turns: dict[tuple[Scope, datetime], list[Episode]] = {}
@@ -43,6 +62,25 @@ async def terms(texts: Sequence[str], language: str) -> dict[tuple[str, str], In
         except text_subprocess.TextTimeout:
             found[language, text] = IndexedText(terms=())
     return found
+
+
+async def without_instructions(text: str) -> str:
+    """A model's text without the sentences that read like instructions; empty if the rest still does.
+
+    A long text is checked in a process for texts, and is empty if that exceeds its deadline.
+    """
+    if len(text) <= text_subprocess.INLINE_CHARACTERS:
+        return _without_instructions(text)
+    try:
+        return await text_subprocess.run(len(text), _without_instructions, text)
+    except text_subprocess.TextTimeout:
+        return ""
+
+
+def _without_instructions(text: str) -> str:
+    parts = re.split(r"(?<=[.!?])(\s+)|(\n+)", text)
+    kept = "".join(part for part in parts if part and detect.suspicion(part) is None).strip()
+    return "" if detect.suspicion(kept) else kept
 
 
 async def _mark_turns(turns: Sequence[Sequence[Episode]]) -> dict[EpisodeId, str]:
