@@ -35,6 +35,19 @@ async def test_the_session_so_far_is_told_as_messages(memory: Memory, user: str)
     assert [message["content"] for message in model.calls[1][1:]] == ["I am Ann.", "Hello Ann.", "Who am I?"]
 
 
+async def test_a_message_that_was_undone_is_in_no_later_prompt(memory: Memory, user: str) -> None:
+    model = ScriptedChatModel("Hello Ann.", "I do not know.")
+    agent = Agent(model=model, memory=memory)
+    await agent.arun("I am Ann.", user_id=user, session_id="s1")
+    await drain(memory, user_id=user)
+    first, _ = await memory.history(user_id=user, session_id="s1")
+
+    await memory.undo(first.id, user_id=user)
+    await agent.arun("Who am I?", user_id=user, session_id="s1")
+
+    assert [message["content"] for message in model.calls[1][1:]] == ["Hello Ann.", "Who am I?"]
+
+
 async def test_a_message_of_the_session_is_in_the_prompt_once(memory: Memory, user: str) -> None:
     model = ScriptedChatModel("Noted.", "You prefer dark mode.")
     agent = Agent(model=model, memory=memory)

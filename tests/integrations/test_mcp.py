@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp.types import ElicitResult
 
-from aftermind import Memory, Settings
+from aftermind import Memory, Message, Settings
 from aftermind.integrations.mcp import make_server
 from aftermind.integrations.mcp_http import authenticated
 from tests.fundamentals.conftest import as_environment
@@ -24,7 +25,7 @@ from tests.integrations.attacks import assert_attacks_stay_data
 from tests.integrations.freshness import standing_replica
 from tests.integrations.pages import run_examples
 from tests.support.servers import Database
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 TOOLS = {
     "add_memory",
@@ -95,6 +96,22 @@ async def test_a_memory_is_added_found_changed_and_deleted() -> None:
         assert [each["text"] for each in await call(client, "list_memories")] == ["I live in Bergen."]
         await call(client, "delete_memory", id=changed["ids"][0])
         assert await call(client, "list_memories") == []
+
+
+async def test_a_changed_memory_is_kept_for_no_more_and_no_longer_than_before() -> None:
+    async with Memory("inmemory") as memory, Client(make_server(memory, user_id="alice")) as client:
+        ends = datetime.now(UTC) + timedelta(days=1)
+        message = Message.user("My PIN is 1234.", name="Ann", expires_at=ends)
+        for given, save in ((message, {"history", "facts"}), ("I live in Oslo.", {"history"})):
+            receipt = await memory.remember(given, user_id="alice", save=save)
+            await receipt.stored(timeout=PATIENCE_SECONDS)
+            (old,) = await memory.get(receipt.episode_ids[0], user_id="alice")
+            assert old is not None
+            changed = await call(client, "update_memory", id=str(old.id), text="I live in Bergen.")
+            (new,) = await memory.get(changed["ids"][0], user_id="alice")
+            assert new is not None
+            assert (new.content, new.keep) == ("I live in Bergen.", frozenset({"history"}))
+            assert (new.name, new.expires_at) == (old.name, old.expires_at)
 
 
 async def test_facts_and_blocks_are_written_and_read_as_resources() -> None:

@@ -19,6 +19,7 @@ from aftermind.recall.render import without_turns
 from aftermind.receipt import Receipt
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import Episode, Message, RecallBlock, Role, Scope
+from aftermind.types.message import UNDONE
 
 log = get_logger(__name__)
 T = TypeVar("T")
@@ -112,7 +113,8 @@ class Remembering:
             return ()
         if self.tool_results:
             return await self.memory.context_window(max_messages=self.history_messages, **_labels(scope))
-        return await self.memory.history(limit=self.history_messages, **_labels(scope))
+        found = await self.memory.history(limit=self.history_messages, **_labels(scope))
+        return [each for each in found if each.mark != UNDONE]
 
     async def _tried(
         self, what: str, work: Awaitable[T], seconds: float, scope: Scope, tell: Callable[[MemoryEvent], None]

@@ -141,10 +141,10 @@ def _is_exported(episode: Any, user: Any) -> bool:  # Any: JSON
 
 
 def _saved(episode: Mapping[str, Any]) -> Any:  # Any: JSON
-    """What it is kept for: of a message that was undone, no facts and traits are made again."""
+    """What it is kept for: of a message that was undone, no facts, traits and summaries are made again."""
     keep = episode.get("keep")
     if isinstance(keep, list) and episode.get("mark") == "undone":
-        return [kind for kind in keep if kind not in ("facts", "profile")]
+        return [kind for kind in keep if kind == "history"]
     return keep
 
 

@@ -47,12 +47,24 @@ def mcp(
         import uvicorn
 
         from aftermind.api import local_sign_in
+        from aftermind.cli.http_deadlines import protocol_class
 
         is_closed = await memory.api_keys.any()
         address = host if is_closed or is_loopback(host) else LOOPBACK
         if not is_closed:
             local_sign_in.read_token(memory.settings.state_dir)
-        app = authenticated(server.streamable_http_app(host=address), memory)
-        await uvicorn.Server(uvicorn.Config(app, host=address, port=port, log_config=None, access_log=False)).serve()
+        settings = memory.settings
+        config = uvicorn.Config(
+            authenticated(server.streamable_http_app(host=address), memory),
+            host=address,
+            port=port,
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            http=protocol_class(
+                header_seconds=settings.web_header_timeout_seconds, body_seconds=settings.web_body_timeout_seconds
+            ),
+        )
+        await uvicorn.Server(config).serve()
 
     console.with_memory(serve)

@@ -12,7 +12,7 @@ from aftermind import errors
 from aftermind.integrations.extras import extra
 from aftermind.memory import Memory
 from aftermind.receipt import Step, StepState
-from aftermind.types import Block, Episode, Fact, Json
+from aftermind.types import Block, Episode, Fact, Json, Message
 from aftermind.types.api_key import Right
 from aftermind.types.audit import Action, acting_as
 
@@ -138,9 +138,16 @@ def make_server(memory: Memory, *, user_id: str | None = None, namespace: str | 
         """Replace a message by one with another text; the old one, and what was derived from it, is deleted."""
         owner = await whose(ctx, Right.WRITE)
         old = await find(id, owner)
-        message = {"role": old.role.value, "content": text, "metadata": {**old.metadata, "replaces": id}}
+        message = Message(
+            role=old.role,
+            content=text,
+            name=old.name,
+            metadata={**old.metadata, "replaces": id},
+            expires_at=old.expires_at,
+        )
         receipt = await memory.remember(
             message,
+            save=old.keep,
             session_id=old.scope.session_id,
             agent_id=old.scope.agent_id,
             idempotency_key=f"update {id} {sha256(text.encode()).hexdigest()}",

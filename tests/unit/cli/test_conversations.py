@@ -187,6 +187,19 @@ def test_a_malformed_turn_of_a_locomo_file_costs_that_turn_alone(tmp_path: Path)
     ]
 
 
+def test_nothing_is_made_again_of_an_exported_message_that_was_undone(tmp_path: Path) -> None:
+    every = ["facts", "history", "profile", "summary"]
+    scope = {"namespace": "default", "user_id": "alice", "session_id": "s", "agent_id": None}
+    episodes = [
+        {"id": str(place), "role": "user", "content": text, "scope": scope, "keep": every, "mark": mark}
+        for place, (text, mark) in enumerate((("Kept.", None), ("Never true.", "undone")))
+    ]
+
+    turns = _turns(_file(tmp_path, {"scope": scope, "episodes": episodes}))
+
+    assert [turn.save for turn in turns] == [tuple(every), ("history",)]
+
+
 def test_empty_lines_and_a_byte_order_mark_are_no_lines(tmp_path: Path) -> None:
     path = tmp_path / "chat.jsonl"
     path.write_text("\ufeff" + json.dumps(CHAT) + "\n\n\n", encoding="utf-8")
