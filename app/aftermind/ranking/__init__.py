@@ -15,9 +15,10 @@ from aftermind.ranking.candidates import (
 from aftermind.ranking.fact_scores import FactMatch, fact_value, lifted, shares, sureness
 from aftermind.ranking.fitted_coefficients import Models, models_of, parse_models
 from aftermind.ranking.mmr import diversified, overlap
+from aftermind.ranking.name_variants import capitalised_words
 from aftermind.ranking.passages import ComparedPassages, with_best_passages
 from aftermind.ranking.score_fusion import ranks, reciprocal_rank, scaled
-from aftermind.ranking.tokenizer import ends_asking, spoken, stem, terms, tokens
+from aftermind.ranking.tokenizer import ends_asking, is_stop_word, spoken, stem, terms, tokens
 from aftermind.ranking.vectors import cosine, unit
 from aftermind.ranking.windows import FEATURES, Scores, Turns, score
 
@@ -32,12 +33,14 @@ __all__ = [
     "Question",
     "Scores",
     "Turns",
+    "capitalised_words",
     "cosine",
     "diversified",
     "ends_asking",
     "fact_value",
     "features_of",
     "idf",
+    "is_stop_word",
     "lifted",
     "models_of",
     "numbered",

@@ -9,7 +9,8 @@ LONGEST_ENDING = 3  # characters that a nickname may add: "Johnny" for John
 SHORTEST_MISSPELT = 5  # characters: of shorter names, one letter makes another name ("Ann", "Anna", "Jan", "Jon")
 
 # Within a sentence, a capital letter marks a name: "What car does Mel have?" names no Caroline.
-_CAPITALISED = re.compile(r"(?<=[^.!?\s]\s)[^\W\d_]+")
+# A word that begins with a-z is passed over early: that takes a third of the time.
+_CAPITALISED = re.compile(r"(?<=[^.!?\s]\s)[^\W\d_a-z][^\W\d_]*")
 
 
 def capitalised_words(text: str) -> frozenset[str]:

@@ -3,11 +3,25 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from math import log1p
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aftermind.ranking import Frame, Scores, diversified, fact_value, lifted, overlap, ranks, sureness, terms
+from aftermind.ranking import (
+    Frame,
+    Scores,
+    capitalised_words,
+    diversified,
+    fact_value,
+    is_stop_word,
+    lifted,
+    overlap,
+    ranks,
+    sureness,
+    terms,
+    tokens,
+)
 from aftermind.recall.excerpts import QuestionWords
 from aftermind.recall.question_time import IN_PERIOD, shifted
 from aftermind.stores.search import FactHit
@@ -18,6 +32,11 @@ FOLLOWING = 0.9  # of its score, which the turns of the fact that took its place
 # Of the best score of a burst, which its messages that match less have in the block: of chats in bursts, blocks of 500
 # and 1,000 tokens show 0.011 and 0.020 more of the evidence's text so (0.3; 0.6 finds the same).
 OF_BURST = 0.3
+# Times log(1 + names), added to the log-odds of a turn: one that names a place, a title or a person answers likelier
+# than "Thanks, that means a lot". Recall@10 is 0.005 higher with MiniLM and 0.004 with the hash embedder, each half by
+# coefficients fitted on the other; 0.5 to 1.1 find the same within 0.003.
+NAMING = 0.8
+MOST_NAMES = 3  # counted of a turn: a list of names, or a text in capitals, is no better
 COMPARED_CHARACTERS = 1_000  # of a text, where the unlikeness of matches is asked for
 
 
@@ -86,6 +105,21 @@ def matched(place: CandidateRank, episode: Episode, rank: int, passage: Passage 
         vector_rank=place.vector_rank,
         detail=place.detail,
         passage=passage,
+    )
+
+
+def prefer_names(matches: Sequence[Match]) -> list[Match]:
+    """The matches with turns likelier that name something besides the speakers, by capital letters in a sentence."""
+    turns = _turns(matches)
+    speakers = {part for name in {turn.name for _, turn in turns} if name for part in tokens(name)}
+    named = [_count_names(match, turn, speakers) for match, turn in turns]
+    if not any(named):
+        return list(matches)
+    return _ranked(
+        [
+            replace(match, score=shifted(match.score, NAMING * log1p(count))) if count else match
+            for (match, _), count in zip(turns, named, strict=True)
+        ]
     )
 
 
@@ -178,13 +212,19 @@ def raise_former(
     return _ranked(raised), passed_on
 
 
+def _count_names(match: Match, turn: Episode, speakers: set[str]) -> int:
+    start, end = (0, COMPARED_CHARACTERS) if match.passage is None else (match.passage.start, match.passage.end)
+    words = capitalised_words(turn.content[start:end])
+    return min(sum(not is_stop_word(word) for word in words - speakers), MOST_NAMES) if words else 0
+
+
 def _turns(matches: Sequence[Match]) -> list[tuple[Match, Episode]]:
     return [(match, match.item) for match in matches if isinstance(match.item, Episode)]
 
 
 def _ranked(matches: Sequence[Match]) -> list[Match]:
     ordered = sorted(matches, key=lambda match: -match.score)
-    return [replace(match, rank=rank) for rank, match in enumerate(ordered, start=1)]
+    return [match if match.rank == rank else replace(match, rank=rank) for rank, match in enumerate(ordered, start=1)]
 
 
 def _ended_after(episode: Episode, ended: Sequence[Fact]) -> list[Fact]:

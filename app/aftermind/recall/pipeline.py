@@ -436,6 +436,8 @@ class Recall:
             for id_, score in run.burst_scores.items()
             if id_ in texts and score >= run.min_score
         ]
+        if query.mode is Mode.HYBRID:
+            run.matches = match_selection.prefer_names(run.matches)
         if run.time.orders_turns:
             preferred = run.time.among(run.query.searched, run.matches).preferred(run.matches)
             run.matches = [match for match in preferred if match.score >= run.min_score]

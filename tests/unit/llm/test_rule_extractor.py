@@ -221,10 +221,15 @@ async def test_a_correction_reaches_the_profile() -> None:
         ("Ich meinte Bern, nicht Berlin.", ["-lives_in Berlin", "lives_in Bern"]),
         ("J'ai quitté Google.", ["works_at Google <2024-06-12"]),
         ("Dejé Google.", ["works_at Google <2024-06-12"]),
+        ("I'm divorced.", ["relationship_status divorced", "spouse Tom <2024-06-12"]),
+        ("I'm engaged.", ["relationship_status engaged"]),
+        ("Ich bin seit 2023 geschieden.", ["relationship_status geschieden >2023-01-01", "spouse Tom <2023-01-01"]),
+        ("Estoy divorciada.", ["relationship_status divorciada", "spouse Tom <2024-06-12"]),
+        ("Je suis veuve.", ["relationship_status veuve", "spouse Tom <2024-06-12"]),
     ],
 )
 def test_a_correction_is_about_what_is_believed(sentence: str, expected: list[str]) -> None:
-    beliefs = [Belief("user", "lives_in", "Berlin"), Belief("user", "works_at", "Google")]
+    beliefs = [Belief("user", *each) for each in (("lives_in", "Berlin"), ("works_at", "Google"), ("spouse", "Tom"))]
 
     assert [shown(claim) for claim in claims_in(turn(sentence), beliefs)] == expected
 

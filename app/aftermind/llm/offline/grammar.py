@@ -84,6 +84,7 @@ class Grammar:
     clause_starts: frozenset[str]
     not_objects: frozenset[str]
     adjectives: frozenset[str]
+    unmarried: frozenset[str]
     not_names: frozenset[str]
     kin: Mapping[str, str]
     favorites: Mapping[str, str]
@@ -140,7 +141,7 @@ def grammar_of(language: str) -> Grammar:
                 "definite",
                 "generic",
             ),
-            "anaphora",
+            *("anaphora", "unmarried"),
         )
     }
     return Grammar(

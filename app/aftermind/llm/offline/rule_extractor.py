@@ -253,6 +253,9 @@ class _Sentence:
                     for wrong in self._names(rule, instead["o"]):
                         yield self._claim(predicate, wrong, operation=Operation.RETRACT)
                 yield self._claim(predicate, found, valid_from=start, valid_to=end)
+                if predicate == "relationship_status" and found.lower() in self._grammar.unmarried:
+                    for each in self._of_predicate("spouse"):
+                        yield self._claim(each.predicate, each.object, valid_to=start or said_at)
 
     def _is_closed(self, rest: str) -> bool:
         left = rest.strip()
@@ -266,6 +269,13 @@ class _Sentence:
     def _names(self, rule: FormRule, text: str) -> list[str]:
         found, _ = objects_in(text, rule, self._grammar, is_uncased=self._is_uncased) if text else ([], 0)
         return [each.strip(" .,'") for each in found[:1]]
+
+    def _of_predicate(self, predicate: str) -> list[Belief]:
+        return [
+            each
+            for each in self._beliefs
+            if predicates.same_text(each.subject, self._subject) and each.predicate == predicate
+        ]
 
     def _believed(self, object_: str, among: Sequence[str]) -> list[Belief]:
         """The latest belief about the speaker and this object, of one of these predicates (`*`: any)."""
