@@ -111,10 +111,7 @@ class Receipt:
     async def status(self) -> ReceiptStatus:
         """Its current state, without waiting. Raises `StoreUnavailable`."""
         job = await self._ledger.job(self.job_id, owner=self._owner)
-        follow: Mapping[JobKind, JobState] = {}
-        if job is not None and job.state is JobState.DONE:
-            follow = await self._ledger.episode_states(self.job_id, owner=self._owner)
-        return judge(job, follow, keep=self._keep, spooled=self.spooled)
+        return await turn_status(self._ledger, job, keep=self._keep, spooled=self.spooled)
 
     async def _wait(self, step: Step, timeout: float | None) -> None:
         try:
@@ -175,6 +172,17 @@ class Receipt:
         except (errors.Unavailable, TimeoutError):
             return "unknown, since the store does not answer"
         return f"{status.of(step)} ({status.why})" if status.why else str(status.of(step))
+
+
+async def turn_status(ledger: Ledger, job: Job | None, *, keep: frozenset[str], spooled: bool = False) -> ReceiptStatus:
+    """The status of a turn by its store job; of a dead letter that was replayed, by the job that replays it."""
+    last = job
+    while last is not None and last.state is JobState.REPLAYED and (then := await ledger.successor(last)) is not None:
+        last = then
+    follow: Mapping[JobKind, JobState] = {}
+    if job is not None and last is not None and last.state is JobState.DONE:
+        follow = await ledger.episode_states(job.id, owner=job.scope.owner)
+    return judge(last, follow, keep=keep, spooled=spooled)
 
 
 def judge(

@@ -17,7 +17,7 @@ logger = get_logger(__name__)
 class ReportsMailbox(Pidbox):  # type: ignore[misc]  # Celery has no types
     """A worker's end of Celery's remote control, which drops and counts malformed commands.
 
-    Celery subscribes again after one, and a command that is sent meanwhile reaches no worker.
+    Celery subscribes again after one, and a command that is sent until then reaches no worker.
     """
 
     def on_message(self, body: Any, message: Any) -> None:  # Any: what someone published

@@ -1,12 +1,12 @@
 """`memory.jobs`: the background jobs of a user, and the state of a turn from any process."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from uuid import UUID
 
 from aftermind import errors
 from aftermind.api.services import Parts
 from aftermind.api.turn_builder import KINDS
-from aftermind.receipt import ReceiptStatus, judge
+from aftermind.receipt import ReceiptStatus, turn_status
 from aftermind.types import Job, JobId, JobKind, JobState, Scope
 
 MAX_JOBS = 10_000
@@ -52,10 +52,7 @@ class Jobs:
         job = await self._find(owner, wanted)
         if job is None and not is_pending:
             return None
-        follow: Mapping[JobKind, JobState] = {}
-        if job is not None and job.state is JobState.DONE:
-            follow = await self._parts.ledger.episode_states(wanted, owner=owner)
-        return judge(job, follow, keep=KINDS)
+        return await turn_status(self._parts.ledger, job, keep=KINDS)
 
     async def _find(self, owner: Scope, job_id: JobId) -> Job | None:
         found = await self._parts.ledger.job(job_id, owner=owner)

@@ -255,6 +255,9 @@ class Ledger(Protocol):
     async def job(self, job_id: JobId, *, owner: Scope | None = None) -> Job | None:
         """One job, or None. `owner` is its owner, if the caller has it: an agent cannot see other tenants' jobs."""
 
+    async def successor(self, job: Job) -> Job | None:
+        """The newest job that replays this one, a dead letter; None if there is none."""
+
     async def jobs(
         self,
         *,

@@ -12,6 +12,7 @@ from aftermind.ledger.protocol import Failure
 from aftermind.ledger.replay_protocol import NewPlan
 from aftermind.llm.offline.rule_extractor import RuleExtractor
 from aftermind.llm.protocols import Extraction, ExtractionRequest, Extractor
+from aftermind.receipt import StepState
 from aftermind.types import JobKind, JobState
 from aftermind.types.replay import ItemState, PlanState, ReplayMode, ReplayPlan
 from aftermind.wire.payloads import encode_turn
@@ -190,3 +191,6 @@ async def test_a_turn_that_died_twice_is_stored_by_its_second_retry(tmp_path: Pa
 
         assert done.counts == {ItemState.DONE: 1}
         assert [each.content for each in await memory.history(user_id="alice")] == ["I live in Oslo."]
+        status = await memory.jobs.status(turn.job_id, user_id="alice")
+        assert status is not None
+        assert status.stored == StepState.DONE, "of the turn, by the second job that replays it"

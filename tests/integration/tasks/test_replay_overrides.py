@@ -21,6 +21,7 @@ from aftermind_tasks.runtime import Runtime, open_runtime
 from tests.support.replay_engine import SteppedReplays
 from tests.support.scripted_openai import ScriptedOpenAI, scripted_openai
 from tests.support.servers import Database
+from tests.support.waiting import PATIENCE_SECONDS
 
 SAID = "I moved to Oslo, and I like fjords."
 LEASE = timedelta(seconds=30)
@@ -187,6 +188,21 @@ async def replayed(runtime: Runtime, memory: Memory, job_id: JobId, **overrides:
     await runtime.replays.step(plan.id)
     (item,) = await runtime.replays.list_items(plan.id)
     assert item.state is ItemState.DONE
+
+
+async def test_the_receipt_of_a_dead_turn_follows_what_replays_it(runtime: Runtime) -> None:
+    async with Memory() as memory:
+        receipt = await memory.remember("I live in Olso.", user_id="alice", session_id="s1")
+        (lease,) = await claimed(runtime, JobKind.STORE)
+        await runtime.ledger.mark_dead(None, lease, BROKEN)
+        with pytest.raises(errors.JobDead):
+            await receipt.stored(timeout=PATIENCE_SECONDS)
+
+        await replayed(runtime, memory, receipt.job_id, messages=[{"role": "user", "content": "I live in Oslo."}])
+
+        await receipt.stored(timeout=PATIENCE_SECONDS)
+        status = await memory.jobs.status(receipt.job_id, user_id="alice")
+        assert status == await receipt.status()
 
 
 async def test_a_dead_turn_is_stored_with_the_messages_that_it_was_edited_to(runtime: Runtime) -> None:

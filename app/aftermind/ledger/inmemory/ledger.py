@@ -323,6 +323,11 @@ class InMemoryLedger:
             record = jobs_table(tx).get(job_id)
             return None if record is None else record.job
 
+    async def successor(self, job: Job) -> Job | None:
+        async with self._database.transaction(read_only=True) as tx:
+            found = [each.job for each in jobs_table(tx).values() if each.job.origin_job_id == job.id]
+        return max(found, key=lambda each: each.created_at, default=None)
+
     async def jobs(
         self,
         *,

@@ -244,6 +244,14 @@ class PostgresLedger:
             row = (await pg(tx).execute(select(JOBS).where(JOBS.c.id == job_id))).first()
         return None if row is None else to_job(row)
 
+    async def successor(self, job: Job) -> Job | None:
+        jobs, owner = JOBS.c, job.scope.owner  # by owner, for the index
+        wanted = select(JOBS).where(jobs.namespace == owner.namespace, jobs.user_id == owner.user_column)
+        wanted = wanted.where(jobs.origin_job_id == job.id).order_by(jobs.created_at.desc()).limit(1)
+        async with self._looking(owner) as tx:
+            row = (await pg(tx).execute(wanted)).first()
+        return None if row is None else to_job(row)
+
     async def jobs(
         self,
         *,
