@@ -1,4 +1,4 @@
-"""What HTTP costs beside the same memory in the process, requests per second, and what a thousand listeners cost.
+"""What HTTP costs compared with the same memory in the process, requests per second, and the cost of listeners.
 
 One service as `aftermind web` starts it, with the embedded stack (a replica too) and 5,000 episodes of 50 users.
 Remember and recall are asked in turns over HTTP (one kept-alive connection) and in this process, so that both meet the

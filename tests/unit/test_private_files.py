@@ -34,14 +34,14 @@ def test_what_is_written_is_for_this_user_alone_whatever_the_umask(tmp_path: Pat
 
 def test_a_symbolic_link_is_replaced_and_never_followed(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
-    victim.write_text("of somebody else")
+    victim.write_text("of another user")
     (tmp_path / "link").symlink_to(victim)
 
     with pytest.raises(private_files.UnsafeFile, match="symbolic link"):
         private_files.read(tmp_path / "link")
     private_files.write(tmp_path / "link", b"mine")
 
-    assert victim.read_text() == "of somebody else"
+    assert victim.read_text() == "of another user"
     assert not (tmp_path / "link").is_symlink()
 
 
@@ -111,12 +111,12 @@ def test_a_dotenv_may_name_the_file_of_a_setting(tmp_path: Path, monkeypatch: py
 
 async def test_an_archive_is_not_written_into_a_planted_file(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
-    victim.write_text("of somebody else")
+    victim.write_text("of another user")
     (tmp_path / "rows.part").symlink_to(victim)
 
     await open_archive(str(tmp_path)).write("rows.jsonl", b"{}\n")
 
-    assert victim.read_text() == "of somebody else"
+    assert victim.read_text() == "of another user"
     assert (tmp_path / "rows.jsonl").read_bytes() == b"{}\n"
     assert mode_of(tmp_path / "rows.jsonl") == 0o600
 

@@ -104,17 +104,17 @@ class FolderArchive:
     def _write(self, path: Path, data: bytes) -> None:
         made = [folder for folder in path.parents if not folder.exists()]
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        beside = path.with_suffix(".part")
+        partial = path.with_suffix(".part")
         try:
-            beside.unlink(missing_ok=True)  # one that a crash left, or that another user has planted to read the rows
-            with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            partial.unlink(missing_ok=True)  # one that a crash left, or that another user has planted to read the rows
+            with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            beside.rename(path)
+            partial.rename(path)
         except OSError:
             with suppress(OSError):
-                beside.unlink()
+                partial.unlink()
             raise
         for folder in {path.parent, *(each.parent for each in made)}:
             _sync(folder)
