@@ -1,8 +1,11 @@
 """Events of jobs: started, completed, failed, for every kind."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from aftermind import errors
 from aftermind.db.protocol import Transaction
@@ -17,6 +20,23 @@ log = get_logger(__name__)
 # A separate row before the work begins: next to a model call its cost is negligible. A store's is a row of its effect.
 MODEL_KINDS = frozenset({JobKind.EMBED, JobKind.EXTRACT, JobKind.SUMMARISE, JobKind.PROFILE})
 EARLY_SECONDS = 0.05  # a store that has not committed by then is announced live; most have, and pay nothing for it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchStart:
+    """When work on a batch of turns began: its events are dated from it, so that a start never follows its end."""
+
+    at: datetime
+    monotonic: float
+
+    @classmethod
+    def now(cls, runtime: Runtime) -> "BatchStart":
+        """The present moment."""
+        return cls(at=runtime.clock.utc_now(), monotonic=time.monotonic())
+
+    def elapsed(self) -> timedelta:
+        """Time since then, whatever the wall clock did."""
+        return timedelta(seconds=time.monotonic() - self.monotonic)
 
 
 async def started(runtime: Runtime, leases: Sequence[Lease]) -> None:
@@ -47,9 +67,9 @@ async def started(runtime: Runtime, leases: Sequence[Lease]) -> None:
 
 
 @asynccontextmanager
-async def storing(runtime: Runtime, turns: Sequence[Turn]) -> AsyncIterator[None]:
+async def storing(runtime: Runtime, turns: Sequence[Turn], start: BatchStart) -> AsyncIterator[None]:
     """Publish live that turns are being stored, where the block takes longer than `EARLY_SECONDS`."""
-    telling = asyncio.create_task(_late(runtime, turns))
+    telling = asyncio.create_task(_late(runtime, turns, start))
     try:
         yield
     finally:
@@ -57,21 +77,28 @@ async def storing(runtime: Runtime, turns: Sequence[Turn]) -> AsyncIterator[None
         await asyncio.wait([telling])
 
 
-async def _late(runtime: Runtime, turns: Sequence[Turn]) -> None:
+async def _late(runtime: Runtime, turns: Sequence[Turn], start: BatchStart) -> None:
     await asyncio.sleep(EARLY_SECONDS)
     with suppress(errors.Unavailable):
-        await runtime.events.publish([stored_started(runtime, turn) for turn in turns])
+        await runtime.events.publish([store_started(turn, start) for turn in turns])
 
 
-def stored_started(runtime: Runtime, turn: Turn) -> MemoryUpdateStarted:
-    """That a turn is being stored; live and in the record under one id."""
-    job = str(turn.job_id)
-    return MemoryUpdateStarted(
-        id=f"{job}:started",
+def store_started(turn: Turn, start: BatchStart) -> MemoryUpdateStarted:
+    """That a turn is being stored; live and in the record the same event."""
+    job, count = str(turn.job_id), len(turn.messages)
+    return MemoryUpdateStarted(id=f"{job}:started", scope=turn.scope, at=start.at, job_id=job, message_count=count)
+
+
+def store_completed(turn: Turn, start: BatchStart) -> MemoryUpdateCompleted:
+    """That a turn is stored, by the transaction that records it."""
+    job, elapsed = str(turn.job_id), start.elapsed()
+    return MemoryUpdateCompleted(
+        id=f"{job}:completed",
         scope=turn.scope,
-        at=runtime.clock.utc_now(),
+        at=start.at + elapsed,
         job_id=job,
         message_count=len(turn.messages),
+        duration_ms=elapsed.total_seconds() * 1_000,
     )
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from aftermind.types.tombstone import without_erased
 from aftermind.wire.payloads import decode_owned_turn, encode_turn
 from aftermind.wire.pending import ClaimedTurn
 from aftermind_tasks import job_events, retry_policy, store_effects, tenant_groups
+from aftermind_tasks.job_events import BatchStart
 from aftermind_tasks.job_outcomes import Dead, Done, Outcome, Retry, Snooze
 from aftermind_tasks.job_runner import Tally, find_cause
 from aftermind_tasks.runtime import Runtime
@@ -55,17 +55,17 @@ async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outco
     """Store turns of one tenant that the ledger accepted (`accept="postgres"`): their jobs close in the same
     transaction.
     """
-    started = time.monotonic()
+    start = BatchStart.now(runtime)
     turns = {lease.job.id: _decode_turn(lease) for lease in leases}
     with _traced(list(turns.values())):
-        async with job_events.storing(runtime, list(turns.values())):
+        async with job_events.storing(runtime, list(turns.values()), start):
             prepared = await prepare(runtime, list(turns.values()))
             with tokenizer.indexed(prepared.terms):
                 async with runtime.db.transaction(namespace=leases[0].job.scope.namespace) as tx:
                     held = await runtime.ledger.finish_all(tx, leases)
                     fresh = {turn.job_id: job_id for job_id, turn in turns.items() if job_id in held}
                     rest = [turns[job_id] for job_id in fresh.values()]
-                    effects = await store_effects.write_under_locks(runtime, tx, rest, prepared, started, closed=fresh)
+                    effects = await store_effects.write_under_locks(runtime, tx, rest, prepared, start, closed=fresh)
         await runtime.after_commit(effects.owners, effects.events, effects.ring)
     _observe(runtime, effects.turns)
     return {job_id: Done() for job_id in held}
@@ -171,7 +171,7 @@ class _Batch:
     """Turns that are prepared together and committed tenant by tenant."""
 
     def __init__(self, runtime: Runtime, claimed: Sequence[_Readable]) -> None:
-        self._runtime, self._turns, self._started = runtime, [turn for _, turn in claimed], time.monotonic()
+        self._runtime, self._turns, self._start = runtime, [turn for _, turn in claimed], BatchStart.now(runtime)
         self.groups: dict[str, list[_Readable]] = {}
         for one, turn in claimed:
             self.groups.setdefault(turn.scope.namespace, []).append((one, turn))
@@ -183,7 +183,7 @@ class _Batch:
         runtime, turns = self._runtime, self._turns
         try:
             with _traced(turns):
-                async with job_events.storing(runtime, turns):
+                async with job_events.storing(runtime, turns, self._start):
                     prepared = await prepare(runtime, turns)
                     with tokenizer.indexed(prepared.terms):
                         works = {name: partial(self._write, name, prepared) for name in sorted(self.groups)}
@@ -194,7 +194,7 @@ class _Batch:
 
     async def _write(self, namespace: str, prepared: Prepared) -> store_effects.Effects:
         turns = [turn for _, turn in self.groups[namespace]]
-        return await store_effects.write(self._runtime, turns, prepared, self._started)
+        return await store_effects.write(self._runtime, turns, prepared, self._start)
 
     async def _settle(self, results: Mapping[str, store_effects.Effects | Exception]) -> None:
         """What follows the commits of tenants: for all together, and if that fails for each alone."""

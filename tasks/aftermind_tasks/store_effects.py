@@ -1,12 +1,11 @@
 """Store turns: ledger rows, episodes, follow-up jobs and events, in one statement where that can be."""
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from aftermind.db.protocol import Transaction, Watermark
-from aftermind.events.types import MemoryEvent, MemoryUpdateCompleted, MemoryUpdateStarted
+from aftermind.events.types import MemoryEvent, MemoryUpdateCompleted
 from aftermind.indexes.projection import index_job
 from aftermind.llm.injection import detect
 from aftermind.store_batch import Arrived, Following, StoreBatch, Written
@@ -20,7 +19,8 @@ from aftermind.types.session_order import Counted, session_columns
 from aftermind.types.tombstone import without_erased
 from aftermind.types.uuid7 import uuid7
 from aftermind.wire import queues
-from aftermind_tasks import embedders, followup_jobs
+from aftermind_tasks import embedders, followup_jobs, job_events
+from aftermind_tasks.job_events import BatchStart
 from aftermind_tasks.runtime import Runtime
 from aftermind_tasks.turn_preparation import Prepared
 
@@ -62,7 +62,7 @@ class Effects:
         self.ring |= more.ring
 
 
-async def write(runtime: Runtime, turns: Sequence[Turn], prepared: Prepared, started: float) -> Effects:
+async def write(runtime: Runtime, turns: Sequence[Turn], prepared: Prepared, start: BatchStart) -> Effects:
     """Store turns of one tenant: in one statement if possible, else row by row under locks.
 
     The statement makes no decision that needs earlier reads, so `write_under_locks` handles: turns of the in-memory
@@ -73,7 +73,7 @@ async def write(runtime: Runtime, turns: Sequence[Turn], prepared: Prepared, sta
     contents are compared); a job to debounce that is claimed at this moment.
     """
     effects = Effects()
-    batch = _make_batch(runtime, turns, prepared, started)
+    batch = _make_batch(runtime, turns, prepared, start)
     if batch is not None and runtime.batch_writer is not None:
         embedder = runtime.opened.configured if prepared.is_embedded else None
         written = await runtime.batch_writer.store(batch, prepared.vectors, embedder=embedder)
@@ -82,12 +82,12 @@ async def write(runtime: Runtime, turns: Sequence[Turn], prepared: Prepared, sta
             turns = [turn for turn in turns if turn.content_hash is not None and turn.job_id not in written.new]
     if turns:
         async with runtime.db.transaction(namespace=turns[0].scope.namespace) as tx:
-            more = await write_under_locks(runtime, tx, turns, prepared, started)
+            more = await write_under_locks(runtime, tx, turns, prepared, start)
         effects.add(more)
     return effects
 
 
-def _make_batch(runtime: Runtime, turns: Sequence[Turn], prepared: Prepared, started: float) -> StoreBatch | None:
+def _make_batch(runtime: Runtime, turns: Sequence[Turn], prepared: Prepared, start: BatchStart) -> StoreBatch | None:
     """Turns of one tenant for `BatchWriter.store`; None if it cannot store them."""
     if any(turn.counted_from is None or turn.author is not None for turn in turns):
         return None
@@ -95,9 +95,7 @@ def _make_batch(runtime: Runtime, turns: Sequence[Turn], prepared: Prepared, sta
     stored = [turn for turn in turns if kept[turn.job_id]]
     if runtime.extractor is not None and any("facts" not in turn.keep for turn in stored):
         return None
-    arrived = [
-        Arrived(turn=turn, episodes=kept[turn.job_id], events=_events(runtime, [turn], started)) for turn in turns
-    ]
+    arrived = [Arrived(turn=turn, episodes=kept[turn.job_id], events=_events([turn], start)) for turn in turns]
     return StoreBatch(turns=arrived, following=_following(runtime, stored, kept, is_embedded=prepared.is_embedded))
 
 
@@ -149,7 +147,7 @@ async def write_under_locks(
     tx: Transaction,
     turns: Sequence[Turn],
     prepared: Prepared,
-    started: float,
+    start: BatchStart,
     *,
     closed: Mapping[JobId, JobId] | None = None,
 ) -> Effects:
@@ -165,7 +163,7 @@ async def write_under_locks(
         if not await embedders.is_active(runtime, known):
             prepared = replace(prepared, vectors={}, is_embedded=False)
     if turns:
-        effects.turns = await _write_turns(runtime, tx, turns, prepared, started, effects, closed=closed)
+        effects.turns = await _write_turns(runtime, tx, turns, prepared, start, effects, closed=closed)
     return effects
 
 
@@ -174,7 +172,7 @@ async def _write_turns(
     tx: Transaction,
     turns: Sequence[Turn],
     prepared: Prepared,
-    started: float,
+    start: BatchStart,
     effects: Effects,
     *,
     closed: Mapping[JobId, JobId] | None,
@@ -200,7 +198,7 @@ async def _write_turns(
     await runtime.store.add_episodes(tx, episodes, prepared.vectors, counted=counted)
     stored = [turn for turn in rest if kept[turn.job_id]]
     await _follow_up(runtime, tx, stored, kept, effects, is_embedded=prepared.is_embedded)
-    effects.events += await runtime.events.append(tx, _events(runtime, rest, started))
+    effects.events += await runtime.events.append(tx, _events(rest, start))
     return rest
 
 
@@ -334,17 +332,9 @@ def _trace(turns: Sequence[Turn]) -> dict[str, Json]:
     return {tracing.KEY: carried[-1]} if carried else {}
 
 
-def _events(runtime: Runtime, turns: Sequence[Turn], started: float) -> list[MemoryEvent]:
-    now, elapsed = runtime.clock.utc_now(), (time.monotonic() - started) * 1_000
-    events: list[MemoryEvent] = []
-    for turn in turns:
-        job, count = str(turn.job_id), len(turn.messages)
-        events.append(
-            MemoryUpdateStarted(id=f"{job}:started", scope=turn.scope, at=now, job_id=job, message_count=count)
-        )
-        events.append(
-            MemoryUpdateCompleted(
-                id=f"{job}:completed", scope=turn.scope, at=now, job_id=job, message_count=count, duration_ms=elapsed
-            )
-        )
-    return events
+def _events(turns: Sequence[Turn], start: BatchStart) -> list[MemoryEvent]:
+    return [
+        event
+        for turn in turns
+        for event in (job_events.store_started(turn, start), job_events.store_completed(turn, start))
+    ]

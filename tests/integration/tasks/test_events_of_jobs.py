@@ -161,3 +161,7 @@ async def test_a_listener_hears_once_that_a_turn_is_being_stored_while_it_is_hel
                 description="and the turn after it",
             )
             assert [event.event for event in events] == ["MemoryUpdateStarted", "MemoryUpdateCompleted"] * 3
+            assert all(began.at < ended.at for began, ended in zip(events[::2], events[1::2], strict=True))
+        async with heard(learnt.memory) as recorded:
+            await wait_until(lambda: len(recorded) >= 6, description="the record is read")
+            assert [event.at for event in recorded] == [event.at for event in events]
