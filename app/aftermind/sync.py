@@ -238,6 +238,7 @@ class JobAdmin(_Face):
     processes = _blocking(AsyncJobAdmin.processes)
     metric_history = _blocking(AsyncJobAdmin.metric_history)
     timeline = _blocking(AsyncJobAdmin.timeline)
+    messages = _blocking(AsyncJobAdmin.messages)
     apply = _blocking(AsyncJobAdmin.apply)
     undo = _blocking(AsyncJobAdmin.undo)
     pause = _blocking(AsyncJobAdmin.pause)

@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
 from aftermind import errors
-from aftermind.api import key_fingerprints
+from aftermind.api import history, key_fingerprints
 from aftermind.api.services import Parts
 from aftermind.db import metric_history
 from aftermind.db.protocol import Transaction
 from aftermind.ledger.postgres import job_admin as statements
-from aftermind.types import Job, JobId, JobKind, JobState
+from aftermind.types import Episode, Job, JobId, JobKind, JobState, Message
 from aftermind.types.audit import Action as Audited
 from aftermind.types.job_admin import (
     JobAction,
@@ -31,10 +31,12 @@ from aftermind.types.job_admin import (
 )
 from aftermind.types.message import Json
 from aftermind.types.replay import JobFilter
+from aftermind.wire.payloads import decode_turn
 from aftermind.wire.redis_keys import Keys
 
 MAX_LISTED = 10_000
 MAX_COSTS = timedelta(days=366)
+MAX_MESSAGES = 50  # of a job that are read; a burst may have more
 MAX_REASON = 500  # characters of a note
 DISCARDABLE = (*statements.UNFINISHED, JobState.DEAD)
 
@@ -135,6 +137,27 @@ class JobAdmin:
             turns = await statements.turns_of(tx, namespace, asked)
             found = await statements.timeline(tx, turns) if turns else None
         return found or await self._pending_timeline(JobId(asked), namespace)
+
+    async def messages(self, job: Job) -> Sequence[Message | Episode]:
+        """The messages that a job works on: of its payload, else those stored by its turns; at most 50.
+
+        Empty if the payload cannot be read, if they were forgotten, and for a job other than `store` of a store of one
+        process.
+        """
+        if job.raw is not None and job.kind is JobKind.STORE:
+            try:
+                return decode_turn(job.raw).messages[:MAX_MESSAGES]
+            except (errors.AftermindError, TypeError, ValueError):  # its bytes are in the dead letter
+                return []
+        owner = job.scope.owner
+        try:
+            timeline = await self.timeline(job.id, namespace=owner.namespace)
+        except errors.InvalidSettings:
+            return []
+        if timeline is None or not timeline.episode_ids:
+            return []
+        found = await history.get(self._parts, owner, timeline.episode_ids[:MAX_MESSAGES])
+        return [each for each in found if each is not None]
 
     async def apply(self, action: JobAction | str, wanted: JobFilter, *, note: str = "", actor: str) -> JobActionResult:
         """Run jobs now, discard or restore them; see `JobAction`. Discarding needs a note. Raises `InvalidFilter`.

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated
 from uuid import UUID
 
+import orjson
 import typer
 from rich.markup import escape
 from rich.table import Table
@@ -15,7 +16,7 @@ from aftermind import errors
 from aftermind.cli import console
 from aftermind.cli.console import out
 from aftermind.memory import Memory
-from aftermind.types import Job, JobId, JobKind
+from aftermind.types import Episode, Job, JobId, JobKind, Message
 from aftermind.types.audit import Action
 from aftermind.types.replay import DeadGroup, DeadLetter, JobFilter
 from aftermind.types.timestamps import before_now
@@ -175,23 +176,22 @@ def get(
     *,
     json: console.AsJson = False,
 ) -> None:
-    """Show one dead letter: every attempt, the size of its payload, and its replays."""
+    """Show one dead letter: its messages, payload, attempts, the model's answer if there is one, and its replays."""
 
-    async def work(memory: Memory) -> DeadLetter | None:
+    async def work(memory: Memory) -> tuple[DeadLetter, Sequence[Message | Episode]]:
         found = await memory.dead_letters.get(await _find_id(memory, job_id))
-        if found is not None:
-            scope = found.job.scope
-            said = {"by": "dead show", "job": str(found.job.id)}
-            await console.record_read(memory, Action.READ, user=scope.user_id, namespace=scope.namespace, **said)
-        return found
+        if found is None:
+            raise errors.InvalidFilter("job", job_id, "no job with this id exists.")
+        scope = found.job.scope
+        said = {"by": "dead show", "job": str(found.job.id)}
+        await console.record_read(memory, Action.READ, user=scope.user_id, namespace=scope.namespace, **said)
+        return found, await memory.job_admin.messages(found.job)
 
-    letter = console.with_memory(work)
-    if letter is None:
-        raise errors.InvalidFilter("job", job_id, "no job with this id exists.")
+    letter, messages = console.with_memory(work)
     if json:
-        console.print_json(letter)
+        console.print_json({**console.to_plain(letter), "messages": [each.to_chat() for each in messages]})
     else:
-        _show(letter)
+        _show(letter, messages)
 
 
 async def _find_id(memory: Memory, given: str) -> JobId:
@@ -272,7 +272,7 @@ def shorten(text: str) -> str:
     return text if len(text) <= MAX_USER_CHARACTERS else f"{text[: MAX_USER_CHARACTERS - 1]}…"
 
 
-def _show(letter: DeadLetter) -> None:
+def _show(letter: DeadLetter, messages: Sequence[Message | Episode]) -> None:
     job = letter.job
     out.print(f"[bold]{job.kind}[/] {job.id} is [bold]{job.state}[/] ({escape(job.reason_code or 'no reason')})")
     out.print(f"owner        {escape(job.scope.namespace)}/{escape(job.scope.user_id or '-')}")
@@ -280,7 +280,12 @@ def _show(letter: DeadLetter) -> None:
     if letter.note:
         out.print(f"note         {escape(letter.note)}")
     if letter.raw is not None:
-        out.print(f"payload      {len(letter.raw):,} bytes")
+        out.print(f"turn         {len(letter.raw):,} bytes")
+    for title, value in (("payload", job.payload), ("answer", job.answer)):
+        if value:
+            out.print(f"{title:12} {escape(orjson.dumps(console.to_plain(value)).decode())}")
+    for message in messages:
+        out.print(f"{message.role:12} {escape(message.content)}")
     for each in letter.attempts:
         tokens = each.tokens_in + each.tokens_out
         spent = f"  {tokens:,} tokens of {each.model}" if each.model and tokens else ""

@@ -10,8 +10,10 @@ from uuid import UUID
 
 import asyncpg
 
+from aftermind.wire.payloads import encode_turn
 from tests.support.dead_letters import Letters
 from tests.support.servers import Database
+from tests.support.turns import turn_of
 
 REASON = "llm_bad_request"
 
@@ -19,7 +21,7 @@ REASON = "llm_bad_request"
 def test_a_letter_is_listed_within_80_columns_and_found_by_the_end_of_its_id(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
-    (job,) = asyncio.run(_mark_dead(database.url))
+    job, stored = asyncio.run(_mark_dead(database.url))
 
     def run(*argv: str, family: str = "dead-letters") -> subprocess.CompletedProcess[str]:
         env = {"AFTERMIND_DATABASE_URL": database.relay_url, "AFTERMIND_BROKER_URL": redis_url, "COLUMNS": "80"}
@@ -35,6 +37,7 @@ def test_a_letter_is_listed_within_80_columns_and_found_by_the_end_of_its_id(
 
     listed, grouped, wide = run("list").stdout, run("stats").stdout, run("list", "--wide").stdout
     got, unknown = run("get", str(job)[-8:], "--json"), run("get", "00000000")
+    whole = run("get", str(stored))
     timeline = run("timeline", str(job)[-8:], family="jobs")  # a job without a turn: the message has its whole id
 
     assert max(map(len, [*listed.splitlines(), *grouped.splitlines()])) <= 80
@@ -42,6 +45,8 @@ def test_a_letter_is_listed_within_80_columns_and_found_by_the_end_of_its_id(
     assert f"print-of-{REASON}" in grouped
     assert str(job) in wide
     assert json.loads(got.stdout)["job"]["id"] == str(job)
+    for text in ("user         I like tea.", '"rejected":"no JSON"', '"episodes":["e"]'):
+        assert text in whole.stdout
     assert str(job) in timeline.stderr
     assert unknown.returncode == 2
     assert "not the end of one dead letter's id" in unknown.stderr
@@ -50,6 +55,14 @@ def test_a_letter_is_listed_within_80_columns_and_found_by_the_end_of_its_id(
 async def _mark_dead(url: str) -> list[UUID]:
     connection = await asyncpg.connect(url.replace("postgresql+asyncpg", "postgresql"))
     try:
-        return await Letters(connection).mark_dead(reason=REASON, error="127.0.0.1:9099 answered 400: " + "x" * 200)
+        letters, error = Letters(connection), "127.0.0.1:9099 answered 400: " + "x" * 200
+        made = await letters.mark_dead(reason=REASON, error=error) + await letters.mark_dead(kind="store", user="bob")
+        await connection.execute(
+            "UPDATE aftermind.jobs SET raw = $1, answer = $2 WHERE id = $3",
+            encode_turn(turn_of("bob")),
+            '{"rejected": "no JSON"}',
+            made[1],
+        )
+        return made
     finally:
         await connection.close()

@@ -189,6 +189,8 @@ def test_a_timeline_is_reached_from_the_id_of_a_job_an_episode_or_a_fact(memory:
         assert found is not None, any_id
         assert found.job_id == receipt.job_id
         assert (found.episode_ids, found.fact_ids) == (receipt.episode_ids, (fact.id,))
+    for job in later:
+        assert [each.content for each in memory.job_admin.messages(job)] == ["I live in Porto."]
     assert found is not None
     steps = {step.name: step for step in found.steps}
     assert {"accepted", "store", "extract", "facts", "MemoryFactsExtracted"} <= set(steps)

@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from aftermind import errors
 from aftermind.ledger.replay_overrides import editable
-from aftermind.types import Episode, Fact, Job, JobId, JobKind, JobState, Scope
+from aftermind.types import Fact, JobId, JobKind, JobState, Scope
 from aftermind.types.audit import Action as Audited
 from aftermind.types.job_admin import JobAction, JobCount, PendingTurn, Timeline
 from aftermind.types.replay import JobFilter, ReplayMode
@@ -19,13 +19,11 @@ from aftermind.web.pages import rendering
 from aftermind.web.pages.dead_letters import AGES, Asked
 from aftermind.web.pages.dependencies import OPERATES, OwnerView, Seen, Viewer, record
 from aftermind.wire import queues
-from aftermind.wire.payloads import decode_turn
 
 LISTED = 100
 RAW = 4_000  # characters of a payload's bytes that are shown
 FACTS = 5_000  # of a user that are searched for those that a turn changed
 WRITE = timedelta(seconds=10)  # between the decision about facts and their write: milliseconds
-MESSAGES = 50  # of the turns that a job works on
 TABS = (
     (JobState.QUEUED, "Queued"),
     (JobState.RUNNING, "Running"),
@@ -89,7 +87,7 @@ async def job(request: Request, viewer: Seen, id: UUID) -> HTMLResponse:
         letter=found,
         job=found.job,
         timeline=timeline,
-        messages=await _messages(viewer, found.job, timeline),
+        messages=await memory.job_admin.messages(found.job),
         changes=await _changes(viewer, scope, timeline),
         whose=OwnerView(viewer=viewer, user_id=scope.user_id),
         answer=found.job.answer,
@@ -164,21 +162,6 @@ async def _pending(viewer: Viewer) -> Sequence[PendingTurn] | None:
         return await viewer.memory.job_admin.pending_turns(namespace=viewer.namespace, limit=LISTED)
     except errors.RedisUnavailable:
         return None
-
-
-async def _messages(viewer: Viewer, found: Job, timeline: Timeline | None) -> list[tuple[str, str]]:
-    """Role and text of the messages that the job works on: from its payload, else those stored by its turns."""
-    if found.raw is not None and found.kind is JobKind.STORE:
-        try:
-            return [(each.role, each.content) for each in decode_turn(found.raw).messages]
-        except (errors.AftermindError, TypeError, ValueError):  # shown as bytes
-            return []
-    if timeline is None or not timeline.episode_ids:
-        return []
-    chosen = timeline.episode_ids[:MESSAGES]
-    owner = found.scope
-    episodes = await viewer.memory.get(*chosen, user_id=owner.user_id, namespace=owner.namespace)
-    return [(each.role, each.content) for each in episodes if isinstance(each, Episode)]
 
 
 async def _changes(viewer: Viewer, owner: Scope, timeline: Timeline | None) -> list[tuple[str, Fact]]:

@@ -125,12 +125,12 @@ async def groups(memory: Remembering, who: Operator, wanted: Filter, limit: Limi
 
 @router.get("/{job_id}", summary="One dead letter with its payload and attempts")
 async def get_dead_letter(request: Request, job_id: UUID, memory: Remembering, who: Operator) -> dict[str, Any]:
-    """The job with its payload, attempts and replays. It contains the user's messages, so the access is audited."""
+    """The job with its payload, messages, attempts and replays. The access is audited."""
     found = await memory.dead_letters.get(JobId(job_id))
     if found is None or found.job.scope.namespace != who.namespace:
         raise errors.NotThere("dead letter", str(job_id))
     await auth.record_access(request, who, Action.READ, user_id=found.job.scope.user_id, job=str(job_id))
-    return _to_out(found)
+    return _to_out(found) | {"messages": [each.to_chat() for each in await memory.job_admin.messages(found.job)]}
 
 
 @router.post("/discard", summary="Discard dead letters")
