@@ -1,6 +1,6 @@
 """What one hostile tenant, who stays within every limit, costs another: latencies beside it over latencies alone.
 
-    python -m benchmarks.noisy_neighbour --json FILE      (--quick: about a minute)
+    python -m benchmarks.noisy_neighbour --json FILE      (--quick: about a minute; --lane NAME: that attack alone)
 
 The processes are those of `aftermind up`: a worker per queue group and a reconciler, with the offline extractor and the
 hash embedder, on an embedded stack with a replica. The victim is an agent process of one namespace: it remembers turns
@@ -11,6 +11,7 @@ the shared servers and workers do is not reniced.
 Alone and beside the hostile tenant are measured in turns, so that both meet the same machine. Each attack is one lane.
 """
 
+import argparse
 import asyncio
 import itertools
 import json
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -38,6 +39,7 @@ from benchmarks.harness.rate import environment
 
 ROOT = Path(__file__).resolve().parent.parent
 MAX_RATIO = 3.0
+LANES = tuple(map(name_of, ATTACKS))
 ROUNDS, SECONDS = 3, 20.0
 QUICK_ROUNDS, QUICK_SECONDS = 1, 15.0
 START_SECONDS = 60.0  # of the hostile process, which has the lowest priority
@@ -101,7 +103,7 @@ class Victim:
 
 
 @asynccontextmanager
-async def _hostile(env: Mapping[str, str], counts: dict[str, list[int]]) -> AsyncIterator[None]:
+async def _hostile(env: Mapping[str, str], lanes: Sequence[str], counts: dict[str, list[int]]) -> AsyncIterator[None]:
     """The hostile process for the block; adds up what it got through and what was refused, by attack."""
     argv = [
         *dying_with_parent("KILL"),
@@ -111,7 +113,7 @@ async def _hostile(env: Mapping[str, str], counts: dict[str, list[int]]) -> Asyn
         sys.executable,
         "-m",
         "benchmarks.harness.hostile",
-        '{"seconds": 600}',
+        json.dumps({"seconds": 600, "lanes": lanes}),
     ]
     process = await asyncio.create_subprocess_exec(*argv, cwd=ROOT, env=dict(env), stdout=subprocess.PIPE)
     assert process.stdout is not None  # a pipe
@@ -132,7 +134,9 @@ async def _hostile(env: Mapping[str, str], counts: dict[str, list[int]]) -> Asyn
             before[0], before[1] = before[0] + numbers[0], before[1] + numbers[1]
 
 
-async def _measure(at: Endpoints, folder: Path, report: Report, *, rounds: int, seconds: float) -> None:
+async def _measure(
+    at: Endpoints, folder: Path, report: Report, *, lanes: Sequence[str], rounds: int, seconds: float
+) -> None:
     await migrate.apply(at.postgres_url, dimension=384)
     replicas = json.dumps(list(at.replica_urls))
     env = environment(
@@ -159,7 +163,7 @@ async def _measure(at: Endpoints, folder: Path, report: Report, *, rounds: int, 
         alone, beside = Victim(memory), Victim(memory)
         for _ in range(rounds):
             await alone.measure(seconds)
-            async with _hostile({**env, "AFTERMIND_STATE_DIR": str(folder / "hostile")}, counts):
+            async with _hostile({**env, "AFTERMIND_STATE_DIR": str(folder / "hostile")}, lanes, counts):
                 await asyncio.sleep(SETTLE_SECONDS)
                 await beside.measure(seconds)
             await _drained(memory)
@@ -179,8 +183,7 @@ async def _measure(at: Endpoints, folder: Path, report: Report, *, rounds: int, 
         report.details[f"degraded_{name}"] = dict(victim.degraded)
     report.add("worker_restarts", restarts, at_most=0)
     report.details["attacks"] = {name: {"done": done, "refused": no} for name, (done, no) in counts.items()}
-    for attack in ATTACKS:
-        name = name_of(attack)
+    for name in lanes:
         done, no = counts.get(name, (0, 0))
         report.add(f"attack_{name}", done + no, at_least=rounds, note=f"calls, {no} of them refused")
 
@@ -197,14 +200,19 @@ async def _drained(memory: Memory) -> None:
         await asyncio.sleep(1)
 
 
+def _lanes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--lane", action="append", choices=LANES, help="this attack alone; may be repeated")
+
+
 def main() -> int:
     """Measure, print, write."""
-    given = arguments(__doc__ or "")
+    given = arguments(__doc__ or "", more=_lanes)
+    lanes = given.lane or LANES
     report = Report(title="A hostile neighbour within every limit")
     rounds, seconds = (QUICK_ROUNDS, QUICK_SECONDS) if given.quick else (ROUNDS, SECONDS)
     with embedded_stack(replica=True) as (_, at), tempfile.TemporaryDirectory(prefix="aftermind-bench-") as folder:
         report.facts |= {**redis_facts(at.redis_url), "extract_quiet_s": 0.2, "rounds": rounds, "seconds": seconds}
-        asyncio.run(_measure(at, Path(folder), report, rounds=rounds, seconds=seconds))
+        asyncio.run(_measure(at, Path(folder), report, lanes=lanes, rounds=rounds, seconds=seconds))
     return report.finish(given.json)
 
 

@@ -221,9 +221,9 @@ class Settings(BaseSettings):
     )
     turn_max_messages: int = Field(1_000, gt=0, description="Maximum number of messages of one remember().")
     turn_max_bytes: int = Field(
-        8_388_608,
+        1_048_576,
         gt=0,
-        description="Maximum text of one remember(), in bytes. It is one Redis command, and Redis is blocked while it runs.",
+        description="Maximum text and metadata of one remember(), in bytes. A turn is one Redis command and one transaction, so other tenants wait for a large one.",
     )
     metadata_max_bytes: int = Field(16_384, gt=0, description="Largest metadata of a message, as JSON.")
     metadata_max_depth: int = Field(8, gt=0, description="Maximum nesting depth of a message's metadata.")

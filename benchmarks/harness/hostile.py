@@ -1,7 +1,8 @@
 """The hostile tenant of a run: it stays within every limit and uses all of them at once, each attack in its own lane.
 
-Run as `python -m benchmarks.harness.hostile SPEC`, where SPEC is JSON with `seconds`. It prints a line of JSON when it
-begins, and when its time is over, or at SIGTERM, how many calls of each attack were done and how many were refused.
+Run as `python -m benchmarks.harness.hostile SPEC`, where SPEC is JSON with `seconds` and `lanes`, names of attacks. It
+prints a line of JSON when it begins, and when its time is over, or at SIGTERM, how many calls of each attack were done
+and how many were refused.
 """
 
 import asyncio
@@ -9,7 +10,7 @@ import itertools
 import json
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from aftermind import AftermindError, Memory, Message
@@ -17,14 +18,24 @@ from aftermind import AftermindError, Memory, Message
 NAMESPACE = "hostile"
 PLACES = ("Oslo", "Rome", "Lima", "Kyoto", "Graz")
 PAUSE_SECONDS = 0.05  # between two calls of a lane
+BYTES_AT_ONCE = 8_388_608  # of the largest legal turns, however small a turn has to be
+DEEP_BYTES_AT_ONCE = 2_097_152  # of turns with deep metadata
 
 Attack = Callable[[Memory, int], Awaitable[object]]
 
 
 async def _expanding(memory: Memory, number: int) -> None:
-    """The largest legal turn, of one character that compatibility normalisation expands eighteen times."""
-    text = "\ufdfa" * (262_144 // 3)
-    await memory.remember([Message.user(text)] * 31, user_id=f"wide-{number % 4}", session_id="s")
+    """The largest legal turns, of one character that compatibility normalisation expands eighteen times."""
+    settings = memory.settings
+    text = "\ufdfa" * (settings.message_max_bytes // 3)
+    count = settings.turn_max_bytes // len(text.encode())
+    turns = max(1, BYTES_AT_ONCE // settings.turn_max_bytes)
+    await asyncio.gather(
+        *(
+            memory.remember([Message.user(text)] * count, user_id=f"wide-{(number + turn) % 4}", session_id="s")
+            for turn in range(turns)
+        )
+    )
 
 
 async def _backtracking(memory: Memory, number: int) -> None:
@@ -41,12 +52,23 @@ async def _disguised(memory: Memory, number: int) -> None:
 
 
 async def _many_messages(memory: Memory, number: int) -> None:
-    """As many messages as a turn may have, each with metadata as deep and long as is legal."""
-    metadata: dict[str, object] = {"text": "x" * 2_000}
+    """As many messages as a turn may have, with metadata as deep as is legal that fills the turn."""
+    settings = memory.settings
+    each_bytes = settings.turn_max_bytes // settings.turn_max_messages
+    metadata: dict[str, object] = {"text": "x" * (min(each_bytes, settings.metadata_max_bytes) - 200)}
     for _ in range(6):
         metadata = {"deeper": metadata}
-    messages = [Message(role="user", content=f"I moved to {PLACES[n % 5]}.", metadata=metadata) for n in range(1_000)]
-    await memory.remember(messages, user_id=f"many-{number % 4}", session_id="s")
+    messages = [
+        Message(role="user", content=f"I moved to {PLACES[n % 5]}.", metadata=metadata)
+        for n in range(settings.turn_max_messages)
+    ]
+    turns = max(1, DEEP_BYTES_AT_ONCE // settings.turn_max_bytes)
+    await asyncio.gather(
+        *(
+            memory.remember(messages, user_id=f"many-{(number + turn) % 4}", session_id=f"s{turn}")
+            for turn in range(turns)
+        )
+    )
 
 
 async def _flood(memory: Memory, number: int) -> None:
@@ -85,11 +107,12 @@ def name_of(each: Attack) -> str:
     return each.__name__.strip("_")
 
 
-async def attack(seconds: float) -> dict[str, list[int]]:
-    """Run every attack until the time is over or SIGTERM comes; calls done and refused, by attack."""
+async def attack(seconds: float, lanes: Sequence[str]) -> dict[str, list[int]]:
+    """Run these attacks until the time is over or SIGTERM comes; calls done and refused, by attack."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    counts = {name_of(each): [0, 0] for each in ATTACKS}
+    attacks = [each for each in ATTACKS if name_of(each) in lanes]
+    counts = {name_of(each): [0, 0] for each in attacks}
 
     async def lane(memory: Memory, each: Attack) -> None:
         for number in itertools.count():
@@ -102,14 +125,14 @@ async def attack(seconds: float) -> dict[str, list[int]]:
             await asyncio.sleep(PAUSE_SECONDS)
 
     async with Memory(namespace=NAMESPACE) as memory:
-        lanes = [asyncio.create_task(lane(memory, each)) for each in ATTACKS]
-        print(json.dumps({"begun": True, "attacks": len(lanes)}), flush=True)  # noqa: T201
+        running = [asyncio.create_task(lane(memory, each)) for each in attacks]
+        print(json.dumps({"begun": True, "attacks": len(running)}), flush=True)  # noqa: T201
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await stop.wait()
-        for running in lanes:
-            running.cancel()
-        await asyncio.gather(*lanes, return_exceptions=True)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
     return counts
 
 

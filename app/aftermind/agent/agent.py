@@ -24,6 +24,7 @@ from aftermind.types import Episode, Json, Message, RecallBlock, Role, Scope
 from aftermind.types.scope import DEFAULT_NAMESPACE
 from aftermind.types.validation import Given, json_object, normalise
 
+CONVERSATION_BYTES = 8_388_608  # of `messages` given to a run, of which only the newest become a turn
 DEFAULT_INSTRUCTIONS = "You are a helpful assistant."
 NO_TOOLS_LEFT = "You have used all your tool calls. Answer with the information that you have."
 
@@ -291,7 +292,8 @@ class Agent:
         if messages is not None:
             if prompt is not None:
                 raise errors.InvalidMessage("prompt", prompt, "give a prompt or messages, not both.")
-            conversation = normalise(messages, bounds, now=datetime.now(UTC))
+            whole = replace(bounds, turn_bytes=max(bounds.turn_bytes, CONVERSATION_BYTES))
+            conversation = normalise(messages, whole, now=datetime.now(UTC))
             if conversation[-1].role is not Role.USER:
                 raise errors.InvalidMessage("messages", conversation[-1].role, "the last message must be the user's.")
             query, new = conversation[-1].content, _unanswered(conversation)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TypedDict, TypeVar
 
 from aftermind import errors
+from aftermind.api import turn_builder
 from aftermind.events.types import (
     MemoryEvent,
     MemoryRecallCompleted,
@@ -95,13 +96,23 @@ class Remembering:
         *,
         idempotency_key: str | None = None,
     ) -> Receipt | None:
-        """Hand the turn over. None where memory fails."""
+        """Hand the turn over, in parts if it is too large for one; the receipt of the last. None where memory fails."""
         seconds = self.memory.settings.remember_budget_seconds + self.memory.settings.db_timeout_seconds + GRACE_SECONDS
-        work = self.memory.remember(messages, save=self.save, idempotency_key=idempotency_key, **_labels(scope))
-        receipt = await self._tried("remember", work, seconds, scope, tell)
-        if receipt is not None:
+        work = self._hand_over(messages, scope, tell, idempotency_key)
+        return await self._tried("remember", work, seconds, scope, tell)
+
+    async def _hand_over(
+        self,
+        messages: Sequence[Message],
+        scope: Scope,
+        tell: Callable[[MemoryEvent], None],
+        idempotency_key: str | None,
+    ) -> Receipt | None:
+        receipt = None
+        for part, key in turn_builder.split_turn(messages, self.memory.settings, idempotency_key=idempotency_key):
+            receipt = await self.memory.remember(part, save=self.save, idempotency_key=key, **_labels(scope))
             job = str(receipt.job_id)
-            tell(MemoryUpdateQueued(scope=scope, at=_now(), job_id=job, message_count=len(messages)))
+            tell(MemoryUpdateQueued(scope=scope, at=_now(), job_id=job, message_count=len(part)))
         return receipt
 
     async def _block(self, query: str, scope: Scope) -> RecallBlock:

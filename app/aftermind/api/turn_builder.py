@@ -1,14 +1,15 @@
 """Builds the turn of a `remember()` call: validated, normalised, with ids and a position."""
 
+import hashlib
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 
 from aftermind import errors
 from aftermind.recall import query
 from aftermind.settings import Settings
-from aftermind.types import Scope, Turn
+from aftermind.types import Message, Scope, Turn
 from aftermind.types.message import ALL_KINDS, content_hash, keyed_ids, new_ids
-from aftermind.types.validation import Given, Limits, normalise
+from aftermind.types.validation import Given, Limits, normalise, split
 
 KINDS = ALL_KINDS  # what of a conversation can be kept, and loaded
 KEY_BYTES = 1_024
@@ -24,6 +25,23 @@ def limits(settings: Settings) -> Limits:
         metadata_depth=settings.metadata_max_depth,
         future=timedelta(seconds=settings.future_tolerance_seconds),
     )
+
+
+def split_turn(
+    given: Given | Iterable[Given], settings: Settings, *, idempotency_key: str | None = None
+) -> list[tuple[tuple[Message, ...], str | None]]:
+    """Messages that may be too large for one turn, as turns for `remember`, each with its idempotency key.
+
+    Every message is checked before the first turn is handed over. Raises `InvalidMessage`.
+    """
+    turns = split(given, limits(settings), now=datetime.now(UTC))
+    return [(turn, _key_of_part(idempotency_key, number)) for number, turn in enumerate(turns)]
+
+
+def _key_of_part(key: str | None, number: int) -> str | None:
+    if key is None or number == 0:
+        return key
+    return hashlib.sha256(f"{key}#{number}".encode("utf-8", "replace")).hexdigest()
 
 
 def make_turn(

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from aftermind import errors
+from aftermind.api import turn_builder
 from aftermind.api.retention import archives
 from aftermind.cli import console, importers
 from aftermind.cli.console import err, out
@@ -139,7 +140,7 @@ async def play(
 ) -> Ingested:
     """Hand the turns over in order, with a progress bar, and follow them if asked to, for as long as anything moves."""
     done = Ingested(bad=[each for each in found if isinstance(each, BadLine)])
-    turns = [each for each in found if isinstance(each, FileTurn)]
+    turns = [part for each in found if isinstance(each, FileTurn) for part in _parts(each, memory)]
     if not turns:
         return done
     before = await _count_stored(memory, {(namespace, turn.user_id) for turn in turns}) if wait else None
@@ -156,6 +157,17 @@ async def play(
     if before is not None and after is not None:
         done.new = after - before
     return done
+
+
+def _parts(turn: FileTurn, memory: Memory) -> list[FileTurn]:
+    """The turn as several ones if it is too large. One that cannot be read is reported when it is handed over."""
+    try:
+        parts = turn_builder.split_turn(turn.messages, memory.settings, idempotency_key=turn.key)
+    except errors.InvalidInput:
+        return [turn]
+    if len(parts) == 1:
+        return [turn]
+    return [replace(turn, messages=messages, key=key or turn.key) for messages, key in parts]
 
 
 async def _count_stored(memory: Memory, users: Iterable[tuple[str | None, str | None]]) -> int | None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, Unpack
 from xml.sax.saxutils import escape
 
 from aftermind import errors
-from aftermind.api import blocking_portal
+from aftermind.api import blocking_portal, turn_builder
 from aftermind.memory import Memory
 from aftermind.recall import RecallOptions
 from aftermind.types import Block, Episode, Fact, Match
@@ -57,7 +57,8 @@ async def remember_run(
     if not turn:
         return
     try:
-        await memory.remember(turn, user_id=user_id, session_id=session_id, agent_id=agent_id, namespace=namespace)
+        for part, _ in turn_builder.split_turn(turn, memory.settings):
+            await memory.remember(part, user_id=user_id, session_id=session_id, agent_id=agent_id, namespace=namespace)
     except errors.AftermindError:
         log.exception("a run was not remembered", extra={"messages": len(turn)})
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from aftermind.api.turn_builder import split_turn
 from aftermind.integrations.conversations import match_text
 from aftermind.integrations.extras import extra
 from aftermind.integrations.message_records import from_episode, to_message
@@ -72,7 +73,8 @@ class AftermindMemoryService(BaseMemoryService):
             for each in memories
         ]
         if turn:
-            await self.memory.remember(turn, **self._whose(app_name, user_id))
+            for part, _ in split_turn(turn, self.memory.settings):
+                await self.memory.remember(part, **self._whose(app_name, user_id))
 
     async def search_memory(self, *, app_name: str, user_id: str, query: str) -> SearchMemoryResponse:
         """The best matches, messages and facts, best first."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from aftermind.api import blocking_portal
+from aftermind.api.turn_builder import split_turn
 from aftermind.integrations.extras import extra, to_async
 from aftermind.integrations.message_records import from_episode, read_session, to_message
 from aftermind.memory import Memory
@@ -53,17 +54,20 @@ class AftermindChatMessageHistory(BaseChatMessageHistory):
         return messages_from_dict([from_episode(each) or _from_chat(each) for each in episodes])
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
-        """Remember the messages, as one turn."""
+        """Remember the messages, as one turn if its size allows."""
         blocking_portal.call(lambda: self.aadd_messages(messages))
 
     async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
-        """Remember the messages, as one turn."""
+        """Remember the messages, as one turn if its size allows."""
         if messages:
             turn = [
                 to_message(ROLES.get(each.type, "user"), message_to_dict(each), ("data", "content"))
                 for each in messages
             ]
-            await self.memory.remember(turn, session_id=self.session_id, user_id=self.user_id, namespace=self.namespace)
+            for part, _ in split_turn(turn, self.memory.settings):
+                await self.memory.remember(
+                    part, session_id=self.session_id, user_id=self.user_id, namespace=self.namespace
+                )
 
     def clear(self) -> None:
         """Forget the session."""

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Unpack
 
+from aftermind.api.turn_builder import split_turn
 from aftermind.integrations.extras import extra
 from aftermind.integrations.message_records import from_episode, read_session, to_message
 from aftermind.memory import Memory
@@ -48,10 +49,16 @@ class AftermindSession:
         return [_to_item(each) for each in await self._read(wanted)] if wanted is None or wanted > 0 else []
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
-        """Add items, all or none. Raises `InvalidMessage`, and `MessageTooLarge` for one of more than 256 KiB."""
+        """Add items, as one turn if its size allows.
+
+        Raises `InvalidMessage`, and `MessageTooLarge` for one of more than 256 KiB: then none is added.
+        """
         if items:
             turn = [to_message(_role(each), each, _text_at(each)) for each in items]
-            await self.memory.remember(turn, user_id=self.user_id, session_id=self.session_id, namespace=self.namespace)
+            for part, _ in split_turn(turn, self.memory.settings):
+                await self.memory.remember(
+                    part, user_id=self.user_id, session_id=self.session_id, namespace=self.namespace
+                )
 
     async def pop_item(self) -> TResponseInputItem | None:
         """Forget the newest item, and return it."""

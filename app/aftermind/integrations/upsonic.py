@@ -6,6 +6,7 @@ from functools import wraps
 from typing import Any
 
 from aftermind import errors
+from aftermind.api.turn_builder import split_turn
 from aftermind.integrations.conversations import data_element
 from aftermind.integrations.extras import extra
 from aftermind.integrations.message_records import from_episode, read_session, to_message
@@ -108,13 +109,15 @@ class Memory(upsonic.storage.memory.memory.Memory):
                 await self._keep_run(output)
             turn = [message for each in output.messages or () if (message := _to_message(each)) is not None]
             if turn and self.saved_kinds:
-                await self.aftermind.remember(
-                    turn,
-                    save=self.saved_kinds,
-                    agent_id=agent_id or output.agent_id,
-                    idempotency_key=f"upsonic:{output.run_id}",
-                    **self._session(),
-                )
+                run_key = f"upsonic:{output.run_id}"
+                for part, key in split_turn(turn, self.aftermind.settings, idempotency_key=run_key):
+                    await self.aftermind.remember(
+                        part,
+                        save=self.saved_kinds,
+                        agent_id=agent_id or output.agent_id,
+                        idempotency_key=key,
+                        **self._session(),
+                    )
         except errors.AftermindError:
             log.exception("a run was not remembered", extra={"run_id": output.run_id})
 

@@ -25,11 +25,11 @@ _ROLES = {"developer": Role.SYSTEM, "function": Role.TOOL, "human": Role.USER, "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of a turn: bytes of a message, of its metadata and of all contents, number of messages, depth, future."""
+    """Bounds of a turn: bytes of a message, of its metadata and of all of it, number of messages, depth, future."""
 
     message_bytes: int = 262_144
     messages: int = 1_000
-    turn_bytes: int = 8_388_608
+    turn_bytes: int = 1_048_576
     metadata_bytes: int = 16_384
     metadata_depth: int = 8
     future: timedelta = timedelta(days=1)
@@ -43,24 +43,43 @@ def normalise(given: Given | Iterable[Given], limits: Limits, *, now: datetime) 
     unchanged raises `InvalidMessage`.
     """
     items = _items(given)
-    if not items:
-        raise errors.InvalidMessage("messages", items, "there is nothing to remember.")
     if len(items) > limits.messages:
         why = f"a turn has at most {limits.messages} messages. Split it into several turns."
         raise errors.InvalidMessage("messages", len(items), why)
     messages = tuple(_message(item, limits, now, index) for index, item in enumerate(items))
-    size = sum(_size(message.content, limits.turn_bytes) for message in messages)
+    size = sum(map(_message_size, messages))
     if size > limits.turn_bytes:
-        why = f"a turn has at most {limits.turn_bytes:,} bytes of text. Split it into several turns."
+        why = (
+            f"a turn has at most {limits.turn_bytes:,} bytes of text and metadata. Split it into several turns, "
+            "or raise AFTERMIND_TURN_MAX_BYTES."
+        )
         raise errors.InvalidMessage("messages", f"{size:,} bytes", why)
     return messages
+
+
+def split(given: Given | Iterable[Given], limits: Limits, *, now: datetime) -> list[tuple[Message, ...]]:
+    """The messages as `normalise` has them, in their order, in as few turns as the limits allow: mostly one."""
+    turns: list[list[Message]] = []
+    room = 0
+    for index, item in enumerate(_items(given)):
+        message = _message(item, limits, now, index)
+        size = _message_size(message)
+        if not turns or size > room or len(turns[-1]) >= limits.messages:
+            turns.append([])
+            room = limits.turn_bytes
+        turns[-1].append(message)
+        room -= size
+    return [tuple(turn) for turn in turns]
 
 
 def _items(given: object) -> Sequence[Any]:  # Any: checked one by one
     if isinstance(given, str | Message | Mapping):
         return [given]
     if isinstance(given, Iterable) and not isinstance(given, bytes | bytearray | memoryview):
-        return list(given)
+        items = list(given)
+        if items:
+            return items
+        raise errors.InvalidMessage("messages", items, "there is nothing to remember.")
     why = f"messages are a text, a message or several of them, not {type(given).__name__}."
     raise errors.InvalidMessage("messages", given, why)
 
@@ -189,6 +208,13 @@ def _text(value: object, field: str, index: int) -> str:
     if not isinstance(value, str):
         raise errors.InvalidMessage(field, value, f"it is text, not {type(value).__name__}.", index=index)
     return _clean(value)
+
+
+def _message_size(message: Message) -> int:
+    """Bytes that count for the turn."""
+    content = message.content
+    size = len(content) if content.isascii() else len(content.encode())
+    return size + (len(orjson.dumps(message.metadata)) if message.metadata else 0)
 
 
 def _size(text: str, limit: int) -> int:

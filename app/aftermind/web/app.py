@@ -13,6 +13,7 @@ from prometheus_client import REGISTRY
 import aftermind
 from aftermind import errors
 from aftermind.api import connections
+from aftermind.api.checkpoints import STATE_BYTES
 from aftermind.api.health import Health
 from aftermind.api.key_fingerprints import announce_keys
 from aftermind.memory import Memory
@@ -32,7 +33,7 @@ from aftermind.web.sse import before_stopping
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
 
-BODY_FLOOR = 1_048_576  # bytes of a request that is no turn: the largest question
+BODY_FLOOR = 1_048_576  # bytes added for what is not a turn: the largest question
 BODIES_PER_KEY = 4  # largest bodies of one key that are held in memory at the same time
 
 
@@ -69,7 +70,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     shared = SharedRate(link, Keys(settings.redis_prefix))
     app.state.memory, app.state.door = memory, Authenticator(memory, shared)
     problems.install(app)
-    max_bytes = 2 * settings.turn_max_bytes + BODY_FLOOR
+    max_bytes = 2 * max(settings.turn_max_bytes, STATE_BYTES) + BODY_FLOOR
     limits = CallerLimits(
         max_requests=settings.web_requests_per_key,
         max_streams=settings.web_streams_per_key,

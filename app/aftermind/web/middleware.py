@@ -218,7 +218,7 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 
 
 def _why(most: int) -> str:
-    return f"the body of a request is limited to {most:,} bytes (for turns: twice AFTERMIND_TURN_MAX_BYTES, plus 1 MiB)"
+    return f"the body of a request is limited to {most:,} bytes"
 
 
 def _is_well_formed(headers: Headers) -> bool:

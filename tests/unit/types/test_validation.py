@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from aftermind import errors
 from aftermind.types import Message, Role, Scope, Turn
 from aftermind.types.message import new_ids
-from aftermind.types.validation import Limits, normalise
+from aftermind.types.validation import Limits, normalise, split
 from aftermind.wire.payloads import decode_turn, encode_turn
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -132,8 +132,28 @@ def test_a_message_over_the_limit_is_refused_in_bytes_not_characters() -> None:
 def test_a_turn_over_its_limits_is_refused() -> None:
     with pytest.raises(errors.InvalidMessage, match="at most 3 messages"):
         normalise(["a"] * 4, replace(LIMITS, messages=3), now=NOW)
-    with pytest.raises(errors.InvalidMessage, match="Split it into several turns"):
+    with pytest.raises(errors.InvalidMessage, match="Split it into several turns, or raise AFTERMIND_TURN_MAX_BYTES"):
         normalise(["x" * 60, "y" * 60], replace(LIMITS, turn_bytes=100), now=NOW)
+    with pytest.raises(errors.InvalidMessage, match="bytes of text and metadata"):
+        normalise([user(metadata={"k": "y" * 100})], replace(LIMITS, turn_bytes=100), now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "limits", "turns"),
+    [
+        ((60, 40), {"turn_bytes": 100}, [(60, 40)]),
+        ((60, 41), {"turn_bytes": 100}, [(60,), (41,)]),
+        ((10, 90, 10, 90, 100), {"turn_bytes": 100}, [(10, 90), (10, 90), (100,)]),
+        ((1, 1, 1, 1, 1), {"messages": 2}, [(1, 1), (1, 1), (1,)]),
+        ((120, 1), {"turn_bytes": 100}, [(120,), (1,)]),  # `remember` refuses the first turn
+    ],
+)
+def test_messages_too_many_for_a_turn_are_split_in_their_order(
+    sizes: tuple[int, ...], limits: dict[str, Any], turns: list[tuple[int, ...]]
+) -> None:
+    found = split(["x" * size for size in sizes], replace(LIMITS, **limits), now=NOW)
+
+    assert [tuple(len(message.content) for message in turn) for turn in found] == turns
 
 
 def test_a_text_is_what_the_user_said() -> None:
