@@ -103,7 +103,9 @@ class Proxy:
 
     async def stop(self) -> None:
         """Drop every connection and stop listening."""
+        self._mode = ProxyMode.RESET
         if self._server is not None:
+            await _stop_accepting(self._server)
             self._server.close()
         self._drop()
         for task in list(self._tasks):
@@ -202,6 +204,19 @@ async def proxy_to(url: str, *, steps: StepCounter | None = None) -> AsyncIterat
         yield proxy
     finally:
         await proxy.stop()
+
+
+async def _stop_accepting(server: asyncio.Server) -> None:
+    """Accept nothing more, and let what was accepted begin.
+
+    In Python 3.11 a connection that was accepted and not yet attached when its server closes is never closed:
+    `Server._attach` fails after the transport has its socket.
+    """
+    loop = asyncio.get_running_loop()
+    for listening in server.sockets:
+        loop.remove_reader(listening)
+    for _ in range(3):  # attached; connected; served
+        await asyncio.sleep(0)
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

@@ -1,6 +1,8 @@
 """The proxy that other tests trust to break their connections."""
 
 import asyncio
+import gc
+import socket
 import time
 from collections.abc import AsyncIterator
 
@@ -85,3 +87,14 @@ async def _ask(proxy: Proxy, question: bytes) -> bytes:
         return await asyncio.wait_for(reader.readexactly(len(question)), 180)
     finally:
         writer.close()
+
+
+async def test_what_connects_while_it_stops_is_closed(echo: str) -> None:
+    for turns_of_the_loop in range(8):  # at one of them it is accepted, and not yet served
+        async with proxy_to(echo) as proxy:
+            client = socket.create_connection(("127.0.0.1", proxy.port), timeout=60)
+            for _ in range(turns_of_the_loop):
+                await asyncio.sleep(0)
+        with client, pytest.raises(ConnectionResetError):
+            await asyncio.to_thread(client.recv, 10)
+    gc.collect()  # a socket that stayed open would warn
