@@ -19,7 +19,7 @@ async def worker_without_celery(settings: Settings) -> AsyncIterator[Worker]:
     try:
         yield Worker(loop=loop, runtime=runtime)
     finally:
-        loop.cancel_all()
+        loop.call_soon(loop.cancel_tasks)
         with suppress(errors.AftermindError, TimeoutError, asyncio.CancelledError):
             async with asyncio.timeout(5):
                 await asyncio.wrap_future(loop.submit(runtime.close()))

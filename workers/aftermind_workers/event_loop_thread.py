@@ -61,13 +61,16 @@ class LoopThread:
             raise errors.Bug("a coroutine of the worker's loop cannot wait for the same loop.")
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
-    def call_soon(self, call: Callable[[], None]) -> None:
+    def call_soon(self, call: Callable[[], object]) -> None:
         """Run a plain function on the loop's thread."""
         self._loop.call_soon_threadsafe(call)
 
-    def cancel_all(self) -> None:
-        """Cancel all running tasks; the loop keeps running."""
-        self._loop.call_soon_threadsafe(self._cancel_tasks)
+    def cancel_tasks(self) -> set[asyncio.Task[Any]]:  # Any: tasks of any result
+        """Cancel all running tasks, on the loop's thread; the loop keeps running."""
+        running = asyncio.all_tasks(self._loop)
+        for task in running:
+            task.cancel()
+        return running
 
     def stop(self, *, timeout: float = 10.0) -> None:
         """Cancel what runs, let it clean up, and end the thread; after `timeout` seconds leave it behind."""
@@ -84,14 +87,8 @@ class LoopThread:
             self._wind_up()
             self._loop.close()
 
-    def _cancel_tasks(self) -> set[asyncio.Task[Any]]:  # Any: tasks of any result
-        running = asyncio.all_tasks(self._loop)
-        for task in running:
-            task.cancel()
-        return running
-
     def _wind_up(self) -> None:
         for _ in range(ENDING_ROUNDS):
             # gather keeps the loop running until each task has released its lease.
-            self._loop.run_until_complete(asyncio.gather(*self._cancel_tasks(), return_exceptions=True))
+            self._loop.run_until_complete(asyncio.gather(*self.cancel_tasks(), return_exceptions=True))
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())

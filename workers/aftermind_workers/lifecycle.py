@@ -85,7 +85,7 @@ class Worker:
         """
         self.stopping.set()
         self.loop.call_soon(self._woken.set)
-        timer = threading.Timer(grace, self.loop.cancel_all)
+        timer = threading.Timer(grace, self.loop.call_soon, [self.loop.cancel_tasks])
         timer.daemon = True
         timer.start()
 

@@ -51,22 +51,19 @@ async def deliver_all(db: Database, store: Store, ledger: Ledger, pending: Pendi
 class Deliveries:
     """Erasures of this process that Redis has not accepted yet: retried until it does.
 
-    If the process ends before, the reconciler sends them: the tombstones record undelivered ones.
+    If the process ends before, or `task` is cancelled, the reconciler sends them: the tombstones record undelivered
+    ones.
     """
 
     def __init__(self, db: Database, store: Store, ledger: Ledger, pending: Pending) -> None:
         self._db, self._store, self._ledger, self._pending = db, store, ledger, pending
         self._waiting: list[tuple[Tombstone, Sequence[JobId]]] = []
-        self._task = OneTask()
+        self.task = OneTask()
 
     def begin(self, stone: Tombstone, gone: Sequence[JobId]) -> None:
         """Send it from the running loop as soon as Redis answers."""
         self._waiting.append((stone, gone))
-        self._task.start(self._run)
-
-    async def close(self) -> None:
-        """End it; what has not been sent is the reconciler's."""
-        await self._task.cancel()
+        self.task.start(self._run)
 
     async def _run(self) -> None:
         wait, longest = RETRY_SECONDS

@@ -122,6 +122,6 @@ class Parts:
         if self.recall_counts is not None:
             await self.recall_counts.close()
         if self.deliveries is not None:
-            await self.deliveries.close()
+            await self.deliveries.task.cancel()
         for close in self.closing:
             await close()

@@ -110,11 +110,6 @@ def warn(text: str) -> None:
     err.print(f"[yellow]warning[/]  {escape(text)}")
 
 
-def settings() -> Settings:
-    """Settings from the environment and `.env`."""
-    return Settings()
-
-
 def with_memory(
     work: "Callable[[Memory], Coroutine[Any, Any, T]]",  # Any: a coroutine's send and yield types
     *,
@@ -126,7 +121,7 @@ def with_memory(
     """
     from aftermind.memory import Memory
 
-    given = settings()
+    given = Settings()
     budgets = {name: max(getattr(given, name), patience) for name in BUDGETS}
 
     async def main() -> T:

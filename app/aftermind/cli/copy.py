@@ -7,6 +7,7 @@ import typer
 from aftermind.api.copy import CopiedPartition, copy_store
 from aftermind.cli import console
 from aftermind.cli.console import AsJson, err, out
+from aftermind.settings import Settings
 
 
 def register(app: typer.Typer) -> None:
@@ -26,7 +27,7 @@ def copy(
     """
     done: list[CopiedPartition] = []
     with err.status("Copying …") as status:
-        for each in copy_store(source, destination, key_prefix=console.settings().redis_prefix):
+        for each in copy_store(source, destination, key_prefix=Settings().redis_prefix):
             done.append(each)
             status.update(f"Copying … {each.number:,} of {each.of:,} partitions")
     counts = {

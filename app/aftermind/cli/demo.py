@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
 
 def demo(*, once: Once = False) -> None:
     """Start the stack, ingest a conversation, show recalls and facts; run until Ctrl-C."""
-    settings = console.settings()
+    settings = Settings()
     began = time.monotonic()
     stack = Stack(settings.state_dir)
     with _until_stopped(), _up(stack) as is_ours:

@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
 
 def doctor(*, json: console.AsJson = False) -> None:
     """Check every component and suggest fixes. Exit code 1 if a check fails."""
-    settings = console.settings()
+    settings = Settings()
     with err.status("Checking …"):
         findings = console.run(examine(settings))
     if json:

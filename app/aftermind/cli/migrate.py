@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
 
 def migrate() -> None:
     """Migrate the database to this release's schema. Safe to repeat, also while the previous release runs."""
-    settings = console.settings()
+    settings = Settings()
     found = connections.resolve(settings)
     if found.is_in_process:
         raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", found.scheme, "only Postgres has a schema to migrate.")

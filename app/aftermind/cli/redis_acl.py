@@ -42,7 +42,7 @@ def redis_acl(*, passwords: Passwords = None, namespace: Tenant = None, apply: A
 
     Passwords are printed as their SHA-256. Without a folder for them they are drawn, and printed once on stderr.
     """
-    settings = console.settings()
+    settings = Settings()
     made = acl.users(settings.redis_prefix, database=database_number(settings), namespace=namespace)
     words = {name: _password(passwords, name) for name in made}
     for name, user in made.items():

@@ -49,7 +49,7 @@ def start(
 
     Workers do it; recall is served by the former vectors until `aftermind reembed cutover`.
     """
-    settings = console.settings()
+    settings = Settings()
     target = _embedder(settings, to, dimension)
     work = _reembeddings(settings)
     plan = console.run(work.plan(target))
@@ -64,7 +64,7 @@ def start(
 @reembed.command()
 def status(*, json: console.AsJson = False) -> None:
     """Show the active embedder and the progress of a re-embedding."""
-    settings = console.settings()
+    settings = Settings()
     with err.status("Counting vectors …"):
         found = console.run(_reembeddings(settings).status())
     if json:
@@ -84,7 +84,7 @@ def compare(
     ] = 20,
 ) -> None:
     """Compare the ten best matches of queries by either embedder: how many are the same, and which differ."""
-    settings = console.settings()
+    settings = Settings()
     asked = [] if questions is None else [line for line in questions.read_text().splitlines() if line.strip()]
     if asked and user is None:
         raise errors.InvalidFilter("questions", str(questions), "set the user with --user.")
@@ -111,7 +111,7 @@ def cutover(
     ] = False,
 ) -> None:
     """Activate the new embedder. The former vectors are kept for `rollback` until `drop`."""
-    settings = console.settings()
+    settings = Settings()
     with err.status("Building the index, then exchanging the columns …"):
         found = console.run(_reembeddings(settings).cutover(force=force))
     _print(found)
@@ -121,7 +121,7 @@ def cutover(
 @reembed.command()
 def rollback() -> None:
     """Reactivate the former embedder after a cutover."""
-    settings = console.settings()
+    settings = Settings()
     with err.status("Exchanging the columns …"):
         found = console.run(_reembeddings(settings).rollback())
     _print(found)
@@ -131,7 +131,7 @@ def rollback() -> None:
 @reembed.command()
 def drop(*, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False) -> None:
     """Drop the inactive vectors: the former ones after a cutover, the new ones before it."""
-    settings = console.settings()
+    settings = Settings()
     if not yes:
         typer.confirm("Drop the vectors of the inactive embedder?", abort=True)
     dropped = console.run(_reembeddings(settings).drop())

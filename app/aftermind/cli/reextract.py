@@ -21,6 +21,7 @@ from aftermind.cli.dead_letters import actor, moment
 from aftermind.ledger.replay_protocol import RATE, NewPlan
 from aftermind.llm import factory
 from aftermind.memory import Memory
+from aftermind.settings import Settings
 from aftermind.types import Json
 from aftermind.types.replay import DryRunResult, ItemState, JobFilter, PlanId, PlanState, ReplayMode, ReplayPlan
 
@@ -63,7 +64,7 @@ def reextract(
     overrides: dict[str, Json] = {"extractor": extractor, "instructions": told}
     if extractor is not None:
         # raises if the name is invalid
-        factory.extractor(console.settings().model_copy(update={"extractor": extractor}))
+        factory.extractor(Settings().model_copy(update={"extractor": extractor}))
     new = NewPlan(
         name="reextract, dry run" if dry_run else "reextract",
         reason=reason,

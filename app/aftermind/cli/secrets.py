@@ -16,8 +16,8 @@ from typing import Annotated
 import typer
 
 from aftermind import errors, private_files
-from aftermind.cli import console
 from aftermind.cli.console import out
+from aftermind.settings import Settings
 from aftermind.wire.redis import acl
 
 DATABASE = "aftermind"
@@ -43,7 +43,7 @@ def secrets(
 ) -> None:
     """Write the passwords, keys, URLs and Redis users of a deployment. Files that exist stay as they are."""
     replicas = ["postgres-replica:5432"] if replica is None else replica
-    prefix = console.settings().redis_prefix
+    prefix = Settings().redis_prefix
     try:
         private_files.make_folder(folder)
         if folder.stat().st_mode & OTHERS:  # Docker makes a missing folder of a mount so that every user may enter

@@ -39,7 +39,7 @@ def up(*, workers: Workers = True) -> None:
     It stays up until `aftermind down`. Run again, it starts what is missing. If settings have changed since, it
     restarts, so that every process has the same ones.
     """
-    settings = console.settings()
+    settings = Settings()
     stack = Stack(settings.state_dir)
     if stack.running() is not None and processes.settings_differ(settings):
         with console.err.status("Settings have changed: stopping …"):
@@ -90,7 +90,7 @@ async def _follow_embedder(settings: Settings, *, workers: bool) -> None:
 
 def down() -> None:
     """Stop the embedded stack gracefully. Its data is kept."""
-    settings = console.settings()
+    settings = Settings()
     stack = Stack(settings.state_dir)
     if not stack.status():
         out.print(f"No embedded stack has run in {escape(str(settings.state_dir))}: nothing to stop.")
@@ -104,7 +104,7 @@ def restart(
     component: Annotated[str | None, typer.Argument(help="One component. Default: all.", show_default=False)] = None,
 ) -> None:
     """Restart the embedded stack, or one component, with the settings in force now."""
-    settings = console.settings()
+    settings = Settings()
     stack = Stack(settings.state_dir)
     if component is None:
         with console.err.status("Stopping …"):
@@ -124,7 +124,7 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines until Ctrl-C.")] = False,
 ) -> None:
     """Show the newest log lines of the embedded stack's components."""
-    stack = Stack(console.settings().state_dir)
+    stack = Stack(Settings().state_dir)
     paths = sorted(stack.logs.glob("*.log"))
     chosen = [path for path in paths if component in (None, path.stem)]
     if not chosen:
@@ -137,7 +137,7 @@ def logs(
 
 def status(*, json: console.AsJson = False) -> None:
     """Show every component of the embedded stack. Exit code 1 if one is not healthy."""
-    settings = console.settings()
+    settings = Settings()
     components = Stack(settings.state_dir).status()
     if json:
         console.print_json(components)
@@ -167,7 +167,7 @@ def _warn_about_work() -> None:
 
 def destroy(*, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False) -> None:
     """Stop the embedded stack and delete its data permanently."""
-    state_dir = console.settings().state_dir
+    state_dir = Settings().state_dir
     if not yes:
         typer.confirm(f"Delete all data in {state_dir}?", abort=True)
     with console.err.status("Removing …"):

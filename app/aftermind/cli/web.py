@@ -38,7 +38,7 @@ def web(*, host: Host = None, port: Port = None) -> None:
 
     from aftermind.cli.http_deadlines import protocol_class
 
-    settings = console.settings()
+    settings = Settings()
     _allow_sockets(settings.web_max_listeners)
     log_format.configure()
     tracing.export(settings, service="aftermind-web")

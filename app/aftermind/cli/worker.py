@@ -11,7 +11,7 @@ import typer
 
 from aftermind import errors, extras, private_files
 from aftermind.api import connections
-from aftermind.cli import console
+from aftermind.settings import Settings
 from aftermind.wire import queues
 
 Queues = Annotated[str, typer.Option("--queues", "-Q", help=f"Comma-separated: {', '.join(queues.QUEUES)}; or all.")]
@@ -52,7 +52,7 @@ def flower(*, address: str = "127.0.0.1", port: int | None = None) -> None:
         if not user or not password:
             why = "Flower shows every worker and job. Set it to user:password."
             raise errors.InvalidSettings("FLOWER_BASIC_AUTH", None, why)
-    settings = console.settings()
+    settings = Settings()
     private_files.make_folder(settings.state_dir)
     wanted = {"FLOWER_ADDRESS": address, "FLOWER_PORT": str(port or settings.flower_port)}
     more = {name: os.environ.get(name, value) for name, value in wanted.items()} | {"FLOWER_BASIC_AUTH": login}
@@ -100,7 +100,7 @@ def flower_argv() -> list[str]:
 
 def _become(argv: list[str], more: Mapping[str, str] | None = None) -> NoReturn:
     """Replace this process by the program, so that signals and exit code are those of the program."""
-    found = connections.resolve(console.settings())
+    found = connections.resolve(Settings())
     if found.is_in_process:
         why = "a store of one process runs its jobs in that process; workers need Postgres and Redis."
         raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", found.scheme, why)

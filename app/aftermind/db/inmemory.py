@@ -67,28 +67,21 @@ class MemoryTransaction:
         self.changes: Changes = {}
         self.is_erasure = False  # whether the journal must also remove what the rows held before
         self._undo: list[tuple[dict[Any, Any], Callable[[], object]]] = []
-        self._hooks: list[Callable[[], None]] = []
+        self.after_commit: list[Callable[[], None]] = []
 
     async def enter(self, namespace: str) -> None:
         """Nothing to set: there is no database between the tenants of one process."""
-
-    def after_commit(self, call: Callable[[], None]) -> None:
-        self._hooks.append(call)
 
     def table(self, name: str) -> Rows:
         """A table of the shared partition."""
         return self.rows(name, SHARED)
 
-    async def load(self, owner: Owner) -> None:
-        """Bring an owner's partition into memory; the transaction keeps it there."""
-        await self.database.load(owner)
-
     def rows(self, name: str, owner: Owner) -> Rows:
-        """The part of a table that is an owner's; `load` comes first."""
+        """The part of a table that is an owner's; `database.load` comes first."""
         return self.database.partition(owner).rows(name)
 
     async def owned(self, name: str, scope: Scope) -> Rows:
-        """`load` and `rows`."""
+        """`database.load` and `rows`."""
         owner = scope.namespace, scope.user_column
         await self.database.load(owner)
         return self.rows(name, owner)
@@ -102,7 +95,7 @@ class MemoryTransaction:
         return indexes[name]
 
     def owned_index(self, name: str, scope: Scope) -> Index:
-        """An index over an owner's partition, empty at first, for as long as that is in memory; `load` comes first."""
+        """An index over an owner's partition, empty at first, as long as that is in memory; `database.load` first."""
         return self.database.partition((scope.namespace, scope.user_column)).indexes.setdefault(name, {})
 
     def owners(self, namespace: str) -> list[Owner]:
@@ -143,7 +136,7 @@ class MemoryTransaction:
 
     def committed(self) -> None:
         """Run what waited for the commit."""
-        for call in self._hooks:
+        for call in self.after_commit:
             call()
 
     def _note(self, rows: dict[Any, Any], key: Any, value: Any) -> None:

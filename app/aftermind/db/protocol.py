@@ -16,11 +16,11 @@ class Transaction(Protocol):
     It belongs to the database that opened it, and to one task at a time.
     """
 
+    after_commit: list[Callable[[], None]]
+    """Called in this order once the commit has succeeded; never after a rollback."""
+
     async def enter(self, namespace: str) -> None:
         """From here on the transaction touches this tenant's rows alone: for work on several, one after the other."""
-
-    def after_commit(self, call: Callable[[], None]) -> None:
-        """Run `call` once the commit has succeeded, in the order added; never after a rollback."""
 
 
 class Database(Protocol):

@@ -48,7 +48,7 @@ class PgTransaction:
         self._pooled = pooled
         self._namespace: str | None = None
         self._put_off: str | None = None  # the script that begins, while nothing has needed it
-        self._hooks: list[Callable[[], None]] = []
+        self.after_commit: list[Callable[[], None]] = []
 
     @property
     def namespace(self) -> str | None:
@@ -60,9 +60,6 @@ class PgTransaction:
         """What is noted about the connection itself, for as long as it lives; behind a pooler nothing is."""
         held = self._connection.sync_connection
         return {} if held is None or self._pooled else held.info
-
-    def after_commit(self, call: Callable[[], None]) -> None:
-        self._hooks.append(call)
 
     async def execute(self, statement: Executable, parameters: Parameters | None = None) -> CursorResult[Any]:
         """Run one statement. Raises `StoreUnavailable`, `SchemaOutdated` or `DimensionMismatch`."""
@@ -148,7 +145,7 @@ class PgTransaction:
 
     def committed(self) -> None:
         """Run what waited for the commit."""
-        for call in self._hooks:
+        for call in self.after_commit:
             call()
 
     def abandon(self) -> None:

@@ -19,7 +19,7 @@ class GenerationLookup:
 
     def __init__(self, ask: Ask | None = None, generation: Generation | None = None) -> None:
         self._ask, self._generation = ask, generation or Generation()
-        self._task = OneTask()
+        self.task = OneTask()
         self._began = self._answered = self._failed = float("-inf")
         self._received: int | None = None  # 0 is an answer too: every erasure to come has a higher number
 
@@ -35,24 +35,20 @@ class GenerationLookup:
 
     def begin(self) -> None:
         """Ask in the background, from the running loop."""
-        if self._ask is not None and not self._task.is_running and time.monotonic() - self._failed > RETRY_SECONDS:
+        if self._ask is not None and not self.task.is_running and time.monotonic() - self._failed > RETRY_SECONDS:
             self._began = time.monotonic()
-            self._task.start(self._run)
+            self.task.start(self._run)
 
     async def number(self, *, since: float, timeout: float) -> int | None:
         """The generation as of `since` (monotonic) or later; after `timeout` the last one received, if any."""
         if self._answered < since:
             self.begin()
             left = self._began + timeout - time.monotonic()
-            if self._task.is_running and left > 0:
+            if self.task.is_running and left > 0:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(left):
-                        await self._task.wait()
+                        await self.task.wait()
         return self._received if self._generation.known is None else self._generation.known
-
-    async def close(self) -> None:
-        """Ask no more."""
-        await self._task.cancel()
 
     async def _run(self) -> None:
         assert self._ask is not None

@@ -95,13 +95,13 @@ class Publisher:
 
     async def drained(self) -> None:
         """Wait until the spool of this process is empty and Redis answers."""
-        await self._drain.done()
+        await self._drain.task.wait()
 
     async def close(self) -> None:
         """Stop sending; what is in the spool stays there for the next process. It can be used again afterwards."""
         await self._ringing.close()
         await self._drain.stop()
-        await self._asking.close()
+        await self._asking.task.cancel()
         await asyncio.to_thread(self.spool.close)
 
     def _group(self) -> Group:

@@ -29,22 +29,18 @@ class Drain:
     def __init__(self, acceptor: Acceptor, spool: Spool) -> None:
         self._acceptor, self._spool = acceptor, spool
         self.away: errors.AftermindError | None = None
-        self._task = OneTask()
+        self.task = OneTask()
 
     def begin(self, *, away: errors.AftermindError | None = None) -> None:
         """Run from the running loop, unless it runs already."""
         if away is not None and self.away is None:
             self.away = away
             log.warning("turns are spooled", extra={"reason": str(away)})
-        self._task.start(self._run)
-
-    async def done(self) -> None:
-        """Wait until nothing is left to send; for the loop that it runs on."""
-        await self._task.wait()
+        self.task.start(self._run)
 
     async def stop(self) -> None:
         """End it; what is unsent stays in the spool."""
-        await self._task.cancel()
+        await self.task.cancel()
         self.away = None
 
     async def _run(self) -> None:

@@ -72,19 +72,15 @@ class AuditReport:
         return not self.faults
 
 
-_actor: ContextVar[str | None] = ContextVar("aftermind_actor", default=None)
+# The identity of the `acting_as` block that runs; None where nothing was authenticated.
+authenticated_actor: ContextVar[str | None] = ContextVar("aftermind_actor", default=None)
 
 
 @contextmanager
 def acting_as(actor: str) -> Iterator[None]:
     """Sign every entry that is added inside the block with an authenticated identity."""
-    token = _actor.set(actor)
+    token = authenticated_actor.set(actor)
     try:
         yield
     finally:
-        _actor.reset(token)
-
-
-def authenticated_actor() -> str | None:
-    """The identity of the block that runs; None where nothing was authenticated."""
-    return _actor.get()
+        authenticated_actor.reset(token)

@@ -121,9 +121,10 @@ class Message:
             expires_at=expires_at,
         )
 
-    def to_chat(self) -> dict[str, Json]:
+    def to_chat(self: "Message | Episode") -> dict[str, Json]:
         """The message for chat models: role and content, `tool_calls` and `tool_call_id` of its metadata."""
-        return _chat_message(self.role, self.content, self.metadata)
+        of_tools = {name: self.metadata[name] for name in ("tool_calls", "tool_call_id") if name in self.metadata}
+        return {"role": self.role.value, "content": self.content, **of_tools}
 
 
 ALL_KINDS = frozenset({"history", "facts", "summary", "profile"})  # what a turn may be kept for: `save=`
@@ -158,9 +159,7 @@ class Episode:
         """Whether it has expired by the clock of the store."""
         return self.expires_at is not None and self.expires_at <= now
 
-    def to_chat(self) -> dict[str, Json]:
-        """The message for chat models: role and content, `tool_calls` and `tool_call_id` of its metadata."""
-        return _chat_message(self.role, self.content, self.metadata)
+    to_chat = Message.to_chat
 
     def __repr__(self) -> str:
         state = ", pending" if self.pending else ""
@@ -170,11 +169,6 @@ class Episode:
 def shorten(text: str, *, characters: int = 60) -> str:
     """The beginning of a text, for a line of output."""
     return text if len(text) <= characters else f"{text[: characters - 1]}…"
-
-
-def _chat_message(role: Role, content: str, metadata: Mapping[str, Json]) -> dict[str, Json]:
-    of_tools = {name: metadata[name] for name in ("tool_calls", "tool_call_id") if name in metadata}
-    return {"role": role.value, "content": content, **of_tools}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

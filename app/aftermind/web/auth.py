@@ -144,8 +144,8 @@ class Authenticator:
         return local_sign_in.is_token(text, self.memory.settings.state_dir)
 
 
-def get_memory(request: HTTPConnection) -> Memory:
-    """The memory of this process."""
+async def get_memory(request: HTTPConnection) -> Memory:
+    """The memory of this process. Async, because FastAPI calls a plain function in a thread, per request."""
     memory: Memory = request.app.state.memory
     return memory
 
@@ -216,7 +216,7 @@ async def record_access(request: Request, who: Caller, action: Action, *, user_i
     hour, user, action and detail: agents call many times a second, and the trail is kept for a year. An agent's access
     does not fail with the database: recall and remember work without it.
     """
-    memory = get_memory(request)
+    memory = await get_memory(request)
     if not memory.keeps_audit:
         return
     route = route_template(request.scope)
@@ -287,11 +287,7 @@ async def listener(request: Request, who: Annotated[Caller, Depends(caller)]) ->
     return who
 
 
-async def _memory(request: HTTPConnection) -> Memory:
-    return get_memory(request)
-
-
-Remembering = Annotated[Memory, Depends(_memory)]  # async: FastAPI calls a plain function in a thread, per request
+Remembering = Annotated[Memory, Depends(get_memory)]
 Reader = Annotated[Caller, Depends(Needing(Right.READ))]
 Writer = Annotated[Caller, Depends(Needing(Right.WRITE))]
 Listener = Annotated[Caller, Depends(listener)]

@@ -22,7 +22,7 @@ from aftermind.types import Scope
 
 log = get_logger(__name__)
 
-BOX_FRAMES = 256  # waiting for a listener that takes nothing; frames are shared by all listeners of an owner
+QUEUE_FRAMES = 256  # waiting for a listener that takes nothing; frames are shared by all listeners of an owner
 # concurrent reads of stored events: after a restart thousands of clients reconnect, and wait here instead of at the
 # pool
 READERS = 4
@@ -60,52 +60,13 @@ class EventFrame:
         return cls(None if event.cursor is None else int(event.cursor), wire)
 
 
-class Box:
-    """The frames that one listener has not taken yet. `is_over`: no more will come; `is_full`: for that reason."""
-
-    __slots__ = ("_frames", "_woken", "is_full", "is_over")
-
-    def __init__(self) -> None:
-        self._frames: deque[EventFrame] = deque()
-        self._woken = asyncio.Event()
-        self.is_over = self.is_full = False
-
-    def put(self, frame: EventFrame) -> None:
-        """Add a frame. If the queue is full, mark it as ended; the listener reads the rest from the stored events."""
-        if len(self._frames) >= BOX_FRAMES:
-            self.is_full = True
-            self.end()
-        elif not self.is_over:
-            self._frames.append(frame)
-            self._woken.set()
-
-    def end(self) -> None:
-        """Nothing more comes."""
-        self.is_over = True
-        self._frames.clear()
-        self._woken.set()
-
-    def beat(self) -> None:
-        """Wake waiting listeners without a frame. A separate timer for each wait would dominate the cost."""
-        self._woken.set()
-
-    async def take(self) -> list[EventFrame]:
-        """All that is there; nothing at a beat, or where the box is over."""
-        if not self._frames and not self.is_over:
-            self._woken.clear()
-            await self._woken.wait()
-        taken = list(self._frames)
-        self._frames.clear()
-        return taken
-
-
 class Feed:
     """The events of one owner, from the first listener to the last. `at` is the number of the newest one heard."""
 
     def __init__(self, memory: Memory, owner: Scope, gate: asyncio.Semaphore) -> None:
         self._memory, self._named = memory, OwnerArguments(user_id=owner.user_id, namespace=owner.namespace)
         self._gate = gate
-        self.boxes: set[Box] = set()
+        self.listeners: set[StreamConnection] = set()
         self.at = 0
         self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.task = asyncio.get_running_loop().create_task(self._run())
@@ -136,8 +97,8 @@ class Feed:
                 async for event in self._memory.events(**self._named, after=str(self.at)):
                     frame = EventFrame.of(event)
                     self.at = self.at if frame.number is None else frame.number
-                    for box in self.boxes:
-                        box.put(frame)
+                    for listener in self.listeners:
+                        listener.put(frame)
                     heard += 1
                     # a page of stored events arrives in one burst: let the listeners drain their queues
                     if heard % TURN_FRAMES == 0:
@@ -146,18 +107,24 @@ class Feed:
                 log.info("a feed waits for its store", extra={"error": str(exc)})
             except Exception:  # a feed that ended unnoticed would send heartbeats only: its listeners reconnect
                 log.exception("a feed failed")
-                for box in tuple(self.boxes):
-                    box.end()
+                for listener in tuple(self.listeners):
+                    listener.end()
             await asyncio.sleep(RETRY_SECONDS)
 
 
 class StreamConnection:
-    """One connection. `open` it, iterate `pieces`, and `leave` whatever happens."""
+    """One connection and its queue of frames. `open` it, iterate `pieces`, and `leave` whatever happens.
+
+    `is_over`: no more frames will come; `is_full`: because the queue was full.
+    """
 
     def __init__(self, feeds: "Feeds", owner: Scope, after: int | None) -> None:
         self._feeds, self._owner, self._after = feeds, owner, after
-        self._box = Box()
-        self._feed = feeds.enter(owner, self._box)
+        self._frames: deque[EventFrame] = deque()
+        # Set without a frame for a heartbeat: a separate timer for each wait would dominate the cost.
+        self.woken = asyncio.Event()
+        self.is_over = self.is_full = False
+        self._feed = feeds.enter(owner, self)
 
     async def open(self) -> bytes:
         """The first piece: the current position, so that a client that is disconnected before any event can resume.
@@ -177,26 +144,46 @@ class StreamConnection:
         clock = asyncio.get_running_loop().time
         # spread, so that clients do not all reconnect in the same second
         until = clock() + CONNECTION_SECONDS * random.uniform(0.8, 1.2)
-        while not self._box.is_over and clock() < until:
+        while not self.is_over and clock() < until:
             fresh = []
-            for frame in await self._box.take():
+            for frame in await self._take():
                 if frame.number is None or frame.number > self._seen:
                     self._seen = frame.number or self._seen
                     fresh.append(frame.wire)
             if fresh:
                 yield b"".join(fresh)
-            elif not self._box.is_over:
+            elif not self.is_over:
                 yield HEARTBEAT
-        if self._box.is_full:
+        if self.is_full:
             yield SLOW_CONSUMER
 
+    def put(self, frame: EventFrame) -> None:
+        """Add a frame. If the queue is full, end the connection; the client reads the rest from the stored events."""
+        if len(self._frames) >= QUEUE_FRAMES:
+            self.is_full = True
+            self.end()
+        elif not self.is_over:
+            self._frames.append(frame)
+            self.woken.set()
+
     def end(self) -> None:
-        """Called when the listener has left."""
-        self._box.end()
+        """Send no more frames: the client has left, or has to connect again."""
+        self.is_over = True
+        self._frames.clear()
+        self.woken.set()
 
     def leave(self) -> None:
         """Give back the place; safe to repeat."""
-        self._feeds.leave(self._owner, self._box)
+        self._feeds.leave(self._owner, self)
+
+    async def _take(self) -> list[EventFrame]:
+        """All waiting frames; none at a heartbeat, or if the connection is over."""
+        if not self._frames and not self.is_over:
+            self.woken.clear()
+            await self.woken.wait()
+        taken = list(self._frames)
+        self._frames.clear()
+        return taken
 
 
 class Feeds:
@@ -206,44 +193,44 @@ class Feeds:
         self._memory, self._most = memory, most
         self._feeds: dict[Scope, Feed] = {}
         self._gate = asyncio.Semaphore(READERS)
-        self._groups: tuple[set[Box], ...] = tuple(set() for _ in range(HEARTBEAT_GROUPS))
+        self._groups: tuple[set[StreamConnection], ...] = tuple(set() for _ in range(HEARTBEAT_GROUPS))
         self._heart: asyncio.Task[None] | None = None
         self._is_closed = False
-        self.listeners = 0
+        self.count = 0
 
     def listen(self, owner: Scope, after: int | None) -> StreamConnection:
         """A listener to the owner's events after a number, or from now on (None). Raises `TooManyListeners`."""
         return StreamConnection(self, owner.owner, after)
 
-    def enter(self, owner: Scope, box: Box) -> Feed:
-        """Put a box under the owner's feed."""
-        if self.listeners >= self._most:
+    def enter(self, owner: Scope, listener: StreamConnection) -> Feed:
+        """Add a listener to the owner's feed."""
+        if self.count >= self._most:
             raise errors.TooManyListeners(self._most)
         feed = self._feeds.get(owner)
         if feed is None:
             feed = self._feeds[owner] = Feed(self._memory, owner, self._gate)
-        feed.boxes.add(box)
-        min(self._groups, key=len).add(box)
-        self.listeners += 1
+        feed.listeners.add(listener)
+        min(self._groups, key=len).add(listener)
+        self.count += 1
         if self._heart is None:
             self._heart = asyncio.get_running_loop().create_task(self._beat())
         if self._is_closed:
-            box.end()
+            listener.end()
         return feed
 
-    def leave(self, owner: Scope, box: Box) -> None:
-        """Take a box away; with the last one the feed ends."""
+    def leave(self, owner: Scope, listener: StreamConnection) -> None:
+        """Remove a listener; with the last one the feed ends."""
         feed = self._feeds.get(owner)
-        if feed is None or box not in feed.boxes:
+        if feed is None or listener not in feed.listeners:
             return
-        feed.boxes.discard(box)
+        feed.listeners.discard(listener)
         for group in self._groups:
-            group.discard(box)
-        self.listeners -= 1
-        if not self.listeners and self._heart is not None:
+            group.discard(listener)
+        self.count -= 1
+        if not self.count and self._heart is not None:
             self._heart.cancel()
             self._heart = None
-        if not feed.boxes:
+        if not feed.listeners:
             del self._feeds[owner]
             feed.task.cancel()
 
@@ -251,12 +238,12 @@ class Feeds:
         """Send every listener away, to another process: this one stops."""
         self._is_closed = True
         for feed in self._feeds.values():
-            for box in feed.boxes:
-                box.end()
+            for listener in feed.listeners:
+                listener.end()
 
     async def _beat(self) -> None:
         while True:
             for group in self._groups:
                 await asyncio.sleep(HEARTBEAT_SECONDS / HEARTBEAT_GROUPS)
-                for box in group:
-                    box.beat()
+                for listener in group:
+                    listener.woken.set()

@@ -50,8 +50,8 @@ async def test_what_waits_for_the_commit_runs_after_it_in_order(db: PostgresData
             seen.append(f"first, with {elsewhere.submit(psql, database.url, _USERS).result()}")
 
     async with db.transaction() as tx:
-        tx.after_commit(look)
-        tx.after_commit(lambda: seen.append("second"))
+        tx.after_commit.append(look)
+        tx.after_commit.append(lambda: seen.append("second"))
         await tx.execute(_ADD, {"user": "alice"})
         assert seen == []
 
@@ -63,7 +63,7 @@ async def test_what_waits_for_a_commit_that_does_not_come_never_runs(db: Postgre
 
     async def fail() -> None:
         async with db.transaction() as tx:
-            tx.after_commit(lambda: seen.append("ran"))
+            tx.after_commit.append(lambda: seen.append("ran"))
             await tx.execute(_ADD, {"user": "alice"})
             raise KeyError("on purpose")
 

@@ -27,7 +27,7 @@ async def test_no_erasure_yet_is_a_number_too(number: int) -> None:
     lookup = GenerationLookup(Primary(number))
 
     assert await lookup.number(since=time.monotonic(), timeout=5) == number
-    await lookup.close()
+    await lookup.task.cancel()
 
 
 async def test_the_last_answer_is_a_lower_bound_while_the_primary_is_away() -> None:
@@ -41,4 +41,4 @@ async def test_the_last_answer_is_a_lower_bound_while_the_primary_is_away() -> N
     assert await lookup.number(since=time.monotonic(), timeout=0.05) == 0
     lookup.begin_once()
     assert primary.calls <= 3
-    await lookup.close()
+    await lookup.task.cancel()

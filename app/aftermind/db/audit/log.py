@@ -128,7 +128,7 @@ class Trail:
             row = await run.row(_LOCK, namespace=namespace)
         if row is None:
             raise errors.Bug(f"the head of the trail of {namespace!r} was deleted while it was locked.")
-        identity = authenticated_actor() or self._actor or whoami()
+        identity = authenticated_actor.get() or self._actor or whoami()
         label = {} if actor is None or actor == identity else {"label": actor}
         detail = {**(detail or {}), **label}
         said = orjson.dumps(detail, option=orjson.OPT_SORT_KEYS).decode()
@@ -158,7 +158,7 @@ class Trail:
             },
         )
         await self._sealed(tx, namespace, replace(_head(row), seq=entry.seq, mac=entry.mac))
-        tx.after_commit(lambda: self._ends.update({namespace: (entry.seq, entry.mac)}))
+        tx.after_commit.append(lambda: self._ends.update({namespace: (entry.seq, entry.mac)}))
         return entry
 
     async def anchor(self) -> None:

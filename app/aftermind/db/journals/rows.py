@@ -14,7 +14,7 @@ Owner = tuple[str, str]  # namespace and `Scope.user_column`
 DELETED: Final = object()  # in place of a row
 Changes = dict[Owner, dict[tuple[str, Any], Any]]  # by owner, then by table and key: the row, or DELETED
 
-_OWNER: TypeAdapter[Owner] = TypeAdapter(Owner)
+OWNER: TypeAdapter[Owner] = TypeAdapter(Owner)  # reads the name of a partition, see `dump_owner`
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,4 @@ class RowCodec:
 
 def dump_owner(owner: Owner) -> str:
     """An owner as the name of a partition."""
-    return _OWNER.dump_json(owner).decode()
-
-
-def load_owner(partition: str) -> Owner:
-    """The reverse of `dump_owner`."""
-    return _OWNER.validate_json(partition)
+    return OWNER.dump_json(owner).decode()

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from aftermind import errors
 from aftermind.db.journals.protocol import Journal
-from aftermind.db.journals.rows import Changes, Owner, RowCodec, dump_owner, load_owner
+from aftermind.db.journals.rows import OWNER, Changes, Owner, RowCodec, dump_owner
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class JournalWriter:
 
         def work() -> list[Owner]:
             self._journal.open()
-            return [load_owner(name) for name in self._journal.partitions()]
+            return [OWNER.validate_json(name) for name in self._journal.partitions()]
 
         return await self._run(work)
 

@@ -76,12 +76,12 @@ class Poster:
                     return
 
 
-class CheckedNetwork(httpcore.AsyncNetworkBackend):
+class CheckedNetwork(httpcore.AnyIOBackend):
     """Connects to the addresses of a name if all of them are public; TLS still verifies the name."""
 
     def __init__(self, *, allow_private: bool) -> None:
+        super().__init__()
         self._allow_private = allow_private
-        self._network = httpcore.AnyIOBackend()
 
     async def connect_tcp(
         self,
@@ -95,7 +95,7 @@ class CheckedNetwork(httpcore.AsyncNetworkBackend):
         failed: Exception | None = None
         for address in await ssrf_guard.addresses(host, port, allow_private=self._allow_private):
             try:
-                return await self._network.connect_tcp(address, port, timeout, local_address, socket_options)
+                return await super().connect_tcp(address, port, timeout, local_address, socket_options)
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as exc:
                 failed = exc
         raise failed or httpcore.ConnectError("no address")
@@ -108,10 +108,6 @@ class CheckedNetwork(httpcore.AsyncNetworkBackend):
     ) -> httpcore.AsyncNetworkStream:
         """Never."""
         raise httpcore.ConnectError("a webhook is no socket of this machine")
-
-    async def sleep(self, seconds: float) -> None:
-        """For httpcore."""
-        await asyncio.sleep(seconds)
 
 
 def _host(found: ssrf_guard.Target) -> str:

@@ -133,7 +133,7 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
     async def forget(self, tx: Transaction, tombstone: Tombstone) -> dict[str, int]:
         """Write the tombstone and delete what it fits, with derived facts that lose their last source."""
         run, key = mem(tx), owner_key(tombstone.owner)
-        await run.load(key)
+        await run.database.load(key)
         run.is_erasure = True
         run.owned_index("search", tombstone.owner).clear()
         stones = run.rows("tombstones", key)
@@ -163,7 +163,7 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
         self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId], *, beside: BatchNeighbours
     ) -> dict[str, int]:
         run, key, undone = mem(tx), owner_key(owner), set(ids)
-        await run.load(key)
+        await run.database.load(key)
         episodes, mined, facts = run.rows("episodes", key), run.rows("extractions", key), run.rows("facts", key)
         sessions = {episodes[id_].scope.session_id for id_ in undone & episodes.keys()}
         for id_ in undone & episodes.keys():
@@ -186,7 +186,7 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
 
     async def counts(self, tx: Transaction, owner: Scope) -> dict[str, int]:
         run, key = mem(tx), owner_key(owner)
-        await run.load(key)
+        await run.database.load(key)
         facts = [fact for fact in run.rows("facts", key).values() if fact.superseded_at is None]
         return {
             "episodes": len(run.rows("episodes", key)),

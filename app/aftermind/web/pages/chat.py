@@ -58,7 +58,7 @@ async def send(request: Request, whose: Owner, prompt: Annotated[str, Form()], s
     else:
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                out = await _agent(request).arun(prompt, **whose.scope, session_id=session)
+                out = await (await _agent(request)).arun(prompt, **whose.scope, session_id=session)
         except TimeoutError as exc:
             raise errors.ModelUnavailable(model, f"no answer within {ANSWER_SECONDS:g} s") from exc
         told = {"block": out.memory, "answer": out.text, "receipt": out.receipt, "usage": out.usage}
@@ -85,11 +85,11 @@ async def after(request: Request, whose: Owner, episode: UUID, session: str = "c
     )
 
 
-def _agent(request: Request) -> Agent:
+async def _agent(request: Request) -> Agent:
     """One agent for the whole process: model clients created per message would never be closed."""
     state = request.app.state
     if not hasattr(state, "agent"):
-        state.agent = Agent(INSTRUCTIONS, memory=get_memory(request), agent_id=AGENT, history_messages=EARLIER)
+        state.agent = Agent(INSTRUCTIONS, memory=await get_memory(request), agent_id=AGENT, history_messages=EARLIER)
     agent: Agent = state.agent
     return agent
 

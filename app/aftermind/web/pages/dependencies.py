@@ -30,7 +30,7 @@ class Viewer:
         return right in self.rights
 
 
-async def get_memory(request: Request) -> Viewer:
+async def get_viewer(request: Request) -> Viewer:
     """Whose screens these are: of the key that this browser signed in with. Raises `KeyRefused`, `RightMissing`."""
     refused: errors.AftermindError | None = getattr(request.state, "refused", None)
     if refused is not None:
@@ -38,7 +38,7 @@ async def get_memory(request: Request) -> Viewer:
     who: auth.Caller = request.state.caller
     who.need(Right.READ)
     viewer = Viewer(
-        memory=auth.get_memory(request),
+        memory=await auth.get_memory(request),
         namespace=who.namespace,
         actor=who.actor,
         rights=who.rights,
@@ -48,7 +48,7 @@ async def get_memory(request: Request) -> Viewer:
     return viewer
 
 
-Seen = Annotated[Viewer, Depends(get_memory)]
+Seen = Annotated[Viewer, Depends(get_viewer)]
 
 
 def needing(right: Right) -> Callable[[Request, Viewer], Awaitable[None]]:
