@@ -2,8 +2,9 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -14,9 +15,8 @@ from aftermind.db.protocol import Transaction
 from aftermind.llm import text_subprocess
 from aftermind.llm.injection import detect, screening
 from aftermind.llm.protocols import Embedder
-from aftermind.ranking import ComparedPassages, Entry, Frame, Question, cosine, spoken, tokenizer
+from aftermind.ranking import ComparedPassages, Entry, Frame, Question, cosine, tokenizer
 from aftermind.ranking.passages import regroup, spoken_texts
-from aftermind.ranking.tokenizer import IndexedText
 from aftermind.ranking.vectors import whole
 from aftermind.stores.protocol import EpisodeFilter, Store
 from aftermind.stores.search import compare_passages, to_entry
@@ -26,9 +26,31 @@ from aftermind.types.tombstone import without_erased
 
 Vector = NDArray[np.float32]
 
-CHECK_SECONDS = 0.25  # for texts too long to be computed on the loop: within a recall's budget of a second
+CHECK_SECONDS = 0.25  # for one text too long to be computed on the loop, so that others have time in the same recall
 BEGINNING = 1_000  # characters of a text that are used if there is no time for all of it
+BEGINNINGS_SECONDS = 0.05  # for short texts and beginnings after the deadline; one takes up to a millisecond
+AT_ONCE = 20  # short texts computed on the loop before other tasks, and the deadline, have their turn
 KEPT = 2_000  # pending episodes whose terms and vectors are kept: a chat asks again while its last turns still wait
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchedPending:
+    """Pending episodes as a frame, and how many were searched only by their beginning, or not at all."""
+
+    episodes: Sequence[Episode]
+    frame: Frame
+    compared: Mapping[EpisodeId, ComparedPassages]
+    cut: int
+    left_out: int
+
+    def gaps(self) -> list[str]:
+        """What was not searched, in words."""
+        found = []
+        if self.cut:
+            found.append(f"only the beginning of {self.cut} long pending messages was searched")
+        if self.left_out:
+            found.append(f"{self.left_out} pending messages were not searched, for lack of time")
+        return found
 
 
 class PendingTurns:
@@ -41,98 +63,179 @@ class PendingTurns:
         self._passages: OrderedDict[EpisodeId, Sequence[Sequence[str]]] = OrderedDict()  # terms of those of long texts
         self._vectors: OrderedDict[EpisodeId, Vector] = OrderedDict()
         self._marks: OrderedDict[EpisodeId, str | None] = OrderedDict()
+        self._cut: OrderedDict[EpisodeId, None] = OrderedDict()  # those of which only the beginning is known
 
-    async def marked(self, episodes: Sequence[Episode]) -> list[Episode]:
+    async def marked(self, episodes: Sequence[Episode], *, until: float) -> list[Episode]:
         """The episodes with the marks that storing gives them, so that none is shown without its caution.
 
-        One that is not checked within `CHECK_SECONDS` is shown as not checked, and judged again next time.
+        Half of the time until then (by the loop's clock) is used: the rest is for `search`. One that is not checked is
+        shown as not checked, and judged again next time. Short turns are checked first.
         """
-        turns = screening.by_turn(episodes)
-        new = [turn for turn in turns if any(each.id not in self._marks for each in turn)]
-        try:
-            async with asyncio.timeout(CHECK_SECONDS):
-                for turn in new:
+        turns = [turn for turn in screening.by_turn(episodes) if any(each.id not in self._marks for each in turn)]
+        now = asyncio.get_running_loop().time()
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(max(now + BEGINNINGS_SECONDS, (now + until) / 2)):
+                for number, turn in enumerate(sorted(turns, key=_characters), start=1):
                     found = await screening.marks([turn])
                     self._marks.update((each.id, found.get(each.id)) for each in turn)
-        except TimeoutError:
-            pass
+                    if number % AT_ONCE == 0:
+                        await asyncio.sleep(0)
         marked = [replace(each, mark=self._marks.get(each.id, detect.UNCHECKED)) for each in episodes]
         _trim(self._marks)
         return marked
 
-    async def frame(
+    async def search(
         self,
         episodes: Sequence[Episode],
         question: Question,
         vector: Vector | None,
         wanted: EpisodeFilter,
-    ) -> Frame:
-        """The episodes, compared with the question: by words, and by vector where the embedder is inline."""
-        similarity = await self._similarity(episodes, vector)
-        await self._index(episodes)
-        entries = [
-            self._entry(episode, None if similarity is None else float(similarity[place]), wanted)
-            for place, episode in enumerate(episodes)
-        ]
-        return Frame.of(entries, question.terms)
+        *,
+        until: float,
+    ) -> "SearchedPending":
+        """The episodes, compared with the question: by words, and by vector where the embedder is inline.
 
-    def compared(
+        Newest first, until then (by the loop's clock). Of long texts that are not reached, the beginning is searched;
+        if there is no time for all beginnings either, the oldest are left out.
+        """
+        loop = asyncio.get_running_loop()
+        newest_first = list(reversed(episodes))
+        await self._embed_short(newest_first, vector, until=until)
+        for episode in newest_first:
+            if len(episode.content) > tokenizer.LONG_CHARACTERS:
+                await self._index(episode, until=until)
+                await self._embed_long(episode, vector, until=until)
+        until = max(until, loop.time() + BEGINNINGS_SECONDS)
+        entries: dict[EpisodeId, Entry] = {}
+        for number, episode in enumerate(newest_first, start=1):
+            entries[episode.id] = self._entry(episode)
+            if number % AT_ONCE == 0:
+                if loop.time() > until:
+                    break
+                await asyncio.sleep(0)
+        found = [episode for episode in episodes if episode.id in entries]
+        similarity = self._similarity(found, vector)
+        frame = Frame.of(
+            [_in_place(entries[each.id], each, similarity.get(each.id), wanted) for each in found], question.terms
+        )
+        compared = self._compared(found, question, vector)
+        cut = sum(each.id in self._cut or self._is_unread(each) for each in found)
+        _trim(self._entries, self._passages, self._vectors, self._cut)
+        return SearchedPending(
+            episodes=found, frame=frame, compared=compared, cut=cut, left_out=len(episodes) - len(found)
+        )
+
+    def _compared(
         self, episodes: Sequence[Episode], question: Question, vector: Vector | None
     ) -> dict[EpisodeId, ComparedPassages]:
-        """The passages of the long ones among episodes of a frame, compared with the question."""
-        return compare_passages(
-            episodes, question, self._vectors, vector, language=self._language, indexed=self._passages
-        )
+        """The passages of the long ones whose terms are at hand."""
+        read = [each for each in episodes if not self._is_unread(each) and each.id not in self._cut]
+        return compare_passages(read, question, self._vectors, vector, language=self._language, indexed=self._passages)
 
-    async def _index(self, episodes: Sequence[Episode]) -> None:
-        """Find the terms of long texts outside the loop; of one that takes too long, those of its beginning."""
-        for episode in episodes:
-            if len(episode.content) <= tokenizer.LONG_CHARACTERS or episode.id in self._entries:
-                continue
-            try:
-                async with asyncio.timeout(CHECK_SECONDS):
-                    found = await screening.terms([episode.content], self._language)
-            except TimeoutError:
-                beginning = tokenizer.terms(episode.content[:BEGINNING], self._language)
-                found = {(self._language, episode.content): IndexedText(terms=beginning)}
-            self._passages[episode.id] = found[self._language, episode.content].passages
-            with tokenizer.indexed(found):
-                self._entries[episode.id] = to_entry(episode, language=self._language)
-            _trim(self._passages)
+    def _is_unread(self, episode: Episode) -> bool:
+        return len(episode.content) > tokenizer.LONG_CHARACTERS and episode.id not in self._passages
 
-    def _entry(self, episode: Episode, similarity: float | None, wanted: EpisodeFilter) -> Entry:
+    async def _index(self, episode: Episode, *, until: float) -> None:
+        """Find the terms of a long text outside the loop; of one that takes too long by itself, those of its beginning.
+
+        One for which no time is left is tried by a later recall.
+        """
+        if episode.id in self._entries and episode.id in self._passages:
+            return
+        try:
+            async with _limit(until):
+                found = await screening.terms([episode.content], self._language)
+        except TimeoutError:
+            if asyncio.get_running_loop().time() < until:
+                self._cut[episode.id] = None
+                self._entries[episode.id], self._passages[episode.id] = self._of_beginning(episode), ()
+            return
+        self._passages[episode.id] = found[self._language, episode.content].passages
+        with tokenizer.indexed(found):
+            self._entries[episode.id] = to_entry(episode, language=self._language)
+
+    def _entry(self, episode: Episode) -> Entry:
         known = self._entries.get(episode.id)
+        if known is None and len(episode.content) > tokenizer.LONG_CHARACTERS:
+            return self._of_beginning(episode)
         if known is None:
             known = self._entries[episode.id] = to_entry(episode, language=self._language)
-            _trim(self._entries)
-        return Entry(
-            session=known.session,
-            position=episode.position,
-            terms=known.terms,
-            similarity=similarity,
-            name=known.name,
-            asking=known.asking,
-            candidate=wanted.fits(episode),
-            said_at=episode.occurred_at.timestamp(),
-        )
+        return known
 
-    async def _similarity(self, episodes: Sequence[Episode], vector: Vector | None) -> NDArray[np.float64] | None:
-        if self._embedder is None or vector is None or not episodes:
-            return None
-        new = [episode for episode in episodes if episode.id not in self._vectors]
-        if new:
-            try:
-                async with asyncio.timeout(CHECK_SECONDS):
-                    texts = [spoken_texts(episode.name, episode.content) for episode in new]
-                    made = await self._embedder.embed([text for each in texts for text in each])
-                    rows = regroup(made, [len(each) for each in texts])
-            except (TimeoutError, text_subprocess.TextTimeout):
-                rows = list(await self._embedder.embed([spoken(each.name, each.content[:BEGINNING]) for each in new]))
-            for episode, row in zip(new, rows, strict=True):
-                self._vectors[episode.id] = row
-        found = cosine(np.stack([whole(self._vectors[episode.id]) for episode in episodes]), vector)
-        _trim(self._vectors)
-        return found
+    def _of_beginning(self, episode: Episode) -> Entry:
+        return to_entry(replace(episode, content=episode.content[:BEGINNING]), language=self._language)
+
+    async def _embed_short(self, episodes: Sequence[Episode], vector: Vector | None, *, until: float) -> None:
+        """Vectors of short texts, a few of them also after the deadline."""
+        if self._embedder is None or vector is None:
+            return
+        until = max(until, asyncio.get_running_loop().time() + BEGINNINGS_SECONDS)
+        group: list[Episode] = []
+        short = [each for each in episodes if len(each.content) <= tokenizer.LONG_CHARACTERS]
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(until):
+                for episode in short:
+                    if episode.id in self._vectors:
+                        continue
+                    if _characters([*group, episode]) > screening.CALL_CHARACTERS:
+                        await self._embed(group)
+                        group = []
+                    group.append(episode)
+                await self._embed(group)
+
+    async def _embed_long(self, episode: Episode, vector: Vector | None, *, until: float) -> None:
+        if self._embedder is None or vector is None or episode.id in self._vectors:
+            return
+        try:
+            async with _limit(until):
+                if await self._embed([episode]):
+                    return
+        except TimeoutError:
+            if asyncio.get_running_loop().time() >= until:
+                return
+        with suppress(TimeoutError):
+            async with _limit(until):
+                await self._embed([replace(episode, content=episode.content[:BEGINNING])])
+
+    async def _embed(self, episodes: Sequence[Episode]) -> bool:
+        """Add the vectors of these; whether they could be computed within the deadline of the process for texts."""
+        if not episodes:
+            return True
+        assert self._embedder is not None
+        texts = [spoken_texts(episode.name, episode.content) for episode in episodes]
+        try:
+            made = await self._embedder.embed([text for each in texts for text in each])
+        except text_subprocess.TextTimeout:
+            return False
+        rows = regroup(made, [len(each) for each in texts])
+        self._vectors.update((episode.id, row) for episode, row in zip(episodes, rows, strict=True))
+        return True
+
+    def _similarity(self, episodes: Sequence[Episode], vector: Vector | None) -> dict[EpisodeId, float]:
+        known = [each.id for each in episodes if each.id in self._vectors]
+        if self._embedder is None or vector is None or not known:
+            return {}
+        found = cosine(np.stack([whole(self._vectors[id_]) for id_ in known]), vector)
+        return dict(zip(known, found.tolist(), strict=True))
+
+
+def _limit(until: float) -> asyncio.Timeout:
+    """For one text: until then, and not longer than `CHECK_SECONDS`."""
+    return asyncio.timeout_at(min(until, asyncio.get_running_loop().time() + CHECK_SECONDS))
+
+
+def _in_place(entry: Entry, episode: Episode, similarity: float | None, wanted: EpisodeFilter) -> Entry:
+    return replace(
+        entry,
+        position=episode.position,
+        similarity=similarity,
+        candidate=wanted.fits(episode),
+        said_at=episode.occurred_at.timestamp(),
+    )
+
+
+def _characters(episodes: Sequence[Episode]) -> int:
+    return sum(len(each.content) for each in episodes)
 
 
 async def standing_turns(
@@ -191,6 +294,7 @@ def to_episodes(turns: Sequence[Turn], known_at: datetime | None) -> list[Episod
     return list(found.values())
 
 
-def _trim(kept: OrderedDict[EpisodeId, Any]) -> None:  # Any: of whatever is kept
-    while len(kept) > KEPT:
-        kept.popitem(last=False)
+def _trim(*caches: OrderedDict[EpisodeId, Any]) -> None:  # Any: of whatever is kept
+    for kept in caches:
+        while len(kept) > KEPT:
+            kept.popitem(last=False)

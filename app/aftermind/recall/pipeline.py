@@ -76,6 +76,8 @@ _Serving = tuple[QueryVectors, PendingTurns]
 Follow = Callable[[EmbedderIdentity], Awaitable[_Serving | None]]
 
 REPLICAS_SHARE = 0.6  # of the time left, for all replicas together; what remains is the primary's
+# For pending texts, of the budget: they end before `REPLICAS_SHARE`, so that no replica is left because of them.
+PENDING_SHARE = 0.5
 RERANKED = 50  # candidates that a reranker reads: a cross-encoder takes some 10 ms each
 # A turn that is less likely to answer is not shown.
 # Recall@20 loses 0.003 by that (0.001 and 0.005 on either half), and 92 % of the turns are below it.
@@ -105,6 +107,7 @@ class _Run:
     time: QuestionTime
     min_score: float
     deadline: float
+    pending_until: float  # for everything that is computed from pending texts
     vectors: QueryVectors
     pending_turns: PendingTurns
     accepted: list[Turn] = field(default_factory=list)  # turns that are not stored yet
@@ -229,7 +232,8 @@ class Recall:
 
     async def _run(self, query: Query, *, limit: int, min_score: float) -> _Run:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._settings.recall_budget_seconds
+        budget = self._settings.recall_budget_seconds
+        deadline = loop.time() + budget
         now = query.as_of or datetime.now(UTC)  # to the day: relative times of a question
         run = _Run(
             query=query,
@@ -237,6 +241,7 @@ class Recall:
             time=QuestionTime.of(query.searched, now),
             min_score=min_score,
             deadline=deadline,
+            pending_until=deadline - (1 - PENDING_SHARE) * budget,
             vectors=self._vectors,
             pending_turns=self._pending_turns,
         )
@@ -297,7 +302,7 @@ class Recall:
         run.accepted = turns
         # By the clock of this process, in case no node answers: a node's clock replaces it.
         shown = unexpired([*turns, *run.local], run.now)
-        run.pending = await self._pending_turns.marked(to_episodes(shown, query.as_of))
+        run.pending = await self._pending_turns.marked(to_episodes(shown, query.as_of), until=run.pending_until)
 
     async def _read_node(self, run: _Run, limit: int) -> None:
         """Read a replica that is fresh enough, else the primary."""
@@ -335,7 +340,8 @@ class Recall:
         """Place the pending turns, then find, rank and read on one node."""
         if run.accepted or run.local:
             turns = await standing_turns(self._store, route.tx, run.query.scope.owner, run.accepted, run.local)
-            run.pending = await self._pending_turns.marked(to_episodes(turns, run.query.as_of))
+            shown = to_episodes(turns, run.query.as_of)
+            run.pending = await self._pending_turns.marked(shown, until=run.pending_until)
         run.is_pending_placed = True
         if run.query.mode is Mode.RECENCY:
             await self._newest(run, route, limit)
@@ -401,7 +407,8 @@ class Recall:
         if found:
             accepted = [*found, *run.accepted]
             turns = await standing_turns(self._store, route.tx, run.query.scope.owner, accepted, run.local)
-            run.pending = await self._pending_turns.marked(to_episodes(turns, run.query.as_of))
+            shown = to_episodes(turns, run.query.as_of)
+            run.pending = await self._pending_turns.marked(shown, until=run.pending_until)
 
     async def _newest(self, run: _Run, route: Route, limit: int) -> None:
         query = run.query
@@ -496,22 +503,26 @@ class Recall:
         if len(left) < len(turns):
             hidden = len({turn.job_id for turn in turns} - {turn.job_id for turn in left})
             run.degraded.append(f"{hidden} pending turns are not shown, because they may have been forgotten")
-            run.pending = await self._pending_turns.marked(to_episodes(unexpired(left, run.now), run.query.as_of))
+            shown = to_episodes(unexpired(left, run.now), run.query.as_of)
+            run.pending = await self._pending_turns.marked(shown, until=run.pending_until)
 
     async def _ranked(self, run: _Run, question: Question, found: SearchResult, limit: int) -> list[CandidateRank]:
         query = run.query
         frame, ids, frequencies = found.frame, list(found.ids), found.frequencies
         run.passages = dict(found.passages)
         if run.pending:
-            waiting = await run.pending_turns.frame(run.pending, question, run.vector, query.wanted)
+            searched = await run.pending_turns.search(
+                run.pending, question, run.vector, query.wanted, until=run.pending_until
+            )
+            run.degraded += [gap for gap in searched.gaps() if gap not in run.degraded]
+            waiting = searched.frame
             more = [int(count) for count in waiting.hits.sum(axis=0)]
             frequencies = Frequencies(
                 episodes=frequencies.episodes + len(waiting),
                 having=[old + new for old, new in zip(frequencies.having, more, strict=True)],
             )
-            added = [episode.id for episode in run.pending]
-            compared = run.pending_turns.compared(run.pending, question, run.vector)
-            waiting, passages = with_passages(added, waiting, compared, frequencies)
+            added = [episode.id for episode in searched.episodes]
+            waiting, passages = with_passages(added, waiting, searched.compared, frequencies)
             run.passages |= passages
             frame, ids = frame.joined(waiting), [*ids, *added]
         worths = worths_of(frame, question, frequencies).tolist()

@@ -11,6 +11,7 @@ from aftermind import Memory, Message, Settings, errors
 from aftermind.facts.predicates import folded
 from aftermind.llm import text_subprocess
 from aftermind.llm.injection import detect
+from aftermind.types import ServedBy
 
 EXPANDING = "\ufdfa" * 87_000  # 256 KB that NFKC makes 1.5 million characters
 REPEATED = "I speak A, A, " * 4_000
@@ -42,7 +43,7 @@ async def steps_of_the_loop() -> AsyncIterator[list[int]]:
 async def test_a_turn_that_normalisation_expands_is_stored_and_marked_beside_the_turns_of_others(
     memory: Memory,
 ) -> None:
-    hostile = await memory.remember([EXPANDING] * 8, user_id="mallory")
+    hostile = await memory.remember([EXPANDING] * 4, user_id="mallory")
     harmless = await memory.remember("I live in Oslo.", user_id="alice")
 
     async with steps_of_the_loop() as steps:
@@ -140,6 +141,23 @@ async def test_a_history_does_not_wait_for_the_costly_texts_of_another_user(memo
     assert (episode.pending, episode.mark) == (True, detect.UNCHECKED)
     with pytest.raises(text_subprocess.TextTimeout):
         await costly
+
+
+async def test_a_recall_with_many_long_pending_texts_ends_in_its_budget_and_reports_what_it_did_not_search() -> None:
+    """One after the other they would take longer than the recall: the process for long texts is busy meanwhile."""
+    costly = asyncio.create_task(text_subprocess.run(text_subprocess.SHORT_CHARACTERS + 1, eval, ENDLESS))
+    await asyncio.sleep(0)  # it begins
+    settings = Settings(recall_budget_seconds=5, turn_max_bytes=10_000_000)
+    async with Memory("inmemory", settings=settings, extractor="rules", embedder="hash") as memory:
+        await memory.remember(["I live in Oslo. " * 4_000 + f"{number}" for number in range(30)], user_id="alice")
+
+        block = await memory.recall("Where do I live?", user_id="alice")
+
+        assert block.served_by is not ServedBy.NONE
+        assert "only the beginning of 30 long pending messages was searched" in str(block.degraded)
+        assert block.matches
+        with pytest.raises(text_subprocess.TextTimeout):
+            await costly
 
 
 async def test_a_long_subject_of_a_query_is_refused_and_costs_no_more_than_its_length(memory: Memory) -> None:
