@@ -16,6 +16,7 @@ FRAMEWORKS = {  # file and package
     "crewai": "crewai",
     "definable": "definable.memory",
     "google_adk": "google.adk",
+    "helm": "helm_python",
     "indexes": "chromadb",
     "langgraph": "langgraph",
     "llama_index": "llama_index.core",
