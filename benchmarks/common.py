@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -110,10 +110,12 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 @contextmanager
-def embedded_stack(*, replica: bool = False) -> Iterator[tuple[Stack, Endpoints]]:
+def embedded_stack(
+    *, replica: bool = False, postgres_settings: Mapping[str, str] | None = None
+) -> Iterator[tuple[Stack, Endpoints]]:
     """A stack of the benchmark's own in a temporary folder, as users get it from `aftermind up`, gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="aftermind-bench-") as folder:
-        stack = Stack(Path(folder) / "stack", replica=replica)
+        stack = Stack(Path(folder) / "stack", replica=replica, postgres_settings=postgres_settings)
         try:
             yield stack, stack.up()
         finally:

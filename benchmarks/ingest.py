@@ -43,7 +43,8 @@ def _turn(number: int) -> list[Message]:
 
 
 @contextmanager
-def _workers(app: str, queue: str, env: dict[str, str], logs: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
+def worker_processes(app: str, queue: str, env: dict[str, str], logs: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Workers of the application for one queue, stopped afterwards; their output is in `logs`."""
     command = [sys.executable, "-m", "celery", "-A", app, "worker", "-Q", queue, "-l", "WARNING"]
     command += ["--without-gossip", "--without-mingle"]
     processes = []
@@ -82,7 +83,7 @@ def _noop_rate(client: redis.Redis, env: dict[str, str], logs: Path, jobs: int) 
     def left() -> int:
         return _number(client.llen(keys.queue(queues.STORE))) + _number(client.hlen(unacked))
 
-    with _workers("benchmarks.noop_app", queues.STORE, env, logs):
+    with worker_processes("benchmarks.noop_app", queues.STORE, env, logs):
         return _drained(left, jobs)
 
 
@@ -97,7 +98,7 @@ async def _turn_rate(client: redis.Redis, ends: Endpoints, env: dict[str, str], 
     await asyncio.gather(*(remember(number) for number in range(turns)))
     await memory.close()
     index = Keys().index()
-    with _workers("aftermind_workers.celery_app", queues.STORE, env, logs):
+    with worker_processes("aftermind_workers.celery_app", queues.STORE, env, logs):
         return await asyncio.to_thread(_drained, lambda: _number(client.zcard(index)), turns)
 
 
@@ -105,7 +106,7 @@ async def _freshness(ends: Endpoints, env: dict[str, str], logs: Path, turns: in
     """Milliseconds from remember() to `Completed`, one turn at a time on idle workers; the workers' memory in MB."""
     memory = _memory(ends)
     waits: list[float] = []
-    with _workers("aftermind_workers.celery_app", queues.STORE, env, logs) as processes:
+    with worker_processes("aftermind_workers.celery_app", queues.STORE, env, logs) as processes:
         heard = memory.events(user_id="fresh")
         waiting: dict[str, asyncio.Event] = {}
 
@@ -139,7 +140,7 @@ async def _fairness(ends: Endpoints, env: dict[str, str], logs: Path, turns: int
     async def others_p95(flood: bool) -> float:
         memory = _memory(ends)
         waits: list[float] = []
-        with _workers("aftermind_workers.celery_app", queues.STORE, env, logs):
+        with worker_processes("aftermind_workers.celery_app", queues.STORE, env, logs):
             await (await memory.remember("warm", user_id="warm")).stored(timeout=60)
 
             async def load() -> None:
@@ -173,7 +174,8 @@ def _memory(ends: Endpoints) -> Memory:
     return Memory(ends.app_url, broker=ends.redis_url, settings=settings)
 
 
-def _environment(ends: Endpoints) -> dict[str, str]:
+def worker_environment(ends: Endpoints) -> dict[str, str]:
+    """What a worker of the stack is started with: the offline embedder and no extraction."""
     named = {
         "AFTERMIND_DATABASE_URL": ends.app_url,
         "AFTERMIND_RELAY_URL": ends.relay_url,
@@ -191,7 +193,7 @@ def _measure(report: Report, options: argparse.Namespace) -> None:
     rounds = 1 if options.quick else ROUNDS
     with embedded_stack() as (stack, ends):
         asyncio.run(migrate.apply(ends.postgres_url))
-        env, logs = _environment(ends), stack.logs
+        env, logs = worker_environment(ends), stack.logs
         os.environ.update(env)
         client: Any = redis.Redis.from_url(ends.redis_url)  # Any: redis-py's stubs mix sync and async answers
         noop = max(_noop_rate(client, env, logs, jobs) for _ in range(rounds))

@@ -28,7 +28,7 @@ from aftermind.types.message import new_ids
 DIMENSION = 384
 NAMES = ("Ann", "Bob")
 START = datetime(2025, 1, 1, tzinfo=UTC)
-_COLUMNS = [
+COLUMNS = [
     *("namespace", "user_id", "id", "session_id", "role", "name", "content", "occurred_at", "remembered_at"),
     *("position", "terms", "embedding"),
 ]
@@ -124,7 +124,7 @@ async def fill(url: str, size: Size, *, seed: int = 1) -> None:
 async def _copy(connection: "asyncpg.Connection[asyncpg.Record]", rows: list[tuple[object, ...]]) -> None:
     vectors = HashEmbedder(DIMENSION).vectors([spoken(str(row[5]), str(row[6])) for row in rows])
     records = [(*row, vector) for row, vector in zip(rows, vectors, strict=True)]
-    await connection.copy_records_to_table("episodes", schema_name="aftermind", records=records, columns=_COLUMNS)
+    await connection.copy_records_to_table("episodes", schema_name="aftermind", records=records, columns=COLUMNS)
 
 
 def _rows(size: Size, talk: Talk) -> Iterator[tuple[object, ...]]:

@@ -109,6 +109,9 @@ async def postgres(url: str, settings: Settings) -> list[Finding]:
         hosts = (_host(url, *host, used=seen.timeline) for host in parse_hosts(url))
         findings += await asyncio.gather(*hosts)
         findings.append(_replication(seen.synchronous_standby_names, seen.synchronous_commit))
+    if seen.wal_compression == "off" and not seen.in_recovery:
+        remedy = "Set wal_compression=on: with a million episodes a turn writes a third less WAL."
+        findings.append(Finding(what="Postgres", seen="wal_compression=off", remedy=remedy))
     return findings
 
 

@@ -22,7 +22,8 @@ SELECT current_setting('server_version') AS version, pg_is_in_recovery() AS in_r
        END::float8 AS lag_seconds,
        extract(epoch FROM clock_timestamp())::float8 AS clock,
        current_setting('fsync') AS fsync, current_setting('synchronous_commit') AS synchronous_commit,
-       current_setting('synchronous_standby_names') AS synchronous_standby_names
+       current_setting('synchronous_standby_names') AS synchronous_standby_names,
+       current_setting('wal_compression') AS wal_compression
 """
 
 
@@ -51,6 +52,7 @@ class NodeStatus:
     fsync: str
     synchronous_commit: str
     synchronous_standby_names: str
+    wal_compression: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +109,7 @@ async def node(url: str) -> NodeStatus:
         fsync=row["fsync"],
         synchronous_commit=row["synchronous_commit"],
         synchronous_standby_names=row["synchronous_standby_names"],
+        wal_compression=row["wal_compression"],
     )
 
 

@@ -66,6 +66,20 @@ async def test_a_login_of_a_replica_or_of_the_relay_that_is_refused_is_bad(
     assert "row-level security" in jobs.detail
 
 
+async def test_compression_of_the_wal_is_suggested_where_it_is_off(database: Database) -> None:
+    async def suggested(value: str) -> list[str]:
+        await psql_async(database.admin_url, f'ALTER DATABASE "{database.name}" SET wal_compression = {value}')
+        findings = await doctor_checks.postgres(database.app_url, Settings())
+        return [each.remedy for each in findings if each.seen == "wal_compression=off"]
+
+    try:
+        assert await suggested("pglz") == []
+        [remedy] = await suggested("off")
+        assert "wal_compression=on" in remedy
+    finally:
+        await psql_async(database.admin_url, f'ALTER DATABASE "{database.name}" RESET wal_compression')
+
+
 async def test_a_table_without_row_level_security_is_bad(database: Database, redis_url: str, tmp_path: Path) -> None:
     await psql_async(database.admin_url, "ALTER TABLE aftermind.facts DISABLE ROW LEVEL SECURITY")
 
