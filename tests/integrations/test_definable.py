@@ -23,6 +23,7 @@ from aftermind.integrations.definable import (
 from tests.integrations.attacks import assert_attacks_stay_data
 from tests.integrations.freshness import read_elsewhere, standing_replica, stored_after_a_kill
 from tests.integrations.pages import run_examples
+from tests.integrations.undone import memory_of_one_process, undo_oldest
 from tests.support.servers import Database
 
 SAID = [
@@ -116,6 +117,16 @@ class Sees(MockModel):
     async def ainvoke(self, messages: Any, **options: Any) -> Any:
         self.seen.append([(each.role, str(each.content)) for each in messages])
         return await super().ainvoke(messages, **options)
+
+
+async def test_an_undone_message_is_no_episode() -> None:
+    async with memory_of_one_process() as memory:
+        store = AftermindStore(memory)
+        for text in ("I live in Oslo.", "I like tea."):
+            await store.store_episode(Episode(id="", user_id="alice", session_id="s1", role="user", content=text))
+        await undo_oldest(memory, user_id="alice")
+
+        assert [each.content for each in await store.get_episodes(user_id="alice", limit=2)] == ["I like tea."]
 
 
 async def test_the_documented_loop_over_the_events_of_a_stream_has_the_memory(memory: Memory) -> None:

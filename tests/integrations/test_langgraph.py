@@ -24,6 +24,7 @@ from tests.attacks.corpus import attacks
 from tests.integrations.attacks import assert_attacks_stay_data
 from tests.integrations.freshness import read_elsewhere, standing_replica
 from tests.integrations.pages import examples, run_examples
+from tests.integrations.undone import memory_of_one_process, undo_oldest
 from tests.support.servers import Database
 from tests.support.waiting import wait_until
 
@@ -208,6 +209,15 @@ async def test_a_cleared_history_is_forgotten_and_others_stay(memory: Memory) ->
 
     assert await first.aget_messages() == [HumanMessage("New.")]
     assert await second.aget_messages() == [HumanMessage("I live in Oslo.")]
+
+
+async def test_an_undone_message_is_not_in_the_history() -> None:
+    async with memory_of_one_process() as memory:
+        history = AftermindChatMessageHistory(memory, "s1", user_id="alice")
+        await history.aadd_messages([HumanMessage("I live in Oslo."), HumanMessage("New.")])
+        await undo_oldest(memory, user_id="alice")
+
+        assert await history.aget_messages() == [HumanMessage("New.")]
 
 
 async def test_messages_that_others_remembered_in_the_session_are_read_too(memory: Memory) -> None:

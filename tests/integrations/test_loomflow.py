@@ -17,6 +17,7 @@ from aftermind.integrations.loomflow import AftermindMemory, Agent, LazyMemory, 
 from tests.integrations.attacks import assert_attacks_stay_data
 from tests.integrations.freshness import read_elsewhere, standing_replica, stored_after_a_kill
 from tests.integrations.pages import run_examples
+from tests.integrations.undone import memory_of_one_process, undo_oldest
 from tests.support.servers import Database
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -73,6 +74,16 @@ async def test_episodes_are_found_by_query_time_and_session(memory: Memory) -> N
     assert await mem.recall("jazz", user_id="bob") == await mem.recall("jazz") == []
     messages = await mem.session_messages("s1", user_id="alice")
     assert [(each.role, each.content) for each in messages] == [(Role.USER, "I like jazz."), (Role.ASSISTANT, "Noted.")]
+
+
+async def test_an_undone_message_is_in_no_session_and_no_episode() -> None:
+    async with memory_of_one_process() as memory:
+        mem = AftermindMemory(memory)
+        await mem.remember(episode("I live in Oslo.", session_id="s1"))
+        await undo_oldest(memory, user_id="alice")
+
+        assert [each.content for each in await mem.session_messages("s1", user_id="alice")] == ["Noted."]
+        assert "Oslo" not in str((await mem.export(user_id="alice")).episodes)
 
 
 async def test_blocks_facts_profile_export_and_forget_are_of_one_user(memory: Memory) -> None:

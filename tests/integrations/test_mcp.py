@@ -24,6 +24,7 @@ from tests.fundamentals.conftest import as_environment
 from tests.integrations.attacks import assert_attacks_stay_data
 from tests.integrations.freshness import standing_replica
 from tests.integrations.pages import run_examples
+from tests.integrations.undone import memory_of_one_process, undo_oldest
 from tests.support.servers import Database
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
@@ -96,6 +97,15 @@ async def test_a_memory_is_added_found_changed_and_deleted() -> None:
         assert [each["text"] for each in await call(client, "list_memories")] == ["I live in Bergen."]
         await call(client, "delete_memory", id=changed["ids"][0])
         assert await call(client, "list_memories") == []
+
+
+async def test_an_undone_memory_is_not_listed() -> None:
+    async with memory_of_one_process() as memory, Client(make_server(memory, user_id="alice")) as client:
+        await memory.remember(["I live in Oslo.", "I like tea."], user_id="alice")
+        await undo_oldest(memory, user_id="alice")
+
+        for tool, options in (("list_memories", {"limit": 1}), ("search_memories", {"query": " "})):
+            assert [each["text"] for each in await call(client, tool, **options)] == ["I like tea."]
 
 
 async def test_a_changed_memory_is_kept_for_no_more_and_no_longer_than_before() -> None:

@@ -14,6 +14,7 @@ from aftermind.integrations.openai_agents import AftermindSession, recall_filter
 from tests.integrations.attacks import assert_attacks_stay_data
 from tests.integrations.freshness import read_elsewhere, standing_replica
 from tests.integrations.pages import run_examples
+from tests.integrations.undone import memory_of_one_process, undo_oldest
 from tests.support.servers import Database
 
 set_tracing_disabled(True)
@@ -57,6 +58,15 @@ def said(text: str) -> ResponseOutputMessage:
 @pytest.fixture
 def session(memory: Memory) -> AftermindSession:
     return AftermindSession("s1", memory, user_id="alice")
+
+
+async def test_an_undone_item_is_not_read_back() -> None:
+    async with memory_of_one_process() as memory:
+        session = AftermindSession("s1", memory, user_id="alice")
+        await session.add_items([ITEMS[0], ITEMS[4]])
+        await undo_oldest(memory, user_id="alice")
+
+        assert await session.get_items() == await session.get_items(limit=2) == [ITEMS[4]]
 
 
 async def test_items_come_back_as_they_were_in_another_process_while_the_replica_stands_still(

@@ -15,6 +15,7 @@ from aftermind.integrations.tframex import AftermindMemoryStore
 from tests.integrations.attacks import assert_attacks_stay_data
 from tests.integrations.freshness import read_elsewhere, standing_replica, stored_after_a_kill
 from tests.integrations.pages import run_examples
+from tests.integrations.undone import memory_of_one_process, undo_oldest
 from tests.support.servers import Database
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
@@ -79,6 +80,16 @@ async def test_a_history_has_the_newest_messages_and_begins_with_no_lone_tool_re
     assert await store.get_history(roles=["tool"]) == MESSAGES[2:3]
     await store.clear()
     assert await store.get_history() == []
+
+
+async def test_an_undone_message_is_not_in_the_history() -> None:
+    async with memory_of_one_process() as memory:
+        store = AftermindMemoryStore(memory, session_id="s1", user_id="alice")
+        await fill(store, "I live in Oslo.", "I like tea.")
+        await undo_oldest(memory, user_id="alice")
+
+        assert await texts(store) == ["I like tea."]
+        assert [each.content for each in await store.search()] == ["I like tea."]
 
 
 async def test_windows_tokens_scopes_and_filters(store: AftermindMemoryStore, memory: Memory) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from aftermind.integrations.conversations import data_element
 from aftermind.integrations.extras import extra
 from aftermind.integrations.loomflow_facts import AftermindFacts, to_fact, utc
-from aftermind.integrations.message_records import from_episode, read_session, to_message
+from aftermind.integrations.message_records import from_episode, read_session, standing, to_message
 from aftermind.integrations.places import MemoryPlace, Place
 from aftermind.recall import RecallOptions
 from aftermind.types import Episode as Said
@@ -132,7 +132,7 @@ class AftermindMemory(MemoryPlace):
 
     async def session_messages(self, session_id: str, *, user_id: str | None = None, limit: int = 20) -> list[Message]:
         """The newest messages of a session, oldest first."""
-        said = await self.memory.history(session_id=session_id, limit=limit, **self.whose(user_id))
+        said = await read_session(self.memory, session_id, limit, **self.whose(user_id))
         return [Message(role=Role(each.role.value), content=_text(each)) for each in said if _text(each)]
 
     async def profile(self, *, user_id: str | None = None) -> MemoryProfile:
@@ -187,7 +187,7 @@ class AftermindMemory(MemoryPlace):
         known: dict[EpisodeId, Said] = {}
         for start in range(0, len(wanted), PAGE):
             page = await self.memory.get(*wanted[start : start + PAGE], **self.whose(user_id))
-            known |= {each.id: each for each in page if each is not None}
+            known |= {each.id: each for each in standing(each for each in page if each is not None)}
         return [_to_episode(each, [known.get(id_) for id_ in halves[each.id]], user_id) for each in found]
 
 

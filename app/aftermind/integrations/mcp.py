@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from aftermind import errors
 from aftermind.integrations.extras import extra
+from aftermind.integrations.message_records import read_session, standing
 from aftermind.memory import Memory
 from aftermind.receipt import Step, StepState
 from aftermind.types import Block, Episode, Fact, Json, Message
@@ -118,14 +119,14 @@ def make_server(memory: Memory, *, user_id: str | None = None, namespace: str | 
     ) -> list[dict[str, Any]]:
         """The messages that fit a query best."""
         found = await memory.search(query, session_id=session_id, limit=limit, **await whose(ctx, Right.READ))
-        return [_episode(each) for each in found]
+        return [_episode(each) for each in standing(found)]
 
     @tool(READS)
     async def list_memories(
         ctx: Context, session_id: str | None = None, limit: Limit = 20, before: int | None = None
     ) -> list[dict[str, Any]]:
         """The newest messages, oldest first. To page back, pass the position of the first one as before."""
-        found = await memory.history(session_id=session_id, limit=limit, before=before, **await whose(ctx, Right.READ))
+        found = await read_session(memory, session_id, limit, before=before, **await whose(ctx, Right.READ))
         return [_episode(each) for each in found]
 
     @tool(READS)

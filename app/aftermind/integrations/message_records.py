@@ -1,6 +1,6 @@
 """Messages of a framework as messages of a session, read back exactly as they were."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -8,6 +8,7 @@ import orjson
 
 from aftermind.memory import Memory
 from aftermind.types import Episode
+from aftermind.types.message import UNDONE
 
 RECORD = "record"  # in the metadata: the framework's message as JSON, without the text that is the content
 WHOLE = "whole"  # in its place if the content is all of it
@@ -42,20 +43,34 @@ def from_episode(episode: Episode) -> dict[str, Any] | None:
 
 
 async def read_session(
-    memory: Memory, session_id: str | None, limit: int | None, *, user_id: str | None, namespace: str | None
+    memory: Memory,
+    session_id: str | None,
+    limit: int | None,
+    *,
+    before: Episode | int | None = None,
+    user_id: str | None,
+    namespace: str | None,
 ) -> list[Episode]:
-    """The newest episodes of a session, or of all for None, oldest first, pending ones included; None: all."""
+    """The newest episodes of a session, or of all for None, oldest first, pending ones included; None: all.
+
+    Without those that were undone: an adapter's framework shows them to a model, or as what was said.
+    """
     found: list[Episode] = []
     while limit is None or len(found) < limit:
         size = PAGE if limit is None else min(PAGE, limit - len(found))
-        before = found[0] if found else None
         page = await memory.history(
             user_id=user_id, session_id=session_id, namespace=namespace, limit=size, before=before
         )
-        found = [*page, *found]
+        found = [*standing(page), *found]
         if len(page) < size:
             break
+        before = page[0]
     return found
+
+
+def standing(episodes: Iterable[Episode]) -> list[Episode]:
+    """The episodes that were not undone."""
+    return [each for each in episodes if each.mark != UNDONE]
 
 
 def _take(record: dict[str, Any], place: Sequence[str | int]) -> str | None:

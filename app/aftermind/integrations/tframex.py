@@ -7,7 +7,7 @@ from typing import Any
 from aftermind import errors
 from aftermind.integrations.conversations import data_element
 from aftermind.integrations.extras import extra
-from aftermind.integrations.message_records import from_episode, read_session, to_message
+from aftermind.integrations.message_records import from_episode, read_session, standing, to_message
 from aftermind.memory import Memory
 from aftermind.types import Episode, Json
 
@@ -63,7 +63,7 @@ class AftermindMemoryStore(BaseMemoryStore):
             chosen = chosen[1:]
         if self.summary and said and not roles and not offset:
             found = await self.memory.summary(session_id=self.session_id, **self._whose())
-            is_cut = await self.memory.history(session_id=self.session_id, limit=1, before=said[0], **self._whose())
+            is_cut = await read_session(self.memory, self.session_id, 1, before=said[0], **self._whose())
             if found is not None and is_cut:
                 text = f"Summary of the conversation so far:\n{data_element('summary', found.text)}"
                 chosen = [Message(role="user", content=text), *chosen]
@@ -91,7 +91,7 @@ class AftermindMemoryStore(BaseMemoryStore):
             limit=limit,
             **self._whose(),
         )
-        return [_to_message(each) for each in found]
+        return [_to_message(each) for each in standing(found)]
 
     async def clear(self) -> None:
         """Forget the session, with everything derived from it."""

@@ -1,0 +1,41 @@
+"""Messages of a session, as adapters of chat histories read them back."""
+
+import pytest
+
+from aftermind import Memory
+from aftermind.integrations import message_records
+from aftermind.integrations.message_records import read_session
+from aftermind.testing import drain
+
+
+@pytest.mark.parametrize(
+    ("undone", "limit", "before", "found"),
+    [
+        ((), None, None, "abcde"),
+        ((0, 4), None, None, "bcd"),
+        ((0, 4), 2, None, "cd"),
+        ((1, 2, 3), 2, None, "ae"),
+        ((2, 3), 2, 4, "ab"),
+        ((0, 1, 2, 3, 4), 2, None, ""),
+    ],
+)
+async def test_an_adapter_reads_the_newest_messages_that_were_not_undone(
+    undone: tuple[int, ...],
+    limit: int | None,
+    before: int | None,
+    found: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(message_records, "PAGE", 2)
+    async with Memory("inmemory", embedder="hash", extractor="rules") as memory:
+        await memory.remember(list("abcde"), user_id="ann", session_id="s")
+        await drain(memory, user_id="ann")
+        stored = await memory.history(user_id="ann", session_id="s")
+        for place in undone:
+            await memory.undo(stored[place].id, user_id="ann")
+
+        read = await read_session(
+            memory, "s", limit, before=None if before is None else stored[before], user_id="ann", namespace=None
+        )
+
+    assert "".join(each.content for each in read) == found
