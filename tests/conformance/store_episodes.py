@@ -1,5 +1,6 @@
 """What every store promises of episodes."""
 
+from dataclasses import replace
 from datetime import timedelta
 from uuid import uuid4
 
@@ -8,7 +9,7 @@ import pytest
 
 from aftermind.ranking import unit
 from aftermind.ranking.passages import split
-from aftermind.stores.protocol import ExtractionOutcome, MiningOutcome
+from aftermind.stores.protocol import EpisodeFilter, ExtractionOutcome, MiningOutcome
 from aftermind.types import (
     Episode,
     EpisodeId,
@@ -91,6 +92,19 @@ class EpisodesContract:
         assert await rig.history() == ["one", "two", "three"]
         assert await rig.history(limit=2) == ["two", "three"]
         assert await rig.history(before_position=three.position) == ["one", "two"]
+
+    async def test_pages_of_a_history_have_every_episode_also_those_of_one_position(self, rig: Rig) -> None:
+        first = said("first")
+        given = [first, *(replace(said("as well", session=f"s{n}"), position=first.position) for n in (2, 3))]
+        await rig.add(*given)
+
+        found: list[Episode] = []
+        older = EpisodeFilter()
+        while page := await rig.do(lambda tx, wanted=older: rig.store.history(tx, ALICE, wanted, limit=1)):
+            found += page
+            older = EpisodeFilter(before_position=page[0].position, before_id=page[0].id)
+
+        assert [each.id for each in found] == sorted((each.id for each in given), reverse=True)
 
     async def test_history_is_filtered_by_labels_roles_times_and_metadata(self, rig: Rig) -> None:
         await rig.add(

@@ -1,9 +1,8 @@
 """`memory.facts`: query, add and retract facts, and show their sources."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
-from functools import partial
+from datetime import UTC, datetime
 from uuid import UUID
 
 from aftermind import errors
@@ -20,6 +19,7 @@ from aftermind.types.assertion import Assertion, Operation
 from aftermind.types.timestamps import why_unusable
 from aftermind.types.uuid7 import uuid7
 
+UNDATED = datetime.min.replace(tzinfo=UTC)  # of an assertion until `_believe` dates it
 FACT_BYTES = 8_192  # of subject, predicate or object each: a sentence, not a document
 MAX_HOPS = 5  # of a graph: most facts of a user are within three of each other
 EVERY_FACT = 100_000  # of a user: what is read where rows have to be compared here
@@ -132,26 +132,24 @@ class Facts:
         """
         owner = self._parts.scope(namespace=namespace, user_id=user_id)
         _zoned(valid_from=valid_from, valid_to=valid_to)
-        about = (_text("subject", subject), _text("predicate", predicate), _text("object", object))
+        subject, predicate, object = _text("subject", subject), _text("predicate", predicate), _text("object", object)
         if valid_from and valid_to and valid_to < valid_from:
             raise errors.InvalidFact("valid_to", valid_to, "a fact cannot end before it begins.")
         if not 0.0 <= confidence <= 1.0:
             raise errors.InvalidFact("confidence", confidence, "it must be between 0 and 1.")
 
-        def state(now: datetime) -> Assertion:
-            return Assertion(
-                subject=about[0],
-                predicate=about[1],
-                object=about[2],
-                said_at=now,
-                valid_from=valid_from,
-                valid_to=valid_to,
-                confidence=confidence,
-                cardinality=cardinality,
-                sources=sources,
-            )
-
-        changes, claim = await self._parts.effects.commit(owner, lambda tx: self._believe(tx, owner, state))
+        stated = Assertion(
+            subject=subject,
+            predicate=predicate,
+            object=object,
+            said_at=UNDATED,
+            valid_from=valid_from,
+            valid_to=valid_to,
+            confidence=confidence,
+            cardinality=cardinality,
+            sources=sources,
+        )
+        changes, claim = await self._parts.effects.commit(owner, lambda tx: self._believe(tx, owner, stated))
         name = predicates.canonical(claim.predicate)
         said = [fact for fact in changes.believed if fact.predicate == name]
         same = [fact for fact in said if predicates.same_text(fact.object, claim.object)]
@@ -180,16 +178,14 @@ class Facts:
         if found is None or found.superseded_at is not None:
             return False
 
-        def state(now: datetime) -> Assertion:
-            return Assertion(
-                subject=found.subject,
-                predicate=found.predicate,
-                object=found.object,
-                said_at=now,
-                operation=Operation.RETRACT,
-            )
-
-        changes, _ = await self._parts.effects.commit(owner, lambda tx: self._believe(tx, owner, state))
+        retracted = Assertion(
+            subject=found.subject,
+            predicate=found.predicate,
+            object=found.object,
+            said_at=UNDATED,
+            operation=Operation.RETRACT,
+        )
+        changes, _ = await self._parts.effects.commit(owner, lambda tx: self._believe(tx, owner, retracted))
         return fact_id in changes.superseded
 
     async def merge_entities(
@@ -216,7 +212,7 @@ class Facts:
                 raise errors.InvalidFact(
                     "alias", alias, f"it is the entity's own name; {entity!r} has aliases already."
                 )
-            await self._believe(tx, owner, partial(_same_as, alias, entity))
+            await self._believe(tx, owner, _same_as(alias, entity))
         now = await store.now(tx)
         rows = await store.facts(tx, owner, history=True, limit=EVERY_FACT)
         changes = entities.merge(
@@ -275,15 +271,13 @@ class Facts:
         async with self._parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
             return await self._parts.store.fact(tx, owner, fact_id)
 
-    async def _believe(
-        self, tx: Transaction, owner: Scope, state: Callable[[datetime], Assertion]
-    ) -> tuple[Changes, Assertion]:
-        """Resolve what is stated at the time of the store, whatever the clock of this host."""
+    async def _believe(self, tx: Transaction, owner: Scope, claim: Assertion) -> tuple[Changes, Assertion]:
+        """Date an assertion by the clock of the store, whatever the clock of this host, and resolve it."""
         store = self._parts.store
         await store.tombstones(tx, [owner])  # holds a forget of this user off until the end
         await store.hold_beliefs(tx, owner)
         now = await store.now(tx)
-        claim = state(now)
+        claim = replace(claim, said_at=now)
         rows = await store.facts(tx, owner, history=True, limit=EVERY_FACT)  # a subject may be spelt otherwise
         believed = [row for row in rows if row.superseded_at is None]
         claim = entities.rename(claim, entities.aliases_of(believed))
@@ -306,9 +300,9 @@ class Facts:
         return changes, claim
 
 
-def _same_as(alias: str, entity: str, now: datetime) -> Assertion:
+def _same_as(alias: str, entity: str) -> Assertion:
     return Assertion(
-        subject=alias, predicate=entities.SAME_AS, object=entity, said_at=now, cardinality=Cardinality.SINGLE
+        subject=alias, predicate=entities.SAME_AS, object=entity, said_at=UNDATED, cardinality=Cardinality.SINGLE
     )
 
 

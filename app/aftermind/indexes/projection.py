@@ -72,11 +72,11 @@ async def compare(
         embedder = await _active(tx, store, embedder)
     known = await index.ids(owner, embedder)
     seen: set[EpisodeId] = set()
-    before: int | None = None
+    older = EpisodeFilter()
     added = 0
     while True:
         async with db.transaction(namespace=owner.namespace, read_only=True) as tx:
-            page = await store.history(tx, owner, EpisodeFilter(before_position=before), limit=PAGE_EPISODES)
+            page = await store.history(tx, owner, older, limit=PAGE_EPISODES)
             lacking = [each for each in page if rewrite or each.id not in known]
             entries = await _read_entries(tx, store, owner, lacking)
         if not page:
@@ -84,7 +84,7 @@ async def compare(
         await index.upsert(entries, embedder)
         seen |= {each.id for each in page}
         added += sum(each.id not in known for each in entries)
-        before = page[0].position
+        older = EpisodeFilter(before_position=page[0].position, before_id=page[0].id)
     stray = known - seen
     if stray:  # also episodes that were stored while the pages were read
         async with db.transaction(namespace=owner.namespace, read_only=True) as tx:

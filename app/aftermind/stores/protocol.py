@@ -43,8 +43,9 @@ class EpisodeFilter:
     """Which episodes of an owner are meant; what is None does not filter.
 
     `metadata` is containment (every given key has the given value, nested likewise). Times are half-open, of
-    `occurred_at`. `before_position` pages backwards through a history. `undone` False leaves out what was undone; a
-    search for a question never finds it.
+    `occurred_at`. `before_position` pages backwards through a history; with `before_id`, also through episodes of the
+    same position, which sessions of one user can share. `undone` False leaves out what was undone; a search for a
+    question never finds it.
     """
 
     session_id: str | None = None
@@ -54,6 +55,7 @@ class EpisodeFilter:
     since: datetime | None = None
     until: datetime | None = None
     before_position: int | None = None
+    before_id: EpisodeId | None = None
     undone: bool = True
 
     @property
@@ -70,10 +72,17 @@ class EpisodeFilter:
             and (self.roles is None or episode.role in self.roles)
             and (self.since is None or episode.occurred_at >= self.since)
             and (self.until is None or episode.occurred_at < self.until)
-            and (self.before_position is None or episode.position < self.before_position)
+            and self._is_before(episode)
             and (self.undone or episode.mark != UNDONE)
             and contains(episode.metadata, self.metadata)
         )
+
+    def _is_before(self, episode: Episode) -> bool:
+        if self.before_position is None:
+            return True
+        if self.before_id is None:
+            return episode.position < self.before_position
+        return (episode.position, episode.id) < (self.before_position, self.before_id)
 
 
 def contains(there: Json, wanted: Json) -> bool:

@@ -7,6 +7,7 @@ import pytest
 
 from aftermind import JobFilter, Memory, Settings, errors
 from aftermind.db.inmemory import MemoryDatabase
+from aftermind.ledger.inmemory import replays
 from aftermind.ledger.inmemory.replays import InMemoryReplays
 from aftermind.ledger.protocol import Failure
 from aftermind.ledger.replay_protocol import NewPlan
@@ -161,6 +162,22 @@ async def test_a_plan_pauses_if_too_many_fail_again_and_can_be_aborted(url: str,
         await are_dead_letters(memory, 12)  # those that were not retried, and the successors of the others
 
 
+async def test_of_finished_plans_the_newest_are_kept(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replays, "MAX_FINISHED_PLANS", 2)
+    async with memory_at(url, tmp_path) as memory:
+        await dead_extractions(memory, users=1)
+        draft = await memory.replays.create(JobFilter(), RETRY)
+        plans = []
+        for _ in range(4):
+            plans.append(await memory.replays.create(JobFilter(), RETRY))
+            await memory.replays.abort(plans[-1].id, note="not now")
+        last = await memory.replays.create(JobFilter(), RETRY)
+
+        assert {each.id for each in await memory.replays.list()} == {draft.id, last.id, plans[2].id, plans[3].id}
+        assert await memory.replays.list_items(plans[0].id) == []
+        assert len(await memory.replays.list_items(plans[3].id)) == 1
+
+
 async def test_what_only_postgres_replays_is_refused(tmp_path: Path) -> None:
     async with memory_at("inmemory", tmp_path) as memory:
         await dead_extractions(memory, users=1)
@@ -181,9 +198,9 @@ async def test_a_turn_that_died_twice_is_stored_by_its_second_retry(tmp_path: Pa
         async with db.transaction() as tx:
             await ledger.dead_letter_turn(tx, turn.job_id, turn.scope.owner, encode_turn(turn), failure)
         assert isinstance(db, MemoryDatabase)
-        replays = InMemoryReplays(db, store="inmemory")  # the queue is not woken: its first retry is claimed here
-        await replays.start((await replays.create(JobFilter(), RETRY)).id)
-        await replays.step()
+        unheard = InMemoryReplays(db, store="inmemory")  # the queue is not woken: its first retry is claimed here
+        await unheard.start((await unheard.create(JobFilter(), RETRY)).id)
+        await unheard.step()
         (lease,) = await ledger.claim(JobKind.STORE, worker="test", for_=timedelta(seconds=60))
         await ledger.mark_dead(None, lease, failure)
 

@@ -39,6 +39,7 @@ from aftermind.types.replay import (
 )
 from aftermind.types.uuid7 import uuid7
 
+MAX_FINISHED_PLANS = 100  # the oldest are deleted first, since these stores have no janitor
 Place = tuple[PlanId, int]  # an item's key: from 1
 
 
@@ -74,6 +75,7 @@ class InMemoryReplays:
             jobs = [record.job for record in jobs_table(tx).values() if fits(record.job, wanted, states)]
             if not jobs:
                 raise errors.InvalidFilter("filter", wanted.to_json(), "no dead letter fits it: there is no plan.")
+            _prune(tx)
             plan = _new_plan(wanted, new, now)
             kept = KeptPlan(plan=plan, size=len(jobs), due_at=now, resumed_at=now)
             mem(tx).put(mem(tx).table("replay_plans"), plan.id, kept)
@@ -331,6 +333,16 @@ def _put_plan(tx: Transaction, kept: KeptPlan, plan: ReplayPlan) -> KeptPlan:
     changed = replace(kept, plan=plan)
     mem(tx).put(mem(tx).table("replay_plans"), plan.id, changed)
     return changed
+
+
+def _prune(tx: Transaction) -> None:
+    run, plans = mem(tx), mem(tx).table("replay_plans")
+    ended = [each for each in plans.values() if each.plan.state in (PlanState.DONE, PlanState.ABORTED)]
+    ended.sort(key=lambda each: each.plan.finished_at or each.plan.frozen_at)
+    for each in ended[:-MAX_FINISHED_PLANS]:
+        for place in range(1, each.size + 1):
+            run.drop(run.table("replay_items"), (each.plan.id, place))
+        run.drop(plans, each.plan.id)
 
 
 def _put_item(tx: Transaction, item: ReplayItem) -> None:

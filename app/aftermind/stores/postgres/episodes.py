@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 import orjson
-from sqlalchemy import Select, select, text
+from sqlalchemy import Select, select, text, tuple_
 
 from aftermind import errors
 from aftermind.db.encryption.keyring import Ring
@@ -323,7 +323,9 @@ def _filtered(statement: Select[Any], wanted: EpisodeFilter) -> Select[Any]:  # 
         rules.append(_E.occurred_at >= wanted.since)
     if wanted.until is not None:
         rules.append(_E.occurred_at < wanted.until)
-    if wanted.before_position is not None:
+    if wanted.before_position is not None and wanted.before_id is not None:
+        rules.append(tuple_(_E.position, _E.id) < (wanted.before_position, wanted.before_id))
+    elif wanted.before_position is not None:
         rules.append(_E.position < wanted.before_position)
     if not wanted.undone:
         rules.append(_E.mark.is_distinct_from(UNDONE))
