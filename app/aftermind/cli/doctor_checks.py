@@ -165,6 +165,10 @@ async def redis(url: str, settings: Settings) -> list[Finding]:
         version = server.get("valkey_version") or server.get("redis_version")
         findings = [Finding(what="Redis", seen=f"version {version} answers in {took:.1f} ms")]
         findings.append(_clock("Redis", clock[0] + clock[1] / 1e6 - time.time()))
+        if server.get("redis_mode") == "cluster":
+            remedy = "Use one primary, with replicas and Sentinel for failover: one atomic call touches several keys."
+            said = "it is a node of a Redis Cluster"
+            findings.append(Finding(what="Redis", seen=said, verdict=Verdict.BAD, remedy=remedy))
         findings += await _redis_user(link)
         findings += await _durability(link, persistence)
         findings += await _eviction(link, memory)

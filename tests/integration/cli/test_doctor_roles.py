@@ -10,9 +10,11 @@ from pydantic import SecretStr
 from aftermind import Memory, Settings
 from aftermind.cli import doctor, doctor_checks
 from aftermind.cli.doctor_checks import Finding, Verdict
+from aftermind.stack.ports import choose
 from aftermind.wire.process_keys import list_announced
 from aftermind_tasks.runtime import open_runtime
 from tests.support.servers import Database, psql_async
+from tests.support.valkey import running_valkey
 from tests.support.waiting import wait_until
 
 MIB = 1_048_576
@@ -64,6 +66,21 @@ async def test_a_login_of_a_replica_or_of_the_relay_that_is_refused_is_bad(
     assert Verdict.BAD in {each.verdict for each in await found(relay, "work")}
     assert jobs.state == "down"
     assert "row-level security" in jobs.detail
+
+
+async def test_a_node_of_a_redis_cluster_is_bad(tmp_path: Path) -> None:
+    settings = Settings(state_dir=tmp_path)
+    bus_port = str(choose(1)[0])  # else 10,000 above the other port, which may be more than there are
+    with (
+        running_valkey() as alone,
+        running_valkey("--cluster-enabled", "yes", "--cluster-port", bus_port) as node,
+    ):
+        found = {each: await doctor_checks.redis(each.url, settings) for each in (alone, node)}
+
+    assert not [each for each in found[alone] if each.verdict is Verdict.BAD]
+    [seen] = [each for each in found[node] if each.verdict is Verdict.BAD]
+    assert "Redis Cluster" in seen.seen
+    assert "Sentinel" in seen.remedy
 
 
 async def test_compression_of_the_wal_is_suggested_where_it_is_off(database: Database) -> None:
