@@ -276,8 +276,9 @@ def test_the_service_answers_and_flower_asks_for_its_password(shell: Shell) -> N
 def test_up_a_second_time_reuses_what_stands(shell: Shell) -> None:
     before = (shell.folder / "state" / "services.json").read_text()
 
-    shell.must("up")
+    components = json.loads(shell.must("up", "--json"))
 
+    assert components == json.loads(shell.must("status", "--json"))
     assert (shell.folder / "state" / "services.json").read_text() == before
 
 

@@ -63,13 +63,15 @@ def list_(*, namespace: Namespace = None, json: console.AsJson = False, wide: co
 
 
 @keys.command()
+@console.with_json
 def revoke(
     key_id: Annotated[str, typer.Argument(help="The key's id, as in `list`.")], *, namespace: Namespace = None
-) -> None:
+) -> dict[str, str]:
     """Revoke an API key permanently. Running services apply this within 5 seconds."""
     if not console.with_memory(lambda memory: memory.api_keys.revoke(key_id, namespace=namespace)):
         raise errors.NotThere("valid API key", key_id)
     out.print(f"{key_id} is revoked.")
+    return {"revoked": key_id}
 
 
 def _table(found: list[ApiKey]) -> Table:

@@ -2,13 +2,16 @@
 
 import asyncio
 import base64
+import inspect
 import signal
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from functools import wraps
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 from uuid import UUID
 
 import orjson
@@ -25,6 +28,7 @@ from aftermind.types.audit import Action
 if TYPE_CHECKING:  # it loads SQLAlchemy and NumPy, which not every command needs
     from aftermind.memory import Memory
 
+P = ParamSpec("P")
 T = TypeVar("T")
 BUDGETS = ("recall_budget_seconds", "query_embedding_budget_seconds")
 FAILED = 2  # exit code of a command that could not do what was asked; 1 is "did it, with something to report"
@@ -37,6 +41,7 @@ Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Namesp
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Wide = Annotated[bool, typer.Option("--wide", "-w", help="Show all columns, whatever the width of the terminal.")]
 WIDE_COLUMNS = 240
 
@@ -46,6 +51,41 @@ def print_json(value: object, *, indent: bool = True) -> None:
     option = orjson.OPT_NON_STR_KEYS | (orjson.OPT_INDENT_2 if indent else 0)
     sys.stdout.buffer.write(orjson.dumps(to_plain(value), option=option) + b"\n")
     sys.stdout.buffer.flush()
+
+
+class ExitWithResult(typer.Exit):
+    """End of a command that has a result, and an exit code other than 0."""
+
+    def __init__(self, code: int, result: object) -> None:
+        super().__init__(code)
+        self.result = result
+
+
+def with_json(command: Callable[P, T]) -> Callable[P, T]:
+    """Give a command `--json`: it prints, instead of its text, what the command returns; None has been printed."""
+
+    @wraps(command)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        if not kwargs.pop("json", False):
+            return command(*args, **kwargs)
+        out.quiet = True
+        try:
+            result = command(*args, **kwargs)
+        except ExitWithResult as exc:
+            print_json(exc.result)
+            raise
+        finally:
+            out.quiet = False
+        if result is not None:
+            print_json(result)
+        return result
+
+    # Typer reads both: the parameters with their defaults, and their types.
+    signature = inspect.signature(command)
+    option = inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_AsJson)
+    call.__dict__["__signature__"] = signature.replace(parameters=[*signature.parameters.values(), option])
+    call.__annotations__ = {**command.__annotations__, "json": _AsJson}
+    return call
 
 
 def to_plain(value: Any) -> Any:  # Any: whatever a dataclass holds, as JSON
@@ -60,7 +100,7 @@ def to_plain(value: Any) -> Any:  # Any: whatever a dataclass holds, as JSON
         return base64.b64encode(value).decode()
     if isinstance(value, timedelta):
         return value.total_seconds()
-    if isinstance(value, UUID):  # a driver's UUID is a subclass, which orjson does not take
+    if isinstance(value, UUID | PurePath):  # a driver's UUID is a subclass, which orjson does not take
         return str(value)
     return value.tolist() if hasattr(value, "tolist") else value
 

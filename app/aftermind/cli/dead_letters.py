@@ -212,6 +212,7 @@ def match_short_id(listed: Sequence[Job], given: str) -> JobId | None:
 
 
 @dead.command()
+@console.with_json
 def discard(
     *,
     note: Annotated[str, typer.Option(help="The reason; it is stored with the dead letter.", show_default=False)],
@@ -224,7 +225,7 @@ def discard(
     user: OfUser = None,
     since: Since = None,
     until: Until = None,
-) -> None:
+) -> dict[str, int]:
     """Discard matching dead letters. They are still readable and can be replayed by id."""
     asked = make_filter(
         ids=ids,
@@ -243,6 +244,7 @@ def discard(
         )
     count = console.with_memory(lambda memory: memory.dead_letters.discard(asked, note=note, actor=actor()))
     out.print(f"Discarded {count}.")
+    return {"discarded": count}
 
 
 def _make_table(found: Sequence[Job], *, wide: bool) -> Table:

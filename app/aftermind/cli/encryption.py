@@ -16,7 +16,8 @@ def register(app: typer.Typer) -> None:
     app.command(name="rotate-keys")(rotate_keys)
 
 
-def encrypt(*, namespace: Namespace = None) -> None:
+@console.with_json
+def encrypt(*, namespace: Namespace = None) -> EncryptionResult:
     """Encrypt a namespace's messages, facts, blocks, summaries and profiles in the database, during operation.
 
     Keep the master key (AFTERMIND_ENCRYPTION_KEY, else encryption.key in the state folder) where every worker and agent
@@ -25,8 +26,10 @@ def encrypt(*, namespace: Namespace = None) -> None:
     err.print(f"[dim]waits {SPREAD_SECONDS:g} s until every process has loaded the key[/]")
     done = console.with_memory(lambda memory: memory.encryption.encrypt(namespace=namespace))
     out.print(_result_line(done))
+    return done
 
 
+@console.with_json
 def rotate_keys(
     *,
     namespace: Namespace = None,
@@ -37,17 +40,19 @@ def rotate_keys(
     retire: Annotated[
         bool, typer.Option("--retire", help="Only delete old keys that encrypt no content any more.")
     ] = False,
-) -> None:
+) -> EncryptionResult | dict[str, int]:
     """Re-encrypt a namespace with a new key, during operation. The old key is kept until --retire."""
     if master:
         count = console.with_memory(lambda memory: memory.encryption.rewrap(namespace=namespace))
         out.print(f"{count} keys are encrypted with the first master key.")
-        return
+        return {"rewrapped": count}
     if retire:
-        dropped = console.with_memory(lambda memory: memory.encryption.retire(namespace=namespace)).dropped
-        out.print(f"Deleted: {', '.join(dropped)}." if dropped else "No key can be deleted.")
-        return
-    out.print(_result_line(console.with_memory(lambda memory: memory.encryption.rotate(namespace=namespace))))
+        done = console.with_memory(lambda memory: memory.encryption.retire(namespace=namespace))
+        out.print(f"Deleted: {', '.join(done.dropped)}." if done.dropped else "No key can be deleted.")
+        return done
+    done = console.with_memory(lambda memory: memory.encryption.rotate(namespace=namespace))
+    out.print(_result_line(done))
+    return done
 
 
 def _result_line(done: EncryptionResult) -> str:

@@ -75,6 +75,7 @@ def register(app: typer.Typer) -> None:
     app.command()(remember)
 
 
+@console.with_json
 def ingest(
     files: Files = None,
     *,
@@ -83,7 +84,7 @@ def ingest(
     session: Session = None,
     namespace: console.Namespace = None,
     wait: Wait = True,
-) -> None:
+) -> Ingested:
     """Remember conversations from files, and wait until they are stored, embedded and extracted.
 
     Repeating the command resumes where it stopped: no turn is stored twice. Invalid lines are reported and skipped, and
@@ -97,7 +98,8 @@ def ingest(
     done = console.with_memory(lambda memory: play(memory, found, namespace=namespace, wait=wait))
     report(done)
     if done.bad or done.stalled:
-        raise typer.Exit(1)
+        raise console.ExitWithResult(1, done)
+    return done
 
 
 def remember(

@@ -13,7 +13,7 @@ from aftermind.cli import console, dead_letters
 from aftermind.cli.console import out
 from aftermind.memory import Memory
 from aftermind.types import Job, JobKind, JobState
-from aftermind.types.job_admin import JobAction, JobActionResult, Timeline
+from aftermind.types.job_admin import JobAction, JobActionResult, JobPause, Timeline
 from aftermind.types.replay import JobFilter
 from aftermind.wire import queues
 
@@ -117,6 +117,7 @@ def processes(*, json: console.AsJson = False, wide: console.Wide = False) -> No
 
 
 @jobs.command("run-now")
+@console.with_json
 def run_now(
     *,
     ids: dead_letters.Ids = None,
@@ -124,12 +125,13 @@ def run_now(
     error: dead_letters.ErrorText = None,
     namespace: dead_letters.OfNamespace = None,
     user: dead_letters.OfUser = None,
-) -> None:
+) -> JobActionResult:
     """Make scheduled jobs and retries due now."""
-    _apply(JobAction.RUN_NOW, _filter(None, ids, kind, error, namespace, user, None))
+    return _apply(JobAction.RUN_NOW, _filter(None, ids, kind, error, namespace, user, None))
 
 
 @jobs.command()
+@console.with_json
 def cancel(
     *,
     note: Annotated[str, typer.Option(help="The reason; it is stored with the jobs.", show_default=False)],
@@ -139,15 +141,16 @@ def cancel(
     error: dead_letters.ErrorText = None,
     namespace: dead_letters.OfNamespace = None,
     user: dead_letters.OfUser = None,
-) -> None:
+) -> JobActionResult:
     """Cancel unfinished jobs, running ones too. They can be restored. Turns that are not stored yet are left out."""
     wanted = _filter(state or list(UNFINISHED), ids, kind, error, namespace, user, None)
     if wanted == JobFilter(states=wanted.states) and not state:
         raise errors.InvalidFilter("filter", None, "set at least one filter, so that not all jobs are cancelled.")
-    _apply(JobAction.DISCARD, wanted, note)
+    return _apply(JobAction.DISCARD, wanted, note)
 
 
 @jobs.command()
+@console.with_json
 def restore(
     *,
     action: Annotated[str | None, typer.Option(help="All jobs of the action with this id.")] = None,
@@ -155,11 +158,10 @@ def restore(
     kind: dead_letters.Kinds = None,
     namespace: dead_letters.OfNamespace = None,
     user: dead_letters.OfUser = None,
-) -> None:
+) -> JobActionResult:
     """Restore discarded jobs: dead letters are dead letters again, cancelled jobs are queued."""
     if action is None:
-        _apply(JobAction.RESTORE, _filter(None, ids, kind, None, namespace, user, None))
-        return
+        return _apply(JobAction.RESTORE, _filter(None, ids, kind, None, namespace, user, None))
     try:
         action_id = UUID(action)
     except ValueError as exc:
@@ -168,40 +170,49 @@ def restore(
         lambda memory: memory.job_admin.undo(action_id, namespace=namespace, actor=dead_letters.actor())
     )
     out.print(f"Restored {done.changed}.")
+    return done
 
 
 @jobs.command()
+@console.with_json
 def pause(
     *,
     reason: Annotated[str, typer.Option(help="The reason; it is shown while the pause lasts.", show_default=False)],
     kind: Kind = None,
     queue: Queue = None,
     namespace: Where = None,
-) -> None:
+) -> list[JobPause]:
     """Let workers claim no jobs of a kind, of a queue or of a namespace. Jobs wait, and use no attempts."""
     for each in _kinds(kind, queue):
         console.with_memory(_pausing(each, namespace, reason))
         out.print(f"Paused: {each or 'all kinds'} in {escape(namespace) if namespace else 'every namespace'}.")
+    return _pauses()
 
 
 @jobs.command()
-def resume(*, kind: Kind = None, queue: Queue = None, namespace: Where = None) -> None:
+@console.with_json
+def resume(*, kind: Kind = None, queue: Queue = None, namespace: Where = None) -> list[JobPause]:
     """End a pause."""
     for each in _kinds(kind, queue):
         if not console.with_memory(_resuming(each, namespace)):
             raise errors.InvalidFilter("kind", each, "there is no such pause; `aftermind jobs pauses` lists them.")
         out.print(f"Resumed: {each or 'all kinds'} in {escape(namespace) if namespace else 'every namespace'}.")
+    return _pauses()
 
 
 @jobs.command()
 def pauses(*, json: console.AsJson = False, wide: console.Wide = False) -> None:
     """List pauses."""
-    found = console.with_memory(lambda memory: memory.job_admin.pauses())
+    found = _pauses()
     shown = console.make_table("kind", "namespace", "since", "by", "reason", flexible="reason")
     for each in found:
         where = (each.kind or "all", escape(each.namespace or "all"), console.when(each.created_at), escape(each.actor))
         shown.add_row(*where, console.one_line(each.reason))
     console.show(found, shown, json=json, wide=wide)
+
+
+def _pauses() -> list[JobPause]:
+    return list(console.with_memory(lambda memory: memory.job_admin.pauses()))
 
 
 def _pausing(
@@ -227,7 +238,7 @@ def _kinds(kind: JobKind | None, queue: str | None) -> list[JobKind | None]:
     return found
 
 
-def _apply(action: JobAction, wanted: JobFilter, note: str = "") -> None:
+def _apply(action: JobAction, wanted: JobFilter, note: str = "") -> JobActionResult:
     async def work(memory: Memory) -> JobActionResult:
         return await memory.job_admin.apply(action, wanted, note=note, actor=dead_letters.actor())
 
@@ -235,6 +246,7 @@ def _apply(action: JobAction, wanted: JobFilter, note: str = "") -> None:
     out.print(f"{done.changed} jobs changed.")
     if done.id is not None and done.changed:
         out.print(f"Undo with: aftermind jobs restore --action {done.id}")
+    return done
 
 
 def _filter(

@@ -18,7 +18,8 @@ def register(app: typer.Typer) -> None:
     app.command()(migrate)
 
 
-def migrate() -> None:
+@console.with_json
+def migrate() -> dict[str, str]:
     """Migrate the database to this release's schema. Safe to repeat, also while the previous release runs."""
     settings = Settings()
     found = connections.resolve(settings)
@@ -27,6 +28,7 @@ def migrate() -> None:
     revision = console.run(apply(settings, found.owner or found.store))
     console.run(load_functions(settings, found.required_redis))
     out.print(f"The schema is at {revision}, and Redis has the functions of this release.")
+    return {"revision": revision}
 
 
 async def load_functions(settings: Settings, url: str) -> None:

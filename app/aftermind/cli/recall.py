@@ -132,13 +132,14 @@ def _in_utc(moment: datetime | None) -> datetime | None:
     return moment.replace(tzinfo=UTC) if moment and moment.tzinfo is None else moment
 
 
+@console.with_json
 def merge_entities(
     entity: Annotated[str, typer.Argument(help="The name that facts are kept under.", show_default=False)],
     aliases: Annotated[list[str], typer.Argument(help="Other names of it.", show_default=False)],
     *,
     user: User = None,
     namespace: Namespace = None,
-) -> None:
+) -> list[Fact]:
     """Merge the facts of several names of one entity, for example Melanie and Mel."""
 
     async def work(memory: Memory) -> list[Fact]:
@@ -147,6 +148,7 @@ def merge_entities(
 
     found = console.with_memory(work)
     out.print(believed(found) if found else "Aliases set. No facts about this entity yet.")
+    return found
 
 
 def events(

@@ -37,7 +37,8 @@ def register(app: typer.Typer) -> None:
     app.command("redis-acl")(redis_acl)
 
 
-def redis_acl(*, passwords: Passwords = None, namespace: Tenant = None, apply: Apply = False) -> None:
+@console.with_json
+def redis_acl(*, passwords: Passwords = None, namespace: Tenant = None, apply: Apply = False) -> list[dict[str, str]]:
     """Print a Redis user per kind of process as lines of an ACL file, each with the rights that it uses; or make them.
 
     Passwords are printed as their SHA-256. Without a folder for them they are drawn, and printed once on stderr.
@@ -53,6 +54,7 @@ def redis_acl(*, passwords: Passwords = None, namespace: Tenant = None, apply: A
         url = connections.resolve(settings).required_redis
         console.run(apply_to(url, [(user, words[name]) for name, user in made.items()], Keys(settings.redis_prefix)))
         err.print("The users were created. To keep them over a restart, use an aclfile or ACL SAVE.")
+    return [{"role": name, "user": user.name, "line": user.line(words[name])} for name, user in made.items()]
 
 
 async def apply_to(url: str, made: Sequence[tuple[acl.RedisUser, str]], keys: Keys) -> None:

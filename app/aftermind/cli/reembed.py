@@ -1,5 +1,7 @@
 """`aftermind reembed`: change the embedder of stored vectors while the former one serves."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +11,7 @@ from rich.table import Table
 
 from aftermind import errors
 from aftermind.api import connections
-from aftermind.api.reembed import Reembeddings, Status
+from aftermind.api.reembed import Difference, Plan, Reembeddings, Status
 from aftermind.cli import console
 from aftermind.cli.console import Namespace, err, out
 from aftermind.llm import factory
@@ -32,6 +34,7 @@ def register(app: typer.Typer) -> None:
 
 
 @reembed.command()
+@console.with_json
 def start(
     *,
     to: Annotated[
@@ -44,7 +47,7 @@ def start(
         float, typer.Option(min=0, help="Approximate episodes per second, all workers together. 0: unlimited.")
     ] = 0.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan and its cost.")] = False,
-) -> None:
+) -> Plan:
     """Embed every stored episode with another embedder, in the background. A repeated call continues.
 
     Workers do it; recall is served by the former vectors until `aftermind reembed cutover`.
@@ -59,6 +62,7 @@ def start(
     if not dry_run:
         console.run(work.start(target, rate=rate))
         out.print("Workers embed them now. `aftermind reembed status` shows the progress.")
+    return plan
 
 
 @reembed.command()
@@ -74,6 +78,7 @@ def status(*, json: console.AsJson = False) -> None:
 
 
 @reembed.command()
+@console.with_json
 def compare(
     *,
     questions: Annotated[Path | None, typer.Option(help="A file with one query per line; requires --user.")] = None,
@@ -82,7 +87,7 @@ def compare(
     sample: Annotated[
         int, typer.Option(min=1, help="Without a file: number of the newest messages to use as queries.")
     ] = 20,
-) -> None:
+) -> Sequence[Difference]:
     """Compare the ten best matches of queries by either embedder: how many are the same, and which differ."""
     settings = Settings()
     asked = [] if questions is None else [line for line in questions.read_text().splitlines() if line.strip()]
@@ -101,41 +106,51 @@ def compare(
     if found:
         mean = sum(each.overlap for each in found) / len(found)
         out.print(f"\nMean overlap@10 of {len(found)} queries: [bold]{mean:.3f}[/].")
+    # Messages that served as queries are not shown.
+    return found if asked else [replace(each, question="") for each in found]
 
 
 @reembed.command()
+@console.with_json
 def cutover(
     *,
     force: Annotated[
         bool, typer.Option("--force", help="Cut over even if episodes have no vector of the new embedder.")
     ] = False,
-) -> None:
+) -> Status:
     """Activate the new embedder. The former vectors are kept for `rollback` until `drop`."""
     settings = Settings()
     with err.status("Building the index, then exchanging the columns …"):
         found = console.run(_reembeddings(settings).cutover(force=force))
     _print(found)
     out.print(RESTART)
+    return found
 
 
 @reembed.command()
-def rollback() -> None:
+@console.with_json
+def rollback() -> Status:
     """Reactivate the former embedder after a cutover."""
     settings = Settings()
     with err.status("Exchanging the columns …"):
         found = console.run(_reembeddings(settings).rollback())
     _print(found)
     out.print(RESTART)
+    return found
 
 
 @reembed.command()
-def drop(*, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False) -> None:
+@console.with_json
+def drop(
+    *, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False
+) -> dict[str, str]:
     """Drop the inactive vectors: the former ones after a cutover, the new ones before it."""
     settings = Settings()
     if not yes:
-        typer.confirm("Drop the vectors of the inactive embedder?", abort=True)
+        typer.confirm("Drop the vectors of the inactive embedder?", abort=True, err=True)
     dropped = console.run(_reembeddings(settings).drop())
     out.print(f"The vectors of {escape(str(dropped))} are dropped.")
+    return {"dropped": str(dropped)}
 
 
 def _embedder(settings: Settings, to: str | None, dimension: int | None) -> Embedder:

@@ -36,6 +36,7 @@ def register(app: typer.Typer) -> None:
     app.command()(reextract)
 
 
+@console.with_json
 def reextract(
     *,
     user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user. Default: all users.")] = None,
@@ -56,7 +57,7 @@ def reextract(
     reason: Annotated[
         str, typer.Option("--because", help="The reason; it is stored with the plan.")
     ] = "repeat fact extraction",
-) -> None:
+) -> ReplayPlan | Sequence[DryRunResult]:
     """Repeat fact extraction for stored episodes. Facts that are not found again are superseded; none is deleted."""
     if session is not None and user is None:
         raise errors.InvalidFilter("session", session, "set the session's user with --user.")
@@ -74,7 +75,7 @@ def reextract(
         rate=rate,
     )
 
-    async def work(memory: Memory) -> None:
+    async def work(memory: Memory) -> ReplayPlan | Sequence[DryRunResult]:
         wanted = JobFilter(
             namespace=namespace or memory.namespace, user_id=user, session_id=session, since=moment("since", since)
         )
@@ -84,16 +85,13 @@ def reextract(
             if exc.field != "filter":
                 raise
             out.print("No extracted message matches.")
-            return
-        if dry_run:
-            await _foresee(memory, plan, sample)
-        else:
-            await _redo(memory, plan)
+            return []
+        return await (_foresee(memory, plan, sample) if dry_run else _redo(memory, plan))
 
-    console.with_memory(work)
+    return console.with_memory(work)
 
 
-async def _foresee(memory: Memory, plan: ReplayPlan, sample: int) -> None:
+async def _foresee(memory: Memory, plan: ReplayPlan, sample: int) -> Sequence[DryRunResult]:
     asked = await memory.replays.dry_run(plan.id, sample=sample)
     try:
         found = await _watched(
@@ -111,9 +109,10 @@ async def _foresee(memory: Memory, plan: ReplayPlan, sample: int) -> None:
     out.print(
         f"[dim]{len(asked)} calls{whole}: {added} facts would be added, {gone} superseded. Nothing was written.[/]"
     )
+    return found
 
 
-async def _redo(memory: Memory, plan: ReplayPlan) -> None:
+async def _redo(memory: Memory, plan: ReplayPlan) -> ReplayPlan:
     estimate = await memory.replays.estimate(plan.id)
     dollars = f"${estimate.cost_usd:,.2f}"
     out.print(f"Plan [bold]{plan.id}[/]: {plan.size:,} calls, about {estimate.tokens:,} tokens, {dollars}.")
@@ -133,6 +132,7 @@ async def _redo(memory: Memory, plan: ReplayPlan) -> None:
         out.print(escape(done.note))
     if done.state is not PlanState.DONE:
         out.print(_next_command(done.id))
+    return done
 
 
 async def _watched(look: Callable[[], Awaitable[T]], steps: Callable[[T], int], *, until: Callable[[T], bool]) -> T:

@@ -16,6 +16,7 @@ def register(app: typer.Typer) -> None:
     app.command()(reindex)
 
 
+@console.with_json
 def reindex(
     *,
     user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user. Default: all users.")] = None,
@@ -24,7 +25,7 @@ def reindex(
         bool,
         typer.Option("--recreate", help="Delete the collection first: after a change of the embedder."),
     ] = False,
-) -> None:
+) -> dict[str, int]:
     """Rewrite the vector index from the store, and compare them. A repeated call continues where one was stopped."""
 
     async def work(memory: Memory) -> tuple[int, int, int, int]:
@@ -48,3 +49,4 @@ def reindex(
 
     users, entries, added, removed = console.with_memory(work)
     out.print(f"{users:,} users, {entries:,} entries: {added:,} were missing, {removed:,} had no message.")
+    return {"users": users, "entries": entries, "added": added, "removed": removed}

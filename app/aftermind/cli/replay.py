@@ -43,6 +43,7 @@ def register(app: typer.Typer) -> None:
 
 
 @replay.command()
+@console.with_json
 def create(
     *,
     reason: Annotated[
@@ -72,7 +73,7 @@ def create(
     sample: Annotated[
         int, typer.Option(min=0, help="Run this number of extractions without writing, and show the facts.")
     ] = 0,
-) -> None:
+) -> dict[str, ReplayPlan | Estimate]:
     """Create a plan from the matching dead letters and show an estimate. Nothing is replayed before `start`."""
     asked = make_filter(
         ids=ids,
@@ -109,15 +110,17 @@ def create(
     if sample:
         out.print(f"A sample runs without writing: `aftermind replay dry-run {made.id}` shows what it would change.")
     out.print(f"Start it: aftermind replay start {made.id}")
+    return {"plan": made, "estimate": estimate}
 
 
 @replay.command()
+@console.with_json
 def start(
     plan_id: PlanArgument,
     *,
     rate: Annotated[float | None, typer.Option(help="Jobs per second, instead of the plan's rate.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it is completed, paused or aborted.")] = False,
-) -> None:
+) -> ReplayPlan:
     """Start or resume a plan. Workers of the queue memory.replay run it."""
 
     async def work(memory: Memory) -> ReplayPlan:
@@ -128,7 +131,7 @@ def start(
             err.print(_line(started), end="\r")
         return started
 
-    _show(console.with_memory(work))
+    return _show(console.with_memory(work))
 
 
 @replay.command()
@@ -169,21 +172,24 @@ def dry_run(plan_id: PlanArgument, *, json: console.AsJson = False, wide: consol
 
 
 @replay.command()
-def pause(plan_id: PlanArgument, *, note: str = "paused by hand") -> None:
+@console.with_json
+def pause(plan_id: PlanArgument, *, note: str = "paused by hand") -> ReplayPlan:
     """Pause a plan until it is started again."""
-    _show(console.with_memory(lambda memory: memory.replays.pause(PlanId(plan_id), note=note)))
+    return _show(console.with_memory(lambda memory: memory.replays.pause(PlanId(plan_id), note=note)))
 
 
 @replay.command()
-def resume(plan_id: PlanArgument) -> None:
+@console.with_json
+def resume(plan_id: PlanArgument) -> ReplayPlan:
     """Resume a paused plan; the same as `start`."""
-    _show(console.with_memory(lambda memory: memory.replays.start(PlanId(plan_id))))
+    return _show(console.with_memory(lambda memory: memory.replays.start(PlanId(plan_id))))
 
 
 @replay.command()
-def abort(plan_id: PlanArgument, *, note: str = "aborted by hand") -> None:
+@console.with_json
+def abort(plan_id: PlanArgument, *, note: str = "aborted by hand") -> ReplayPlan:
     """Abort a plan permanently. The remaining jobs stay dead letters."""
-    _show(console.with_memory(lambda memory: memory.replays.abort(PlanId(plan_id), note=note)))
+    return _show(console.with_memory(lambda memory: memory.replays.abort(PlanId(plan_id), note=note)))
 
 
 @replay.command("list")
@@ -215,11 +221,12 @@ def _overrides(given: Sequence[str]) -> dict[str, Json]:
     return values
 
 
-def _show(found: ReplayPlan) -> None:
+def _show(found: ReplayPlan) -> ReplayPlan:
     out.print(f"[bold]{found.id}[/] {escape(found.name)}, by {escape(found.actor)}: {escape(found.reason)}")
     out.print(_line(found))
     if found.note:
         out.print(escape(found.note))
+    return found
 
 
 def _line(found: ReplayPlan) -> str:

@@ -64,10 +64,12 @@ def put(
 
 
 @retention.command()
-def clear(*, namespace: Namespace = None) -> None:
+@console.with_json
+def clear(*, namespace: Namespace = None) -> dict[str, bool]:
     """Remove the policy of a namespace, so that all episodes are kept."""
     had = console.with_memory(lambda memory: memory.retention.clear(namespace=namespace))
     out.print("Policy removed: all episodes are kept." if had else "There was no policy.")
+    return {"removed": had}
 
 
 @retention.command()

@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from aftermind import errors, private_files
+from aftermind.cli import console
 from aftermind.cli.console import out
 from aftermind.settings import Settings
 from aftermind.wire.redis import acl
@@ -32,6 +33,7 @@ def register(app: typer.Typer) -> None:
     app.command()(secrets)
 
 
+@console.with_json
 def secrets(
     folder: Annotated[Path, typer.Argument(help="Folder to write, closed to other users; made with mode 0700.")] = Path(
         "secrets"
@@ -40,7 +42,7 @@ def secrets(
     postgres: Annotated[str, typer.Option(help="Host and port of the primary.")] = "postgres:5432",
     replica: Annotated[list[str] | None, typer.Option(help="Host and port of a replica; repeat for more.")] = None,
     redis: Annotated[str, typer.Option(help="Host and port of Redis.")] = "redis:6379",
-) -> None:
+) -> dict[str, str | int]:
     """Write the passwords, keys, URLs and Redis users of a deployment. Files that exist stay as they are."""
     replicas = ["postgres-replica:5432"] if replica is None else replica
     prefix = Settings().redis_prefix
@@ -54,6 +56,7 @@ def secrets(
     out.print(
         f"{made} files were written to {folder}. Keep a copy of audit_key, encryption_key and webhook_key elsewhere."
     )
+    return {"folder": str(folder), "files_written": made}
 
 
 def _write(folder: Path, postgres: str, replicas: list[str], redis: str, prefix: str) -> int:

@@ -33,7 +33,8 @@ def register(app: typer.Typer) -> None:
     app.add_typer(family, name="stack")
 
 
-def up(*, workers: Workers = True) -> None:
+@console.with_json
+def up(*, workers: Workers = True) -> list[ComponentStatus]:
     """Start the embedded stack in the background: Postgres with a replica, Redis, workers and the web service.
 
     It stays up until `aftermind down`. Run again, it starts what is missing. If settings have changed since, it
@@ -59,6 +60,7 @@ def up(*, workers: Workers = True) -> None:
     if workers:
         processes.print_addresses(settings)
     out.print("\nIt runs until [bold]aftermind down[/]. Next: [bold]aftermind ingest --sample[/]")
+    return stack.status()
 
 
 async def _follow_embedder(settings: Settings, *, workers: bool) -> None:
@@ -88,33 +90,36 @@ async def _follow_embedder(settings: Settings, *, workers: bool) -> None:
             console.warn(finding.remedy)
 
 
-def down() -> None:
+@console.with_json
+def down() -> list[ComponentStatus]:
     """Stop the embedded stack gracefully. Its data is kept."""
     settings = Settings()
     stack = Stack(settings.state_dir)
     if not stack.status():
         out.print(f"No embedded stack has run in {escape(str(settings.state_dir))}: nothing to stop.")
-        return
+        return []
     with console.err.status("Stopping …"):
         stack.down()
     out.print(f"Stopped. The data is kept in {escape(str(settings.state_dir))}.")
+    return stack.status()
 
 
+@console.with_json
 def restart(
     component: Annotated[str | None, typer.Argument(help="One component. Default: all.", show_default=False)] = None,
-) -> None:
+) -> list[ComponentStatus]:
     """Restart the embedded stack, or one component, with the settings in force now."""
     settings = Settings()
     stack = Stack(settings.state_dir)
     if component is None:
         with console.err.status("Stopping …"):
             stack.down()
-        up()
-        return
+        return up()
     with console.err.status(f"Restarting {component} …"):
         stack.hold(component)
         stack.release(component)
     out.print(f"Restarted {escape(component)}.")
+    return stack.status()
 
 
 def logs(
@@ -165,14 +170,18 @@ def _warn_about_work() -> None:
             console.warn(f"{row.kind}: {row.runnable:,} pending jobs, the oldest for {row.age_seconds:.0f} s")
 
 
-def destroy(*, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False) -> None:
+@console.with_json
+def destroy(
+    *, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False
+) -> dict[str, str]:
     """Stop the embedded stack and delete its data permanently."""
     state_dir = Settings().state_dir
     if not yes:
-        typer.confirm(f"Delete all data in {state_dir}?", abort=True)
+        typer.confirm(f"Delete all data in {state_dir}?", abort=True, err=True)
     with console.err.status("Removing …"):
         Stack(state_dir).destroy()
     out.print(f"Removed the stack and its data from {escape(str(state_dir))}.")
+    return {"removed": str(state_dir)}
 
 
 def table(components: list[ComponentStatus]) -> Table:

@@ -64,6 +64,7 @@ def users(
         out.print("No users.")
 
 
+@console.with_json
 def export(
     *,
     user: OwnerView = None,
@@ -73,7 +74,7 @@ def export(
         str | None, typer.Option("--to", "-o", help="Output file, or s3://bucket/key. Default: the terminal.")
     ] = None,
     vectors: Annotated[bool, typer.Option("--vectors", help="Include the embeddings.")] = False,
-) -> None:
+) -> dict[str, str | int] | None:
     """Export a user as JSON: messages, facts, blocks, summaries, profile and unfinished jobs.
 
     `aftermind ingest` reads the messages of such a file again. Credentials and endpoint of S3 are those of the AWS
@@ -90,7 +91,7 @@ def export(
     data = orjson.dumps(console.to_plain(taken), option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
     if to is None:
         sys.stdout.buffer.write(data + b"\n")
-        return
+        return None
     if target is not None:
         archive, name = target
         asyncio.run(archive.write(name, data + b"\n", remedy="Nothing was exported."))
@@ -99,8 +100,10 @@ def export(
     else:
         private_files.write(path, data + b"\n")  # mode 0600: the file has all content of the user
     out.print(f"{len(taken.episodes):,} messages and {len(taken.facts):,} facts are in {to}.")
+    return {"to": to, "episodes": len(taken.episodes), "facts": len(taken.facts)}
 
 
+@console.with_json
 def forget(
     *,
     user: OwnerView = None,
@@ -116,7 +119,7 @@ def forget(
         ),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
-) -> None:
+) -> Forgot:
     """Delete a user's memory or a part of it. Deletion is immediate and permanent.
 
     With --prove the exit code is 1 if content remains or a place could not be searched.
@@ -124,7 +127,7 @@ def forget(
     _check(user, anonymous=anonymous)
     if not yes:
         typer.confirm(
-            f"Forget {_what(session, before, ids)} of {user or 'the anonymous user'} permanently?", abort=True
+            f"Forget {_what(session, before, ids)} of {user or 'the anonymous user'} permanently?", abort=True, err=True
         )
 
     async def work(memory: Memory) -> Forgot:
@@ -142,7 +145,9 @@ def forget(
     out.print(f"Forgotten: {counts or 'nothing was stored'}; {gone.pending_turns} pending turns.")
     if gone.proof is not None:
         _show_proof(gone.proof)
-        raise typer.Exit(0 if gone.proof.after.is_clean else 1)
+        if not gone.proof.after.is_clean:
+            raise console.ExitWithResult(1, gone)
+    return gone
 
 
 def verify_erasure(

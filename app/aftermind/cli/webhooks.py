@@ -89,19 +89,23 @@ def rotate_secret(
 
 
 @webhooks.command()
-def enable(webhook_id: Id, *, namespace: Namespace = None) -> None:
+@console.with_json
+def enable(webhook_id: Id, *, namespace: Namespace = None) -> dict[str, str]:
     """Enable a webhook again and deliver its pending events now."""
     if not console.with_memory(lambda memory: memory.webhooks.enable(webhook_id, namespace=namespace)):
         raise errors.NotThere("webhook", webhook_id)
     out.print(f"{webhook_id} is tried again.")
+    return {"enabled": webhook_id}
 
 
 @webhooks.command()
-def delete(webhook_id: Id, *, namespace: Namespace = None) -> None:
+@console.with_json
+def delete(webhook_id: Id, *, namespace: Namespace = None) -> dict[str, str]:
     """Delete a webhook and its pending events."""
     if not console.with_memory(lambda memory: memory.webhooks.delete(webhook_id, namespace=namespace)):
         raise errors.NotThere("webhook", webhook_id)
     out.print(f"{webhook_id} gets nothing any more.")
+    return {"deleted": webhook_id}
 
 
 def _table(found: list[Webhook]) -> Table:
