@@ -152,7 +152,8 @@ async def _measure(
         root=ROOT,
     )
     members = [
-        Member(name=name, argv=tuple(worker.worker_argv(list(queues))), env=env) for name, queues in GROUPS.items()
+        Member(name=name, argv=tuple(worker.worker_argv(list(queues), loglevel="INFO")), env=env)
+        for name, queues in GROUPS.items()
     ]
     members.append(Member(name="reconciler", argv=tuple(worker.reconciler_argv()), env=env))
     counts: dict[str, list[int]] = {}

@@ -493,6 +493,13 @@ class Settings(BaseSettings):
         le=65535,
         description="Port on which a worker or reconciler serves its Prometheus metrics, one process per port. 0: none; `/metrics` of the service includes the processes that share its PROMETHEUS_MULTIPROC_DIR.",
     )
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        "INFO",
+        description="Lowest level that the service, workers, the reconciler and the MCP server log. An agent's process logs as its program configures.",
+    )
+    log_format: Literal["auto", "json", "text"] = Field(
+        "auto", description="Log lines of these processes: `json`, `text`, or `auto`: text on a terminal, else JSON."
+    )
     tracing: bool = Field(
         False,
         description="Create OpenTelemetry spans, from `remember` to the model call. Agents use the tracer provider of their process; workers export by OTLP to OTEL_EXPORTER_OTLP_ENDPOINT.",

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import socket
@@ -128,7 +127,10 @@ def opened() -> Worker | None:
 
 def connect(settings: Settings) -> None:
     """Tie the life of the process to Celery's signals."""
-    signals.setup_logging.connect(_on_logging, weak=False)
+    set_up_logging = _on_logging(settings)
+    # First, so that Celery's warnings while it starts are lines like the others.
+    signals.celeryd_init.connect(set_up_logging, weak=False)
+    signals.setup_logging.connect(set_up_logging, weak=False)
     signals.celeryd_init.connect(_configure, weak=False)
     signals.worker_ready.connect(_on_ready(settings), weak=False)
     signals.worker_shutting_down.connect(_on_stopping(settings), weak=False)
@@ -163,14 +165,17 @@ def _configure(*, sender: str, instance: Any, conf: Any, options: dict[str, Any]
     global _named, _consumed
     _named = (instance.app, sender)
     _consumed = tuple(_names(options.get("queues")))
-    log_format.configure()  # before Celery's own: what it warns of while it starts is a line like the others
     wanted = max(celery_config.CONCURRENCY[name] for name in _names(options.get("queues")))
     conf.worker_concurrency = options.get("concurrency") or wanted
 
 
-def _on_logging(*, loglevel: int | str | None = None, **_: object) -> None:
+def _on_logging(settings: Settings) -> Any:  # Any: a signal's receiver
     """In Celery's place: its own lines would be neither JSON nor without the text of foreign errors."""
-    log_format.configure(level=loglevel or logging.INFO)
+
+    def configure(*, loglevel: int | str | None = None, **_: object) -> None:
+        log_format.configure(level=loglevel or settings.log_level, style=settings.log_format)
+
+    return configure
 
 
 def _names(given: object) -> list[str]:

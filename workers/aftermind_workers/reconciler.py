@@ -215,6 +215,7 @@ async def run(
 
 async def _main() -> None:
     settings = Settings()
+    log_format.configure(level=settings.log_level, style=settings.log_format)
     runtime = await open_runtime(settings, worker=f"{socket.gethostname()}:{os.getpid()}:reconciler")
     metrics.serve(settings)
     readiness_file.write_ready_file(runtime.settings)
@@ -238,5 +239,4 @@ async def _main() -> None:
 
 
 if __name__ == "__main__":
-    log_format.configure()
     asyncio.run(_main())

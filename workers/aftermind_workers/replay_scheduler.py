@@ -66,7 +66,9 @@ async def _step(runtime: Runtime, replays: ReplayEngine, plan_id: PlanId) -> flo
 
 
 async def _main() -> None:
-    runtime = await open_runtime(Settings(), worker=f"{socket.gethostname()}:{os.getpid()}:replayer")
+    settings = Settings()
+    log_format.configure(level=settings.log_level, style=settings.log_format)
+    runtime = await open_runtime(settings, worker=f"{socket.gethostname()}:{os.getpid()}:replayer")
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -83,5 +85,4 @@ async def _main() -> None:
 
 
 if __name__ == "__main__":
-    log_format.configure()
     asyncio.run(_main())

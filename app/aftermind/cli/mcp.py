@@ -6,6 +6,7 @@ import typer
 
 from aftermind.cli import console
 from aftermind.memory import Memory
+from aftermind.settings import Settings
 from aftermind.telemetry import log_format
 from aftermind.types.network_address import is_loopback
 
@@ -37,7 +38,8 @@ def mcp(
     from aftermind.integrations.mcp import make_server
     from aftermind.integrations.mcp_http import authenticated
 
-    log_format.configure()
+    settings = Settings()
+    log_format.configure(level=settings.log_level, style=settings.log_format)
 
     async def serve(memory: Memory) -> None:
         server = make_server(memory, user_id=user, namespace=namespace)

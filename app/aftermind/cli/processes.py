@@ -43,6 +43,7 @@ class ProcessPlan:
     web_port: int
     flower_port: int
     flower_password: str
+    log_level: str
 
     @property
     def web_url(self) -> str:
@@ -56,7 +57,10 @@ class ProcessPlan:
 
     def commands(self) -> list[Command]:
         """The processes, for the stack's supervisor."""
-        workers = [self._worker(name, worker.worker_argv(list(names))) for name, names in GROUPS.items()]
+        workers = [
+            self._worker(name, worker.worker_argv(list(names), loglevel=self.log_level))
+            for name, names in GROUPS.items()
+        ]
         return [*workers, self._worker("reconciler", worker.reconciler_argv()), self._web(), self._flower()]
 
     def _worker(self, name: str, argv: list[str]) -> Command:
@@ -122,6 +126,7 @@ def plan(settings: Settings, endpoints: Endpoints, running: list[ComponentStatus
         web_port=_port(known.get("web_port"), settings.web_port, is_ours="web" in ours),
         flower_port=_port(known.get("flower_port"), settings.flower_port, is_ours="flower" in ours),
         flower_password=str(known.get("flower_password") or secrets.token_urlsafe(12)),
+        log_level=settings.log_level,
     )
     remembered = {name: asdict(made)[name] for name in ("web_port", "flower_port", "flower_password")}
     if remembered != {name: known.get(name) for name in remembered}:

@@ -40,7 +40,7 @@ def web(*, host: Host = None, port: Port = None) -> None:
 
     settings = Settings()
     _allow_sockets(settings.web_max_listeners)
-    log_format.configure()
+    log_format.configure(level=settings.log_level, style=settings.log_format)
     tracing.export(settings, service="aftermind-web")
     uvicorn.run(
         "aftermind.web:create_app",

@@ -19,6 +19,8 @@ Concurrency = Annotated[
     int | None, typer.Option("--concurrency", "-c", min=1, help="Concurrent jobs. Default: by queue.")
 ]
 
+LogLevel = Annotated[str | None, typer.Option("--loglevel", help="Lowest level. Default: AFTERMIND_LOG_LEVEL.")]
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
@@ -27,13 +29,14 @@ def register(app: typer.Typer) -> None:
     app.command()(flower)
 
 
-def worker(*, named: Queues = "all", concurrency: Concurrency = None, loglevel: str = "INFO") -> None:
+def worker(*, named: Queues = "all", concurrency: Concurrency = None, loglevel: LogLevel = None) -> None:
     """Run a Celery worker on queues of Aftermind, until SIGTERM. Run one per group of queues, or more."""
     wanted = list(queues.QUEUES) if named == "all" else [name.strip() for name in named.split(",")]
     for name in wanted:
         if name not in queues.QUEUES:
             raise errors.InvalidSettings("--queues", name, f"the queues are {', '.join(queues.QUEUES)}.")
-    _become([*worker_argv(wanted, loglevel=loglevel), *(["-c", str(concurrency)] if concurrency else [])])
+    level = loglevel or Settings().log_level
+    _become([*worker_argv(wanted, loglevel=level), *(["-c", str(concurrency)] if concurrency else [])])
 
 
 def reconciler() -> None:
@@ -72,7 +75,7 @@ def _flower_login() -> str:
         raise errors.InvalidSettings("FLOWER_BASIC_AUTH_FILE", path, f"it cannot be read: {exc.strerror}.") from exc
 
 
-def worker_argv(names: list[str], *, loglevel: str = "INFO") -> list[str]:
+def worker_argv(names: list[str], *, loglevel: str) -> list[str]:
     """The command of a Celery worker on these queues."""
     node = "all" if len(names) > 1 else names[0].rpartition(".")[2]
     extras.require("celery", "a worker")

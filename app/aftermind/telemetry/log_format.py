@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 import orjson
 
@@ -20,6 +20,16 @@ from aftermind.telemetry.logger import Line
 
 # At DEBUG these loggers write whole requests and responses.
 TALKATIVE = (
+    "LiteLLM",
+    "anthropic",
+    "boto3",
+    "botocore",
+    "cohere",
+    "mcp",
+    "pymongo",
+    "s3transfer",
+    "sse_starlette",
+    "voyage",
     "openai",
     "httpx",
     "httpcore",
@@ -46,11 +56,19 @@ def bound(**ids: str | int | None) -> Iterator[None]:
         _bound.reset(token)
 
 
-def configure(*, level: int | str = logging.INFO, stream: TextIO | None = None) -> None:
-    """Let the whole process log so, to `stream` (stderr). What was configured before is replaced."""
+def configure(
+    *,
+    level: int | str = logging.INFO,
+    style: Literal["auto", "json", "text"] = "auto",
+    stream: TextIO | None = None,
+) -> None:
+    """Let the whole process log so, to `stream` (stderr). What was configured before is replaced.
+
+    `style` auto is text on a terminal, else JSON.
+    """
     chosen = stream or sys.stderr
     handler = logging.StreamHandler(chosen)
-    handler.setFormatter(Lines() if chosen.isatty() else JsonLines())
+    handler.setFormatter(Lines() if style == "text" or (style == "auto" and chosen.isatty()) else JsonLines())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)

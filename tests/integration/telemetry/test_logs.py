@@ -4,6 +4,7 @@ import io
 import json
 import logging
 from pathlib import Path
+from typing import Literal
 
 import httpx
 import pytest
@@ -41,6 +42,7 @@ async def test_a_canary_sentence_is_in_no_log_of_any_process_at_any_level(
             "AFTERMIND_EXTRACT_QUIET_SECONDS": "0.2",
             "AFTERMIND_RECONCILE_SECONDS": "0.5",
             "AFTERMIND_MAX_ATTEMPTS": "2",
+            "AFTERMIND_LOG_LEVEL": "DEBUG",
             "AFTERMIND_BACKOFF_BASE_SECONDS": "0.1",
             "OPENAI_API_KEY": "k",
             "OPENAI_BASE_URL": model.url,
@@ -71,6 +73,8 @@ async def test_a_canary_sentence_is_in_no_log_of_any_process_at_any_level(
     assert [name for name, text in written.items() if "marmalade" in text] == []
     assert "marmalade" not in caplog.text
     lines = [json.loads(line) for line in written["worker-0.log"].splitlines() if line and line not in CELERYS_OWN]
+    of_service = [json.loads(line) for line in written["web.log"].splitlines() if line]
+    assert "DEBUG" in {line["level"] for line in of_service}
     buried = next(line for line in lines if line["message"] == "turn dead-lettered")
     assert buried["level"] == "ERROR"
     assert buried["reason"] == "bug:ValueError"
@@ -110,16 +114,27 @@ def test_on_a_terminal_a_line_is_for_people(monkeypatch: pytest.MonkeyPatch) -> 
     assert line.endswith("WARNING lease lost  job_id=7")
 
 
-@pytest.mark.parametrize(("terminal", "formatter"), [(True, log_format.Lines), (False, log_format.JsonLines)])
-def test_what_is_no_terminal_gets_json(
-    terminal: bool, formatter: type[logging.Formatter], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("terminal", "style", "formatter"),
+    [
+        (True, "auto", log_format.Lines),
+        (False, "auto", log_format.JsonLines),
+        (True, "json", log_format.JsonLines),
+        (False, "text", log_format.Lines),
+    ],
+)
+def test_what_is_no_terminal_gets_json_unless_the_setting_names_a_format(
+    terminal: bool,
+    style: Literal["auto", "json", "text"],
+    formatter: type[logging.Formatter],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stream = io.StringIO()
     monkeypatch.setattr(stream, "isatty", lambda: terminal, raising=False)
     root = logging.getLogger()
     before, level = list(root.handlers), root.level
     try:
-        log_format.configure(stream=stream)
+        log_format.configure(style=style, stream=stream)
         assert [type(handler.formatter) for handler in root.handlers] == [formatter]
         assert logging.getLogger("openai").getEffectiveLevel() == logging.WARNING
     finally:
