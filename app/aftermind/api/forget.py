@@ -60,8 +60,8 @@ class Forgot:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
     """All data of a user. `episodes` include pending ones; `jobs` are unfinished ones, and dead letters with their
-    payload. `items` include metadata of sessions and checkpoints: their path begins with an empty label. `said` are
-    all assertions, retracted ones included. `vectors` are empty if not requested.
+    payload. `items` include metadata of sessions and checkpoints: their path begins with an empty label. `assertions`
+    include retracted ones; `extraction` is the outcome of each message. `vectors` are empty if not requested.
     """
 
     scope: Scope
@@ -72,9 +72,9 @@ class Export:
     summaries: tuple[Summary, ...]
     profile: Profile | None
     jobs: tuple[Job, ...]
-    learned: tuple[ExtractionResult, ...] = ()
+    extraction: tuple[ExtractionResult, ...] = ()
     spending: tuple[DailyUsage, ...] = ()
-    said: tuple[RecordedAssertion, ...] = ()
+    assertions: tuple[RecordedAssertion, ...] = ()
     vectors: Mapping[EpisodeId, Vector] = field(default_factory=dict)
 
 
@@ -143,12 +143,12 @@ async def export(parts: Parts, owner: Scope, *, vectors: bool = False) -> Export
     async with parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
         store = parts.store
         facts = await store.facts(tx, owner, history=True, limit=1_000_000)
-        said = await store.recorded_assertions(tx, owner)
+        assertions = await store.recorded_assertions(tx, owner)
         blocks = await store.blocks(tx, owner)
         items = [*await store.items_under(tx, owner, ()), *await store.items_under(tx, owner, ("",))]
         summaries = await store.summaries(tx, owner, limit=100_000)
         profile = await store.profile(tx, owner)
-        learned = await store.extraction_results(tx, owner, None, limit=len(episodes) + 1)
+        extraction = await store.extraction_results(tx, owner, None, limit=len(episodes) + 1)
         embedded = await store.vectors(tx, owner) if vectors else {}
     spent = await parts.ledger.spending(owner.namespace, since=date.min, owner=owner)
     jobs = await parts.ledger.jobs(owner=owner, limit=100_000)
@@ -160,9 +160,9 @@ async def export(parts: Parts, owner: Scope, *, vectors: bool = False) -> Export
         items=tuple(to_item(owner, each) for each in items),
         summaries=tuple(summaries),
         profile=profile,
-        learned=tuple(learned),
+        extraction=tuple(extraction),
         spending=tuple(spent),
-        said=tuple(said),
+        assertions=tuple(assertions),
         vectors=embedded,
         jobs=tuple(job for job in jobs if not job.state.is_final or job.state is JobState.DEAD),
     )

@@ -18,7 +18,7 @@ from aftermind.wire import queues
 from aftermind.wire.pending import PendingBacklog
 from aftermind.wire.redis_keys import Keys
 
-LYING_SECONDS = 120.0  # a doorbell takes milliseconds, and the reconciler sends it again within seconds
+OVERDUE_SECONDS = 120.0  # a doorbell takes milliseconds, and the reconciler sends it again within seconds
 CHECK_TIMEOUT_SECONDS = 2.0  # for each component; all are checked concurrently
 JOBS = "jobs"  # the component without which unfinished work cannot be counted
 CONDENSING = frozenset({JobKind.SUMMARISE, JobKind.PROFILE})
@@ -95,9 +95,9 @@ class Health:
         return all(part.state != "down" for part in self.parts if part.needed)
 
     @property
-    def lying(self) -> tuple[Work, ...]:
+    def overdue(self) -> tuple[Work, ...]:
         """Overdue jobs: runnable for too long, because workers are down or stuck."""
-        return tuple(row for row in self.work if row.age_seconds > LYING_SECONDS)
+        return tuple(row for row in self.work if row.age_seconds > OVERDUE_SECONDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

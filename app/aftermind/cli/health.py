@@ -24,12 +24,12 @@ def health(*, named: Queues = "all", json: console.AsJson = False) -> None:
     seen = console.with_memory(lambda memory: memory.health())
     judged = [part for part in seen.parts if part.needed or part.name == JOBS]  # else no overdue job is seen
     away = [f"{part.name}: {part.detail}" for part in judged if part.state == "down"]
-    lying = [
+    overdue = [
         f"{row.kind}: {row.runnable:,} could run, the oldest since {row.age_seconds:.0f} s"
-        for row in seen.lying
+        for row in seen.overdue
         if queues.QUEUE_OF[JobKind(row.kind)] in wanted
     ]
-    complaints = [*away, *lying]
+    complaints = [*away, *overdue]
     for part in [] if json else seen.parts:
         if part.state == "degraded" or (part.state == "down" and part not in judged):
             # a refused key or a full spool is reported, and a restart would not fix it

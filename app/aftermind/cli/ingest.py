@@ -256,8 +256,8 @@ async def _why_still(memory: Memory) -> str:
     """Reasons for missing progress: unhealthy components and overdue jobs."""
     health = await memory.health()
     sick = [f"{part.name}: {part.detail}" for part in health.parts if part.state != "ok"]
-    lying = [f"{row.kind}: {row.runnable:,} pending, {row.waiting:,} scheduled" for row in health.work if row.kind]
-    return "; ".join(sick + lying) or "the reason is unknown"
+    overdue = [f"{row.kind}: {row.runnable:,} pending, {row.waiting:,} scheduled" for row in health.work if row.kind]
+    return "; ".join(sick + overdue) or "the reason is unknown"
 
 
 def _complete(bars: Progress, task: TaskID) -> None:

@@ -123,9 +123,9 @@ async def readyz(request: Request, *, work: bool = False) -> JSONResponse:
     """
     health = await _health(request)
     body = {part.name: {"state": part.state, "detail": part.detail} for part in health.parts}
-    lying = {row.kind: {"runnable": row.runnable, "age_seconds": round(row.age_seconds, 1)} for row in health.lying}
-    is_ready = health.is_ready and not (work and lying)
-    told = {"ready": is_ready, "parts": body, "lying": lying}
+    overdue = {row.kind: {"runnable": row.runnable, "age_seconds": round(row.age_seconds, 1)} for row in health.overdue}
+    is_ready = health.is_ready and not (work and overdue)
+    told = {"ready": is_ready, "parts": body, "overdue": overdue}
     return JSONResponse(told, status_code=200 if is_ready else 503)
 
 

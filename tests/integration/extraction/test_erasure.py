@@ -76,7 +76,7 @@ async def test_a_user_who_is_forgotten_is_in_no_table_any_more(opened: Opened, p
         taken = await learnt.memory.export(user_id="gone")
 
         assert await places(learnt, SECRET) == set()
-        assert not any((taken.episodes, taken.facts, taken.blocks, taken.summaries, taken.jobs, taken.learned))
+        assert not any((taken.episodes, taken.facts, taken.blocks, taken.summaries, taken.jobs, taken.extraction))
         assert taken.profile is None
 
 
@@ -206,5 +206,5 @@ async def test_an_export_has_everything_that_is_there(opened: Opened, provider: 
     assert "turns_seen" in taken.profile.traits
     assert {job.state for job in taken.jobs} == {JobState.QUEUED, JobState.DEAD}
     assert any(SECRET.encode() in (job.raw or b"") for job in taken.jobs if job.state is JobState.DEAD)
-    assert len(taken.learned) == 2
+    assert len(taken.extraction) == 2
     assert {each.kind for each in taken.spending} == {JobKind.EXTRACT, JobKind.SUMMARISE, JobKind.PROFILE}

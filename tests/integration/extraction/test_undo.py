@@ -71,7 +71,7 @@ async def test_everything_derived_from_a_message_is_undone(opened: Opened, provi
         assert [each.content for each in await memory.context_window(1_000, user_id=user)] == ["I live in Oslo."]
         learned = {each.episode_id: (str(each.state), each.reason) for each in await memory.extraction(user_id=user)}
         assert learned[history[-1].id] == ("empty by decision", "undone")
-        assert (await memory.export(user_id=user)).learned[-1].reason == "undone"
+        assert (await memory.export(user_id=user)).extraction[-1].reason == "undone"
         believed = {fact.object for fact in await memory.facts.history(user_id=user)}
         assert believed >= {"Evil Savings", "Gotham"}, "what was believed once can still be asked for"
 
