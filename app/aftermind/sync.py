@@ -11,7 +11,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from aftermind.agent import Agent as AsyncAgent
 from aftermind.agent import Tool
 from aftermind.agent.agent import DEFAULT_INSTRUCTIONS
-from aftermind.agent.tools import Function
+from aftermind.agent.function_tools import Function
 from aftermind.api import blocking_portal
 from aftermind.api.api_keys import ApiKeys as AsyncApiKeys
 from aftermind.api.audit import Audit as AsyncAudit

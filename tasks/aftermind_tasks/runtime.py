@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from aftermind import errors
-from aftermind.api.key_fingerprints import announced_state, process_description
+from aftermind.api.process_registry import announced_state, process_description
 from aftermind.db.protocol import Database, Transaction, Watermark
 from aftermind.events.types import MemoryEvent
 from aftermind.freshness import WatermarkDelivery
@@ -24,7 +24,7 @@ from aftermind.stores.protocol import Store
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import EmbedderIdentity, JobId, Scope, StoredEmbedders
 from aftermind.wire.pending import SCRIPT_TURNS, Pending
-from aftermind.wire.process_keys import keep_announcing
+from aftermind.wire.process_registry import keep_announcing
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
 from aftermind_tasks.job_observer import Observer

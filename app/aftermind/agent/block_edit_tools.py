@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypedDict
 
 from aftermind import errors
-from aftermind.agent.tools import Tool
+from aftermind.agent.function_tools import Tool
 from aftermind.memory import Memory
 from aftermind.run_context import get_run_context
 

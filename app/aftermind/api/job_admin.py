@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
 from aftermind import errors
-from aftermind.api import history, key_fingerprints
+from aftermind.api import history, process_registry
 from aftermind.api.services import Parts
 from aftermind.db import metric_history
 from aftermind.db.protocol import Transaction
@@ -109,7 +109,7 @@ class JobAdmin:
         """
         if self._parts.redis is None:
             return []
-        return await key_fingerprints.list_processes(self._parts.redis, Keys(self._parts.settings.redis_prefix))
+        return await process_registry.list_processes(self._parts.redis, Keys(self._parts.settings.redis_prefix))
 
     async def metric_history(self, *, over: timedelta = timedelta(hours=1)) -> Sequence[MetricSample]:
         """Metrics of the whole deployment, sampled by the reconciler: by minute up to a day, by hour up to 30 days.

@@ -13,7 +13,7 @@ from aftermind import errors
 from aftermind.api import audit_anchors
 from aftermind.api.connections import Addresses
 from aftermind.api.health import damaged_spool, spooled_bytes
-from aftermind.api.key_fingerprints import find_mismatches, find_other_settings, fingerprints, list_settings
+from aftermind.api.process_registry import find_mismatches, find_other_settings, fingerprints, list_settings
 from aftermind.api.wiring import open_parts
 from aftermind.cli import worker_probe
 from aftermind.db import migrate, node_probe
@@ -22,7 +22,7 @@ from aftermind.llm import factory
 from aftermind.llm.protocols import embedder_identity
 from aftermind.llm.rate_limit import ProviderState
 from aftermind.settings import Settings
-from aftermind.wire.process_keys import list_announced
+from aftermind.wire.process_registry import list_announced
 from aftermind.wire.redis.client import RedisLink, unavailable
 from aftermind.wire.redis_keys import Keys
 

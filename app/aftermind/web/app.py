@@ -15,7 +15,7 @@ from aftermind import errors
 from aftermind.api import connections
 from aftermind.api.checkpoints import STATE_BYTES
 from aftermind.api.health import Health
-from aftermind.api.key_fingerprints import announce_keys
+from aftermind.api.process_registry import announce_keys
 from aftermind.memory import Memory
 from aftermind.settings import Settings
 from aftermind.web import openapi_document, problems, routes

@@ -166,7 +166,7 @@ class Keys:
         return f"{self.prefix}audit"
 
     def processes(self) -> str:
-        """HASH process → ms of Redis's clock, fingerprints of the keys that it uses (wire.process_keys).
+        """HASH process → ms of Redis's clock, fingerprints of the keys that it uses (wire.process_registry).
 
         Workers, reconciler and service write; `aftermind doctor` reads. `PROCESS_SECONDS` after the last one.
         """

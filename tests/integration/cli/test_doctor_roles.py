@@ -11,7 +11,7 @@ from aftermind import Memory, Settings
 from aftermind.cli import doctor, doctor_checks
 from aftermind.cli.doctor_checks import Finding, Verdict
 from aftermind.stack.ports import choose
-from aftermind.wire.process_keys import list_announced
+from aftermind.wire.process_registry import list_announced
 from aftermind_tasks.runtime import open_runtime
 from tests.support.servers import Database, psql_async
 from tests.support.valkey import running_valkey

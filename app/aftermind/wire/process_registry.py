@@ -1,4 +1,4 @@
-"""Which secret keys each process uses, as fingerprints in Redis: `aftermind doctor` finds processes that differ."""
+"""The registry of running processes in Redis: fingerprints of their keys, queues, memory and settings."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence

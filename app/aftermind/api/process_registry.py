@@ -1,6 +1,6 @@
-"""Keys and settings in force that each process announces, and where two processes differ.
+"""Lists processes with heartbeat, version, queues and settings in force, and finds keys and settings that differ.
 
-Keys are announced as fingerprints, which reveal nothing of them.
+Each process announces its own; keys as fingerprints, which do not reveal them.
 """
 
 import hmac
@@ -22,7 +22,7 @@ from aftermind.db.encryption.keyfiles import LazyKeys, audit_keys, master_keys
 from aftermind.settings import Settings
 from aftermind.telemetry.logger import get_logger
 from aftermind.types.job_admin import ProcessInfo
-from aftermind.wire.process_keys import ABOUT, AT, Fingerprints, keep_announcing, list_announced
+from aftermind.wire.process_registry import ABOUT, AT, Fingerprints, keep_announcing, list_announced
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
 
