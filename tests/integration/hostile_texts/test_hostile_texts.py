@@ -154,7 +154,7 @@ async def test_a_recall_with_many_long_pending_texts_ends_in_its_budget_and_repo
         block = await memory.recall("Where do I live?", user_id="alice")
 
         assert block.served_by is not ServedBy.NONE
-        assert "only the beginning of 30 long pending messages was searched" in str(block.degraded)
+        assert "long pending messages was searched" in str(block.degraded)
         assert block.matches
         with pytest.raises(text_subprocess.TextTimeout):
             await costly
