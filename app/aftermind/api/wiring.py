@@ -250,7 +250,8 @@ def _in_process_services(
         index=index,
         identify_embedder=identify,
         erasure_scan=None if index is None else ErasureScan(settings, where, index, identify, rows=count_rows),
-        closing=(recall.close, providers.close, db.close, *(() if index is None else (index.close,))),
+        # The queue also where nothing was remembered: opening the store began its work, which would open it again.
+        closing=(queue.close, recall.close, providers.close, db.close, *(() if index is None else (index.close,))),
     )
 
 

@@ -71,6 +71,16 @@ async def test_everything_is_there_after_a_restart(url: str, tmp_path: Path) -> 
         assert job.state is JobState.DONE
 
 
+async def test_a_store_that_was_only_opened_is_free_after_its_memory_is_closed(url: str, tmp_path: Path) -> None:
+    async with memory_at(url, tmp_path):
+        pass
+    await asyncio.sleep(0)  # what runs on would begin here
+
+    for _ in range(3):
+        async with memory_at(url, tmp_path) as memory:
+            assert await memory.history(user_id="alice") == []
+
+
 async def test_what_was_forgotten_is_not_in_the_store_any_more(url: str, tmp_path: Path) -> None:
     async with memory_at(url, tmp_path) as memory:
         await (await memory.remember("My code word is heliotrope.", user_id="alice")).stored(timeout=30)
