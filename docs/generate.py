@@ -199,7 +199,7 @@ STORE_FEATURES: Mapping[str, tuple[str, ...]] = {
     "groups, context windows, checkpoints, messages that expire": ("yes",),
     "history, export, erasure": ("yes",),
     "jobs are tried again, and are dead letters after the last attempt": ("yes",),
-    "source and destination of `aftermind copy`": ("no: `aftermind export`", *("yes",) * 4, "no: it is memory"),
+    "source and destination of `aftermind copy`": ("as the owner of its tables", *("yes",) * 4, "no: it is memory"),
     "several processes": ("yes", *(ONE_PROCESS,) * 4, "no: it is memory"),
     "read replicas, Celery workers": ("yes", *(ONE_PROCESS,) * 4, "no: it is memory"),
     "`verify-erasure`": ("yes", "rows and index, with an index"),

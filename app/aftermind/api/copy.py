@@ -1,21 +1,24 @@
-"""Copy a store of one process into another: row by row, verified, and resumable."""
+"""Copy a store into another: row by row, verified, resumable, and repeatable for what has changed since."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from aftermind import errors
 from aftermind.api.record_stores import make_journal
 from aftermind.db.journals.protocol import Journal
+from aftermind.settings import Settings
 
 Rows = dict[tuple[str, str], bytes]  # by table and key, in the order of insertion
+POSTGRES = ("postgresql", "postgres", "postgresql+asyncpg")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopiedPartition:
     """The rows of one user, or the jobs of all, that are now the same in both stores.
 
-    `checksum` is the SHA-256 of all rows, read back from the destination. `was_there`: by an earlier run.
+    `checksum` is the SHA-256 of all rows of the source; those read back from the destination were compared with them.
+    `was_there`: by an earlier run.
     """
 
     rows: int
@@ -26,68 +29,106 @@ class CopiedPartition:
     of: int
 
 
-def copy_store(source: str, destination: str, *, key_prefix: str) -> Iterator[CopiedPartition]:
+def copy_store(source: str, destination: str, *, settings: Settings, update: bool = False) -> Iterator[CopiedPartition]:
     """Copy everything, partition by partition, each as one commit; a repeated call continues where one was stopped.
 
-    `source` and `destination` are URLs of stores of one process. Both are locked until then. Raises `InvalidSettings`
-    for other stores, before anything is opened, and for a destination that has other rows; `StoreInUse`,
-    `StoreUnavailable`, and `StoreDamaged` if the destination does not return what was written.
+    `source` and `destination` are URLs. Stores of one process are locked until then; Postgres is not, and its URL is
+    that of the owner of the tables. With `update`, users that have changed in the source since an earlier run are
+    copied again; what the source has erased is erased. Raises `InvalidSettings` for stores without a lasting place,
+    before anything is opened, and for a destination with rows that the source never had; `StoreInUse`,
+    `StoreUnavailable`, `EmbedderMismatch`, and `StoreDamaged` if the destination does not return what was written.
     """
-    first, second = (
-        _journal(name, url, key_prefix) for name, url in (("source", source), ("destination", destination))
+    (first, _), (second, resume) = (
+        _open_later(name, url, settings) for name, url in (("source", source), ("destination", destination))
     )
-    if first.name == second.name and "://" not in first.name:  # of a server it does not name the database
+    if first.name == second.name and "://" not in first.name:  # of such a server it does not name the database
         raise errors.InvalidSettings("destination", second.name, "it is the source. Name another store.")
-    return _copy(first, second)
+    is_postgres = any(url.partition(":")[0] in POSTGRES for url in (source, destination))
+    return _copy(_Copy(first, second, is_postgres=is_postgres, update=update), resume)
 
 
-def _journal(name: str, url: str, key_prefix: str) -> Journal:
-    scheme = url.partition(":")[0]
-    if scheme in ("postgresql", "postgres"):
-        why = "only stores of one process take rows as they are. Use `aftermind export` and `aftermind ingest`."
-        raise errors.InvalidSettings(name, scheme, why)
-    journal = make_journal(url, key_prefix=key_prefix)
+def _open_later(name: str, url: str, settings: Settings) -> tuple[Journal, Callable[[], None]]:
+    """A store, and what ends the pause of its workers when it is complete."""
+    if url.partition(":")[0] in POSTGRES:
+        from aftermind.api.copy_postgres import PostgresPartitions  # SQLAlchemy: loaded only for Postgres
+
+        postgres = PostgresPartitions(url, settings)
+        return postgres, postgres.resume
+    journal = make_journal(url, key_prefix=settings.redis_prefix)
     if journal is None:
         raise errors.InvalidSettings(name, url, "it is the memory of a process, which a command cannot reach.")
-    return journal
+    return journal, lambda: None
 
 
-def _copy(source: Journal, destination: Journal) -> Iterator[CopiedPartition]:
-    source.open()
+def _copy(copy: "_Copy", resume: Callable[[], None]) -> Iterator[CopiedPartition]:
+    copy.source.open()
     try:
-        destination.open()
+        copy.destination.open()
         try:
-            yield from _copy_partitions(source, destination)
+            yield from copy.partitions()
+            resume()
         finally:
-            destination.close()
+            copy.destination.close()
     finally:
-        source.close()
+        copy.source.close()
 
 
-def _copy_partitions(source: Journal, destination: Journal) -> Iterator[CopiedPartition]:
-    # Sorted: the jobs, whose owner is "", come first, and a run that was stopped continues in the same order.
-    wanted, there = sorted(source.partitions()), frozenset(destination.partitions())
-    if strays := there.difference(wanted):
-        why = f"it has rows of {len(strays):,} users that the source does not have. Copy into an empty store."
-        raise errors.InvalidSettings("destination", destination.name, why)
-    for number, name in enumerate(wanted, start=1):
-        rows = _load(source, name)
-        found = _load(destination, name) if name in there else {}
-        if found and found != rows:
-            why = "it has other rows of a user of the source. Copy into an empty store."
-            raise errors.InvalidSettings("destination", destination.name, why)
-        if rows and not found:
-            destination.commit({name: rows})
-            if _by_table(_load(destination, name)) != _by_table(rows):
-                raise errors.StoreDamaged(destination.name, "it does not return what was written")
-        yield CopiedPartition(
-            rows=len(rows),
-            bytes=sum(map(len, rows.values())),
-            checksum=_checksum(rows),
-            was_there=bool(found),
-            number=number,
-            of=len(wanted),
-        )
+class _Copy:
+    """Two open stores. Between Postgres and a store of one process rows are compared by their meaning."""
+
+    def __init__(self, source: Journal, destination: Journal, *, is_postgres: bool, update: bool) -> None:
+        self.source, self.destination = source, destination
+        self._is_postgres, self._update = is_postgres, update
+
+    def partitions(self) -> Iterator[CopiedPartition]:
+        # Sorted: the jobs, whose owner is "", come first. A running source may do a job in between, which the copy then
+        # repeats; the other order could lose one. A run that was stopped continues in the same order.
+        wanted, there = sorted(self.source.partitions()), frozenset(self.destination.partitions())
+        if strays := there.difference(wanted):
+            why = f"it has rows of {len(strays):,} users that the source does not have. Copy into an empty store."
+            raise errors.InvalidSettings("destination", self.destination.name, why)
+        for number, name in enumerate(wanted, start=1):
+            rows = _load(self.source, name)
+            found = _load(self.destination, name) if name in there else {}
+            was_there = bool(found) and self._are_same(rows, found)
+            if not was_there and (rows or found):
+                self._replace(name, rows, found)
+            yield CopiedPartition(
+                rows=len(rows),
+                bytes=sum(map(len, rows.values())),
+                checksum=_checksum(rows),
+                was_there=was_there,
+                number=number,
+                of=len(wanted),
+            )
+
+    def _replace(self, name: str, rows: Rows, found: Rows) -> None:
+        if found:
+            self._check_update(rows, found)
+            self.destination.commit({name: dict.fromkeys(found)})  # rows keep the order in which they are inserted
+        self.destination.commit({name: rows})
+        if found:
+            self.destination.compact([name])
+        if not self._are_same(rows, _load(self.destination, name), is_ordered=True):
+            raise errors.StoreDamaged(self.destination.name, "it does not return what was written")
+
+    def _check_update(self, rows: Rows, found: Rows) -> None:
+        if not self._update:
+            why = "it has other rows of a user of the source. Copy into an empty store, or update a copy with --update."
+            raise errors.InvalidSettings("destination", self.destination.name, why)
+        gone = found.keys() - rows.keys()
+        lost = {key for table, key in gone if table == "episodes" and ("expiring", key) not in gone}
+        erasures = [sum(table == "tombstones" for table, _ in each) for each in (rows, found)]
+        if lost and erasures[0] <= erasures[1]:
+            why = f"it has {len(lost):,} messages of a user that the source never had. Copy into an empty store."
+            raise errors.InvalidSettings("destination", self.destination.name, why)
+
+    def _are_same(self, rows: Rows, found: Rows, *, is_ordered: bool = False) -> bool:
+        if not self._is_postgres:
+            return _by_table(rows) == _by_table(found) if is_ordered else rows == found
+        from aftermind.api.copy_postgres import comparable, decode
+
+        return comparable(decode(self.source.name, rows)) == comparable(decode(self.destination.name, found))
 
 
 def _load(journal: Journal, partition: str) -> Rows:

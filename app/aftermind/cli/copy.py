@@ -16,18 +16,22 @@ def register(app: typer.Typer) -> None:
 
 
 def copy(
-    source: Annotated[str, typer.Argument(help="The store to read: sqlite:./bot.db, json:./folder, redis://…")],
+    source: Annotated[str, typer.Argument(help="The store to read: sqlite:./bot.db, redis://…, postgresql://…")],
     destination: Annotated[str, typer.Argument(help="The store to fill: empty, or filled in part by this command.")],
     *,
+    update: Annotated[
+        bool, typer.Option("--update", help="Copy users again that have changed in the source since an earlier run.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Copy all users and jobs into another store, and verify them. A repeated call continues.
 
-    Both stores must be closed. Later changes of the source are not copied.
+    A store of one process must be closed. Postgres is named by the URL of the owner of its tables; stop its workers and
+    agents while it is the destination. Later changes of the source are copied by --update.
     """
     done: list[CopiedPartition] = []
     with err.status("Copying …") as status:
-        for each in copy_store(source, destination, key_prefix=Settings().redis_prefix):
+        for each in copy_store(source, destination, settings=Settings(), update=update):
             done.append(each)
             status.update(f"Copying … {each.number:,} of {each.of:,} partitions")
     counts = {

@@ -15,7 +15,7 @@ from tests.support.fork_server import run_module
 from tests.support.waiting import PATIENCE_SECONDS
 from tests.support.workers import environment
 
-PREFIX = Settings().redis_prefix
+SETTINGS = Settings()
 USERS = ("alice", "bob")
 
 
@@ -50,7 +50,7 @@ async def test_a_copy_through_each_store_has_everything(tmp_path: Path, redis_ur
     before = await content(chain[0], tmp_path)
 
     for source, destination in pairwise(chain):
-        copied = list(copy_store(source, destination, key_prefix=PREFIX))
+        copied = list(copy_store(source, destination, settings=SETTINGS))
         assert len(copied) == len(USERS) + 1
         assert not any(each.was_there for each in copied)
 
@@ -63,10 +63,10 @@ async def test_a_copy_through_each_store_has_everything(tmp_path: Path, redis_ur
 async def test_a_copy_that_was_stopped_continues(tmp_path: Path) -> None:
     source, destination = f"sqlite:{tmp_path}/bot.db", f"json:{tmp_path}/copy"
     await fill(source, tmp_path)
-    with closing(copy_store(source, destination, key_prefix=PREFIX)) as run:
+    with closing(copy_store(source, destination, settings=SETTINGS)) as run:
         stopped = next(run)
 
-    copied = list(copy_store(source, destination, key_prefix=PREFIX))
+    copied = list(copy_store(source, destination, settings=SETTINGS))
 
     assert [each.was_there for each in copied] == [True, False, False]
     assert copied[0].checksum == stopped.checksum
@@ -83,7 +83,7 @@ async def test_a_destination_with_other_content_is_refused_and_kept(user: str, w
         await (await memory.remember("Mine.", user_id=user)).stored(timeout=PATIENCE_SECONDS)
 
     with pytest.raises(errors.InvalidSettings, match=why):
-        list(copy_store(source, destination, key_prefix=PREFIX))
+        list(copy_store(source, destination, settings=SETTINGS))
 
     async with memory_at(destination, tmp_path) as memory:
         assert [each.content for each in await memory.history(user_id=user)] == ["Mine."]
@@ -96,17 +96,16 @@ async def test_a_store_in_use_and_one_that_loses_rows_are_reported(
     await fill(source, tmp_path)
     async with memory_at(source, tmp_path):
         with pytest.raises(errors.StoreInUse):
-            list(copy_store(source, f"json:{tmp_path}/copy", key_prefix=PREFIX))
+            list(copy_store(source, f"json:{tmp_path}/copy", settings=SETTINGS))
     monkeypatch.setattr(SqliteJournal, "commit", lambda journal, batch: None)
     with pytest.raises(errors.StoreDamaged, match="does not return what was written"):
-        list(copy_store(source, f"sqlite:{tmp_path}/lost.db", key_prefix=PREFIX))
+        list(copy_store(source, f"sqlite:{tmp_path}/lost.db", settings=SETTINGS))
 
 
 @pytest.mark.parametrize(
     ("source", "destination", "why"),
     [
-        ("postgresql://server/x", "sqlite:bot.db", "aftermind export"),
-        ("sqlite:bot.db", "postgres://server/x", "aftermind export"),
+        ("postgresql://server/x", "postgresql://other@server/x", "it is the source"),
         ("inmemory", "sqlite:bot.db", "memory of a process"),
         ("sqlite:bot.db", "sqlite:./bot.db", "it is the source"),
         ("sqlite:bot.db", "faiss:x", "unknown store"),
@@ -117,7 +116,7 @@ def test_other_stores_are_refused_before_anything_is_opened(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(errors.InvalidSettings, match=why):
-        copy_store(source, destination, key_prefix=PREFIX)
+        copy_store(source, destination, settings=SETTINGS)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -81,14 +81,14 @@ async def delete(tx: Transaction, owner: Scope, names: Sequence[str]) -> int:
 
 async def get(tx: Transaction, owner: Scope, names: Sequence[str]) -> list[StoredItem]:
     """See `Store.items`."""
-    return [_to_item(row) for row in await pg(tx).rows(_GET, **_owned(owner), names=list(names))]
+    return [to_item(row) for row in await pg(tx).rows(_GET, **_owned(owner), names=list(names))]
 
 
 async def under(tx: Transaction, owner: Scope, path: Sequence[str], *, limit: int | None = None) -> list[StoredItem]:
     """See `Store.items_under`. The range of names has those of the path itself and of the paths below it."""
     first, behind = below(path) if path else (None, None)
     found = await pg(tx).rows(_UNDER, **_owned(owner), first=first, behind=behind, limit=limit)
-    return [_to_item(row) for row in found]
+    return [to_item(row) for row in found]
 
 
 async def paths(tx: Transaction, owner: Scope) -> list[tuple[str, ...]]:
@@ -105,7 +105,8 @@ def _owned(owner: Scope) -> dict[str, str]:
     return {"namespace": owner.namespace, "user": owner.user_column}
 
 
-def _to_item(row: Row) -> StoredItem:  # type: ignore[type-arg]  # of `_COLUMNS`
+def to_item(row: Row) -> StoredItem:  # type: ignore[type-arg]  # of `_COLUMNS`
+    """The item that a row is."""
     vectors = None if row.vectors is None else np.frombuffer(row.vectors, "<f4").reshape(-1, row.dimension)
     return StoredItem(
         name=row.name,
