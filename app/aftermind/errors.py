@@ -165,8 +165,8 @@ class KeyFileLost(InvalidSettings):
             setting,
             path,
             "the file is missing, and rows in the database were made with its key. Restore it from a backup, or set "
-            f"AFTERMIND_{setting.upper()} (or _FILE) to the key that the other processes use. A new key does not open "
-            "or verify what the former one made; to use one all the same, write it into the file.",
+            f"AFTERMIND_{setting.upper()} (or _FILE) to the key that the other processes use. A new key cannot "
+            "decrypt or verify the existing rows; to use a new one anyway, write it into the file.",
         )
 
 
@@ -201,7 +201,7 @@ class IndexUnavailable(Unavailable):
 
     def __init__(self, index: str, why: str) -> None:
         self.index, self.why = index, why
-        super().__init__(f"the index {index} does not answer: {why}. It catches up when it does.")
+        super().__init__(f"the index {index} does not answer: {why}. It is updated when it answers again.")
 
 
 class RedisUnavailable(Unavailable):
@@ -217,7 +217,7 @@ class UnknownSentinelService(RedisUnavailable):
 
     def __init__(self, service: str, sentinel: str) -> None:
         self.service, self.sentinel = service, sentinel
-        why = f"sentinel {sentinel} watches no service {service!r}; correct the end of the sentinel:// URL"
+        why = f"sentinel {sentinel} watches no service {service!r}; correct its name at the end of the sentinel:// URL"
         super().__init__(why)
 
 
@@ -332,9 +332,7 @@ class TooManyRequests(Refused):
 
     def __init__(self, what: str, limit: float, *, retry_after: float) -> None:
         self.what, self.limit, self.retry_after = what, limit, retry_after
-        super().__init__(
-            f"the limit is {limit:,g} {what}. Retry later; of one key the AFTERMIND_WEB_*_PER_KEY settings decide."
-        )
+        super().__init__(f"the limit is {limit:,g} {what}. Retry later, or raise the AFTERMIND_WEB_*_PER_KEY settings.")
 
 
 class BudgetExhausted(Refused):
@@ -507,7 +505,7 @@ class GenerationOutOfRange(Conflict):
     def __init__(self, why: str) -> None:
         self.why = why
         super().__init__(
-            f"{why}. Another program wrote the hash `generation` (behind AFTERMIND_REDIS_PREFIX) in Redis: "
+            f"{why}. Another program wrote the hash `generation` (with AFTERMIND_REDIS_PREFIX before it) in Redis: "
             "delete that key and repeat the call; workers write it again."
         )
 
@@ -624,7 +622,7 @@ class UnknownPayload(Conflict):
 
     def __init__(self, what: str, version: object) -> None:
         self.what, self.version = what, version
-        super().__init__(f"{what} of version {version!r} is not supported by this release. Upgrade the reader first.")
+        super().__init__(f"{what} of version {version!r} is not supported by this release. Upgrade this process.")
 
 
 class ForeignPayload(Conflict):

@@ -18,10 +18,10 @@ def register(app: typer.Typer) -> None:
 
 @console.with_json
 def encrypt(*, namespace: Namespace = None) -> EncryptionResult:
-    """Encrypt a namespace's messages, facts, blocks, summaries and profiles in the database, during operation.
+    """Encrypt a namespace's messages, facts, blocks, summaries and profiles in the database, while it is in use.
 
-    Keep the master key (AFTERMIND_ENCRYPTION_KEY, else encryption.key in the state folder) where every worker and agent
-    has it, and a copy of it: without it nothing of this can be read again.
+    Give the master key (AFTERMIND_ENCRYPTION_KEY, else encryption.key in the state folder) to every worker and agent,
+    and keep a copy of it: without it the content cannot be read again.
     """
     err.print(f"[dim]waits {SPREAD_SECONDS:g} s until every process has loaded the key[/]")
     done = console.with_memory(lambda memory: memory.encryption.encrypt(namespace=namespace))
@@ -41,7 +41,7 @@ def rotate_keys(
         bool, typer.Option("--retire", help="Only delete old keys that encrypt no content any more.")
     ] = False,
 ) -> EncryptionResult | dict[str, int]:
-    """Re-encrypt a namespace with a new key, during operation. The old key is kept until --retire."""
+    """Re-encrypt a namespace with a new key, while it is in use. The old key is kept until --retire."""
     if master:
         count = console.with_memory(lambda memory: memory.encryption.rewrap(namespace=namespace))
         out.print(f"{count} keys are encrypted with the first master key.")

@@ -71,7 +71,8 @@ def evaluation(
     ] = False,
     sample: Annotated[int | None, typer.Option(min=1, help="Use only this number of questions, at random.")] = None,
     fit: Annotated[
-        bool, typer.Option("--fit", help="Fit the ranking of the namespace to the questions, and adopt what wins.")
+        bool,
+        typer.Option("--fit", help="Fit the ranking of the namespace to the questions, and use it if it is better."),
     ] = False,
     reset: Annotated[
         bool, typer.Option("--reset", help="Delete the fitted ranking of the namespace, and exit.")

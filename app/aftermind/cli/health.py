@@ -9,7 +9,7 @@ from aftermind.cli import console
 from aftermind.types import JobKind
 from aftermind.wire import queues
 
-Queues = Annotated[str, typer.Option("--queues", "-Q", help="Comma-separated queues to judge; or all.")]
+Queues = Annotated[str, typer.Option("--queues", "-Q", help="Comma-separated queues to check; or all.")]
 
 
 def register(app: typer.Typer) -> None:

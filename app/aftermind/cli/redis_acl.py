@@ -39,9 +39,9 @@ def register(app: typer.Typer) -> None:
 
 @console.with_json
 def redis_acl(*, passwords: Passwords = None, namespace: Tenant = None, apply: Apply = False) -> list[dict[str, str]]:
-    """Print a Redis user per kind of process as lines of an ACL file, each with the rights that it uses; or make them.
+    """Print a Redis ACL file with a user per kind of process and the rights that it uses, or create these users.
 
-    Passwords are printed as their SHA-256. Without a folder for them they are drawn, and printed once on stderr.
+    Passwords are printed as SHA-256 hashes. Without --passwords new ones are generated, and printed once to stderr.
     """
     settings = Settings()
     made = acl.users(settings.redis_prefix, database=database_number(settings), namespace=namespace)

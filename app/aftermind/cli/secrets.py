@@ -35,9 +35,9 @@ def register(app: typer.Typer) -> None:
 
 @console.with_json
 def secrets(
-    folder: Annotated[Path, typer.Argument(help="Folder to write, closed to other users; made with mode 0700.")] = Path(
-        "secrets"
-    ),
+    folder: Annotated[
+        Path, typer.Argument(help="Folder to write, closed to other users; created with mode 0700.")
+    ] = Path("secrets"),
     *,
     postgres: Annotated[str, typer.Option(help="Host and port of the primary.")] = "postgres:5432",
     replica: Annotated[list[str] | None, typer.Option(help="Host and port of a replica; repeat for more.")] = None,

@@ -115,7 +115,7 @@ def forget(
     prove: Annotated[
         bool,
         typer.Option(
-            "--prove", help="First store a test message, then show where it was before and is after the deletion."
+            "--prove", help="Store a test message first, and show where it is found before and after the deletion."
         ),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,

@@ -47,7 +47,7 @@ def reconciler() -> None:
 def flower(*, address: str = "127.0.0.1", port: int | None = None) -> None:
     """Run Flower until SIGTERM. FLOWER_BASIC_AUTH=user:password (or …_FILE) is required.
 
-    It needs the broker alone, as the Redis user `aftermind-flower`: no database, no key.
+    It needs only the broker (as the Redis user `aftermind-flower`), no database and no key.
     """
     login = _flower_login()
     for pair in login.split(","):
