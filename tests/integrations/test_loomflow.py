@@ -13,7 +13,15 @@ from loomflow.core.types import Message as LoomMessage
 from loomflow.model.echo import EchoModel
 
 from aftermind import Memory, Message, Settings, errors
-from aftermind.integrations.loomflow import AftermindMemory, Agent, LazyMemory, RunContext, set_run_context, tool
+from aftermind.integrations.loomflow import (
+    AftermindMemory,
+    Agent,
+    LazyMemory,
+    RunContext,
+    recall_graph,
+    set_run_context,
+    tool,
+)
 from tests.integrations.attacks import assert_attacks_stay_data
 from tests.integrations.freshness import read_elsewhere, standing_replica, stored_after_a_kill
 from tests.integrations.pages import run_examples
@@ -95,12 +103,14 @@ async def test_blocks_facts_profile_export_and_forget_are_of_one_user(memory: Me
     await mem.remember(episode("I live in Paris."))
 
     assert [each.content for each in await mem.working(user_id="alice")] == ["Alice.\nLikes tea."]
-    assert [each.object for each in await mem.facts.query(subject="user", user_id="alice")] == ["Paris"]
+    assert {each.object for each in await mem.facts.query(subject="user", user_id="alice")} == {"Paris", "Tokyo"}
+    now = datetime.now(UTC)
+    assert [each.object for each in await mem.facts.query(valid_at=now, user_id="alice")] == ["Paris"]
     assert [each.object for each in await mem.recall_facts("Where does she live?", user_id="alice")] == ["Paris"]
     assert first
     profile = await mem.profile(user_id="alice")
-    assert (profile.episode_count, profile.fact_count) == (1, 1)
-    assert profile.sample_facts[0].object == "Paris"
+    assert (profile.episode_count, profile.fact_count) == (1, 2)
+    assert {each.object for each in profile.sample_facts} == {"Paris", "Tokyo"}
     export = await mem.export(user_id="alice")
     assert ([each.input for each in export.episodes], len(export.blocks)) == (["I live in Paris."], 1)
     assert "Paris" in export.model_dump_json()
@@ -108,6 +118,52 @@ async def test_blocks_facts_profile_export_and_forget_are_of_one_user(memory: Me
     assert await mem.forget(user_id="alice") > 0
     assert await mem.recall("live", user_id="alice") == []
     assert (await mem.export(user_id="alice")).episodes == []
+
+
+async def test_alpha_weighs_meaning_against_words(memory: Memory) -> None:
+    mem = AftermindMemory(memory)
+    for text in ("I like rain.", "I like jazz and tea.", "I sing."):
+        await mem.remember(episode(text))
+
+    async def found(alpha: float) -> dict[str, float]:
+        scored = await mem.recall_scored("I like rain and jazz", limit=3, user_id="alice", alpha=alpha)
+        return {each.episode.input: each.score for each in scored}
+
+    by_words, by_meaning = list(await found(0.0)), list(await found(1.0))
+    for alpha in (0.1, 0.9):
+        ranks = [(by_meaning, alpha), (by_words, 1 - alpha)]
+        expected = {
+            text: sum(weight / (61 + places.index(text)) for places, weight in ranks if text in places)
+            for text in {*by_words, *by_meaning}
+        }
+        scores = await found(alpha)
+        assert scores == pytest.approx(expected)
+        assert list(scores.values()) == sorted(scores.values(), reverse=True)
+    for alpha in (-0.1, 1.1, float("nan")):
+        with pytest.raises(errors.InvalidQuery, match="alpha"):
+            await found(alpha)
+
+
+async def test_a_graph_of_facts_is_recalled_as_it_is_and_as_it_was(memory: Memory) -> None:
+    mem = AftermindMemory(memory)
+    for predicate, about, valid_from in (
+        ("works_at", ("alice", "acme"), NOW),
+        ("works_at", ("alice", "initech"), NOW + timedelta(days=30)),
+        ("operates_in", ("acme", "tokyo"), NOW),
+    ):
+        given = Fact(user_id="alice", subject=about[0], predicate=predicate, object=about[1], valid_from=valid_from)
+        await mem.facts.append(given)
+
+    async def paths(user: str, at: datetime | None = None) -> list[str]:
+        found = await recall_graph(mem.facts, "Where does Alice's employer operate?", user_id=user, valid_at=at)
+        return [each.render() for each in found]
+
+    assert await paths("alice") == ["alice —works_at→ initech"]
+    then = await paths("alice", NOW + timedelta(days=1))
+    assert then == ["alice —works_at→ acme", "alice —works_at→ acme —operates_in→ tokyo"]
+    assert await paths("bob") == []
+    assert await mem.facts.delete(user_id="bob") == 0
+    assert await mem.facts.delete(user_id="alice") == await mem.facts.count(user_id="alice") + 3 == 3
 
 
 async def test_the_agent_takes_a_url_and_continues_a_session(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from aftermind.types import Fact as Known
 with extra("loomflow"):
     from loomflow.core.types import Fact
 
-PAGE = 1_000
+EVERY_FACT = 100_000  # of a user
 
 
 class AftermindFacts:
@@ -49,14 +49,19 @@ class AftermindFacts:
         limit: int = 10,
         user_id: str | None = None,
     ) -> list[Fact]:
-        """Facts by their parts, those that are true now or at `valid_at`."""
-        found = await self._memory.facts.query(
-            subject=subject,
-            predicate=predicate,
-            as_of=None if valid_at is None else utc(valid_at),
-            user_id=user_id,
-            namespace=self._namespace,
-        )
+        """Facts by their parts, newest first: those that are true at `valid_at`; without it, ended ones too.
+
+        What Aftermind no longer believes is never returned.
+        """
+        whose = {"user_id": user_id, "namespace": self._namespace}
+        if valid_at is None:
+            found = await self._memory.facts.history(subject, predicate, limit=EVERY_FACT, **whose)
+            found = [each for each in found if each.superseded_at is None]
+        else:
+            found = await self._memory.facts.query(
+                subject=subject, predicate=predicate, as_of=utc(valid_at), limit=EVERY_FACT, **whose
+            )
+        found.sort(key=lambda each: each.recorded_at, reverse=True)
         return [to_fact(each) for each in found if object_ is None or each.object == object_][:limit]
 
     async def recall_text(
@@ -69,19 +74,20 @@ class AftermindFacts:
 
     async def all_facts(self) -> list[Fact]:
         """The facts of the anonymous user; those of another user are read by `query`."""
-        return await self.query(limit=PAGE)
+        return await self.query(limit=EVERY_FACT)
 
     async def delete(self, *, user_id: str | None = None, before: datetime | None = None) -> int:
         """Retract facts, of those recorded before a time if given; how many."""
-        found = await self._memory.facts.query(user_id=user_id, namespace=self._namespace)
+        found = await self.query(limit=EVERY_FACT, user_id=user_id)
         old = [each for each in found if before is None or each.recorded_at < utc(before)]
-        for each in old:
-            await self._memory.facts.retract(each, user_id=user_id, namespace=self._namespace)
+        # The earliest first: a fact that is retracted makes the one that it had ended true again.
+        for each in sorted(old, key=lambda each: each.valid_from):
+            await self._memory.facts.retract(each.id, user_id=user_id, namespace=self._namespace)
         return len(old)
 
     async def count(self, *, user_id: str | None = None) -> int:
-        """How many facts are true now."""
-        return len(await self.query(limit=PAGE, user_id=user_id))
+        """How many facts there are, with ended ones."""
+        return len(await self.query(limit=EVERY_FACT, user_id=user_id))
 
     async def aclose(self) -> None:
         """Nothing: the memory closes the connections."""

@@ -7,11 +7,12 @@ from typing import Any
 from aftermind.integrations.conversations import data_element
 from aftermind.integrations.extras import extra
 from aftermind.integrations.loomflow_facts import AftermindFacts, to_fact, utc
+from aftermind.integrations.loomflow_recall import episode_id, search_weighted
 from aftermind.integrations.message_records import from_episode, read_session, standing, to_message
 from aftermind.integrations.places import MemoryPlace, Place
 from aftermind.recall import RecallOptions
 from aftermind.types import Episode as Said
-from aftermind.types import EpisodeId, Match
+from aftermind.types import EpisodeId
 from aftermind.types.message import keyed_ids
 from aftermind.types.scope import Scope
 
@@ -97,19 +98,13 @@ class AftermindMemory(MemoryPlace):
         user_id: str | None = None,
         alpha: float = 0.5,
     ) -> list[EpisodeMatch]:
-        """Episodes with their scores, best first. `alpha` 0 searches by words only, 1 by meaning only."""
-        options = RecallOptions(limit=2 * limit, load=("history",), mode="hybrid")
-        if alpha in (0.0, 1.0):
-            options["mode"] = "vector" if alpha else "lexical"
+        """Episodes with their scores, best first. `alpha` is the weight of meaning; see `search_weighted`."""
+        options = RecallOptions()
         if time_range is not None:
             options["since"], options["until"] = map(utc, time_range)
-        matches = await self.memory.recall_scored(query, **options, **self.whose(user_id))
-        best: dict[str, Match] = {}
-        for match in matches:
-            if isinstance(match.item, Said):
-                best.setdefault(_episode_id(match.item), match)
-        chosen = list(best.items())[:limit]
-        episodes = await self._episodes([match.item for _, match in chosen], user_id)  # type: ignore[misc]
+        found = await search_weighted(self.memory, query, options, alpha=alpha, limit=limit, **self.whose(user_id))
+        matches = list(found.values())
+        episodes = await self._episodes([match.item for match in matches], user_id)  # type: ignore[misc]
         return [
             EpisodeMatch(
                 episode=episode,
@@ -118,7 +113,7 @@ class AftermindMemory(MemoryPlace):
                 bm25_score=match.lexical_score,
                 rerank_score=match.rerank_score,
             )
-            for episode, (_, match) in zip(episodes, chosen, strict=True)
+            for episode, match in zip(episodes, matches, strict=True)
         ]
 
     async def recall_facts(
@@ -176,13 +171,13 @@ class AftermindMemory(MemoryPlace):
 
     async def _all(self, user_id: str | None) -> list[Episode]:
         said = await read_session(self.memory, None, None, **self.whose(user_id))
-        firsts = {_episode_id(each): each for each in reversed(said)}
-        return await self._episodes([each for each in said if firsts[_episode_id(each)] is each], user_id)
+        firsts = {episode_id(each): each for each in reversed(said)}
+        return await self._episodes([each for each in said if firsts[episode_id(each)] is each], user_id)
 
     async def _episodes(self, found: Sequence[Said], user_id: str | None) -> list[Episode]:
         """The episode of each message, with its other half."""
         scope = Scope(namespace=self.namespace or self.memory.namespace, user_id=user_id)
-        halves = {each.id: keyed_ids(scope, _key(_episode_id(each)), 2)[1] for each in found}
+        halves = {each.id: keyed_ids(scope, _key(episode_id(each)), 2)[1] for each in found}
         wanted = [id_ for both in halves.values() for id_ in both]
         known: dict[EpisodeId, Said] = {}
         for start in range(0, len(wanted), PAGE):
@@ -201,11 +196,6 @@ class SeedBlock(MemoryBlock):
 
 def _key(episode_id: str) -> str:
     return f"loomflow:{episode_id}"
-
-
-def _episode_id(said: Said) -> str:
-    record = from_episode(said)
-    return str(said.id) if record is None or "id" not in record else str(record["id"])
 
 
 def _text(said: Said) -> str:

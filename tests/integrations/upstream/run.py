@@ -57,6 +57,7 @@ SUITES = {
         folder=".",
         files=(
             "tests/test_memory_gdpr.py",
+            "tests/test_memory_graph.py",
             "tests/test_multi_user_isolation.py",
             "tests/test_recall_facts_protocol.py",
             "tests/test_recall_scored.py",

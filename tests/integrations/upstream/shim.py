@@ -61,7 +61,8 @@ def openai_agents(memory: Callable[[], Memory]) -> None:
 
 
 def loomflow(memory: Callable[[], Memory]) -> None:
-    """Where a test makes an `InMemoryMemory`, it gets an `AftermindMemory` with a namespace of its own."""
+    """Where a test makes an `InMemoryMemory`, it gets an `AftermindMemory` with a namespace of its own; its facts where
+    it makes an `InMemoryFactStore`."""
     import loomflow.memory
     from loomflow.memory import inmemory
 
@@ -72,6 +73,7 @@ def loomflow(memory: Callable[[], Memory]) -> None:
             super().__init__(memory(), namespace=uuid4().hex)
 
     inmemory.InMemoryMemory = loomflow.memory.InMemoryMemory = Store
+    loomflow.memory.InMemoryFactStore = lambda: Store().facts
 
 
 def definable(memory: Callable[[], Memory]) -> None:
