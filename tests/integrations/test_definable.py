@@ -1,9 +1,12 @@
 """The drop-in for Definable: its documented calls and loops, with Definable's own agent."""
 
 import asyncio
+from collections.abc import Mapping
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
+import definable.memory
 import pytest
 from definable.agents.testing import MockModel
 from definable.memory.types import Episode, KnowledgeAtom
@@ -13,6 +16,7 @@ from aftermind import Memory, Settings, errors
 from aftermind.integrations.definable import (
     AftermindStore,
     Agent,
+    ChromaMemoryStore,
     CognitiveMemory,
     InMemoryStore,
     MemoryPayload,
@@ -20,6 +24,7 @@ from aftermind.integrations.definable import (
     RunContext,
     SQLiteMemoryStore,
 )
+from aftermind.integrations.definable_store import PARAMETERS
 from tests.integrations.attacks import assert_attacks_stay_data
 from tests.integrations.freshness import read_elsewhere, standing_replica, stored_after_a_kill
 from tests.integrations.pages import run_examples
@@ -198,7 +203,12 @@ async def test_a_memory_that_fails_is_a_warning_and_the_agent_answers(memory: Me
 
 
 async def test_stores_by_the_names_of_definable(tmp_path: Path, redis_url: str) -> None:
-    for make in (InMemoryStore, lambda: SQLiteMemoryStore(str(tmp_path / "m.db")), lambda: RedisMemoryStore(redis_url)):
+    for make in (
+        InMemoryStore,
+        ChromaMemoryStore,
+        lambda: SQLiteMemoryStore(str(tmp_path / "m.db")),
+        lambda: RedisMemoryStore(redis_url),
+    ):
         async with CognitiveMemory(store=make()) as mem:
             await mem.store_messages(SAID, user_id="alice", session_id="s1")
             assert len(await mem.store.get_episodes(user_id="alice")) == 2
@@ -206,6 +216,63 @@ async def test_stores_by_the_names_of_definable(tmp_path: Path, redis_url: str) 
         assert await mem.recall("Where do I live?", user_id="alice") is not None
     with pytest.raises(errors.InvalidSettings, match=r"aftermind\.integrations\.definable"):
         CognitiveMemory(store=object())  # type: ignore[arg-type]
+
+
+MONGODB = "mongodb://user:pass@host:27017"
+QDRANT = "https://x.cloud.qdrant.io:6333"
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "place"),
+    [  # as Definable's own documentation has them, and with each parameter that has an effect
+        ("SQLiteMemoryStore", {}, "sqlite:./memory.db"),
+        ("PostgresMemoryStore", {"db_url": "postgresql+asyncpg://u:p@host/db"}, "postgresql://u:p@host/db"),
+        ("PostgresMemoryStore", {}, None),
+        (
+            "RedisMemoryStore",
+            {"redis_url": "redis://host:6379", "db": 2},
+            {"url": "redis://host:6379/2", "key_prefix": "memory"},
+        ),
+        (
+            "RedisMemoryStore",
+            {"redis_url": "redis://host/1", "prefix": "p"},
+            {"url": "redis://host/1", "key_prefix": "p"},
+        ),
+        ("MongoMemoryStore", {}, "mongodb://localhost:27017/memory"),
+        ("MongoMemoryStore", {"connection_string": MONGODB, "database": "mine"}, f"{MONGODB}/mine"),
+        ("MongoMemoryStore", {"connection_string": f"{MONGODB}/theirs?w=1"}, f"{MONGODB}/theirs?w=1"),
+        ("ChromaMemoryStore", {"persist_directory": "./chroma"}, "chroma:./chroma"),
+        ("ChromaMemoryStore", {}, "inmemory"),
+        ("QdrantMemoryStore", {}, "qdrant://localhost:6333/memory"),
+        ("QdrantMemoryStore", {"url": QDRANT, "api_key": "a/b"}, "qdrant+https://a%2Fb@x.cloud.qdrant.io:6333/memory"),
+        ("PineconeMemoryStore", {"index_name": "mine"}, "pinecone:mine"),
+        ("Mem0MemoryStore", {"api_key": "m0-a"}, "mem0+https://m0-a@api.mem0.ai"),
+        ("Mem0MemoryStore", {}, "mem0:"),
+    ],
+)
+def test_a_store_of_definable_is_one_of_aftermind(
+    name: str, given: dict[str, Any], place: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MEMORY_POSTGRES_URL", raising=False)
+    theirs = signature(getattr(definable.memory, name)).parameters
+
+    assert (
+        PARAMETERS[name].place(**given) == PARAMETERS[name].place(*({**_defaults(theirs), **given}.values())) == place
+    )
+    assert {**PARAMETERS[name].defaults} == _defaults(theirs)
+
+
+def _defaults(parameters: Mapping[str, Parameter]) -> dict[str, Any]:
+    return {name: each.default for name, each in parameters.items()}
+
+
+def test_parameters_of_a_store_that_could_have_no_effect_are_refused() -> None:
+    with pytest.raises(errors.InvalidSettings, match="PINECONE_API_KEY") as refused:
+        PARAMETERS["PineconeMemoryStore"].place(api_key="secret")
+    assert "secret" not in str(refused.value)
+    for args, named in (((1, 2, 3), {}), (("a.db",), {"db_path": "b.db"}), ((), {"path": "a.db"})):
+        with pytest.raises(errors.InvalidSettings, match="db_path"):
+            PARAMETERS["SQLiteMemoryStore"].place(*args, **named)
 
 
 async def test_attacks_stay_in_the_block_of_memory(memory: Memory) -> None:

@@ -3,10 +3,14 @@
 import re
 from collections.abc import AsyncIterator
 from html import unescape
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import pytest
+import upsonic.storage
+from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import create_async_engine
 from upsonic import Agent, Task
 from upsonic.messages.messages import (
     ModelRequest,
@@ -24,7 +28,8 @@ from upsonic.usage import RequestUsage
 
 import aftermind
 from aftermind import Settings, errors
-from aftermind.integrations.upsonic import JSONStorage, Memory, SqliteStorage
+from aftermind.integrations.upsonic import AsyncPostgresStorage, JSONStorage, Memory, SqliteStorage
+from aftermind.integrations.upsonic_storages import PARAMETERS
 from tests.integrations.attacks import assert_attacks_stay_data
 from tests.integrations.freshness import read_elsewhere, standing_replica, stored_after_a_kill
 from tests.integrations.pages import run_examples
@@ -216,7 +221,7 @@ def test_blocking_code_and_storages_by_the_names_of_upsonic(tmp_path: Path) -> N
     named = SqliteStorage(str(tmp_path / "m.db"), session_table="sessions", user_memory_table="users")
     for storage in (named, JSONStorage(str(tmp_path / "folder"))):
         model = Answers()
-        mem = memory_of(storage)  # type: ignore[arg-type]
+        mem = memory_of(storage)
         Agent(model, memory=mem, print=False).do(Task("I live in Oslo."))
         mem.set_metadata({"a": 1})
 
@@ -224,7 +229,62 @@ def test_blocking_code_and_storages_by_the_names_of_upsonic(tmp_path: Path) -> N
         assert mem.get_metadata() == {"a": 1}
         assert mem.load_run("r9") is mem.load_resumable_run("r9") is None
     with pytest.raises(errors.InvalidSettings, match="db_fil"):
-        SqliteStorage(db_fil="m.db")  # type: ignore[call-arg]
+        SqliteStorage(db_fil="m.db")
+
+
+MONGODB = "mongodb://localhost:27017"
+PLACES = [  # as Upsonic's own documentation has them, and with each parameter that has an effect
+    ("InMemoryStorage", {}, "inmemory"),
+    ("JSONStorage", {"db_path": "./folder"}, "json:./folder"),
+    ("SqliteStorage", {"db_file": "m.db"}, "sqlite:m.db"),
+    ("AsyncSqliteStorage", {"db_url": "sqlite+aiosqlite:///./data.db"}, "sqlite:///./data.db"),
+    ("SqliteStorage", {"db_engine": create_engine("sqlite:///./data.db")}, "sqlite:///./data.db"),
+    ("PostgresStorage", {"db_url": "postgresql+psycopg://u:p@host/db"}, "postgresql://u:p@host/db"),
+    ("PostgresStorage", {}, None),
+    ("RedisStorage", {"db_url": "redis://host/1"}, {"url": "redis://host/1", "key_prefix": "upsonic"}),
+    ("MongoStorage", {"db_url": MONGODB, "db_name": "upsonic_db"}, f"{MONGODB}/upsonic_db"),
+    ("AsyncMongoStorage", {"db_url": MONGODB}, f"{MONGODB}/upsonic"),
+    ("Mem0Storage", {"api_key": "m0-a", "org_id": "o", "project_id": "p"}, "mem0+https://m0-a@api.mem0.ai"),
+    ("AsyncMem0Storage", {"api_key": "m0-a", "host": "http://h:8888"}, "mem0+http://m0-a@h:8888"),
+    ("Mem0Storage", {}, "mem0:"),
+]
+
+
+@pytest.mark.parametrize(("name", "given", "place"), PLACES)
+def test_a_storage_of_upsonic_is_a_store_of_aftermind(name: str, given: dict[str, Any], place: Any) -> None:
+    theirs = signature(getattr(upsonic.storage, name)).parameters
+
+    assert PARAMETERS[name].place(**given) == place
+    assert list(PARAMETERS[name].defaults) == list(theirs)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "remedy"),
+    [
+        ("MongoStorage", {"db_client": object()}, "db_url"),
+        ("MongoStorage", {"db_name": "upsonic_db"}, "db_url"),
+        ("RedisStorage", {"redis_client": object()}, "db_url"),
+        ("RedisStorage", {"expire": 60}, "retention policy"),
+        ("Mem0Storage", {"config": object()}, "api_key"),
+    ],
+)
+def test_parameters_of_a_storage_that_could_have_no_effect_are_refused(
+    name: str, given: dict[str, Any], remedy: str
+) -> None:
+    with pytest.raises(errors.InvalidSettings, match=remedy):
+        PARAMETERS[name].place(**given)
+
+
+async def test_a_storage_takes_an_engine_of_the_program(
+    database: Database, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AFTERMIND_BROKER_URL", redis_url)
+    engine = create_async_engine(database.app_url.replace("postgresql:", "postgresql+asyncpg:"))
+
+    async with AsyncPostgresStorage(db_engine=engine).memory as memory:
+        await memory.blocks.set("human", "Alice.", user_id="alice")
+        assert [each.content for each in await memory.blocks.list(user_id="alice")] == ["Alice."]
+    await engine.dispose()
 
 
 ELEMENT = re.compile(r"<(SessionSummary|UserProfile|SessionMetadata)>\n([^<>]*)\n</\1>\s*")

@@ -8,13 +8,7 @@ from typing import Any
 
 from aftermind import errors
 from aftermind.integrations.conversations import remember_run
-from aftermind.integrations.definable_store import (
-    AftermindStore,
-    InMemoryStore,
-    PostgresMemoryStore,
-    RedisMemoryStore,
-    SQLiteMemoryStore,
-)
+from aftermind.integrations.definable_store import STORES, AftermindStore
 from aftermind.integrations.extras import extra
 from aftermind.integrations.places import Place
 from aftermind.memory import Memory
@@ -30,15 +24,7 @@ with extra("definable"):
     from definable.run.agent import MemoryUpdateCompletedEvent
     from definable.utils.log import log_warning
 
-__all__ = [
-    "AftermindStore",
-    "Agent",
-    "CognitiveMemory",
-    "InMemoryStore",
-    "PostgresMemoryStore",
-    "RedisMemoryStore",
-    "SQLiteMemoryStore",
-]
+__all__ = ["AftermindStore", "Agent", "CognitiveMemory"]
 
 ROLES = ("user", "assistant")
 OPEN, CLOSE = "<memory_context>", "</memory_context>"
@@ -156,7 +142,9 @@ class Agent(definable.agents.Agent):
 
 
 def __getattr__(name: str) -> Any:
-    """Every other name of Definable's agents, memory and run events."""
+    """A store of Aftermind by Definable's name, or any other name of its agents, memory and run events."""
+    if name in STORES:
+        return STORES[name]
     for module in (definable.agents, definable.memory, definable.run.base):
         if hasattr(module, name):
             return getattr(module, name)

@@ -1,12 +1,11 @@
 """Definable's memory store on the messages and facts of a memory."""
 
-import os
 from datetime import UTC, datetime
 from uuid import uuid4
 
 from aftermind.integrations.extras import extra
 from aftermind.integrations.message_records import from_episode, read_session, to_message
-from aftermind.integrations.places import MemoryPlace
+from aftermind.integrations.places import MemoryPlace, StoreParameters, store_classes
 from aftermind.types import Episode as Said
 from aftermind.types import Fact
 
@@ -88,33 +87,50 @@ class AftermindStore(MemoryPlace):
         await self.memory.forget(session_id=session_id, **self.whose(user_id))
 
 
-class InMemoryStore(AftermindStore):
-    """A store of this process."""
-
-    def __init__(self) -> None:
-        super().__init__("inmemory")
-
-
-class SQLiteMemoryStore(AftermindStore):
-    """A store in a file."""
-
-    def __init__(self, db_path: str = "./memory.db") -> None:
-        super().__init__(f"sqlite:{db_path}")
-
-
-class PostgresMemoryStore(AftermindStore):
-    """A store in Postgres; the settings of Aftermind name the Redis of its workers."""
-
-    def __init__(self, db_url: str = "", pool_size: int | None = None, table_prefix: str | None = None) -> None:
-        super().__init__(db_url or os.environ.get("MEMORY_POSTGRES_URL") or None)
-
-
-class RedisMemoryStore(AftermindStore):
-    """A store in Redis."""
-
-    def __init__(self, redis_url: str = "redis://localhost:6379", prefix: str = "memory", db: int = 0) -> None:
-        url = redis_url if redis_url.rpartition("/")[2].isdigit() else f"{redis_url.rstrip('/')}/{db}"
-        super().__init__({"url": url, "key_prefix": prefix})
+PARAMETERS = {
+    "InMemoryStore": StoreParameters(addresses=("inmemory",)),
+    "SQLiteMemoryStore": StoreParameters(addresses=("sqlite:{db_path}",), defaults={"db_path": "./memory.db"}),
+    "PostgresMemoryStore": StoreParameters(
+        addresses=("{db_url}", "{MEMORY_POSTGRES_URL}", ""),
+        defaults={"db_url": "", "pool_size": 5, "table_prefix": "memory_"},
+    ),
+    "RedisMemoryStore": StoreParameters(
+        addresses=("{redis_url}",),
+        defaults={"redis_url": "redis://localhost:6379", "prefix": "memory", "db": 0},
+        path="db",
+        key_prefix="prefix",
+    ),
+    "MongoMemoryStore": StoreParameters(
+        addresses=("{connection_string}",),
+        defaults={
+            "connection_string": "mongodb://localhost:27017",
+            "database": "memory",
+            "collection_prefix": "",
+        },
+        path="database",
+    ),
+    "ChromaMemoryStore": StoreParameters(
+        addresses=("chroma:{persist_directory}", "inmemory"),
+        defaults={"persist_directory": None, "collection_prefix": "memory_"},
+    ),
+    "QdrantMemoryStore": StoreParameters(
+        addresses=(
+            "qdrant+{url.scheme}://[{api_key}@]{url.netloc}/{prefix}",
+            "qdrant://[{api_key}@]{url}:{port}/{prefix}",
+        ),
+        defaults={"url": "localhost", "port": 6333, "api_key": None, "prefix": "memory", "vector_size": 1536},
+    ),
+    "PineconeMemoryStore": StoreParameters(
+        addresses=("pinecone:{index_name}",),
+        defaults={"api_key": "", "index_name": "memory", "environment": None, "vector_size": 1536},
+        refused={"api_key": "set PINECONE_API_KEY instead."},
+    ),
+    "Mem0MemoryStore": StoreParameters(
+        addresses=("mem0+https://{api_key}@api.mem0.ai", "mem0:"),
+        defaults={"api_key": "", "org_id": None, "project_id": None},
+    ),
+}
+STORES = store_classes(AftermindStore, PARAMETERS)
 
 
 def _to_episode(said: Said, user_id: str | None) -> Episode:

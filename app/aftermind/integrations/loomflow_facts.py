@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Any
 from xml.sax.saxutils import escape
 
 from aftermind.integrations.extras import extra
@@ -53,7 +54,7 @@ class AftermindFacts:
 
         What Aftermind no longer believes is never returned.
         """
-        whose = {"user_id": user_id, "namespace": self._namespace}
+        whose: dict[str, Any] = {"user_id": user_id, "namespace": self._namespace}
         if valid_at is None:
             found = await self._memory.facts.history(subject, predicate, limit=EVERY_FACT, **whose)
             found = [each for each in found if each.superseded_at is None]

@@ -11,14 +11,7 @@ from aftermind.integrations.conversations import data_element
 from aftermind.integrations.extras import extra
 from aftermind.integrations.message_records import from_episode, read_session, to_message
 from aftermind.integrations.places import Place
-from aftermind.integrations.upsonic_storages import (
-    AftermindStorage,
-    InMemoryStorage,
-    JSONStorage,
-    PostgresStorage,
-    RedisStorage,
-    SqliteStorage,
-)
+from aftermind.integrations.upsonic_storages import STORAGES, AftermindStorage
 from aftermind.types import Episode
 
 with extra("upsonic"):
@@ -29,15 +22,7 @@ with extra("upsonic"):
     from upsonic.session.base import SessionType
     from upsonic.storage.memory.storage_dispatch import run_awaitable_sync
 
-__all__ = [
-    "AftermindStorage",
-    "InMemoryStorage",
-    "JSONStorage",
-    "Memory",
-    "PostgresStorage",
-    "RedisStorage",
-    "SqliteStorage",
-]
+__all__ = ["AftermindStorage", "Memory"]
 
 log = logging.getLogger(__name__)
 
@@ -250,3 +235,10 @@ def _lines(values: Mapping[str, Any], indent: str) -> str:
         if value not in (None, "", [], {})
     }
     return "\n".join(indent + " ".join(f"{name}: {text}".split()) for name, text in shown.items())
+
+
+def __getattr__(name: str) -> Any:
+    """A storage of Aftermind by Upsonic's name."""
+    if name in STORAGES:
+        return STORAGES[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

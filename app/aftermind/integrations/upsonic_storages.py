@@ -1,63 +1,58 @@
 """The storages of Upsonic's memory by their names. What names Upsonic's tables has no effect: Aftermind has its own."""
 
-from typing import TypedDict, Unpack
+from aftermind.integrations.places import MemoryPlace, StoreParameters, store_classes
 
-from aftermind import errors
-from aftermind.integrations.places import MemoryPlace, Place
-
-
-class Tables(TypedDict, total=False):
-    """What Upsonic's storages take that has no effect here."""
-
-    id: str | None
-    session_table: str | None
-    user_memory_table: str | None
-    knowledge_table: str | None
-    db_schema: str | None
-    create_schema: bool
+TABLES = dict.fromkeys(("session_table", "user_memory_table", "knowledge_table", "id"))
+COLLECTIONS = dict.fromkeys(("session_collection", "user_memory_collection", "knowledge_collection", "id"))
+MEM0 = ("session_table", "user_memory_table", "cultural_knowledge_table", "knowledge_table")
+GIVE_URL = "a client of the program is not used. Give `db_url`."
 
 
 class AftermindStorage(MemoryPlace):
     """Where Upsonic's memory is kept: an Aftermind `Memory`, or its URL or dict; None: the settings of Aftermind."""
 
-    def __init__(self, memory: Place | None = None, *, namespace: str | None = None, **tables: Unpack[Tables]) -> None:
-        for name in tables.keys() - Tables.__annotations__.keys():
-            raise errors.InvalidSettings(name, tables.get(name), "a storage of Aftermind has no such parameter.")
-        super().__init__(memory, namespace=namespace)
 
-
-class InMemoryStorage(AftermindStorage):
-    """A storage of this process."""
-
-    def __init__(self, **tables: Unpack[Tables]) -> None:
-        super().__init__("inmemory", **tables)
-
-
-class SqliteStorage(AftermindStorage):
-    """A storage in a file."""
-
-    def __init__(self, db_file: str = "./upsonic.db", **tables: Unpack[Tables]) -> None:
-        super().__init__(f"sqlite:{db_file}", **tables)
-
-
-class JSONStorage(AftermindStorage):
-    """A storage in a folder."""
-
-    def __init__(self, db_path: str = "./upsonic", **tables: Unpack[Tables]) -> None:
-        super().__init__(f"json:{db_path}", **tables)
-
-
-class PostgresStorage(AftermindStorage):
-    """A storage in Postgres; the settings of Aftermind name the Redis of its workers."""
-
-    def __init__(self, db_url: str, **tables: Unpack[Tables]) -> None:
-        super().__init__(db_url, **tables)
-
-
-class RedisStorage(AftermindStorage):
-    """A storage in Redis."""
-
-    def __init__(
-        self, *, db_url: str = "redis://localhost:6379/0", db_prefix: str = "upsonic", **tables: Unpack[Tables]
-    ) -> None:
-        super().__init__({"url": db_url, "key_prefix": db_prefix}, **tables)
+_SQLITE = StoreParameters(
+    addresses=("{db_engine}", "{db_url}", "sqlite:{db_file}", "sqlite:./upsonic.db"),
+    defaults={"db_file": None, "db_engine": None, "db_url": None, **TABLES},
+)
+_POSTGRES = StoreParameters(
+    addresses=("{db_engine}", "{db_url}", ""),
+    defaults=dict.fromkeys(("db_url", "db_engine", "db_schema", *list(TABLES)[:3], "create_schema", "id")),
+)
+_MONGO = StoreParameters(
+    addresses=("{db_url}",),
+    defaults={"db_client": None, "db_name": "upsonic", "db_url": None, **COLLECTIONS},
+    path="db_name",
+    refused={"db_client": GIVE_URL},
+)
+_MEM0 = StoreParameters(
+    addresses=("mem0+{host.scheme}://[{api_key}@]{host.netloc}", "mem0+https://{api_key}@api.mem0.ai", "mem0:"),
+    defaults=dict.fromkeys(("memory_client", "api_key", "host", "org_id", "project_id", "config", *MEM0))
+    | {"default_user_id": "upsonic_default", "id": None},
+    refused=dict.fromkeys(("memory_client", "config"), "a client of the program is not used. Give `api_key`."),
+)
+PARAMETERS = (
+    {
+        "InMemoryStorage": StoreParameters(addresses=("inmemory",), defaults=TABLES),
+        "JSONStorage": StoreParameters(addresses=("json:{db_path}",), defaults={"db_path": "./upsonic", **TABLES}),
+        "RedisStorage": StoreParameters(
+            addresses=("{db_url}",),
+            defaults={
+                "id": None,
+                "redis_client": None,
+                "db_url": "redis://localhost:6379/0",
+                "db_prefix": "upsonic",
+                "expire": None,
+                **TABLES,
+            },
+            key_prefix="db_prefix",
+            refused={"redis_client": GIVE_URL, "expire": "messages expire by a retention policy."},
+        ),
+    }
+    | dict.fromkeys(("SqliteStorage", "AsyncSqliteStorage"), _SQLITE)
+    | dict.fromkeys(("PostgresStorage", "AsyncPostgresStorage"), _POSTGRES)
+    | dict.fromkeys(("MongoStorage", "AsyncMongoStorage"), _MONGO)
+    | dict.fromkeys(("Mem0Storage", "AsyncMem0Storage"), _MEM0)
+)
+STORAGES = store_classes(AftermindStorage, PARAMETERS)
