@@ -4,13 +4,15 @@
 
 Each half of the conversations is fitted on the other; `--write` fits on all of them and replaces
 `aftermind/ranking/coefficients.json`. Questions asked to a conversation that they are not about, with the names of its
-speakers, teach the model that a question may have no answer. `--ablation` shows what each feature brings: recall@10 of
+speakers, teach the model that a question may have no answer, and questions asked to some turns in a row, with an answer
+among them or without, what to expect of a user with few. `--ablation` shows what each feature brings: recall@10 of
 a model fitted without it, and of turns without the variants of words in `aftermind/ranking/languages.toml`.
 """
 
 import argparse
 import asyncio
 import json
+import random
 import re
 import sys
 from collections.abc import Sequence
@@ -25,10 +27,11 @@ from numpy.typing import NDArray
 
 from aftermind.evaluation.measures import Measures, mean, measure
 from aftermind.llm import factory
-from aftermind.ranking import FEATURES, Frame, Frequencies, Question, features_of, spoken, tokenizer
+from aftermind.ranking import FEATURES, Entry, Frame, Frequencies, Question, features_of, spoken, tokenizer
 from aftermind.ranking.fitted_coefficients import DEFAULT, to_json
-from aftermind.ranking.fitting import fit_models
+from aftermind.ranking.fitting import USES, fit_models
 from aftermind.ranking.logistic import Group, fit
+from aftermind.ranking.windows import FEW
 from aftermind.settings import Settings
 from aftermind.stores.search import to_entry
 from benchmarks.common import Report, arguments
@@ -39,6 +42,7 @@ Floats = NDArray[np.float64]
 
 EVERY = 3  # of so many questions one is also asked to a conversation that it is not about
 FALSE_ALARMS = 0.2  # of those the best turn should have less
+SIZES = (1, 4, 10, 30, 100, 1_000)  # of users
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +53,7 @@ class Example:
     features: Floats
     answers: Floats
     named: int
+    is_part: bool = False  # some turns of the conversation in a row: a small user
 
     @property
     def is_elsewhere(self) -> bool:
@@ -90,32 +95,61 @@ async def _examples(conversations: Sequence[Conversation], embedder_name: str) -
     found = []
     for place, conversation in enumerate(conversations):
         other = conversations[(place + 1) % len(conversations)]
+        entries = [to_entry(each, language="english") for each in conversation.episodes]
+        chosen = random.Random(place)
         rows = await embedder.embed([spoken(each.name, each.content) for each in conversation.episodes])
         asked = await embedder.embed([each.text for each in conversation.questions])
         for question, vector in zip(conversation.questions, asked, strict=True):
-            found.append(
-                Example(
-                    conversation=place,
-                    features=_features(conversation, question.text, (rows @ vector).astype(np.float64)),
-                    answers=np.array([float(each.id in question.evidence) for each in conversation.episodes]),
-                    named=question.named,
-                )
-            )
+            alike = (rows @ vector).astype(np.float64)
+            answers = np.array([float(each.id in question.evidence) for each in conversation.episodes])
+            parts = [*_parts(len(answers), chosen, around=answers), *_parts(len(answers), chosen)]
+            found += _examples_of(entries, question.text, alike, answers, parts, place, question.named)
         texts = [_renamed(each.text, other, conversation) for each in other.questions[::EVERY]]
         for text, vector in zip(texts, await embedder.embed(texts), strict=True):
-            columns = _features(conversation, text, (rows @ vector).astype(np.float64))
-            found.append(Example(conversation=place, features=columns, answers=np.zeros(len(columns)), named=1))
+            alike, answers = (rows @ vector).astype(np.float64), np.zeros(len(entries))
+            parts = [*_parts(len(answers), chosen), *_parts(len(answers), chosen)]
+            found += _examples_of(entries, text, alike, answers, parts, place, 1)
     return found
 
 
-def _features(conversation: Conversation, text: str, similarity: Floats) -> Floats:
-    entries = [
-        replace(to_entry(each, language="english"), similarity=float(alike))
-        for each, alike in zip(conversation.episodes, similarity, strict=True)
-    ]
+def _parts(turns: int, chosen: random.Random, around: Floats | None = None) -> list[slice]:
+    """Some turns in a row, as likely 1 to 10 as 10 to 100; `around` one that answers, if any does."""
+    size = max(1, round(turns ** chosen.random()))
+    answering = [] if around is None else np.flatnonzero(around).tolist()
+    if around is not None and not answering:
+        return []
+    first = chosen.choice(answering) - chosen.randrange(size) if answering else chosen.randrange(turns - size + 1)
+    start = min(max(first, 0), turns - size)
+    return [slice(start, start + size)]
+
+
+def _examples_of(
+    entries: Sequence[Entry],
+    text: str,
+    similarity: Floats,
+    answers: Floats,
+    parts: Sequence[slice],
+    conversation: int,
+    named: int,
+) -> list[Example]:
+    """The question to all turns, and to each part of them alone."""
     question = Question.of(text)
-    frame = Frame.of(entries, question.terms)
-    return features_of(frame, question, Frequencies.of(question.terms, entries)).columns
+    alike = [replace(each, similarity=float(value)) for each, value in zip(entries, similarity, strict=True)]
+    found = []
+    for part in (slice(None), *parts):
+        asked = alike[part]
+        frame = Frame.of(asked, question.terms)
+        columns = features_of(frame, question, Frequencies.of(question.terms, asked)).columns
+        found.append(
+            Example(
+                conversation=conversation,
+                features=columns,
+                answers=answers[part],
+                named=named,
+                is_part=part != slice(None),
+            )
+        )
+    return found
 
 
 def _renamed(text: str, asked_of: Conversation, asked_now: Conversation) -> str:
@@ -131,7 +165,10 @@ def _judge(report: Report, name: str, examples: Sequence[Example], *, conversati
     found: list[Measures] = []
     told: list[tuple[Floats, Floats]] = []
     alarms: list[float] = []
-    for part, judged in _cross_fitted(examples, conversations=conversations).items():
+    small: list[tuple[Example, Floats]] = []
+    for part, both in _cross_fitted(examples, conversations=conversations).items():
+        small += [each for each in both if each[0].is_part]
+        judged = [each for each in both if not each[0].is_part]
         alarms += [float(chances.max()) for each, chances in judged if each.is_elsewhere]
         told += [(chances, each.answers) for each, chances in judged if not each.is_elsewhere]
         measures = [_measured(each, chances) for each, chances in judged if not each.is_elsewhere]
@@ -139,8 +176,10 @@ def _judge(report: Report, name: str, examples: Sequence[Example], *, conversati
         report.add(f"{name} {part} recall@10", mean(measures)["recall@10"])
     for figure, value in mean(found).items():
         report.add(f"{name} {figure}", value)
-    _calibration(report, name, told)
+    _report_calibration(report, name, told)
     report.add(f"{name} asked elsewhere: median of the best", float(np.median(alarms)), at_most=FALSE_ALARMS)
+    for low, high in pairwise(SIZES):
+        _report_size(report, name, small, low, high)
 
 
 def _cross_fitted(
@@ -151,8 +190,8 @@ def _cross_fitted(
     halves = [[each for each in examples if (each.conversation < middle) == first] for first in (True, False)]
     judged = {}
     for part, (half, fitted_on) in zip(("first", "second"), (halves, halves[::-1]), strict=True):
-        used = np.array([feature != without for feature in FEATURES])
-        model = fit(_groups(fitted_on), used, without_answer=_elsewhere(fitted_on))
+        used = np.array([feature in USES["both"] and feature != without for feature in FEATURES])
+        model = fit(_groups(fitted_on), used, few=FEW, without_answer=_elsewhere(fitted_on), parts=_parts_of(fitted_on))
         judged[part] = [(each, model.probabilities(each.features)) for each in half]
     return judged
 
@@ -162,9 +201,24 @@ def _measured(example: Example, chances: Floats) -> Measures:
     return measure(order, set(np.flatnonzero(example.answers).tolist()), named=example.named)
 
 
+def _report_size(report: Report, name: str, judged: Sequence[tuple[Example, Floats]], low: int, high: int) -> None:
+    """Of users with so many turns: the best of questions without an answer, and what is said of those that answer."""
+    of_size = [each for each in judged if low <= len(each[1]) < high]
+    wrong = np.array([chances.max() for each, chances in of_size if each.is_elsewhere])
+    right = np.concatenate([chances[each.answers > 0] for each, chances in of_size if not each.is_elsewhere])
+    chances = np.concatenate([chances for _, chances in of_size])
+    answers = np.concatenate([each.answers for each, _ in of_size])
+    said = chances >= FALSE_ALARMS
+    note = (
+        f"90 % below {np.quantile(wrong, 0.9):.2f}; evidence above {FALSE_ALARMS}: {(right >= FALSE_ALARMS).mean():.2f}"
+    )
+    note += f"; said {chances[said].mean():.2f}, found {answers[said].mean():.2f}"
+    report.add(f"{name} {low} to {high - 1} turns, no answer", float(np.median(wrong)), note=note)
+
+
 def _ablate(report: Report, name: str, examples: Sequence[Example], conversations: Sequence[Conversation]) -> None:
     """What each feature brings: recall@10 of either half without it, by a model fitted without it."""
-    for feature in (None, *FEATURES):
+    for feature in (None, *FEATURES[:FEW]):
         _report_halves(report, f"{name} without {feature or 'nothing'}", examples, len(conversations), feature)
     with patch.object(tokenizer, "word_variants", lambda _: {}):
         tokenizer.stem.cache_clear()
@@ -177,12 +231,14 @@ def _report_halves(
     report: Report, label: str, examples: Sequence[Example], conversations: int, without: str | None
 ) -> None:
     judged = _cross_fitted(examples, conversations=conversations, without=without).values()
-    first, second = ([_measured(*each) for each in half if not each[0].is_elsewhere] for half in judged)
+    first, second = (
+        [_measured(*each) for each in half if not each[0].is_elsewhere and not each[0].is_part] for half in judged
+    )
     note = " / ".join(f"{mean(half)['recall@10']:.3f}" for half in (first, second))
     report.add(label, mean([*first, *second])["recall@10"], note=f"recall@10; halves {note}")
 
 
-def _calibration(report: Report, name: str, told: Sequence[tuple[Floats, Floats]]) -> None:
+def _report_calibration(report: Report, name: str, told: Sequence[tuple[Floats, Floats]]) -> None:
     """What was found of what was said with such a probability, and what a threshold costs."""
     chances, answers = (np.concatenate(each) for each in zip(*told, strict=True))
     for low, high in pairwise((0.05, 0.2, 0.4, 0.6, 0.8, 1.0)):
@@ -199,18 +255,23 @@ def _calibration(report: Report, name: str, told: Sequence[tuple[Floats, Floats]
 
 
 def _groups(examples: Sequence[Example]) -> list[Group]:
-    return [(each.features, each.answers) for each in examples if not each.is_elsewhere]
+    return [(each.features, each.answers) for each in examples if not each.is_elsewhere and not each.is_part]
 
 
 def _elsewhere(examples: Sequence[Example]) -> list[Floats]:
-    return [each.features for each in examples if each.is_elsewhere]
+    return [each.features for each in examples if each.is_elsewhere and not each.is_part]
+
+
+def _parts_of(examples: Sequence[Example]) -> list[Group]:
+    return [(each.features, each.answers) for each in examples if each.is_part]
 
 
 def _write(examples: dict[str, list[Example]]) -> None:
     """Fit on all of them; `default` on the examples of every embedder together."""
     together = {**examples, DEFAULT: [each for found in examples.values() for each in found]}
     models = {
-        name: to_json(fit_models(_groups(found), without_answer=_elsewhere(found))) for name, found in together.items()
+        name: to_json(fit_models(_groups(found), without_answer=_elsewhere(found), parts=_parts_of(found)))
+        for name, found in together.items()
     }
     path = Path(str(files("aftermind.ranking").joinpath("coefficients.json")))
     path.write_text(json.dumps({"models": models}, indent=1) + "\n")

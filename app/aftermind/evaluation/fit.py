@@ -60,7 +60,8 @@ async def fit_namespace(
     random.Random(seed).shuffle(examples)
     held_out, fitted_on = examples[::HELD_OUT], [each for place, each in enumerate(examples) if place % HELD_OUT]
     groups: list[Group] = [(each.features, each.answers) for each in fitted_on]
-    fitted, former = fit_models(groups, without_answer=elsewhere), examples[0].models
+    former = examples[0].models
+    fitted = fit_models(groups, without_answer=elsewhere, former=former)
     gains, adopted = {}, {}
     for use in (each.name for each in fields(Models)):
         mine, theirs = getattr(fitted, use), getattr(former, use)

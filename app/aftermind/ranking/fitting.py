@@ -5,24 +5,29 @@ from collections.abc import Sequence
 import numpy as np
 
 from aftermind.ranking.fitted_coefficients import Models
-from aftermind.ranking.logistic import Floats, Group, Model, fit
-from aftermind.ranking.windows import FEATURES
+from aftermind.ranking.logistic import Floats, Group, fit
+from aftermind.ranking.windows import FEATURES, FEW
 
 # The features of each model of `Models`.
 USES = {
-    "both": FEATURES,
-    "words": tuple(name for name in FEATURES if not name.startswith("vector")),
-    "meaning": ("vector", "vector_window", "asking", "length"),
-    "vector": ("vector",),
+    "both": tuple(name for name in FEATURES if name != "few_similarity"),  # with words in common it adds nothing
+    "words": tuple(name for name in FEATURES if "vector" not in name and name != "few_similarity"),
+    "meaning": ("vector", "vector_window", "asking", "length", "few", "few_similarity"),
+    "vector": ("vector", "few", "few_similarity"),
 }
 
 
-def fit_models(groups: Sequence[Group], *, without_answer: Sequence[Floats] = ()) -> Models:
-    """All models of these questions. `without_answer` are features of questions that no turn answers."""
-    return Models(**{use: fit_model(groups, use, without_answer=without_answer) for use in USES})
-
-
-def fit_model(groups: Sequence[Group], use: str, *, without_answer: Sequence[Floats] = ()) -> Model:
-    """One model of these questions."""
-    used = np.array([name in USES[use] for name in FEATURES])
-    return fit(groups, used, without_answer=without_answer)
+def fit_models(
+    groups: Sequence[Group],
+    *,
+    without_answer: Sequence[Floats] = (),
+    parts: Sequence[Group] = (),
+    former: Models | None = None,
+) -> Models:
+    """All models of these questions; the other arguments are as in `logistic.fit`."""
+    models = {}
+    for use, names in USES.items():
+        used = np.array([name in names for name in FEATURES])
+        model = None if former is None else getattr(former, use)
+        models[use] = fit(groups, used, few=FEW, without_answer=without_answer, parts=parts, former=model)
+    return Models(**models)

@@ -1,8 +1,8 @@
 """A logistic model: the probability that a turn answers, from its features; and how its coefficients are fitted.
 
-Fitted in two steps. The conditional logit (McFadden, 1974) compares the turns of each question with each other, which
+Fitted in three steps. The conditional logit (McFadden, 1974) compares the turns of each question with each other, which
 is what ranking needs; a logistic regression with one slope and an intercept then turns scores into probabilities
-(Platt, 1999). In the product the model is a dot product and a sigmoid.
+(Platt, 1999); another corrects them for users of few turns. In the product the model is a dot product and a sigmoid.
 """
 
 from collections.abc import Sequence
@@ -32,18 +32,34 @@ class Model:
         return np.asarray(1 / (1 + np.exp(-np.clip(odds, -30, 30))), dtype=np.float64)
 
 
-def fit(groups: Sequence[Group], used: NDArray[np.bool_], *, without_answer: Sequence[Floats] = ()) -> Model:
+def fit(
+    groups: Sequence[Group],
+    used: NDArray[np.bool_],
+    *,
+    few: int,
+    without_answer: Sequence[Floats] = (),
+    parts: Sequence[Group] = (),
+    former: Model | None = None,
+) -> Model:
     """The model of these questions, with the features `used`; the others have the coefficient 0.
 
-    `without_answer` are features of questions that no turn answers: they lower the probabilities, not the order.
+    `without_answer` are features of questions that no turn answers: they lower the probabilities, not the order. The
+    columns from `few` on are fitted last, to `parts`: questions asked to small parts of the turns, with an answer or
+    without. Without parts their coefficients are those of `former`.
     """
-    ranked = _conditional_logit([(features[:, used], answers) for features, answers in groups])
-    scores = [(features[:, used] @ ranked, answers) for features, answers in groups]
-    scores += [(features[:, used] @ ranked, np.zeros(len(features))) for features in without_answer]
-    slope, intercept = _platt(*map(np.concatenate, zip(*scores, strict=True)))
-    coefficients = np.zeros(len(used))
-    coefficients[used] = ranked * slope
-    return Model(coefficients, intercept)
+    late = used & (np.arange(len(used)) >= few)
+    early = used & ~late
+    coefficients = np.where(late, 0.0 if former is None else former.coefficients, 0.0)
+    ranked = _conditional_logit([(features[:, early], answers) for features, answers in groups])
+    whole = [*groups, *((features, np.zeros(len(features))) for features in without_answer)]
+    rows, answers = map(np.concatenate, zip(*whole, strict=True))
+    scores = np.stack([rows[:, early] @ ranked, np.ones(len(rows))], axis=1)
+    slope, intercept = _logistic_regression(scores, answers, rows @ coefficients)
+    coefficients[early] = ranked * slope
+    if parts:
+        rows, answers = map(np.concatenate, zip(*parts, strict=True))
+        coefficients[late] = _logistic_regression(rows[:, late], answers, rows @ coefficients + intercept)
+    return Model(coefficients, float(intercept))
 
 
 def _conditional_logit(groups: Sequence[Group]) -> Floats:
@@ -84,15 +100,15 @@ def _softmax(scores: Floats) -> Floats:
     return np.asarray(grown / grown.sum(), dtype=np.float64)
 
 
-def _platt(scores: Floats, answers: Floats) -> tuple[float, float]:
-    rows = np.stack([scores, np.ones(len(scores))], axis=1)
-    found = np.array([1.0, np.log(answers.mean() / (1 - answers.mean())) - scores.mean()])
+def _logistic_regression(rows: Floats, answers: Floats, offset: Floats) -> Floats:
+    """The coefficient of each column, by Newton's method; `offset` is what is already known of the log-odds."""
+    found = np.zeros(rows.shape[1])
     for _ in range(MAX_STEPS):
-        chances = 1 / (1 + np.exp(-np.clip(rows @ found, -30, 30)))
-        curvature = (rows * (chances * (1 - chances))[:, None]).T @ rows + 1e-9 * np.eye(2)
+        chances = 1 / (1 + np.exp(-np.clip(rows @ found + offset, -30, 30)))
+        curvature = (rows * (chances * (1 - chances))[:, None]).T @ rows + 1e-9 * np.eye(len(found))
         step = np.linalg.solve(curvature, rows.T @ (answers - chances))
         step = step / max(1.0, float(np.abs(step).max()))
         found = found + step
         if np.abs(step).max() < CONVERGED:
             break
-    return float(found[0]), float(found[1])
+    return np.asarray(found, dtype=np.float64)

@@ -37,9 +37,13 @@ FEATURES = (
     "asking",  # the turn ends in a question
     "answers",  # words of the turn before, if that one ends in a question
     "length",  # logarithm of its number of terms
+    # The same for every turn of a question: they change probabilities, not the order. Of few turns each is likelier to
+    # answer; but even the best of them may be unlike the question, which scales by the best hide.
+    "few",  # logarithm of FITTED_TURNS by the owner's turns
+    "few_similarity",  # times the greatest cosine
 )
-FITTED_TURNS = 550  # of a user that the models were fitted to; of fewer turns each is likelier to be the answer
-MOST_LIKELIER = 4.0  # added to the log-odds for that: a single turn need not be the answer
+FEW = FEATURES.index("few")  # columns from here on are the same for every turn of a question
+FITTED_TURNS = 550  # of a user that the models of the other features were fitted to
 CURRENT = 0.3  # added to the log-odds of a turn of the session that asks: it breaks ties
 
 
@@ -117,8 +121,7 @@ def score(turns: Turns, question: Worths, *, candidates: Bools, models: Models) 
     """
     found = features(turns, question, candidates=candidates)
     columns = found.columns
-    likelier = np.clip(np.log(FITTED_TURNS / max(question.episodes, 1)), 0.0, MOST_LIKELIER)
-    bonus = np.asarray(likelier + turns.current * CURRENT, dtype=np.float64)
+    bonus = np.asarray(turns.current * CURRENT, dtype=np.float64)
     by_meaning = models.both if found.has_words else models.meaning
     total = (by_meaning if found.has_meaning else models.words).probabilities(columns, bonus)
     if found.has_meaning and found.blind.any():
@@ -152,6 +155,8 @@ def features(turns: Turns, question: Worths, *, candidates: Bools) -> Features:
     parts = scaled(np.where(mask, np.stack([own, together, session, alone, around]), 0.0))
     words, words_window, words_session, vector, vector_window = parts
     asking = turns.asking[order].astype(np.float64)
+    few = np.log(FITTED_TURNS / min(max(question.episodes, 1), FITTED_TURNS))
+    closest = np.where(mask, alone, 0.0).max(initial=0.0)
     columns = np.stack(
         [
             words,
@@ -164,6 +169,7 @@ def features(turns: Turns, question: Worths, *, candidates: Bools) -> Features:
             asking,
             near.before(words * asking),
             np.log1p(length),
+            *np.outer([few, few * closest], np.ones(len(length))),
         ]
     )
     back = np.argsort(order)

@@ -79,7 +79,7 @@ REPLICAS_SHARE = 0.6  # of the time left, for all replicas together; what remain
 # For pending texts, of the budget: they end before `REPLICAS_SHARE`, so that no replica is left because of them.
 PENDING_SHARE = 0.5
 RERANKED = 50  # candidates that a reranker reads: a cross-encoder takes some 10 ms each
-# A turn that is less likely to answer is not shown.
+# A turn that is less likely to answer is not shown, unless the owner has no more turns than the limit.
 # Recall@20 loses 0.003 by that (0.001 and 0.005 on either half), and 92 % of the turns are below it.
 NOISE = 0.002
 SPARE = 3  # multiple of the limit that is considered if diversity is requested
@@ -533,6 +533,8 @@ class Recall:
         run.shares = {hit.id: float(share) for hit, share in zip(found.facts, worth, strict=True)}
         if "history" not in query.load:
             return []
+        if frequencies.episodes <= limit:
+            run.min_score = query.min_score
         embedder = run.vectors.embedder
         models = run.models = found.models or models_of(None if embedder is None else embedder.name)
         if query.mode is Mode.VECTOR:  # each turn's own vector counts
