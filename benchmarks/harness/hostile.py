@@ -1,8 +1,8 @@
 """The hostile tenant of a run: it stays within every limit and uses all of them at once, each attack in its own lane.
 
-Run as `python -m benchmarks.harness.hostile SPEC`, where SPEC is JSON with `seconds` and `lanes`, names of attacks. It
-prints a line of JSON when it begins, and when its time is over, or at SIGTERM, how many calls of each attack were done
-and how many were refused.
+Run as `python -m benchmarks.harness.hostile SPEC`, where SPEC is JSON with `seconds` and, for some attacks only,
+`lanes`, their names. It prints a line of JSON when it begins, and when its time is over, or at SIGTERM, how many calls
+of each attack were done and how many were refused.
 """
 
 import asyncio
@@ -107,11 +107,11 @@ def name_of(each: Attack) -> str:
     return each.__name__.strip("_")
 
 
-async def attack(seconds: float, lanes: Sequence[str]) -> dict[str, list[int]]:
-    """Run these attacks until the time is over or SIGTERM comes; calls done and refused, by attack."""
+async def attack(seconds: float, lanes: Sequence[str] | None = None) -> dict[str, list[int]]:
+    """Run these attacks, or all of them, until the time is over or SIGTERM comes; calls done and refused, by attack."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    attacks = [each for each in ATTACKS if name_of(each) in lanes]
+    attacks = [each for each in ATTACKS if lanes is None or name_of(each) in lanes]
     counts = {name_of(each): [0, 0] for each in attacks}
 
     async def lane(memory: Memory, each: Attack) -> None:
