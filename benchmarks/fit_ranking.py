@@ -163,20 +163,20 @@ def _renamed(text: str, asked_of: Conversation, asked_now: Conversation) -> str:
 def _judge(report: Report, name: str, examples: Sequence[Example], *, conversations: int) -> None:
     """What each half finds with coefficients fitted on the other."""
     found: list[Measures] = []
-    told: list[tuple[Floats, Floats]] = []
+    calibrated: list[tuple[Floats, Floats]] = []
     alarms: list[float] = []
     small: list[tuple[Example, Floats]] = []
     for part, both in _cross_fitted(examples, conversations=conversations).items():
         small += [each for each in both if each[0].is_part]
         judged = [each for each in both if not each[0].is_part]
         alarms += [float(chances.max()) for each, chances in judged if each.is_elsewhere]
-        told += [(chances, each.answers) for each, chances in judged if not each.is_elsewhere]
+        calibrated += [(chances, each.answers) for each, chances in judged if not each.is_elsewhere]
         measures = [_measured(each, chances) for each, chances in judged if not each.is_elsewhere]
         found += measures
         report.add(f"{name} {part} recall@10", mean(measures)["recall@10"])
     for figure, value in mean(found).items():
         report.add(f"{name} {figure}", value)
-    _report_calibration(report, name, told)
+    _report_calibration(report, name, calibrated)
     report.add(f"{name} asked elsewhere: median of the best", float(np.median(alarms)), at_most=FALSE_ALARMS)
     for low, high in pairwise(SIZES):
         _report_size(report, name, small, low, high)
@@ -238,9 +238,9 @@ def _report_halves(
     report.add(label, mean([*first, *second])["recall@10"], note=f"recall@10; halves {note}")
 
 
-def _report_calibration(report: Report, name: str, told: Sequence[tuple[Floats, Floats]]) -> None:
+def _report_calibration(report: Report, name: str, calibrated: Sequence[tuple[Floats, Floats]]) -> None:
     """What was found of what was said with such a probability, and what a threshold costs."""
-    chances, answers = (np.concatenate(each) for each in zip(*told, strict=True))
+    chances, answers = (np.concatenate(each) for each in zip(*calibrated, strict=True))
     for low, high in pairwise((0.05, 0.2, 0.4, 0.6, 0.8, 1.0)):
         inside = (chances >= low) & (chances < high)
         if inside.sum() >= 10:
@@ -249,8 +249,8 @@ def _report_calibration(report: Report, name: str, told: Sequence[tuple[Floats, 
                 f"{name} said {said:.2f}, found", float(answers[inside].mean()), note=f"{int(inside.sum())} turns"
             )
     for least in (0.005, 0.01, 0.02, 0.05):
-        kept = np.mean([answers[chances >= least].sum() / max(answers.sum(), 1) for chances, answers in told])
-        shown = np.mean([float((chances >= least).sum()) for chances, _ in told])
+        kept = np.mean([answers[chances >= least].sum() / max(answers.sum(), 1) for chances, answers in calibrated])
+        shown = np.mean([float((chances >= least).sum()) for chances, _ in calibrated])
         report.add(f"{name} evidence at {least} and above", float(kept), note=f"{shown:.0f} turns a question")
 
 

@@ -125,8 +125,8 @@ async def readyz(request: Request, *, work: bool = False) -> JSONResponse:
     body = {part.name: {"state": part.state, "detail": part.detail} for part in health.parts}
     overdue = {row.kind: {"runnable": row.runnable, "age_seconds": round(row.age_seconds, 1)} for row in health.overdue}
     is_ready = health.is_ready and not (work and overdue)
-    told = {"ready": is_ready, "parts": body, "overdue": overdue}
-    return JSONResponse(told, status_code=200 if is_ready else 503)
+    readiness = {"ready": is_ready, "parts": body, "overdue": overdue}
+    return JSONResponse(readiness, status_code=200 if is_ready else 503)
 
 
 async def _health(request: Request) -> Health:
