@@ -30,9 +30,10 @@ from aftermind import AftermindError, Memory
 from aftermind.cli import worker
 from aftermind.cli.processes import GROUPS
 from aftermind.db import migrate
-from aftermind.stack import Endpoints
+from aftermind.stack import Endpoints, Stack
 from aftermind.stack.run_as import dying_with_parent
 from benchmarks.common import Report, arguments, embedded_stack, percentile, redis_facts
+from benchmarks.harness.cpu import ProcessGroups
 from benchmarks.harness.fleet import Fleet, Member
 from benchmarks.harness.hostile import ATTACKS, PLACES, name_of
 from benchmarks.harness.rate import environment
@@ -45,6 +46,7 @@ QUICK_ROUNDS, QUICK_SECONDS = 1, 15.0
 START_SECONDS = 60.0  # of the hostile process, which has the lowest priority
 SETTLE_SECONDS = 2.0  # of the hostile tenant's work before the victim is measured beside it
 STORE_PAUSE_SECONDS, RECALL_PAUSE_SECONDS = 0.2, 0.1
+WAITS = ("store", "embedded", "facts", "recall")
 WAIT_SECONDS = 120.0  # a victim that waits longer counts with this; it bounds the run
 SETTINGS = {
     # The default waits 5 s for a burst to end, which would hide what the neighbour adds to a fact's way.
@@ -61,18 +63,24 @@ class Victim:
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
         self._numbers = itertools.count()
-        self.waits: dict[str, list[float]] = {"store": [], "facts": [], "recall": []}
+        self.waits: dict[str, list[float]] = {what: [] for what in WAITS}
+        self.seconds = 0.0  # for which it was measured
+        self.cpu: dict[str, float] = {}  # seconds of each group of processes meanwhile
         self.degraded: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
 
-    async def measure(self, seconds: float) -> None:
+    async def measure(self, seconds: float, groups: ProcessGroups) -> None:
         """Remember and recall for that long, then wait for the facts of every turn."""
-        until = time.monotonic() + seconds
+        began, before = time.monotonic(), groups.seconds()
+        until = began + seconds
         async with asyncio.TaskGroup() as group:
             group.create_task(self._recall(until))
             while time.monotonic() < until:
                 group.create_task(self._remember(next(self._numbers)))
                 await asyncio.sleep(STORE_PAUSE_SECONDS)
+            for name, spent in groups.since(before).items():
+                self.cpu[name] = self.cpu.get(name, 0.0) + spent
+            self.seconds += time.monotonic() - began
 
     async def _remember(self, number: int) -> None:
         started = time.perf_counter()
@@ -81,7 +89,10 @@ class Victim:
             f"I moved to {PLACES[number % 5]} in spring {number}.", user_id=user, session_id=str(number)
         )
         await self._note("store", started, receipt.stored(timeout=WAIT_SECONDS))
-        await self._note("facts", started, receipt.extracted(timeout=WAIT_SECONDS))
+        await asyncio.gather(
+            self._note("embedded", started, receipt.embedded(timeout=WAIT_SECONDS)),
+            self._note("facts", started, receipt.extracted(timeout=WAIT_SECONDS)),
+        )
 
     async def _recall(self, until: float) -> None:
         for number in itertools.count():
@@ -103,7 +114,9 @@ class Victim:
 
 
 @asynccontextmanager
-async def _hostile(env: Mapping[str, str], lanes: Sequence[str], counts: dict[str, list[int]]) -> AsyncIterator[None]:
+async def _hostile(
+    env: Mapping[str, str], lanes: Sequence[str], counts: dict[str, list[int]], groups: ProcessGroups
+) -> AsyncIterator[None]:
     """The hostile process for the block; adds up what it got through and what was refused, by attack."""
     argv = [
         *dying_with_parent("KILL"),
@@ -120,8 +133,10 @@ async def _hostile(env: Mapping[str, str], lanes: Sequence[str], counts: dict[st
     try:
         async with asyncio.timeout(START_SECONDS):
             json.loads(await process.stdout.readline())
+        groups.roots["hostile clients"] = process.pid
         yield
     finally:
+        groups.roots.pop("hostile clients", None)
         process.terminate()
         try:
             async with asyncio.timeout(20):
@@ -135,7 +150,7 @@ async def _hostile(env: Mapping[str, str], lanes: Sequence[str], counts: dict[st
 
 
 async def _measure(
-    at: Endpoints, folder: Path, report: Report, *, lanes: Sequence[str], rounds: int, seconds: float
+    stack: Stack, at: Endpoints, folder: Path, report: Report, *, lanes: Sequence[str], rounds: int, seconds: float
 ) -> None:
     await migrate.apply(at.postgres_url, dimension=384)
     replicas = json.dumps(list(at.replica_urls))
@@ -160,16 +175,18 @@ async def _measure(
     os.environ.update({name: value for name, value in env.items() if name.startswith("AFTERMIND_")})
     async with Fleet(members, root=ROOT, logs=folder / "logs") as fleet, Memory(namespace="victim") as memory:
         warm = Victim(memory)
-        await warm.measure(SETTLE_SECONDS)
+        servers = {each.name: each.pid for each in stack.status() if each.pid is not None}
+        groups = ProcessGroups({**{name: fleet.pid(name) for name in fleet.names}, **servers})
+        await warm.measure(SETTLE_SECONDS, groups)
         alone, beside = Victim(memory), Victim(memory)
         for _ in range(rounds):
-            await alone.measure(seconds)
-            async with _hostile({**env, "AFTERMIND_STATE_DIR": str(folder / "hostile")}, lanes, counts):
+            await alone.measure(seconds, groups)
+            async with _hostile({**env, "AFTERMIND_STATE_DIR": str(folder / "hostile")}, lanes, counts, groups):
                 await asyncio.sleep(SETTLE_SECONDS)
-                await beside.measure(seconds)
+                await beside.measure(seconds, groups)
             await _drained(memory)
         restarts = fleet.starts - len(members)
-    for what in ("store", "facts", "recall"):
+    for what in WAITS:
         quiet, loud = (percentile(victim.waits[what], 0.99) for victim in (alone, beside))
         report.add(f"victim_{what}_p99_ratio", round(loud / quiet, 2), at_most=MAX_RATIO)
         report.add(f"victim_{what}_p99_alone_ms", round(quiet, 1))
@@ -183,6 +200,16 @@ async def _measure(
         report.details[f"failed_{name}"] = dict(victim.failed)
         report.details[f"degraded_{name}"] = dict(victim.degraded)
     report.add("worker_restarts", restarts, at_most=0)
+    for name in beside.cpu:
+        cores = {what: victim.cpu.get(name, 0.0) / victim.seconds for what, victim in (("a", alone), ("b", beside))}
+        report.add(f"cores_of_{name}", round(cores["b"], 3), note=f"beside; alone {cores['a']:.3f}")
+    report.details["cpu_seconds"] = {
+        name: {
+            "of_seconds": round(victim.seconds, 1),
+            **{group: round(spent, 2) for group, spent in victim.cpu.items()},
+        }
+        for name, victim in (("alone", alone), ("beside", beside))
+    }
     report.details["attacks"] = {name: {"done": done, "refused": no} for name, (done, no) in counts.items()}
     for name in lanes:
         done, no = counts.get(name, (0, 0))
@@ -211,9 +238,9 @@ def main() -> int:
     lanes = given.lane or LANES
     report = Report(title="A hostile neighbour within every limit")
     rounds, seconds = (QUICK_ROUNDS, QUICK_SECONDS) if given.quick else (ROUNDS, SECONDS)
-    with embedded_stack(replica=True) as (_, at), tempfile.TemporaryDirectory(prefix="aftermind-bench-") as folder:
+    with embedded_stack(replica=True) as (stack, at), tempfile.TemporaryDirectory(prefix="aftermind-bench-") as folder:
         report.facts |= {**redis_facts(at.redis_url), "extract_quiet_s": 0.2, "rounds": rounds, "seconds": seconds}
-        asyncio.run(_measure(at, Path(folder), report, lanes=lanes, rounds=rounds, seconds=seconds))
+        asyncio.run(_measure(stack, at, Path(folder), report, lanes=lanes, rounds=rounds, seconds=seconds))
     return report.finish(given.json)
 
 

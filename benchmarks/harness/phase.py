@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from math import inf
 from pathlib import Path
 
 from benchmarks.harness import checker, evidence, history, planted_bugs, quiescence, replay
@@ -52,6 +53,7 @@ class Leg:
     model_seconds: float = 0.0  # latency of every model call
     replica_seconds: float = 0.0  # by which the replica replays late, all along
     drain_seconds: float = 180.0  # without any progress
+    drain_at_most: float = inf  # seconds, whatever the progress
     replays: bool = True  # whether the dead letters are brought back
     replayer_kills: int = 0
     erases: bool = False  # whether users of their own are erased all along
@@ -114,7 +116,9 @@ async def _finish(
 
 async def _quiet(leg: Leg, site: Site) -> tuple[float, quiescence.Left]:
     spools = site.folder / "state" / "spool"
-    return await quiescence.wait_for_quiet(site.database.url, site.redis_url, spools, timeout=leg.drain_seconds)
+    return await quiescence.wait_for_quiet(
+        site.database.url, site.redis_url, spools, timeout=leg.drain_seconds, at_most=leg.drain_at_most
+    )
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 import asyncpg
@@ -38,12 +39,16 @@ class Left:
         return self.pending == self.jobs == self.spooled_bytes == 0
 
 
-async def wait_for_quiet(database_url: str, redis_url: str, spools: Path, *, timeout: float) -> tuple[float, Left]:
-    """How many seconds it took, and what was left at the end: nothing, or no job had ended for `timeout`."""
+async def wait_for_quiet(
+    database_url: str, redis_url: str, spools: Path, *, timeout: float, at_most: float = inf
+) -> tuple[float, Left]:
+    """How many seconds it took, and what was left: nothing, unless no job had ended for `timeout` seconds, or it
+    took longer than `at_most`.
+    """
     began = progressed = now()
     found, in_a_row = await look(database_url, redis_url, spools), 0
     most = found.ended
-    while now() - progressed < timeout:
+    while now() - progressed < timeout and now() - began < at_most:
         in_a_row = in_a_row + 1 if found.is_nothing else 0
         if in_a_row >= LOOKS:
             break

@@ -25,6 +25,8 @@ from aftermind_tasks.job_outcomes import Done, Outcome, Snooze
 from aftermind_tasks.runtime import Runtime
 
 MAX_TEXT_TOKENS = 8_192  # of one text: embedders cut longer ones, and none takes more
+# Of one claim, as of a store batch: a second or two of a model. 256 texts of 1,000 characters.
+CLAIM_CHARACTERS = 262_144
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

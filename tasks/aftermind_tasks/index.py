@@ -11,6 +11,7 @@ from aftermind_tasks import embedders, retry_policy
 from aftermind_tasks.job_outcomes import Done, Outcome, Snooze
 from aftermind_tasks.runtime import Runtime
 
+CLAIM_ENTRIES = 1_000  # of one claim; a large turn alone has as many
 RETRY_AFTER = timedelta(seconds=10)  # of an index that does not answer; its jobs wait for as long as that takes
 
 

@@ -1,6 +1,6 @@
 """All kinds of jobs in the agent's own process: the work of `aftermind.outbox.inmemory`, found by entry point."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
 from aftermind.db.protocol import Database
@@ -10,7 +10,8 @@ from aftermind.llm.profile_schema import profile_schema
 from aftermind.llm.protocols import Embedder, Extractor, Profiler, Summariser
 from aftermind.settings import Settings
 from aftermind.stores.protocol import Store
-from aftermind_tasks import job_events, job_handlers
+from aftermind.types import Lease
+from aftermind_tasks import job_events, job_handlers, tenant_groups
 from aftermind_tasks.job_runner import Handler, perform
 from aftermind_tasks.runtime import Bus, Runtime
 
@@ -47,24 +48,32 @@ def open_work(
         profile_schema=profile_schema(settings.profile_schema),
     )
 
+    turns = {kind: tenant_groups.Turns(weight=job_handlers.handler(kind).weight) for kind in job_handlers.KINDS}
+
     async def work() -> bool:
         await job_events.expire_leases(runtime)  # of an earlier process, where a journal outlived it
         # One after the other: a later kind finds what an earlier one put in, and nothing competes with the answer.
-        found = [await _once(runtime, job_handlers.handler(kind)) for kind in job_handlers.KINDS]
+        found = [await _once(runtime, job_handlers.handler(kind), turns[kind]) for kind in job_handlers.KINDS]
         return any(found)
 
     return work
 
 
-async def _once(runtime: Runtime, handler: Handler) -> bool:
+async def _once(runtime: Runtime, handler: Handler, turns: tenant_groups.Turns) -> bool:
     settings = runtime.settings
-    leases = await runtime.ledger.claim(
-        handler.kind,
-        worker=runtime.worker,
-        for_=timedelta(seconds=handler.deadline(settings) + SPARE_SECONDS),
-        limit=handler.at_once(settings),
-        alone=True,  # nothing competes with the answer: one job after the other
-    )
+
+    async def claim(left_out: Sequence[str]) -> list[Lease]:
+        return await runtime.ledger.claim(
+            handler.kind,
+            worker=runtime.worker,
+            for_=timedelta(seconds=handler.deadline(settings) + SPARE_SECONDS),
+            limit=handler.at_once(settings),
+            weight=handler.weight,
+            alone=True,  # nothing competes with the answer: one job after the other
+            except_namespaces=left_out,
+        )
+
+    leases, _ = await turns.claim(claim)
     if leases:
         await perform(runtime, handler, leases)
     return bool(leases)

@@ -22,12 +22,14 @@ _HANDLERS = (
         at_once=lambda settings: settings.embed_batch_texts,
         deadline=lambda settings: settings.model_timeout_seconds + _MARGIN,
         split=embed.split,
+        weight=embed.CLAIM_CHARACTERS,
     ),
     Handler(
         kind=JobKind.INDEX,
         run=index.run,
         at_once=lambda settings: settings.embed_batch_texts,
         deadline=lambda settings: settings.model_timeout_seconds + _MARGIN,
+        weight=index.CLAIM_ENTRIES,
     ),
     Handler(
         kind=JobKind.EXTRACT,

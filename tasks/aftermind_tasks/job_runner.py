@@ -30,7 +30,8 @@ class Handler:
     `run` gets at most `at_once` leases and answers for each; the jobs it answers `Done` for it has closed itself, in
     the transaction of their effect. What it raises is judged for all of them, after a batch has been halved to find
     the one that is bad; of `SomeFailed` for those that it names. `deadline` bounds a run, in seconds. `split` divides a
-    batch into parts, each with a name, that are run and judged apart.
+    batch into parts, each with a name, that are run and judged apart. `weight` is that of one claim: see
+    `Ledger.claim`.
     """
 
     kind: JobKind
@@ -38,6 +39,7 @@ class Handler:
     at_once: Callable[[Settings], int]
     deadline: Callable[[Settings], float]
     split: Callable[[Runtime, Sequence[Lease]], Awaitable[Mapping[str, Sequence[Lease]]]] | None = None
+    weight: int | None = None
 
 
 class SomeFailed(Exception):

@@ -301,6 +301,7 @@ def _embed_job(turn: Turn, episodes: Sequence[Episode]) -> NewJob:
         payload={"episodes": [str(episode.id) for episode in episodes]} | _trace([turn]),
         effect_key=str(turn.job_id),
         follows=(turn.job_id,),
+        weight=max(1, sum(len(episode.content) for episode in episodes)),
     )
 
 

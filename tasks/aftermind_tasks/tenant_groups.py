@@ -3,8 +3,11 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
+
+from aftermind.types import Lease
 
 T = TypeVar("T")
 
@@ -24,6 +27,42 @@ def largest_shares(sizes: Iterable[tuple[str, int]]) -> frozenset[str]:
         totals[namespace] += size
     mean = totals.total() / len(totals)
     return frozenset(namespace for namespace, size in totals.items() if size > mean) or frozenset(totals)
+
+
+@dataclass(slots=True)
+class Turns:
+    """Claims of one kind by a process: a tenant whose jobs cost more than a claim may pays with its next turns.
+
+    So an expensive job delays other tenants once, and not again before they had as much (deficit round robin, Shreedhar
+    and Varghese, 1996; here the turn is taken first). `weight` is that of one claim, None: all jobs cost the same.
+    """
+
+    weight: int | None
+    _debts: dict[str, int] = field(default_factory=dict)
+
+    async def claim(self, claim: Callable[[Sequence[str]], Awaitable[list[Lease]]]) -> tuple[list[Lease], bool]:
+        """Call `claim` with the namespaces that it is to leave out; the leases, and whether more jobs may be left.
+
+        Namespaces with debts are left out while others have jobs.
+        """
+        owing = list(self._debts)
+        leases = await claim(owing)
+        if owing and not leases:
+            self._debts.clear()
+            leases = await claim(())
+        spent = self._count(leases)
+        return leases, bool(owing) or (self.weight is not None and spent >= self.weight)
+
+    def _count(self, leases: Iterable[Lease]) -> int:
+        if self.weight is None:
+            return 0
+        spent: Counter[str] = Counter()
+        for lease in leases:
+            spent[lease.job.scope.namespace] += lease.weight
+        owed = Counter(self._debts)
+        owed.update(spent)
+        self._debts = {namespace: debt - self.weight for namespace, debt in owed.items() if debt > self.weight}
+        return spent.total()
 
 
 async def run_each(

@@ -205,6 +205,22 @@ class EnteringContract:
         assert await claim("loud", "quiet") == set()
         assert await claim() < set(loud)
 
+    async def test_a_claim_with_a_weight_gives_namespaces_equal_shares_of_it(self, rig: Rig) -> None:
+        await rig.put(*(job(user=f"u{n}", namespace="loud", weight=10) for n in range(5)))
+        await rig.put(*(job(user=f"u{n % 3}", namespace="quiet", weight=1) for n in range(20)))
+
+        async def claim(weight: int | None) -> dict[str, int]:
+            leases = await rig.ledger.claim(JobKind.EMBED, worker="w", for_=LEASE, limit=100, weight=weight, alone=True)
+            found = {"loud": 0, "quiet": 0}
+            for lease in leases:
+                found[lease.job.scope.namespace] += lease.weight
+            return found
+
+        assert await claim(20) == {"loud": 10, "quiet": 10}
+        one = await claim(1)
+        assert one in ({"loud": 10, "quiet": 0}, {"loud": 0, "quiet": 1})
+        assert await claim(1_000) == {"loud": 40 - one["loud"], "quiet": 10 - one["quiet"]}
+
     async def test_owners_with_work_are_served_in_turn(self, rig: Rig) -> None:
         for user in ("a", "b", "c"):
             await rig.put(*(job(user=user) for _ in range(4)))

@@ -80,6 +80,7 @@ def job(
     key: str | None = None,
     run_in: timedelta | None = None,
     follows: Sequence[JobId] = (),
+    weight: int = 1,
 ) -> NewJob:
     """A job of an effect of its own, unless a key is named."""
     job_id, _ = new_ids(0)
@@ -91,6 +92,7 @@ def job(
         effect_key=key or str(job_id),
         delay=run_in,
         follows=tuple(follows),
+        weight=weight,
     )
 
 

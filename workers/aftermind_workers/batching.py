@@ -75,6 +75,7 @@ async def _claim_jobs(
     limit: int,
     replays: bool,
     size_bytes: int | None = None,
+    weight: int | None = None,
     alone: bool = False,
     full: Sequence[str] = (),
 ) -> list[Lease]:
@@ -87,6 +88,7 @@ async def _claim_jobs(
             for_=timedelta(seconds=runtime.settings.lease_seconds),
             limit=limit,
             size_bytes=size_bytes,
+            weight=weight,
             replays=replays,
             alone=alone,
             except_namespaces=excepted,
@@ -130,10 +132,17 @@ async def run_ledger_batch(worker: Worker, handler: Handler, is_alone: bool, *, 
     limit = handler.at_once(runtime.settings)
     if limit == 1 and not is_alone:
         return await _Window(worker, handler, replays=replays).run()
-    leases = await _claim_jobs(worker, handler.kind, limit=limit, replays=replays, alone=is_alone)
+
+    async def claim(left_out: Sequence[str]) -> list[Lease]:
+        return await _claim_jobs(
+            worker, handler.kind, limit=limit, weight=handler.weight, replays=replays, alone=is_alone, full=left_out
+        )
+
+    turns = worker.turns.setdefault((handler.kind, replays), tenant_groups.Turns(weight=handler.weight))
+    leases, is_more = await turns.claim(claim)
     if not leases:
         return None
-    return await _perform_held(worker, handler, leases), len(leases) == limit or _are_suspects(leases)
+    return await _perform_held(worker, handler, leases), is_more or len(leases) == limit or _are_suspects(leases)
 
 
 async def _run_store_batch(worker: Worker, handler: Handler, is_alone: bool, *, replays: bool) -> Ran | None:

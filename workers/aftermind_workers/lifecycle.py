@@ -18,7 +18,9 @@ from aftermind import errors
 from aftermind.settings import Settings
 from aftermind.telemetry import log_format, tracing
 from aftermind.telemetry.logger import get_logger
+from aftermind.types import JobKind
 from aftermind.wire import queues
+from aftermind_tasks import tenant_groups
 from aftermind_tasks.runtime import Runtime, open_runtime
 from aftermind_workers import celery_config, metrics, readiness_file, reconciler, replay_scheduler, webhook_dispatcher
 from aftermind_workers.backpressure import Gates
@@ -51,6 +53,7 @@ class Worker:
     live_places: Places = field(default_factory=lambda: _places(celery_config.CONCURRENCY[queues.EXTRACT]))
     replay_places: Places = field(default_factory=lambda: _places(celery_config.CONCURRENCY[queues.REPLAY]))
     leftover: set[asyncio.Task[None]] = field(default_factory=set)  # jobs that outlasted their bell
+    turns: dict[tuple[JobKind, bool], tenant_groups.Turns] = field(default_factory=dict)  # by kind, and of replays
     # Batches of pending turns.
     store_places: Places = field(default_factory=lambda: Places(celery_config.CONCURRENCY[queues.STORE]))
     # Held while a large turn is stored: one at a time, so that small turns always find a free slot.

@@ -94,6 +94,10 @@ class MemoryTransaction:
             self._undo.append((indexes, lambda: indexes.pop(name, None)))  # it may hold changes of this transaction
         return indexes[name]
 
+    def clear_indexes(self) -> None:
+        """Drop the indexes of the shared partition after changes that they did not follow. The next use builds them."""
+        self.clear(self.database.partition(SHARED).indexes)
+
     def owned_index(self, name: str, scope: Scope) -> Index:
         """An index over an owner's partition, empty at first, as long as that is in memory; `database.load` first."""
         return self.database.partition((scope.namespace, scope.user_column)).indexes.setdefault(name, {})

@@ -33,6 +33,7 @@ def index_job(owner: Scope, ids: Sequence[EpisodeId] | None) -> NewJob:
         scope=owner.owner,
         payload={} if ids is None else {EPISODES: [str(each) for each in ids]},
         effect_key=str(job_id),
+        weight=1 if ids is None else max(1, len(ids)),
     )
 
 

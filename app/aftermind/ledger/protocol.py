@@ -165,6 +165,7 @@ class Ledger(Protocol):
         for_: timedelta,
         limit: int = 1,
         size_bytes: int | None = None,
+        weight: int | None = None,
         ids: Sequence[JobId] | None = None,
         replays: bool = False,
         alone: bool = False,
@@ -173,7 +174,8 @@ class Ledger(Protocol):
     ) -> list[Lease]:
         """Claim up to `limit` runnable jobs of a kind (of `ids` only, if given), fairest and oldest first.
 
-        With `size_bytes`, their turns have at most that size together; a larger turn is claimed alone.
+        With `size_bytes`, their turns have at most that size together; a larger turn is claimed alone. With `weight`,
+        namespaces have equal shares of it (`NewJob.weight`), and the claim ends with the job that reaches it.
 
         The attempt is counted now, not at the end, so that a crash uses one up. A job is skipped while another one of
         its kind and session runs. Jobs that lost a lease are claimed with others that lost as many, and fewer of them

@@ -126,6 +126,7 @@ class NewJob:
     follows: tuple[JobId, ...] = ()  # the store jobs whose follow-up work it does, for their receipts
     origin_job_id: JobId | None = None
     replay_plan_id: str | None = None
+    weight: int = 1  # what its work costs; the unit is its kind's: characters to embed, entries to index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +167,7 @@ class Lease:
     token: LeaseToken
     until: datetime
     worker: str
+    weight: int = 1  # the job's, see `NewJob`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

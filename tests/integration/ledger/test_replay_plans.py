@@ -7,6 +7,7 @@ import pytest
 
 from aftermind import errors
 from aftermind.db.engine import PostgresDatabase
+from aftermind.ledger.postgres import replay_plans
 from aftermind.ledger.postgres.ledger import PostgresLedger
 from aftermind.ledger.replay_protocol import NewPlan, Step
 from aftermind.types import JobKind
@@ -267,3 +268,21 @@ async def test_live_traffic_never_waits_behind_replays(
     assert [each.job.id for each in taken] == [live]
     assert len(brought_back) == 5
     assert (backlog.runnable, backlog.replays, backlog.running) == (0, 0, 6)
+
+
+async def test_of_finished_plans_the_newest_are_kept(
+    replays: Replays, letters: Letters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay_plans, "MAX_FINISHED_PLANS", 2)
+    await letters.mark_dead(1)
+    new = NewPlan(name="plan", reason="the model is back", actor="ops")
+    draft = await replays.create(JobFilter(), new)
+    plans = []
+    for _ in range(4):
+        plans.append(await replays.create(JobFilter(), new))
+        await replays.abort(plans[-1].id, note="not now")
+    last = await replays.create(JobFilter(), new)
+
+    assert {each.id for each in await replays.list()} == {draft.id, last.id, plans[2].id, plans[3].id}
+    assert await replays.list_items(plans[0].id) == []
+    assert len(await replays.list_items(plans[3].id)) == 1

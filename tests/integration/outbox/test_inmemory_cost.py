@@ -8,6 +8,7 @@ import pytest
 from aftermind import Memory, Settings
 from aftermind.db.inmemory import SHARED, Rows, mem
 from aftermind.ledger.inmemory import ledger
+from aftermind.types import JobState
 
 pytestmark = pytest.mark.asyncio
 
@@ -67,3 +68,18 @@ async def test_finished_jobs_are_pruned_and_their_episodes_stay(monkeypatch: pyt
 
         assert len(await memory._parts.ledger.jobs(limit=10_000)) <= 50
         assert len(await memory.history(user_id="ann", limit=1_000)) == 200
+
+
+async def test_jobs_that_an_erasure_ended_are_pruned_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "MAX_FINISHED_JOBS", 50)
+    settings = Settings(extractor="rules", extract_quiet_seconds=3_600, extract_max_wait_seconds=3_600)
+    async with Memory("inmemory", settings=settings) as memory:
+        for number in range(100):
+            receipt = await memory.remember("I like tea.", user_id="ann", session_id=str(number))
+            await receipt.stored(timeout=180)
+        assert len(await memory._parts.ledger.jobs(states=[JobState.QUEUED], limit=10_000)) == 100
+
+        await memory.forget(user_id="ann")
+        await (await memory.remember("I like tea.", user_id="bob")).stored(timeout=180)
+
+        assert len(await memory._parts.ledger.jobs(limit=10_000)) <= 50 + 1  # and the extraction of bob's turn

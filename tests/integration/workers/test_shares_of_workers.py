@@ -5,13 +5,16 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import asyncpg
+from pydantic import SecretStr
 
 from aftermind import Memory, Receipt, Settings
 from aftermind.db.engine import PostgresDatabase
 from aftermind.ledger.postgres.ledger import PostgresLedger
+from aftermind.receipt import StepState
 from aftermind.types import JobKind, JobState
 from aftermind.wire import queues
-from aftermind_workers import work_loop
+from aftermind_tasks import embed, job_handlers
+from aftermind_workers import batching, work_loop
 from aftermind_workers.celery_config import CONCURRENCY
 from aftermind_workers.lifecycle import PLACES_OF_BELL
 from tests.support.local_worker import worker_without_celery
@@ -22,6 +25,7 @@ from tests.support.workers import environment, workers
 
 BELLS = CONCURRENCY[queues.STORE]
 PLACES = CONCURRENCY[queues.EXTRACT] * PLACES_OF_BELL
+LONG_TEXT, LONG_TEXTS, SHORT_TEXTS = "The weather was mild. " * 2_000, 80, 200
 BRISK = {"AFTERMIND_EXTRACT_QUIET_SECONDS": "0.1", "AFTERMIND_RECONCILE_SECONDS": "0.5"}
 
 
@@ -155,3 +159,46 @@ async def test_a_turn_of_the_ledger_is_stored_while_batches_of_another_tenant_ca
             await each.stored(timeout=60)
     for close in (held.close, loud.close, quiet.close):
         await close()
+
+
+async def test_short_texts_are_embedded_beside_a_bounded_share_of_another_tenants_long_ones(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    """Counted in characters that the model's server has embedded."""
+    loud, quiet = (Memory(database.app_url, broker=redis_url, namespace=name) for name in ("loud", "quiet"))
+    with scripted_openai() as model:
+        settings = Settings(
+            database_url=database.relay_url,
+            redis_url=redis_url,
+            broker_url=redis_url,
+            embedder="openai:scripted",
+            extractor="off",
+            openai_api_key=SecretStr("k"),
+            openai_base_url=model.url,
+            embedding_dimension=384,
+            state_dir=tmp_path,
+        )
+        long = [
+            loud.remember(LONG_TEXT, user_id=f"u{number % 20}", session_id=f"s{number}") for number in range(LONG_TEXTS)
+        ]
+        receipts = await asyncio.gather(*long)
+        short = (quiet.remember(f"I have {n} cats.", user_id=f"u{n % 5}", session_id="s") for n in range(SHORT_TEXTS))
+        receipts += await asyncio.gather(*short)
+        async with worker_without_celery(settings) as worker:
+            while await asyncio.wrap_future(worker.loop.submit(work_loop.serve(worker, queues.STORE))):
+                pass
+
+            async def is_embedded() -> bool:
+                return all([(await each.status()).embedded is StepState.DONE for each in receipts[LONG_TEXTS:]])
+
+            claims = 0
+            while not await is_embedded():
+                batch = batching.run_ledger_batch(worker, job_handlers.handler(JobKind.EMBED), False, replays=False)
+                assert await asyncio.wrap_future(worker.loop.submit(batch)) is not None
+                claims += 1
+    await loud.close()
+    await quiet.close()
+    embedded = model.calls.tokens_in * 4
+    assert claims <= 6, "at least half of each claim is for the tenant with short texts"
+    assert embedded <= claims * (embed.CLAIM_CHARACTERS + len(LONG_TEXT))
+    assert embedded < LONG_TEXTS * len(LONG_TEXT) / 3, "most long texts wait still"

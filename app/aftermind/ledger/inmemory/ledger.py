@@ -42,7 +42,9 @@ class InMemoryLedger:
             put_record(
                 tx,
                 Record(
-                    job=records.new_job(job, now, run_at=now + (job.delay or timedelta(0))), plan=job.replay_plan_id
+                    job=records.new_job(job, now, run_at=now + (job.delay or timedelta(0))),
+                    plan=job.replay_plan_id,
+                    weight=job.weight,
                 ),
             )
             _follow(tx, job, job.id)
@@ -148,6 +150,7 @@ class InMemoryLedger:
         for_: timedelta,
         limit: int = 1,
         size_bytes: int | None = None,
+        weight: int | None = None,
         ids: Sequence[JobId] | None = None,
         replays: bool = False,
         alone: bool = False,
@@ -159,7 +162,10 @@ class InMemoryLedger:
             self._place(tx, kind, now)
             chosen: list[Record] = []
             size = 0
-            for record in _runnable(tx, kind, replays=replays):
+            runnable = _runnable(tx, kind, replays=replays)
+            for record in runnable if weight is None else records.order_by_start(runnable):
+                if weight is not None and sum(each.weight for each in chosen) >= weight:
+                    break
                 if ids is not None and record.job.id not in ids:
                     continue
                 if record.job.scope.namespace in except_namespaces:
@@ -457,7 +463,7 @@ def _unstored(tx: Transaction, namespace: str, user: str | None) -> list[Job]:
     jobs, users = jobs_table(tx), _unstored_ids(tx, namespace)
     chosen = users.values() if user is None else [users.get(user, {})]
     found = [jobs[id_].job for ids in chosen for id_ in ids]
-    return [job for job in found if _is_unstored(job)]  # `forget` empties jobs without changing the indexes
+    return [job for job in found if _is_unstored(job)]
 
 
 def _unstored_ids(tx: Transaction, namespace: str) -> dict[str, dict[JobId, None]]:
@@ -505,7 +511,7 @@ def put_record(tx: Transaction, record: Record) -> None:
         run.drop(finished, job_id)  # a finished job that was forgotten ends again: it moves behind the others
     if job_id not in finished:
         run.put(finished, job_id, None)
-    if len(finished) > MAX_FINISHED_JOBS:
+    while len(finished) > MAX_FINISHED_JOBS:  # by more than one after an erasure
         _drop(tx, next(iter(finished)))
 
 
@@ -583,7 +589,7 @@ def _leased(tx: Transaction, record: Record, worker: str, now: datetime, for_: t
     begun = Attempt(job_id=job.id, number=job.attempts, worker=worker, started_at=now, ended_at=None, outcome=None)
     earlier = tuple(attempt for attempt in record.attempts if attempt.number != job.attempts)
     put_record(tx, replace(record, job=job, token=token, until=now + for_, attempts=(*earlier, begun)))
-    return Lease(job=job, token=token, until=now + for_, worker=worker)
+    return Lease(job=job, token=token, until=now + for_, worker=worker, weight=record.weight)
 
 
 def _held(tx: Transaction, lease: Lease) -> Record | None:

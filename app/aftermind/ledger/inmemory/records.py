@@ -1,8 +1,10 @@
 """Jobs of one process as records, and what becomes of them: pure functions from record to record."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
+from operator import itemgetter
 from uuid import UUID
 
 from aftermind.db.journals.rows import Table
@@ -27,6 +29,7 @@ class Record:
     due_by: datetime | None = None
     plan: str | None = None
     opening: UUID | None = None
+    weight: int = 1
     attempts: tuple[Attempt, ...] = field(default=())
 
 
@@ -149,6 +152,17 @@ def make_job(
         updated_at=now,
         raw=raw,
     )
+
+
+def order_by_start(runnable: Sequence[Record]) -> list[Record]:
+    """Jobs by the weight that their namespace has before them, else in their order: equal shares for namespaces."""
+    totals: Counter[str] = Counter()
+    starts: list[tuple[int, Record]] = []
+    for record in runnable:
+        namespace = record.job.scope.namespace
+        starts.append((totals[namespace], record))
+        totals[namespace] += record.weight
+    return [record for _, record in sorted(starts, key=itemgetter(0))]
 
 
 def created(job: Job) -> tuple[datetime, JobId]:

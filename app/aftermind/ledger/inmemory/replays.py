@@ -18,6 +18,7 @@ from aftermind.ledger.replay_protocol import (
     BREAKER_FROM,
     BREAKER_WINDOW,
     BURST_SECONDS,
+    MAX_FINISHED_PLANS,
     MODEL_KINDS,
     SHADOWS,
     NewPlan,
@@ -39,7 +40,6 @@ from aftermind.types.replay import (
 )
 from aftermind.types.uuid7 import uuid7
 
-MAX_FINISHED_PLANS = 100  # the oldest are deleted first, since these stores have no janitor
 Place = tuple[PlanId, int]  # an item's key: from 1
 
 
@@ -260,7 +260,7 @@ def _replay(tx: Transaction, item: ReplayItem, now: datetime) -> bool:
         return False  # it may have read its input already: what it does not cover waits until it has ended
     new_id = live[-1].job.id if live else JobId(uuid7())
     if not live:
-        put_record(tx, Record(job=_successor(old, new_id, now)))
+        put_record(tx, Record(job=_successor(old, new_id, now), weight=record.weight))
     check_transition(old.state, JobState.REPLAYED)
     put_record(tx, replace(record, job=replace(old, state=JobState.REPLAYED, updated_at=now)))
     follows = mem(tx).table("follows")  # a receipt that waits for the old job waits for its successor

@@ -36,9 +36,9 @@ ROWS = """
     unnest(CAST(:job_ids AS uuid[]), CAST(:job_namespaces AS text[]), CAST(:job_users AS text[]),
            CAST(:job_sessions AS text[]), CAST(:job_agents AS text[]), CAST(:job_kinds AS text[]),
            CAST(:job_payloads AS text[]), CAST(:job_keys AS text[]), CAST(:job_delays AS interval[]),
-           CAST(:job_origins AS uuid[]), CAST(:job_plans AS text[]))
+           CAST(:job_origins AS uuid[]), CAST(:job_plans AS text[]), CAST(:job_weights AS int[]))
     WITH ORDINALITY AS given (id, namespace, user_id, session_id, agent_id, kind, payload, effect_key, delay,
-                              origin_job_id, replay_plan_id, place)
+                              origin_job_id, replay_plan_id, weight, place)
 """
 
 # Locks only its rows; `jobs_effect` decides which are new. Each owner's rank is read once, before the first insert: a
@@ -52,11 +52,11 @@ ENQUEUE = f"""
         FROM (SELECT DISTINCT namespace, user_id, kind FROM given) AS asked
     )
     INSERT INTO aftermind.jobs (id, namespace, user_id, session_id, agent_id, kind, state, payload, effect_key,
-                                queue_position, run_at, origin_job_id, replay_plan_id)
+                                queue_position, run_at, origin_job_id, replay_plan_id, weight)
     SELECT id, namespace, user_id, session_id, agent_id, kind, 'queued', CAST(payload AS jsonb), effect_key,
            CASE WHEN delay IS NULL OR delay <= interval '0' THEN
                first + row_number() OVER (PARTITION BY namespace, user_id, kind ORDER BY place) - 1 END,
-           now() + coalesce(delay, interval '0'), origin_job_id, replay_plan_id
+           now() + coalesce(delay, interval '0'), origin_job_id, replay_plan_id, weight
     FROM given JOIN owners USING (namespace, user_id, kind) ORDER BY place
     ON CONFLICT DO NOTHING
     RETURNING id, kind, effect_key
@@ -342,6 +342,7 @@ def columns(jobs: Sequence[NewJob]) -> dict[str, list[Any]]:  # Any: one column 
         "job_delays": [job.delay for job in jobs],
         "job_origins": [job.origin_job_id for job in jobs],
         "job_plans": [job.replay_plan_id for job in jobs],
+        "job_weights": [job.weight for job in jobs],
     }
 
 

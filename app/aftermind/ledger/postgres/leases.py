@@ -74,7 +74,9 @@ def _ready_namespace(condition: str) -> str:
 _AFTER, _UP_TO = "namespace > CAST(:after AS text)", "namespace <= CAST(:after AS text)"
 _ALLOWED = "namespace IS NOT NULL AND namespace <> ALL(CAST(:excepted AS text[]))"
 # The size of a toasted value is in its pointer.
-_PICKED_COLUMNS = "id, queue_position, run_at, lost_leases, namespace, user_id, session_id, octet_length(raw) AS size"
+_PICKED_COLUMNS = (
+    "id, queue_position, run_at, lost_leases, namespace, user_id, session_id, weight, octet_length(raw) AS size"
+)
 
 
 def _picked_by_id(kind_rule: str) -> str:
@@ -130,7 +132,8 @@ def _claim(kind_rule: str, *, ids: bool) -> str:
     A job that lost a lease may have crashed the worker: it is claimed with others that lost as many, and few of them
     (`types.job.together`); if `together` is 0, none. For a serial kind, one job per session. Jobs of a replay plan are
     left to claims with `replays`: there are never more in `jobs_ready` than plans may have unfinished (`concurrency`),
-    so skipping them is cheap.
+    so skipping them is cheap. A claim with a weight takes jobs in the order of the weight that their namespace has
+    before them (start tags: Goyal et al., 1996), and ends with the one that reaches it.
     """
     return f"""
     {_picked_by_id(kind_rule) if ids else _picked(kind_rule)}, numbered AS (
@@ -139,13 +142,20 @@ def _claim(kind_rule: str, *, ids: bool) -> str:
                sum(size) OVER (PARTITION BY lost_leases ORDER BY queue_position, run_at ROWS UNBOUNDED PRECEDING)
                    AS bytes,
                row_number() OVER (
-                   PARTITION BY namespace, user_id, session_id ORDER BY queue_position, run_at) AS in_session
+                   PARTITION BY namespace, user_id, session_id ORDER BY queue_position, run_at) AS in_session,
+               sum(weight) OVER (PARTITION BY lost_leases, namespace ORDER BY queue_position, run_at
+                                 ROWS UNBOUNDED PRECEDING) - weight AS start
         FROM picked
-    ), chosen AS (
-        SELECT id FROM numbered
+    ), allowed AS (
+        SELECT id, sum(weight) OVER (
+                   ORDER BY start, namespace <= CAST(:after AS text), namespace, queue_position, run_at
+                   ROWS UNBOUNDED PRECEDING) - weight AS weight_before
+        FROM numbered
         WHERE lost_leases = lost AND place <= (CAST(:together AS int[]))[least(lost, CAST(:most AS int) - 1) + 1]
           AND (in_session = 1 OR NOT CAST(:serial AS boolean))
           AND (place = 1 OR coalesce(bytes <= CAST(:size_bytes AS bigint), true))
+    ), chosen AS (
+        SELECT id FROM allowed WHERE coalesce(weight_before < CAST(:weight AS bigint), true)
     ), claimed AS (
         UPDATE aftermind.jobs AS jobs
         SET state = 'running', attempts = attempts + 1, token = {_TOKEN}, worker = :worker,
@@ -362,6 +372,7 @@ class ClaimRequest:
     lasts: timedelta
     limit: int
     size_bytes: int | None
+    weight: int | None
     most_lost: int
     ids: Sequence[JobId] | None
     replays: bool
@@ -377,7 +388,7 @@ class ClaimRequest:
 
     def order(self) -> dict[str, Any]:  # Any: parameters of a statement
         """As parameters of the claim."""
-        return {"after": self.after, "in_turn": self.in_turn, "excepted": list(self.excepted)}
+        return {"in_turn": self.in_turn, "excepted": list(self.excepted)}
 
     def served_last(self, leases: Sequence[Lease]) -> str:
         """The namespace to begin after next time, by what this claim took."""
@@ -400,6 +411,8 @@ async def claim(tx: Transaction, wanted: ClaimRequest) -> list[Lease]:
         kind=wanted.kind.value,
         limit=wanted.limit,
         size_bytes=wanted.size_bytes,
+        weight=wanted.weight,
+        after=wanted.after,
         together=[together(wanted.limit, lost, most=most, alone=wanted.alone) for lost in range(most)],
         most=most,
         worker=wanted.worker,
@@ -410,7 +423,14 @@ async def claim(tx: Transaction, wanted: ClaimRequest) -> list[Lease]:
         **(wanted.order() if wanted.ids is None else {"ids": list(wanted.ids)}),
     )
     return [
-        Lease(job=to_job(row), token=LeaseToken(row.token), until=row.lease_until, worker=wanted.worker) for row in rows
+        Lease(
+            job=to_job(row),
+            token=LeaseToken(row.token),
+            until=row.lease_until,
+            worker=wanted.worker,
+            weight=row.weight,
+        )
+        for row in rows
     ]
 
 

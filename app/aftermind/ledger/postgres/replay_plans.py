@@ -15,7 +15,7 @@ from aftermind.ledger.postgres import replay_estimate as foresight
 from aftermind.ledger.postgres.dead_letters import conditions
 from aftermind.ledger.postgres.rows import to_job
 from aftermind.ledger.replay_overrides import Original, OverrideRules, check_edit, edited_turn
-from aftermind.ledger.replay_protocol import SHADOWS, NewPlan, check_plan, matching_states
+from aftermind.ledger.replay_protocol import MAX_FINISHED_PLANS, SHADOWS, NewPlan, check_plan, matching_states
 from aftermind.types import JobId, JobKind, JobState, Json
 from aftermind.types.audit import Action
 from aftermind.types.replay import (
@@ -68,6 +68,18 @@ _RESTORE = text(
     ON CONFLICT (id) DO NOTHING
     """
 )
+# With their items. A plan that is counted at this moment (`replay_step` locks it) stays until the next time.
+_PRUNE = text(
+    """
+    DELETE FROM aftermind.replay_plans WHERE id IN (
+        SELECT id FROM aftermind.replay_plans AS plans
+        WHERE id IN (SELECT id FROM aftermind.replay_plans WHERE state IN ('done', 'aborted')
+                     ORDER BY coalesce(finished_at, frozen_at) DESC, id DESC OFFSET :kept)
+          AND NOT EXISTS (SELECT FROM aftermind.replay_items AS items
+                          WHERE items.plan_id = plans.id AND items.state = 'replayed')
+        FOR UPDATE SKIP LOCKED)
+    """
+)
 # Sorted: two that move plans never wait for each other's trails crosswise. By the primary key of the plan's items.
 _TENANTS = text(
     """
@@ -103,6 +115,7 @@ class Replays:
                 raise errors.InvalidFilter("filter", wanted.to_json(), "no dead letter fits it: there is no plan.")
             if new.mode is ReplayMode.EDITED:
                 await _edit(tx, plan_id, new.overrides or {}, self._rules)
+            await pg(tx).execute(_PRUNE, {"kept": MAX_FINISHED_PLANS})
             return await self._required(tx, plan_id)
 
     async def estimate(self, plan_id: PlanId) -> Estimate:

@@ -293,4 +293,6 @@ def _forget_jobs(run: MemoryTransaction, stone: Tombstone) -> int:
             emptied = replace(emptied, raw=None, answer=None, error=None, note=None)
             run.put(jobs, id_, replace(record, job=emptied, token=None, place=None))
             forgotten += 1
+    if forgotten:
+        run.clear_indexes()  # of the ledger, which a store does not import
     return forgotten
