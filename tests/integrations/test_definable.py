@@ -112,6 +112,59 @@ async def test_a_store_has_episodes_and_atoms(memory: Memory) -> None:
     assert await store.get_atoms(user_id="alice") == await store.get_episodes(user_id="alice") == []
 
 
+async def test_an_update_changes_an_episode_of_its_user_alone(memory: Memory) -> None:
+    store = AftermindStore(memory)
+    for user in ("alice", "bob"):
+        text = "I live in Oslo."
+        given = Episode(
+            id="e1", user_id=user, session_id="s1", role="user", content=text, created_at=1e9, sentiment=0.5
+        )
+        await store.store_episode(given)
+
+    async def update(**fields: Any) -> Episode:
+        await store.update_episode("e1", user_id="alice", **fields)
+        (found,) = await store.get_episodes(user_id="alice")
+        return found
+
+    assert (await update(access_count=3, last_accessed_at=2e9)).content == "I live in Oslo."
+    for text in ("Lives in Oslo.", "I live in Oslo.", "Lives in Oslo."):  # back and forth: no update is lost
+        changed = await update(content=text, compression_stage=1, topics=["city"])
+        assert (changed.id, changed.content, changed.topics) == ("e1", text, ["city"])
+        assert (changed.session_id, changed.role, changed.created_at, changed.sentiment) == ("s1", "user", 1e9, 0.5)
+    assert [each.id for each in await store.get_episodes(user_id="alice", min_stage=1)] == ["e1"]
+    assert await store.get_episodes(user_id="alice", max_stage=0) == []
+    assert [each.content for each in await store.get_episodes(user_id="bob")] == ["I live in Oslo."]
+    for wrong, error in (({"contents": "x"}, errors.InvalidQuery), ({"role": "assistant"}, errors.InvalidQuery)):
+        with pytest.raises(error):
+            await update(**wrong)
+    with pytest.raises(errors.NotThere, match="e1"):
+        await store.update_episode("e1", content="Mine.")  # of the anonymous user
+
+
+async def test_an_update_changes_an_atom_of_its_user_alone(memory: Memory) -> None:
+    store = AftermindStore(memory)
+    atoms = {}
+    for user in ("alice", "bob"):
+        given = KnowledgeAtom(
+            id="", user_id=user, subject="user", predicate="lives_in", object="Oslo", content="", confidence=0.5
+        )
+        atoms[user] = await store.store_atom(given)
+
+    async def found(user: str) -> tuple[str, float]:
+        (atom,) = await store.get_atoms(user_id=user)
+        return atom.object, atom.confidence
+
+    await store.update_atom(atoms["alice"], user_id="alice", confidence=0.65, reinforcement_count=1)
+    assert await found("alice") == ("Oslo", 0.65)
+    await store.update_atom(atoms["alice"], user_id="alice", object="Bergen")
+    assert await found("alice") == ("Bergen", 0.65)
+    assert await found("bob") == ("Oslo", 0.5)
+    with pytest.raises(errors.InvalidFact, match="only rises"):
+        await store.update_atom(atoms["bob"], user_id="bob", confidence=0.1)
+    with pytest.raises(errors.NotThere):
+        await store.update_atom(atoms["bob"], user_id="alice", confidence=0.9)
+
+
 class Sees(MockModel):
     """A model that keeps what it was sent."""
 

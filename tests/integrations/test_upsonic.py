@@ -12,6 +12,7 @@ import upsonic.storage
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 from upsonic import Agent, Task
+from upsonic.culture.cultural_knowledge import CulturalKnowledge
 from upsonic.messages.messages import (
     ModelRequest,
     ModelResponse,
@@ -28,8 +29,16 @@ from upsonic.usage import RequestUsage
 
 import aftermind
 from aftermind import Settings, errors
-from aftermind.integrations.upsonic import AsyncPostgresStorage, JSONStorage, Memory, SqliteStorage
-from aftermind.integrations.upsonic_storages import PARAMETERS
+from aftermind.integrations.upsonic import (
+    AftermindStorage,
+    AsyncPostgresStorage,
+    Chat,
+    CultureMemory,
+    JSONStorage,
+    Memory,
+    SqliteStorage,
+)
+from aftermind.integrations.upsonic_parameters import PARAMETERS
 from tests.integrations.attacks import assert_attacks_stay_data
 from tests.integrations.freshness import read_elsewhere, standing_replica, stored_after_a_kill
 from tests.integrations.pages import run_examples
@@ -215,6 +224,64 @@ async def test_a_paused_run_is_resumed_by_another_memory_also_with_all_flags_off
     completed = await off.load_run_async("r1")
     assert completed is not None
     assert completed.output.status is RunStatus.completed
+
+
+async def test_a_chat_continues_edits_and_deletes_the_session_of_its_user(memory: aftermind.Memory) -> None:
+    def chat_of(user: str, model: Answers) -> Chat:
+        return Chat(session_id="s1", user_id=user, agent=Agent(model, print=False), storage=AftermindStorage(memory))
+
+    def contents(chat: Chat) -> list[str]:
+        return [each.content for each in chat.all_messages]
+
+    alice = chat_of("alice", Answers())
+    for text in ("I live in Oslo.", "I like tea."):
+        assert await alice.invoke(text) == "Noted."
+    bob = chat_of("bob", Answers())
+    await bob.invoke("What was said?")
+    assert contents(bob) == ["What was said?", "Noted."]
+
+    model = Answers()
+    again = chat_of("alice", model)
+    assert contents(again) == ["I live in Oslo.", "Noted.", "I like tea.", "Noted."]
+    assert await again.adelete_message(0) is True
+    edited = await again.aget_raw_messages()
+    edited[1].parts[0].content = "I like coffee."
+    await again.aset_messages(edited)
+    assert contents(alice) == ["Noted.", "I like coffee.", "Noted."]
+    assert [each.content for each in await memory.history(user_id="alice")] == contents(alice)
+    await again.invoke("What do I like?")
+    assert model.texts(0)[:3] == contents(alice)[:3]
+
+    again.clear_history()
+    assert contents(again) == []
+    again.reset_session()
+    assert contents(bob) == ["What was said?", "Noted."]
+
+
+async def test_culture_is_shared_by_the_users_of_a_namespace_and_outlives_them(memory: aftermind.Memory) -> None:
+    culture = CultureMemory(AftermindStorage(memory))
+    tone = await culture.asave(CulturalKnowledge(name="tone", content="Be kind.", categories=["style"]), agent_id="a")
+    await culture.asave(CulturalKnowledge(id="k2", name="limits", content="No advice.", categories=["rules"]))
+    await culture.asave(CulturalKnowledge(id="k2", name="limits", content="No legal advice.", categories=["rules"]))
+    await memory.forget()
+    await memory.forget(user_id="alice")
+
+    async def names(**wanted: Any) -> list[str]:
+        return [each.name for each in await culture.aget_all(**wanted)]
+
+    assert tone is not None
+    assert await names() == ["limits", "tone"]
+    assert await names(agent_id="a") == await names(categories=["style"]) == await names(name="tone") == ["tone"]
+    assert await names(sort_by="name", sort_order="asc", limit=1, page=2) == ["tone"]
+    assert await names(team_id="t") == []
+    records, total = await culture.aget_all(deserialize=False, limit=1)
+    assert (total, records[0]["content"]) == (2, "No legal advice.")
+    assert culture.get(tone.id) == await culture.aget(tone.id) == tone
+    assert culture.delete(tone.id) is True
+    assert await culture.aget(tone.id) is None
+    assert await CultureMemory(AftermindStorage(memory, namespace="other")).aget_all() == []
+    assert await memory.recall("advice", user_id="alice") is not None
+    assert not (await memory.recall("advice", user_id="alice")).matches
 
 
 def test_blocking_code_and_storages_by_the_names_of_upsonic(tmp_path: Path) -> None:

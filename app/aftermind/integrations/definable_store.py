@@ -1,8 +1,15 @@
 """Definable's memory store on the messages and facts of a memory."""
 
+from collections.abc import Mapping
+from dataclasses import fields
 from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any
 from uuid import uuid4
 
+import orjson
+
+from aftermind import errors
 from aftermind.integrations.extras import extra
 from aftermind.integrations.message_records import from_episode, read_session, to_message
 from aftermind.integrations.places import MemoryPlace, StoreParameters, store_classes
@@ -13,12 +20,16 @@ with extra("definable"):
     from definable.memory.topics import extract_topics
     from definable.memory.types import Episode, KnowledgeAtom, Procedure
 
+KEPT = ("topics", "sentiment", "token_count", "compression_stage")  # of an episode, besides its text, if they are set
+TRIPLE = ("subject", "predicate", "object")
+FIXED = ("id", "user_id", "session_id", "role", "created_at")
+
 
 class AftermindStore(MemoryPlace):
     """A store of Definable's episodes and atoms on Aftermind: its messages and facts, of one user a call.
 
-    No user is the anonymous user. What Definable's distillation needs, changes by id alone and reading all users, does
-    not exist: Aftermind's workers extract and revise facts.
+    No user is the anonymous user. What Definable's distillation needs, reading all users, does not exist: Aftermind's
+    workers extract and revise facts.
     """
 
     async def initialize(self) -> None:
@@ -27,7 +38,8 @@ class AftermindStore(MemoryPlace):
     async def store_episode(self, episode: Episode) -> str:
         """Remember an episode; its id, a new one if it has none. An episode with an existing id is not stored again."""
         id_ = str(episode.id or uuid4())
-        record = {"id": id_, "content": episode.content}
+        kept = {name: value for name in KEPT if (value := getattr(episode, name))}
+        record = {"id": id_, "content": episode.content, **kept}
         message = to_message(episode.role, record, ("content",))
         if episode.created_at:
             message["occurred_at"] = datetime.fromtimestamp(episode.created_at, UTC)
@@ -48,11 +60,45 @@ class AftermindStore(MemoryPlace):
         min_stage: int | None = None,
         max_stage: int | None = None,
     ) -> list[Episode]:
-        """The newest messages of a user, newest first. All are of stage 0: none is shortened."""
-        if (min_stage or 0) > 0:
-            return []
-        said = await read_session(self.memory, session_id, limit, **self.whose(user_id))
-        return [_to_episode(each, user_id) for each in reversed(said)]
+        """The newest messages of a user, newest first. Their stage is 0 unless an update has changed it."""
+        is_any = not min_stage and max_stage is None
+        said = await read_session(self.memory, session_id, limit if is_any else None, **self.whose(user_id))
+        found = [_to_episode(each, user_id) for each in reversed(said)]
+        least, most = min_stage or 0, 3 if max_stage is None else max_stage
+        return [each for each in found if least <= each.compression_stage <= most][:limit]
+
+    async def update_episode(self, episode_id: str, *, user_id: str | None = None, **fields: Any) -> None:
+        """Change the content, topics, sentiment, token count or stage of a message of the user.
+
+        The changed message is a new one at the end of its session, with the time of the old one, which is forgotten
+        with what was derived from it. Other fields have no effect: Aftermind ranks by its own counts. Raises
+        `NotThere`, and `InvalidQuery` for a field that an episode has not, or that cannot change.
+        """
+        _check_names(Episode, fields, "an episode")
+        changed = {name: value for name, value in fields.items() if name in ("content", *KEPT)}
+        if not changed:
+            return
+        whose = self.whose(user_id)
+        said = await read_session(self.memory, None, None, **whose)
+        found = [each for each in said if _id_of(each) == episode_id]
+        if not found:
+            raise errors.NotThere("the user's episode", episode_id)
+        old = found[-1]  # an update that was killed before its end leaves two
+        record = {"content": old.content, **(from_episode(old) or {}), "id": episode_id}
+        if all(record.get(name) == value for name, value in changed.items()):
+            return
+        given = to_message(old.role.value, record | changed, ("content",))
+        version = sha256(orjson.dumps(given)).hexdigest()
+        given |= {"name": old.name, "occurred_at": old.occurred_at, "expires_at": old.expires_at}
+        await self.memory.remember(
+            given,
+            save=old.keep,
+            session_id=old.scope.session_id,
+            agent_id=old.scope.agent_id,
+            idempotency_key=f"definable:{old.id}:{version}",
+            **whose,
+        )
+        await self.memory.forget(ids=[each.id for each in found], **whose)
 
     async def store_atom(self, atom: KnowledgeAtom) -> str:
         """Add a fact; the id of the resulting one. A single-valued predicate ends what it contradicts."""
@@ -73,6 +119,28 @@ class AftermindStore(MemoryPlace):
         """The first fact of this subject and predicate."""
         found = await self.memory.facts.query(subject=subject, predicate=predicate, **self.whose(user_id))
         return _to_atom(found[0]) if found else None
+
+    async def update_atom(self, atom_id: str, *, user_id: str | None = None, **fields: Any) -> None:
+        """Change subject, predicate or object of a fact of the user, or raise its confidence.
+
+        The changed fact is a new one; the old one is retracted. Other fields have no effect. Raises `NotThere`, and
+        `InvalidFact` for a lower confidence, `InvalidQuery` for a field that an atom has not, or that cannot change.
+        """
+        _check_names(KnowledgeAtom, fields, "an atom")
+        whose = self.whose(user_id)
+        old = next((each for each in await self.memory.facts.query(**whose) if str(each.id) == atom_id), None)
+        if old is None:
+            raise errors.NotThere("the user's atom", atom_id)
+        triple = {name: fields.get(name, getattr(old, name)) for name in TRIPLE}
+        is_same = all(value == getattr(old, name) for name, value in triple.items())
+        confidence = fields.get("confidence", old.confidence)
+        if is_same and confidence < old.confidence:
+            raise errors.InvalidFact("confidence", confidence, "it only rises. Retract the fact: memory.facts.retract.")
+        if is_same and confidence == old.confidence:
+            return
+        added = await self.memory.facts.add(**triple, confidence=confidence, sources=old.sources, **whose)
+        if added.id != old.id:
+            await self.memory.facts.retract(old.id, **whose)
 
     async def get_procedures(self, *, user_id: str | None = None, min_confidence: float = 0.3) -> list[Procedure]:
         """None: neither Definable nor Aftermind learns procedures."""
@@ -133,15 +201,28 @@ PARAMETERS = {
 STORES = store_classes(AftermindStore, PARAMETERS)
 
 
+def _check_names(kind: type[Episode | KnowledgeAtom], given: Mapping[str, Any], noun: str) -> None:
+    known = {each.name for each in fields(kind)}
+    for name, value in given.items():
+        if name not in known:
+            raise errors.InvalidQuery(name, value, f"{noun} of Definable has no such field.")
+        if name in FIXED:
+            raise errors.InvalidQuery(name, value, f"this field of {noun} cannot be changed.")
+
+
+def _id_of(said: Said) -> str:
+    return str((from_episode(said) or {}).get("id", said.id))
+
+
 def _to_episode(said: Said, user_id: str | None) -> Episode:
     record = from_episode(said) or {}
     return Episode(
-        id=str(record.get("id", said.id)),
+        id=_id_of(said),
         user_id=user_id,
         session_id=said.scope.session_id or "",
         role=said.role.value,
         content=str(record.get("content", said.content)),
-        topics=extract_topics(said.content),
+        **{"topics": extract_topics(said.content)} | {name: record[name] for name in KEPT if name in record},
         created_at=said.occurred_at.timestamp(),
         last_accessed_at=said.occurred_at.timestamp(),
     )

@@ -1,58 +1,102 @@
-"""The storages of Upsonic's memory by their names. What names Upsonic's tables has no effect: Aftermind has its own."""
+"""Upsonic's storages on Aftermind, by their names, with Upsonic's cultural knowledge."""
 
-from aftermind.integrations.places import MemoryPlace, StoreParameters, store_classes
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+from uuid import uuid4
 
-TABLES = dict.fromkeys(("session_table", "user_memory_table", "knowledge_table", "id"))
-COLLECTIONS = dict.fromkeys(("session_collection", "user_memory_collection", "knowledge_collection", "id"))
-MEM0 = ("session_table", "user_memory_table", "cultural_knowledge_table", "knowledge_table")
-GIVE_URL = "a client of the program is not used. Give `db_url`."
+from aftermind.integrations.conversations import run_blocking
+from aftermind.integrations.extras import extra
+from aftermind.integrations.places import MemoryPlace, store_classes
+from aftermind.integrations.upsonic_parameters import PARAMETERS
+from aftermind.types import ItemWrite
+
+with extra("upsonic"):
+    from upsonic.culture.cultural_knowledge import CulturalKnowledge
+    from upsonic.storage.base import AsyncStorage
+    from upsonic.storage.in_memory import apply_sorting
+
+CULTURE_USER = "upsonic:culture"  # no user's id: agents of all users share it, and forgetting one of them keeps it
+CULTURE_PATH = ("culture",)
+MAX_CULTURE_ENTRIES = 100_000
+
+
+def blocking(method: Callable[..., Any]) -> Callable[..., Any]:
+    """An async method for blocking code, with the same parameters."""
+
+    @wraps(method)
+    def call(self: Any, *args: Any, **options: Any) -> Any:
+        return run_blocking(lambda: method(self, *args, **options))
+
+    return call
 
 
 class AftermindStorage(MemoryPlace):
-    """Where Upsonic's memory is kept: an Aftermind `Memory`, or its URL or dict; None: the settings of Aftermind."""
+    """Where Upsonic's memory is kept: an Aftermind `Memory`, or its URL or dict; None: the settings of Aftermind.
+
+    Upsonic's `CultureMemory` takes it as its storage. Cultural knowledge belongs to the namespace and to no user, as
+    JSON of at most 1 MiB an entry.
+    """
+
+    async def aupsert_cultural_knowledge(self, cultural_knowledge: CulturalKnowledge, deserialize: bool = True) -> Any:
+        """Store an entry, with a new id if it has none; an entry with that id is replaced."""
+        cultural_knowledge.id = cultural_knowledge.id or str(uuid4())
+        record = cultural_knowledge.to_dict()
+        write = ItemWrite(path=CULTURE_PATH, key=cultural_knowledge.id, value=record)
+        await self.memory.items.write([write], **self.whose(CULTURE_USER))
+        return _to_knowledge(record) if deserialize else record
+
+    async def aget_cultural_knowledge(self, id: str, deserialize: bool = True) -> Any:
+        """An entry by its id; None if there is none."""
+        (found,) = await self.memory.items.get((CULTURE_PATH, id), **self.whose(CULTURE_USER))
+        if found is None:
+            return None
+        return _to_knowledge(found.value) if deserialize else dict(found.value)
+
+    async def aget_all_cultural_knowledge(
+        self,
+        name: str | None = None,
+        limit: int | None = None,
+        page: int | None = None,
+        sort_by: str | None = None,
+        sort_order: str | None = None,
+        agent_id: str | None = None,
+        team_id: str | None = None,
+        deserialize: bool = True,
+    ) -> Any:
+        """Entries by name, agent and team, the last written first; as dicts with their number if not `deserialize`."""
+        wanted = {"name": name, "agent_id": agent_id, "team_id": team_id}
+        filter = {field: value for field, value in wanted.items() if value is not None}
+        found = await self.memory.items.search(
+            CULTURE_PATH, filter=filter, limit=MAX_CULTURE_ENTRIES, **self.whose(CULTURE_USER)
+        )
+        records = apply_sorting([dict(each.value) for each in found], sort_by, sort_order)
+        start = (page - 1) * limit if limit and page else 0
+        shown = records[start : start + limit] if limit else records
+        return [_to_knowledge(each) for each in shown] if deserialize else (shown, len(records))
+
+    async def adelete_cultural_knowledge(self, id: str) -> None:
+        """Delete an entry, if there is one."""
+        write = ItemWrite(path=CULTURE_PATH, key=id, value=None)
+        await self.memory.items.write([write], **self.whose(CULTURE_USER))
+
+    upsert_cultural_knowledge = blocking(aupsert_cultural_knowledge)
+    get_cultural_knowledge = blocking(aget_cultural_knowledge)
+    get_all_cultural_knowledge = blocking(aget_all_cultural_knowledge)
+    delete_cultural_knowledge = blocking(adelete_cultural_knowledge)
+
+    def upsert_usage_entry(self, entry: dict[str, Any]) -> None:
+        """Nothing is stored: Upsonic counts its usage in the process. It catches the `NotImplementedError`."""
+        raise NotImplementedError
+
+    def query_usage_entries(self, **wanted: Any) -> list[dict[str, Any]]:
+        """As `upsert_usage_entry`."""
+        raise NotImplementedError
 
 
-_SQLITE = StoreParameters(
-    addresses=("{db_engine}", "{db_url}", "sqlite:{db_file}", "sqlite:./upsonic.db"),
-    defaults={"db_file": None, "db_engine": None, "db_url": None, **TABLES},
-)
-_POSTGRES = StoreParameters(
-    addresses=("{db_engine}", "{db_url}", ""),
-    defaults=dict.fromkeys(("db_url", "db_engine", "db_schema", *list(TABLES)[:3], "create_schema", "id")),
-)
-_MONGO = StoreParameters(
-    addresses=("{db_url}",),
-    defaults={"db_client": None, "db_name": "upsonic", "db_url": None, **COLLECTIONS},
-    path="db_name",
-    refused={"db_client": GIVE_URL},
-)
-_MEM0 = StoreParameters(
-    addresses=("mem0+{host.scheme}://[{api_key}@]{host.netloc}", "mem0+https://{api_key}@api.mem0.ai", "mem0:"),
-    defaults=dict.fromkeys(("memory_client", "api_key", "host", "org_id", "project_id", "config", *MEM0))
-    | {"default_user_id": "upsonic_default", "id": None},
-    refused=dict.fromkeys(("memory_client", "config"), "a client of the program is not used. Give `api_key`."),
-)
-PARAMETERS = (
-    {
-        "InMemoryStorage": StoreParameters(addresses=("inmemory",), defaults=TABLES),
-        "JSONStorage": StoreParameters(addresses=("json:{db_path}",), defaults={"db_path": "./upsonic", **TABLES}),
-        "RedisStorage": StoreParameters(
-            addresses=("{db_url}",),
-            defaults={
-                "id": None,
-                "redis_client": None,
-                "db_url": "redis://localhost:6379/0",
-                "db_prefix": "upsonic",
-                "expire": None,
-                **TABLES,
-            },
-            key_prefix="db_prefix",
-            refused={"redis_client": GIVE_URL, "expire": "messages expire by a retention policy."},
-        ),
-    }
-    | dict.fromkeys(("SqliteStorage", "AsyncSqliteStorage"), _SQLITE)
-    | dict.fromkeys(("PostgresStorage", "AsyncPostgresStorage"), _POSTGRES)
-    | dict.fromkeys(("MongoStorage", "AsyncMongoStorage"), _MONGO)
-    | dict.fromkeys(("Mem0Storage", "AsyncMem0Storage"), _MEM0)
-)
+AsyncStorage.register(AftermindStorage)  # its methods begin with "a"; Upsonic then awaits them
 STORAGES = store_classes(AftermindStorage, PARAMETERS)
+
+
+def _to_knowledge(record: Any) -> CulturalKnowledge:
+    return CulturalKnowledge.from_dict(dict(record))
