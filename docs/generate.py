@@ -207,7 +207,7 @@ STORE_FEATURES: Mapping[str, tuple[str, ...]] = {
     "dead letters replayed": ("yes", "unchanged, while the process runs"),
     "retention policies": ("by the reconciler", "while the process runs"),
     "encryption, audit log, API keys, webhooks": ("yes", POSTGRES_ONLY),
-    "re-embedding": ("yes", POSTGRES_ONLY),
+    "re-embedding": ("by workers", "while the process runs"),
 }
 # By index: whether its tests run against the real thing, and what it cannot do.
 INDEX_NOTES = {

@@ -130,6 +130,7 @@ class Memory:
         self.api_keys, self.webhooks = ApiKeys(parts), Webhooks(parts)
         self.dead_letters, self.replays, self.job_admin = parts.dead_letters, parts.replays, JobAdmin(parts)
         self.audit, self.encryption = parts.audit, parts.encryption
+        self.reembedding = parts.reembedding
         self.retention = Retention(
             db=parts.db,
             store=parts.store,

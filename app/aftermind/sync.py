@@ -24,6 +24,7 @@ from aftermind.api.items import Items as AsyncItems
 from aftermind.api.job_admin import JobAdmin as AsyncJobAdmin
 from aftermind.api.jobs import Jobs as AsyncJobs
 from aftermind.api.ranking import Ranking as AsyncRanking
+from aftermind.api.reembed import Reembeddings as AsyncReembeddings
 from aftermind.api.retention.policies import Retention as AsyncRetention
 from aftermind.api.webhooks import Webhooks as AsyncWebhooks
 from aftermind.ledger.inmemory.dead_letters import InMemoryDeadLetters
@@ -314,6 +315,21 @@ class Encryption(_Face):
     rewrap = _blocking(AsyncEncryption.rewrap)
 
 
+class Reembeddings(_Face):
+    """`memory.reembedding`, without await."""
+
+    def __init__(self, behind: AsyncReembeddings) -> None:
+        self._behind = behind
+
+    plan = _blocking(AsyncReembeddings.plan)
+    start = _blocking(AsyncReembeddings.start)
+    status = _blocking(AsyncReembeddings.status)
+    compare = _blocking(AsyncReembeddings.compare)
+    cutover = _blocking(AsyncReembeddings.cutover)
+    rollback = _blocking(AsyncReembeddings.rollback)
+    drop = _blocking(AsyncReembeddings.drop)
+
+
 class Memory(_Face):
     """`aftermind.Memory`, without await. The same arguments; opened by `with`, closed by leaving it or by `close()`."""
 
@@ -331,7 +347,7 @@ class Memory(_Face):
         self.dead_letters, self.replays = DeadLetters(behind.dead_letters), Replays(behind.replays)
         self.job_admin = JobAdmin(behind.job_admin)
         self.retention, self.audit = Retention(behind.retention), Audit(behind.audit)
-        self.encryption = Encryption(behind.encryption)
+        self.encryption, self.reembedding = Encryption(behind.encryption), Reembeddings(behind.reembedding)
 
     remember = _handing_over(AsyncMemory.remember)
     recall = _blocking(AsyncMemory.recall)

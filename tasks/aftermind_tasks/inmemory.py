@@ -8,6 +8,7 @@ from aftermind.indexes.client import IndexClient
 from aftermind.ledger.protocol import Ledger
 from aftermind.llm.profile_schema import profile_schema
 from aftermind.llm.protocols import Embedder, Extractor, Profiler, Summariser
+from aftermind.llm.provider_connections import Providers
 from aftermind.settings import Settings
 from aftermind.stores.protocol import Store
 from aftermind.types import Lease
@@ -31,6 +32,7 @@ def open_work(
     extractor: Extractor | None = None,
     summariser: Summariser | None = None,
     profiler: Profiler | None = None,
+    providers: Providers | None = None,
 ) -> Callable[[], Awaitable[bool]]:
     """A function that claims and runs all runnable jobs, each kind once, and returns whether there were any."""
     runtime = Runtime(
@@ -45,6 +47,7 @@ def open_work(
         extractor=extractor,
         summariser=summariser,
         profiler=profiler,
+        providers=providers or Providers(),
         profile_schema=profile_schema(settings.profile_schema),
     )
 

@@ -17,6 +17,7 @@ from aftermind.api.items import Items
 from aftermind.api.job_admin import JobAdmin
 from aftermind.api.jobs import Jobs
 from aftermind.api.ranking import Ranking
+from aftermind.api.reembed import Reembeddings
 from aftermind.api.retention.policies import Retention
 from aftermind.api.webhooks import Webhooks
 from aftermind.ledger.inmemory.dead_letters import InMemoryDeadLetters
@@ -37,6 +38,7 @@ API_TYPES = (
     Jobs,
     Ranking,
     InMemoryReplays,
+    Reembeddings,
     Retention,
     Webhooks,
 )
@@ -60,6 +62,7 @@ PUBLIC = [
     "DeadGroup",
     "DeadLetter",
     "DryRunResult",
+    "EmbedderIdentity",
     "EncryptionResult",
     "Episode",
     "EpisodeId",
@@ -111,9 +114,12 @@ PUBLIC = [
     "Progress",
     "Provenance",
     "RecallBlock",
+    "RecallDifference",
     "RecallOptions",
     "Receipt",
     "ReceiptStatus",
+    "ReembeddingPlan",
+    "ReembeddingStatus",
     "Reindexed",
     "ReplayItem",
     "ReplayPlan",

@@ -20,6 +20,7 @@ from aftermind.api.items import Items
 from aftermind.api.job_admin import JobAdmin
 from aftermind.api.jobs import Jobs
 from aftermind.api.ranking import Ranking
+from aftermind.api.reembed import Reembeddings
 from aftermind.api.retention.policies import Retention
 from aftermind.api.webhooks import Webhooks
 from aftermind.ledger.postgres.dead_letters import DeadLetters
@@ -43,6 +44,7 @@ PAIRS: list[tuple[type, type]] = [
     (Retention, aftermind.sync.Retention),
     (Audit, aftermind.sync.Audit),
     (Encryption, aftermind.sync.Encryption),
+    (Reembeddings, aftermind.sync.Reembeddings),
 ]
 NAMES = [
     (there, here, name)

@@ -3,10 +3,13 @@
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from aftermind import errors
 from aftermind.api.record_stores import make_journal
+from aftermind.db.inmemory import SHARED
 from aftermind.db.journals.protocol import Journal
+from aftermind.db.journals.rows import dump_owner
 from aftermind.settings import Settings
 
 Rows = dict[tuple[str, str], bytes]  # by table and key, in the order of insertion
@@ -79,6 +82,7 @@ class _Copy:
     def __init__(self, source: Journal, destination: Journal, *, is_postgres: bool, update: bool) -> None:
         self.source, self.destination = source, destination
         self._is_postgres, self._update = is_postgres, update
+        self._active_vectors: str | None = None  # the table of the source that has them, when it has been read
 
     def partitions(self) -> Iterator[CopiedPartition]:
         # Sorted: the jobs, whose owner is "", come first. A running source may do a job in between, which the copy then
@@ -87,8 +91,9 @@ class _Copy:
         if strays := there.difference(wanted):
             why = f"it has rows of {len(strays):,} users that the source does not have. Copy into an empty store."
             raise errors.InvalidSettings("destination", self.destination.name, why)
+        load = self._load_active if self._is_postgres else partial(_load, self.source)
         for number, name in enumerate(wanted, start=1):
-            rows = _load(self.source, name)
+            rows = load(name)
             found = _load(self.destination, name) if name in there else {}
             was_there = bool(found) and self._are_same(rows, found)
             if not was_there and (rows or found):
@@ -101,6 +106,21 @@ class _Copy:
                 number=number,
                 of=len(wanted),
             )
+
+    def _load_active(self, partition: str) -> Rows:
+        """Postgres gets the vectors of the active embedder, in whichever table a store of one process has them."""
+        from aftermind.api.copy_postgres import decode
+        from aftermind.stores.inmemory.vectors import VECTOR_TABLES, find_table
+
+        if self._active_vectors is None:
+            shared = decode(self.source.name, _load(self.source, dump_owner(SHARED)))
+            self._active_vectors = find_table(shared.get("embedders", {})) or VECTOR_TABLES[0]
+        standby = [each for each in VECTOR_TABLES if each != self._active_vectors]
+        rows = {place: row for place, row in _load(self.source, partition).items() if place[0] not in standby}
+        return {
+            (VECTOR_TABLES[0] if table == self._active_vectors else table, key): row
+            for (table, key), row in rows.items()
+        }
 
     def _replace(self, name: str, rows: Rows, found: Rows) -> None:
         if found:

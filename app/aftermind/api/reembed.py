@@ -1,27 +1,22 @@
-"""Re-embedding every stored episode by another embedder, while the former one serves.
+"""`memory.reembedding`: re-embedding every stored episode by another embedder, while the former one serves.
 
-    start ─► workers fill the second column ─► compare ─► cutover ─► drop (the former vectors)
-                                                  │           └────► rollback
-                                                  └► drop (the new vectors)
+    start ─► jobs make second vectors ─► compare ─► cutover ─► drop (the former vectors)
+                                            │           └────► rollback
+                                            └► drop (the new vectors)
 
-The steps are embed jobs (`ledger.reembed_steps`). The columns are changed by `db.reembed`, as the tables' owner.
+The steps are embed jobs (`ledger.reembed_steps`). Where the vectors are is behind `StoredVectors`.
 """
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic
+from typing import Protocol
 
 from aftermind import errors
-from aftermind.api.connections import Addresses
-from aftermind.db import migrate
-from aftermind.db import reembed as db_reembed
-from aftermind.db.encryption.keyfiles import master_keys
-from aftermind.db.encryption.keyring import Vault
-from aftermind.db.engine import PostgresDatabase
-from aftermind.db.reembed import Counts, Reembedding, Steps
-from aftermind.ledger.postgres.ledger import PostgresLedger
+from aftermind.db.protocol import Database
 from aftermind.ledger.reembed_steps import new_step
 from aftermind.llm import factory
 from aftermind.llm.protocols import Embedder, embedder_identity
@@ -29,13 +24,19 @@ from aftermind.llm.provider_connections import Providers, make_limiter
 from aftermind.recall import Mode, Query, Recall, Routing
 from aftermind.recall.query_embeddings import QueryVectors
 from aftermind.settings import Settings
-from aftermind.stores.postgres import PostgresStore
-from aftermind.stores.postgres.search import READ_SETTINGS, PostgresSearch
-from aftermind.stores.postgres.search_exhaustive import EVERY_EPISODE
-from aftermind.types import EmbedderIdentity, Episode, EpisodeId, Scope
+from aftermind.stores.protocol import Store
+from aftermind.stores.search import EpisodeSearch
+from aftermind.types import EmbedderIdentity, Episode, EpisodeId, NewJob, Scope
+from aftermind.types.reembedding import (
+    Counts,
+    RecallDifference,
+    Reembedding,
+    ReembeddingPlan,
+    ReembeddingStatus,
+    Steps,
+)
 
 CHARACTERS_PER_TOKEN = 4
-ENQUEUED_AT_ONCE = 1_000  # jobs a transaction
 MAX_LACKING_SHARE = 0.01  # of episodes, at the cutover: turns that came a moment ago are embedded just after it
 COUNT_PAUSE_SECONDS = 1.0
 COMPARED = 10  # hits of either embedder
@@ -43,58 +44,81 @@ COMPARE_SECONDS = 120.0  # for a question: a person waits, and owners are read w
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What a re-embedding would do. `cost_usd` is None if the embedder's price is unknown or nothing is paid."""
+class Searches:
+    """For a comparison: a search over the vectors of either embedder."""
 
-    active: EmbedderIdentity
-    target: EmbedderIdentity
-    episodes: int
-    tokens: int
-    cost_usd: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
-    """Which embedders' vectors the database holds, how many episodes have them, and the jobs that are unfinished."""
-
-    reembedding: Reembedding
-    counts: Counts
-    steps: Steps
+    database: Database
+    store: Store
+    active: EpisodeSearch
+    standby: EpisodeSearch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """What a question finds by either embedder: ids that only one of them has among its best, best first."""
+class StoredVectors(Protocol):
+    """The vectors of a store's embedders. Every method raises `StoreUnavailable`."""
 
-    question: str
-    owner: Scope
-    overlap: float
-    gone: tuple[EpisodeId, ...]
-    new: tuple[EpisodeId, ...]
+    def exclusive(self) -> AbstractAsyncContextManager[None]:
+        """No other such call changes the vectors at the same time, else `ReembeddingConflict`."""
+
+    async def read(self) -> Reembedding:
+        """Which embedders' vectors the store has."""
+
+    async def count(self) -> Counts:
+        """Read every episode once: seconds for millions."""
+
+    async def steps(self, target: EmbedderIdentity) -> Steps:
+        """The unfinished jobs that make vectors of an embedder."""
+
+    async def lacking(self, embedder: EmbedderIdentity) -> Sequence[Scope]:
+        """Owners with episodes that lack a vector of an embedder, which is the active or the standby one."""
+
+    async def sample(
+        self, *, limit: int, namespace: str | None, user_id: str | None
+    ) -> Sequence[tuple[Scope, EpisodeId]]:
+        """The newest messages of users, one of each; of a single user the newest ones."""
+
+    async def begin(self, target: EmbedderIdentity) -> None:
+        """Make room for the vectors of a standby embedder."""
+
+    async def index_standby(self) -> None:
+        """What the exchange needs and takes long. Does not block writes."""
+
+    async def exchange(self) -> None:
+        """Make the standby embedder the active one, and the reverse. Raises `NoReembedding`."""
+
+    async def drop_standby(self) -> None:
+        """Delete the standby embedder's vectors."""
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> None:
+        """Put in embed jobs, and begin them if they run in this process."""
+
+    def open_searches(self) -> AbstractAsyncContextManager[Searches]:
+        """The searches of a comparison, and what they read from."""
 
 
 class Reembeddings:
-    """The operator's side; every method connects for itself. See `aftermind reembed`."""
+    """Changes the embedder of the stored vectors; see `aftermind reembed`. Every call raises `StoreUnavailable`.
 
-    def __init__(self, where: Addresses, settings: Settings) -> None:
-        if where.is_in_process:
-            why = "re-embedding needs Postgres. Set AFTERMIND_EMBEDDER to the embedder of the stored vectors."
-            raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", where.scheme, why)
-        self._where, self._settings = where, settings
-        self._owner_url = where.owner or where.store
+    With Postgres it needs the role that owns the tables (`AFTERMIND_MIGRATOR_URL`). `embedder` is the default of
+    `plan` and `start`; None: that of the settings.
+    """
 
-    async def plan(self, target: Embedder) -> Plan:
-        """What it would do. Raises `ReembeddingConflict` if the embedder is the active one."""
-        identity = await asyncio.to_thread(embedder_identity, target)
-        async with db_reembed.connected(self._owner_url) as connection:
-            stored = (await db_reembed.read(connection)).stored
-            if identity == stored.active:
-                raise errors.ReembeddingConflict(f"{identity} is the active embedder", "There is nothing to re-embed.")
-            counts = await db_reembed.count(connection)
-            standby = counts.standby if identity == stored.standby else 0
+    def __init__(self, vectors: StoredVectors, settings: Settings, *, embedder: Embedder | None = None) -> None:
+        self._vectors, self._settings, self._embedder = vectors, settings, embedder
+
+    async def plan(self, to: str | None = None, *, dimension: int | None = None) -> ReembeddingPlan:
+        """What it would do. `to` names an embedder like `AFTERMIND_EMBEDDER`; None: that of this memory.
+
+        Raises `ReembeddingConflict` if it is the active one, and `InvalidSettings`.
+        """
+        target, identity = await self._target(to, dimension)
+        stored = (await self._vectors.read()).stored
+        if identity == stored.active:
+            raise errors.ReembeddingConflict(f"{identity} is the active embedder", "There is nothing to re-embed.")
+        counts = await self._vectors.count()
+        standby = counts.standby if identity == stored.standby else 0
         tokens = counts.characters // CHARACTERS_PER_TOKEN
         price = target.usd_per_million_tokens
-        return Plan(
+        return ReembeddingPlan(
             active=stored.active,
             target=identity,
             episodes=counts.episodes - standby,
@@ -102,57 +126,48 @@ class Reembeddings:
             cost_usd=None if price is None else tokens * price / 1_000_000,
         )
 
-    async def start(self, target: Embedder, *, rate: float = 0.0) -> Status:
-        """Start or continue a re-embedding: workers fill the second column by jobs from here on.
+    async def start(
+        self, to: str | None = None, *, dimension: int | None = None, rate: float = 0.0
+    ) -> ReembeddingStatus:
+        """Start or continue a re-embedding: jobs make second vectors from here on, and every new turn gets both.
 
         `rate` is in episodes per second over all workers, 0 unlimited. Raises `ReembeddingConflict` if another one is
-        running.
+        running, and `InvalidSettings`.
         """
-        identity = await asyncio.to_thread(embedder_identity, target)
-        async with db_reembed.connected(self._owner_url, alone=True) as connection:
-            stored = (await db_reembed.read(connection)).stored
+        _, identity = await self._target(to, dimension)
+        async with self._vectors.exclusive():
+            stored = (await self._vectors.read()).stored
             if identity == stored.active:
                 raise errors.ReembeddingConflict(f"{identity} is the active embedder", "There is nothing to re-embed.")
             if stored.standby is not None and stored.standby != identity:
                 why = f"vectors of {stored.standby} are on standby already"
                 raise errors.ReembeddingConflict(why, "`aftermind reembed drop` removes them.")
             if stored.standby is None:
-
-                async def begin() -> None:
-                    await db_reembed.begin(connection, identity)
-                    await connection.commit()
-
-                await migrate.patiently(connection, begin)
-            stored = (await db_reembed.read(connection)).stored
-            owners = await db_reembed.lacking(connection, identity, stored)
-            counts = await db_reembed.count(connection)
+                await self._vectors.begin(identity)
+            owners, counts = await self._vectors.lacking(identity), await self._vectors.count()
             await self._enqueue(owners, identity, rate=rate, episodes=counts.episodes - counts.standby)
         return await self.status()
 
-    async def status(self) -> Status:
-        """Counts read every episode's row: seconds for millions."""
-        async with db_reembed.connected(self._owner_url) as connection:
-            now = await db_reembed.read(connection)
-            target = now.stored.standby if now.stored.standby is not None else now.stored.active
-            return Status(
-                reembedding=now,
-                counts=await db_reembed.count(connection),
-                steps=await db_reembed.steps(connection, now.stored.active if now.is_cut_over else target),
-            )
+    async def status(self) -> ReembeddingStatus:
+        """Counts read every episode: seconds for millions."""
+        now = await self._vectors.read()
+        target = now.stored.active if now.is_cut_over or now.stored.standby is None else now.stored.standby
+        return ReembeddingStatus(
+            reembedding=now, counts=await self._vectors.count(), steps=await self._vectors.steps(target)
+        )
 
-    async def cutover(self, *, force: bool = False, wait_seconds: float = 60.0) -> Status:
-        """Activate the target: an index is built first, then two columns swap their names in one transaction.
+    async def cutover(self, *, force: bool = False, wait_seconds: float = 60.0) -> ReembeddingStatus:
+        """Activate the target. The former vectors are kept up to date for `rollback`, until `drop`.
 
         Waits for the newest episodes. Raises `ReembeddingConflict` if more than 1 % of all episodes still lack a vector
-        then, unless `force`; those are found by words until workers have embedded them.
+        then, unless `force`; those are found by words until jobs have embedded them.
         """
         target = await self._standby(is_cut_over=False)
-        async with db_reembed.connected(self._owner_url, alone=True) as connection:
+        async with self._vectors.exclusive():
             await self._catch_up(target)
             deadline = monotonic() + wait_seconds
             while not force:
-                counts = await db_reembed.count(connection)
-                await connection.rollback()
+                counts = await self._vectors.count()
                 lacking = counts.episodes - counts.standby
                 if lacking == 0 or (monotonic() > deadline and lacking <= MAX_LACKING_SHARE * counts.episodes):
                     break
@@ -160,34 +175,28 @@ class Reembeddings:
                     why = f"{lacking:,} of {counts.episodes:,} episodes have no vector of {target}"
                     raise errors.ReembeddingConflict(why, "See `aftermind reembed status`, or use --force.")
                 await asyncio.sleep(COUNT_PAUSE_SECONDS)
-            async with db_reembed.connected(self._owner_url, autocommit=True) as building:
-                await db_reembed.index_standby(building)
-            await self._exchange(connection)
+            await self._vectors.index_standby()
+            await self._vectors.exchange()
         await self._catch_up(target)
         return await self.status()
 
-    async def rollback(self) -> Status:
+    async def rollback(self) -> ReembeddingStatus:
         """Let the former embedder serve again. Raises `ReembeddingConflict` if there was no cutover."""
         former = await self._standby(is_cut_over=True)
-        async with db_reembed.connected(self._owner_url, alone=True) as connection:
-            await self._exchange(connection)
+        async with self._vectors.exclusive():
+            await self._vectors.exchange()
         await self._catch_up(former)
         return await self.status()
 
     async def drop(self) -> EmbedderIdentity:
         """Drop the standby vectors: the former embedder's after a cutover, else the target's; returns their
-        embedder.
+        embedder. Raises `NoReembedding`.
         """
-        async with db_reembed.connected(self._owner_url, alone=True) as connection:
-            standby = (await db_reembed.read(connection)).stored.standby
+        async with self._vectors.exclusive():
+            standby = (await self._vectors.read()).stored.standby
             if standby is None:
                 raise errors.NoReembedding()
-
-            async def drop() -> None:
-                await db_reembed.drop_standby(connection)
-                await connection.commit()
-
-            await migrate.patiently(connection, drop)
+            await self._vectors.drop_standby()
         return standby
 
     async def compare(
@@ -195,76 +204,59 @@ class Reembeddings:
         *,
         questions: Sequence[str] = (),
         namespace: str | None = None,
-        user: str | None = None,
+        user_id: str | None = None,
         sample: int = 20,
-    ) -> list[Difference]:
+    ) -> list[RecallDifference]:
         """What questions find by the active and by the standby embedder, each compared with every episode.
 
-        Without `questions` the newest messages of users are asked, one of each of up to `sample` users.
+        Without `questions` the newest messages of users are asked, one of each of up to `sample` users. Raises
+        `NoReembedding`, and `InvalidSettings` if an embedder cannot be made from its name.
         """
-        async with db_reembed.connected(self._owner_url) as connection:
-            stored = (await db_reembed.read(connection)).stored
-            drawn = await db_reembed.sample(connection, limit=sample, namespace=namespace, user=user)
+        stored = (await self._vectors.read()).stored
         if stored.standby is None:
             raise errors.NoReembedding()
+        drawn = await self._vectors.sample(limit=sample, namespace=namespace, user_id=user_id)
+        owner = Scope(namespace=self._settings.namespace if namespace is None else namespace, user_id=user_id)
         providers = Providers(make_limiter(self._settings))
-        database = PostgresDatabase(
-            self._where.store,
-            session_settings=READ_SETTINGS,
-            timeout_seconds=COMPARE_SECONDS,
-            allow_owner=self._settings.allow_owner,
-            pooled=self._settings.database_pooler,
-            password_file=self._settings.database_password_file,
-        )
         try:
-            active = await self._recall(database, stored.active, providers, standby=False)
-            standby = await self._recall(database, stored.standby, providers, standby=True)
-            owner = Scope(namespace=self._settings.namespace if namespace is None else namespace, user_id=user)
-            asked = await self._sample_questions(database, questions, drawn, owner)
-            found = [await _compare(active, standby, *each) for each in asked]
-            await active.close()
-            await standby.close()
-            return found
+            async with self._vectors.open_searches() as searches:
+                active = await self._recall(searches, searches.active, stored.active, providers)
+                standby = await self._recall(searches, searches.standby, stored.standby, providers)
+                asked = await _sample_questions(searches, questions, drawn, owner)
+                found = [await _compare(active, standby, *each) for each in asked]
+                await active.close()
+                await standby.close()
+                return found
         finally:
             await providers.close()
-            await database.close()
 
-    async def _sample_questions(
-        self,
-        database: PostgresDatabase,
-        questions: Sequence[str],
-        drawn: Sequence[tuple[Scope, EpisodeId]],
-        owner: Scope,
-    ) -> list[tuple[str, Scope, EpisodeId | None]]:
-        if questions:
-            return [(question, owner, None) for question in questions]
-        asked: list[tuple[str, Scope, EpisodeId | None]] = []
-        for scope, id_ in drawn:
-            async with database.transaction(namespace=scope.namespace, read_only=True) as tx:
-                found = await self._store().episodes(tx, scope, [id_])
-            asked.extend((episode.content, scope, id_) for episode in found)
-        return asked
+    async def _target(self, to: str | None, dimension: int | None) -> tuple[Embedder, EmbedderIdentity]:
+        changed = {"embedder": to, "embedding_dimension": dimension}
+        changed = {name: value for name, value in changed.items() if value is not None}
+        found = None if changed else self._embedder
+        found = found or factory.embedder(self._settings.model_copy(update=changed))
+        if found is None:
+            raise errors.InvalidSettings("embedder", "off", "name one: hash, openai:MODEL or local:PATH.")
+        return found, await asyncio.to_thread(embedder_identity, found)
 
     async def _recall(
-        self, database: PostgresDatabase, identity: EmbedderIdentity, providers: Providers, *, standby: bool
+        self, searches: Searches, search: EpisodeSearch, identity: EmbedderIdentity, providers: Providers
     ) -> Recall:
         embedder = await asyncio.to_thread(factory.make_embedder_for, identity, self._settings, providers=providers)
         if embedder is None:
-            why = "this command cannot make it from its name; only hash, openai and local embedders can be compared."
+            why = "it cannot be made from its name; only hash, openai and local embedders can be compared."
             raise errors.InvalidSettings("embedder", str(identity), why)
         budgets = {"recall_budget_seconds": COMPARE_SECONDS, "query_embedding_budget_seconds": COMPARE_SECONDS}
-        search = PostgresSearch(self._vault(), whole=EVERY_EPISODE, standby=standby)
         return Recall(
-            self._store(),
+            searches.store,
             search,
-            Routing(database, [], search),
+            Routing(searches.database, [], search),
             QueryVectors(embedder, budget_seconds=COMPARE_SECONDS),
             settings=self._settings.model_copy(update=budgets),
         )
 
     async def _standby(self, *, is_cut_over: bool) -> EmbedderIdentity:
-        async with db_reembed.connected(self._owner_url) as connection:
-            now = await db_reembed.read(connection)
+        now = await self._vectors.read()
         if now.stored.standby is None:
             raise errors.NoReembedding()
         if now.is_cut_over != is_cut_over:
@@ -273,50 +265,40 @@ class Reembeddings:
             raise errors.ReembeddingConflict(why, remedy)
         return now.stored.standby
 
-    async def _exchange(self, connection: db_reembed.Connection) -> None:
-        async def exchange() -> None:
-            await db_reembed.exchange(connection)
-            await connection.commit()
-
-        await migrate.patiently(connection, exchange)
-
     async def _catch_up(self, embedder: EmbedderIdentity) -> None:
-        async with db_reembed.connected(self._owner_url) as connection:
-            stored = (await db_reembed.read(connection)).stored
-            owners = await db_reembed.lacking(connection, embedder, stored)
-        await self._enqueue(owners, embedder)
+        await self._enqueue(await self._vectors.lacking(embedder), embedder)
 
     async def _enqueue(
         self, owners: Sequence[Scope], target: EmbedderIdentity, *, rate: float = 0.0, episodes: int = 0
     ) -> None:
         """One step of each owner; at a rate they begin one after the other, by the mean of their episodes."""
-        database = PostgresDatabase(self._owner_url, timeout_seconds=60.0, pool_size=1)
-        ledger = PostgresLedger(database)
         pause = timedelta(seconds=episodes / len(owners) / rate) if rate and owners else None
-        try:
-            for first in range(0, len(owners), ENQUEUED_AT_ONCE):
-                jobs = [
-                    new_step(owner, target, rate=rate, delay=None if pause is None else place * pause)
-                    for place, owner in enumerate(owners[first : first + ENQUEUED_AT_ONCE], start=first)
-                ]
-                async with database.transaction() as tx:
-                    await ledger.enqueue(tx, jobs)
-        finally:
-            await database.close()
-
-    def _vault(self) -> Vault:
-        return Vault(master_keys(self._settings.encryption_key, self._settings.state_dir))
-
-    def _store(self) -> PostgresStore:
-        return PostgresStore(language=self._settings.language, vault=self._vault())
+        delays = [None if pause is None else place * pause for place in range(len(owners))]
+        steps = [new_step(each, target, rate=rate, delay=delay) for each, delay in zip(owners, delays, strict=True)]
+        await self._vectors.enqueue(steps)
 
 
-async def _compare(active: Recall, standby: Recall, question: str, owner: Scope, id_: EpisodeId | None) -> Difference:
+async def _sample_questions(
+    searches: Searches, questions: Sequence[str], drawn: Sequence[tuple[Scope, EpisodeId]], owner: Scope
+) -> list[tuple[str, Scope, EpisodeId | None]]:
+    if questions:
+        return [(question, owner, None) for question in questions]
+    asked: list[tuple[str, Scope, EpisodeId | None]] = []
+    for scope, id_ in drawn:
+        async with searches.database.transaction(namespace=scope.namespace, read_only=True) as tx:
+            found = await searches.store.episodes(tx, scope, [id_])
+        asked.extend((episode.content, scope, id_) for episode in found)
+    return asked
+
+
+async def _compare(
+    active: Recall, standby: Recall, question: str, owner: Scope, id_: EpisodeId | None
+) -> RecallDifference:
     query = Query.checked(question, owner, limit=COMPARED + 1, load=["history"], mode=Mode.HYBRID)
     before, after = _ids(await active.scored(query), id_), _ids(await standby.scored(query), id_)
     shared = set(before) & set(after)
     size = max(len(before), len(after))
-    return Difference(
+    return RecallDifference(
         question=question,
         owner=owner,
         overlap=len(shared) / size if size else 1.0,

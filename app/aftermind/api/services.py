@@ -10,6 +10,7 @@ from aftermind.api.encryption import Encryption
 from aftermind.api.erasure_delivery import Deliveries
 from aftermind.api.erasure_scan import ErasureScan
 from aftermind.api.outboxes import Outboxes
+from aftermind.api.reembed import Reembeddings
 from aftermind.db.api_keys import PostgresApiKeys
 from aftermind.db.audit.log import Trail
 from aftermind.db.encryption.keyring import Vault
@@ -67,6 +68,7 @@ class Parts:
     policies: RetentionStore
     audit: Audit
     encryption: Encryption
+    reembedding: Reembeddings
     check_schema: Callable[[], Awaitable[None]]
     identify_embedder: Callable[[], Awaitable[EmbedderIdentity]]  # the configured one; raises `InvalidSettings`
     embedders: Callable[[], Awaitable[tuple[StoredEmbedders | None, EmbedderIdentity | None]]] | None = None

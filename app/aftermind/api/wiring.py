@@ -16,6 +16,9 @@ from aftermind.api.encryption import Encryption
 from aftermind.api.erasure_delivery import Deliveries
 from aftermind.api.erasure_scan import ErasureScan
 from aftermind.api.outboxes import Accept, Outboxes
+from aftermind.api.reembed import Reembeddings
+from aftermind.api.reembed_inprocess import InProcessVectors
+from aftermind.api.reembed_postgres import open_reembeddings
 from aftermind.api.retention.policies import DuePolicies, Retention
 from aftermind.api.services import Parts
 from aftermind.api.turn_builder import limits
@@ -205,6 +208,7 @@ def _in_process_services(
         extractor=extractor,
         summariser=factory.summariser(settings, providers=providers),
         profiler=factory.profiler(settings, providers=providers),
+        providers=providers,
         prepare=partial(_adopt_embedder, db, store, embedder) if is_stored and embedder is not None else None,
         tidy=tidy,
         replay=replays.step,
@@ -220,7 +224,22 @@ def _in_process_services(
         async with db.transaction(namespace=owner.namespace, read_only=True) as tx:
             return sum((await store.counts(tx, owner)).values())
 
-    recall = _recall(settings, embedder, reranker, store, store, routing, vectors, outboxes, None, index=index)
+    recall = _recall(
+        settings,
+        embedder,
+        reranker,
+        store,
+        store,
+        routing,
+        vectors,
+        outboxes,
+        None,
+        follow=partial(_open_embedder, settings, providers),
+        index=index,
+    )
+    second = InProcessVectors(
+        db, store, ledger, language=settings.language, identify=partial(_identify, embedder), wake=queue.wake
+    )
     nothing, vault = NoDatabase(where.scheme), Vault()
     trail = Trail(audit_keys(settings.audit_key, settings.state_dir))  # unused: nothing can be recorded
     return Parts(
@@ -243,6 +262,7 @@ def _in_process_services(
         policies=keeping,
         audit=Audit(db=nothing, work=nothing, trail=trail, namespace=namespace, of_all=False),
         encryption=Encryption(db=nothing, vault=vault, trail=trail, namespace=namespace, language=settings.language),
+        reembedding=Reembeddings(second, settings, embedder=embedder),
         check_schema=_nothing_to_check,
         gate=providers.gate,
         wake=queue.wake,
@@ -260,7 +280,7 @@ async def _adopt_embedder(db: MemoryDatabase, store: InMemoryStore, embedder: Em
     configured = await asyncio.to_thread(embedder_identity, embedder)
     async with db.transaction() as tx:
         known = await store.adopt_embedder(tx, configured)
-    if known.active != configured:
+    if configured not in known:
         log.error("embed jobs wait", extra={"error": str(errors.EmbedderMismatch(known.active, configured))})
 
 
@@ -318,12 +338,6 @@ def _postgres_services(
         async with db.transaction(read_only=True) as tx:
             return await store.stored_embedders(tx), configured
 
-    async def follow(identity: EmbedderIdentity) -> tuple[QueryVectors, PendingTurns] | None:
-        other = await asyncio.to_thread(factory.make_embedder_for, identity, settings, providers=providers)
-        if other is None:
-            return None
-        return _vectors(settings, other, link, keys), PendingTurns(other, language=settings.language)
-
     async def send_recall_counts(counts: Mapping[str, Sequence[int]]) -> None:
         async with db.transaction(namespace=namespace) as tx:
             await metric_history.count_recalls(tx, namespace, counts)
@@ -341,7 +355,7 @@ def _postgres_services(
         pending,
         lease,
         ledger.unstored,
-        follow,
+        partial(_open_embedder, settings, providers, link=link, keys=keys),
         index,
     )
     return Parts(
@@ -372,6 +386,7 @@ def _postgres_services(
         policies=PostgresRetention(vault),
         audit=Audit(db=db, work=work, trail=trail, namespace=namespace, of_all=seen is None),
         encryption=Encryption(db=work, vault=vault, trail=trail, namespace=namespace, language=settings.language),
+        reembedding=open_reembeddings(where, settings, embedder=embedder),
         trail=trail,
         vault=vault,
         recall_counts=RecallCounts(send_recall_counts) if settings.metric_history else None,
@@ -394,9 +409,24 @@ def _postgres_services(
     )
 
 
+async def _open_embedder(
+    settings: Settings,
+    providers: Providers,
+    identity: EmbedderIdentity,
+    *,
+    link: RedisLink | None = None,
+    keys: Keys | None = None,
+) -> tuple[QueryVectors, PendingTurns] | None:
+    """The other embedder of a re-embedding, by its name; None if it cannot be made from that."""
+    other = await asyncio.to_thread(factory.make_embedder_for, identity, settings, providers=providers)
+    if other is None:
+        return None
+    return _vectors(settings, other, link, keys), PendingTurns(other, language=settings.language)
+
+
 async def _identify(embedder: Embedder | None) -> EmbedderIdentity:
     if embedder is None:
-        raise errors.InvalidSettings("embedder", "off", "a vector index needs an embedder. Set AFTERMIND_EMBEDDER.")
+        raise errors.InvalidSettings("embedder", "off", "vectors need an embedder. Set AFTERMIND_EMBEDDER.")
     return await asyncio.to_thread(embedder_identity, embedder)  # a local model is loaded for its identity
 
 

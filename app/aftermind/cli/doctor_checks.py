@@ -379,9 +379,9 @@ async def keys(found: Addresses, settings: Settings) -> list[Finding]:
 @_reports_failure("vectors", "See `aftermind reembed status`.")
 async def vectors(found: Addresses, settings: Settings) -> list[Finding]:
     """Whether stored vectors are of the configured embedder, how many episodes have one, and a running re-embedding."""
-    from aftermind.api.reembed import Reembeddings  # only Postgres needs SQLAlchemy
+    from aftermind.api.reembed_postgres import open_reembeddings  # only Postgres needs SQLAlchemy
 
-    seen = await Reembeddings(found, settings).status()
+    seen = await open_reembeddings(found, settings).status()
     stored, counts = seen.reembedding.stored, seen.counts
     share = f"{counts.active:,} of {counts.episodes:,} episodes" if counts.episodes else "no episodes yet"
     findings = [Finding(what="vectors", seen=f"{stored.active} serves: {share}")]

@@ -1,9 +1,10 @@
 """`aftermind reembed`: change the embedder of stored vectors while the former one serves."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 from rich.markup import escape
@@ -11,12 +12,16 @@ from rich.table import Table
 
 from aftermind import errors
 from aftermind.api import connections
-from aftermind.api.reembed import Difference, Plan, Reembeddings, Status
+from aftermind.api.reembed import Reembeddings
+from aftermind.api.reembed_postgres import open_reembeddings
 from aftermind.cli import console
 from aftermind.cli.console import Namespace, err, out
-from aftermind.llm import factory
-from aftermind.llm.protocols import Embedder
+from aftermind.memory import Memory
 from aftermind.settings import Settings
+from aftermind.types.reembedding import RecallDifference, ReembeddingPlan, ReembeddingStatus, Steps
+
+T = TypeVar("T")
+POLL_SECONDS = 0.2
 
 RESTART = (
     "Agents and workers follow without a restart while both embedders are kept. Set AFTERMIND_EMBEDDER to the embedder "
@@ -47,20 +52,22 @@ def start(
         float, typer.Option(min=0, help="Approximate episodes per second, all workers together. 0: unlimited.")
     ] = 0.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan and its cost.")] = False,
-) -> Plan:
+) -> ReembeddingPlan:
     """Embed every stored episode with another embedder, in the background. A repeated call continues.
 
-    Workers do it; recall is served by the former vectors until `aftermind reembed cutover`.
+    Workers do it, or this command where a store has none; recall is served by the former vectors until `aftermind
+    reembed cutover`.
     """
-    settings = Settings()
-    target = _embedder(settings, to, dimension)
-    work = _reembeddings(settings)
-    plan = console.run(work.plan(target))
+    plan = _run(lambda work: work.plan(to, dimension=dimension))
     dollars = "price unknown" if plan.cost_usd is None else f"${plan.cost_usd:,.2f}"
     out.print(f"From {escape(str(plan.active))} to [bold]{escape(str(plan.target))}[/]:")
     out.print(f"{plan.episodes:,} episodes, about {plan.tokens:,} tokens, {dollars}.")
-    if not dry_run:
-        console.run(work.start(target, rate=rate))
+    if not dry_run and connections.resolve(Settings()).is_in_process:
+        steps = _embed_here(to, dimension=dimension, rate=rate)
+        failed = f", except those of {steps.dead:,} users: {steps.why}" if steps.dead else ""
+        out.print(escape(f"They are embedded{failed}."))
+    elif not dry_run:
+        _run(lambda work: work.start(to, dimension=dimension, rate=rate))
         out.print("Workers embed them now. `aftermind reembed status` shows the progress.")
     return plan
 
@@ -68,9 +75,8 @@ def start(
 @reembed.command()
 def status(*, json: console.AsJson = False) -> None:
     """Show the active embedder and the progress of a re-embedding."""
-    settings = Settings()
     with err.status("Counting vectors …"):
-        found = console.run(_reembeddings(settings).status())
+        found = _run(lambda work: work.status())
     if json:
         console.print_json(found)
         return
@@ -87,15 +93,13 @@ def compare(
     sample: Annotated[
         int, typer.Option(min=1, help="Without a file: number of the newest messages to use as queries.")
     ] = 20,
-) -> Sequence[Difference]:
+) -> Sequence[RecallDifference]:
     """Compare the ten best matches of queries by either embedder: how many are the same, and which differ."""
-    settings = Settings()
     asked = [] if questions is None else [line for line in questions.read_text().splitlines() if line.strip()]
     if asked and user is None:
         raise errors.InvalidFilter("questions", str(questions), "set the user with --user.")
-    work = _reembeddings(settings).compare(questions=asked, namespace=namespace, user=user, sample=sample)
     with err.status("Comparing both embedders …"):
-        found = console.run(work)
+        found = _run(lambda work: work.compare(questions=asked, namespace=namespace, user_id=user, sample=sample))
     shown = Table(box=None, pad_edge=False, header_style="dim")
     for title in ("question", "overlap@10", "only before", "only after"):
         shown.add_column(title, overflow="fold")
@@ -117,11 +121,10 @@ def cutover(
     force: Annotated[
         bool, typer.Option("--force", help="Cut over even if episodes have no vector of the new embedder.")
     ] = False,
-) -> Status:
+) -> ReembeddingStatus:
     """Activate the new embedder. The former vectors are kept for `rollback` until `drop`."""
-    settings = Settings()
     with err.status("Building the index, then exchanging the columns …"):
-        found = console.run(_reembeddings(settings).cutover(force=force))
+        found = _run(lambda work: work.cutover(force=force))
     _print(found)
     out.print(RESTART)
     return found
@@ -129,11 +132,10 @@ def cutover(
 
 @reembed.command()
 @console.with_json
-def rollback() -> Status:
+def rollback() -> ReembeddingStatus:
     """Reactivate the former embedder after a cutover."""
-    settings = Settings()
     with err.status("Exchanging the columns …"):
-        found = console.run(_reembeddings(settings).rollback())
+        found = _run(lambda work: work.rollback())
     _print(found)
     out.print(RESTART)
     return found
@@ -145,28 +147,43 @@ def drop(
     *, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False
 ) -> dict[str, str]:
     """Drop the inactive vectors: the former ones after a cutover, the new ones before it."""
-    settings = Settings()
     if not yes:
         typer.confirm("Drop the vectors of the inactive embedder?", abort=True, err=True)
-    dropped = console.run(_reembeddings(settings).drop())
+    dropped = _run(lambda work: work.drop())
     out.print(f"The vectors of {escape(str(dropped))} are dropped.")
     return {"dropped": str(dropped)}
 
 
-def _embedder(settings: Settings, to: str | None, dimension: int | None) -> Embedder:
-    changed = {"embedder": to, "embedding_dimension": dimension}
-    chosen = settings.model_copy(update={name: value for name, value in changed.items() if value is not None})
-    found = factory.embedder(chosen)
-    if found is None:
-        raise errors.InvalidSettings("embedder", "off", "set --to hash, openai:MODEL or local:PATH.")
-    return found
+def _run(work: Callable[[Reembeddings], Awaitable[T]]) -> T:
+    """Run `work` on the store that the settings name."""
+    settings = Settings()
+    where = connections.resolve(settings)
+
+    async def in_database() -> T:
+        return await work(open_reembeddings(where, settings))
+
+    async def in_process(memory: Memory) -> T:
+        return await work(memory.reembedding)
+
+    return console.with_memory(in_process) if where.is_in_process else console.run(in_database())
 
 
-def _reembeddings(settings: Settings) -> Reembeddings:
-    return Reembeddings(connections.resolve(settings), settings)
+def _embed_here(to: str | None, *, dimension: int | None, rate: float) -> Steps:
+    """Start it and run its jobs; what a stopped command leaves is continued when the store is opened again."""
+
+    async def work(memory: Memory) -> Steps:
+        steps = (await memory.reembedding.start(to, dimension=dimension, rate=rate)).steps
+        while steps.waiting or steps.running:
+            shown.update(f"Embedding … {escape(steps.why or '')}")
+            await asyncio.sleep(POLL_SECONDS)
+            steps = (await memory.reembedding.status()).steps
+        return steps
+
+    with err.status("Embedding …") as shown:
+        return console.with_memory(work)
 
 
-def _print(found: Status) -> None:
+def _print(found: ReembeddingStatus) -> None:
     stored, counts, steps = found.reembedding.stored, found.counts, found.steps
     out.print(f"[bold]{escape(str(stored.active))}[/] is active: {_share(counts.active, counts.episodes)}.")
     if stored.standby is None:

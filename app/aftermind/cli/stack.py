@@ -65,20 +65,20 @@ def up(*, workers: Workers = True) -> list[ComponentStatus]:
 
 async def _follow_embedder(settings: Settings, *, workers: bool) -> None:
     """If stored vectors are of another embedder, as after a key was set: explain it, and re-embed in the background."""
-    from aftermind.api.reembed import Reembeddings  # with SQLAlchemy, which `aftermind status` does without
+    from aftermind.api.reembed_postgres import open_reembeddings  # SQLAlchemy: `aftermind status` does without
     from aftermind.cli import doctor_checks
     from aftermind.llm import factory
 
     found = connections.resolve(settings)
-    work = Reembeddings(found, settings)
+    work = open_reembeddings(found, settings)
     target, stored = factory.embedder(settings), (await work.status()).reembedding.stored
     plan = None
     if workers and target is not None and stored.standby is None:
         with suppress(errors.ReembeddingConflict):  # it is the active embedder
-            plan = await work.plan(target)
-    if plan is not None and target is not None and plan.episodes:
+            plan = await work.plan()
+    if plan is not None and plan.episodes:
         cost = "price unknown" if plan.cost_usd is None else f"${plan.cost_usd:,.2f}"
-        await work.start(target)
+        await work.start()
         out.print(f"\nStored vectors are of {plan.active}; the settings name {plan.target}.")
         out.print(f"Workers re-embed {plan.episodes:,} messages (about {plan.tokens:,} tokens, {cost}).")
         out.print("Recall uses the former vectors. When `aftermind reembed status` shows all,")

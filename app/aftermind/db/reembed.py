@@ -7,7 +7,6 @@ a second at a time (`migrate.patiently`).
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
@@ -19,6 +18,7 @@ from aftermind.db.primary_connection import connect
 from aftermind.db.row_level_security import APP, RELAY
 from aftermind.db.tables import SCHEMA
 from aftermind.types import EmbedderIdentity, EpisodeId, Scope, StoredEmbedders
+from aftermind.types.reembedding import Counts, Reembedding, Steps
 
 Connection = AsyncConnection
 ACTIVE_KEY, STANDBY_KEY, IS_CUT_OVER_KEY = "active_embedder", "standby_embedder", "is_cut_over"
@@ -63,14 +63,6 @@ _IS_INDEXED = text(
     WHERE i.indrelid = 'aftermind.episodes'::regclass AND c.relname = 'episodes_embedding_standby'
     """
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reembedding:
-    """Which embedders' vectors the database holds, and which of the two columns serves."""
-
-    stored: StoredEmbedders
-    is_cut_over: bool = False
 
 
 async def read(connection: AsyncConnection) -> Reembedding:
@@ -197,26 +189,6 @@ _SAMPLE = text(
     LIMIT :limit
     """
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
-    """Episodes, those with vectors of either embedder, and the characters of their texts as stored."""
-
-    episodes: int
-    active: int
-    standby: int
-    characters: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
-    """Unfinished jobs of a re-embedding; `why` is the reason that one of them gives for waiting or failing."""
-
-    waiting: int = 0
-    running: int = 0
-    dead: int = 0
-    why: str | None = None
 
 
 @asynccontextmanager

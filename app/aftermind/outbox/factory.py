@@ -8,6 +8,7 @@ from aftermind.freshness import WatermarkDelivery
 from aftermind.indexes.client import IndexClient
 from aftermind.ledger.protocol import Ledger
 from aftermind.llm.protocols import Embedder, Extractor, Profiler, Summariser
+from aftermind.llm.provider_connections import Providers
 from aftermind.outbox.acceptors import LedgerAcceptor, RedisAcceptor
 from aftermind.outbox.doorbell import Doorbell
 from aftermind.outbox.doorbell_sender import DoorbellSender
@@ -104,6 +105,7 @@ def make_in_process(
     extractor: Extractor | None = None,
     summariser: Summariser | None = None,
     profiler: Profiler | None = None,
+    providers: Providers | None = None,
     prepare: Prepare | None = None,
     tidy: Tidy | None = None,
     replay: Tidy | None = None,
@@ -124,5 +126,6 @@ def make_in_process(
         extractor=extractor,
         summariser=summariser,
         profiler=profiler,
+        providers=providers,
     )
     return InProcessQueue(settings, db=db, ledger=ledger, open_work=work, prepare=prepare, tidy=tidy, replay=replay)

@@ -200,6 +200,22 @@ async def test_everything_arrives_in_postgres_and_back(
     assert await psql_async(database.url, PAUSES) == "0"
 
 
+async def test_after_a_cutover_postgres_gets_the_vectors_that_serve(tmp_path: Path, database: Database) -> None:
+    source = f"sqlite:{tmp_path}/bot.db"
+    async with in_file(source, tmp_path) as memory:
+        receipt = await memory.remember(["I live in Oslo.", LONG], user_id="alice")
+        await receipt.embedded(timeout=PATIENCE_SECONDS)
+        await memory.reembedding.start("hash", dimension=128)
+        await memory.reembedding.cutover()
+
+    await copied(source, database.url, tmp_path)
+    again = await copied(source, database.url, tmp_path)
+
+    dimensions = "SELECT DISTINCT vector_dims(embedding) FROM aftermind.episodes"
+    assert await psql_async(database.url, dimensions) == "128"
+    assert all(each.was_there for each in again)
+
+
 @pytest.mark.parametrize("is_destination", [True, False], ids=["to postgres", "from postgres"])
 async def test_a_copy_that_was_killed_continues(
     is_destination: bool, store: str, tmp_path: Path, database: Database

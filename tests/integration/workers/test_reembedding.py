@@ -10,9 +10,8 @@ from typer.testing import CliRunner
 
 from aftermind import Memory, Settings, errors
 from aftermind.api.connections import Addresses
-from aftermind.api.reembed import Reembeddings
+from aftermind.api.reembed_postgres import open_reembeddings
 from aftermind.cli import make_app_for
-from aftermind.llm import factory
 from aftermind.llm.hash_embedder import HashEmbedder
 from aftermind.llm.protocols import embedder_identity
 from aftermind.types import EmbedderIdentity
@@ -55,7 +54,7 @@ class Rig:
         self.database, self.redis_url, self.folder = database, redis_url, folder
         self.settings = Settings(state_dir=folder, embedder="hash", **UNHURRIED)  # type: ignore[arg-type]
         where = Addresses(store=database.app_url, owner=database.url, redis=redis_url, broker=redis_url)
-        self.work = Reembeddings(where, self.settings)
+        self.work = open_reembeddings(where, self.settings)
 
     async def fill(self, count: int) -> None:
         """Episodes with hash vectors."""
@@ -74,9 +73,7 @@ class Rig:
 
     async def start(self, target: EmbedderIdentity) -> None:
         """Begin."""
-        found = factory.make_embedder_for(target, self.settings)
-        assert found is not None
-        await self.work.start(found)
+        await self.work.start(target.name.removesuffix(f":{target.dimension}"), dimension=target.dimension)
 
     async def filled(self) -> None:
         """Wait until every episode has a vector of the standby embedder."""

@@ -3,9 +3,10 @@
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
-from aftermind.db.inmemory import mem
+from aftermind.db.inmemory import Rows, mem
 from aftermind.db.protocol import Transaction
 from aftermind.ranking.vectors import whole
+from aftermind.stores.inmemory.vectors import ACTIVE, VECTOR_TABLES, read_embedders, vector_table
 from aftermind.stores.protocol import AdmissionState, EpisodeFilter, MiningOutcome, SessionInfo, Vector
 from aftermind.types import EmbedderIdentity, Episode, EpisodeId, JobId, Scope, StoredEmbedders
 from aftermind.types.session_order import Counted
@@ -13,7 +14,7 @@ from aftermind.types.tombstone import Tombstone
 
 Owner = tuple[str, str]
 # Tables whose rows have the id of an episode as their key, and are deleted with it.
-EPISODE_TABLES = ("episodes", "vectors", "extractions", "profile_backlog", "counted", "expiring")
+EPISODE_TABLES = ("episodes", *VECTOR_TABLES, "extractions", "profile_backlog", "counted", "expiring")
 
 
 def owner_key(scope: Scope) -> Owner:
@@ -83,27 +84,28 @@ class InMemoryEpisodes:
                     await mem(tx).owned("counted", episode.scope), episode.id, (place.counted_from, place.shift)
                 )
             if vectors and episode.id in vectors:
-                mem(tx).put(await mem(tx).owned("vectors", episode.scope), episode.id, vectors[episode.id])
+                mem(tx).put(await _vectors(tx, episode.scope), episode.id, vectors[episode.id])
         return frozenset(new)
 
     async def stored_embedders(self, tx: Transaction, *, hold: bool = False) -> StoredEmbedders | None:
-        """The one whose identity `adopt_embedder` recorded; transactions follow each other."""
-        active: EmbedderIdentity | None = mem(tx).table("embedders").get("active")
-        return None if active is None else StoredEmbedders(active=active)
+        """Those that `adopt_embedder` and a re-embedding recorded; transactions follow each other."""
+        known = read_embedders(tx)
+        return None if known is None else known.stored
 
     async def adopt_embedder(self, tx: Transaction, identity: EmbedderIdentity) -> StoredEmbedders:
         """Record the embedder of a store that has none; the one that it has now."""
         known = await self.stored_embedders(tx)
         if known is None:
-            mem(tx).put(mem(tx).table("embedders"), "active", identity)
+            mem(tx).put(mem(tx).table("embedders"), ACTIVE, identity)
         return known or StoredEmbedders(active=identity)
 
     async def unembedded(
         self, tx: Transaction, owner: Scope, embedder: EmbedderIdentity, *, after_position: int, limit: int
     ) -> list[Episode]:
-        if not await self._holds(tx, embedder):
+        table = vector_table(tx, embedder)
+        if table is None:
             return []
-        vectors = await mem(tx).owned("vectors", owner)
+        vectors = await mem(tx).owned(table, owner)
         later = [each for each in await _ordered(tx, owner) if each.position >= after_position]
         lacking = [each for each in later if each.id not in vectors]
         return lacking[:limit]
@@ -115,19 +117,20 @@ class InMemoryEpisodes:
         *,
         embedder: EmbedderIdentity | None = None,
     ) -> int:
-        if not await self._holds(tx, embedder):
+        table = vector_table(tx, embedder)
+        if table is None:
             return 0
         there = 0
         for (owner, id_), vector in vectors.items():
             if id_ in await mem(tx).owned("episodes", owner):
-                mem(tx).put(await mem(tx).owned("vectors", owner), id_, vector)
+                mem(tx).put(await mem(tx).owned(table, owner), id_, vector)
                 there += 1
         return there
 
     async def vectors(
         self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId] | None = None
     ) -> dict[EpisodeId, Vector]:
-        rows = await mem(tx).owned("vectors", owner)
+        rows = await _vectors(tx, owner)
         return {id_: whole(rows[id_]) for id_ in (rows if ids is None else ids) if id_ in rows}
 
     async def episodes(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[Episode]:
@@ -170,9 +173,8 @@ class InMemoryEpisodes:
         *,
         embedder: EmbedderIdentity | None = None,
     ) -> frozenset[EpisodeId]:
-        if not await self._holds(tx, embedder):
-            return frozenset()
-        vectors = await mem(tx).owned("vectors", owner)
+        table = vector_table(tx, embedder)
+        vectors = {} if table is None else await mem(tx).owned(table, owner)
         return frozenset(id_ for id_ in ids if id_ in vectors)
 
     async def unmined(self, tx: Transaction, owner: Scope, session_id: str | None, *, limit: int) -> list[Episode]:
@@ -188,11 +190,6 @@ class InMemoryEpisodes:
     async def outcomes(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[MiningOutcome]:
         rows = await mem(tx).owned("extractions", owner)
         return [rows[id_] for id_ in ids if id_ in rows]
-
-    async def _holds(self, tx: Transaction, embedder: EmbedderIdentity | None) -> bool:
-        """Whether the stored vectors are this embedder's; None is the active one."""
-        known = await self.stored_embedders(tx)
-        return embedder is None or known is None or embedder == known.active
 
 
 class _Newest:
@@ -221,6 +218,11 @@ async def _newest(tx: Transaction, owner: Scope) -> _Newest:
         for episode in rows.values():
             found.add(episode, seen=rows.version)
     return found
+
+
+async def _vectors(tx: Transaction, owner: Scope) -> Rows:
+    """Those of the active embedder."""
+    return await mem(tx).owned(vector_table(tx) or VECTOR_TABLES[0], owner)
 
 
 async def _ordered(tx: Transaction, owner: Scope) -> list[Episode]:

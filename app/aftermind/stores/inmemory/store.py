@@ -15,6 +15,7 @@ from aftermind.stores.inmemory.extraction import InMemoryLearning
 from aftermind.stores.inmemory.facts import InMemoryFacts
 from aftermind.stores.inmemory.items import InMemoryItems
 from aftermind.stores.inmemory.search import EpisodeColumns
+from aftermind.stores.inmemory.vectors import VECTOR_TABLES, vector_table
 from aftermind.stores.protocol import BatchNeighbours, ExtractionOutcome
 from aftermind.stores.search import (
     BlockRequest,
@@ -25,7 +26,7 @@ from aftermind.stores.search import (
     from_shown,
     worth_showing,
 )
-from aftermind.types import Cardinality, EpisodeId, Fact, JobState, Scope, Watermark
+from aftermind.types import Cardinality, EpisodeId, Fact, JobState, Scope, StoredEmbedders, Watermark
 from aftermind.types.items import CHECKPOINTS, SESSIONS, below, internal_path
 from aftermind.types.message import UNDONE
 from aftermind.types.tombstone import Tombstone
@@ -35,10 +36,14 @@ MAX_READ_INLINE = 100  # texts; reading one takes 40 µs
 
 
 class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemoryItems, InMemoryLearning):
-    """Memory in this process. `language` names the stemmer and stop words of search."""
+    """Memory in this process. `language` names the stemmer and stop words of search.
 
-    def __init__(self, *, language: str = "english") -> None:
-        self._language = language
+    `standby` searches the vectors of the standby embedder instead of the active one's, for the comparison before a
+    cutover.
+    """
+
+    def __init__(self, *, language: str = "english", standby: bool = False) -> None:
+        self._language, self._is_standby = language, standby
 
     # search, see `EpisodeSearch`
 
@@ -48,16 +53,20 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
 
     async def find(self, tx: Transaction, owner: Scope, search: Search) -> SearchResult:
         """Exact: every vector of the owner is compared, unless an index has named candidates."""
-        rows, vectors = await mem(tx).owned("episodes", owner), await mem(tx).owned("vectors", owner)
+        stored = await self.stored_embedders(tx)
+        if self._is_standby and stored is not None and stored.standby is not None:
+            stored = StoredEmbedders(active=stored.standby)
+        table = vector_table(tx, None if stored is None else stored.active) or VECTOR_TABLES[0]
+        rows, vectors = await mem(tx).owned("episodes", owner), await mem(tx).owned(table, owner)
         then = search.known_at
         facts = await self.facts(tx, owner, as_of=then, known_at=then, limit=1_000_000) if search.facts else ()
         models = (await self.ranking_models(tx, owner.namespace)).get(search.embedder.key if search.embedder else "")
-        stored = await self.stored_embedders(tx)
         if stored is not None and search.embedder is not None and search.embedder != stored.active:
             search = replace(search, vector=None, near=None)
         kept: dict[str, EpisodeColumns] = mem(tx).owned_index("search", owner)
-        columns = kept.get(self._language) or EpisodeColumns(self._language)
-        seen = rows.version, vectors.version
+        key = f"{self._language}:standby" if self._is_standby else self._language
+        columns = kept.get(key) or EpisodeColumns(self._language)
+        seen = rows.version, table, vectors.version
         if columns.lacks(rows) > MAX_READ_INLINE:
             # The first search of a user reads every text: in a thread, so that other tasks of the loop run. On copies,
             # and not kept before it has ended: a recall that gives up does not stop the thread.
@@ -65,7 +74,7 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
             await asyncio.to_thread(columns.refresh, dict(rows), dict(vectors))
         elif columns.seen != seen:
             columns.refresh(rows, vectors)
-        kept[self._language], columns.seen = columns, seen
+        kept[key], columns.seen = columns, seen
         now, expiring = mem(tx).database.now(), await mem(tx).owned("expiring", owner)
         expired = [id_ for id_, expires_at in expiring.items() if expires_at <= now]
         result = columns.find(search, facts, without=expired)
@@ -190,7 +199,7 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
         facts = [fact for fact in run.rows("facts", key).values() if fact.superseded_at is None]
         return {
             "episodes": len(run.rows("episodes", key)),
-            "embedded": len(run.rows("vectors", key)),
+            "embedded": len(run.rows(vector_table(tx) or VECTOR_TABLES[0], key)),
             "facts": len(facts),
             "blocks": len(run.rows("blocks", key)),
             "items": len(run.rows("items", key)),

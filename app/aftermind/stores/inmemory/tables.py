@@ -7,6 +7,7 @@ from uuid import UUID
 import numpy as np
 
 from aftermind.db.journals.rows import Table
+from aftermind.stores.inmemory.vectors import VECTOR_TABLES
 from aftermind.stores.protocol import ExtractionBatch, MiningOutcome, StoredItem, Vector
 from aftermind.types import (
     Block,
@@ -65,6 +66,8 @@ def _load_item(row: _ItemRow) -> StoredItem:
     )
 
 
+_VECTORS = Table(EpisodeId, str | list[str], to_json=_dump_vectors, from_json=_load_vectors)  # by passage: a list
+
 TABLES = {
     "assertions": Table(UUID, RecordedAssertion),
     "blocks": Table(str, Block),
@@ -84,5 +87,5 @@ TABLES = {
     "profiles": Table(str, Profile),
     "summaries": Table(str | None, Summary),
     "tombstones": Table(int, Tombstone),
-    "vectors": Table(EpisodeId, str | list[str], to_json=_dump_vectors, from_json=_load_vectors),  # by passage: a list
+    **dict.fromkeys(VECTOR_TABLES, _VECTORS),
 }
