@@ -47,18 +47,34 @@ from aftermind.indexes.protocol import VectorIndex
 from aftermind.ledger.protocol import DailyUsage
 from aftermind.llm.protocols import Embedder, Extractor
 from aftermind.recall import Query, RecallOptions
+from aftermind.recall.query import time_of_recall
 from aftermind.recall.reranker import Reranker
 from aftermind.receipt import Receipt
 from aftermind.settings import Settings
 from aftermind.stores.protocol import SessionInfo, UserInfo
 from aftermind.telemetry import tracing
-from aftermind.types import Episode, EpisodeId, ExtractionResult, Json, Match, Profile, RecallBlock, Scope, Summary
+from aftermind.telemetry.logger import get_logger
+from aftermind.types import (
+    Episode,
+    EpisodeId,
+    ExtractionResult,
+    Json,
+    Match,
+    Profile,
+    RecallBlock,
+    RecallExplanation,
+    RecallId,
+    Scope,
+    Summary,
+)
 from aftermind.types.erasure_report import ErasureReport
 from aftermind.types.validation import Given
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
+
+log = get_logger(__name__)
 
 INDEX_CHECK_SECONDS = 5.0  # that opening a memory waits for its index
 
@@ -227,6 +243,7 @@ class Memory:
         scope = await self._scope(group, namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
         asked, recall = Query.checked(query, scope, defaults=self._defaults, **options), self._parts.recall
         block = await (self._instrument.recall(recall, asked) if self._instrument.is_on() else recall.recall(asked))
+        log.debug("recall", extra={"recall_id": block.id, "served_by": block.served_by, "ms": block.duration_ms})
         if self._parts.recall_counts is not None:
             self._parts.recall_counts.add(block)
         return block
@@ -248,6 +265,33 @@ class Memory:
         """
         scope = await self._scope(group, namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
         return await self._parts.recall.scored(Query.checked(query, scope, defaults=self._defaults, **options))
+
+    async def explain(
+        self,
+        query: str,
+        *,
+        recall_id: RecallId | str | None = None,
+        user_id: str | None = None,
+        session_id: str | None = None,
+        agent_id: str | None = None,
+        namespace: str | None = None,
+        group: str | None = None,
+        **options: Unpack[RecallOptions],
+    ) -> RecallExplanation:
+        """Why a block has what it has: the block for a question, and the candidates that it left out, with reasons.
+
+        `recall_id` is the `id` of an earlier block: with the same question and options, the recall is repeated as of
+        its time. What was deleted since is missing then, and so are a profile, summary or block that changed since.
+        Nothing is kept of a recall, so nothing of it has to be erased. Reads as `recall` does, and takes up to twice
+        its time with filters. Raises `InvalidScope` and `InvalidQuery`.
+        """
+        scope = await self._scope(group, namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
+        if recall_id is not None:
+            if options.get("as_of") is not None:
+                why = "the id of a recall has its time. Leave out `as_of` or `recall_id`."
+                raise errors.InvalidQuery("as_of", options["as_of"], why)
+            options["as_of"] = time_of_recall(recall_id)
+        return await self._parts.recall.explain(Query.checked(query, scope, defaults=self._defaults, **options))
 
     # rows instead of a block
 

@@ -352,6 +352,7 @@ class Memory(_Face):
     remember = _handing_over(AsyncMemory.remember)
     recall = _blocking(AsyncMemory.recall)
     recall_scored = _blocking(AsyncMemory.recall_scored)
+    explain = _blocking(AsyncMemory.explain)
     history = _blocking(AsyncMemory.history)
     context_window = _blocking(AsyncMemory.context_window)
     search = _blocking(AsyncMemory.search)

@@ -106,9 +106,28 @@ async def test_a_question_shows_the_block_and_every_score(deployment: Deployment
     await page.get_by_role("button", name="Recall").click()
 
     await expect(page.get_by_role("region", name="The recalled block")).to_contain_text("The boat is called Ingrid.")
-    first = page.get_by_role("region", name="All matches with their scores").get_by_role("row").nth(1)
+    first = page.get_by_role("region", name="Matches in the block with their scores").get_by_role("row").nth(1)
     await expect(first).to_contain_text("The boat is called Ingrid.")
     await expect(first).to_contain_text("#1")
+
+
+async def test_an_earlier_recall_shows_what_had_no_space_then(deployment: Deployment, page: Page, user: str) -> None:
+    for name in ("Ingrid", "Astrid", "Solveig"):
+        await deployment.memory.remember(f"One boat is called {name}.", user_id=user, session_id="s1")
+    then = await deployment.memory.recall("Which boat is called Ingrid?", user_id=user, token_budget=40)
+    await deployment.memory.remember("The boat was sold.", user_id=user, session_id="s1")
+    await page.goto(f"/memory/recall?user={user}")
+
+    await page.get_by_label("Query").fill("Which boat is called Ingrid?")
+    await page.get_by_label("Tokens").fill("40")
+    await page.get_by_label("Recall id").fill(str(then.id))
+    await page.get_by_role("button", name="Recall").click()
+
+    shown = page.get_by_role("region", name="Matches in the block with their scores")
+    missed = page.get_by_role("region", name="Matches not in the block with the reasons")
+    await expect(shown).to_contain_text("Ingrid")
+    await expect(missed.get_by_role("row").filter(has_text="Solveig")).to_contain_text("no space in the budget")
+    await expect(page.get_by_text("The boat was sold.")).to_have_count(0)
 
 
 async def test_a_block_is_written_and_a_second_writer_is_not_overwritten(

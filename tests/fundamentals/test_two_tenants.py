@@ -166,6 +166,7 @@ ACTIONS: dict[str, Action] = {
     "recall the newest": lambda w, c: w.memory.recall(c.word, **c.who, mode="recency"),
     "recall in session": lambda w, c: w.memory.recall(c.word, **c.who, in_session="s", roles=["user"]),
     "recall scored": lambda w, c: w.memory.recall_scored(c.word, **c.who),
+    "explain": lambda w, c: w.memory.explain(c.word, **c.who, in_session="s"),
     "history": lambda w, c: w.memory.history(**c.who),
     "get": lambda w, c: w.memory.get(*(str(c.pick(w.episodes, each)) for each in TENANTS), **c.who),
     "search": lambda w, c: w.memory.search(**c.who, limit=1_000),

@@ -80,6 +80,7 @@ class Remembering:
             scope=scope,
             at=_now(),
             query=query,
+            recall_id=str(block.id),
             tokens_used=block.tokens_used,
             chunks_included=block.chunks_included,
             chunks_available=block.chunks_available,

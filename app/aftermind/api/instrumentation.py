@@ -47,6 +47,7 @@ class Instrument:
         with tracing.span("aftermind.recall", **{"aftermind.namespace": query.scope.namespace}) as span:
             block = await recall.recall(query)
             if span is not None:
+                span.set_attribute("aftermind.recall_id", str(block.id))
                 span.set_attribute("aftermind.served_by", block.served_by)
                 span.set_attribute("aftermind.chunks", block.chunks_included)
                 span.set_attribute("aftermind.degraded", block.degraded is not None)

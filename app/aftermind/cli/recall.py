@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -16,7 +17,7 @@ from aftermind.events.types import MemoryEvent
 from aftermind.facts.graph import FactGraph
 from aftermind.memory import Memory
 from aftermind.recall import Mode
-from aftermind.types import Block, Episode, Fact, FactId, Match, RecallBlock, Summary
+from aftermind.types import Block, Episode, Fact, FactId, Match, RecallBlock, RecallExplanation, Summary
 from aftermind.types.audit import Action
 
 EMBEDDING_BUDGET_SECONDS = 10.0  # seconds: the SDK of a model provider alone takes a process a second to load
@@ -46,25 +47,36 @@ def recall(
     ] = None,
     mode: Annotated[Mode, typer.Option(help="How matches are ranked.")] = Mode.HYBRID,
     xml: Annotated[bool, typer.Option("--xml", help="Print only the block, as an agent gets it.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Also show what the block left out, with scores and reasons.")
+    ] = False,
+    recall_id: Annotated[
+        str | None, typer.Option("--recall-id", help="Explain an earlier recall: repeat it as of its time.")
+    ] = None,
     json: console.AsJson = False,
     wide: console.Wide = False,
 ) -> None:
     """Recall matches for a query, best first."""
 
-    async def work(memory: Memory) -> RecallBlock:
+    async def work(memory: Memory) -> RecallBlock | RecallExplanation:
         await console.record_read(memory, Action.READ, user=user, namespace=namespace, by="recall")
-        return await memory.recall(
+        call = memory.recall if recall_id is None and not explain else partial(memory.explain, recall_id=recall_id)
+        return await call(
             question, user_id=user, session_id=session, namespace=namespace, token_budget=budget, mode=mode
         )
 
-    block = console.with_memory(work, patience=EMBEDDING_BUDGET_SECONDS)
+    found = console.with_memory(work, patience=EMBEDDING_BUDGET_SECONDS)
+    block = found.block if isinstance(found, RecallExplanation) else found
     if xml:
         out.print(block.text, markup=False)
         return
-    console.show(block, matches(block) if block.matches else "No matches.", json=json, wide=wide)
+    console.show(found, matches(block) if block.matches else "No matches.", json=json, wide=wide)
     if json:
         return
-    out.print(f"[dim]{escape(summary(block))}[/]")
+    out.print(f"[dim]{escape(summary(block))}, recall {block.id}[/]")
+    if isinstance(found, RecallExplanation):
+        out.print("\nNot in the block:" if found.excluded else "\nEvery candidate is in the block.")
+        console.print_table(excluded(found), wide=wide)
     if block.degraded:
         console.warn(f"degraded: {block.degraded}")
 
@@ -180,6 +192,20 @@ def matches(block: RecallBlock, *, most: int | None = None) -> Table:
     shown.add_column("content", overflow="fold")
     for each in block.matches[:most]:
         shown.add_row(f"{each.score:.2f}", *(escape(text) for text in _described(each)))
+    return shown
+
+
+def excluded(found: RecallExplanation) -> Table:
+    """What a block left out, best first, as a table for people."""
+    shown = Table(box=None, pad_edge=False, header_style="dim", show_header=bool(found.excluded))
+    shown.add_column("score", justify="right")
+    shown.add_column("reason", no_wrap=True)
+    shown.add_column("tokens", justify="right")
+    shown.add_column("source", no_wrap=True)
+    shown.add_column("content", overflow="fold")
+    for each in found.excluded:
+        _, source, content = _described(each.match)
+        shown.add_row(f"{each.match.score:.2f}", each.reason, str(each.tokens), escape(source), escape(content))
     return shown
 
 

@@ -37,10 +37,11 @@ class MemoryRecallStarted(MemoryEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRecallCompleted(MemoryEvent):
-    """A recall ended."""
+    """A recall ended. `recall_id` is the `id` of its block."""
 
     event: ClassVar[str] = "MemoryRecallCompleted"
     query: str = ""
+    recall_id: str = ""
     tokens_used: int = 0
     chunks_included: int = 0
     chunks_available: int = 0

@@ -1,8 +1,8 @@
 """Assembles matches and other memories of a user into one block within its budget."""
 
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Sequence, Set
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from time import perf_counter
 
@@ -16,11 +16,13 @@ from aftermind.types import (
     BlockLine,
     Episode,
     EpisodeId,
+    ExclusionReason,
     Fact,
     Match,
     Passage,
     Profile,
     RecallBlock,
+    RecallId,
     ServedBy,
     Summary,
 )
@@ -38,6 +40,14 @@ class _Part:
     source: Match | Block | Summary | str
 
 
+@dataclass(slots=True)
+class Unfitted:
+    """What a block had no space for: matches with the reason, and names of traits of the profile."""
+
+    matches: list[tuple[Match, ExclusionReason]] = field(default_factory=list)
+    traits: list[str] = field(default_factory=list)
+
+
 def build(
     query: Query,
     matches: Sequence[Match],
@@ -50,8 +60,13 @@ def build(
     replica: str | None,
     degraded: str | None,
     started: float,
+    recall_id: RecallId,
+    unfitted: Unfitted | None = None,
 ) -> RecallBlock:
-    """The block: what is expected to be worth most for its tokens, shown by kind and in time order."""
+    """The block: what is expected to be worth most for its tokens, shown by kind and in time order.
+
+    What it has no space for is added to `unfitted`.
+    """
     longest = MOST_CHARACTERS * query.token_budget
     pinned = _pinned(briefing.blocks, int(query.token_budget * PINNED_SHARE), count_each)
     standing = _standing(briefing, words)
@@ -61,6 +76,11 @@ def build(
     sources = [parts[chunk.key].source for chunk in fitted.chunks]
     shown = [source for source in sources if isinstance(source, Match)]
     traits = [source for source in sources if isinstance(source, str)]
+    if unfitted is not None:
+        left_out = [_Part(_chunk(block, PINNED, (0, 0)), block) for block in briefing.blocks if block not in sources]
+        in_block = {chunk.key for chunk in fitted.chunks}
+        left_out += [part for part in parts if part.chunk.key not in in_block and not isinstance(part.source, Block)]
+        _add_unfitted(unfitted, left_out, told={each for chunk in fitted.chunks for each in chunk.tells})
     return RecallBlock(
         query=query.text,
         text=fitted.text,
@@ -76,7 +96,25 @@ def build(
         summary=next((source for source in sources if isinstance(source, Summary)), None),
         profile=_select_traits(briefing.profile, traits),
         lines=fitted.lines,
+        id=recall_id,
     )
+
+
+def _add_unfitted(unfitted: Unfitted, parts: Sequence[_Part], *, told: Set[Hashable]) -> None:
+    """Add these parts with the reasons; `told` are the messages whose content the block has."""
+    for part in parts:
+        source = part.source
+        if isinstance(source, str):
+            unfitted.traits.append(source)
+            continue
+        match = source if isinstance(source, Match) else Match(item=source, score=min(part.chunk.value, 1.0))
+        if match.superseded_at is not None:
+            reason = ExclusionReason.SUPERSEDED
+        elif part.chunk.tells & told:
+            reason = ExclusionReason.REPEATED
+        else:
+            reason = ExclusionReason.BUDGET
+        unfitted.matches.append((match, reason))
 
 
 def _pinned(blocks: Sequence[Block], budget: int, count_each: CountEach) -> list[_Part]:

@@ -135,12 +135,11 @@ def weighed(
     return lifted(scores, worth, sources, frame.candidate)
 
 
-def select_facts(
+def score_facts(
     facts: Sequence[Fact],
     shares: Mapping[FactId, float],
     matches: Sequence[Match],
     *,
-    min_score: float,
     passed_on: Mapping[FactId, float],
 ) -> list[Match]:
     """Facts by the share of the query that they cover, or after their best source turn; ties keep their order.
@@ -153,8 +152,7 @@ def select_facts(
         share = shares.get(fact.id, 0.0)
         best = max((turns.get(each, 0.0) for each in fact.sources), default=0.0)
         score = max(fact_value(share, fact.confidence, best), passed_on.get(fact.id, 0.0) * sureness(fact.confidence))
-        if score >= min_score:
-            found.append(Match(item=fact, score=score, lexical_score=share))
+        found.append(Match(item=fact, score=score, lexical_score=share))
     return sorted(found, key=lambda match: -match.score)
 
 

@@ -8,7 +8,7 @@ double is dropped by id.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from time import perf_counter
@@ -34,7 +34,7 @@ from aftermind.ranking import (
     worths_of,
 )
 from aftermind.recall import match_selection
-from aftermind.recall.assemble import build
+from aftermind.recall.assemble import Unfitted, build
 from aftermind.recall.excerpts import QuestionWords
 from aftermind.recall.match_selection import CandidateRank
 from aftermind.recall.pending_candidates import (
@@ -48,25 +48,33 @@ from aftermind.recall.pending_candidates import (
 from aftermind.recall.query import Mode, Query
 from aftermind.recall.query_embeddings import QueryVectors
 from aftermind.recall.question_time import CANDIDATES, QuestionTime, valid_facts
+from aftermind.recall.render import as_text, line_of
 from aftermind.recall.reranker import Reranker
 from aftermind.recall.routing import Route, Routing
 from aftermind.settings import Settings
-from aftermind.stores.protocol import Store
+from aftermind.stores.protocol import EpisodeFilter, Store
 from aftermind.stores.search import HITS, BlockRequest, Briefing, EpisodeSearch, Search, SearchResult, with_passages
 from aftermind.types import (
+    Block,
     EmbedderIdentity,
     Episode,
     EpisodeId,
+    ExcludedMatch,
+    ExclusionReason,
     Fact,
     FactId,
     Match,
     Passage,
     RecallBlock,
+    RecallExplanation,
+    RecallId,
     Scope,
     ServedBy,
+    Summary,
     Turn,
     Watermark,
 )
+from aftermind.types.uuid7 import uuid7
 from aftermind.wire.payloads import decode_readable
 from aftermind.wire.pending import Pending
 
@@ -83,6 +91,7 @@ RERANKED = 50  # candidates that a reranker reads: a cross-encoder takes some 10
 # Recall@20 loses 0.003 by that (0.001 and 0.005 on either half), and 92 % of the turns are below it.
 NOISE = 0.002
 SPARE = 3  # multiple of the limit that is considered if diversity is requested
+NEAR_MISSES = 20  # turns that an explanation adds to those that were considered, and that filters left out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +111,7 @@ class Candidates:
 class _Run:
     """State of one recall: the results so far, and the reasons for missing parts."""
 
+    id: RecallId
     query: Query
     now: datetime
     time: QuestionTime
@@ -132,6 +142,20 @@ class _Run:
     degraded: list[str] = field(default_factory=list)
     models: Models = field(default_factory=models_of)
     scored: tuple[Sequence[EpisodeId], Frame, Question, Frequencies] | None = None  # what the models were applied to
+    excluded: "_Excluded | None" = None  # where the recall is to be explained
+
+
+@dataclass(slots=True)
+class _Excluded:
+    """What the steps of a recall left out, in their order. `near` are the turns below those that were considered."""
+
+    matches: list[tuple[Match, ExclusionReason]] = field(default_factory=list)
+    near: list[CandidateRank] = field(default_factory=list)
+
+    def add(self, before: Sequence[Match], after: Sequence[Match], reason: ExclusionReason) -> None:
+        """Add what a step did not keep."""
+        kept = {_identity(match) for match in after}
+        self.matches += [(match, reason) for match in before if _identity(match) not in kept]
 
 
 class Recall:
@@ -182,6 +206,34 @@ class Recall:
         started = perf_counter()
         run = await self._run(query, limit=query.limit, min_score=max(query.min_score, NOISE))
         await asyncio.sleep(0)  # rendering takes about as long as ranking: let others of the loop between here, too
+        return self._build(run, started=started)
+
+    async def explain(self, query: Query) -> RecallExplanation:
+        """The block as `recall` returns it, and what it left out: each step reports that here.
+
+        With filters the search is repeated without them, for the turns that they left out.
+        """
+        started, excluded, unfitted = perf_counter(), _Excluded(), Unfitted()
+        run = await self._run(query, limit=query.limit, min_score=max(query.min_score, NOISE), excluded=excluded)
+        block = self._build(run, started=started, unfitted=unfitted)
+        found = [*unfitted.matches, *excluded.matches]
+        if not query.wanted.is_open and query.mode is not Mode.RECENCY and run.served_by is not ServedBy.NONE:
+            unfiltered = replace(query, wanted=EpisodeFilter(), limit=query.limit + NEAR_MISSES, diversity=0.0)
+            every = (await self._run(unfiltered, limit=unfiltered.limit, min_score=run.min_score)).matches
+            turns = [(match, match.item) for match in every if isinstance(match.item, Episode)]
+            found += [(m, ExclusionReason.FILTERED) for m, turn in turns if not query.wanted.fits(turn)][:NEAR_MISSES]
+        return RecallExplanation(
+            block=block,
+            excluded=_explained(found, block),
+            min_score=run.min_score,
+            limit=query.limit,
+            token_budget=query.token_budget,
+            traits=tuple(unfitted.traits),
+            as_of=query.as_of,
+        )
+
+    def _build(self, run: _Run, *, started: float, unfitted: Unfitted | None = None) -> RecallBlock:
+        query = run.query
         shown = {match.item.id for match in run.matches if isinstance(match.item, Episode)}
         of_bursts = [each for each in run.of_bursts if isinstance(each.item, Episode) and each.item.id not in shown]
         of_bursts = [replace(each, rank=rank) for rank, each in enumerate(of_bursts, start=len(run.matches) + 1)]
@@ -196,6 +248,8 @@ class Recall:
             replica=run.replica,
             degraded="; ".join(run.degraded) or None,
             started=started,
+            recall_id=run.id,
+            unfitted=unfitted,
         )
 
     async def scored(self, query: Query) -> list[Match]:
@@ -230,12 +284,13 @@ class Recall:
         if self._lease is not None:
             await self._lease.close()
 
-    async def _run(self, query: Query, *, limit: int, min_score: float) -> _Run:
+    async def _run(self, query: Query, *, limit: int, min_score: float, excluded: _Excluded | None = None) -> _Run:
         loop = asyncio.get_running_loop()
         budget = self._settings.recall_budget_seconds
         deadline = loop.time() + budget
         now = query.as_of or datetime.now(UTC)  # to the day: relative times of a question
         run = _Run(
+            id=RecallId(uuid7()),
             query=query,
             now=now,
             time=QuestionTime.of(query.searched, now),
@@ -244,6 +299,7 @@ class Recall:
             pending_until=deadline - (1 - PENDING_SHARE) * budget,
             vectors=self._vectors,
             pending_turns=self._pending_turns,
+            excluded=excluded,
         )
         try:
             async with asyncio.timeout_at(run.deadline):
@@ -443,14 +499,32 @@ class Recall:
             for id_, score in run.burst_scores.items()
             if id_ in texts and score >= run.min_score
         ]
+        if run.excluded is not None:
+            await self._read_near(run, run.excluded, route, waiting)
         if query.mode is Mode.HYBRID:
             run.matches = match_selection.prefer_names(run.matches)
         if run.time.orders_turns:
             preferred = run.time.among(run.query.searched, run.matches).preferred(run.matches)
             run.matches = [match for match in preferred if match.score >= run.min_score]
+            if run.excluded is not None:
+                run.excluded.add(preferred, run.matches, ExclusionReason.MIN_SCORE)
         if self._settings.recall_half_life_days and run.time.end is None:
             half_life = timedelta(days=self._settings.recall_half_life_days)
             run.matches = match_selection.decayed(run.matches, half_life=half_life, now=query.as_of or run.now)
+
+    async def _read_near(
+        self, run: _Run, excluded: _Excluded, route: Route, waiting: Mapping[EpisodeId, Episode]
+    ) -> None:
+        """Read the turns below those that were considered; apart from those, so that they change nothing."""
+        ids = [place.id for place in excluded.near if place.id not in waiting]
+        read = await self._search.brief(route.tx, run.query.scope.owner, BlockRequest(ids=ids, at=run.query.as_of))
+        texts = {**waiting, **{episode.id: episode for episode in read.episodes}}
+        least = run.time.threshold(run.min_score)
+        for rank, place in enumerate(excluded.near, start=len(run.matches) + 1):
+            if place.id in texts:
+                reason = ExclusionReason.MIN_SCORE if place.score < least else ExclusionReason.LIMIT
+                match = match_selection.matched(place, texts[place.id], rank, run.passages.get(place.id))
+                excluded.matches.append((match, reason))
 
     async def _finish(self, run: _Run, limit: int) -> None:
         """What needs no connection any more: a second opinion, unlikeness, and facts among the episodes."""
@@ -466,9 +540,13 @@ class Recall:
         run.facts = valid_facts(facts, moment) if run.time.end is not None else run.briefing.facts
         if run.query.rerank:
             await self._rerank(run)
+        ranked = run.matches
         if run.query.diversity:
-            run.matches = match_selection.spread(run.matches, amount=run.query.diversity, limit=limit)
+            run.matches = match_selection.spread(ranked, amount=run.query.diversity, limit=limit)
         run.matches = run.matches[:limit]
+        if run.excluded is not None:
+            run.excluded.add(ranked[:limit], run.matches, ExclusionReason.SIMILAR)
+            run.excluded.add(ranked[limit:], run.matches, ExclusionReason.LIMIT)
         self._add_facts(run, limit)
 
     async def _from_pending(self, run: _Run, limit: int, why: str) -> None:
@@ -547,6 +625,10 @@ class Recall:
         least = run.time.threshold(run.min_score)
         places, run.available = match_selection.places(ids, frame, scores, min_score=least, most=most)
         run.burst_scores = match_selection.burst_scores(ids, frame, scores, places, limit=limit)
+        if run.excluded is not None:
+            run.excluded.matches.clear()  # of another node, which failed
+            every, _ = match_selection.places(ids, frame, scores, min_score=0.0, most=len(places) + NEAR_MISSES)
+            run.excluded.near = every[len(places) :]
         return places
 
     async def _rerank(self, run: _Run) -> None:
@@ -565,10 +647,16 @@ class Recall:
         run.matches = [replace(match, rank=rank) for rank, match in enumerate(scored, start=1)]
 
     def _add_facts(self, run: _Run, limit: int) -> None:
-        facts = match_selection.select_facts(
-            run.facts, run.shares, run.matches, min_score=run.query.min_score, passed_on=run.passed_on
-        )
+        scored = match_selection.score_facts(run.facts, run.shares, run.matches, passed_on=run.passed_on)
+        facts = [match for match in scored if match.score >= run.query.min_score]
         run.available += len(facts)
+        if run.excluded is not None:
+            known = {fact.id for fact in run.facts}
+            former = [fact for fact in run.briefing.former if fact.id not in known]
+            ended = [Match(item=fact, score=0.0, superseded_at=fact.valid_to) for fact in former]
+            run.excluded.add(scored, facts, ExclusionReason.MIN_SCORE)
+            run.excluded.add(facts, facts[:limit], ExclusionReason.LIMIT)
+            run.excluded.add(ended, (), ExclusionReason.SUPERSEDED)
         merged = sorted([*run.matches, *facts[:limit]], key=lambda match: -match.score) if facts else run.matches
         run.matches = [replace(match, rank=rank) for rank, match in enumerate(merged, start=1)] if facts else merged
 
@@ -602,6 +690,29 @@ def _matched(run: _Run, places: Sequence[CandidateRank], texts: Mapping[EpisodeI
         match_selection.matched(place, texts[place.id], rank, run.passages.get(place.id))
         for rank, place in enumerate(places, start=1)
     ]
+
+
+def _identity(match: Match) -> Hashable:
+    item = match.item
+    if isinstance(item, Episode | Fact):
+        return item.id
+    return (Block, item.name) if isinstance(item, Block) else (Summary, item.scope)
+
+
+def _explained(found: Sequence[tuple[Match, ExclusionReason]], block: RecallBlock) -> tuple[ExcludedMatch, ...]:
+    """Each candidate once, by the last step that had it, without those that the block shows; the best first."""
+    seen = {_identity(match) for match in block.matches}
+    kept: list[tuple[Match, ExclusionReason]] = []
+    for match, reason in found:
+        if _identity(match) not in seen:
+            seen.add(_identity(match))
+            kept.append((match, reason))
+    kept.sort(key=lambda each: -each[0].score)
+    tokens = token_count.count_each([as_text(line_of(match.item)) for match, _ in kept])
+    return tuple(
+        ExcludedMatch(match=match, reason=reason, tokens=count)
+        for (match, reason), count in zip(kept, tokens, strict=True)
+    )
 
 
 def _read_text(episode: Episode, passage: Passage | None) -> str:

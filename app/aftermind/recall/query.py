@@ -6,11 +6,13 @@ from datetime import datetime
 from enum import StrEnum
 from math import isfinite
 from typing import Literal, TypedDict, Unpack
+from uuid import UUID
 
 from aftermind import errors
 from aftermind.stores.protocol import EpisodeFilter
 from aftermind.types import Json, Role, Scope
 from aftermind.types.timestamps import why_unusable
+from aftermind.types.uuid7 import time_of
 from aftermind.types.validation import Limits, json_object
 
 MAX_QUERY_CHARACTERS = 1_048_576  # an agent passes its user's input; longer input is not typed
@@ -139,6 +141,15 @@ class Query:
             load=_load(asked.get("load")),
             rerank=asked["rerank"],
         )
+
+
+def time_of_recall(recall_id: object) -> datetime:
+    """When a recall was made, by its id. Raises `InvalidQuery` for what is no id of a recall."""
+    try:
+        return time_of(UUID(str(recall_id)))
+    except (ValueError, OverflowError) as exc:
+        why = "it is no id of a recall. Pass the `id` of the block."
+        raise errors.InvalidQuery("recall_id", recall_id, why) from exc
 
 
 def _text(text: object) -> str:

@@ -7,8 +7,17 @@ from aftermind.types.fact import Cardinality, Fact
 from aftermind.types.items import Item, ItemWrite
 from aftermind.types.job import Attempt, Job, JobKind, JobState, Lease, NewJob
 from aftermind.types.message import Episode, Json, Message, Role, Turn
-from aftermind.types.recall_results import BlockLine, Match, Passage, RecallBlock, ServedBy
-from aftermind.types.scope import EpisodeId, FactId, JobId, LeaseToken, Scope
+from aftermind.types.recall_results import (
+    BlockLine,
+    ExcludedMatch,
+    ExclusionReason,
+    Match,
+    Passage,
+    RecallBlock,
+    RecallExplanation,
+    ServedBy,
+)
+from aftermind.types.scope import EpisodeId, FactId, JobId, LeaseToken, RecallId, Scope
 from aftermind.types.watermark import Watermark
 
 __all__ = [
@@ -19,6 +28,8 @@ __all__ = [
     "EmbedderIdentity",
     "Episode",
     "EpisodeId",
+    "ExcludedMatch",
+    "ExclusionReason",
     "ExtractionResult",
     "ExtractionState",
     "Fact",
@@ -38,6 +49,8 @@ __all__ = [
     "Passage",
     "Profile",
     "RecallBlock",
+    "RecallExplanation",
+    "RecallId",
     "Role",
     "Scope",
     "ServedBy",

@@ -9,7 +9,7 @@ from html import escape
 from aftermind.types.blocks_summaries_profiles import Block, Profile, Summary
 from aftermind.types.fact import Fact
 from aftermind.types.message import Episode, shorten
-from aftermind.types.scope import EpisodeId, FactId
+from aftermind.types.scope import EpisodeId, FactId, RecallId
 
 
 class ServedBy(StrEnum):
@@ -79,9 +79,11 @@ class RecallBlock:
 
     `text` is XML for a system prompt, at most `tokens_used` tokens; `matches` are the chunks in it, best first, and
     `lines` the same in the order of the text, with the ids of their episodes and facts. `degraded` is the reason if a
-    part may be missing, None if it is complete. `served_by` names the node.
+    part may be missing, None if it is complete. `served_by` names the node. `id` is in traces and logs, and holds the
+    time of the recall: `memory.explain(query, recall_id=block.id)` repeats it as of then.
     """
 
+    id: RecallId
     query: str
     text: str
     matches: tuple[Match, ...]
@@ -112,6 +114,54 @@ class RecallBlock:
 
     def __bool__(self) -> bool:
         return bool(self.matches or self.blocks or self.summary or self.profile)
+
+
+class ExclusionReason(StrEnum):
+    """Why a candidate is not in a block; the first step that left it out."""
+
+    FILTERED = "filtered"  # it does not fit `in_session`, `by_agent`, `roles`, `metadata`, `since` or `until`
+    MIN_SCORE = "min_score"  # its score is below the threshold
+    LIMIT = "limit"  # `limit` others ranked higher
+    SIMILAR = "similar"  # `diversity` preferred others, which are less like those before them
+    SUPERSEDED = "superseded"  # what it states was no longer true, which lowered its score
+    REPEATED = "repeated"  # the block has its content already: a fact and the message that it came from
+    BUDGET = "budget"  # others were worth more for their tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExcludedMatch:
+    """A candidate that is not in a block, and why. `tokens` are those of its whole line."""
+
+    match: Match
+    reason: ExclusionReason
+    tokens: int
+
+    def __repr__(self) -> str:
+        return f"<ExcludedMatch {self.reason} {self.match!r}>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecallExplanation:
+    """A block, and the candidates that are not in it, best first.
+
+    `min_score` is the threshold of turns that was in force: the one asked for, or the level of noise if that is
+    higher. `traits` are the names of traits of the profile for which the budget had no space. `as_of` is the time that
+    the recall was repeated for, None for now.
+    """
+
+    block: RecallBlock
+    excluded: tuple[ExcludedMatch, ...]
+    min_score: float
+    limit: int
+    token_budget: int
+    traits: tuple[str, ...] = ()
+    as_of: datetime | None = None
+
+    def __repr__(self) -> str:
+        return f"<RecallExplanation {self.block!r}, {len(self.excluded)} excluded>"
+
+    def _repr_html_(self) -> str:
+        return self.block._repr_html_() + _table([each.match for each in self.excluded])
 
 
 def _table(matches: Sequence[Match]) -> str:

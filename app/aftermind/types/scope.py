@@ -10,6 +10,7 @@ from aftermind import errors
 JobId = NewType("JobId", UUID)
 EpisodeId = NewType("EpisodeId", UUID)
 FactId = NewType("FactId", UUID)
+RecallId = NewType("RecallId", UUID)
 LeaseToken = NewType("LeaseToken", UUID)
 
 MAX_ID_BYTES = 512  # fits an index entry of Postgres (2,704 bytes) three times over, and any URL or e-mail address

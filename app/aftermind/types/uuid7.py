@@ -2,6 +2,7 @@
 
 import os
 import time
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 _STEP_NS = 245  # one step of the 12 bits
@@ -25,3 +26,12 @@ def uuid7s(count: int) -> list[UUID]:
         at += _STEP_NS
     _last_ns = at - _STEP_NS
     return made
+
+
+def time_of(made: UUID) -> datetime:
+    """When an id of this module was made, to the microsecond. Raises `ValueError` for other ids."""
+    if made.version != 7:
+        raise ValueError(f"{made} is no UUID of version 7.")
+    value = made.int
+    below = timedelta(microseconds=((value >> 64 & 0xFFF) * 1_000) >> 12)
+    return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=value >> 80) + below

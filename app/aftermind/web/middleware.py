@@ -185,10 +185,13 @@ class _Answered:
 
     def write_log(self, scope: Scope) -> None:
         """One line a request, with the route's template: a path holds names that users gave."""
-        caller = scope.get("state", {}).get("caller")
+        state = scope.get("state", {})
+        caller, recall_id = state.get("caller"), state.get("recall_id")
         extra = {"status": self.status, "ms": round((time.monotonic() - self._began) * 1000, 1)}
         if caller is not None:
             extra["key"] = caller.id
+        if recall_id is not None:
+            extra["recall_id"] = recall_id
         log.info("%s %s", scope["method"], problems.route_template(scope), extra=extra)
 
 

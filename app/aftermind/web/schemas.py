@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from aftermind.recall.query import KINDS as LOADED
 from aftermind.recall.query import MAX_LIMIT, MAX_QUERY_CHARACTERS
-from aftermind.types import Block, Episode, Fact, Job, Match, Profile, RecallBlock, Summary
+from aftermind.types import Block, Episode, Fact, Job, Match, Profile, RecallBlock, RecallExplanation, Summary
 from aftermind.types.message import Json
 from aftermind.types.scope import MAX_ID_BYTES
 
@@ -82,6 +82,14 @@ class RecallIn(Shape):
     min_score: float = Field(0.0, ge=0, le=1)
     diversity: float = Field(0.0, ge=0, le=1)
     load: list[Loaded] | None = None
+
+
+class ExplainIn(RecallIn):
+    """A question to memory whose answer is to be explained."""
+
+    recall_id: UUID | None = Field(
+        None, description="The id of an earlier recall with the same question and options: repeat it as of its time."
+    )
 
 
 class FactIn(Shape):
@@ -324,6 +332,7 @@ class MatchOut(Shape):
 class RecallOut(Shape):
     """`text` is for a system prompt. `degraded` is the reason if a part may be missing; null: complete."""
 
+    id: UUID
     text: str
     tokens_used: int
     chunks_included: int
@@ -333,6 +342,30 @@ class RecallOut(Shape):
     replica: str | None
     degraded: str | None
     matches: list[MatchOut]
+
+
+class ExcludedMatchOut(Shape):
+    """A candidate that is not in the block, and why. `tokens` are those of its whole line."""
+
+    match: MatchOut
+    reason: Literal["filtered", "min_score", "limit", "similar", "superseded", "repeated", "budget"]
+    tokens: int
+
+
+class ExplanationOut(Shape):
+    """A block, and the candidates that are not in it, best first.
+
+    `min_score` is the threshold of turns in force, `traits` are the names of traits without space in the budget,
+    `as_of` is the time that the recall was repeated for; null: now.
+    """
+
+    block: RecallOut
+    excluded: list[ExcludedMatchOut]
+    min_score: float
+    limit: int
+    token_budget: int
+    traits: list[str]
+    as_of: datetime | None
 
 
 class SessionOut(Shape):
@@ -484,7 +517,13 @@ def matches_response(found: Iterable[Match]) -> Response:
 
 def block_response(found: RecallBlock) -> Response:
     """A recalled block as the JSON of `RecallOut`, encoded directly."""
-    return _json_response({**_read_recall(found), "matches": [_match(each) for each in found.matches]})
+    return _json_response(_block(found))
+
+
+def explanation_response(found: RecallExplanation) -> Response:
+    """An explained recall as the JSON of `ExplanationOut`."""
+    excluded = [{**_read_excluded(each), "match": _match(each.match)} for each in found.excluded]
+    return _json_response({**_read_explanation(found), "block": _block(found.block), "excluded": excluded})
 
 
 def job(found: Job) -> JobOut:
@@ -498,6 +537,11 @@ def job(found: Job) -> JobOut:
 
 _read_match = _reader(MatchOut, kind="score")  # its kind is the class of its item
 _read_recall = _reader(RecallOut)
+_read_excluded, _read_explanation = _reader(ExcludedMatchOut), _reader(ExplanationOut)
+
+
+def _block(found: RecallBlock) -> dict[str, Any]:
+    return {**_read_recall(found), "matches": [_match(each) for each in found.matches]}
 
 
 def _match(found: Match) -> dict[str, Any]:

@@ -18,6 +18,7 @@ def reads(memory: Memory, user_id: str | None) -> dict[str, Callable[[], Awaitab
     return {
         "recall": lambda: memory.recall("heliotrope", **named),  # type: ignore[arg-type]
         "recall_scored": lambda: memory.recall_scored("heliotrope", **named),  # type: ignore[arg-type]
+        "explain": lambda: memory.explain("heliotrope", **named),  # type: ignore[arg-type]
         "history": lambda: memory.history(**named),  # type: ignore[arg-type]
         "context_window": lambda: memory.context_window(100, **named),  # type: ignore[arg-type]
         "search": lambda: memory.search("heliotrope", **named),  # type: ignore[arg-type]

@@ -67,6 +67,7 @@ OPERATIONS = {
     ("GET", "/v1/users/{user_id}/turns/{job_id}"): Operation("read"),
     ("POST", "/v1/users/{user_id}/recall"): Operation("read", {"query": CANARY}),
     ("POST", "/v1/users/{user_id}/recall/scored"): Operation("read", {"query": CANARY}),
+    ("POST", "/v1/users/{user_id}/recall/explain"): Operation("read", {"query": CANARY}),
     ("GET", "/v1/users/{user_id}/episodes"): Operation("read"),
     ("GET", "/v1/users/{user_id}/context"): Operation("read"),
     ("GET", "/v1/users/{user_id}/extraction"): Operation("read"),

@@ -23,6 +23,7 @@ from aftermind.types import (
     Match,
     Profile,
     RecallBlock,
+    RecallId,
     Role,
     Scope,
     ServedBy,
@@ -30,6 +31,7 @@ from aftermind.types import (
     Trait,
 )
 from aftermind.types.message import new_ids
+from aftermind.types.uuid7 import uuid7
 from tests.support.stored_turns import said
 
 SCOPE = Scope(user_id="alice", session_id="s1")
@@ -56,6 +58,7 @@ def made(
         replica=None,
         degraded=None,
         started=perf_counter(),
+        recall_id=RecallId(uuid7()),
     )
 
 

@@ -26,7 +26,16 @@ from aftermind.stores.search import (
     from_shown,
     worth_showing,
 )
-from aftermind.types import Cardinality, EpisodeId, Fact, JobState, Scope, StoredEmbedders, Watermark
+from aftermind.types import (
+    Cardinality,
+    EpisodeId,
+    Fact,
+    JobState,
+    Profile,
+    Scope,
+    StoredEmbedders,
+    Watermark,
+)
 from aftermind.types.items import CHECKPOINTS, SESSIONS, below, internal_path
 from aftermind.types.message import UNDONE
 from aftermind.types.tombstone import Tombstone
@@ -113,7 +122,7 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
             summary=next(
                 (each for each in told if each.scope.session_id == wanted.session_id), told[0] if told else None
             ),
-            profile=None if profile is None or at is not None else profile,
+            profile=profile if at is None or _is_of(profile, at) else None,
         )
 
     async def _former_facts(self, tx: Transaction, owner: Scope, at: datetime | None) -> list[Fact]:
@@ -305,3 +314,8 @@ def _forget_jobs(run: MemoryTransaction, stone: Tombstone) -> int:
     if forgotten:
         run.clear_indexes()  # of the ledger, which a store does not import
     return forgotten
+
+
+def _is_of(profile: Profile | None, at: datetime) -> bool:
+    """Whether a profile was at that time as it is now."""
+    return profile is not None and profile.updated_at is not None and profile.updated_at <= at

@@ -101,7 +101,8 @@ def parts(facts: str, *, only: str = "true") -> str:
                 SELECT json_object_agg(name, json_build_object(
                     'value', value, 'evidence', evidence, 'updated_at', updated_at))
                 FROM aftermind.profile_traits WHERE {_OWNED}))::text
-            FROM aftermind.profiles WHERE {_OWNED}) END AS profile"""
+            FROM aftermind.profiles
+            WHERE {_OWNED} AND updated_at <= coalesce(CAST(:at AS timestamptz), 'infinity')) END AS profile"""
 
 
 _BRIEF = Positional.of(
@@ -142,7 +143,7 @@ def parameters(wanted: BlockRequest) -> dict[str, Any]:  # Any: as the driver ta
         "facts": "facts" in wanted.load,
         "blocks": "blocks" in wanted.load,
         "summary": "summary" in wanted.load,
-        "profile": "profile" in wanted.load and wanted.at is None,
+        "profile": "profile" in wanted.load,
         "asking": wanted.session_id or "",
         "at": wanted.at,
     }

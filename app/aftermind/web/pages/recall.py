@@ -1,4 +1,4 @@
-"""Memory explorer: what a question would recall, and why: every score and rank."""
+"""Memory explorer: what a question would recall, and why: scores, ranks, and reasons for what is left out."""
 
 from typing import Annotated
 
@@ -6,11 +6,21 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
 from aftermind.recall import Mode, RecallOptions
-from aftermind.types import Episode, Fact, Match
+from aftermind.types import ExclusionReason
 from aftermind.web.pages import rendering
 from aftermind.web.pages.dependencies import Owner
 
 router = APIRouter(route_class=rendering.PageRoute)
+
+REASONS = {
+    ExclusionReason.FILTERED: "filtered",
+    ExclusionReason.MIN_SCORE: "score below the threshold",
+    ExclusionReason.LIMIT: "rank beyond the limit",
+    ExclusionReason.SIMILAR: "similar to others",
+    ExclusionReason.SUPERSEDED: "superseded",
+    ExclusionReason.REPEATED: "content is in the block",
+    ExclusionReason.BUDGET: "no space in the budget",
+}
 
 
 @router.get("/memory/recall", response_class=HTMLResponse)
@@ -22,15 +32,21 @@ async def recall(
     mode: Mode = Mode.HYBRID,
     budget: Annotated[int | None, Query(ge=1, le=100_000)] = None,
     as_of: str = "",
+    recall_id: str = "",
 ) -> HTMLResponse:
-    """The block that an agent would get for a question, and every match with its scores."""
+    """The block that an agent would get for a question, and the candidates that are not in it, with scores."""
     shown: dict[str, object] = {}
     if q.strip():
         asked: RecallOptions = {"token_budget": budget, "mode": mode, "as_of": rendering.parse_time("as_of", as_of)}
-        scope = {"session_id": session or None, "user_id": whose.user_id, "namespace": whose.viewer.namespace}
-        block = await whose.memory.recall(q, **scope, **asked)
-        matches = await whose.memory.recall_scored(q, **scope, **asked)
-        shown = {"block": block, "matches": matches, "key": _key, "included": {_key(each) for each in block.matches}}
+        found = await whose.memory.explain(
+            q,
+            recall_id=recall_id.strip() or None,
+            session_id=session or None,
+            user_id=whose.user_id,
+            namespace=whose.viewer.namespace,
+            **asked,
+        )
+        shown = {"found": found, "block": found.block, "reasons": REASONS}
     return rendering.page(
         request,
         "recall.html",
@@ -44,9 +60,5 @@ async def recall(
         modes=list(Mode),
         budget=budget or whose.memory.settings.recall_token_budget,
         as_of=as_of,
+        recall_id=recall_id,
     )
-
-
-def _key(match: Match) -> str:
-    item = match.item
-    return str(item.id) if isinstance(item, Episode | Fact) else f"{type(item).__name__}:{item.scope}"

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 
 from aftermind import errors
 from aftermind.types.scope import MAX_ID_BYTES
@@ -76,10 +76,11 @@ async def remember(
 
 @router.post("/groups/{group:id}/recall", response_model=schemas.RecallOut, summary="Recall a block from a group")
 async def recall(
-    group: Group, user_id: ActingMember, asked: schemas.RecallIn, memory: Remembering, who: Reader
+    request: Request, group: Group, user_id: ActingMember, asked: schemas.RecallIn, memory: Remembering, who: Reader
 ) -> Response:
     """404 where the user is no member."""
     block = await memory.recall(user_id=user_id, group=group, namespace=who.namespace, **asked.model_dump())
+    request.state.recall_id = block.id
     return schemas.block_response(block)
 
 

@@ -70,12 +70,15 @@ async def turn_status(user_id: User, job_id: UUID, memory: Remembering, who: Rea
 
 
 @router.post("/users/{user_id:id}/recall", response_model=schemas.RecallOut, summary="Recall a block for a query")
-async def recall(user_id: User, asked: schemas.RecallIn, memory: Remembering, who: Reader) -> Response:
+async def recall(
+    request: Request, user_id: User, asked: schemas.RecallIn, memory: Remembering, who: Reader
+) -> Response:
     """A block for a system prompt, within a token budget, and its parts.
 
     Answers within AFTERMIND_RECALL_BUDGET_SECONDS, also if the database is down; `degraded` then has the reason.
     """
     block = await memory.recall(user_id=user_id, namespace=who.namespace, **asked.model_dump())
+    request.state.recall_id = block.id
     return schemas.block_response(block)
 
 
@@ -88,6 +91,20 @@ async def recall_scored(user_id: User, asked: schemas.RecallIn, memory: Remember
     """What was found, best first, whatever tokens it takes; `token_budget` is not used."""
     found = await memory.recall_scored(user_id=user_id, namespace=who.namespace, **asked.model_dump())
     return schemas.matches_response(found)
+
+
+@router.post(
+    "/users/{user_id:id}/recall/explain",
+    response_model=schemas.ExplanationOut,
+    summary="Why a block has what it has",
+)
+async def explain(user_id: User, asked: schemas.ExplainIn, memory: Remembering, who: Reader) -> Response:
+    """The block for a query, and the candidates that it left out, each with its scores and the reason.
+
+    `recall_id` repeats an earlier recall as of its time. Nothing is kept of a recall.
+    """
+    found = await memory.explain(user_id=user_id, namespace=who.namespace, **asked.model_dump())
+    return schemas.explanation_response(found)
 
 
 def _status_url(request: Request, user_id: str | None, job_id: UUID) -> str:
