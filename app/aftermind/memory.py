@@ -306,12 +306,13 @@ class Memory:
         limit: int = 100,
         offset: int = 0,
         roles: Iterable[str] | None = None,
-        before: Episode | int | None = None,
+        before: Episode | tuple[int, EpisodeId] | int | None = None,
     ) -> list[Episode]:
         """The newest `limit` episodes, oldest first, pending ones included; of a session, agent or roles if given.
 
-        `offset` skips that many of the newest. `before` pages back further: pass the first episode that you have, or
-        its position. Raises `InvalidScope`, `InvalidQuery` and `StoreUnavailable`.
+        `offset` skips that many of the newest. `before` pages back further: pass the first episode that you have, its
+        position and id, or its position, which messages of two sessions can share. Raises `InvalidScope`,
+        `InvalidQuery` and `StoreUnavailable`.
         """
         scope = await self._scope(group, namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
         chosen = None if roles is None else context_window.checked_roles(roles)
@@ -357,7 +358,7 @@ class Memory:
         since: datetime | None = None,
         until: datetime | None = None,
         limit: int = 100,
-        before: Episode | int | None = None,
+        before: Episode | tuple[int, EpisodeId] | int | None = None,
     ) -> list[Episode]:
         """Episodes that fit every filter: the best matches of a query, best first, else the newest, oldest first.
 

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
+from uuid import UUID
 
 from aftermind import errors
 from aftermind.api.services import Parts
@@ -28,6 +29,7 @@ from aftermind.wire.payloads import decode_readable
 from aftermind.wire.pending import Pending
 
 T = TypeVar("T")
+Before = Episode | tuple[int, EpisodeId] | int | None
 
 MAX_EPISODES = 10_000  # rows of one call; page back with `before` for more
 PAGE_EPISODES = 500
@@ -50,7 +52,7 @@ async def history(
     limit: int,
     offset: int = 0,
     roles: frozenset[Role] | None = None,
-    before: Episode | int | None = None,
+    before: Before = None,
 ) -> list[Episode]:
     """The newest that carry the scope's labels, oldest first."""
     _check_limit(limit)
@@ -63,14 +65,21 @@ async def history(
     return found[max(end - limit, 0) : max(end, 0)]
 
 
-def paged(wanted: EpisodeFilter, before: Episode | int | None) -> EpisodeFilter:
-    """A page of episodes older than an episode or a position."""
+def paged(wanted: EpisodeFilter, before: Before) -> EpisodeFilter:
+    """A page of episodes older than an episode, its position and id, or a position."""
     if before is None:
         return wanted
-    position = before.position if isinstance(before, Episode) else before
-    if isinstance(position, bool) or not isinstance(position, int) or not -(2**63) <= position < 2**63:
-        raise errors.InvalidQuery("before", before, "it is an episode, or the position of one.")
-    return replace(wanted, before_position=position)
+    # Episodes of one position, which two sessions can share, are in the order of their ids.
+    position: object = before
+    id_: object = None
+    if isinstance(before, Episode):
+        position, id_ = before.position, before.id
+    elif isinstance(before, tuple) and len(before) == 2:
+        position, id_ = before
+    is_place = isinstance(id_, UUID | None) and not isinstance(position, bool)
+    if not is_place or not isinstance(position, int) or not -(2**63) <= position < 2**63:
+        raise errors.InvalidQuery("before", before, "it is an episode, its position and id, or a position.")
+    return replace(wanted, before_position=position, before_id=EpisodeId(id_) if isinstance(id_, UUID) else None)
 
 
 async def search(parts: Parts, scope: Scope, wanted: EpisodeFilter, *, limit: int) -> list[Episode]:
@@ -250,4 +259,4 @@ def _merged(stored: Sequence[Episode], waiting: Iterable[Episode]) -> list[Episo
     """Each once, in order; what is stored already is not pending any more."""
     known = {episode.id: episode for episode in waiting}
     known |= {episode.id: replace(episode, pending=False) for episode in stored}
-    return sorted(known.values(), key=lambda episode: episode.position)
+    return sorted(known.values(), key=lambda episode: (episode.position, episode.id))

@@ -5,11 +5,13 @@ import binascii
 import json
 from collections.abc import Callable, Sequence
 from typing import Annotated, Generic, TypeVar
+from uuid import UUID
 
 from fastapi import Query
 from pydantic import BaseModel, Field
 
 from aftermind import errors
+from aftermind.types import EpisodeId
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -48,14 +50,20 @@ def page(
     return Page(items=[shown(row) for row in chosen], next=following)
 
 
-def position(cursor: str | None) -> int | None:
-    """The number that a cursor of a list by position holds. Raises `InvalidQuery`."""
+def before(cursor: str | None) -> tuple[int, EpisodeId] | int | None:
+    """The episode that a cursor of episodes names by position and id, or a position alone. Raises `InvalidQuery`."""
     if cursor is None:
         return None
     found = decode(cursor)
-    if isinstance(found, bool) or not isinstance(found, int) or not -(2**63) <= found < 2**63:
+    position, id_ = found if isinstance(found, list) and len(found) == 2 else (found, None)
+    if isinstance(position, bool) or not isinstance(position, int) or not -(2**63) <= position < 2**63:
         raise _bad(cursor)
-    return found
+    if id_ is None:
+        return position
+    try:
+        return position, EpisodeId(UUID(id_))
+    except (AttributeError, TypeError, ValueError) as exc:
+        raise _bad(cursor) from exc
 
 
 def encode(value: object) -> str:

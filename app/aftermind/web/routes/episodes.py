@@ -42,10 +42,10 @@ async def episodes(
         since=since,
         until=until,
         limit=limit + 1,
-        before=pagination.position(cursor),
+        before=pagination.before(cursor),
     )
     shown = found[-limit:]
-    more = pagination.encode(shown[0].position) if len(found) > limit else None
+    more = pagination.encode([shown[0].position, str(shown[0].id)]) if len(found) > limit else None
     return Page(items=[schemas.episode(each) for each in shown], next=more)
 
 
