@@ -202,7 +202,7 @@ STORE_FEATURES: Mapping[str, tuple[str, ...]] = {
     "source and destination of `aftermind copy`": ("as the owner of its tables", *("yes",) * 4, "no: it is memory"),
     "several processes": ("yes", *(ONE_PROCESS,) * 4, "no: it is memory"),
     "read replicas, Celery workers": ("yes", *(ONE_PROCESS,) * 4, "no: it is memory"),
-    "`verify-erasure`": ("yes", "rows and index, with an index"),
+    "`verify-erasure`": ("yes", "rows, and the vector index"),
     "dead letters listed and discarded": ("yes",),
     "dead letters replayed": ("yes", "unchanged, while the process runs"),
     "retention policies": ("by the reconciler", "while the process runs"),

@@ -584,9 +584,10 @@ class Memory:
     ) -> ErasureReport:
         """Where something of the user is found, and any of the texts: in tables and replicas, Redis, spool and logs.
 
+        A store of one process searches its rows, and the vector index; bytes that its file may keep are not searched.
         Uses the owner's role if `AFTERMIND_MIGRATOR_URL` is set, else reads the tenant's rows, and needs a Redis user
         that may scan keys; `SearchedPlace.missing` is the reason if a place was not searched. Slow: it reads every row.
-        Raises `InvalidQuery`, `StoreUnavailable`, and `InvalidSettings` if jobs run in this process.
+        Raises `InvalidQuery` and `StoreUnavailable`.
         """
         return await erasure_verification.remains(
             self._parts, self._parts.scope(namespace=namespace, user_id=user_id), texts

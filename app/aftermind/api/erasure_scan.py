@@ -25,7 +25,8 @@ MAPPED_BYTES = 2**20  # beyond it a file is not read into memory
 
 class ErasureScan:
     """Searches Postgres, its replicas, Redis, this host's spool and its logs, over separate connections; and the vector
-    index. `rows` counts an owner's rows in a store of this process, which has no other place.
+    index. `in_rows` searches a store of this process, which has no other place: rows of all users, those that contain a
+    text, and those of an owner.
     """
 
     def __init__(
@@ -35,16 +36,17 @@ class ErasureScan:
         index: IndexClient | None,
         identify: Callable[[], Awaitable[EmbedderIdentity]],
         *,
-        rows: Callable[[Scope], Awaitable[int]] | None = None,
+        in_rows: Callable[[Scope, Sequence[str]], Awaitable[tuple[int, int, int]]] | None = None,
     ) -> None:
-        self._settings, self._where, self._index, self._identify, self._rows = settings, where, index, identify, rows
+        self._settings, self._where, self._index, self._identify = settings, where, index, identify
+        self._in_rows = in_rows
 
     async def scan(self, owner: Scope, texts: Sequence[str]) -> ErasureReport:
         """Every place, the primary's tables first. Raises `StoreUnavailable` where the primary does not answer."""
         indexed = [] if self._index is None else [await self._in_index(self._index, owner)]
-        if self._rows is not None:
-            count = await self._rows(owner)
-            store = SearchedPlace(name=self._where.scheme, examined="rows of the user", owned=count)
+        if self._in_rows is not None:
+            rows, found, owned = await self._in_rows(owner, texts)
+            store = SearchedPlace(name=self._where.scheme, examined=f"{rows:,} rows", found=found, owned=owned)
             return ErasureReport(places=(store, *indexed))
         return ErasureReport(
             places=(

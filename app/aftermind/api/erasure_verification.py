@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from aftermind import errors
 from aftermind.api import forget, history, turn_builder
-from aftermind.api.erasure_scan import ErasureScan
 from aftermind.api.forget import Forgot
 from aftermind.api.services import Parts
 from aftermind.receipt import Receipt
@@ -24,12 +23,12 @@ async def remains(parts: Parts, owner: Scope, texts: Sequence[str]) -> ErasureRe
     """Where any of the texts is found, and rows and keys of the user."""
     if any(not isinstance(each, str) or not each.strip() for each in texts):
         raise errors.InvalidQuery("texts", list(texts), "each text to search for must be non-empty.")
-    return await _erasure_scan(parts).scan(owner, texts)
+    return await parts.erasure_scan.scan(owner, texts)
 
 
 async def forget_and_prove(parts: Parts, owner: Scope) -> Forgot:
     """Store a canary, check that it is found, forget the user, and search again."""
-    looking = _erasure_scan(parts)
+    looking = parts.erasure_scan
     ids = tuple(episode.id for episode in await history.history(parts, owner, limit=IDS))
     canary = f"canary{secrets.token_hex(12)}"
     await _plant(parts, owner, f"The word of the canary is {canary}.")
@@ -40,13 +39,6 @@ async def forget_and_prove(parts: Parts, owner: Scope) -> Forgot:
     seconds = time.monotonic() - began
     after = await looking.scan(owner, sought)
     return replace(gone, proof=ErasureProof(canary=canary, ids=ids, before=before, after=after, seconds=seconds))
-
-
-def _erasure_scan(parts: Parts) -> ErasureScan:
-    if parts.erasure_scan is None:
-        why = "jobs run in this process, which keeps nothing in any other place. Use Postgres."
-        raise errors.InvalidSettings("store", "in process", why)
-    return parts.erasure_scan
 
 
 async def _plant(parts: Parts, owner: Scope, said: str) -> None:

@@ -69,6 +69,7 @@ class Parts:
     audit: Audit
     encryption: Encryption
     reembedding: Reembeddings
+    erasure_scan: ErasureScan
     check_schema: Callable[[], Awaitable[None]]
     identify_embedder: Callable[[], Awaitable[EmbedderIdentity]]  # the configured one; raises `InvalidSettings`
     embedders: Callable[[], Awaitable[tuple[StoredEmbedders | None, EmbedderIdentity | None]]] | None = None
@@ -79,7 +80,6 @@ class Parts:
     deliveries: Deliveries | None = None
     generation: Generation = field(default_factory=Generation)
     recall_counts: RecallCounts | None = None
-    erasure_scan: ErasureScan | None = None
     index: IndexClient | None = None  # the external vector index
     trail: Trail | None = None
     vault: Vault | None = None

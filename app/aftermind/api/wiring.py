@@ -62,6 +62,7 @@ from aftermind.recall.reranker import Reranker
 from aftermind.settings import Settings
 from aftermind.stores.inmemory import InMemoryStore
 from aftermind.stores.inmemory import tables as store_tables
+from aftermind.stores.inmemory.erasure_scan import search_rows
 from aftermind.stores.inmemory.retention import InMemoryRetention
 from aftermind.stores.postgres import PostgresStore
 from aftermind.stores.postgres.retention import PostgresRetention
@@ -220,9 +221,10 @@ def _in_process_services(
     routing = Routing(db, [], store, served_by=ServedBy.PROCESS)
     vectors, identify = _vectors(settings, embedder), partial(_identify, embedder)
 
-    async def count_rows(owner: Scope) -> int:
+    async def find_rows(owner: Scope, texts: Sequence[str]) -> tuple[int, int, int]:
         async with db.transaction(namespace=owner.namespace, read_only=True) as tx:
-            return sum((await store.counts(tx, owner)).values())
+            owned = sum((await store.counts(tx, owner)).values())
+        return *await search_rows(db, codec, texts), owned
 
     recall = _recall(
         settings,
@@ -269,7 +271,7 @@ def _in_process_services(
         open_store=db.open,
         index=index,
         identify_embedder=identify,
-        erasure_scan=None if index is None else ErasureScan(settings, where, index, identify, rows=count_rows),
+        erasure_scan=ErasureScan(settings, where, index, identify, in_rows=find_rows),
         # The queue also where nothing was remembered: opening the store began its work, which would open it again.
         closing=(queue.close, recall.close, providers.close, db.close, *(() if index is None else (index.close,))),
     )

@@ -96,6 +96,25 @@ async def test_what_was_forgotten_is_not_in_the_store_any_more(url: str, tmp_pat
         assert "marigold" in (await memory.recall("code word", user_id="bob")).text
 
 
+async def test_an_erasure_is_proven_by_a_search_of_every_row(url: str, tmp_path: Path) -> None:
+    words = 'My code word is "héliotrope"\n.'
+    async with memory_at(url, tmp_path) as memory:
+        for user in ("alice", "bob"):
+            await (await memory.remember(words, user_id=user)).extracted(timeout=PATIENCE_SECONDS)
+        forgot = await memory.forget(user_id="alice", prove=True)
+        (left,) = (await memory.verify_erasure('"héliotrope"\n', user_id="alice")).places
+        with pytest.raises(errors.InvalidQuery):
+            await memory.verify_erasure(" ", user_id="alice")
+
+        assert forgot.proof is not None
+        assert forgot.proof.before.places[0].found
+        assert forgot.proof.after.is_clean
+        assert (left.name, left.owned, left.missing) == (url.partition(":")[0], 0, "")
+        assert left.found, "bob has the words, too"
+        await memory.forget(user_id="bob")
+        assert (await memory.verify_erasure("héliotrope", user_id="bob")).is_clean
+
+
 async def test_a_key_is_the_same_turn_after_a_restart(url: str, tmp_path: Path) -> None:
     for _ in range(2):
         async with memory_at(url, tmp_path) as memory:
