@@ -5,10 +5,11 @@
 The processes are those of `aftermind up`: a worker per queue group and a reconciler, with the offline extractor and the
 hash embedder, on an embedded stack with a replica. The victim is an agent process of one namespace: it remembers turns
 with a fact, waits until each is stored and its fact extracted, and recalls all the while. The hostile agent process
-writes under another namespace. Its client runs at nice 19 because it stands for a machine of its own; whatever it makes
-the shared servers and workers do is not reniced.
+writes under another namespace. Its client runs at a low priority, in a session of its own, because it stands for a
+machine of its own; whatever it makes the shared servers and workers do is not reniced.
 
-Alone and beside the hostile tenant are measured in turns, so that both meet the same machine. Each attack is one lane.
+Alone and beside the hostile tenant are measured in turns, so that both meet the same machine; then beside a process
+that only computes, as much as the hostile client did. Each attack is one lane. CPU seconds are reported by process.
 """
 
 import argparse
@@ -22,9 +23,11 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+
+import psutil
 
 from aftermind import AftermindError, Memory
 from aftermind.cli import worker
@@ -47,6 +50,16 @@ START_SECONDS = 60.0  # of the hostile process, which has the lowest priority
 SETTLE_SECONDS = 2.0  # of the hostile tenant's work before the victim is measured beside it
 STORE_PAUSE_SECONDS, RECALL_PAUSE_SECONDS = 0.2, 0.1
 WAITS = ("store", "embedded", "facts", "recall")
+CLIENT = "hostile client"
+SESSION_NICE = "10"  # a ninth of the weight of the others where a core is short; with 19 a busy machine starves it
+COMPUTE = """
+import time
+while True:
+    until = time.process_time() + {share} * 0.05
+    while time.process_time() < until:
+        sum(range(1_000))
+    time.sleep((1 - {share}) * 0.05)
+"""
 WAIT_SECONDS = 120.0  # a victim that waits longer counts with this; it bounds the run
 SETTINGS = {
     # The default waits 5 s for a burst to end, which would hide what the neighbour adds to a fact's way.
@@ -128,15 +141,20 @@ async def _hostile(
         "benchmarks.harness.hostile",
         json.dumps({"seconds": 600, "lanes": lanes}),
     ]
-    process = await asyncio.create_subprocess_exec(*argv, cwd=ROOT, env=dict(env), stdout=subprocess.PIPE)
+    process = await asyncio.create_subprocess_exec(
+        *argv, cwd=ROOT, env=dict(env), stdout=subprocess.PIPE, start_new_session=True
+    )
     assert process.stdout is not None  # a pipe
     try:
         async with asyncio.timeout(START_SECONDS):
             json.loads(await process.stdout.readline())
-        groups.roots["hostile clients"] = process.pid
+        groups.roots[CLIENT] = process.pid
+        _yield_cpu(process.pid)
+        await asyncio.sleep(SETTLE_SECONDS)
+        _yield_cpu(process.pid)  # its processes for texts too
         yield
     finally:
-        groups.roots.pop("hostile clients", None)
+        groups.roots.pop(CLIENT, None)
         process.terminate()
         try:
             async with asyncio.timeout(20):
@@ -178,22 +196,25 @@ async def _measure(
         servers = {each.name: each.pid for each in stack.status() if each.pid is not None}
         groups = ProcessGroups({**{name: fleet.pid(name) for name in fleet.names}, **servers})
         await warm.measure(SETTLE_SECONDS, groups)
-        alone, beside = Victim(memory), Victim(memory)
+        alone, beside, computing = Victim(memory), Victim(memory), Victim(memory)
         for _ in range(rounds):
             await alone.measure(seconds, groups)
             async with _hostile({**env, "AFTERMIND_STATE_DIR": str(folder / "hostile")}, lanes, counts, groups):
-                await asyncio.sleep(SETTLE_SECONDS)
                 await beside.measure(seconds, groups)
             await _drained(memory)
+            cores = sum(spent for name, spent in beside.cpu.items() if name.startswith(CLIENT)) / beside.seconds
+            with _computing(min(1.0, cores)):
+                await computing.measure(seconds, groups)
         restarts = fleet.starts - len(members)
     for what in WAITS:
-        quiet, loud = (percentile(victim.waits[what], 0.99) for victim in (alone, beside))
+        quiet, loud, busy = (percentile(victim.waits[what], 0.99) for victim in (alone, beside, computing))
         report.add(f"victim_{what}_p99_ratio", round(loud / quiet, 2), at_most=MAX_RATIO)
         report.add(f"victim_{what}_p99_alone_ms", round(quiet, 1))
         report.add(f"victim_{what}_p99_beside_ms", round(loud, 1))
         middle = percentile(beside.waits[what], 0.5) / percentile(alone.waits[what], 0.5)
         report.add(f"victim_{what}_p50_ratio", round(middle, 2))
-    for name, victim in (("alone", alone), ("beside", beside)):
+        report.add(f"victim_{what}_p99_ratio_to_client_load", round(loud / busy, 2))
+    for name, victim in (("alone", alone), ("beside", beside), ("computing", computing)):
         report.add(f"victim_failed_{name}", victim.failed.total(), at_most=0)
         note = f"of {len(victim.waits['recall'])}"
         report.add(f"victim_degraded_recalls_{name}", victim.degraded.total(), note=note)
@@ -208,12 +229,34 @@ async def _measure(
             "of_seconds": round(victim.seconds, 1),
             **{group: round(spent, 2) for group, spent in victim.cpu.items()},
         }
-        for name, victim in (("alone", alone), ("beside", beside))
+        for name, victim in (("alone", alone), ("beside", beside), ("computing", computing))
     }
     report.details["attacks"] = {name: {"done": done, "refused": no} for name, (done, no) in counts.items()}
     for name in lanes:
         done, no = counts.get(name, (0, 0))
         report.add(f"attack_{name}", done + no, at_least=rounds, note=f"calls, {no} of them refused")
+
+
+def _yield_cpu(pid: int) -> None:
+    """Give the sessions of a process and its descendants a low priority.
+
+    Linux shares the CPU among sessions first (autogroups), and compares the priorities of processes within each.
+    """
+    for each in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
+        with suppress(OSError):
+            Path(f"/proc/{each.pid}/autogroup").write_text(SESSION_NICE)
+
+
+@contextmanager
+def _computing(cores: float) -> Iterator[None]:
+    """A client that only computes, as much as the hostile client did, and with the same priority."""
+    argv = [*dying_with_parent("KILL"), "nice", "-n", "19", sys.executable, "-c", COMPUTE.format(share=cores)]
+    with subprocess.Popen(argv, start_new_session=True) as process:
+        _yield_cpu(process.pid)
+        try:
+            yield
+        finally:
+            process.kill()
 
 
 async def _drained(memory: Memory) -> None:

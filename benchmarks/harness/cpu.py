@@ -16,12 +16,18 @@ class ProcessGroups:
         self.roots = dict(roots)
 
     def seconds(self) -> dict[str, float]:
-        """CPU seconds so far. Processes that have ended count with their parents, a group without a root not at all."""
+        """CPU seconds so far. Processes that have ended count with their parents, a group without a root not at all.
+
+        Processes with a lower priority than their root are a group of their own: they take what the others leave.
+        """
         found = {OWN: _seconds(psutil.Process(os.getpid()), with_ended=False)}
         for name, root in self.roots.items():
             with suppress(psutil.NoSuchProcess):
                 process = psutil.Process(root)
-                found[name] = sum(_seconds(each) for each in [process, *process.children(recursive=True)])
+                for each in [process, *process.children(recursive=True)]:
+                    with suppress(psutil.NoSuchProcess):
+                        group = f"{name}, low priority" if each.nice() > process.nice() else name
+                        found[group] = found.get(group, 0.0) + _seconds(each)
         return found
 
     def since(self, before: Mapping[str, float]) -> dict[str, float]:
