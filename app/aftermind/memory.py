@@ -1,6 +1,7 @@
 """`Memory`: recall, remember, history, facts, blocks, events, forget. It delegates, and decides nothing."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from datetime import date, datetime
 from types import TracebackType
@@ -37,6 +38,7 @@ from aftermind.api.outboxes import Accept
 from aftermind.api.ranking import Ranking
 from aftermind.api.reindex import Reindexed
 from aftermind.api.retention.policies import Retention
+from aftermind.api.routed_calls import route
 from aftermind.api.services import Parts
 from aftermind.api.undo import UndoResult
 from aftermind.api.webhooks import Webhooks
@@ -120,8 +122,15 @@ class Memory:
             index = chosen.index if index is None else index
             if save is None and not chosen.with_facts:
                 save = turn_builder.KINDS - {"facts"}
-        self.settings = settings or Settings()
-        self.namespace = self.settings.namespace if namespace is None else namespace
+        settings = settings or Settings()
+        self.namespace = settings.namespace if namespace is None else namespace
+        if settings.databases and any(each is not None for each in (store, broker, redis, *replicas)):
+            # One store, whatever the map of databases is.
+            settings = settings.model_copy(update={"databases": {}, "placement": {}})
+        if settings.databases and index is not None:
+            why = "there are several databases: name an index for each, by `index_url` in AFTERMIND_DATABASES."
+            raise errors.InvalidSettings("index", "…", why)
+        self.settings = settings.of_database(settings.database_for(self.namespace)) if settings.databases else settings
         self._save = turn_builder.kinds("save", save, turn_builder.KINDS)
         self._defaults: RecallOptions = {
             "token_budget": self.settings.recall_token_budget,
@@ -129,18 +138,36 @@ class Memory:
             "load": turn_builder.loaded(load, None if save is None else self._save),
         }
         self._bounds = turn_builder.limits(self.settings)
-        self._parts: Parts = open_parts(
-            connections.resolve(self.settings, url=store, index=index, broker=broker, redis=redis, replicas=replicas),
-            self.settings,
-            namespace=self.namespace,
-            embedder=embedder,
-            extractor=extractor,
-            reranker=reranker,
-        )
+
+        def open_(settings: Settings) -> Parts:
+            return open_parts(
+                connections.resolve(settings, url=store, index=index, broker=broker, redis=redis, replicas=replicas),
+                settings,
+                namespace=self.namespace,
+                embedder=embedder,
+                extractor=extractor,
+                reranker=reranker,
+            )
+
         self._instrument = Instrument(metrics)
         if self.settings.tracing:
             tracing.switch_on()
-        parts = self._parts
+        self._attach(open_(self.settings))
+        if self.settings.databases:
+            for name in self.settings.database_names:  # refused now, not at the first call of a tenant
+                connections.resolve(self.settings.of_database(name))
+            alone = copy(self)
+            route(self, alone, lambda name: alone._beside(open_(self.settings.of_database(name))))
+
+    def _beside(self, parts: Parts) -> Self:
+        """The same memory in another database."""
+        other = copy(self)
+        other.settings = parts.settings
+        other._attach(parts)
+        return other
+
+    def _attach(self, parts: Parts) -> None:
+        self._parts = parts
         self.facts, self.blocks, self.items, self.jobs = Facts(parts), Blocks(parts), Items(parts), Jobs(parts)
         self.ranking, self.checkpoints, self.groups = Ranking(parts), Checkpoints(parts), Groups(parts)
         self.api_keys, self.webhooks = ApiKeys(parts), Webhooks(parts)

@@ -6,9 +6,9 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, PrivateAttr, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
@@ -18,7 +18,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from aftermind import errors, private_files
+from aftermind import database_map, errors, private_files
 
 PREFIX = "AFTERMIND_"
 OF_KUBERNETES = re.compile(r"_SERVICE_(?:HOST|PORT)|_PORT(?:$|_\d+_)")  # a Service named aftermind-… sets these
@@ -102,12 +102,14 @@ def _invalid_setting(exc: ValidationError | SettingsError, fields: Fields) -> er
     variables = {name: variable for variable, name in _variables(fields).items()}
     if isinstance(exc, SettingsError):  # its text has the setting's name, and no value
         name = next(name for name in fields if f'"{name}"' in str(exc))
-        return errors.InvalidSettings(variables[name], "***", 'not valid JSON. Write a list such as ["a", "b"].')
+        example = '{"a": …}' if "Mapping" in str(fields[name].annotation) else '["a", "b"]'
+        kind = "an object" if example.startswith("{") else "a list"
+        return errors.InvalidSettings(variables[name], "***", f"not valid JSON. Write {kind} such as {example}.")
     first = exc.errors(include_url=False, include_context=False)[0]
     name = str(first["loc"][0])
     name = _variables(fields).get(name, name)
     value = "***" if "SecretStr" in str(fields[name].annotation) else first["input"]
-    default = "none" if fields[name].default in (None, ()) else fields[name].default
+    default = "none" if fields[name].default in (None, (), {}) else fields[name].default
     remedy = f"Correct it, or unset it for the default ({default})."
     return errors.InvalidSettings(variables[name], value, f"{first['msg'][0].lower()}{first['msg'][1:]}. {remedy}")
 
@@ -126,6 +128,8 @@ class Settings(BaseSettings):
         frozen=True,
     )
 
+    _connections: Mapping[str, database_map.Connections] = PrivateAttr({})
+
     def __init__(self, **values: Any) -> None:  # Any: pydantic checks each
         fields = type(self).model_fields
         for name in values.keys() - fields.keys():
@@ -137,6 +141,42 @@ class Settings(BaseSettings):
         except (ValidationError, SettingsError) as exc:
             # from None: pydantic's error quotes all values, secrets among them, on 40 lines
             raise _invalid_setting(exc, fields) from None
+        self._choose_database()
+
+    def _choose_database(self) -> None:
+        default = {name: getattr(self, name) for name in database_map.FIELDS}
+        self._connections = database_map.connections(self.databases, default, prefix=self.redis_prefix)
+        database_map.check_placement(self.placement, self._connections)
+        if self.database not in self._connections:
+            why = f"there is no such database. {database_map.VARIABLE} has {', '.join(sorted(self._connections))}."
+            raise errors.InvalidSettings("AFTERMIND_DATABASE", self.database, why)
+        self.__dict__.update(self._connections[self.database])  # frozen for others, not for the constructor
+
+    def of_database(self, name: str) -> Self:
+        """These settings with the connections of another database of the map."""
+        return self.model_copy(update={**self._connections[name], "database": name})
+
+    @property
+    def database_names(self) -> tuple[str, ...]:
+        """The databases that tenants are placed in, `default` first."""
+        return tuple(self._connections) if self.databases else (database_map.DEFAULT,)
+
+    def database_for(self, namespace: str) -> str:
+        """The name of the database where a namespace is placed."""
+        return database_map.place(self.placement, namespace) if self.databases else self.database
+
+    def check_placed_here(self, namespace: str) -> None:
+        """Raise `InvalidScope` for a namespace of another database: its rows must be in one place."""
+        placed = self.database_for(namespace)
+        if placed != self.database:
+            why = f"AFTERMIND_PLACEMENT places it in database {placed!r}, and this is {self.database!r}."
+            raise errors.InvalidScope("namespace", namespace, why)
+
+    @property
+    def spool_dir(self) -> Path:
+        """Folder of turns that wait on this host for the Redis of this database."""
+        is_default = self.database == database_map.DEFAULT
+        return self.state_dir / ("spool" if is_default else f"spool-{self.database}")
 
     @classmethod
     def settings_customise_sources(
@@ -161,6 +201,18 @@ class Settings(BaseSettings):
     relay_url: SecretStr | None = Field(
         None,
         description="Postgres URL of a member of `aftermind_relay`, for workers and operator commands; it reads the jobs and events of every tenant. None: `database_url`.",
+    )
+    databases: Mapping[str, Mapping[str, SecretStr | tuple[SecretStr, ...]]] = Field(
+        {},
+        description='Further Postgres databases by name, as JSON: `{"eu": {"database_url": "…", "relay_url": "…"}}`. Each may also have `migrator_url`, `replica_urls`, `broker_url`, `redis_url`, `index_url`. Empty: one database.',
+    )
+    placement: Mapping[str, str] = Field(
+        {},
+        description='Where namespaces are, as JSON: `{"acme": "eu", "team-*": "eu"}`. A name has precedence over a prefix, a longer prefix over a shorter one. Others are in the database `default`, which is `database_url`.',
+    )
+    database: str = Field(
+        database_map.DEFAULT,
+        description="Of `databases`: the one that a worker, a reconciler or an operator command serves. Agents and the web service serve all.",
     )
     migrator_url: SecretStr | None = Field(
         None,

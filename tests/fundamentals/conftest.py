@@ -74,8 +74,8 @@ def as_environment(settings: Settings) -> dict[str, str]:
 def _text(value: object) -> str:
     if isinstance(value, SecretStr):
         return value.get_secret_value()
-    if isinstance(value, tuple):
-        return json.dumps([_text(each) for each in value])
+    if isinstance(value, tuple | dict):
+        return json.dumps(value, default=SecretStr.get_secret_value)
     return str(value)
 
 

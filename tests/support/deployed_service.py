@@ -42,8 +42,8 @@ def serving(settings: Settings, log: Path, *, host: str = "127.0.0.1") -> Iterat
 
 
 @contextmanager
-def running(command: list[str], settings: Settings, log: Path) -> Iterator[Process]:
-    """`aftermind …` until the block ends, then SIGTERM; one that does not heed it fails the test."""
+def running(command: list[str], settings: Settings, log: Path, *, patience: float = 30) -> Iterator[Process]:
+    """`aftermind …` until the block ends, then SIGTERM; one that does not heed it in so many seconds fails the test."""
     with log.open("wb") as output:
         env = {**os.environ, **as_environment(settings)}
         process = start_module(["aftermind.cli", *command], env=env, output=output, start_new_session=True)
@@ -52,7 +52,7 @@ def running(command: list[str], settings: Settings, log: Path) -> Iterator[Proce
     finally:
         process.terminate()
         try:
-            process.wait(30)
+            process.wait(patience)
         except psutil.TimeoutExpired as exc:
             process.kill()
             process.wait()

@@ -52,7 +52,7 @@ class ErasureScan:
             places=(
                 *await self._in_postgres(owner, texts),
                 *await self._in_redis(owner, texts),
-                await asyncio.to_thread(_in_files, "spool", self._settings.state_dir / "spool", texts),
+                await asyncio.to_thread(_in_files, "spool", self._settings.spool_dir, texts),
                 await asyncio.to_thread(_in_files, "logs", self._settings.state_dir / "logs", texts),
                 *indexed,
             )

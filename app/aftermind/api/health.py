@@ -123,7 +123,7 @@ def spooled_bytes(settings: Settings) -> int:
     A file that is drained during the call counts as empty.
     """
     total = 0
-    for path in (settings.state_dir / "spool").glob("*"):
+    for path in settings.spool_dir.glob("*"):
         with suppress(FileNotFoundError):
             total += path.stat().st_size if path.is_file() and path.suffix != DAMAGED else 0
     return total
@@ -131,10 +131,10 @@ def spooled_bytes(settings: Settings) -> int:
 
 def damaged_spool(settings: Settings) -> str:
     """Message about damaged bytes in this host's spool; "" if there are none."""
-    count = len(damaged_files(settings.state_dir / "spool"))
+    count = len(damaged_files(settings.spool_dir))
     if not count:
         return ""
-    return f"{count} damaged {'place' if count == 1 else 'places'}, kept as {settings.state_dir / 'spool'}/*{DAMAGED}"
+    return f"{count} damaged {'place' if count == 1 else 'places'}, kept as {settings.spool_dir}/*{DAMAGED}"
 
 
 async def health(parts: Parts) -> Health:
@@ -305,7 +305,7 @@ async def _waiting(
     backlog, size = await pending, await spooled
     if backlog is None:
         return None
-    damaged = await asyncio.to_thread(damaged_files, parts.settings.state_dir / "spool")
+    damaged = await asyncio.to_thread(damaged_files, parts.settings.spool_dir)
     return Waiting(
         turns=backlog.turns,
         size_bytes=backlog.size_bytes,

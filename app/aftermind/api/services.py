@@ -97,11 +97,16 @@ class Parts:
         session_id: str | None = None,
         agent_id: str | None = None,
     ) -> Scope:
-        """The scope of a call. Raises `InvalidScope`, also for the owner of a group: only members reach its rows."""
+        """The scope of a call.
+
+        Raises `InvalidScope`, also for the owner of a group (only members reach its rows), and for a namespace that is
+        placed in another database.
+        """
         if isinstance(user_id, str) and user_id.startswith(GROUP_PREFIX):
             why = f"ids that begin with {GROUP_PREFIX!r} belong to groups. Pass group= and the id of a member."
             raise errors.InvalidScope("user_id", user_id, why)
         chosen = self.namespace if namespace is None else namespace
+        self.settings.check_placed_here(chosen)
         return Scope(namespace=chosen, user_id=user_id, session_id=session_id, agent_id=agent_id)
 
     async def check_index(self, *, seconds: float) -> None:

@@ -101,6 +101,7 @@ def open_database(
     name: str,
     password_file: Path | None = None,
     session_settings: Mapping[str, str] | None = None,
+    check_namespace: Callable[[str], None] | None = None,
 ) -> PostgresDatabase:
     """A database configured by the settings; the server shows `name` as the application."""
     return PostgresDatabase(
@@ -113,6 +114,7 @@ def open_database(
         pooled=settings.database_pooler,
         password_file=password_file,
         session_settings=session_settings,
+        check_namespace=check_namespace,
     )
 
 
@@ -300,7 +302,15 @@ def _postgres_services(
     index: IndexClient | None,
 ) -> Parts:
     link = outbox_wiring.remember_link(settings, where.required_redis)
-    agent_database, secret = partial(open_database, settings, name="aftermind-agent"), settings.database_password_file
+
+    # Workers have no such check: what was accepted here is stored here, whatever the placement is by then.
+    # The own namespace is that of this process's recall counts, which each database has some of.
+    def check(name: str) -> None:
+        if name != namespace:
+            settings.check_placed_here(name)
+
+    agent_database = partial(open_database, settings, name="aftermind-agent", check_namespace=check)
+    secret = settings.database_password_file
     db = agent_database(where.store, password_file=secret)
     longest = min(settings.recall_budget_seconds, settings.db_timeout_seconds)
     reading = {**READ_SETTINGS, "statement_timeout": str(max(1, round(longest * 1000)))}  # no caller waits longer

@@ -5,7 +5,7 @@ import base64
 import inspect
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
@@ -159,6 +159,7 @@ def with_memory(
 
     A recall, and within it the question's vector, may take `patience` seconds at least: a person waits, not an agent.
     """
+    from aftermind.api.routed_calls import away_databases
     from aftermind.memory import Memory
 
     given = Settings()
@@ -167,7 +168,10 @@ def with_memory(
     async def main() -> T:
         memory = Memory(settings=given.model_copy(update=budgets))
         try:  # not `async with`, which gets ready for recalls to come
-            return await work(memory)
+            found = await work(memory)
+            if isinstance(found, Sequence) and (away := away_databases(found)):
+                warn(f"not included, because it does not answer: database {', '.join(away)}.")
+            return found
         finally:
             await memory.close()
 

@@ -1,6 +1,7 @@
 """`aftermind doctor`: check every component and suggest fixes."""
 
 import asyncio
+from dataclasses import replace
 
 import typer
 from rich.markup import escape
@@ -9,6 +10,7 @@ from aftermind.api import connections
 from aftermind.cli import console, doctor_checks
 from aftermind.cli.console import err, out
 from aftermind.cli.doctor_checks import Finding, Verdict
+from aftermind.database_map import DEFAULT
 from aftermind.settings import Settings
 
 MARKS = {
@@ -43,7 +45,20 @@ def doctor(*, json: console.AsJson = False) -> None:
 
 
 async def examine(settings: Settings) -> list[Finding]:
-    """All findings, in the order of the data flow. Raises `InvalidSettings` if no component can be checked."""
+    """All findings of each database of the map. Raises `InvalidSettings` if no component can be checked."""
+    if not settings.databases:
+        return await _examine(settings)
+    named = settings.database_names if "database" not in settings.model_fields_set else (settings.database,)
+    found = await asyncio.gather(*(_examine(settings.of_database(name)) for name in named))
+    return [
+        replace(finding, what=f"{finding.what} ({name})") if name != DEFAULT else finding
+        for name, findings in zip(named, found, strict=True)
+        for finding in findings
+    ]
+
+
+async def _examine(settings: Settings) -> list[Finding]:
+    """All findings of one database, in the order of the data flow."""
     found = connections.resolve(settings)
     looks = [doctor_checks.disk(settings), doctor_checks.spool(settings), doctor_checks.models(settings)]
     if found.redis is not None:
@@ -61,4 +76,6 @@ async def examine(settings: Settings) -> list[Finding]:
         looks.append(doctor_checks.workers(found.redis, settings))
     if found.redis is not None and not found.replicas:
         looks.insert(1, doctor_checks.no_replica())
+    if settings.databases:
+        looks.append(doctor_checks.placement(found, settings))
     return [finding for findings in await asyncio.gather(*looks) for finding in findings]

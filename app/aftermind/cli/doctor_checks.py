@@ -13,6 +13,7 @@ from aftermind import errors
 from aftermind.api import audit_anchors
 from aftermind.api.connections import Addresses
 from aftermind.api.health import damaged_spool, spooled_bytes
+from aftermind.api.job_admin import MAX_LISTED, JobAdmin
 from aftermind.api.process_registry import find_mismatches, find_other_settings, fingerprints, list_settings
 from aftermind.api.wiring import open_parts
 from aftermind.cli import worker_probe
@@ -205,6 +206,25 @@ async def work(found: Addresses, settings: Settings) -> list[Finding]:
         await parts.close()
 
 
+@_reports_failure("placement", "Repeat the check when the database answers.")
+async def placement(found: Addresses, settings: Settings) -> list[Finding]:
+    """Whether a database has only rows of tenants that are placed in it."""
+    if found.relay is None:
+        remedy = "Set its relay_url: only that role reads the names of all tenants."
+        return [Finding(what="placement", seen="not checked", verdict=Verdict.WARNING, remedy=remedy)]
+    parts = open_parts(found, settings)
+    try:
+        tenants = await JobAdmin(parts).tenants(limit=MAX_LISTED)
+    finally:
+        await parts.close()
+    elsewhere = [each.namespace for each in tenants if settings.database_for(each.namespace) != settings.database]
+    if not elsewhere:
+        return [Finding(what="placement", seen=f"{len(tenants):,} namespaces, each placed here")]
+    remedy = "Their memory here is not recalled. Set AFTERMIND_PLACEMENT back: see docs/guides/growing.md."
+    said = f"{len(elsewhere):,} namespaces with rows here are placed elsewhere: {', '.join(elsewhere[:10])}"
+    return [Finding(what="placement", seen=said, verdict=Verdict.BAD, remedy=remedy)]
+
+
 @_reports_failure("workers", "See `aftermind status`, and the logs of the workers.")
 async def workers(url: str, settings: Settings) -> list[Finding]:
     """Whether a doorbell is taken from each queue: the canary."""
@@ -254,7 +274,7 @@ def _unsent(settings: Settings) -> list[Finding]:
     size = spooled_bytes(settings)
     if size:
         remedy = "They are sent when Redis answers again, by any process with this state folder."
-        said = f"{size:,} bytes of turns in {settings.state_dir / 'spool'}"
+        said = f"{size:,} bytes of turns in {settings.spool_dir}"
         return [Finding(what="spool", seen=said, verdict=Verdict.WARNING, remedy=remedy)]
     return [Finding(what="spool", seen="empty")]
 

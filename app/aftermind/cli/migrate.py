@@ -20,15 +20,35 @@ def register(app: typer.Typer) -> None:
 
 @console.with_json
 def migrate() -> dict[str, str]:
-    """Migrate the database to this release's schema. Safe to repeat, also while the previous release runs."""
+    """Migrate the database to this release's schema. Safe to repeat, also while the previous release runs.
+
+    Of several databases (AFTERMIND_DATABASES) it migrates each, or only AFTERMIND_DATABASE if that is set.
+    """
     settings = Settings()
+    if not settings.databases or "database" in settings.model_fields_set:
+        revision = _migrate(settings)
+        out.print(f"The schema is at {revision}, and Redis has the functions of this release.")
+        return {"revision": revision}
+    revisions: dict[str, str] = {}
+    for name in settings.database_names:
+        try:
+            revisions[name] = _migrate(settings.of_database(name))
+        except errors.AftermindError as exc:  # one that is away does not stop the others
+            console.complain(f"{name}: {exc}")
+        else:
+            out.print(f"{name}: the schema is at {revisions[name]}, and Redis has the functions of this release.")
+    if len(revisions) < len(settings.database_names):
+        raise console.ExitWithResult(console.FAILED, revisions)
+    return revisions
+
+
+def _migrate(settings: Settings) -> str:
     found = connections.resolve(settings)
     if found.is_in_process:
         raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", found.scheme, "only Postgres has a schema to migrate.")
     revision = console.run(apply(settings, found.owner or found.store))
     console.run(load_functions(settings, found.required_redis))
-    out.print(f"The schema is at {revision}, and Redis has the functions of this release.")
-    return {"revision": revision}
+    return revision
 
 
 async def load_functions(settings: Settings, url: str) -> None:

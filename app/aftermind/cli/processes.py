@@ -165,6 +165,8 @@ def _digest(settings: Settings, salt: str) -> str:
 def _revealed(value: object) -> object:
     if isinstance(value, tuple):
         return [_revealed(each) for each in value]
+    if isinstance(value, Mapping):
+        return {name: _revealed(each) for name, each in value.items()}
     return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 

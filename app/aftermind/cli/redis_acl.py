@@ -1,7 +1,7 @@
 """`aftermind redis-acl`: a Redis user per kind of process, printed or made."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -44,7 +44,7 @@ def redis_acl(*, passwords: Passwords = None, namespace: Tenant = None, apply: A
     Passwords are printed as SHA-256 hashes. Without --passwords new ones are generated, and printed once to stderr.
     """
     settings = Settings()
-    made = acl.users(settings.redis_prefix, database=database_number(settings), namespace=namespace)
+    made = _users(settings, namespace)
     words = {name: _password(passwords, name) for name in made}
     for name, user in made.items():
         out.print(user.line(words[name]), markup=False)
@@ -52,12 +52,32 @@ def redis_acl(*, passwords: Passwords = None, namespace: Tenant = None, apply: A
             err.print(f"{user.name}: {words[name]}")
     if apply:
         url = connections.resolve(settings).required_redis
-        console.run(apply_to(url, [(user, words[name]) for name, user in made.items()], Keys(settings.redis_prefix)))
+        prefixes = [Keys(each.redis_prefix) for each in _sharing_redis(settings)]
+        console.run(apply_to(url, [(user, words[name]) for name, user in made.items()], *prefixes))
         err.print("The users were created. To keep them over a restart, use an aclfile or ACL SAVE.")
     return [{"role": name, "user": user.name, "line": user.line(words[name])} for name, user in made.items()]
 
 
-async def apply_to(url: str, made: Sequence[tuple[acl.RedisUser, str]], keys: Keys) -> None:
+def _users(settings: Settings, namespace: str | None) -> Mapping[str, acl.RedisUser]:
+    """The users, with the keys of every database that uses this Redis; of a tenant, with those of its database."""
+    sharing = _sharing_redis(settings)
+    if namespace is not None and settings.databases:
+        settings = settings.of_database(settings.database_for(namespace))
+        sharing = [settings]
+    found = [acl.users(each.redis_prefix, database=database_number(each), namespace=namespace) for each in sharing]
+    return {name: acl.merge([each[name] for each in found]) for name in found[0]}
+
+
+def _sharing_redis(settings: Settings) -> list[Settings]:
+    """The settings of each database whose Redis is the configured one."""
+    if not settings.databases:
+        return [settings]
+    redis = connections.resolve(settings).redis
+    each_database = (settings.of_database(name) for name in settings.database_names)
+    return [each for each in each_database if connections.resolve(each).redis == redis]
+
+
+async def apply_to(url: str, made: Sequence[tuple[acl.RedisUser, str]], *prefixes: Keys) -> None:
     """Make the users over a connection that may, and load the functions that they call. Raises `RedisUnavailable`.
 
     Subcommands that the server does not have are left out: Redis 7.0 has no CLIENT SETINFO (redis-py can do
@@ -65,7 +85,8 @@ async def apply_to(url: str, made: Sequence[tuple[acl.RedisUser, str]], keys: Ke
     """
     link = RedisLink(url, timeout=5.0)
     try:
-        await script.load(link, keys)
+        for keys in prefixes:
+            await script.load(link, keys)
         named = sorted({command for user, _ in made for command in user.commands if "|" in command})
         known = await link.call("COMMAND", "INFO", *named)
         unknown = {command for command, entry in zip(named, known, strict=True) if not entry}

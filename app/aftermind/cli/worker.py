@@ -11,12 +11,21 @@ import typer
 
 from aftermind import errors, extras, private_files
 from aftermind.api import connections
+from aftermind.cli import every_database
+from aftermind.database_map import DEFAULT
 from aftermind.settings import Settings
 from aftermind.wire import queues
 
 Queues = Annotated[str, typer.Option("--queues", "-Q", help=f"Comma-separated: {', '.join(queues.QUEUES)}; or all.")]
 Concurrency = Annotated[
     int | None, typer.Option("--concurrency", "-c", min=1, help="Concurrent jobs. Default: by queue.")
+]
+
+OneDatabase = Annotated[
+    str | None,
+    typer.Option(
+        help="Of AFTERMIND_DATABASES: the only one to serve. Default: AFTERMIND_DATABASE, else one process for each."
+    ),
 ]
 
 LogLevel = Annotated[str | None, typer.Option("--loglevel", help="Lowest level. Default: AFTERMIND_LOG_LEVEL.")]
@@ -29,19 +38,31 @@ def register(app: typer.Typer) -> None:
     app.command()(flower)
 
 
-def worker(*, named: Queues = "all", concurrency: Concurrency = None, loglevel: LogLevel = None) -> None:
+def worker(
+    *,
+    named: Queues = "all",
+    concurrency: Concurrency = None,
+    loglevel: LogLevel = None,
+    database: OneDatabase = None,
+) -> None:
     """Run a Celery worker on queues of Aftermind, until SIGTERM. Run one per group of queues, or more."""
     wanted = list(queues.QUEUES) if named == "all" else [name.strip() for name in named.split(",")]
     for name in wanted:
         if name not in queues.QUEUES:
             raise errors.InvalidSettings("--queues", name, f"the queues are {', '.join(queues.QUEUES)}.")
-    level = loglevel or Settings().log_level
-    _become([*worker_argv(wanted, loglevel=level), *(["-c", str(concurrency)] if concurrency else [])])
+    settings = _of_database(database)
+    level, more = loglevel or settings.log_level, ["-c", str(concurrency)] if concurrency else []
+    if _serves_every_database(settings):
+        _run_for_each(settings, ["worker", "--queues", ",".join(wanted), "--loglevel", level, *more])
+    _become([*worker_argv(wanted, loglevel=level), *more], settings)
 
 
-def reconciler() -> None:
+def reconciler(*, database: OneDatabase = None) -> None:
     """Re-notify workers about unclaimed jobs, until SIGTERM. Run two: one leads, the other is on standby."""
-    _become(reconciler_argv())
+    settings = _of_database(database)
+    if _serves_every_database(settings):
+        _run_for_each(settings, ["reconciler"])
+    _become(reconciler_argv(), settings)
 
 
 def flower(*, address: str = "127.0.0.1", port: int | None = None) -> None:
@@ -61,7 +82,9 @@ def flower(*, address: str = "127.0.0.1", port: int | None = None) -> None:
     more = {name: os.environ.get(name, value) for name, value in wanted.items()} | {"FLOWER_BASIC_AUTH": login}
     broker = settings.broker_url or settings.redis_url
     if broker is None:  # the embedded stack's
-        _become(flower_argv(), more)
+        _become(flower_argv(), settings, more)
+    if settings.databases:  # the program finds the one of its database
+        _execute(flower_argv(), more)
     _execute(flower_argv(), {**more, "AFTERMIND_BROKER_URL": broker.get_secret_value()})
 
 
@@ -101,13 +124,30 @@ def flower_argv() -> list[str]:
     return [*celery, "flower", f"--conf={config.origin}"]
 
 
-def _become(argv: list[str], more: Mapping[str, str] | None = None) -> NoReturn:
+def _of_database(name: str | None) -> Settings:
+    return Settings() if name is None else Settings(database=name)
+
+
+def _serves_every_database(settings: Settings) -> bool:
+    return bool(settings.databases) and "database" not in settings.model_fields_set
+
+
+def _run_for_each(settings: Settings, command: list[str]) -> NoReturn:
+    for name in settings.database_names:  # refused now, and not by each process again and again
+        connections.resolve(settings.of_database(name))
+    raise typer.Exit(every_database.run(settings, [sys.executable, "-m", "aftermind.cli", *command]))
+
+
+def _become(argv: list[str], settings: Settings, more: Mapping[str, str] | None = None) -> NoReturn:
     """Replace this process by the program, so that signals and exit code are those of the program."""
-    found = connections.resolve(Settings())
+    found = connections.resolve(settings)
     if found.is_in_process:
         why = "a store of one process runs its jobs in that process; workers need Postgres and Redis."
         raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", found.scheme, why)
-    _execute(argv, {**found.environment(), **(more or {})})
+    # Those of another database are in the map, and are not those of the default.
+    named = found.environment() if settings.database == DEFAULT else {}
+    chosen = {"AFTERMIND_DATABASE": settings.database} if settings.databases else {}
+    _execute(argv, {**named, **chosen, **(more or {})})
 
 
 def _execute(argv: list[str], more: Mapping[str, str]) -> NoReturn:

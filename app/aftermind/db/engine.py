@@ -68,6 +68,7 @@ class PostgresDatabase:
         allow_owner: bool = True,
         pooled: bool = False,
         password_file: Path | None = None,
+        check_namespace: Callable[[str], None] | None = None,
     ) -> None:
         self._primary = PrimaryConnector(url)
         self._timeout = timeout_seconds
@@ -76,6 +77,7 @@ class PostgresDatabase:
         self._application_name = application_name
         self._session_settings = dict(session_settings or {})
         self._password_file = password_file
+        self._check_namespace = check_namespace
         self._allow_owner, self._pooled, self._is_bound = allow_owner, pooled, False
         self._engines: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncEngine] = WeakKeyDictionary()
         self._lock = threading.Lock()
@@ -104,8 +106,11 @@ class PostgresDatabase:
         accepts no others. A `read_only` transaction omits BEGIN and COMMIT for statements that are complete in
         themselves (`PgTransaction.alone`; without a namespace all are), so that a single read is a single round trip:
         each statement has its own snapshot, as under READ COMMITTED. `timeout` limits each statement, in seconds; for
-        statements without BEGIN the server uses the limit of its session. Raises `StoreUnavailable`.
+        statements without BEGIN the server uses the limit of its session. Raises `StoreUnavailable`, and what
+        `check_namespace` raises for a namespace that may not be written here.
         """
+        if namespace is not None and not read_only and self._check_namespace is not None:
+            self._check_namespace(namespace)
         if read_only and namespace is None and not self._pooled:
             async with self.statements(timeout=timeout) as run:
                 yield run

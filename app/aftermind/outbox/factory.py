@@ -73,7 +73,7 @@ def make_publisher(
             most_bells=EVERY_TURN if settings.ring_every_turn else BELLS,
             budget_seconds=budget,
         )
-    spool = Spool(settings.state_dir.absolute() / "spool", max_bytes=settings.spool_max_bytes)
+    spool = Spool(settings.spool_dir.absolute(), max_bytes=settings.spool_max_bytes)
     return Publisher(
         settings,
         acceptor=acceptor,

@@ -60,7 +60,7 @@ class Publisher:
         began = time.monotonic()
         if turn.content_hash is not None:
             await self._check_key(turn)
-        self._find_orphans()
+        self.find_orphans()
         if self._drain.away is not None:
             return await self._spooled(turn, began, self._drain.away)
         if self.spool.holds(owner_part(turn.scope), turn.scope.session_id or ""):
@@ -96,6 +96,15 @@ class Publisher:
     async def drained(self) -> None:
         """Wait until the spool of this process is empty and Redis answers."""
         await self._drain.task.wait()
+
+    def find_orphans(self) -> None:
+        """Begin to send turns that ended processes have left in the spool; checked from time to time."""
+        now = time.monotonic()
+        if now < self._orphans_at:
+            return
+        self._orphans_at = now + ORPHANS_SECONDS
+        if self.spool.has_orphans():
+            self._drain.begin()
 
     async def close(self) -> None:
         """Stop sending; what is in the spool stays there for the next process. It can be used again afterwards."""
@@ -157,11 +166,3 @@ class Publisher:
         if self._settings.when_full == "refuse":
             raise full
         return await self._spooled(turn, began, full)
-
-    def _find_orphans(self) -> None:
-        now = time.monotonic()
-        if now < self._orphans_at:
-            return
-        self._orphans_at = now + ORPHANS_SECONDS
-        if self.spool.has_orphans():
-            self._drain.begin()

@@ -9,6 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
+from aftermind.api.routed_calls import away_databases
 from aftermind.types.api_key import Right
 from aftermind.types.job_admin import ModelCost
 from aftermind.web.pages import rendering
@@ -49,6 +50,7 @@ async def costs(
         ranges=RANGES,
         everywhere=is_everywhere,
         may_see_all=viewer.may(Right.TENANTS),
+        away=away_databases(found),
         by_day=_by_day(found, today, days),
         tables=[(title, _sums(found, key)) for title, key in _groupings(is_everywhere)],
         total=sum(each.cost_usd for each in found),

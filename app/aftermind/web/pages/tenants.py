@@ -6,6 +6,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
+from aftermind.api.routed_calls import away_databases
 from aftermind.types import Scope
 from aftermind.web import auth
 from aftermind.web.pages import rendering
@@ -25,6 +26,7 @@ async def tenants(request: Request, viewer: Seen, q: str = "", after: str | None
         "tenants.html",
         here="tenants",
         tenants=found[:LISTED],
+        away=away_databases(found),
         q=q.strip(),
         after=after,
         more=len(found) > LISTED,

@@ -12,10 +12,10 @@ import hashlib
 import inspect
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import groupby
+from itertools import chain, groupby
 
 from aftermind import errors
 from aftermind.wire import queues
@@ -199,6 +199,15 @@ def users(prefix: str, *, database: int = 0, namespace: str | None = None) -> Ma
             channels=(events,),
         ),
     }
+
+
+def merge(users: Sequence[RedisUser]) -> RedisUser:
+    """One user with the rights of all of these: of one kind of process, under several prefixes."""
+    keys: dict[str, frozenset[str]] = {}
+    for pattern, commands in chain.from_iterable(user.keys.items() for user in users):
+        keys[pattern] = keys.get(pattern, frozenset()) | commands
+    channels = dict.fromkeys(chain.from_iterable(user.channels for user in users))
+    return replace(users[0], keys=keys, channels=tuple(channels))
 
 
 @cache
