@@ -27,14 +27,14 @@ def register(app: typer.Typer) -> None:
 
 
 @keys.command()
+@console.with_json
 def create(
     name: Annotated[str, typer.Argument(help="Name of the user or program: 'web shop', 'alice'.")],
     *,
     namespace: Namespace = None,
     right: Rights = None,
     expires: Annotated[str | None, typer.Option(help="Expiry: a day like 2027-01-31, or a time (UTC).")] = None,
-    json: console.AsJson = False,
-) -> None:
+) -> dict[str, ApiKey | str]:
     """Create an API key and print it once: only its hash is stored."""
 
     async def work(memory: Memory) -> tuple[ApiKey, str]:
@@ -46,20 +46,20 @@ def create(
         )
 
     made, text = console.with_memory(work)
-    if json:
-        console.print_json({"key": made, "text": text})
-        return
     told = f"Key [bold]{made.id}[/] of namespace {escape(repr(made.namespace))} may {_may(made)}."
     console.err.print(f"{told} Store it now: it is not shown again.")
     out.print(text, markup=False)
+    return {"key": made, "text": text}
 
 
 @keys.command("list")
-def list_(*, namespace: Namespace = None, json: console.AsJson = False, wide: console.Wide = False) -> None:
+@console.with_json
+def list_(*, namespace: Namespace = None, wide: console.Wide = False) -> list[ApiKey]:
     """List the API keys of a namespace, without their secrets."""
     found = console.with_memory(lambda memory: memory.api_keys.list(namespace=namespace))
     none = "This namespace has no API key. Create one with `aftermind api-keys create NAME`."
-    console.show(found, _table(found) if found else none, json=json, wide=wide)
+    console.show(_table(found) if found else none, wide=wide)
+    return found
 
 
 @keys.command()

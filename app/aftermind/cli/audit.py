@@ -1,5 +1,6 @@
 """`aftermind audit`: list and verify the audit trail."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -26,36 +27,35 @@ def register(app: typer.Typer) -> None:
 
 
 @audit.command(name="list")
+@console.with_json
 def listed(
     *,
     namespace: Namespace = None,
     user: Annotated[str | None, typer.Option("--user", "-u", help="Entries about this user's memory.")] = None,
     action: Annotated[Action | None, typer.Option(help="Entries with this action.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of entries, the newest.")] = 50,
-    json: console.AsJson = False,
     wide: console.Wide = False,
-) -> None:
+) -> list[AuditEntry]:
     """List the newest entries of a namespace, oldest first."""
     found = console.with_memory(
         lambda memory: memory.audit.list(namespace=namespace, user_id=user, action=action, limit=limit)
     )
-    console.show(found, _table(found) if found else "No entries.", json=json, wide=wide)
+    console.show(_table(found) if found else "No entries.", wide=wide)
+    return found
 
 
 @audit.command()
+@console.with_json
 def verify(
     *,
     namespace: Annotated[
         str | None,
         typer.Option("--namespace", "-n", help="Namespace. Default: every namespace that the database role may read."),
     ] = None,
-    json: console.AsJson = False,
-) -> None:
+) -> Sequence[AuditReport]:
     """Verify every entry. Exit 0 if all are unchanged, 1 if one was changed, removed or inserted."""
     reports = console.with_memory(lambda memory: memory.audit.verify(namespace=namespace))
-    if json:
-        console.print_json(reports)
-    for report in () if json else reports:
+    for report in reports:
         out.print(escape(_report_line(report)))
         for fault in report.faults:
             where = "" if fault.seq is None else f"entry {fault.seq}: "
@@ -64,7 +64,8 @@ def verify(
             why = "neither Redis nor this state folder has its end, so a deletion of the newest entries is not detected"
             console.warn(f"{report.namespace}: {why}")
     if not all(report.is_whole for report in reports):
-        raise typer.Exit(BROKEN)
+        raise console.ExitWithResult(BROKEN, reports)
+    return reports
 
 
 def _report_line(report: AuditReport) -> str:

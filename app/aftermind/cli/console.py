@@ -40,8 +40,7 @@ User = Annotated[str | None, typer.Option("--user", "-u", help="The user. Defaul
 Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Namespace. Default: AFTERMIND_NAMESPACE.")]
 
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-_AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Wide = Annotated[bool, typer.Option("--wide", "-w", help="Show all columns, whatever the width of the terminal.")]
 WIDE_COLUMNS = 240
 
@@ -62,7 +61,7 @@ class ExitWithResult(typer.Exit):
 
 
 def with_json(command: Callable[P, T]) -> Callable[P, T]:
-    """Give a command `--json`: it prints, instead of its text, what the command returns; None has been printed."""
+    """Give a command `--json`: it prints, instead of its text, what the command returns."""
 
     @wraps(command)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -76,15 +75,14 @@ def with_json(command: Callable[P, T]) -> Callable[P, T]:
             raise
         finally:
             out.quiet = False
-        if result is not None:
-            print_json(result)
+        print_json(result)
         return result
 
     # Typer reads both: the parameters with their defaults, and their types.
     signature = inspect.signature(command)
-    option = inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_AsJson)
+    option = inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=AsJson)
     call.__dict__["__signature__"] = signature.replace(parameters=[*signature.parameters.values(), option])
-    call.__annotations__ = {**command.__annotations__, "json": _AsJson}
+    call.__annotations__ = {**command.__annotations__, "json": AsJson}
     return call
 
 
@@ -113,14 +111,12 @@ def make_table(*titles: str, flexible: str) -> Table:
     return shown
 
 
-def show(found: Any, table: Table | str, *, json: bool, wide: bool = False) -> None:  # Any: dataclasses
-    """Print what was found as JSON, or its table for people."""
-    if json:
-        print_json(found)
-    elif isinstance(table, str):
-        out.print(table)
+def show(shown: Table | str, *, wide: bool = False) -> None:
+    """Print a table for people, or a text."""
+    if isinstance(shown, str):
+        out.print(shown)
     else:
-        print_table(table, wide=wide)
+        print_table(shown, wide=wide)
 
 
 def one_line(text: str, below: str = "") -> Text:
@@ -131,7 +127,7 @@ def one_line(text: str, below: str = "") -> Text:
 
 def print_table(shown: Table, *, wide: bool) -> None:
     """Print a table within the terminal's width, or in full."""
-    terminal = Console(highlight=False, soft_wrap=True, width=WIDE_COLUMNS) if wide else out
+    terminal = Console(highlight=False, soft_wrap=True, width=WIDE_COLUMNS, quiet=out.quiet) if wide else out
     terminal.print(shown)
 
 

@@ -6,7 +6,7 @@ import typer
 
 from aftermind.api.copy import CopiedPartition, copy_store
 from aftermind.cli import console
-from aftermind.cli.console import AsJson, err, out
+from aftermind.cli.console import err, out
 from aftermind.settings import Settings
 
 
@@ -15,6 +15,7 @@ def register(app: typer.Typer) -> None:
     app.command()(copy)
 
 
+@console.with_json
 def copy(
     source: Annotated[str, typer.Argument(help="The store to read: sqlite:./bot.db, redis://…, postgresql://…")],
     destination: Annotated[str, typer.Argument(help="The store to fill: empty, or filled in part by this command.")],
@@ -22,8 +23,7 @@ def copy(
     update: Annotated[
         bool, typer.Option("--update", help="Copy users again that have changed in the source since an earlier run.")
     ] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> dict[str, int]:
     """Copy all users and jobs into another store, and verify them. A repeated call continues.
 
     A store of one process must be closed. Postgres is named by the URL of the owner of its tables; stop its workers and
@@ -40,10 +40,8 @@ def copy(
         "bytes": sum(each.bytes for each in done),
         "were_there": sum(each.was_there for each in done),
     }
-    if as_json:
-        console.print_json(counts)
-        return
     out.print(
         f"{counts['partitions']:,} partitions (one for each user, and one for jobs), {counts['rows']:,} rows, "
         f"{counts['bytes']:,} bytes: copied and verified. {counts['were_there']:,} were there already."
     )
+    return counts

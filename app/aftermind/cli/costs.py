@@ -20,14 +20,14 @@ def register(app: typer.Typer) -> None:
     app.command()(costs)
 
 
+@console.with_json
 def costs(
     *,
     user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user. Default: all users.")] = None,
     namespace: Namespace = None,
     since: Annotated[str, typer.Option(help="From: 7d, 24h, or a day like 2026-01-31 (UTC).")] = "7d",
-    json: console.AsJson = False,
     wide: console.Wide = False,
-) -> None:
+) -> Sequence[DailyUsage]:
     """Show model usage of a user or of the whole namespace, by day, kind of job and model."""
     start = moment("since", since) or datetime.now(UTC)
 
@@ -37,7 +37,8 @@ def costs(
         )
 
     found = console.with_memory(work)
-    console.show(found, _spent(found) if found else "No model usage since then.", json=json, wide=wide)
+    console.show(_spent(found) if found else "No model usage since then.", wide=wide)
+    return found
 
 
 def _spent(found: Sequence[DailyUsage]) -> Table:

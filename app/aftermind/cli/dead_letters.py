@@ -16,7 +16,7 @@ from aftermind import errors
 from aftermind.cli import console
 from aftermind.cli.console import out
 from aftermind.memory import Memory
-from aftermind.types import Episode, Job, JobId, JobKind, Message
+from aftermind.types import Episode, Job, JobId, JobKind, Json, Message
 from aftermind.types.audit import Action
 from aftermind.types.replay import DeadGroup, DeadLetter, JobFilter
 from aftermind.types.timestamps import before_now
@@ -114,6 +114,7 @@ def actor() -> str:
 
 
 @dead.command("list")
+@console.with_json
 def list_(
     *,
     ids: Ids = None,
@@ -126,9 +127,8 @@ def list_(
     since: Since = None,
     until: Until = None,
     limit: Limit = 50,
-    json: console.AsJson = False,
     wide: console.Wide = False,
-) -> None:
+) -> list[Job]:
     """List dead letters, the latest first. `get` accepts the short ids."""
     asked = make_filter(
         ids=ids,
@@ -142,40 +142,37 @@ def list_(
         until=until,
     )
     found = console.with_memory(lambda memory: memory.dead_letters.list(asked, limit=limit))
-    if json:
-        console.print_json(found)
-    elif found:
+    if found:
         console.print_table(_make_table(found, wide=wide), wide=wide)
     else:
         out.print("No dead letters.")
+    return found
 
 
 @dead.command()
+@console.with_json
 def stats(
     *,
     namespace: OfNamespace = None,
     since: Since = None,
     limit: Limit = 50,
-    json: console.AsJson = False,
     wide: console.Wide = False,
-) -> None:
+) -> Sequence[DeadGroup]:
     """Group dead letters by error, the most frequent first."""
     asked = JobFilter(namespace=namespace, since=moment("since", since))
     found = console.with_memory(lambda memory: memory.dead_letters.groups(asked, limit=limit))
-    if json:
-        console.print_json(found)
-    elif found:
+    if found:
         console.print_table(_grouped(found, wide=wide), wide=wide)
     else:
         out.print("No dead letters.")
+    return found
 
 
 @dead.command()
+@console.with_json
 def get(
     job_id: Annotated[str, typer.Argument(help="The job, or the end of its id.", show_default=False)],
-    *,
-    json: console.AsJson = False,
-) -> None:
+) -> dict[str, Json]:
     """Show one dead letter: its messages, payload, attempts, the model's answer if there is one, and its replays."""
 
     async def work(memory: Memory) -> tuple[DeadLetter, Sequence[Message | Episode]]:
@@ -188,10 +185,8 @@ def get(
         return found, await memory.job_admin.messages(found.job)
 
     letter, messages = console.with_memory(work)
-    if json:
-        console.print_json({**console.to_plain(letter), "messages": [each.to_chat() for each in messages]})
-    else:
-        _show(letter, messages)
+    _show(letter, messages)
+    return {**console.to_plain(letter), "messages": [each.to_chat() for each in messages]}
 
 
 async def _find_id(memory: Memory, given: str) -> JobId:

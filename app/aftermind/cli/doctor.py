@@ -25,23 +25,22 @@ def register(app: typer.Typer) -> None:
     app.command()(doctor)
 
 
-def doctor(*, json: console.AsJson = False) -> None:
+@console.with_json
+def doctor() -> list[Finding]:
     """Check every component and suggest fixes. Exit code 1 if a check fails."""
     settings = Settings()
     with err.status("Checking …"):
         findings = console.run(examine(settings))
-    if json:
-        console.print_json(findings)
-    for each in [] if json else findings:
+    for each in findings:
         out.print(f"{MARKS[each.verdict]}  {escape(each.what)}: {escape(each.seen)}")
         if each.remedy:
             out.print(f"           [dim]→ {escape(each.remedy)}[/]")
     bad = sum(each.verdict is Verdict.BAD for each in findings)
     warnings = sum(each.verdict is Verdict.WARNING for each in findings)
-    if not json:
-        out.print(f"\n{bad} bad, {warnings} {'warning' if warnings == 1 else 'warnings'}.")
+    out.print(f"\n{bad} bad, {warnings} {'warning' if warnings == 1 else 'warnings'}.")
     if bad:
-        raise typer.Exit(1)
+        raise console.ExitWithResult(1, findings)
+    return findings
 
 
 async def examine(settings: Settings) -> list[Finding]:

@@ -22,15 +22,15 @@ def register(app: typer.Typer) -> None:
     app.command("extraction")(extraction)
 
 
+@console.with_json
 def extraction(
     *,
     user: User = None,
     namespace: Namespace = None,
     session: Annotated[str | None, typer.Option("--session", "-s", help="Only this session.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of messages, the newest.")] = 50,
-    json: console.AsJson = False,
     wide: console.Wide = False,
-) -> None:
+) -> list[ExtractionResult]:
     """Show the extraction outcome of each message, with the reason."""
 
     async def work(memory: Memory) -> tuple[list[ExtractionResult], list[Episode]]:
@@ -39,12 +39,11 @@ def extraction(
         return outcomes, await memory.history(user_id=user, namespace=namespace, session_id=session, limit=limit)
 
     found, episodes = console.with_memory(work)
-    if json:
-        console.print_json(found)
-    elif found:
+    if found:
         console.print_table(_outcomes(found, {each.id: each.content for each in episodes}, wide=wide), wide=wide)
     else:
         out.print("No messages.")
+    return found
 
 
 def _outcomes(found: Sequence[ExtractionResult], texts: Mapping[EpisodeId, str], *, wide: bool) -> Table:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from aftermind.api.health import JOBS
+from aftermind.api.health import JOBS, Health
 from aftermind.cli import console
 from aftermind.types import JobKind
 from aftermind.wire import queues
@@ -17,7 +17,8 @@ def register(app: typer.Typer) -> None:
     app.command()(health)
 
 
-def health(*, named: Queues = "all", json: console.AsJson = False) -> None:
+@console.with_json
+def health(*, named: Queues = "all") -> Health:
     """Exit 0 if the database answers and no job is overdue, else 1. Measured by the age of jobs, not by processes."""
     wanted = set(queues.QUEUES) if named == "all" else {name.strip() for name in named.split(",")}
 
@@ -30,10 +31,11 @@ def health(*, named: Queues = "all", json: console.AsJson = False) -> None:
         if queues.QUEUE_OF[JobKind(row.kind)] in wanted
     ]
     complaints = [*away, *overdue]
-    for part in [] if json else seen.parts:
+    for part in seen.parts:
         if part.state == "degraded" or (part.state == "down" and part not in judged):
             # a refused key or a full spool is reported, and a restart would not fix it
             console.warn(f"{part.name}: {part.detail}")
-    console.show(seen, "\n".join(complaints) or "ok", json=json)
+    console.show("\n".join(complaints) or "ok")
     if complaints:
-        raise typer.Exit(1)
+        raise console.ExitWithResult(1, seen)
+    return seen

@@ -102,27 +102,24 @@ def ingest(
     return done
 
 
+@console.with_json
 def remember(
     text: Annotated[str, typer.Argument(help="The message of the user.", show_default=False)],
     *,
     user: console.User = None,
     session: Annotated[str | None, typer.Option("--session", "-s", help="The session.")] = None,
     namespace: console.Namespace = None,
-    json: console.AsJson = False,
-) -> None:
+) -> dict[str, object]:
     """Remember one message of a user. Recall includes it immediately; facts follow in the background."""
 
     async def work(memory: Memory) -> Receipt:
         return await memory.remember(text, user_id=user, session_id=session, namespace=namespace)
 
     receipt = console.with_memory(work)
-    if json:
-        names = ("job_id", "episode_ids", "spooled")
-        console.print_json({name: getattr(receipt, name) for name in names})
-        return
     out.print(f"Remembered for {escape(user or 'the anonymous user')}: {receipt.episode_ids[0]}")
     if receipt.spooled:
         console.warn("Redis is down: the message is in this host's spool, and is sent later.")
+    return {name: getattr(receipt, name) for name in ("job_id", "episode_ids", "spooled")}
 
 
 def _read(name: str, user: str | None, session: str | None) -> Iterable[FileTurn | BadLine]:

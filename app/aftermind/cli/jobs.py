@@ -1,6 +1,6 @@
 """`aftermind jobs`: list jobs in any state, show a turn's timeline, run now, cancel, restore, pause and resume."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 from uuid import UUID
@@ -13,7 +13,7 @@ from aftermind.cli import console, dead_letters
 from aftermind.cli.console import out
 from aftermind.memory import Memory
 from aftermind.types import Job, JobKind, JobState
-from aftermind.types.job_admin import JobAction, JobActionResult, JobPause, Timeline
+from aftermind.types.job_admin import JobAction, JobActionResult, JobPause, ProcessInfo, StageLatency, Timeline
 from aftermind.types.replay import JobFilter
 from aftermind.wire import queues
 
@@ -39,6 +39,7 @@ def register(app: typer.Typer) -> None:
 
 
 @jobs.command("list")
+@console.with_json
 def list_(
     *,
     state: States = None,
@@ -49,22 +50,21 @@ def list_(
     user: dead_letters.OfUser = None,
     since: Since = None,
     limit: dead_letters.Limit = 50,
-    json: console.AsJson = False,
     wide: console.Wide = False,
-) -> None:
+) -> Sequence[Job]:
     """List jobs, the latest change first."""
     wanted = _filter(state, ids, kind, error, namespace, user, since)
     found = console.with_memory(lambda memory: memory.job_admin.list(wanted, limit=limit))
     shown = console.make_table("job", "state", "kind", "updated", "next attempt", "user", "detail", flexible="detail")
     for job in found:
         shown.add_row(*_row(job, wide=wide), console.one_line(job.error or job.note or job.worker or ""))
-    console.show(found, shown, json=json, wide=wide)
+    console.show(shown, wide=wide)
+    return found
 
 
 @jobs.command()
-def timeline(
-    any_id: AnyId, *, namespace: console.Namespace = None, json: console.AsJson = False, wide: console.Wide = False
-) -> None:
+@console.with_json
+def timeline(any_id: AnyId, *, namespace: console.Namespace = None, wide: console.Wide = False) -> Timeline:
     """Show what happened to a turn: accepted, stored, embedded, extracted, facts, events."""
 
     async def work(memory: Memory) -> Timeline:
@@ -82,7 +82,8 @@ def timeline(
         after = f"+{(step.at - found.accepted_at).total_seconds():.3f} s"
         job = console.short_id(step.job_id) if step.job_id else ""
         shown.add_row(after, step.name, step.state or "", lasted, job, console.one_line(step.detail or ""))
-    console.show(found, shown, json=json, wide=wide)
+    console.show(shown, wide=wide)
+    return found
 
 
 async def _whole_id(memory: Memory, given: str, namespace: str) -> str:
@@ -94,17 +95,20 @@ async def _whole_id(memory: Memory, given: str, namespace: str) -> str:
 
 
 @jobs.command()
-def latency(*, namespace: Where = None, json: console.AsJson = False) -> None:
+@console.with_json
+def latency(*, namespace: Where = None) -> Sequence[StageLatency]:
     """Show percentiles by stage, of jobs completed in the last hour."""
     found = console.with_memory(lambda memory: memory.job_admin.latencies(namespace=namespace))
     shown = console.make_table("stage", "completed", "p50 s", "p95 s", "p99 s", flexible="stage")
     for each in found:
         shown.add_row(each.kind, str(each.count), f"{each.p50:.3f}", f"{each.p95:.3f}", f"{each.p99:.3f}")
-    console.show(found, shown, json=json)
+    console.show(shown)
+    return found
 
 
 @jobs.command()
-def processes(*, json: console.AsJson = False, wide: console.Wide = False) -> None:
+@console.with_json
+def processes(*, wide: console.Wide = False) -> Sequence[ProcessInfo]:
     """Show workers, reconcilers and services: heartbeat, version, queues, memory and settings in force."""
     found = console.with_memory(lambda memory: memory.job_admin.processes())
     shown = console.make_table("process", "version", "heartbeat", "MiB", "queues and settings", flexible="process")
@@ -113,7 +117,8 @@ def processes(*, json: console.AsJson = False, wide: console.Wide = False) -> No
         settings = ", ".join(each.settings)
         texts = (each.version, console.when(each.heartbeat_at), f"{each.peak_memory_bytes / 2**20:,.0f}")
         shown.add_row(console.one_line(each.name), *texts, f"{queues_of}; {settings}" if wide else queues_of)
-    console.show(found, shown, json=json, wide=wide)
+    console.show(shown, wide=wide)
+    return found
 
 
 @jobs.command("run-now")
@@ -201,14 +206,16 @@ def resume(*, kind: Kind = None, queue: Queue = None, namespace: Where = None) -
 
 
 @jobs.command()
-def pauses(*, json: console.AsJson = False, wide: console.Wide = False) -> None:
+@console.with_json
+def pauses(*, wide: console.Wide = False) -> list[JobPause]:
     """List pauses."""
     found = _pauses()
     shown = console.make_table("kind", "namespace", "since", "by", "reason", flexible="reason")
     for each in found:
         where = (each.kind or "all", escape(each.namespace or "all"), console.when(each.created_at), escape(each.actor))
         shown.add_row(*where, console.one_line(each.reason))
-    console.show(found, shown, json=json, wide=wide)
+    console.show(shown, wide=wide)
+    return found
 
 
 def _pauses() -> list[JobPause]:

@@ -34,6 +34,7 @@ def register(app: typer.Typer) -> None:
     app.command()(events)
 
 
+@console.with_json
 def recall(
     question: Annotated[str, typer.Argument(help="The query.", show_default=False)],
     *,
@@ -53,9 +54,8 @@ def recall(
     recall_id: Annotated[
         str | None, typer.Option("--recall-id", help="Explain an earlier recall: repeat it as of its time.")
     ] = None,
-    json: console.AsJson = False,
     wide: console.Wide = False,
-) -> None:
+) -> RecallBlock | RecallExplanation:
     """Recall matches for a query, best first."""
 
     async def work(memory: Memory) -> RecallBlock | RecallExplanation:
@@ -69,18 +69,18 @@ def recall(
     block = found.block if isinstance(found, RecallExplanation) else found
     if xml:
         out.print(block.text, markup=False)
-        return
-    console.show(found, matches(block) if block.matches else "No matches.", json=json, wide=wide)
-    if json:
-        return
+        return found
+    console.show(matches(block) if block.matches else "No matches.", wide=wide)
     out.print(f"[dim]{escape(summary(block))}, recall {block.id}[/]")
     if isinstance(found, RecallExplanation):
         out.print("\nNot in the block:" if found.excluded else "\nEvery candidate is in the block.")
         console.print_table(excluded(found), wide=wide)
     if block.degraded:
         console.warn(f"degraded: {block.degraded}")
+    return found
 
 
+@console.with_json
 def facts(
     *,
     user: User = None,
@@ -90,9 +90,8 @@ def facts(
     as_of: Annotated[datetime | None, typer.Option(help="Facts that were valid at this time (UTC).")] = None,
     history: Annotated[bool, typer.Option("--history", help="Include superseded facts.")] = False,
     why: Annotated[bool, typer.Option("--why", help="Show the source messages of each fact.")] = False,
-    json: console.AsJson = False,
     wide: console.Wide = False,
-) -> None:
+) -> list[Fact] | list[Provenance]:
     """Show the facts about a user, with valid times and sources."""
 
     async def work(memory: Memory) -> tuple[list[Fact], list[Provenance]]:
@@ -112,9 +111,11 @@ def facts(
     sources = {each.fact.id: each.episodes for each in reasons} if why else None
     none = "No facts. `aftermind status` shows whether workers run."
     shown = believed(found, sources, with_beliefs=history) if found else none
-    console.show(reasons if why else found, shown, json=json, wide=wide)
+    console.show(shown, wide=wide)
+    return reasons if why else found
 
 
+@console.with_json
 def graph(
     entity: Annotated[str, typer.Argument(help="A person or thing that facts name.", show_default=False)],
     *,
@@ -122,9 +123,8 @@ def graph(
     namespace: Namespace = None,
     hops: Annotated[int, typer.Option(help="Distance from the entity, 1 to 5.")] = 2,
     as_of: Annotated[datetime | None, typer.Option(help="Facts that were valid at this time (UTC).")] = None,
-    json: console.AsJson = False,
     wide: console.Wide = False,
-) -> None:
+) -> FactGraph:
     """Show the facts that connect an entity with others, the nearest first."""
 
     async def work(memory: Memory) -> FactGraph:
@@ -133,11 +133,10 @@ def graph(
 
     found = console.with_memory(work)
     none = f"No facts name {escape(entity)}."
-    console.show(found, believed(list(found.facts)) if found.facts else none, json=json, wide=wide)
-    if json:
-        return
+    console.show(believed(list(found.facts)) if found.facts else none, wide=wide)
     distances = [f"{escape(name)} ({distance})" for name, distance in found.hops.items()]
     out.print(f"[dim]Distances: {', '.join(distances)}[/]")
+    return found
 
 
 def _in_utc(moment: datetime | None) -> datetime | None:

@@ -73,14 +73,13 @@ def start(
 
 
 @reembed.command()
-def status(*, json: console.AsJson = False) -> None:
+@console.with_json
+def status() -> ReembeddingStatus:
     """Show the active embedder and the progress of a re-embedding."""
     with err.status("Counting vectors …"):
         found = _run(lambda work: work.status())
-    if json:
-        console.print_json(found)
-        return
     _print(found)
+    return found
 
 
 @reembed.command()

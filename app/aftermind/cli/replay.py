@@ -135,31 +135,29 @@ def start(
 
 
 @replay.command()
-def get(plan_id: PlanArgument, *, json: console.AsJson = False) -> None:
+@console.with_json
+def get(plan_id: PlanArgument) -> ReplayPlan:
     """Show the progress of a plan."""
     found = console.with_memory(lambda memory: memory.replays.get(PlanId(plan_id)))
     if found is None:
         raise errors.InvalidFilter(
             "plan", plan_id, "no replay plan with this id exists; `aftermind replay list` lists them."
         )
-    if json:
-        console.print_json(found)
-        return
-    _show(found)
+    return _show(found)
 
 
 @replay.command()
-def estimate(plan_id: PlanArgument, *, json: console.AsJson = False) -> None:
+@console.with_json
+def estimate(plan_id: PlanArgument) -> Estimate:
     """Estimate the remaining jobs of a plan: counts, duration, cost, conflicts."""
     found = console.with_memory(lambda memory: memory.replays.estimate(PlanId(plan_id)))
-    if json:
-        console.print_json(found)
-        return
     _print_estimate(found)
+    return found
 
 
 @replay.command("dry-run")
-def dry_run(plan_id: PlanArgument, *, json: console.AsJson = False, wide: console.Wide = False) -> None:
+@console.with_json
+def dry_run(plan_id: PlanArgument, *, wide: console.Wide = False) -> list[DryRunResult]:
     """Show the facts that the sample of a plan would change."""
 
     async def work(memory: Memory) -> list[DryRunResult]:
@@ -168,7 +166,8 @@ def dry_run(plan_id: PlanArgument, *, json: console.AsJson = False, wide: consol
 
     found = console.with_memory(work)
     none = "No sample was run; see `aftermind replay create --sample`."
-    console.show(found, _shadowed(found) if found else none, json=json, wide=wide)
+    console.show(_shadowed(found) if found else none, wide=wide)
+    return found
 
 
 @replay.command()
@@ -193,19 +192,20 @@ def abort(plan_id: PlanArgument, *, note: str = "aborted by hand") -> ReplayPlan
 
 
 @replay.command("list")
+@console.with_json
 def list_(
     *,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of lines.")] = 20,
-    json: console.AsJson = False,
     wide: console.Wide = False,
-) -> None:
+) -> list[ReplayPlan]:
     """List plans, the latest first."""
     found = console.with_memory(lambda memory: memory.replays.list(limit=limit))
     shown = console.make_table("plan", "name", "state", "by", "jobs", "reason", flexible="reason")
     for each in found:
         texts = (each.id, each.name, each.state, each.actor, _counts(each))
         shown.add_row(*(escape(text) for text in texts), console.one_line(each.reason))
-    console.show(found, shown if found else "No replay plans.", json=json, wide=wide)
+    console.show(shown if found else "No replay plans.", wide=wide)
+    return found
 
 
 def _overrides(given: Sequence[str]) -> dict[str, Json]:

@@ -25,13 +25,16 @@ def register(app: typer.Typer) -> None:
 
 
 @retention.command()
-def show(*, namespace: Namespace = None, json: console.AsJson = False) -> None:
+@console.with_json
+def show(*, namespace: Namespace = None) -> RetentionPolicy | None:
     """Show a namespace's policy."""
     found = console.with_memory(lambda memory: memory.retention.get(namespace=namespace))
-    console.show(found, _policy_line(found) if found else "No policy: all episodes are kept.", json=json)
+    console.show(_policy_line(found) if found else "No policy: all episodes are kept.")
+    return found
 
 
 @retention.command(name="set")
+@console.with_json
 def put(
     *,
     namespace: Namespace = None,
@@ -48,8 +51,7 @@ def put(
     archive: Annotated[
         str | None, typer.Option(help="Archive episodes before deletion: a folder, or s3://bucket/prefix (extra s3).")
     ] = None,
-    json: console.AsJson = False,
-) -> None:
+) -> RetentionPolicy:
     """Set the policy of a namespace. `run --dry-run` shows what it would delete."""
     policy = console.with_memory(
         lambda memory: memory.retention.set(
@@ -60,7 +62,8 @@ def put(
             archive=archive,
         )
     )
-    console.show(policy, _policy_line(policy), json=json)
+    console.show(_policy_line(policy))
+    return policy
 
 
 @retention.command()
@@ -73,15 +76,16 @@ def clear(*, namespace: Namespace = None) -> dict[str, bool]:
 
 
 @retention.command()
+@console.with_json
 def run(
     *,
     namespace: Namespace = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be deleted.")] = False,
-    json: console.AsJson = False,
-) -> None:
+) -> RetentionResult:
     """Run the policy of a namespace now. The reconciler runs it once a day."""
     done = console.with_memory(lambda memory: memory.retention.run(namespace=namespace, dry_run=dry_run))
-    console.show(done, _done(done), json=json)
+    console.show(_done(done))
+    return done
 
 
 def _age(told: str | None) -> timedelta | None:

@@ -140,23 +140,22 @@ def logs(
     os.execvp(argv[0], argv)
 
 
-def status(*, json: console.AsJson = False) -> None:
+@console.with_json
+def status() -> list[ComponentStatus]:
     """Show every component of the embedded stack. Exit code 1 if one is not healthy."""
     settings = Settings()
     components = Stack(settings.state_dir).status()
-    if json:
-        console.print_json(components)
-        raise typer.Exit(0 if components and all(each.state in GOOD for each in components) else 1)
     if not components:
         out.print("No embedded stack has run here yet. `aftermind up` starts one.")
-        raise typer.Exit(1)
+        raise console.ExitWithResult(1, components)
     out.print(table(components))
     if any(each.name == "flower" and each.state in GOOD for each in components):
         processes.print_addresses(settings)
     if any(each.name == "postgres" and each.state is ComponentState.RUNNING for each in components):
         _warn_about_work()
     if any(each.state not in GOOD for each in components):
-        raise typer.Exit(1)
+        raise console.ExitWithResult(1, components)
+    return components
 
 
 def _warn_about_work() -> None:

@@ -16,23 +16,20 @@ def register(app: typer.Typer) -> None:
     app.command()(tenants)
 
 
+@console.with_json
 def tenants(
     *,
     prefix: Annotated[str, typer.Option(help="Only names that begin with this.")] = "",
     after: Annotated[str | None, typer.Option(help="Only names after this one: the next page.")] = None,
     limit: Annotated[int, typer.Option(help="How many to list.", min=1, max=10_000)] = 100,
-    json: console.AsJson = False,
     wide: console.Wide = False,
-) -> None:
+) -> Sequence[TenantSummary]:
     """List namespaces with users, unfinished jobs and today's costs, by name. To see all, set AFTERMIND_RELAY_URL."""
 
     async def work(memory: Memory) -> Sequence[TenantSummary]:
         return await memory.job_admin.tenants(prefix=prefix, after=after, limit=limit)
 
     found = console.with_memory(work)
-    if json:
-        console.print_json(found)
-        return
     shown = console.make_table(
         "namespace", "users", "unfinished", "dead", "calls", "tokens", "US dollars", flexible="namespace"
     )
@@ -40,3 +37,4 @@ def tenants(
         counts = (each.users, each.unfinished_jobs, each.dead_letters, each.calls, each.tokens)
         shown.add_row(escape(each.namespace), *(f"{count:,}" for count in counts), f"{each.cost_usd:.4f}")
     console.print_table(shown, wide=wide)
+    return found

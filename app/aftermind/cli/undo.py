@@ -17,14 +17,14 @@ def register(app: typer.Typer) -> None:
     app.command()(undo)
 
 
+@console.with_json
 def undo(
     *,
     episodes: Annotated[list[str], typer.Option("--episode", "-e", help="A message's id. May be repeated.")],
     user: User = None,
     namespace: Namespace = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
-    json: console.AsJson = False,
-) -> None:
+) -> UndoResult:
     """Undo everything derived from a message: facts, summaries, traits. The message stays in the history, marked."""
 
     async def work(memory: Memory) -> UndoResult:
@@ -33,9 +33,6 @@ def undo(
         return await memory.undo(*episodes, user_id=user, namespace=namespace, dry_run=dry_run)
 
     done = console.with_memory(work)
-    if json:
-        console.print_json(done)
-        return
     for word, facts in (("retracted", done.retracted), ("restored", done.restored)):
         for fact in facts:
             out.print(f"{word}: {escape(fact.text)}")
@@ -44,3 +41,4 @@ def undo(
         f"{done.traits} traits {'would be' if dry_run else 'are'} rebuilt."
         + (" Nothing was changed." if dry_run else "")
     )
+    return done

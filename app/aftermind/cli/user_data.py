@@ -38,23 +38,20 @@ def register(app: typer.Typer) -> None:
     app.command("verify-erasure")(verify_erasure)
 
 
+@console.with_json
 def users(
     *,
     namespace: Namespace = None,
     prefix: Annotated[str, typer.Option(help="Only ids that start with this text.")] = "",
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of users.")] = 100,
-    json: console.AsJson = False,
     wide: console.Wide = False,
-) -> None:
+) -> list[UserInfo]:
     """List the users with stored content, by id."""
 
     async def work(memory: Memory) -> list[UserInfo]:
         return await memory.users(namespace=namespace, prefix=prefix, limit=limit)
 
     found = console.with_memory(work)
-    if json:
-        console.print_json(found)
-        return
     shown = console.make_table("last message", "user", flexible="user")
     for each in found:
         shown.add_row(console.when(each.last_at) if each.last_at else "-", escape(each.user_id or "(anonymous)"))
@@ -62,6 +59,7 @@ def users(
         console.print_table(shown, wide=wide)
     else:
         out.print("No users.")
+    return found
 
 
 @console.with_json
@@ -74,7 +72,7 @@ def export(
         str | None, typer.Option("--to", "-o", help="Output file, or s3://bucket/key. Default: the terminal.")
     ] = None,
     vectors: Annotated[bool, typer.Option("--vectors", help="Include the embeddings.")] = False,
-) -> dict[str, str | int] | None:
+) -> dict[str, str | int]:
     """Export a user as JSON: messages, facts, blocks, summaries, profile and unfinished jobs.
 
     `aftermind ingest` reads the messages of such a file again. Credentials and endpoint of S3 are those of the AWS
@@ -91,7 +89,7 @@ def export(
     data = orjson.dumps(console.to_plain(taken), option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
     if to is None:
         sys.stdout.buffer.write(data + b"\n")
-        return None
+        raise typer.Exit
     if target is not None:
         archive, name = target
         asyncio.run(archive.write(name, data + b"\n", remedy="Nothing was exported."))
@@ -150,6 +148,7 @@ def forget(
     return gone
 
 
+@console.with_json
 def verify_erasure(
     *,
     user: OwnerView = None,
@@ -158,8 +157,7 @@ def verify_erasure(
     texts: Annotated[
         list[str] | None, typer.Option("--text", "-t", help="A text to search for. May be repeated.")
     ] = None,
-    json: console.AsJson = False,
-) -> None:
+) -> ErasureReport:
     """Search for remaining content of a user, and for texts: in every table, replicas, Redis, spool and logs.
 
     The exit code is 1 if content remains or a place could not be searched.
@@ -176,10 +174,11 @@ def verify_erasure(
     table = _places("place", "searched", "found", "of the user", "")
     for place in found.places:
         table.add_row(place.name, place.examined, _number(place.found), _number(place.owned), _verdict(place))
-    console.show(found, table, json=json)
-    if not json:
-        _show_result(found)
-    raise typer.Exit(0 if found.is_clean else 1)
+    console.show(table)
+    _show_result(found)
+    if not found.is_clean:
+        raise console.ExitWithResult(1, found)
+    return found
 
 
 def _show_proof(proof: ErasureProof) -> None:

@@ -26,6 +26,7 @@ def register(app: typer.Typer) -> None:
 
 
 @webhooks.command()
+@console.with_json
 def create(
     url: Annotated[str, typer.Argument(help="An https:// URL on the public internet.")],
     *,
@@ -35,32 +36,32 @@ def create(
     ] = None,
     description: Annotated[str, typer.Option(help="What it is for.")] = "",
     namespace: Namespace = None,
-    json: console.AsJson = False,
-) -> None:
+) -> NewWebhook:
     """Create a webhook and print its secret, once: it signs each event (Standard Webhooks)."""
 
     async def work(memory: Memory) -> NewWebhook:
         return await memory.webhooks.create(url, events=event or (), description=description, namespace=namespace)
 
     made = console.with_memory(work)
-    if json:
-        console.print_json(made)
-        return
     kinds = ", ".join(made.webhook.events) or "every kind"
     told = f"Webhook [bold]{made.webhook.id}[/] of namespace {escape(repr(made.webhook.namespace))} gets {kinds}."
     console.err.print(f"{told} Keep its secret: it is not shown again.")
     out.print(made.secret, markup=False)
+    return made
 
 
 @webhooks.command("list")
-def list_(*, namespace: Namespace = None, json: console.AsJson = False, wide: console.Wide = False) -> None:
+@console.with_json
+def list_(*, namespace: Namespace = None, wide: console.Wide = False) -> list[Webhook]:
     """List the webhooks of a namespace with their state."""
     found = console.with_memory(lambda memory: memory.webhooks.list(namespace=namespace))
     none = "This namespace has no webhook. `aftermind webhooks create URL` makes one."
-    console.show(found, _table(found) if found else none, json=json, wide=wide)
+    console.show(_table(found) if found else none, wide=wide)
+    return found
 
 
 @webhooks.command("rotate-secret")
+@console.with_json
 def rotate_secret(
     webhook_id: Id,
     *,
@@ -68,8 +69,7 @@ def rotate_secret(
         float, typer.Option(min=0, max=720, help="Sign with the former secret too for this many hours.")
     ] = 24.0,
     namespace: Namespace = None,
-    json: console.AsJson = False,
-) -> None:
+) -> NewWebhook:
     """Replace the secret of a webhook and print the new one, once. Both sign during the overlap."""
 
     async def work(memory: Memory) -> NewWebhook | None:
@@ -79,13 +79,11 @@ def rotate_secret(
     rotated = console.with_memory(work)
     if rotated is None:
         raise errors.NotThere("webhook", webhook_id)
-    if json:
-        console.print_json(rotated)
-        return
     until = rotated.webhook.former_secret_until
     ends = "no longer signs" if until is None else f"signs too until {console.when(until)}"
     console.err.print(f"The former secret {ends}. Keep the new one: it is not shown again.")
     out.print(rotated.secret, markup=False)
+    return rotated
 
 
 @webhooks.command()

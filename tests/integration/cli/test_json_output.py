@@ -26,6 +26,7 @@ SHOWN = {
     "facts --user ann --why": lambda found: found[0]["extractor"] == "user",
     "graph user --user ann": lambda found: found["hops"] == {"user": 0, "tea": 1},
     "recall tea --user ann": lambda found: "tea" in found["text"],
+    "recall tea --user ann --explain": lambda found: ("tea" in found["block"]["text"], found["excluded"]) == (True, []),
     "api-keys list": lambda found: (found[0]["name"], sorted(found[0]["rights"])) == ("shop", ["read"]),
     "webhooks list": lambda found: found[0]["url"] == "https://1.1.1.1/",
     "audit list": lambda found: {"read"} <= {each["action"] for each in found},
