@@ -149,12 +149,14 @@ async def _hostile(
         async with asyncio.timeout(START_SECONDS):
             json.loads(await process.stdout.readline())
         groups.roots[CLIENT] = process.pid
-        _yield_cpu(process.pid)
+        _set_session_nice(process.pid, SESSION_NICE)
         await asyncio.sleep(SETTLE_SECONDS)
-        _yield_cpu(process.pid)  # its processes for texts too
+        _set_session_nice(process.pid, SESSION_NICE)  # its processes for texts too
         yield
     finally:
         groups.roots.pop(CLIENT, None)
+        with suppress(psutil.NoSuchProcess):
+            _set_session_nice(process.pid, "0")  # it has to close and report in time
         process.terminate()
         try:
             async with asyncio.timeout(20):
@@ -237,14 +239,14 @@ async def _measure(
         report.add(f"attack_{name}", done + no, at_least=rounds, note=f"calls, {no} of them refused")
 
 
-def _yield_cpu(pid: int) -> None:
-    """Give the sessions of a process and its descendants a low priority.
+def _set_session_nice(pid: int, nice: str) -> None:
+    """Give the sessions of a process and its descendants a priority.
 
     Linux shares the CPU among sessions first (autogroups), and compares the priorities of processes within each.
     """
     for each in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
         with suppress(OSError):
-            Path(f"/proc/{each.pid}/autogroup").write_text(SESSION_NICE)
+            Path(f"/proc/{each.pid}/autogroup").write_text(nice)
 
 
 @contextmanager
@@ -252,7 +254,7 @@ def _computing(cores: float) -> Iterator[None]:
     """A client that only computes, as much as the hostile client did, and with the same priority."""
     argv = [*dying_with_parent("KILL"), "nice", "-n", "19", sys.executable, "-c", COMPUTE.format(share=cores)]
     with subprocess.Popen(argv, start_new_session=True) as process:
-        _yield_cpu(process.pid)
+        _set_session_nice(process.pid, SESSION_NICE)
         try:
             yield
         finally:
