@@ -20,7 +20,7 @@ from aftermind.recall.query_embeddings import QueryVectors
 from aftermind.settings import Settings
 from aftermind.stores.postgres import PostgresStore
 from aftermind.stores.postgres.search import READ_SETTINGS, PostgresSearch
-from aftermind.types import Block, Episode, Fact, FactId, Match, Scope, ServedBy
+from aftermind.types import Block, Episode, Fact, FactId, Match, Scope, ServedBy, Trait
 from aftermind.types.message import new_ids
 from tests.support.resource_cleanup import closing
 from tests.support.servers import Database
@@ -150,6 +150,18 @@ async def test_facts_blocks_and_episodes_share_one_budget(database: Database, re
     assert "alice lives in Oslo (since 2024-03-01)" in shown.text
     assert any(isinstance(match.item, Episode) for match in shown.matches)
     assert shown.chunks_included < shown.chunks_available
+
+
+async def test_a_profile_that_has_not_changed_since_is_that_of_then(database: Database, recall: Recall) -> None:
+    async with closing(PostgresDatabase(database.url)) as primary, primary.transaction() as tx:
+        await PostgresStore().merge_profile(tx, ALICE.owner, {"tone": Trait(value="dry")}, at=START)
+
+    before = await recall.recall(asked("tone", as_of=START - timedelta(days=1)))
+    after = await recall.recall(asked("tone", as_of=START + timedelta(days=1)))
+
+    assert before.profile is None
+    assert after.profile is not None
+    assert after.profile.traits["tone"].value == "dry"
 
 
 async def test_only_the_kinds_asked_for_are_loaded(database: Database, recall: Recall) -> None:
