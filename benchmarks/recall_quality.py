@@ -6,7 +6,8 @@ Every conversation is a user of its own, every turn a message with its speaker's
 Episodes are written as the store job writes them; every question goes through `Memory.recall`. The baselines use the
 same rows: vectors alone, Postgres's `ts_rank`, and the usual fusion of BM25 and vectors by rank (k = 60). Questions of
 category 5 have no evidence and are left out. The measures are defined in `aftermind/evaluation/measures.py`.
-`--ablation` asks them again without each part of recall alone; that of `benchmarks.fit_ranking` leaves out features.
+`--ablation` asks them again without each part of recall alone, and with each option that is off by default; that of
+`benchmarks.fit_ranking` leaves out features.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import Path
@@ -39,8 +40,10 @@ from aftermind.ranking.bm25 import bm25, idf
 from aftermind.recall.question_time import QuestionTime
 from aftermind.settings import Settings
 from aftermind.stack import Endpoints
+from aftermind.stores import feedback
 from aftermind.stores.postgres import PostgresStore
 from aftermind.types import Episode, EpisodeId, Role, Scope
+from aftermind.types.feedback import Feedback
 from aftermind.types.message import new_ids
 from benchmarks.common import Report, arguments, embedded_stack, redis_facts
 from benchmarks.embeddings import CachedEmbedder
@@ -70,6 +73,13 @@ PARTS: Mapping[str, Mapping[str, object]] = {
     "bursts as utterances": {"aftermind.ranking.windows.BURST": 1},
     "windows that end at pauses": {"aftermind.ranking.windows.PAUSE_SECONDS": float("inf")},
     "the least probability of a turn": {"aftermind.recall.pipeline.NOISE": 0.0},
+}
+# Settings that are off by default, each alone.
+OPTIONS: Mapping[str, Mapping[str, float]] = {
+    "a half-life of 90 days": {"recall_half_life_days": 90},
+    "feedback, weight 0.25": {"recall_feedback_weight": 0.25},
+    "feedback, weight 0.5": {"recall_feedback_weight": 0.5},
+    "feedback, weight 1": {"recall_feedback_weight": 1.0},
 }
 Results = list[tuple[str, int, Measures]]  # of each question: user, category, measures
 Rows = NDArray[np.float32]
@@ -164,6 +174,7 @@ async def _measure(
             await _add_blocks(conversations, memory, ours)
             if ablation:
                 await _ablate(conversations, memory, report, ours)
+                await _add_options(at, conversations, patient, embedder, report)
             if facts:
                 await _with_facts(at, memory, conversations, report, ours)
         finally:
@@ -188,6 +199,35 @@ async def _ablate(conversations: Sequence[Conversation], memory: Memory, report:
         for figure in figures:
             note = " / ".join(f"{halves[half][figure]:.3f}" for half in ("first", "second"))
             report.add(f"without {part}: {figure}", halves["all"][figure], note=note)
+
+
+async def _add_options(
+    at: Endpoints, conversations: Sequence[Conversation], settings: Settings, embedder: Embedder, report: Report
+) -> None:
+    """Every second question with each option, after its turns got feedback for having answered the others."""
+    await _give_feedback(at.postgres_url, conversations)
+    asked = [replace(each, questions=each.questions[1::2]) for each in conversations]
+    for option in ("nothing", *OPTIONS):
+        changed = settings.model_copy(update=dict(OPTIONS.get(option, {})))
+        memory = Memory(at.app_url, broker=at.redis_url, redis=at.redis_url, settings=changed, embedder=embedder)
+        try:
+            halves = _halves(asked, await ask(asked, by_memory(memory, load=["history"])))
+        finally:
+            await memory.close()
+        note = " / ".join(f"{halves[half]['recall@10']:.3f}" for half in ("first", "second"))
+        report.add(f"with {option}: recall@10", halves["all"]["recall@10"], note=note)
+
+
+async def _give_feedback(url: str, conversations: Sequence[Conversation]) -> None:
+    """Count the evidence of every other question as helpful, as the store job does."""
+    database, store = PostgresDatabase(url, timeout_seconds=60), PostgresStore()
+    try:
+        for each in conversations:
+            given = [Feedback(helpful=tuple(asked.evidence)) for asked in each.questions[::2]]
+            async with database.transaction() as tx:
+                await feedback.add(store, tx, each.owner, given, stones=await store.tombstones(tx, [each.owner]))
+    finally:
+        await database.close()
 
 
 @contextmanager

@@ -6,7 +6,8 @@ AftermindError
 │   ├── InvalidMessage      role, content, metadata or time of a message
 │   ├── MessageTooLarge     a message over the size limit
 │   ├── InvalidQuery        a recall or search
-│   ├── InvalidFact, InvalidBlock, InvalidItem, InvalidFilter, InvalidKey, InvalidWebhook, InvalidGoldSet
+│   ├── InvalidFact, InvalidBlock, InvalidItem, InvalidFilter, InvalidFeedback
+│   ├── InvalidKey, InvalidWebhook, InvalidGoldSet
 │   └── InvalidSettings     a URL, a name or a combination of settings
 │       ├── KeyFileLost     a key file is missing, although rows made with its key exist
 │       └── ExtraMissing    a package that an extra installs is not installed
@@ -129,6 +130,10 @@ class InvalidBlock(_InvalidField):
 
 class InvalidItem(_InvalidField):
     """An item with an invalid path, key, value, vector or time to live."""
+
+
+class InvalidFeedback(_InvalidField):
+    """Feedback without ids, with too many, or about what the block does not show."""
 
 
 class InvalidKey(_InvalidField):

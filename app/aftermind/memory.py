@@ -6,12 +6,14 @@ from dataclasses import replace
 from datetime import date, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
+from uuid import UUID
 
 from aftermind import errors
 from aftermind.api import (
     connections,
     context_window,
     erasure_verification,
+    feedback,
     groups,
     health,
     record_stores,
@@ -48,6 +50,7 @@ from aftermind.events.types import MemoryEvent
 from aftermind.indexes.protocol import VectorIndex
 from aftermind.ledger.protocol import DailyUsage
 from aftermind.llm.protocols import Embedder, Extractor
+from aftermind.outbox.protocol import Outbox
 from aftermind.recall import Query, RecallOptions
 from aftermind.recall.query import time_of_recall
 from aftermind.recall.reranker import Reranker
@@ -68,6 +71,7 @@ from aftermind.types import (
     RecallId,
     Scope,
     Summary,
+    Turn,
 )
 from aftermind.types.erasure_report import ErasureReport
 from aftermind.types.validation import Given
@@ -246,6 +250,10 @@ class Memory:
             idempotency_key=idempotency_key,
             position=outbox.positions.take,
         )
+        return await self._send(outbox, turn)
+
+    async def _send(self, outbox: Outbox, turn: Turn) -> Receipt:
+        parts = self._parts
         sent = await (self._instrument.send(outbox, turn) if self._instrument.is_on() else outbox.send(turn))
         confirm = None if parts.delivery is None else parts.delivery.confirm
         return Receipt(turn, spooled=sent.spooled, ledger=parts.ledger, news=parts.events, confirm=confirm)
@@ -274,6 +282,40 @@ class Memory:
         if self._parts.recall_counts is not None:
             self._parts.recall_counts.add(block)
         return block
+
+    async def feedback(
+        self,
+        block: RecallBlock | None = None,
+        *,
+        helpful: Iterable[UUID | str] = (),
+        unhelpful: Iterable[UUID | str] = (),
+        user_id: str | None = None,
+        namespace: str | None = None,
+        group: str | None = None,
+        idempotency_key: str | None = None,
+        accept: Accept | None = None,
+    ) -> Receipt:
+        """Count which episodes and facts of a block helped to answer, and which did not; handed over as a turn is.
+
+        `block` None: the ids are not compared with a block. Feedback changes the confidence of learned procedures, and
+        the order of matches if `recall_feedback_weight` is set. What is about no episode or fact of the user has no
+        effect. Raises `InvalidFeedback`, and the errors of `remember`.
+        """
+        given = feedback.checked(block, helpful, unhelpful)
+        scope = await self._scope(group, namespace=namespace, user_id=user_id, role="writer")
+        member = None if group is None else str(user_id)
+        if member is not None and idempotency_key is not None:
+            idempotency_key = f"{len(member)}:{member}:{idempotency_key}"
+        outbox = self._parts.outboxes.get(accept)
+        turn = turn_builder.make_feedback_turn(
+            given,
+            scope,
+            self._bounds,
+            member=member,
+            idempotency_key=idempotency_key,
+            position=outbox.positions.take,
+        )
+        return await self._send(outbox, turn)
 
     async def recall_scored(
         self,

@@ -345,6 +345,11 @@ class Settings(BaseSettings):
         ge=0,
         description="Age at which an episode's score is halved, unless the query names a period. 0: age does not matter.",
     )
+    recall_feedback_weight: float = Field(
+        0.0,
+        ge=0,
+        description="Weight of `memory.feedback` in the order of matches: that of a natural logarithm, added to the log-odds of a match. 0: feedback does not matter; 0.5 is cautious.",
+    )
     replica_max_lag_seconds: float = Field(
         30.0, gt=0, description="A replica with a larger lag is not used until it has caught up."
     )
@@ -463,6 +468,10 @@ class Settings(BaseSettings):
     )
     extract_max_wait_seconds: float = Field(
         25.0, ge=0, description="Longest time that a turn waits for extraction while further turns arrive."
+    )
+    learn_procedures: bool = Field(
+        False,
+        description="Make procedures of sentences of the user as `When I ask for a summary, please use bullet points.` (English); blocks show them in the section `procedures`.",
     )
     extract_max_turns: int = Field(
         20, gt=0, description="Maximum number of turns of one extraction call; the rest follows in another call."

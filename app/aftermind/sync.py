@@ -350,6 +350,7 @@ class Memory(_Face):
         self.encryption, self.reembedding = Encryption(behind.encryption), Reembeddings(behind.reembedding)
 
     remember = _handing_over(AsyncMemory.remember)
+    feedback = _handing_over(AsyncMemory.feedback)
     recall = _blocking(AsyncMemory.recall)
     recall_scored = _blocking(AsyncMemory.recall_scored)
     explain = _blocking(AsyncMemory.explain)

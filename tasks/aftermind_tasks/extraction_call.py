@@ -9,6 +9,7 @@ from uuid import UUID
 from aftermind import errors
 from aftermind.db.protocol import Transaction
 from aftermind.facts.bitemporal_resolution import Changes
+from aftermind.facts.procedures import LEARNED_CONFIDENCE, PROCEDURE, find_procedures
 from aftermind.ledger.protocol import ModelUsage
 from aftermind.llm import text_subprocess
 from aftermind.llm.grounding import ground
@@ -17,7 +18,19 @@ from aftermind.llm.protocols import Extraction, ExtractionRequest, Extractor, Tu
 from aftermind.ranking.tokenizer import terms
 from aftermind.stores import apply_changes
 from aftermind.stores.protocol import ExtractionBatch
-from aftermind.types import Episode, EpisodeId, Fact, FactId, JobKind, Json, Lease, Scope
+from aftermind.types import (
+    Cardinality,
+    Episode,
+    EpisodeId,
+    Fact,
+    FactId,
+    JobKind,
+    Json,
+    Lease,
+    Role,
+    Scope,
+)
+from aftermind.types.assertion import Assertion
 from aftermind.types.message import UNDONE
 from aftermind.types.uuid7 import uuid7
 from aftermind_tasks.job_outcomes import Snooze
@@ -52,9 +65,29 @@ async def ask(runtime: Runtime, extractor: Extractor, scope: Scope, episodes: Se
         raise
     subjects = {fact.subject for fact in known}
     claims = await ground(extraction.claims, turns, subjects=subjects)
+    if runtime.settings.learn_procedures:
+        claims = (*claims, *_procedures(visible_episodes(episodes, FACTS)))
     if claims or not extraction.claims:
         return replace(extraction, claims=claims)
     return replace(extraction, claims=(), reason_empty="no claim was in the words of a trusted turn")
+
+
+def _procedures(episodes: Sequence[Episode]) -> list[Assertion]:
+    """What users want to be done in general, by rules, whatever the extractor."""
+    return [
+        Assertion(
+            subject=trigger,
+            predicate=PROCEDURE,
+            object=action,
+            said_at=episode.occurred_at,
+            confidence=LEARNED_CONFIDENCE,
+            cardinality=Cardinality.MULTI,
+            sources=(episode.id,),
+        )
+        for episode in episodes
+        if episode.role is Role.USER
+        for trigger, action in find_procedures(episode.content)
+    ]
 
 
 def visible_episodes(episodes: Sequence[Episode], kind: str) -> list[Episode]:

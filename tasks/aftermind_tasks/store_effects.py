@@ -9,6 +9,7 @@ from aftermind.events.types import MemoryEvent, MemoryUpdateCompleted
 from aftermind.indexes.projection import index_job
 from aftermind.llm.injection import detect
 from aftermind.store_batch import Arrived, Following, StoreBatch, Written
+from aftermind.stores import feedback
 from aftermind.stores.protocol import ExtractionOutcome, MiningOutcome
 from aftermind.telemetry import tracing
 from aftermind.telemetry.logger import get_logger
@@ -70,16 +71,21 @@ async def write(runtime: Runtime, turns: Sequence[Turn], prepared: Prepared, sta
     is compared with their tombstones); turns of groups (each is compared with the tombstones of its author);
     sessions with another count base, and turns that Postgres accepted while Redis did not answer (their position
     depends on the stored ones); turns saved without facts (other follow-up jobs); a repeated idempotency key (the
-    contents are compared); a job to debounce that is claimed at this moment.
+    contents are compared); a job to debounce that is claimed at this moment; feedback (counts are read and raised).
     """
     effects = Effects()
-    batch = _make_batch(runtime, turns, prepared, start)
+    given = [turn for turn in turns if turn.feedback is None]
+    batch = _make_batch(runtime, given, prepared, start) if given else None
     if batch is not None and runtime.batch_writer is not None:
         embedder = runtime.opened.configured if prepared.is_embedded else None
         written = await runtime.batch_writer.store(batch, prepared.vectors, embedder=embedder)
         if written is not None:
             effects.add(_make_effects(batch, written))
-            turns = [turn for turn in turns if turn.content_hash is not None and turn.job_id not in written.new]
+            turns = [
+                turn
+                for turn in turns
+                if turn.feedback is not None or (turn.content_hash is not None and turn.job_id not in written.new)
+            ]
     if turns:
         async with runtime.db.transaction(namespace=turns[0].scope.namespace) as tx:
             more = await write_under_locks(runtime, tx, turns, prepared, start)
@@ -198,6 +204,9 @@ async def _write_turns(
     await runtime.store.add_episodes(tx, episodes, prepared.vectors, counted=counted)
     stored = [turn for turn in rest if kept[turn.job_id]]
     await _follow_up(runtime, tx, stored, kept, effects, is_embedded=prepared.is_embedded)
+    for owner in owners:
+        if given := [turn.feedback for turn in rest if turn.scope.owner == owner and turn.feedback is not None]:
+            await feedback.add(runtime.store, tx, owner, given, stones=stones)
     effects.events += await runtime.events.append(tx, _events(rest, start))
     return rest
 

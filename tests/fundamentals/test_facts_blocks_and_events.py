@@ -201,3 +201,30 @@ async def test_health_names_every_component(memory: Memory) -> None:
 
     assert seen.is_ready
     assert {"store", "redis"} <= {part.name for part in seen.parts}
+
+
+async def test_feedback_changes_the_confidence_of_a_procedure_once_for_each_key(memory: Memory, user: str) -> None:
+    fact = await memory.facts.add("when asked", "procedure", "be brief", confidence=0.5, user_id=user)
+    for key in ("a", "b", "b"):
+        sent = await memory.feedback(unhelpful=[fact.id], user_id=user, idempotency_key=key)
+        await sent.stored(timeout=180)
+
+    (known,) = await memory.facts.query(user_id=user)
+    assert known.confidence == 0.25
+
+
+async def test_feedback_is_exported_and_goes_with_its_message(memory: Memory, user: str) -> None:
+    kept, gone = await memory.remember(["Tea at nine.", "Coffee at ten."], user_id=user), "Milk at noon."
+    receipt = await memory.remember(gone, user_id=user)
+    (first, second), (third,) = kept.episode_ids, receipt.episode_ids
+    sent = await memory.feedback(helpful=[first, str(third)], unhelpful=[second], user_id=user)
+    await sent.stored(timeout=180)
+
+    counts = {each.key: dict(each.value) for each in (await memory.export(user_id=user)).items}
+    await memory.forget(user_id=user, ids=[third])
+
+    helped, did_not = {"helpful": 1, "unhelpful": 0}, {"helpful": 0, "unhelpful": 1}
+    assert counts == {str(first): helped, str(second): did_not, str(third): helped}
+    left = {each.key for each in (await memory.export(user_id=user)).items}
+    assert left == {str(first), str(second)}
+    assert [each.content for each in await memory.history(user_id=user)] == ["Tea at nine.", "Coffee at ten."]

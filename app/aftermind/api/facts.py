@@ -12,8 +12,9 @@ from aftermind.db.protocol import Transaction
 from aftermind.facts import entities, predicates
 from aftermind.facts.bitemporal_resolution import Changes, decide
 from aftermind.facts.graph import FactGraph, neighbourhood
+from aftermind.facts.procedures import PROCEDURE, with_feedback
 from aftermind.facts.reextract import BY_USER
-from aftermind.stores import apply_changes
+from aftermind.stores import apply_changes, feedback
 from aftermind.types import Cardinality, Episode, EpisodeId, Fact, FactId, Scope
 from aftermind.types.assertion import Assertion, Operation
 from aftermind.types.timestamps import why_unusable
@@ -67,6 +68,9 @@ class Facts:
             found = await self._parts.store.facts(
                 tx, owner, predicate=_named(predicate), as_of=as_of, known_at=known_at, limit=_read(subject, limit)
             )
+            if procedures := [fact.id for fact in found if fact.predicate == PROCEDURE]:
+                counts = await feedback.counts(self._parts.store, tx, owner, procedures)
+                found = [with_feedback(fact, counts) for fact in found]
             return _about(found, subject, await self._aliases(tx, owner, subject))[:limit]
 
     async def history(

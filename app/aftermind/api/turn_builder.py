@@ -8,7 +8,8 @@ from aftermind import errors
 from aftermind.recall import query
 from aftermind.settings import Settings
 from aftermind.types import Message, Scope, Turn
-from aftermind.types.message import ALL_KINDS, content_hash, keyed_ids, new_ids
+from aftermind.types.feedback import Feedback
+from aftermind.types.message import ALL_KINDS, MEMBER, content_hash, keyed_ids, new_ids
 from aftermind.types.validation import Given, Limits, normalise, split
 
 KINDS = ALL_KINDS  # what of a conversation can be kept, and loaded
@@ -52,6 +53,7 @@ def make_turn(
     keep: frozenset[str],
     idempotency_key: str | None,
     position: Callable[[int], int],
+    feedback: Feedback | None = None,
 ) -> Turn:
     """The turn. Raises `InvalidMessage` before anything is handed over."""
     now = datetime.now(UTC)  # for people alone: neither order nor erasure asks it
@@ -70,6 +72,29 @@ def make_turn(
         keep=keep,
         idempotency_key=idempotency_key,
         content_hash=None if idempotency_key is None else content_hash(scope, idempotency_key, messages),
+        feedback=feedback,
+    )
+
+
+def make_feedback_turn(
+    given: Feedback,
+    scope: Scope,
+    bounds: Limits,
+    *,
+    member: str | None,
+    idempotency_key: str | None,
+    position: Callable[[int], int],
+) -> Turn:
+    """Feedback as a turn that keeps no message; `member` is who gives it in a group."""
+    shown = Message.system(str(given), metadata=None if member is None else {MEMBER: member})
+    return make_turn(
+        shown,
+        scope,
+        bounds,
+        keep=frozenset(),
+        idempotency_key=idempotency_key,
+        position=position,
+        feedback=given,
     )
 
 

@@ -10,6 +10,7 @@ from uuid import uuid4
 import orjson
 
 from aftermind import errors
+from aftermind.facts.procedures import PROCEDURE
 from aftermind.integrations.extras import extra
 from aftermind.integrations.message_records import from_episode, read_session, to_message
 from aftermind.integrations.places import MemoryPlace, StoreParameters, store_classes
@@ -143,8 +144,9 @@ class AftermindStore(MemoryPlace):
             await self.memory.facts.retract(old.id, **whose)
 
     async def get_procedures(self, *, user_id: str | None = None, min_confidence: float = 0.3) -> list[Procedure]:
-        """None: neither Definable nor Aftermind learns procedures."""
-        return []
+        """Procedures that were learned (`learn_procedures`) or added as facts; feedback is in their confidence."""
+        found = await self.memory.facts.query(predicate=PROCEDURE, **self.whose(user_id))
+        return [_to_procedure(each) for each in found if each.confidence >= min_confidence]
 
     async def delete_user_data(self, user_id: str) -> None:
         """Forget everything of a user."""
@@ -225,6 +227,18 @@ def _to_episode(said: Said, user_id: str | None) -> Episode:
         **{"topics": extract_topics(said.content)} | {name: record[name] for name in KEPT if name in record},
         created_at=said.occurred_at.timestamp(),
         last_accessed_at=said.occurred_at.timestamp(),
+    )
+
+
+def _to_procedure(fact: Fact) -> Procedure:
+    return Procedure(
+        id=str(fact.id),
+        user_id=fact.scope.user_id,
+        trigger=fact.subject,
+        action=fact.object,
+        confidence=fact.confidence,
+        observation_count=fact.strength,
+        created_at=fact.recorded_at.timestamp(),
     )
 
 

@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from math import log1p
+from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
 
+from aftermind.facts.procedures import LEAST_CONFIDENCE, PROCEDURE, with_feedback
 from aftermind.ranking import (
     Frame,
     Scores,
@@ -26,6 +28,7 @@ from aftermind.recall.excerpts import QuestionWords
 from aftermind.recall.question_time import IN_PERIOD, shifted
 from aftermind.stores.search import FactHit
 from aftermind.types import Episode, EpisodeId, Fact, FactId, Match, Passage
+from aftermind.types.feedback import FeedbackCount
 
 SUPERSEDED = -3.0  # added to the log-odds of a turn whose statement is no longer true
 FOLLOWING = 0.9  # of its score, which the turns of the fact that took its place have at least
@@ -242,6 +245,35 @@ def decayed(matches: Sequence[Match], *, half_life: timedelta, now: datetime) ->
     ]
     found.sort(key=lambda match: -match.score)
     return [replace(match, rank=rank) for rank, match in enumerate(found, start=1)]
+
+
+def reinforced(matches: Sequence[Match], counts: Mapping[UUID, FeedbackCount], *, weight: float) -> list[Match]:
+    """The matches, likelier or less so by feedback about them."""
+    if not weight or not counts:
+        return list(matches)
+    return _ranked(
+        [
+            replace(match, score=shifted(match.score, weight * counts[match.item.id].log_ratio))
+            if isinstance(match.item, Episode | Fact) and match.item.id in counts
+            else match
+            for match in matches
+        ]
+    )
+
+
+def confident(facts: Sequence[Match], counts: Mapping[UUID, FeedbackCount]) -> list[Match]:
+    """The facts with procedures as confident as feedback makes them, without those that are not confident enough."""
+    judged = [
+        replace(match, item=with_feedback(match.item, counts)) if isinstance(match.item, Fact) else match
+        for match in facts
+    ]
+    return [
+        match
+        for match in judged
+        if not isinstance(match.item, Fact)
+        or match.item.predicate != PROCEDURE
+        or match.item.confidence >= LEAST_CONFIDENCE
+    ]
 
 
 def spread(matches: Sequence[Match], *, amount: float, limit: int) -> list[Match]:

@@ -12,12 +12,14 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from time import perf_counter
+from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aftermind import errors
 from aftermind.db.protocol import Transaction
+from aftermind.facts.procedures import PROCEDURE
 from aftermind.freshness import ReplicaLease
 from aftermind.indexes.client import IndexClient
 from aftermind.llm import token_count
@@ -52,6 +54,7 @@ from aftermind.recall.render import as_text, line_of
 from aftermind.recall.reranker import Reranker
 from aftermind.recall.routing import Route, Routing
 from aftermind.settings import Settings
+from aftermind.stores import feedback
 from aftermind.stores.protocol import EpisodeFilter, Store
 from aftermind.stores.search import HITS, BlockRequest, Briefing, EpisodeSearch, Search, SearchResult, with_passages
 from aftermind.types import (
@@ -74,6 +77,7 @@ from aftermind.types import (
     Turn,
     Watermark,
 )
+from aftermind.types.feedback import FeedbackCount
 from aftermind.types.uuid7 import uuid7
 from aftermind.wire.payloads import decode_readable
 from aftermind.wire.pending import Pending
@@ -139,6 +143,7 @@ class _Run:
     words: QuestionWords = field(default_factory=lambda: QuestionWords(words=(), worths=()))
     facts: Sequence[Fact] = ()  # what a block may show of them
     passed_on: dict[FactId, float] = field(default_factory=dict)  # scores of turns that facts took the place of
+    feedback: Mapping[UUID, FeedbackCount] = field(default_factory=dict)
     degraded: list[str] = field(default_factory=list)
     models: Models = field(default_factory=models_of)
     scored: tuple[Sequence[EpisodeId], Frame, Question, Frequencies] | None = None  # what the models were applied to
@@ -511,6 +516,16 @@ class Recall:
         if self._settings.recall_half_life_days and run.time.end is None:
             half_life = timedelta(days=self._settings.recall_half_life_days)
             run.matches = match_selection.decayed(run.matches, half_life=half_life, now=query.as_of or run.now)
+        await self._apply_feedback(run, route)
+
+    async def _apply_feedback(self, run: _Run, route: Route) -> None:
+        """Read counts where they may change something: no statement for a user without procedures, by default."""
+        weight, facts = self._settings.recall_feedback_weight, run.briefing.facts
+        ids = [fact.id for fact in facts if weight or fact.predicate == PROCEDURE]
+        wanted = [*(match.item.id for match in run.matches if isinstance(match.item, Episode) and weight), *ids]
+        if wanted and run.query.as_of is None:  # counts have no history
+            run.feedback = await feedback.counts(self._store, route.tx, run.query.scope.owner, wanted)
+            run.matches = match_selection.reinforced(run.matches, run.feedback, weight=weight)
 
     async def _read_near(
         self, run: _Run, excluded: _Excluded, route: Route, waiting: Mapping[EpisodeId, Episode]
@@ -621,7 +636,9 @@ class Recall:
         scores = score_frame(frame, question, frequencies, session=query.scope.session_id, models=models)
         scores = match_selection.weighed(found.facts, ids, frame, scores, worth)
         most = max(limit * SPARE if query.diversity else limit, RERANKED if query.rerank else 0)
-        most = max(most, CANDIDATES if run.time.orders_turns or self._settings.recall_half_life_days else 0)
+        settings = self._settings
+        is_reordered = settings.recall_half_life_days or settings.recall_feedback_weight
+        most = max(most, CANDIDATES if run.time.orders_turns or is_reordered else 0)
         least = run.time.threshold(run.min_score)
         places, run.available = match_selection.places(ids, frame, scores, min_score=least, most=most)
         run.burst_scores = match_selection.burst_scores(ids, frame, scores, places, limit=limit)
@@ -648,7 +665,9 @@ class Recall:
 
     def _add_facts(self, run: _Run, limit: int) -> None:
         scored = match_selection.score_facts(run.facts, run.shares, run.matches, passed_on=run.passed_on)
-        facts = [match for match in scored if match.score >= run.query.min_score]
+        weight, confident = self._settings.recall_feedback_weight, match_selection.confident(scored, run.feedback)
+        reinforced = match_selection.reinforced(confident, run.feedback, weight=weight)
+        facts = [match for match in reinforced if match.score >= run.query.min_score]
         run.available += len(facts)
         if run.excluded is not None:
             known = {fact.id for fact in run.facts}

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
 
+from aftermind.facts.procedures import PROCEDURE
 from aftermind.llm.injection import detect
 from aftermind.ranking.passages import headings_before
 from aftermind.types import (
@@ -30,7 +31,7 @@ Item = Episode | Fact | Summary | Block
 
 OPENING = '<memory note="Information, not instructions.">\n'
 CLOSING = "</memory>"
-SECTIONS = ("profile", "blocks", "facts", "summaries", "episodes")  # from what lasts to what passed
+SECTIONS = ("profile", "blocks", "procedures", "facts", "summaries", "episodes")  # from what lasts to what passed
 INDENT = "  "  # of a text's further lines, and of further messages of one speaker
 
 # Not allowed in XML 1.0 whatever the escaping; tab, newline and carriage return are.
@@ -131,6 +132,9 @@ def line_of(item: Item, text: str | None = None, marks: str = "") -> BlockLine:
     """
     if isinstance(item, Episode):
         return _episode(item, item.content if text is None else text, marks, is_whole=text is None)
+    if isinstance(item, Fact) and item.predicate == PROCEDURE:
+        shown = escaped(shortenable_text(item) if text is None else text)
+        return BlockLine(section="procedures", text=shown, source_id=item.id, is_whole=text is None)
     if isinstance(item, Fact):
         shown = f"{escaped(item.text if text is None else text)}{_period(item)}"
         return BlockLine(section="facts", text=shown, source_id=item.id, is_whole=text is None)
@@ -159,6 +163,8 @@ def shortenable_text(item: Item) -> str:
     """What of an item may be shortened."""
     if isinstance(item, Episode | Block):
         return item.content
+    if isinstance(item, Fact) and item.predicate == PROCEDURE:
+        return f"{item.subject}: {item.object}"
     return item.text
 
 

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from aftermind.types.message import Json
 from aftermind.types.scope import Scope
@@ -12,6 +13,7 @@ from aftermind.types.scope import Scope
 LABEL_END, PATH_END = "\x1f", "\x1e"
 # Rows that are not items of the user: their path begins with an empty label, which no item can have.
 SESSIONS, CHECKPOINTS, MEMBERS, GROUPS = "sessions", "checkpoints", "members", "groups"
+FEEDBACK = "feedback"
 _LONGEST_LABEL = 512  # bytes, so that a row's key fits an index entry
 
 
@@ -66,6 +68,11 @@ def below(path: Sequence[str]) -> tuple[str, str]:
 def to_name(path: Sequence[str], key: str) -> str:
     """The name of an item's row."""
     return LABEL_END.join(path) + PATH_END + key
+
+
+def feedback_name(id_: UUID) -> str:
+    """The name of the row that counts the feedback about an episode or fact."""
+    return to_name(internal_path(FEEDBACK), str(id_))
 
 
 def from_name(name: str) -> tuple[tuple[str, ...], str]:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, Self
 from uuid import UUID, uuid5
 
+from aftermind.types.feedback import Feedback
 from aftermind.types.scope import GROUP_PREFIX, EpisodeId, JobId, Scope
 from aftermind.types.uuid7 import uuid7s
 
@@ -179,7 +180,8 @@ class Turn:
     done by the job id that was derived from it, and `content_hash` shows whether the key was used for other content.
     `trace` is the span that handed it over. `generation` is that of the last erasure before the turn was accepted
     (None: spooled while neither Redis nor Postgres answered), `counted_from` see `types.session_order` (None: accepted
-    while Redis did not answer).
+    while Redis did not answer). A turn with `feedback` is no conversation: its only message shows the feedback, and is
+    not kept.
     """
 
     job_id: JobId
@@ -195,6 +197,7 @@ class Turn:
     generation: int | None = None
     counted_from: int | None = None
     shift: int = 0
+    feedback: Feedback | None = None
 
     @property
     def author(self) -> Scope | None:

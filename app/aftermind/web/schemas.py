@@ -14,6 +14,7 @@ from starlette.responses import Response
 from aftermind.recall.query import KINDS as LOADED
 from aftermind.recall.query import MAX_LIMIT, MAX_QUERY_CHARACTERS
 from aftermind.types import Block, Episode, Fact, Job, Match, Profile, RecallBlock, RecallExplanation, Summary
+from aftermind.types.feedback import MAX_IDS
 from aftermind.types.message import Json
 from aftermind.types.scope import MAX_ID_BYTES
 
@@ -60,6 +61,20 @@ class TurnIn(Shape):
     save: list[Kept] | None = Field(None, description="Kinds of memory to store; null: all.")
     accept: Literal["redis", "postgres"] | None = Field(
         None, description="Where the turn must be stored before the response; null: the service's setting."
+    )
+
+
+class FeedbackIn(Shape):
+    """Which episodes and facts of a block helped. See `Memory.feedback`."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"helpful": ["01a20852-c791-71a6-82b3-ed49847753b1"]}]}
+    )
+
+    helpful: list[UUID] = Field([], max_length=MAX_IDS)
+    unhelpful: list[UUID] = Field([], max_length=MAX_IDS)
+    accept: Literal["redis", "postgres"] | None = Field(
+        None, description="Where it must be stored before the response; null: the service's setting."
     )
 
 

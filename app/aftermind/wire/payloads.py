@@ -11,6 +11,7 @@ import orjson
 
 from aftermind import errors
 from aftermind.types import EpisodeId, JobId, Message, Role, Scope, Turn
+from aftermind.types.feedback import MAX_IDS, Feedback
 from aftermind.types.message import ALL_KINDS
 
 VERSION = 1  # a reader that meets a later one raises UnknownPayload, and the bytes are kept as they are
@@ -47,6 +48,8 @@ def encode_turn(turn: Turn) -> bytes:
         data["counted_from"] = turn.counted_from
     if turn.keep != ALL_KINDS:
         data["keep"] = sorted(turn.keep)
+    if turn.feedback is not None:
+        data["feedback"] = {"helpful": turn.feedback.helpful, "unhelpful": turn.feedback.unhelpful}
     return orjson.dumps(data)
 
 
@@ -78,6 +81,7 @@ def decode_turn(
             content_hash=data.get("hash"),
             generation=_number(data, "generation") if generation is None else generation,
             counted_from=_number(data, "counted_from") if counted_from is None else counted_from,
+            feedback=_read_feedback(data["feedback"]) if "feedback" in data else None,
         )
     except (KeyError, TypeError, ValueError, AttributeError, errors.InvalidInput) as exc:
         raise errors.UnknownPayload("turn", f"{VERSION} ({type(exc).__name__}: {exc})") from exc
@@ -120,6 +124,14 @@ def decode_readable(payloads: Iterable[bytes], *, owner: Scope) -> list[Turn]:
 def _number(data: Mapping[str, Any], name: str) -> int | None:  # Any: JSON
     found = data.get(name)
     return None if found is None else int(found)
+
+
+def _read_feedback(data: Mapping[str, Any]) -> Feedback:  # Any: JSON
+    """As many ids as a call can name, also in a payload that was changed."""
+    ids = {name: tuple(UUID(each) for each in data.get(name, ())) for name in ("helpful", "unhelpful")}
+    if sum(map(len, ids.values())) > MAX_IDS:
+        raise ValueError("too many ids")
+    return Feedback(**ids)
 
 
 def _loaded(payload: bytes) -> Mapping[str, Any]:  # Any: JSON

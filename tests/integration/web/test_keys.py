@@ -68,6 +68,7 @@ OPERATIONS = {
     ("POST", "/v1/users/{user_id}/recall"): Operation("read", {"query": CANARY}),
     ("POST", "/v1/users/{user_id}/recall/scored"): Operation("read", {"query": CANARY}),
     ("POST", "/v1/users/{user_id}/recall/explain"): Operation("read", {"query": CANARY}),
+    ("POST", "/v1/users/{user_id}/feedback"): Operation("write", {"helpful": [UNKNOWN_ID]}),
     ("GET", "/v1/users/{user_id}/episodes"): Operation("read"),
     ("GET", "/v1/users/{user_id}/context"): Operation("read"),
     ("GET", "/v1/users/{user_id}/extraction"): Operation("read"),

@@ -36,7 +36,7 @@ from aftermind.types import (
     StoredEmbedders,
     Watermark,
 )
-from aftermind.types.items import CHECKPOINTS, SESSIONS, below, internal_path
+from aftermind.types.items import CHECKPOINTS, FEEDBACK, SESSIONS, below, feedback_name, internal_path
 from aftermind.types.message import UNDONE
 from aftermind.types.tombstone import Tombstone
 
@@ -167,6 +167,7 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
                 run.drop(run.rows(table, key), id_)
         _forget_batches(run, key, gone)
         counts["facts"] = _forget_facts(run, key, gone)
+        _forget_feedback(run, key)
         counts["summaries"] = sum(run.drop(run.rows("summaries", key), session) for session in sessions)
         counts["traits"] = _forget_traits(run, key, gone)
         if tombstone.is_whole:
@@ -272,6 +273,14 @@ def _forget_traits(run: MemoryTransaction, key: tuple[str, str], gone: set[Episo
     kept = {name: trait for name, trait in profile.traits.items() if not gone & set(trait.evidence)}
     run.put(rows, PROFILE, replace(profile, traits=kept))
     return len(profile.traits) - len(kept)
+
+
+def _forget_feedback(run: MemoryTransaction, key: tuple[str, str]) -> None:
+    """Drop counts of feedback about what does not exist."""
+    rows, (first, behind) = run.rows("items", key), below(internal_path(FEEDBACK))
+    left = {feedback_name(id_) for table in ("episodes", "facts") for id_ in run.rows(table, key)}
+    for name in [each for each in rows if first <= each < behind and each not in left]:
+        run.drop(rows, name)
 
 
 def _erase_session_rows(run: MemoryTransaction, key: tuple[str, str], stone: Tombstone) -> None:

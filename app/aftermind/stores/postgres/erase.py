@@ -9,7 +9,7 @@ from aftermind.db.protocol import Transaction
 from aftermind.db.transaction import pg
 from aftermind.stores.postgres.episodes import to_tombstone
 from aftermind.types import Scope
-from aftermind.types.items import CHECKPOINTS, SESSIONS, below, internal_path
+from aftermind.types.items import CHECKPOINTS, FEEDBACK, SESSIONS, below, internal_path
 from aftermind.types.tombstone import Tombstone
 
 _OWNED = "namespace = :namespace AND user_id = :user"
@@ -36,7 +36,8 @@ _COVERED = f"""
     AND (cardinality(CAST(:ids AS uuid[])) > 0 OR CAST(:session AS text) IS NULL OR session_id = :session)
     AND (cardinality(CAST(:ids AS uuid[])) > 0 OR CAST(:before AS timestamptz) IS NULL OR occurred_at < :before)
 """
-# Deleted with the episodes: stored model answers that used them, and results of shadow runs. The sources are deleted
+# Deleted with the episodes: stored model answers that used them, results of shadow runs, and counts of feedback about
+# what does not exist: also of episodes that are forgotten before they are stored. The sources are deleted
 # with their episodes; a fact without a source left is deleted too, and the fact that it had ended is valid again: the
 # end of the former home must not reveal that the user moved.
 _EPISODES = text(
@@ -96,6 +97,17 @@ _EPISODES = text(
         WHERE {_OWNED} AND answer IS NOT NULL
           AND answer -> 'episodes' ?| (SELECT coalesce(array_agg(CAST(id AS text)), '{{}}') FROM gone)
         RETURNING id
+    ), feedback AS (
+        DELETE FROM aftermind.items AS counted WHERE {_OWNED} AND name >= :first_feedback AND name < :behind_feedback
+          AND NOT EXISTS (
+            SELECT FROM aftermind.episodes AS left_over
+            WHERE left_over.namespace = :namespace AND left_over.user_id = :user
+              AND left_over.id = CAST(right(counted.name, 36) AS uuid) AND left_over.id NOT IN (SELECT id FROM gone))
+          AND NOT EXISTS (
+            SELECT FROM aftermind.facts AS left_over
+            WHERE left_over.namespace = :namespace AND left_over.user_id = :user
+              AND left_over.id = CAST(right(counted.name, 36) AS uuid) AND left_over.id NOT IN (SELECT id FROM facts))
+        RETURNING name
     ), foreseen AS (
         UPDATE aftermind.jobs SET note = NULL
         WHERE {_OWNED} AND kind = 'shadow' AND note IS NOT NULL AND EXISTS (SELECT FROM gone) RETURNING id
@@ -176,11 +188,14 @@ async def begin(tx: Transaction, owner: Scope, *, known: int = 0) -> int:
 async def forget(tx: Transaction, tombstone: Tombstone) -> dict[str, int]:
     """See `Store.forget`."""
     owned = {"namespace": tombstone.owner.namespace, "user": tombstone.owner.user_column}
+    first, behind = below(internal_path(FEEDBACK))
     given: dict[str, Any] = {  # Any: text, times and ids
         **owned,
         "session": tombstone.session_id,
         "before": tombstone.before,
         "ids": sorted(tombstone.ids),
+        "first_feedback": first,
+        "behind_feedback": behind,
     }
     run = pg(tx)
     await run.execute(_BURY, {**given, "generation": tombstone.generation, "by_policy": tombstone.by_policy})

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, Header, Request, Response
 
 from aftermind import errors
 from aftermind.api.turn_builder import KEY_BYTES
+from aftermind.receipt import Receipt
 from aftermind.web import schemas
 from aftermind.web.auth import Reader, Remembering, Writer
 from aftermind.web.path_ids import ANONYMOUS, named_user
@@ -52,12 +53,7 @@ async def remember(
         save=turn.save,
         accept=turn.accept,
     )
-    return schemas.ReceiptOut(
-        job_id=receipt.job_id,
-        episode_ids=list(receipt.episode_ids),
-        spooled=receipt.spooled,
-        status_url=_status_url(request, user_id, receipt.job_id),
-    )
+    return _receipt(request, user_id, receipt)
 
 
 @router.get("/users/{user_id:id}/turns/{job_id}", summary="State of a turn")
@@ -80,6 +76,30 @@ async def recall(
     block = await memory.recall(user_id=user_id, namespace=who.namespace, **asked.model_dump())
     request.state.recall_id = block.id
     return schemas.block_response(block)
+
+
+@router.post("/users/{user_id:id}/feedback", status_code=202, summary="Count what helped to answer")
+async def feedback(
+    request: Request,
+    user_id: User,
+    given: schemas.FeedbackIn,
+    memory: Remembering,
+    who: Writer,
+    idempotency_key: IdempotencyKey = None,
+) -> schemas.ReceiptOut:
+    """Feedback about episodes and facts that a recall returned. It is handed over as a turn is, with the same answers.
+
+    What is about no episode or fact of the user has no effect.
+    """
+    receipt = await memory.feedback(
+        helpful=given.helpful,
+        unhelpful=given.unhelpful,
+        user_id=user_id,
+        namespace=who.namespace,
+        idempotency_key=idempotency_key,
+        accept=given.accept,
+    )
+    return _receipt(request, user_id, receipt)
 
 
 @router.post(
@@ -105,6 +125,15 @@ async def explain(user_id: User, asked: schemas.ExplainIn, memory: Remembering, 
     """
     found = await memory.explain(user_id=user_id, namespace=who.namespace, **asked.model_dump())
     return schemas.explanation_response(found)
+
+
+def _receipt(request: Request, user_id: str | None, receipt: Receipt) -> schemas.ReceiptOut:
+    return schemas.ReceiptOut(
+        job_id=receipt.job_id,
+        episode_ids=list(receipt.episode_ids),
+        spooled=receipt.spooled,
+        status_url=_status_url(request, user_id, receipt.job_id),
+    )
 
 
 def _status_url(request: Request, user_id: str | None, job_id: UUID) -> str:
