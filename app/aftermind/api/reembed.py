@@ -98,8 +98,8 @@ class StoredVectors(Protocol):
 class Reembeddings:
     """Changes the embedder of the stored vectors; see `aftermind reembed`. Every call raises `StoreUnavailable`.
 
-    With Postgres it needs the role that owns the tables (`AFTERMIND_MIGRATOR_URL`). `embedder` is the default of
-    `plan` and `start`; None: that of the settings.
+    With Postgres it needs the role that owns the tables (`AFTERMIND_MIGRATOR_URL`); of several databases it changes
+    that of the memory's namespace. `embedder` is the default of `plan` and `start`; None: that of the settings.
     """
 
     def __init__(self, vectors: StoredVectors, settings: Settings, *, embedder: Embedder | None = None) -> None:
