@@ -1,6 +1,7 @@
 """What a turn and a recall cost as the tables grow: turns a second, recall p50, WAL and bytes a turn.
 
     python -m benchmarks.growth --sizes 100000,1000000      (without --sizes also 3 million: half an hour)
+    python -m benchmarks.growth --sizes 1000000 --active 500    (turns of 500 users only, ten of each)
 
 Each size has a stack of its own. Episodes are written by COPY, with their vectors and terms; users have 200 each, so
 that a larger size has more users, not longer histories. Recalls of the sizes alternate. Then turns of random users go
@@ -15,7 +16,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,6 @@ from aftermind.wire.redis_keys import Keys
 from benchmarks.common import Report, arguments, embedded_stack, percentile, redis_facts
 from benchmarks.ingest import WORKERS, worker_environment, worker_processes
 from benchmarks.synthetic import COLUMNS, DIMENSION, Talk, connect
-from tests.support.waiting import wait_until
 
 SIZES, QUICK_SIZES = (100_000, 1_000_000, 3_000_000), (2_000, 10_000)
 PER_USER = 200  # episodes
@@ -132,13 +132,17 @@ def main() -> int:
     turns, recalls = (QUICK_TURNS, QUICK_RECALLS) if given.quick else (TURNS, RECALLS)
     report = Report(title="Growth: what a turn and a recall cost as the tables grow")
     report.facts |= {**POSTGRES, "workers": WORKERS, "embedder": "hash", "wal_compression": COMPRESSION}
+    report.facts["active_users"] = given.active or "all"
     texts = Texts()
     with ExitStack() as stacks:
         worlds = [
             _load(*stacks.enter_context(embedded_stack(postgres_settings=POSTGRES)), each, texts) for each in sizes
         ]
         latencies = asyncio.run(_recall(worlds, texts, recalls))
-        measured = [_measure(world, texts, turns, times) for world, times in zip(worlds, latencies, strict=True)]
+        measured = [
+            _measure(world, texts, turns, times, active=given.active)
+            for world, times in zip(worlds, latencies, strict=True)
+        ]
         report.facts |= redis_facts(worlds[0].ends.redis_url)
     for each in measured:
         for name, value in asdict(each).items():
@@ -162,6 +166,7 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
         return found
 
     parser.add_argument("--sizes", type=sizes, metavar="N,N", help="numbers of episodes, instead of the usual ones")
+    parser.add_argument("--active", type=int, metavar="N", help="users that the turns are of (default: all)")
 
 
 def _load(stack: Stack, ends: Endpoints, size: int, texts: Texts) -> World:
@@ -173,11 +178,12 @@ def _load(stack: Stack, ends: Endpoints, size: int, texts: Texts) -> World:
     return World(ends=ends, logs=stack.logs, users=users, bytes_per_episode=stored / (users * PER_USER), load_s=took)
 
 
-def _measure(world: World, texts: Texts, turns: int, latencies: list[float]) -> Measured:
+def _measure(world: World, texts: Texts, turns: int, latencies: list[float], *, active: int | None) -> Measured:
+    episodes, world = world.episodes, replace(world, users=min(active or world.users, world.users))
     plain = _store(world, texts, turns, compression="off")
     compressed = _store(world, texts, turns, compression=COMPRESSION)
     return Measured(
-        episodes=world.episodes,
+        episodes=episodes,
         turns_per_s=plain.turns_per_s,
         cpu_ms_per_turn=plain.cpu_ms,
         recall_p50_ms=percentile(latencies, 0.5),
@@ -311,15 +317,11 @@ async def _remember(world: World, texts: Texts, turns: int, *, seed: int) -> Non
 
 
 async def _checkpoint(ends: Endpoints, compression: str) -> dict[str, int]:
-    """Compress the WAL in that way from now on, and write all changed pages; the position afterwards."""
+    """Compress the WAL of later connections in that way, and write all changed pages; the position afterwards."""
     async with _superuser(ends) as connection:
-        await connection.execute(f"ALTER SYSTEM SET wal_compression = '{compression}'")
-        await connection.execute("SELECT pg_reload_conf()")
-
-        async def is_set() -> bool:
-            return bool(await connection.fetchval("SHOW wal_compression") == compression)
-
-        await wait_until(is_set, description="Postgres has read its settings again")
+        # Not ALTER SYSTEM: the stack sets it on the command line, which outranks that.
+        database = await connection.fetchval("SELECT quote_ident(current_database())")
+        await connection.execute(f"ALTER DATABASE {database} SET wal_compression = '{compression}'")
         await connection.execute("CHECKPOINT")
     return await _position(ends)
 

@@ -144,7 +144,7 @@ EPISODES = Table(
     Column("job_id", Uuid),
     Column("mark", Text),
     Column("keep", ARRAY(Text)),  # what `save=` named, NULL for everything
-    Column("terms", ARRAY(BigInteger), nullable=False),  # stores.postgres.terms.term_keys: each term with its owner
+    Column("terms", ARRAY(BigInteger), nullable=False),  # stores.postgres.term_keys.term_keys: each term with its owner
     Column("embedding", HALFVEC),  # its dimension is the database's own: see `meta`
     Column("embedding_standby", HALFVEC),  # of the other embedder of a re-embedding: see db.reembed
     Column("passages", ARRAY(Integer)),  # of a long text: their borders, in characters
@@ -205,7 +205,7 @@ ASSERTIONS = Table(
     METADATA,
     *(_key(name) for name in ("namespace", "user_id")),
     Column("id", Uuid, primary_key=True),
-    Column("subject_key", BigInteger, nullable=False),  # stores.postgres.terms.hash_terms of the folded subject
+    Column("subject_key", BigInteger, nullable=False),  # stores.postgres.term_keys.hash_terms of the folded subject
     Column("subject", Text, nullable=False),
     _id("predicate", nullable=False),
     Column("object", Text, nullable=False),

@@ -92,7 +92,8 @@ CREATE INDEX episodes_position ON aftermind.episodes (namespace, user_id, positi
 CREATE INDEX episodes_stored ON aftermind.episodes (namespace, user_id, stored_at, position);
 CREATE INDEX episodes_expiring ON aftermind.episodes (namespace, expires_at) WHERE expires_at IS NOT NULL;
 CREATE INDEX episodes_passages ON aftermind.episodes (namespace, user_id, position) WHERE passages IS NOT NULL;
--- A term contains a hash of its owner, so a lookup reads rows of that owner only. fastupdate is off because every
+-- A term begins with a hash of its owner: a lookup reads rows of that owner only, on pages that the owner's other terms
+-- share. fastupdate is off because every
 -- search would have to read the whole pending list.
 CREATE INDEX episodes_terms ON aftermind.episodes USING gin (terms) WITH (fastupdate = off);
 CREATE INDEX episodes_metadata ON aftermind.episodes USING gin (metadata jsonb_path_ops) WHERE metadata <> '{}';
