@@ -514,7 +514,7 @@ class Settings(BaseSettings):
     retention_every_seconds: float = Field(
         86_400.0,
         gt=0,
-        description="Interval between runs of the retention policies (`aftermind retention`). Each run rebuilds the summaries of sessions that lose turns.",
+        description="Interval between runs of the retention policies (`aftermind retention`), and from setting or changing one to its first run. Each run rebuilds the summaries of sessions that lose turns.",
     )
     housekeeping_seconds: float = Field(
         60.0, gt=0, description="Interval between deletions of old rows: finished jobs, attempts, events, tombstones."

@@ -10,6 +10,8 @@ from aftermind import errors
 from aftermind.cli import console
 from aftermind.cli.console import Namespace, out
 from aftermind.cli.dead_letters import UNITS
+from aftermind.memory import Memory
+from aftermind.settings import Settings
 from aftermind.types.retention import RetentionPolicy, RetentionResult
 
 retention = typer.Typer(
@@ -52,17 +54,30 @@ def put(
         str | None, typer.Option(help="Archive episodes before deletion: a folder, or s3://bucket/prefix (extra s3).")
     ] = None,
 ) -> RetentionPolicy:
-    """Set the policy of a namespace. `run --dry-run` shows what it would delete."""
-    policy = console.with_memory(
-        lambda memory: memory.retention.set(
+    """Set the policy of a namespace, in place of the whole one it had.
+
+    It first runs a day later. `run --dry-run` counts until then what it would delete; `run` runs it immediately.
+    """
+    age = _age(max_age)
+
+    async def work(memory: Memory) -> tuple[RetentionPolicy | None, RetentionPolicy]:
+        former = await memory.retention.get(namespace=namespace)
+        policy = await memory.retention.set(
             namespace=namespace,
-            max_age=_age(max_age),
+            max_age=age,
             max_episodes=max_episodes,
             keep_important=keep_important,
             archive=archive,
         )
-    )
-    console.show(_policy_line(policy))
+        return former, policy
+
+    former, policy = console.with_memory(work)
+    lines = [_policy_line(policy)]
+    if former is not None and former != policy:
+        lines.append(f"The former policy was replaced. It kept {_bounds(former)}.")
+    if policy.ran_at is None:
+        lines.append("Next: `aftermind retention run --dry-run` counts what it deletes at its first run.")
+    console.show("\n".join(lines))
     return policy
 
 
@@ -82,7 +97,7 @@ def run(
     namespace: Namespace = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be deleted.")] = False,
 ) -> RetentionResult:
-    """Run the policy of a namespace now. The reconciler runs it once a day."""
+    """Run the policy of a namespace now. The reconciler runs it once a day, first a day after it was set."""
     done = console.with_memory(lambda memory: memory.retention.run(namespace=namespace, dry_run=dry_run))
     console.show(_done(done))
     return done
@@ -98,17 +113,25 @@ def _age(told: str | None) -> timedelta | None:
 
 
 def _policy_line(policy: RetentionPolicy) -> str:
+    lines = [f"namespace  {policy.namespace}", f"keeps      {_bounds(policy)}"]
+    lines.append(f"archive    {policy.archive or 'none'}")
+    if policy.ran_at is None and policy.set_at is not None:
+        first = policy.set_at + timedelta(seconds=Settings().retention_every_seconds)
+        lines.append(f"last run   not yet; the first is {console.when(first)}")
+    else:
+        lines.append(f"last run   {console.when(policy.ran_at) if policy.ran_at else 'not yet'}")
+    return escape("\n".join(lines))
+
+
+def _bounds(policy: RetentionPolicy) -> str:
     bounds = []
     if policy.max_age is not None:
         bounds.append(f"younger than {_span(policy.max_age)}")
     if policy.max_episodes is not None:
         bounds.append(f"the newest {policy.max_episodes:,} of each user")
-    lines = [f"namespace  {policy.namespace}", f"keeps      {', and '.join(bounds)}"]
     if policy.keep_important:
-        lines.append("except     episodes that are marked important or are a source of a current fact")
-    lines.append(f"archive    {policy.archive or 'none'}")
-    lines.append(f"last run   {console.when(policy.ran_at) if policy.ran_at else 'not yet'}")
-    return escape("\n".join(lines))
+        bounds.append("what is marked important or is a source of a current fact")
+    return ", and ".join(bounds)
 
 
 def _done(done: RetentionResult) -> str:

@@ -27,10 +27,13 @@ class RetentionStore(Protocol):
         """That of a namespace, or (None, in a transaction that sees them) those of all, by namespace."""
 
     async def list_due(self, tx: Transaction, *, every: timedelta) -> list[RetentionPolicy]:
-        """Policies of all namespaces that did not run within `every`, by the clock of the database."""
+        """Policies of all namespaces that neither ran nor were set within `every`, by the clock of the database.
+
+        The first run is `every` after a policy was set: until then an operator can count what it would delete.
+        """
 
     async def put(self, tx: Transaction, policy: RetentionPolicy) -> None:
-        """Set a namespace's policy."""
+        """Set a namespace's policy. One that is the same already keeps the times at which it was set and last ran."""
 
     async def drop(self, tx: Transaction, namespace: str) -> bool:
         """Keep everything from now on; whether there was a policy."""

@@ -17,8 +17,9 @@ class RetentionPolicy:
     limit.
 
     `keep_important` exempts episodes with `"important": true` in their metadata and sources of current facts. `archive`
-    is where deleted episodes are written first: a folder (`file:///…` or a path), or `s3://bucket/prefix`. `ran_at` is
-    when the policy last ran to its end. Raises `InvalidSettings`.
+    is where deleted episodes are written first: a folder (`file:///…` or a path), or `s3://bucket/prefix`. `set_at` is
+    when the policy was set: it first runs by itself `AFTERMIND_RETENTION_EVERY_SECONDS` later. `ran_at` is when it last
+    ran to its end. Raises `InvalidSettings`.
     """
 
     namespace: str
@@ -26,6 +27,7 @@ class RetentionPolicy:
     max_episodes: int | None = None
     keep_important: bool = False
     archive: str | None = None
+    set_at: datetime | None = None
     ran_at: datetime | None = None
 
     def __post_init__(self) -> None:

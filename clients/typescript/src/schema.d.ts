@@ -1365,7 +1365,9 @@ export interface paths {
         get: operations["get_v1_retention_get"];
         /**
          * Replace the retention policy
-         * @description Carried out once a day (`AFTERMIND_RETENTION_EVERY_SECONDS`), or by `POST /v1/retention/run`.
+         * @description Carried out once a day (`AFTERMIND_RETENTION_EVERY_SECONDS`), first a day after it was set or changed.
+         *
+         *     `POST /v1/retention/run?dry_run=true` counts until then what it would delete; without `dry_run` it is carried out.
          */
         put: operations["update_v1_retention_put"];
         post?: never;

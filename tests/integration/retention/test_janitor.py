@@ -31,6 +31,8 @@ STATES = "SELECT string_agg(DISTINCT state, ' ' ORDER BY state) FROM aftermind.j
 LEFT = f"{STATES} WHERE created_at < now() - interval '1 day'"
 UNFINISHED = "dead queued retrying"
 
+SET_YESTERDAY = "UPDATE aftermind.retention_policies SET updated_at = now() - interval '25 hours'"
+
 
 @pytest.fixture
 def settings(database: Database, redis_url: str, tmp_path: Path) -> Settings:
@@ -133,6 +135,7 @@ async def test_policies_are_carried_out_by_the_workers_once_a_day(
     async with Memory(settings=settings) as memory:
         for namespace, most in (("acme", 2), ("globex", 4)):
             await memory.retention.set(max_episodes=most, namespace=namespace)
+        await psql_async(database.url, SET_YESTERDAY)
         running = asyncio.create_task(reconciler.run(runtime, until=lambda: False))
         done = "SELECT count(*) FROM aftermind.retention_policies WHERE ran_at IS NOT NULL"
         try:
@@ -150,6 +153,32 @@ async def test_policies_are_carried_out_by_the_workers_once_a_day(
         assert policy.ran_at is not None
 
 
+@pytest.mark.parametrize(
+    ("changed", "left"),
+    [({"max_episodes": 1}, "3"), ({"max_episodes": 2}, "2")],
+    ids=["a changed one waits for a day", "one that is set again as it is does not"],
+)
+async def test_a_new_or_changed_policy_deletes_nothing_within_a_day(
+    database: Database, settings: Settings, runtime: Runtime, changed: dict[str, int], left: str
+) -> None:
+    await keep(database.url, [said(f"Line {n}.") for n in range(3)])
+    count = "SELECT count(*) FROM aftermind.episodes"
+    async with Memory(settings=settings) as memory:
+        await memory.retention.set(max_episodes=2)
+        await Janitor(runtime=runtime).round()
+        assert await psql_async(database.url, count) == "3", "an operator can still count first"
+        assert (await memory.retention.run(dry_run=True)).episodes == 1
+        await psql_async(database.url, SET_YESTERDAY)
+        policy = await memory.retention.set(**changed)
+        assert policy == await memory.retention.get()
+
+        await Janitor(runtime=runtime).round()
+
+        assert await psql_async(database.url, count) == left
+        await memory.retention.run()
+        assert await psql_async(database.url, count) == str(changed["max_episodes"]), "a run by hand is immediate"
+
+
 class TwoDaysAhead:
     """The clock of a worker that is wrong."""
 
@@ -164,6 +193,7 @@ async def test_a_policy_runs_once_a_day_by_the_clock_of_the_database(
     await keep(database.url, [said(f"Line {n}.") for n in range(3)])
     async with Memory(settings=settings) as memory:
         await memory.retention.set(max_episodes=1)
+    await psql_async(database.url, SET_YESTERDAY)
     await Janitor(runtime=runtime).round()
     await keep(database.url, [said("One more.")])
 
@@ -195,6 +225,7 @@ async def test_an_archive_that_does_not_answer_holds_up_nobody_else(
         away = str(tmp_path / "in-the-way" / "archive")
         await memory.retention.set(max_episodes=1, namespace="acme", archive=away)
         await memory.retention.set(max_age=timedelta(days=1), namespace="globex")
+    await psql_async(database.url, SET_YESTERDAY)
 
     await Janitor(runtime=runtime).round()
 

@@ -81,7 +81,10 @@ class DuePolicies:
         self._stopped: dict[str, str | None] = {}  # after which user, by namespace
 
     async def list(self) -> list[RetentionPolicy]:
-        """Policies that did not run within `every`, in a random order: a long one must not delay the same others."""
+        """Policies that neither ran nor were set within `every`, in a random order.
+
+        Random, so that a long one does not always delay the same others.
+        """
         async with self._db.transaction(read_only=True) as tx:
             found = await self._keeping.list_due(tx, every=self._every)
         random.shuffle(found)
@@ -106,9 +109,10 @@ class DuePolicies:
 class Retention:
     """Policies of namespaces. Every call raises `InvalidScope`, `InvalidSettings` and `StoreUnavailable`.
 
-    The reconciler runs them once a day (`AFTERMIND_RETENTION_EVERY_SECONDS`); a store of one process runs them itself,
-    when it is opened and after turns. Deletion is like `forget`: also facts
-    without another source, and summaries and traits that used the episodes; running jobs for them write nothing.
+    The reconciler runs them once a day (`AFTERMIND_RETENTION_EVERY_SECONDS`), first a day after they were set or
+    changed; a store of one process runs them itself, when it is opened and after turns. `run` runs one immediately.
+    Deletion is like `forget`: also facts without another source, and summaries and traits that used the episodes;
+    running jobs for them write nothing.
     """
 
     def __init__(
@@ -141,7 +145,11 @@ class Retention:
         archive: str | None = None,
         namespace: str | None = None,
     ) -> RetentionPolicy:
-        """Give a namespace a policy, in place of the one it had. See `RetentionPolicy` for what each part means."""
+        """Give a namespace a policy, in place of the whole one it had. See `RetentionPolicy` for what each part means.
+
+        Nothing is deleted before a day (`AFTERMIND_RETENTION_EVERY_SECONDS`) has passed, except by `run`: until then
+        `run(dry_run=True)` counts what the policy would delete.
+        """
         policy = RetentionPolicy(
             namespace=self._name(namespace),
             max_age=max_age,
@@ -153,9 +161,10 @@ class Retention:
             open_archive(archive)  # refuse now what no run could write to
         async with self._db.transaction(namespace=policy.namespace) as tx:
             await self._keeping.put(tx, policy)
+            (stored,) = await self._keeping.policies(tx, policy.namespace)
             await self._noted(tx, policy.namespace, _audit_detail(policy))
         await self._anchor()
-        return policy
+        return stored
 
     async def clear(self, *, namespace: str | None = None) -> bool:
         """Keep everything of a namespace from now on; whether it had a policy."""

@@ -23,10 +23,14 @@ class InMemoryRetention:
 
     async def list_due(self, tx: Transaction, *, every: timedelta) -> list[RetentionPolicy]:
         due = mem(tx).database.now() - every
-        return [each for each in await self.policies(tx) if each.ran_at is None or each.ran_at <= due]
+        policies = await self.policies(tx)
+        return [each for each in policies if (last := each.ran_at or each.set_at) is None or last <= due]
 
     async def put(self, tx: Transaction, policy: RetentionPolicy) -> None:
-        mem(tx).put(mem(tx).table(TABLE), policy.namespace, replace(policy, ran_at=None))
+        rows: dict[str, RetentionPolicy] = mem(tx).table(TABLE)
+        former = rows.get(policy.namespace)
+        if former is None or replace(former, set_at=None, ran_at=None) != replace(policy, set_at=None, ran_at=None):
+            mem(tx).put(rows, policy.namespace, replace(policy, set_at=mem(tx).database.now(), ran_at=None))
 
     async def drop(self, tx: Transaction, namespace: str) -> bool:
         return mem(tx).drop(mem(tx).table(TABLE), namespace)

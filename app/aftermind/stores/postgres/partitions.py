@@ -5,7 +5,7 @@ read, and encrypted with the keys of the namespace when they are written.
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -147,6 +147,7 @@ async def read_shared(tx: Transaction) -> Rows:
                 max_episodes=row.max_episodes,
                 keep_important=row.keep_important,
                 archive=row.archive,
+                set_at=row.updated_at,
                 ran_at=row.ran_at,
             )
             for row in policies
@@ -167,7 +168,10 @@ async def write_shared(tx: Transaction, rows: Rows) -> None:
         (RANKING_MODELS, [{"namespace": space, "embedder": key, "models": each} for (space, key), each in models]),
         (
             RETENTION_POLICIES,
-            [{name: getattr(each, name) for name in fields} for each in rows.get("retention_policies", {}).values()],
+            [
+                {name: getattr(each, name) for name in fields} | {"updated_at": each.set_at or datetime.now(UTC)}
+                for each in rows.get("retention_policies", {}).values()
+            ],
         ),
     ):
         if values:

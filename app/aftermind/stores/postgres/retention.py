@@ -1,7 +1,7 @@
 """Retention in Postgres: policies by namespace, and which episodes they keep no longer."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, timedelta
 from typing import Any
 
 from sqlalchemy import Row, text
@@ -19,9 +19,10 @@ from aftermind.types.scope import owner_from_columns
 
 _POLICIES = text(
     """
-    SELECT namespace, max_age, max_episodes, keep_important, archive, ran_at FROM aftermind.retention_policies
+    SELECT namespace, max_age, max_episodes, keep_important, archive, updated_at, ran_at
+    FROM aftermind.retention_policies
     WHERE (CAST(:namespace AS text) IS NULL OR namespace = :namespace)
-      AND (CAST(:every AS interval) IS NULL OR ran_at IS NULL OR ran_at <= now() - CAST(:every AS interval))
+      AND (CAST(:every AS interval) IS NULL OR coalesce(ran_at, updated_at) <= now() - CAST(:every AS interval))
     ORDER BY namespace
     """
 )
@@ -31,6 +32,9 @@ _PUT = text(
     VALUES (:namespace, :max_age, :max_episodes, :keep_important, :archive)
     ON CONFLICT (namespace) DO UPDATE SET max_age = :max_age, max_episodes = :max_episodes,
         keep_important = :keep_important, archive = :archive, updated_at = now(), ran_at = NULL
+    WHERE (retention_policies.max_age, retention_policies.max_episodes, retention_policies.keep_important,
+        retention_policies.archive) IS DISTINCT FROM (excluded.max_age, excluded.max_episodes,
+        excluded.keep_important, excluded.archive)
     """
 )
 _DROP = text("DELETE FROM aftermind.retention_policies WHERE namespace = :namespace")
@@ -124,7 +128,7 @@ class PostgresRetention:
         return [_policy(row) for row in await pg(tx).rows(_POLICIES, namespace=None, every=every)]
 
     async def put(self, tx: Transaction, policy: RetentionPolicy) -> None:
-        """Set a namespace's policy; it has not run yet."""
+        """Set a namespace's policy; a changed one has not run yet."""
         await pg(tx).execute(
             _PUT,
             {
@@ -191,12 +195,12 @@ class PostgresRetention:
 
 
 def _policy(row: Row[Any]) -> RetentionPolicy:  # Any: a row of `retention`
-    ran_at: datetime | None = row.ran_at
     return RetentionPolicy(
         namespace=row.namespace,
         max_age=row.max_age,
         max_episodes=row.max_episodes,
         keep_important=row.keep_important,
         archive=row.archive,
-        ran_at=ran_at,
+        set_at=row.updated_at,
+        ran_at=row.ran_at,
     )

@@ -62,7 +62,10 @@ async def get(memory: Remembering, who: Operator) -> RetentionOut | None:
 
 @router.put("", summary="Replace the retention policy")
 async def update(given: RetentionIn, memory: Remembering, who: Operator) -> RetentionOut:
-    """Carried out once a day (`AFTERMIND_RETENTION_EVERY_SECONDS`), or by `POST /v1/retention/run`."""
+    """Carried out once a day (`AFTERMIND_RETENTION_EVERY_SECONDS`), first a day after it was set or changed.
+
+    `POST /v1/retention/run?dry_run=true` counts until then what it would delete; without `dry_run` it is carried out.
+    """
     if given.max_age_seconds is None and given.max_episodes is None:
         why = "name a greatest age, a greatest number of episodes, or both; DELETE keeps everything."
         raise errors.InvalidFilter("max_age_seconds", None, why)
