@@ -1,9 +1,11 @@
 """Health of a deployment as one memory sees it: store, replicas, Redis, spool and backlog."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import shlex
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Literal, TypeVar
 
 from aftermind import errors
@@ -14,12 +16,14 @@ from aftermind.outbox.spool import damaged_files
 from aftermind.outbox.spool_segment import DAMAGED
 from aftermind.settings import Settings
 from aftermind.types import JobKind, JobState, Scope
+from aftermind.types.job_admin import JobPause
 from aftermind.wire import queues
 from aftermind.wire.pending import PendingBacklog
 from aftermind.wire.redis_keys import Keys
 
 OVERDUE_SECONDS = 120.0  # a doorbell takes milliseconds, and the reconciler sends it again within seconds
 CHECK_TIMEOUT_SECONDS = 2.0  # for each component; all are checked concurrently
+PAUSED_TURNS = 1_000  # oldest pending turns that are read while single namespaces are paused
 JOBS = "jobs"  # the component without which unfinished work cannot be counted
 CONDENSING = frozenset({JobKind.SUMMARISE, JobKind.PROFILE})
 
@@ -39,7 +43,10 @@ class Component:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Unfinished work of one kind; `age_seconds` is how long the oldest could have run already."""
+    """Unfinished work of one kind; `age_seconds` is how long the oldest could have run already.
+
+    Jobs that an operator has paused are runnable, but have no age: no worker may claim them.
+    """
 
     kind: str
     runnable: int = 0
@@ -96,7 +103,7 @@ class Health:
 
     @property
     def overdue(self) -> tuple[Work, ...]:
-        """Overdue jobs: runnable for too long, because workers are down or stuck."""
+        """Overdue jobs: runnable for too long, because workers are down or stuck. Paused jobs are not."""
         return tuple(row for row in self.work if row.age_seconds > OVERDUE_SECONDS)
 
 
@@ -153,6 +160,7 @@ async def health(parts: Parts) -> Health:
             looks.append(_check("vectors", lambda: _vectors(parts), needed=False))
             looks.append(_check("encryption", lambda: _encryption(parts), needed=False))
             looks.append(_check("webhooks", lambda: _webhooks(parts), needed=False))
+            looks.append(_check("pauses", lambda: _pauses(parts), needed=False))
         seen, work, waiting, _ = await asyncio.gather(
             asyncio.gather(*looks), _work(parts, pending), _waiting(parts, pending, spooled), parts.routing.probe()
         )
@@ -286,6 +294,34 @@ async def _webhooks(parts: Parts) -> str:
     return f"!{disabled} disabled, {failing} failing: `aftermind webhooks list` shows the reason. Their events wait."
 
 
+async def read_pauses(parts: Parts) -> list[JobPause]:
+    """Operators' pauses, of every tenant that the role can read. Raises `StoreUnavailable`."""
+    from aftermind.ledger.postgres import job_admin  # only users of Postgres need SQLAlchemy
+
+    async with parts.operations.transaction(namespace=parts.operations_namespace, read_only=True) as tx:
+        return await job_admin.pauses(tx)
+
+
+def resume_command(pause: JobPause) -> str:
+    """The command that ends a pause."""
+    kind = f" --kind {pause.kind}" if pause.kind else ""
+    return f"aftermind jobs resume{kind}" + (f" --namespace {shlex.quote(pause.namespace)}" if pause.namespace else "")
+
+
+async def _pauses(parts: Parts) -> str:
+    """Without names of tenants: /readyz asks for no key."""
+    pauses = await read_pauses(parts)
+    found = [
+        f"{f'{each.kind} jobs' if each.kind else 'all jobs'} are paused: `{resume_command(each)}` ends it"
+        for each in pauses
+        if each.namespace is None
+    ]
+    if of_tenants := len(pauses) - len(found):
+        count = f"{of_tenants} {'pause' if of_tenants == 1 else 'pauses'} of single namespaces"
+        found.append(f"{count}: `aftermind jobs pauses` lists them")
+    return f"!{'; '.join(found)}" if found else "no jobs are paused"
+
+
 def _replica(name: str, state: str) -> Component:
     well = state == "serving"
     return Component(name=f"replica {name}", state="ok" if well else "degraded", detail=state, needed=False)
@@ -317,13 +353,29 @@ async def _waiting(
 
 async def _work(parts: Parts, pending: asyncio.Task[PendingBacklog | None]) -> list[Work]:
     rows, waiting = await _answered(parts.ledger.backlog()), await pending
+    pauses = () if parts.redis is None else await _answered(read_pauses(parts)) or ()
     if rows is None:
         return []  # the components already report that the database is down
     found = [_to_work(row) for row in rows]
     if waiting is not None:
-        age = waiting.oldest_age.total_seconds() if waiting.runnable else 0.0
+        age = await pending_age(parts, waiting, pauses)
         found = _with_pending(found, runnable=waiting.runnable, turns=waiting.turns, age=age)
     return [row for row in found if row.runnable or row.running or row.waiting or row.dead]
+
+
+async def pending_age(parts: Parts, waiting: PendingBacklog, pauses: Sequence[JobPause]) -> float:
+    """For how many seconds the oldest turn in Redis could have been stored; 0 if all are paused."""
+    namespaces = {each.namespace for each in pauses if each.kind in (None, JobKind.STORE)}
+    if not waiting.runnable or None in namespaces:
+        return 0.0
+    if not namespaces or parts.pending is None:
+        return waiting.oldest_age.total_seconds()
+    try:
+        turns = await parts.pending.list_oldest(PAUSED_TURNS)
+    except errors.AftermindError:  # a login of agents, which may not list turns
+        return waiting.oldest_age.total_seconds()
+    times = [each.accepted_at for each in turns if each.worker is None and each.owner.namespace not in namespaces]
+    return max(0.0, (datetime.now(UTC) - min(times)).total_seconds()) if times else 0.0
 
 
 def _to_work(row: Backlog) -> Work:

@@ -12,7 +12,7 @@ from typing import ParamSpec
 from aftermind import errors
 from aftermind.api import audit_anchors
 from aftermind.api.connections import Addresses
-from aftermind.api.health import damaged_spool, spooled_bytes
+from aftermind.api.health import damaged_spool, pending_age, read_pauses, resume_command, spooled_bytes
 from aftermind.api.job_admin import MAX_LISTED, JobAdmin
 from aftermind.api.process_registry import find_mismatches, find_other_settings, fingerprints, list_settings
 from aftermind.api.wiring import open_parts
@@ -23,6 +23,7 @@ from aftermind.llm import factory
 from aftermind.llm.protocols import embedder_identity
 from aftermind.llm.rate_limit import ProviderState
 from aftermind.settings import Settings
+from aftermind.types.job_admin import JobPause
 from aftermind.wire.process_registry import list_announced
 from aftermind.wire.redis.client import RedisLink, unavailable
 from aftermind.wire.redis_keys import Keys
@@ -183,10 +184,20 @@ async def work(found: Addresses, settings: Settings) -> list[Finding]:
     """Pending jobs, and whether workers process them."""
     parts = open_parts(found, settings)
     try:
-        findings = []
+        findings: list[Finding] = []
+        pauses = await read_pauses(parts)
+        findings += [
+            Finding(
+                what=f"{each.kind} jobs" if each.kind else "all jobs",
+                seen=_paused_by(each),
+                verdict=Verdict.WARNING,
+                remedy=f"They wait, and use no attempts. `{resume_command(each)}` ends the pause.",
+            )
+            for each in pauses
+        ]
         if parts.pending is not None:
             backlog = await parts.pending.backlog()
-            age = backlog.oldest_age.total_seconds()
+            age = await pending_age(parts, backlog, pauses)
             findings.append(_backlog("pending turns", backlog.turns, age, "store"))
         for row in await parts.ledger.backlog():
             age = row.oldest_wait.total_seconds() if row.oldest_wait else 0.0
@@ -498,6 +509,11 @@ def _sung(queue: str, wait: float | None) -> Finding:
 
 def _paused(state: ProviderState) -> str:
     return f"paused for {state.wait_seconds:.0f} s: {state.why}. Its jobs wait and use no attempts"
+
+
+def _paused_by(pause: JobPause) -> str:
+    where = f"namespace {pause.namespace}" if pause.namespace else "every namespace"
+    return f"paused in {where} since {pause.created_at:%Y-%m-%d %H:%M} by {pause.actor}: {pause.reason}"
 
 
 def _backlog(what: str, count: int, age: float, kind: str) -> Finding:

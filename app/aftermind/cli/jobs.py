@@ -197,10 +197,12 @@ def pause(
 @jobs.command()
 @console.with_json
 def resume(*, kind: Kind = None, queue: Queue = None, namespace: Where = None) -> list[JobPause]:
-    """End a pause."""
-    for each in _kinds(kind, queue):
-        if not console.with_memory(_resuming(each, namespace)):
-            raise errors.InvalidFilter("kind", each, "there is no such pause; `aftermind jobs pauses` lists them.")
+    """End a pause. Of a queue: those of its kinds that are paused."""
+    kinds = _kinds(kind, queue)
+    resumed = [each for each in kinds if console.with_memory(_resuming(each, namespace))]
+    if not resumed:
+        raise errors.InvalidFilter("kind", queue or kind, "there is no such pause; `aftermind jobs pauses` lists them.")
+    for each in resumed:
         out.print(f"Resumed: {each or 'all kinds'} in {escape(namespace) if namespace else 'every namespace'}.")
     return _pauses()
 

@@ -17,7 +17,8 @@ BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 class Backlog:
     """Unfinished work of one kind: how much may run now, for how long the oldest could, how much runs or waits.
 
-    `replays` are those of the runnable that a replay plan put in.
+    `oldest_wait` leaves out jobs that an operator has paused: no worker may claim them. `replays` are
+    those of the runnable that a replay plan put in.
     """
 
     kind: JobKind

@@ -25,6 +25,8 @@ PROMOTE_EVERY = timedelta(seconds=0.1)  # how often due jobs are promoted while 
 CLAIM_TRIES = 3  # two claims that compete for one session: the unique index admits one, the other retries
 COUNTED = 10_000  # of each kind and state; beyond it the backlog is a lower bound
 
+# A paused job waits for an operator, and not for a worker; '' is every namespace.
+_CLAIMABLE = "paused.namespaces IS NULL OR NOT paused.namespaces && ARRAY['', namespace]"
 # Each count by its partial index, and bounded: it is asked every few seconds, also with a million jobs waiting.
 _BACKLOG = text(
     f"""
@@ -32,12 +34,18 @@ _BACKLOG = text(
            due.jobs AS due, now() - due.oldest AS due_wait, ready.replays + due.replays AS replays,
            running.jobs AS running, waiting.jobs AS waiting, dead.jobs AS dead
     FROM unnest(CAST(:kinds AS text[])) AS kinds (kind),
-    LATERAL (SELECT count(*) AS jobs, min(run_at) AS oldest, count(replay_plan_id) AS replays FROM (
-        SELECT run_at, replay_plan_id FROM aftermind.jobs WHERE kind = kinds.kind AND state IN ('queued', 'retrying')
-        AND queue_position IS NOT NULL ORDER BY queue_position, run_at LIMIT {COUNTED}) AS found) AS ready,
-    LATERAL (SELECT count(*) AS jobs, min(run_at) AS oldest, count(replay_plan_id) AS replays FROM (
-        SELECT run_at, replay_plan_id FROM aftermind.jobs WHERE kind = kinds.kind AND state IN ('queued', 'retrying')
-        AND queue_position IS NULL AND run_at <= now() ORDER BY run_at LIMIT {COUNTED}) AS found) AS due,
+    LATERAL (SELECT array_agg(namespace) AS namespaces FROM aftermind.job_pauses
+        WHERE kind IN ('', kinds.kind)) AS paused,
+    LATERAL (SELECT count(*) AS jobs, min(run_at) FILTER (WHERE {_CLAIMABLE}) AS oldest,
+                    count(replay_plan_id) AS replays FROM (
+        SELECT namespace, run_at, replay_plan_id FROM aftermind.jobs
+        WHERE kind = kinds.kind AND state IN ('queued', 'retrying') AND queue_position IS NOT NULL
+        ORDER BY queue_position, run_at LIMIT {COUNTED}) AS found) AS ready,
+    LATERAL (SELECT count(*) AS jobs, min(run_at) FILTER (WHERE {_CLAIMABLE}) AS oldest,
+                    count(replay_plan_id) AS replays FROM (
+        SELECT namespace, run_at, replay_plan_id FROM aftermind.jobs
+        WHERE kind = kinds.kind AND state IN ('queued', 'retrying') AND queue_position IS NULL AND run_at <= now()
+        ORDER BY run_at LIMIT {COUNTED}) AS found) AS due,
     LATERAL (SELECT count(*) AS jobs FROM (
         SELECT 1 FROM aftermind.jobs
         WHERE state = 'running' AND kind = kinds.kind LIMIT {COUNTED}) AS found) AS running,

@@ -25,7 +25,10 @@ WORK = {
         "aftermind_dead_letters",
         "Dead letters: jobs that have used all attempts and were not replayed or discarded.",
     ),
-    "age_seconds": ("aftermind_oldest_runnable_seconds", "Since when the oldest of the runnable could run."),
+    "age_seconds": (
+        "aftermind_oldest_runnable_seconds",
+        "For how long the oldest of the runnable could run; paused jobs are left out.",
+    ),
 }
 
 

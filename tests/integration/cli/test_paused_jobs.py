@@ -1,0 +1,116 @@
+"""Jobs that an operator has paused are reported as paused, with the command that ends it: never as missing workers."""
+
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from typer.testing import CliRunner
+
+from aftermind import Settings
+from aftermind.api import connections
+from aftermind.cli import FAMILIES, doctor_checks, make_app_for
+from aftermind.cli.doctor_checks import Verdict
+from aftermind.memory import Memory
+from tests.support.servers import Database, psql_async
+from tests.support.waiting import wait_until
+
+OLD_JOB = """
+    INSERT INTO aftermind.jobs (id, namespace, user_id, kind, state, effect_key, run_at, queue_position)
+    VALUES (gen_random_uuid(), 'default', 'u', 'extract', 'queued', gen_random_uuid()::text,
+            now() - interval '1 hour', {position})
+"""
+
+
+@pytest.fixture
+def settings(database: Database, redis_url: str, tmp_path: Path) -> Settings:
+    return Settings(
+        database_url=database.app_url,
+        relay_url=database.relay_url,
+        broker_url=redis_url,
+        redis_prefix=f"paused-{uuid4().hex[:8]}:",
+        state_dir=tmp_path,
+        embedder="hash",
+        extractor="rules",
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "namespace", "is_overdue", "command"),
+    [
+        (None, None, False, "aftermind jobs resume"),
+        ("extract", None, False, "aftermind jobs resume --kind extract"),
+        ("extract", "default", False, "aftermind jobs resume --kind extract --namespace default"),
+        ("store", None, True, "aftermind jobs resume --kind store"),
+        ("extract", "other", True, "aftermind jobs resume --kind extract --namespace other"),
+    ],
+)
+@pytest.mark.parametrize("position", ["1", "NULL"])
+async def test_old_jobs_are_overdue_unless_they_are_paused(
+    database: Database,
+    settings: Settings,
+    kind: str | None,
+    namespace: str | None,
+    is_overdue: bool,
+    command: str,
+    position: str,
+) -> None:
+    await psql_async(database.url, OLD_JOB.format(position=position))
+    async with Memory(settings=settings) as memory:
+        assert [row.kind for row in (await memory.health()).overdue] == ["extract"]
+        await memory.job_admin.pause(kind=kind, namespace=namespace, reason="maintenance", actor="ops")
+
+        health = await memory.health()
+        findings = await doctor_checks.work(connections.resolve(settings), settings)
+
+    assert [row.kind for row in health.overdue] == ["extract"] * is_overdue
+    assert [row.runnable for row in health.work] == [1]
+    assert health.is_ready
+    [pauses] = [part for part in health.parts if part.name == "pauses"]
+    assert pauses.state == "degraded"
+    assert (f"`{command}`" if namespace is None else "`aftermind jobs pauses`") in pauses.detail
+    assert "other" not in pauses.detail
+    [paused] = [each for each in findings if "maintenance" in each.seen]
+    assert paused.verdict is Verdict.WARNING
+    assert f"`{command}`" in paused.remedy
+    assert any(each.verdict is Verdict.BAD for each in findings) == is_overdue
+
+
+@pytest.mark.parametrize(("namespace", "is_overdue"), [(None, False), ("default", False), ("other", True)])
+async def test_turns_whose_store_jobs_are_paused_are_not_overdue(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, namespace: str | None, is_overdue: bool
+) -> None:
+    monkeypatch.setattr("aftermind.api.health.OVERDUE_SECONDS", 0.0)
+    async with Memory(settings=settings) as memory:
+        await memory.remember("I live in Oslo.", user_id="u")
+
+        async def is_overdue_now() -> bool:
+            return [row.kind for row in (await memory.health()).overdue] == ["store"]
+
+        await wait_until(is_overdue_now, description="a pending turn has an age")
+        await memory.job_admin.pause(kind="store", namespace=namespace, reason="maintenance", actor="ops")
+
+        assert await is_overdue_now() is is_overdue
+
+
+def test_a_queue_is_resumed_as_far_as_it_is_paused(
+    database: Database, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (
+        ("DATABASE_URL", database.app_url),
+        ("RELAY_URL", database.relay_url),
+        ("BROKER_URL", redis_url),
+        ("REDIS_PREFIX", f"paused-{uuid4().hex[:8]}:"),
+        ("STATE_DIR", str(tmp_path)),
+    ):
+        monkeypatch.setenv(f"AFTERMIND_{name}", value)
+    app, run = make_app_for(FAMILIES), CliRunner().invoke
+    assert run(app, ["jobs", "pause", "--queue", "memory.extract", "--reason", "x"]).exit_code == 0
+    assert run(app, ["jobs", "resume", "--kind", "extract"]).exit_code == 0
+
+    rest = run(app, ["jobs", "resume", "--queue", "memory.extract"])
+    again = run(app, ["jobs", "resume", "--queue", "memory.extract"])
+
+    assert rest.exit_code == 0, rest.output
+    assert "Resumed: extract in" not in rest.output
+    assert "Resumed:" in rest.output
+    assert again.exit_code == 1
