@@ -427,11 +427,13 @@ class NotAllowed(WrongRole):
 class KeyRefused(Refused):
     """The API key is missing, unknown, revoked or expired; the message does not reveal which."""
 
-    def __init__(self, why: str) -> None:
+    def __init__(
+        self,
+        why: str,
+        remedy: str = "Send `Authorization: Bearer am_…`; create a key with `aftermind api-keys create NAME`.",
+    ) -> None:
         self.why = why
-        super().__init__(
-            f"{why} Send `Authorization: Bearer am_…`; create a key with `aftermind api-keys create NAME`."
-        )
+        super().__init__(f"{why} {remedy}")
 
 
 class RightMissing(Refused):

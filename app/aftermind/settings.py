@@ -596,7 +596,7 @@ class Settings(BaseSettings):
     )
     metrics_token: SecretStr | None = Field(
         None,
-        description="Bearer token for `/metrics` of the service, which has counts of all tenants. None or empty: only the local token is accepted.",
+        description="Bearer token for `/metrics` of the service, which has counts of all tenants. None or empty: only the local token is accepted, until the first API key is created; then nothing is.",
     )
     flower_port: int = Field(5577, ge=0, le=65535, description="Port of Flower. 0: any free one.")
     flower_url: str | None = Field(

@@ -282,6 +282,31 @@ def test_up_a_second_time_reuses_what_stands(shell: Shell) -> None:
     assert (shell.folder / "state" / "services.json").read_text() == before
 
 
+@pytest.mark.parametrize("command", ["up", "restart"])
+def test_a_misspelt_model_is_refused_before_anything_is_stopped(shell: Shell, command: str) -> None:
+    before = shell.must("status", "--json")
+    misspelt = Shell(folder=shell.folder, env={**shell.env, "AFTERMIND_EXTRACTOR": "rule"})
+
+    done = misspelt.run(command)
+
+    assert done.code == 2
+    assert "auto, rules, openai:MODEL" in done.err
+    assert shell.must("status", "--json") == before
+
+
+def test_the_first_key_ends_the_sign_in_link(shell: Shell) -> None:
+    """The last test of this stack: its local token is not accepted afterwards."""
+    assert "/login?token=" in shell.must("status")
+
+    first, second = (shell.run("api-keys", "create", name) for name in ("desk", "shop"))
+
+    assert (first.code, second.code) == (0, 0)
+    assert "local token" in first.err
+    assert "local token" not in second.err
+    assert "/login?token=" not in shell.must("status")
+    assert "with an API key" in shell.must("up")
+
+
 def _status(url: str) -> int:
     import urllib.error
 

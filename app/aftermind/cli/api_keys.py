@@ -37,15 +37,19 @@ def create(
 ) -> dict[str, ApiKey | str]:
     """Create an API key and print it once: only its hash is stored."""
 
-    async def work(memory: Memory) -> tuple[ApiKey, str]:
-        return await memory.api_keys.create(
+    async def work(memory: Memory) -> tuple[bool, ApiKey, str]:
+        is_first = not await memory.api_keys.any()
+        made, text = await memory.api_keys.create(
             name,
             rights=right or OF_ONE_TENANT,
             expires_at=None if expires is None else moment("expires", expires),
             namespace=namespace,
         )
+        return is_first, made, text
 
-    made, text = console.with_memory(work)
+    is_first, made, text = console.with_memory(work)
+    if is_first:
+        console.err.print("This is the first key: the service accepts the local token and its sign-in link no longer.")
     told = f"Key [bold]{made.id}[/] of namespace {escape(repr(made.namespace))} may {_may(made)}."
     console.err.print(f"{told} Store it now: it is not shown again.")
     out.print(text, markup=False)

@@ -14,7 +14,7 @@ from rich.rule import Rule
 from aftermind.cli import console, importers, ingest, migrate, processes, recall
 from aftermind.cli.console import err, out
 from aftermind.cli.processes import ProcessPlan
-from aftermind.cli.stack import table
+from aftermind.cli.stack import has_keys, table
 from aftermind.memory import Memory
 from aftermind.settings import Settings
 from aftermind.stack import Stack
@@ -45,7 +45,7 @@ def demo(*, once: Once = False) -> None:
         plan = _start(settings, stack)
         out.print(table(stack.status()))
         console.run(_show(settings, plan))
-        processes.print_addresses(settings)
+        processes.print_addresses(settings, has_keys=has_keys())
         out.print(f"\nReady after {time.monotonic() - began:.1f} s.", end=" ")
         if once:
             out.print("Stopping." if is_ours else "The stack keeps running.")

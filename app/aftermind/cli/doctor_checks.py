@@ -5,7 +5,7 @@ import shutil
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import StrEnum
 from functools import wraps
 from typing import ParamSpec
 
@@ -39,12 +39,12 @@ ROLE_REMEDY = "Connect as a member of aftermind_app (agents) or aftermind_relay 
 OLD_WORK = 60.0  # seconds; a doorbell takes milliseconds, so older runnable jobs are overdue
 
 
-class Verdict(Enum):
-    """How serious a finding is."""
+class Verdict(StrEnum):
+    """How serious a finding is, in the words of the table."""
 
-    GOOD = auto()
-    WARNING = auto()
-    BAD = auto()
+    GOOD = "ok"
+    WARNING = "warning"
+    BAD = "bad"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -170,8 +170,11 @@ def _revealed(value: object) -> object:
     return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
-def print_addresses(settings: Settings) -> None:
-    """Print the addresses of the processes that were started here, with Flower's password."""
+def print_addresses(settings: Settings, *, has_keys: bool) -> None:
+    """Print the addresses of the processes that were started here, with Flower's password.
+
+    `has_keys`: an API key was made, so the local token is not accepted.
+    """
     known = read_json(settings.state_dir / REMEMBERED)
     if known is None:
         return
@@ -179,8 +182,11 @@ def print_addresses(settings: Settings) -> None:
         known.get(name, "unknown") for name in ("web_port", "flower_port", "flower_password")
     )
     out.print(f"\n[bold]Service[/]  http://127.0.0.1:{web_port}")
-    token = local_sign_in.read_token(settings.state_dir)
-    out.print(f"[bold]Sign in[/]  http://127.0.0.1:{web_port}/login?token={token}   until the first key is made")
+    if has_keys:
+        out.print("[bold]Sign in[/]  with an API key: [bold]aftermind api-keys create NAME[/] makes one")
+    else:
+        token = local_sign_in.read_token(settings.state_dir)
+        out.print(f"[bold]Sign in[/]  http://127.0.0.1:{web_port}/login?token={token}   until the first key is made")
     out.print(f"[bold]Flower[/]   http://127.0.0.1:{flower_port}   user {FLOWER_USER}, password {password}")
 
 

@@ -41,6 +41,7 @@ def up(*, workers: Workers = True) -> list[ComponentStatus]:
     restarts, so that every process has the same ones.
     """
     settings = Settings()
+    _check_models(settings)
     stack = Stack(settings.state_dir)
     if stack.running() is not None and processes.settings_differ(settings):
         with console.err.status("Settings have changed: stopping …"):
@@ -58,9 +59,17 @@ def up(*, workers: Workers = True) -> list[ComponentStatus]:
     out.print(table(stack.status()))
     console.run(_follow_embedder(settings, workers=workers))
     if workers:
-        processes.print_addresses(settings)
+        processes.print_addresses(settings, has_keys=has_keys())
     out.print("\nIt runs until [bold]aftermind down[/]. Next: [bold]aftermind ingest --sample[/]")
     return stack.status()
+
+
+def _check_models(settings: Settings) -> None:
+    """Refuse models that no worker could make, before anything is stopped. Raises `InvalidSettings`."""
+    from aftermind.llm import factory
+
+    for make in (factory.embedder, factory.extractor, factory.summariser, factory.profiler):
+        make(settings)
 
 
 async def _follow_embedder(settings: Settings, *, workers: bool) -> None:
@@ -110,6 +119,7 @@ def restart(
 ) -> list[ComponentStatus]:
     """Restart the embedded stack, or one component, with the settings in force now."""
     settings = Settings()
+    _check_models(settings)
     stack = Stack(settings.state_dir)
     if component is None:
         with console.err.status("Stopping …"):
@@ -149,13 +159,21 @@ def status() -> list[ComponentStatus]:
         out.print("No embedded stack has run here yet. `aftermind up` starts one.")
         raise console.ExitWithResult(1, components)
     out.print(table(components))
+    is_database_up = any(each.name == "postgres" and each.state is ComponentState.RUNNING for each in components)
     if any(each.name == "flower" and each.state in GOOD for each in components):
-        processes.print_addresses(settings)
-    if any(each.name == "postgres" and each.state is ComponentState.RUNNING for each in components):
+        processes.print_addresses(settings, has_keys=is_database_up and has_keys())
+    if is_database_up:
         _warn_about_work()
     if any(each.state not in GOOD for each in components):
         raise console.ExitWithResult(1, components)
     return components
+
+
+def has_keys() -> bool:
+    """Whether an API key was made, which ends the local token; False if the database does not answer."""
+    with suppress(errors.Unavailable, errors.Conflict):
+        return console.with_memory(lambda memory: memory.api_keys.any())
+    return False
 
 
 def _warn_about_work() -> None:

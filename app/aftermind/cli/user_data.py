@@ -200,7 +200,9 @@ def _show_result(found: ErasureReport, remedy: str = "") -> None:
     if found.is_clean:
         out.print("[bold green]Nothing remains.[/]")
     else:
-        console.complain(f"content remains, or a place was not searched.{remedy}")
+        places = ", ".join(found.unsearched)
+        what = "content remains" if found.is_erased is False else "no content was found"
+        console.complain(f"{what}{f', but not searched: {places}' if places else ''}.{remedy}")
 
 
 def _places(*columns: str) -> Table:

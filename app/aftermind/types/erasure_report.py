@@ -38,6 +38,17 @@ class ErasureReport:
         """Whether nothing remains anywhere, and no place was left out."""
         return all(place.is_clean for place in self.places)
 
+    @property
+    def unsearched(self) -> tuple[str, ...]:
+        """Names of the places that were not, or not completely, searched."""
+        return tuple(place.name for place in self.places if place.missing)
+
+    @property
+    def is_erased(self) -> bool | None:
+        """True: nothing remains. False: content remains. None: none was found, but a place was not searched."""
+        remains = any(place.found or (place.owned and not place.kept) for place in self.places)
+        return False if remains else None if self.unsearched else True
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureProof:

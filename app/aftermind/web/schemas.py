@@ -444,9 +444,13 @@ class SearchedPlaceOut(Shape):
 
 
 class ErasureOut(Shape):
-    """Whether no data of the user remains anywhere, and every place could be searched."""
+    """Whether data of the user remains anywhere."""
 
-    is_erased: bool
+    is_erased: bool | None = Field(
+        description="True: nothing remains. False: content remains. Null: none was found, but the places in "
+        "`unsearched` could not be searched."
+    )
+    unsearched: list[str] = Field(description="Names of places that were not, or not completely, searched.")
     places: list[SearchedPlaceOut]
 
 

@@ -80,6 +80,12 @@ async def test_a_scrape_tells_what_lies_about_and_since_when(
 
         with service(env, tmp_path) as url:
             await asyncio.to_thread(scrape, url, TOKEN)
+            refused = await asyncio.to_thread(
+                httpx.get, f"{url}/metrics", headers={"Authorization": "Bearer am_x"}, trust_env=False, timeout=10
+            )
+            assert refused.status_code == 401
+            assert "AFTERMIND_METRICS_TOKEN" in refused.text
+            assert "api-keys create" not in refused.text
             seen = await wait_until(
                 lambda: _with(url, {'aftermind_runnable_jobs{kind="store"}': 2.0}), description="two turns are seen"
             )

@@ -242,6 +242,9 @@ def test_an_erasure_is_verified(api: httpx.Client, user: str) -> None:
 
     after = api.get(f"/v1/users/{user}/erasure").json()
     assert [place for place in after["places"] if not place["is_clean"] and not place["missing"]] == []
+    missing = [place["name"] for place in after["places"] if place["missing"]]
+    assert after["unsearched"] == missing
+    assert after["is_erased"] is (None if missing else True)
 
 
 def _mined(api: httpx.Client, status_url: str) -> None:

@@ -17,6 +17,8 @@ from aftermind.web.shared_health import SharedHealth
 
 router = APIRouter()
 
+REMEDY = "Set AFTERMIND_METRICS_TOKEN for the service, and send `Authorization: Bearer TOKEN`."
+
 WORK = {
     "runnable": ("aftermind_runnable_jobs", "Jobs that could run now; with store, turns that wait in Redis."),
     "running": ("aftermind_running_jobs", "Running jobs: those with a lease."),
@@ -55,9 +57,12 @@ async def _check_token(request: Request) -> None:
     if text and wanted and hmac.compare_digest(text.encode("utf-8", "replace"), wanted.encode()):
         return
     if text and text.startswith(local_sign_in.PREFIX):
-        await admit(request, text)
+        try:
+            await admit(request, text)
+        except errors.KeyRefused as exc:
+            raise errors.KeyRefused(exc.why, REMEDY) from exc
         return
-    raise errors.KeyRefused("/metrics requires the token of AFTERMIND_METRICS_TOKEN.")
+    raise errors.KeyRefused("/metrics accepts no API key: it has counts of all tenants.", REMEDY)
 
 
 class Now:

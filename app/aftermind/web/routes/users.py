@@ -97,7 +97,8 @@ async def undo(user_id: User, what: schemas.UndoIn, memory: Remembering, who: Wr
 async def verify_erasure(user_id: User, memory: Remembering, who: Operator, request: Request) -> schemas.ErasureOut:
     """Search tables, replicas, Redis, spool and logs for the user's rows and keys. Slow: it reads every row.
 
-    HTTP 503 while another verification runs in this process. `missing` is the reason if a place was not searched.
+    HTTP 503 while another verification runs in this process. `missing` is the reason if a place was not searched:
+    `aftermind verify-erasure` with `AFTERMIND_MIGRATOR_URL` searches also tables that only their owner reads.
     """
     running: asyncio.Lock = request.app.state.verifying
     if running.locked():
@@ -105,7 +106,7 @@ async def verify_erasure(user_id: User, memory: Remembering, who: Operator, requ
     async with running:
         found = await memory.verify_erasure(user_id=user_id, namespace=who.namespace)
     places = [schemas.SearchedPlaceOut.model_validate(each) for each in found.places]
-    return schemas.ErasureOut(is_erased=found.is_clean, places=places)
+    return schemas.ErasureOut(is_erased=found.is_erased, unsearched=list(found.unsearched), places=places)
 
 
 @router.get("/users/{user_id:id}/export", summary="Export a user")
