@@ -9,7 +9,7 @@ import pytest
 from aftermind import errors
 from aftermind.llm.hash_embedder import HashEmbedder
 from aftermind.llm.openai.client import Client
-from aftermind.llm.openai.embeddings import OpenAIEmbedder
+from aftermind.llm.openai.embeddings import ProviderEmbedder
 from aftermind.llm.protocols import Embedder
 from aftermind.llm.sentence_transformers import LocalEmbedder
 from tests.conformance.embedder_contract import EmbedderContract
@@ -35,7 +35,7 @@ class TestOpenAIEmbedder(EmbedderContract):
         """At a scripted server, asked for 256 numbers a text."""
         with scripted_openai() as server:
             client = Client(api_key="k", base_url=server.url, timeout=10.0)
-            yield OpenAIEmbedder(client, "text-embedding-3-small", dimension=256)
+            yield ProviderEmbedder(client, "text-embedding-3-small", dimension=256)
             await client.close()
 
 
@@ -52,7 +52,7 @@ class TestLocalEmbedder(EmbedderContract):
 async def test_a_vector_of_another_length_than_asked_for_is_a_bad_answer() -> None:
     with scripted_openai() as server:
         client = Client(api_key="k", base_url=server.url, timeout=10.0)
-        wrong = OpenAIEmbedder(client, "text-embedding-3-large")  # the server answers 1,536 numbers, not 3,072
+        wrong = ProviderEmbedder(client, "text-embedding-3-large")  # the server answers 1,536 numbers, not 3,072
 
         with pytest.raises(errors.BadModelAnswer, match="shape"):
             await wrong.embed(["Hi"])

@@ -54,7 +54,8 @@ TENANT = "NULLIF(current_setting('aftermind.namespace', true), '')"
 
 # A tenant that a statement sets itself, for its own duration: the query is joined laterally with the function that sets
 # it, so that no row is read before. Rows of another tenant are never visible: until then no row is.
-_ENTERING = """
+# A read, `asked`, that names its tenant by itself (`:tenant`; None: that of the transaction): `PgTransaction.alone`.
+ENTERING = """
     SELECT answer.* FROM set_config(
         'aftermind.namespace', coalesce(CAST(:tenant AS text), current_setting('aftermind.namespace', true), ''), true
     ) AS tenant(entered)
@@ -77,11 +78,6 @@ STANDING = """
                      WHERE n.nspname = 'aftermind' AND c.relname = 'meta'), false) AS owns
     FROM pg_roles r WHERE r.rolname = current_user
 """
-
-
-def entering(asked: str) -> str:
-    """A read that names its tenant by itself (`:tenant`; None: that of the transaction), for `PgTransaction.alone`."""
-    return _ENTERING.format(asked=asked)
 
 
 async def secure(connection: AsyncConnection) -> None:

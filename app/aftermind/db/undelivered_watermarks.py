@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from aftermind.db.engine import WATERMARK, parse_watermark
 from aftermind.db.protocol import Transaction, Watermark
-from aftermind.db.row_level_security import entering
+from aftermind.db.row_level_security import ENTERING
 from aftermind.db.transaction import pg
 from aftermind.types import Scope
 
@@ -56,8 +56,8 @@ _OLDER = text(
 # By `undelivered_watermarks_owner`, `events_undelivered` and `jobs_unstored`, in one round trip. The WAL position is
 # read after the snapshot was taken, so it covers every effect of the rows. It fails on a node in recovery, which has no
 # WAL position.
-_OWED = entering(
-    f"""
+_OWED = ENTERING.format(
+    asked=f"""
     SELECT place.system, place.timeline, place.lsn,
            ARRAY(SELECT user_id FROM (
                SELECT user_id FROM aftermind.undelivered_watermarks WHERE namespace = $2 AND kind = '{RAISE_WATERMARK}'

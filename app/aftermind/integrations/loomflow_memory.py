@@ -165,9 +165,7 @@ class AftermindMemory(MemoryPlace):
             blocks=await self.working(user_id=user_id),
         )
 
-    async def aclose(self) -> None:
-        """Send remaining turns, and close all connections."""
-        await self.close()
+    aclose = MemoryPlace.close
 
     async def _all(self, user_id: str | None) -> list[Episode]:
         said = await read_session(self.memory, None, None, **self.whose(user_id))

@@ -46,7 +46,9 @@ class AftermindSession:
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
         """The newest `limit` items, oldest first; all where neither it nor the settings have a limit."""
         wanted = resolve_session_limit(limit, self.session_settings)
-        return [_to_item(each) for each in await self._read(wanted)] if wanted is None or wanted > 0 else []
+        if wanted is not None and wanted <= 0:
+            return []
+        return [_to_item(each) for each in await read_session(self.memory, self.session_id, wanted, **self._owner)]
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Add items, as one turn if its size allows.
@@ -56,24 +58,23 @@ class AftermindSession:
         if items:
             turn = [to_message(_role(each), each, _text_at(each)) for each in items]
             for part, _ in split_turn(turn, self.memory.settings):
-                await self.memory.remember(
-                    part, user_id=self.user_id, session_id=self.session_id, namespace=self.namespace
-                )
+                await self.memory.remember(part, session_id=self.session_id, **self._owner)
 
     async def pop_item(self) -> TResponseInputItem | None:
         """Forget the newest item, and return it."""
-        newest = await self._read(1)
+        newest = await read_session(self.memory, self.session_id, 1, **self._owner)
         if not newest:
             return None
-        await self.memory.forget(ids=[newest[0].id], user_id=self.user_id, namespace=self.namespace)
+        await self.memory.forget(ids=[newest[0].id], **self._owner)
         return _to_item(newest[0])
 
     async def clear_session(self) -> None:
         """Forget the session."""
-        await self.memory.forget(session_id=self.session_id, user_id=self.user_id, namespace=self.namespace)
+        await self.memory.forget(session_id=self.session_id, **self._owner)
 
-    async def _read(self, limit: int | None) -> list[Episode]:
-        return await read_session(self.memory, self.session_id, limit, user_id=self.user_id, namespace=self.namespace)
+    @property
+    def _owner(self) -> dict[str, Any]:
+        return {"user_id": self.user_id, "namespace": self.namespace}
 
 
 def recall_filter(

@@ -1,29 +1,11 @@
 """Voyage AI and Cohere: texts to vectors by their SDKs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
 from aftermind import errors
-from aftermind.llm import token_count
 from aftermind.llm.openai.client import Client
-from aftermind.llm.openai.embeddings import unit_vectors
-from aftermind.llm.protocols import Vectors
-
-# US dollars per million tokens, as published in 2025; other models have no price.
-PRICES: Mapping[str, float] = {"voyage-3.5": 0.06, "voyage-3.5-lite": 0.02, "voyage-3-large": 0.18, "embed-v4.0": 0.12}
-DIMENSIONS: Mapping[str, int] = {
-    "embed-v4.0": 1536,
-    "embed-english-v3.0": 1024,
-    "embed-multilingual-v3.0": 1024,
-    "embed-english-light-v3.0": 384,
-    "embed-multilingual-light-v3.0": 384,
-    "voyage-3.5-lite": 1024,
-    "voyage-3-lite": 512,
-}
-USUAL_DIMENSION = 1024
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,6 +13,7 @@ class VoyageClient(Client):
     """A client of Voyage AI."""
 
     kind: ClassVar[str] = "voyage"
+    usual_dimension: ClassVar[int] = 1024
     key_variable: ClassVar[str] = "VOYAGE_API_KEY"
     max_batch: ClassVar[int] = 128
     max_batch_tokens: ClassVar[int] = 100_000
@@ -67,6 +50,7 @@ class CohereClient(Client):
     """A client of Cohere."""
 
     kind: ClassVar[str] = "cohere"
+    usual_dimension: ClassVar[int] = 1024
     key_variable: ClassVar[str] = "COHERE_API_KEY"
     max_batch: ClassVar[int] = 96
     max_batch_tokens: ClassVar[int] = 100_000
@@ -108,39 +92,6 @@ class CohereClient(Client):
         if isinstance(exc, ApiError) and exc.status_code is not None and exc.status_code >= 300:
             return self.refusal(exc.status_code, exc.headers or {}, type(exc).__name__)
         return self.unreadable(exc) if isinstance(exc, ApiError) else None
-
-
-class ProviderEmbedder:
-    """An embeddings endpoint of Voyage AI or Cohere."""
-
-    inline = False
-
-    def __init__(self, client: VoyageClient | CohereClient, model: str, *, dimension: int | None = None) -> None:
-        self._client, self._model, self._asked = client, model, dimension
-        self.max_batch, self.max_batch_tokens = client.max_batch, client.max_batch_tokens
-        self.usd_per_million_tokens = PRICES.get(model)
-        usual = DIMENSIONS.get(model, USUAL_DIMENSION)
-        self.dimension = dimension or usual
-        self.name = f"{client.kind}:{model}" if self.dimension == usual else f"{client.kind}:{model}:{dimension}"
-
-    async def prepare(self) -> None:
-        """Load the SDK; nothing is connected."""
-        await self._client.sdk()
-
-    async def embed(self, texts: Sequence[str]) -> Vectors:
-        """One row a text, of unit length. Raises the model errors of `aftermind.errors`."""
-        if not texts:
-            return np.zeros((0, self.dimension), dtype=np.float32)
-        given = [token_count.cut(text, self._client.max_tokens) or " " for text in texts]
-        async with self._client.call(self._model, tokens=sum(map(token_count.upper_bound, given))) as sdk:
-            rows = await self._client.vectors(sdk, self._model, given, self._asked)
-        return unit_vectors(rows, (len(texts), self.dimension), self._client.provider)
-
-
-def make_embedder(client: Client, model: str, *, dimension: int | None) -> ProviderEmbedder:
-    """The embedder of a client."""
-    assert isinstance(client, VoyageClient | CohereClient)
-    return ProviderEmbedder(client, model, dimension=dimension)
 
 
 async def _nothing() -> None:

@@ -23,19 +23,11 @@ def embedder(settings: Settings, *, providers: Providers | None = None) -> Embed
             from aftermind.llm.sentence_transformers import LocalEmbedder
 
             return LocalEmbedder(name)
-        case "openai":
-            from aftermind.llm.openai.embeddings import OpenAIEmbedder
+        case "openai" | "voyage" | "cohere" if name or kind == "openai":
+            from aftermind.llm.openai.embeddings import ProviderEmbedder
 
-            model = name or "text-embedding-3-small"
-            return OpenAIEmbedder(
-                (providers or Providers()).client("openai", settings), model, dimension=settings.embedding_dimension
-            )
-        case "voyage" | "cohere" if name:
-            from aftermind.llm.embedding_providers import make_embedder
-
-            return make_embedder(
-                (providers or Providers()).client(kind, settings), name, dimension=settings.embedding_dimension
-            )
+            client = (providers or Providers()).client(kind, settings)
+            return ProviderEmbedder(client, name or "text-embedding-3-small", dimension=settings.embedding_dimension)
     known = "auto, hash, openai:MODEL, voyage:MODEL, cohere:MODEL, local:PATH or off"
     raise _unknown("embedder", settings.embedder, known)
 

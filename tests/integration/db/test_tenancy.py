@@ -14,7 +14,7 @@ from sqlalchemy import text
 from aftermind import Memory, Settings, errors
 from aftermind.db import migrate, row_level_security
 from aftermind.db.engine import PostgresDatabase
-from aftermind.db.row_level_security import entering
+from aftermind.db.row_level_security import ENTERING
 from aftermind_tasks.runtime import open_runtime
 from tests.support.resource_cleanup import closing
 from tests.support.servers import Database, Servers, psql, psql_async
@@ -185,7 +185,9 @@ async def test_a_pooled_connection_keeps_no_tenant(two_tenants: Database, app: P
 async def test_a_read_that_stands_alone_sees_its_own_tenant_and_leaves_none_behind(
     two_tenants: Database, app: PostgresDatabase
 ) -> None:
-    seen = entering("SELECT array_agg(content ORDER BY 1) AS seen FROM aftermind.blocks").replace(":tenant", "$1")
+    seen = ENTERING.format(asked="SELECT array_agg(content ORDER BY 1) AS seen FROM aftermind.blocks").replace(
+        ":tenant", "$1"
+    )
 
     async def left() -> str | None:
         async with app.statements() as run:

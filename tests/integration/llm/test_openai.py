@@ -14,7 +14,7 @@ from aftermind import errors
 from aftermind.llm import answer_schemas
 from aftermind.llm.openai.chat import OpenAIChat
 from aftermind.llm.openai.client import Client
-from aftermind.llm.openai.embeddings import OpenAIEmbedder
+from aftermind.llm.openai.embeddings import ProviderEmbedder
 from aftermind.llm.openai.extraction import OpenAIExtractor, OpenAIProfiler, OpenAISummariser
 from aftermind.llm.protocols import ChatReply, ExtractionRequest, ToolCall, TurnText
 from aftermind.types import EpisodeId, Role
@@ -186,7 +186,7 @@ Call = Callable[[Client], Awaitable[object]]
 CALLS: dict[str, Call] = {
     "extraction": lambda client: OpenAIExtractor(client, MODEL).extract(request()),
     "summary": lambda client: OpenAISummariser(client, MODEL).summarise(None, [turn("Hi")]),
-    "embedding": lambda client: OpenAIEmbedder(client, "text-embedding-3-small").embed(["Hi"]),
+    "embedding": lambda client: ProviderEmbedder(client, "text-embedding-3-small").embed(["Hi"]),
     "chat": lambda client: OpenAIChat(client, MODEL).complete([{"role": "user", "content": "Hi"}]),
 }
 
@@ -267,7 +267,7 @@ async def test_errors_never_carry_what_was_said(client: Client, provider: Script
 FIRST_CALL = """
 import asyncio, sys, time
 from aftermind.llm.openai.client import Client
-from aftermind.llm.openai.embeddings import OpenAIEmbedder
+from aftermind.llm.openai.embeddings import ProviderEmbedder
 
 longest, run = 0.0, asyncio.Handle._run
 
@@ -279,7 +279,8 @@ def timed(handle):
 
 async def main():
     assert "openai" not in sys.modules
-    await OpenAIEmbedder(Client(api_key="k", base_url=sys.argv[1]), "text-embedding-3-small", dimension=8).embed(["hi"])
+    client = Client(api_key="k", base_url=sys.argv[1])
+    await ProviderEmbedder(client, "text-embedding-3-small", dimension=8).embed(["hi"])
 
 asyncio.Handle._run = timed
 asyncio.run(main())
@@ -302,7 +303,7 @@ async def test_the_first_call_of_a_process_does_not_hold_its_loop_up(provider: S
 async def test_a_text_of_any_script_is_cut_to_what_the_endpoint_takes(client: Client, letters: str) -> None:
     text = letters * (24_000 // len(letters) + 1)
 
-    rows = await OpenAIEmbedder(client, "text-embedding-3-small", dimension=8).embed([text, "short"])
+    rows = await ProviderEmbedder(client, "text-embedding-3-small", dimension=8).embed([text, "short"])
 
     assert rows.shape == (2, 8)
 

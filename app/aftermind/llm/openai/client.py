@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -21,8 +21,6 @@ PRICES: Mapping[str, tuple[float, float]] = {
     "gpt-5-nano": (0.05, 0.4),
     "gpt-4.1-mini": (0.4, 1.6),
     "gpt-4o-mini": (0.15, 0.6),
-    "text-embedding-3-small": (0.02, 0.0),
-    "text-embedding-3-large": (0.13, 0.0),
 }
 
 
@@ -36,6 +34,10 @@ class Client:
 
     kind: ClassVar[str] = "openai"  # in the names of models
     key_variable: ClassVar[str] = "OPENAI_API_KEY"
+    max_batch: ClassVar[int] = 2_048  # texts of one embedding call, as OpenAI's limit is
+    max_batch_tokens: ClassVar[int] = 250_000  # OpenAI's limit is 300,000
+    max_tokens: ClassVar[int] = 8_000  # of one text; the endpoint refuses more than 8,192: the end is left out
+    usual_dimension: ClassVar[int] = 1536
 
     api_key: str | None = field(repr=False)
     base_url: str | None = None
@@ -65,6 +67,12 @@ class Client:
         made = openai.AsyncOpenAI(api_key=self.api_key, base_url=self.base_url, timeout=self.timeout, max_retries=0)
         _ = made.embeddings, made.chat.completions  # separate modules, imported at first access
         return made
+
+    async def vectors(self, sdk: Any, model: str, texts: Sequence[str], dimension: int | None) -> Sequence[Any]:
+        """Vectors of texts, in order."""
+        asked = {"dimensions": dimension} if dimension is not None else {}
+        answer = await sdk.embeddings.create(model=model, input=list(texts), **asked)
+        return [row.embedding for row in sorted(answer.data, key=lambda row: row.index)]
 
     async def close(self) -> None:
         """Close the running loop's connections. It can be used again afterwards."""

@@ -1,31 +1,44 @@
-"""Texts to vectors by an embeddings endpoint."""
+"""Texts to vectors by a provider's embeddings endpoint."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from aftermind import errors
 from aftermind.llm import token_count
-from aftermind.llm.openai.client import PRICES, Client
+from aftermind.llm.openai.client import Client
 from aftermind.llm.protocols import Vectors
 
-DIMENSIONS = {"text-embedding-3-small": 1536, "text-embedding-3-large": 3072, "text-embedding-ada-002": 1536}
-MAX_TOKENS = 8_000  # of one text; the endpoint refuses more than 8,192, so the end of a longer one is left out
+# US dollars per million tokens, as published in 2025; other models have no price.
+PRICES: Mapping[str, float] = {
+    "text-embedding-3-small": 0.02,
+    "text-embedding-3-large": 0.13,
+    "voyage-3.5": 0.06,
+    "voyage-3.5-lite": 0.02,
+    "voyage-3-large": 0.18,
+    "embed-v4.0": 0.12,
+}
+DIMENSIONS: Mapping[str, int] = {  # where it is not the usual one of the provider
+    "text-embedding-3-large": 3072,
+    "embed-v4.0": 1536,
+    "embed-english-light-v3.0": 384,
+    "embed-multilingual-light-v3.0": 384,
+    "voyage-3-lite": 512,
+}
 
 
-class OpenAIEmbedder:
-    """An embeddings endpoint; at most 2,048 texts and 300,000 tokens a call, as OpenAI's limits are."""
+class ProviderEmbedder:
+    """The embeddings endpoint of OpenAI, or of a server with its API, of Voyage AI or of Cohere."""
 
     inline = False
-    max_batch = 2_048
-    max_batch_tokens = 250_000
 
     def __init__(self, client: Client, model: str, *, dimension: int | None = None) -> None:
         self._client, self._model, self._asked = client, model, dimension
-        self.usd_per_million_tokens: float | None = PRICES[model][0] if model in PRICES else None
-        usual = DIMENSIONS.get(model, 1536)
+        self.max_batch, self.max_batch_tokens = client.max_batch, client.max_batch_tokens
+        self.usd_per_million_tokens = PRICES.get(model)
+        usual = DIMENSIONS.get(model, client.usual_dimension)
         self.dimension = dimension or usual
-        self.name = f"openai:{model}" if self.dimension == usual else f"openai:{model}:{dimension}"
+        self.name = f"{client.kind}:{model}" if self.dimension == usual else f"{client.kind}:{model}:{dimension}"
 
     async def prepare(self) -> None:
         """Load the SDK; nothing is connected."""
@@ -35,17 +48,13 @@ class OpenAIEmbedder:
         """One row a text, of unit length. Raises the model errors of `aftermind.errors`."""
         if not texts:
             return np.zeros((0, self.dimension), dtype=np.float32)
-        given = [token_count.cut(text, MAX_TOKENS) or " " for text in texts]  # the endpoint refuses an empty text
+        given = [token_count.cut(text, self._client.max_tokens) or " " for text in texts]  # an empty one is refused
         async with self._client.call(self._model, tokens=sum(map(token_count.upper_bound, given))) as sdk:
-            if self._asked is None:
-                answer = await sdk.embeddings.create(model=self._model, input=given)
-            else:
-                answer = await sdk.embeddings.create(model=self._model, input=given, dimensions=self._asked)
-        rows = sorted(answer.data, key=lambda row: row.index)
-        return unit_vectors([row.embedding for row in rows], (len(texts), self.dimension), self._client.provider)
+            rows = await self._client.vectors(sdk, self._model, given, self._asked)
+        return _unit_vectors(rows, (len(texts), self.dimension), self._client.provider)
 
 
-def unit_vectors(rows: Sequence[Sequence[float]], shape: tuple[int, int], provider: str) -> Vectors:
+def _unit_vectors(rows: Sequence[Sequence[float]], shape: tuple[int, int], provider: str) -> Vectors:
     """A provider's vectors, each of length 1. Raises `BadModelAnswer` for another shape, and for infinite ones."""
     vectors = np.array(rows, dtype=np.float32)
     if vectors.shape != shape:

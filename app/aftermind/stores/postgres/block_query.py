@@ -12,7 +12,7 @@ import orjson
 
 from aftermind import errors
 from aftermind.db.protocol import Transaction
-from aftermind.db.row_level_security import entering
+from aftermind.db.row_level_security import ENTERING
 from aftermind.db.sql_params import Positional
 from aftermind.db.transaction import pg
 from aftermind.stores.postgres.rows import UNEXPIRED
@@ -106,18 +106,20 @@ def parts(facts: str, *, only: str = "true") -> str:
 
 
 _BRIEF = Positional.of(
-    entering(f"""
+    ENTERING.format(
+        asked=f"""
     SELECT shown.*, {
-        parts(f'''id IN (
+            parts(f'''id IN (
             SELECT unnest(CAST(:told AS uuid[]))
             UNION SELECT fact_id FROM aftermind.fact_sources WHERE {_OWNED} AND episode_id = ANY(CAST(:ids AS uuid[]))
             UNION ({_newest("superseded_at IS NULL AND CAST(:at AS timestamptz) IS NULL")})
             UNION ({_newest("CAST(:at AS timestamptz) IS NOT NULL")}))''')
-    }
+        }
     FROM (SELECT {in_columns()}
           FROM aftermind.episodes WHERE {_OWNED} AND id = ANY(CAST(:ids AS uuid[]))
             AND {UNEXPIRED.format(of="")}) AS shown
-    """)
+    """
+    )
 )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import asyncpg
 
-from aftermind.db.row_level_security import entering
+from aftermind.db.row_level_security import ENTERING
 from aftermind.db.sql_params import Positional
 from aftermind.stores.postgres.block_query import BELIEVED_SO_FAR, in_columns, parts, read
 from aftermind.stores.postgres.fact_search import FOUND, fact_hits_cte
@@ -37,7 +37,8 @@ MOST_BYTES, MOST_FACTS = 65_536, 100  # of an owner whose texts come along: most
 # the number of the owner's episodes that have it. `sharing`, `told`: facts by words, see `fact_hits_cte`.
 def _statement(*, filtered: bool) -> Positional:
     return Positional.of(
-        entering(f"""
+        ENTERING.format(
+            asked=f"""
         WITH mine AS MATERIALIZED (
             SELECT {scored(FITS if filtered else "true")}, e.agent_id, e.role, e.content, e.metadata,
                    e.remembered_at, e.mark, row_number() OVER () AS nth
@@ -62,7 +63,8 @@ def _statement(*, filtered: bool) -> Positional:
                {EMBEDDERS},
                {parts("true", only="held")}
         FROM sized, scored
-        """)
+        """
+        )
     )
 
 

@@ -1,6 +1,6 @@
 """Indexed search for large users: the best matches by words and by vector, with their neighbours."""
 
-from aftermind.db.row_level_security import entering
+from aftermind.db.row_level_security import ENTERING
 from aftermind.db.sql_params import Positional
 from aftermind.stores.postgres.fact_search import FOUND, fact_hits_cte
 from aftermind.stores.postgres.rows import UNEXPIRED
@@ -69,7 +69,8 @@ def _find(*, filtered: bool) -> Positional:
     fits = FITS if filtered else "true"
     seen = "false" if filtered else f"df < {MOST_COUNTED}"  # all rows of the term, when they were counted
     return Positional.of(
-        entering(f"""
+        ENTERING.format(
+            asked=f"""
         WITH ceiling AS MATERIALIZED (
             SELECT CASE WHEN coalesce((SELECT index_state FROM aftermind.users AS e WHERE {OWNED}), 0) < 2
                    THEN 1000000000
@@ -150,7 +151,8 @@ def _find(*, filtered: bool) -> Positional:
                ARRAY(SELECT waiting.raw {UNSTORED}) AS unstored,
                {EMBEDDERS}
         FROM around
-        """)
+        """
+        )
     )
 
 

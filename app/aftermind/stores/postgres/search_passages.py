@@ -12,7 +12,7 @@ import orjson
 from numpy.typing import NDArray
 
 from aftermind.db.protocol import Transaction
-from aftermind.db.row_level_security import entering
+from aftermind.db.row_level_security import ENTERING
 from aftermind.db.sql_params import Positional
 from aftermind.db.transaction import pg
 from aftermind.ranking import ComparedPassages
@@ -22,7 +22,8 @@ from aftermind.types import EpisodeId
 
 # By the primary key. `words`: pairs of a term's place in the question and its positions in `passage_terms`.
 _STATEMENT = Positional.of(
-    entering(f"""
+    ENTERING.format(
+        asked=f"""
     SELECT json_agg(found)::text AS passages FROM (
         SELECT e.id, e.passages AS borders, array_positions(e.passage_terms, 0) AS ends, (
                    SELECT json_agg(json_build_array(place, array_positions(e.passage_terms, key)))
@@ -32,7 +33,8 @@ _STATEMENT = Positional.of(
                    FROM unnest(e.passage_embedding) WITH ORDINALITY AS made (vector, place)) AS similarities
         FROM aftermind.episodes e WHERE {OWNED} AND e.id = ANY(CAST(:ids AS uuid[]))
     ) AS found
-    """)
+    """
+    )
 )
 _STANDBY_STATEMENT = over_standby_vectors(_STATEMENT)
 Json = dict[str, Any]  # Any: one row as Postgres writes it
