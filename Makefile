@@ -17,7 +17,7 @@ EXTRAS_OF := sed -n 's/^\# extras: //p' tests/integrations/environments/$$name.i
 # The Python that it needs if that is not the project's: "# python: 3.12". Without it the environment is left out.
 PYTHON_OF := sed -n 's/^\# python: //p' tests/integrations/environments/$$name.in
 
-.PHONY: all setup run test test-long test-integrations test-upstream isolation schema screenshots typescript lint docs format lock clean help
+.PHONY: all setup run test test-long test-integrations test-upstream test-snippets isolation schema screenshots typescript lint docs format lock clean help
 all: lint test test-long
 
 help:            ## list the targets
@@ -50,6 +50,10 @@ test-integrations: $(ENVIRONMENTS:%=.integrations/%/.installed)  ## tests of eac
 ENVIRONMENT ?= $(SUITE)
 test-upstream: .integrations/$(ENVIRONMENT)/.installed  ## a framework's own tests: SUITE=langgraph FROM=CHECKOUT of its repository
 	@.integrations/$(ENVIRONMENT)/bin/python tests/integrations/upstream/run.py $(SUITE) $(FROM)
+	@$(BIN)/python docs/generate.py
+
+test-snippets: .integrations/$(SUITE)/.installed  ## the snippets of a framework's documentation: SUITE=upsonic FROM=FOLDER of its pages
+	@PYTHONPATH=. $(BIN)/python tests/integrations/upstream/snippets.py $(SUITE) $(FROM)
 	@$(BIN)/python docs/generate.py
 
 # uv, and pip where uv cannot reach the index.

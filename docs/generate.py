@@ -119,8 +119,10 @@ Each has its own extra, and imports its framework only when it is used. This pag
 `python docs/generate.py`.
 
 - *Own tests* run in CI with the pinned version (`make test-integrations`).
-- *The framework's tests* run against ours from a checkout of its repository (`make test-upstream SUITE=langgraph
-  FROM=FOLDER`), without changes. Left out are tests of what only the framework's own implementation has.
+- *Its tests*: those of the framework, run against ours from a checkout of its repository (`make test-upstream
+  SUITE=langgraph FROM=FOLDER`), without changes. Left out are those of what only its own implementation has.
+- *Its snippets*: the Python of its documentation's pages about memory, run with ours and a scripted server in place of
+  a provider (`make test-snippets SUITE=upsonic FROM=FOLDER`). Counted are those that run with the framework's own.
 - *Read your writes*: a test writes in one process and reads in another, while the read replica replays nothing.
 - *Worker killed*: a test kills the worker after a write, as `kill -9` does; another one stores every message once.
   Empty: not tested, or the write is in the database when the call returns.
@@ -130,8 +132,8 @@ Each has its own extra, and imports its framework only when it is used. This pag
 Models of other providers are on the page [Model providers](providers.md). The [Vercel AI SDK](vercel-ai.md) uses the
 HTTP API from TypeScript.
 
-| integration | tested with | own tests | the framework's tests | read your writes | worker killed | attacks |
-|---|---|---|---|---|---|---|
+| integration | tested with | own tests | its tests | its snippets | read your writes | worker killed | attacks |
+|---|---|---|---|---|---|---|---|
 """
 # The page, the extra, the distribution, and the environment if it is shared with others.
 INTEGRATED = (
@@ -150,6 +152,7 @@ INTEGRATED = (
     ("Upsonic", "upsonic", "upsonic", "upsonic"),
     ("Definable", "definable", "definable", "definable"),
 )
+REMAINDER = "signatures, placeholders, names that the release has not, other packages or services"
 # What a column shows, by a part of the names of tests.
 SHOWN_BY = ("by_another_process|another_process_reads|in_another_process", "killed_worker", "def test_attacks")
 
@@ -157,6 +160,7 @@ SHOWN_BY = ("by_another_process|another_process_reads|in_another_process", "kill
 def integrations_page() -> str:
     """Every integration with its version and results."""
     upstream = json.loads((INTEGRATIONS / "upstream" / "results.json").read_text())
+    snippets = json.loads((INTEGRATIONS / "upstream" / "snippets.json").read_text())
     rows, notes = [], []
     for title, name, distribution, environment in INTEGRATED:
         pins = (INTEGRATIONS / "environments" / f"{environment}.txt").read_text()
@@ -167,12 +171,18 @@ def integrations_page() -> str:
         theirs = (
             f"{result['passed']} of {result['total']} ({result['version']}, {result['date']})" if result else "none"
         )
+        found = snippets.get(name)
+        shared = f"{found['passed']} of {found['total']} ({found['version']}, {found['date']})" if found else ""
         shown = " | ".join("yes" if re.search(part, tests) else "" for part in SHOWN_BY)
         version = pinned.removesuffix(" \\").replace("==", " ")
-        rows.append(f"| [{title}]({name}.md) | {version} | {own} | {theirs} | {shown} |\n")
+        rows.append(f"| [{title}]({name}.md) | {version} | {own} | {theirs} | {shared} | {shown} |\n")
         if result:
             remarks = [f"Left out: tests {each}." for each in result["left_out"]] + [result["note"]]
             notes += [f"- {title}: {each}\n" for each in remarks if each]
+        if found:
+            left = f"{found['snippets'] - found['total']} of its {found['snippets']} snippets do not run with its own"
+            notes.append(f"- {title}: {left} memory either: {REMAINDER}.\n")
+            notes += [f"- {title}: does not run with ours: {each}\n" for each in found["failed"]]
     return INTEGRATIONS_HEAD + "".join(rows) + "\n" + "".join(notes)
 
 
