@@ -30,7 +30,7 @@ from aftermind.llm import factory
 from aftermind.ranking import FEATURES, Entry, Frame, Frequencies, Question, features_of, spoken, tokenizer
 from aftermind.ranking.fitted_coefficients import DEFAULT, to_json
 from aftermind.ranking.fitting import USES, fit_models
-from aftermind.ranking.logistic import Group, fit
+from aftermind.ranking.score_probability import Group, fit
 from aftermind.ranking.windows import FEW
 from aftermind.settings import Settings
 from aftermind.stores.search import to_entry

@@ -22,7 +22,7 @@ from aftermind import Memory, Message
 from aftermind.db import migrate
 from aftermind.db.engine import PostgresDatabase
 from aftermind.db.inmemory import MemoryDatabase
-from aftermind.db.transaction import pg
+from aftermind.db.postgres_transaction import pg
 from aftermind.events.inmemory import LocalBus
 from aftermind.ledger.inmemory.ledger import InMemoryLedger
 from aftermind.ledger.postgres.ledger import PostgresLedger

@@ -26,7 +26,7 @@ from sqlalchemy import text
 from aftermind import Memory, Settings
 from aftermind.db import migrate
 from aftermind.db.engine import PostgresDatabase
-from aftermind.db.transaction import pg
+from aftermind.db.postgres_transaction import pg
 from aftermind.stack import Endpoints
 from aftermind.wire import queues
 from aftermind.wire.redis_keys import Keys

@@ -29,7 +29,7 @@ from sqlalchemy import text as sql
 from aftermind import Memory, Settings
 from aftermind.db import metric_history
 from aftermind.db.engine import PostgresDatabase
-from aftermind.db.transaction import pg
+from aftermind.db.postgres_transaction import pg
 from aftermind.events.bus import EventBus
 from aftermind.events.types import MemoryUpdateCompleted
 from aftermind.stack import Endpoints

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # at run time `__getattr__` loads each name at its first use,
     from aftermind.api.context_window import ContextWindow
     from aftermind.api.encryption import EncryptionResult
     from aftermind.api.facts import Provenance
-    from aftermind.api.forget import Export, Forgot
+    from aftermind.api.forget_and_export import Export, Forgot
     from aftermind.api.groups import Member
     from aftermind.api.health import Health, Progress
     from aftermind.api.reindex import Reindexed
@@ -126,7 +126,7 @@ _HOMES = {
     "aftermind.api.encryption": ("EncryptionResult",),
     "aftermind.api.facts": ("Provenance",),
     "aftermind.facts.graph": ("FactGraph",),
-    "aftermind.api.forget": ("Export", "Forgot"),
+    "aftermind.api.forget_and_export": ("Export", "Forgot"),
     "aftermind.api.groups": ("Member",),
     "aftermind.api.health": ("Health", "Progress"),
     "aftermind.api.reindex": ("Reindexed",),

@@ -75,7 +75,7 @@ def _check_apart(found: Mapping[str, Connections]) -> None:
     """No two databases may share rows, queues or an index."""
     for field, why in (
         ("database_url", "two names for one database would mix their tenants."),
-        ("index_url", "each database needs an index of its own, or none has one."),
+        ("index_url", "give each database a separate index, or none of them an index."),
     ):
         _refuse_repeated(field, {name: _text(each[field]) for name, each in found.items() if each[field]}, why)
     brokers = {name: _text(each["broker_url"]) for name, each in found.items()}
@@ -83,7 +83,7 @@ def _check_apart(found: Mapping[str, Connections]) -> None:
     _refuse_repeated("broker_url", amqp, "queues of RabbitMQ have no prefix: give each database a virtual host.")
     without = [name for name, each in found.items() if not each["index_url"]]
     if without and len(without) < len(found):
-        why = "each database needs an index of its own, or none has one."
+        why = "give each database a separate index, or none of them an index."
         raise errors.InvalidSettings(VARIABLE, f"{without[0]}.index_url", why)
 
 

@@ -20,7 +20,7 @@ from aftermind.api import (
     session_metadata,
     turn_builder,
 )
-from aftermind.api import forget as api_forget
+from aftermind.api import forget_and_export as api_forget
 from aftermind.api import history as api_history
 from aftermind.api import reindex as api_reindex
 from aftermind.api import undo as api_undo
@@ -29,7 +29,7 @@ from aftermind.api.blocks import Blocks
 from aftermind.api.checkpoints import Checkpoints
 from aftermind.api.context_window import ContextWindow, Summarise
 from aftermind.api.facts import Facts
-from aftermind.api.forget import Export, Forgot
+from aftermind.api.forget_and_export import Export, Forgot
 from aftermind.api.groups import Groups
 from aftermind.api.health import Health, Progress
 from aftermind.api.instrumentation import Instrument
@@ -45,7 +45,7 @@ from aftermind.api.services import Parts
 from aftermind.api.undo import UndoResult
 from aftermind.api.webhooks import Webhooks
 from aftermind.api.wiring import open_parts
-from aftermind.db.journals.protocol import Journal
+from aftermind.db.record_store_journals.protocol import Journal
 from aftermind.events.types import MemoryEvent
 from aftermind.indexes.protocol import VectorIndex
 from aftermind.ledger.protocol import DailyUsage

@@ -14,7 +14,7 @@ from uuid import UUID
 from sqlalchemy import text
 
 from aftermind.db.engine import PostgresDatabase
-from aftermind.db.transaction import PgTransaction
+from aftermind.db.postgres_transaction import PgTransaction
 from aftermind.ledger.postgres import leases as working
 from aftermind.ledger.postgres import replay_step as stepping
 from aftermind.ledger.postgres.ledger import PostgresLedger

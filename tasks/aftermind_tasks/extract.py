@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from aftermind import errors
-from aftermind.db.protocol import Transaction
+from aftermind.db.database_protocol import Transaction
 from aftermind.events.types import MemoryFactsExtracted
 from aftermind.facts.bitemporal_resolution import Changes, decide
 from aftermind.facts.entities import aliases_of, rename

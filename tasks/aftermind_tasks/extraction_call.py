@@ -7,11 +7,11 @@ from typing import Any
 from uuid import UUID
 
 from aftermind import errors
-from aftermind.db.protocol import Transaction
+from aftermind.db.database_protocol import Transaction
 from aftermind.facts.bitemporal_resolution import Changes
 from aftermind.facts.procedures import LEARNED_CONFIDENCE, PROCEDURE, find_procedures
 from aftermind.ledger.protocol import ModelUsage
-from aftermind.llm import text_subprocess
+from aftermind.llm import text_process_pool
 from aftermind.llm.grounding import ground
 from aftermind.llm.injection import detect
 from aftermind.llm.protocols import Extraction, ExtractionRequest, Extractor, TurnText, Usage
@@ -157,12 +157,12 @@ async def related(known: Sequence[Fact], turns: Sequence[TurnText], *, language:
         return list(known)
     facts, contents = [fact.text for fact in known], [turn.content for turn in turns]
     characters = sum(map(len, (*facts, *contents)))
-    if characters <= text_subprocess.INLINE_CHARACTERS:
+    if characters <= text_process_pool.INLINE_CHARACTERS:
         places = _related_places(facts, contents, language)
     else:
         try:
-            places = await text_subprocess.run(characters, _related_places, facts, contents, language)
-        except text_subprocess.TextTimeout:
+            places = await text_process_pool.run(characters, _related_places, facts, contents, language)
+        except text_process_pool.TextTimeout:
             places = list(range(KNOWN))
     return [known[place] for place in places]
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
-from aftermind.db.protocol import Transaction
+from aftermind.db.database_protocol import Transaction
 from aftermind.types import Episode, EpisodeId, JobId, JobKind, Json, NewJob, Scope
 from aftermind.types.job import session_key
 from aftermind.types.uuid7 import uuid7

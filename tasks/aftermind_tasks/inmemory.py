@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
-from aftermind.db.protocol import Database
+from aftermind.db.database_protocol import Database
 from aftermind.indexes.client import IndexClient
 from aftermind.ledger.protocol import Ledger
 from aftermind.llm.profile_schema import profile_schema

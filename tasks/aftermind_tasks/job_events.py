@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from aftermind import errors
-from aftermind.db.protocol import Transaction
+from aftermind.db.database_protocol import Transaction
 from aftermind.events.types import MemoryUpdateCompleted, MemoryUpdateFailed, MemoryUpdateStarted
 from aftermind.ledger.protocol import Failure
 from aftermind.telemetry.logger import get_logger

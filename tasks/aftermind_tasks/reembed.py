@@ -7,8 +7,8 @@ effect. A worker that is killed loses one batch of calls: its lease ends, and an
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
-from aftermind.db.protocol import Transaction
-from aftermind.ledger.reembed_steps import AFTER, FIRST_POSITION, RATE, TARGET, new_step
+from aftermind.db.database_protocol import Transaction
+from aftermind.ledger.reembed_jobs import AFTER, FIRST_POSITION, RATE, TARGET, new_step
 from aftermind.types import EmbedderIdentity, Episode, EpisodeId, JobId, Lease, NewJob
 from aftermind_tasks.runtime import Runtime
 

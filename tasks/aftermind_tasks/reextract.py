@@ -8,7 +8,7 @@ from uuid import UUID
 import orjson
 
 from aftermind import errors
-from aftermind.db.protocol import Transaction
+from aftermind.db.database_protocol import Transaction
 from aftermind.events.types import MemoryFactsExtracted
 from aftermind.facts.bitemporal_resolution import Changes
 from aftermind.facts.entities import aliases_of, rename

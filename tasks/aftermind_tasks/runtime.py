@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from aftermind import errors
 from aftermind.api.process_registry import announced_state, process_description
-from aftermind.db.protocol import Database, Transaction, Watermark
+from aftermind.db.database_protocol import Database, Transaction, Watermark
 from aftermind.events.types import MemoryEvent
 from aftermind.freshness import WatermarkDelivery
 from aftermind.indexes.client import IndexClient
@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # it loads SQLAlchemy, which a store of one process does with
     from aftermind.db.encryption.keyring import Vault
     from aftermind.db.engine import PostgresDatabase
     from aftermind.ledger.postgres.replay_step import ReplayEngine
-    from aftermind.store_batch import BatchWriter
+    from aftermind.store_turns_statement import BatchWriter
 
 log = get_logger(__name__)
 
@@ -222,7 +222,7 @@ async def open_runtime(settings: Settings, *, worker: str, consumed: Sequence[st
     from aftermind.indexes.factory import open_index
     from aftermind.ledger.postgres.ledger import PostgresLedger
     from aftermind.ledger.postgres.replay_step import ReplayEngine
-    from aftermind.store_batch import BatchWriter
+    from aftermind.store_turns_statement import BatchWriter
 
     if settings.database_url is None:
         raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", None, "a worker needs the address of its store.")

@@ -10,7 +10,7 @@ from functools import partial
 from uuid import UUID
 
 from aftermind import errors
-from aftermind.db.protocol import Transaction
+from aftermind.db.database_protocol import Transaction
 from aftermind.events.types import MemoryUpdateFailed
 from aftermind.ledger.backoff import backoff
 from aftermind.ledger.protocol import Failure, Tried

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-from aftermind.db.protocol import Transaction, Watermark
+from aftermind.db.database_protocol import Transaction, Watermark
 from aftermind.events.types import MemoryEvent, MemoryUpdateCompleted
 from aftermind.indexes.projection import index_job
 from aftermind.llm.injection import detect
-from aftermind.store_batch import Arrived, Following, StoreBatch, Written
+from aftermind.store_turns_statement import Arrived, Following, StoreBatch, Written
 from aftermind.stores import feedback
 from aftermind.stores.protocol import ExtractionOutcome, MiningOutcome
 from aftermind.telemetry import tracing

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from aftermind import errors
-from aftermind.db.protocol import Transaction
+from aftermind.db.database_protocol import Transaction
 from aftermind.llm.injection import screening
 from aftermind.types import Episode, JobId, JobKind, Lease, Summary
 from aftermind.wire import queues

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from aftermind.llm import text_subprocess
+from aftermind.llm import text_process_pool
 from aftermind.llm.injection import screening
 from aftermind.ranking import tokenizer
 from aftermind.ranking.passages import regroup, spoken_texts
@@ -54,7 +54,7 @@ async def _vectors(runtime: Runtime, turns: Sequence[Turn]) -> dict[EpisodeId, V
         try:
             texts = [spoken_texts(episode.name, episode.content) for episode in episodes]
             made = await embedder.embed([text for each in texts for text in each])
-        except text_subprocess.TextTimeout:
+        except text_process_pool.TextTimeout:
             continue
         rows = regroup(made, [len(each) for each in texts])
         found.update((episode.id, row) for episode, row in zip(episodes, rows, strict=True))

@@ -10,7 +10,7 @@ from typing import Protocol
 import pytest
 
 from aftermind import errors
-from aftermind.db.protocol import Database, Transaction, Watermark
+from aftermind.db.database_protocol import Database, Transaction, Watermark
 from aftermind.events.types import MemoryEvent, MemoryUpdateCompleted, MemoryUpdateStarted
 from aftermind.types import Scope
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from aftermind.db.journals.protocol import Journal
+from aftermind.db.record_store_journals.protocol import Journal
 from tests.support.journals import JOURNALS
 
 

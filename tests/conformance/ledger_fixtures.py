@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
-from aftermind.db.protocol import Database, Transaction
+from aftermind.db.database_protocol import Database, Transaction
 from aftermind.ledger.protocol import Backlog, Failure, Ledger
 from aftermind.types import JobId, JobKind, JobState, Lease, NewJob, Scope
 from aftermind.types.message import new_ids

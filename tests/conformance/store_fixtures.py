@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from aftermind.db.protocol import Database, Transaction
+from aftermind.db.database_protocol import Database, Transaction
 from aftermind.stores.protocol import EpisodeFilter, Store, Vector
 from aftermind.types import (
     Block,

@@ -11,7 +11,7 @@ import pytest
 from aftermind import errors
 from aftermind.db.engine import PostgresDatabase
 from aftermind.db.inmemory import MemoryDatabase
-from aftermind.db.journals.protocol import Journal
+from aftermind.db.record_store_journals.protocol import Journal
 from aftermind.events import inmemory
 from aftermind.events.bus import EventBus
 from aftermind.events.inmemory import LocalBus

@@ -6,7 +6,7 @@ import pytest
 
 from aftermind.db.engine import PostgresDatabase
 from aftermind.db.inmemory import MemoryDatabase
-from aftermind.db.journals.protocol import Journal
+from aftermind.db.record_store_journals.protocol import Journal
 from aftermind.stores.inmemory import InMemoryStore
 from aftermind.stores.postgres import PostgresStore
 from tests.conformance.extraction_contract import LearningContract

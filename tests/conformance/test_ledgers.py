@@ -10,7 +10,7 @@ import pytest
 
 from aftermind.db.engine import PostgresDatabase
 from aftermind.db.inmemory import MemoryDatabase
-from aftermind.db.journals.protocol import Journal
+from aftermind.db.record_store_journals.protocol import Journal
 from aftermind.ledger.inmemory.ledger import InMemoryLedger
 from aftermind.ledger.postgres.ledger import PostgresLedger
 from aftermind.types import JobKind

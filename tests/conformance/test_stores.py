@@ -10,8 +10,8 @@ from sqlalchemy import text
 from aftermind import errors
 from aftermind.db.engine import PostgresDatabase
 from aftermind.db.inmemory import MemoryDatabase
-from aftermind.db.journals.protocol import Journal
-from aftermind.db.transaction import pg
+from aftermind.db.postgres_transaction import pg
+from aftermind.db.record_store_journals.protocol import Journal
 from aftermind.stores.inmemory import InMemoryStore
 from aftermind.stores.postgres import PostgresStore
 from aftermind.types.tombstone import Tombstone

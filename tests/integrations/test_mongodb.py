@@ -17,8 +17,8 @@ import pytest
 
 from aftermind import Memory, errors
 from aftermind.db.inmemory import MemoryDatabase
-from aftermind.db.journals import mongodb
-from aftermind.db.journals.mongodb import MongoJournal
+from aftermind.db.record_store_journals import mongodb
+from aftermind.db.record_store_journals.mongodb import MongoJournal
 from aftermind.ledger.inmemory.ledger import InMemoryLedger
 from aftermind.stores.inmemory import InMemoryStore
 from tests.conformance import ledger_fixtures, store_fixtures, test_ledgers

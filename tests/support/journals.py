@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from aftermind.db.inmemory import MemoryDatabase
-from aftermind.db.journals.files import FileJournal
-from aftermind.db.journals.protocol import Journal
-from aftermind.db.journals.redis import RedisJournal
-from aftermind.db.journals.rows import RowCodec
-from aftermind.db.journals.sqlite import SqliteJournal
-from aftermind.db.journals.writer import JournalWriter
+from aftermind.db.record_store_journals.files import FileJournal
+from aftermind.db.record_store_journals.protocol import Journal
+from aftermind.db.record_store_journals.redis import RedisJournal
+from aftermind.db.record_store_journals.rows import RowCodec
+from aftermind.db.record_store_journals.sqlite import SqliteJournal
+from aftermind.db.record_store_journals.writer import JournalWriter
 from aftermind.events import inmemory as events
 from aftermind.ledger.inmemory import records
 from aftermind.stores.inmemory import tables

@@ -5,7 +5,7 @@ import signal
 import sys
 
 from aftermind import Settings
-from aftermind.api.copy import copy_store
+from aftermind.api.copy_store import copy_store
 
 KILLED_AFTER = 2  # partitions
 

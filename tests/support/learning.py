@@ -13,7 +13,7 @@ from aftermind import Memory, Message, Settings
 from aftermind.db.encryption.keyfiles import master_keys
 from aftermind.db.encryption.keyring import Vault
 from aftermind.db.engine import PostgresDatabase
-from aftermind.db.transaction import pg
+from aftermind.db.postgres_transaction import pg
 from aftermind.events.bus import EventBus
 from aftermind.ledger.postgres.ledger import PostgresLedger
 from aftermind.llm import factory

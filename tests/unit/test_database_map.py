@@ -63,7 +63,7 @@ def test_a_database_has_its_own_addresses_keys_and_spool_and_shares_the_redis() 
         ({"databases": {"eu": {**EU, "relay_url": ["x"]}}}, "'eu.relay_url': it is a URL"),
         ({"databases": {"eu": {"database_url": HOME["database_url"]}}}, "'eu.database_url': default has the same"),
         ({"databases": {"eu": EU}, "broker_url": RABBIT}, "'eu.broker_url': default has the same: .*virtual host"),
-        ({"databases": {"eu": EU}, "index_url": "qdrant://x"}, "'eu.index_url': each database needs an index"),
+        ({"databases": {"eu": EU}, "index_url": "qdrant://x"}, "'eu.index_url': give each database a separate index"),
         ({"placement": {"acme": "eu"}}, "AFTERMIND_PLACEMENT='acme: eu': there is no such database"),
         ({"databases": {"eu": EU}, "placement": {"a*b": "eu"}}, "AFTERMIND_PLACEMENT='a\\*b': a rule is a namespace"),
         ({"databases": {"eu": EU}, "placement": {"": "eu"}}, "AFTERMIND_PLACEMENT='': a rule is a namespace"),

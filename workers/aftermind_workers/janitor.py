@@ -17,9 +17,9 @@ from aftermind.api.audit_anchors import witnesses
 from aftermind.api.retention.policies import BATCH_EPISODES, DuePolicies, Retention
 from aftermind.db import age_pruning, webhook_deliveries
 from aftermind.db.audit.log import Trail, whoami
+from aftermind.db.database_protocol import Transaction
 from aftermind.db.encryption.keyfiles import audit_keys
 from aftermind.db.encryption.keyring import Vault
-from aftermind.db.protocol import Transaction
 from aftermind.stores.postgres import vector_index
 from aftermind.stores.postgres.retention import PostgresRetention
 from aftermind.telemetry.logger import get_logger

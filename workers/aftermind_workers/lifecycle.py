@@ -23,13 +23,13 @@ from aftermind.wire import queues
 from aftermind_tasks import tenant_groups
 from aftermind_tasks.runtime import Runtime, open_runtime
 from aftermind_workers import celery_config, metrics, readiness_file, reconciler, replay_scheduler, webhook_dispatcher
-from aftermind_workers.backpressure import Gates
 from aftermind_workers.event_loop_thread import LoopThread
 from aftermind_workers.fair_share import Places
 from aftermind_workers.flower_events import FlowerReporter
-from aftermind_workers.job_pauses import JobPauses
 from aftermind_workers.last_chance_isolation import Solitude
 from aftermind_workers.metrics_observer import Counting
+from aftermind_workers.operator_pauses import JobPauses
+from aftermind_workers.outage_pauses import Gates
 
 log = get_logger(__name__)
 

@@ -16,7 +16,7 @@ import orjson
 
 from aftermind import errors
 from aftermind.db import webhook_deliveries
-from aftermind.db.protocol import Transaction
+from aftermind.db.database_protocol import Transaction
 from aftermind.events.webhooks import signature, signing_secrets
 from aftermind.events.webhooks.http_client import POST_SECONDS, DeliveryRejected, Poster
 from aftermind.events.webhooks.signing_secrets import Sealer

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from aftermind import errors
 from aftermind.db.audit.chain import verify_entries
-from aftermind.db.protocol import Database, Transaction
+from aftermind.db.database_protocol import Database, Transaction
 from aftermind.types import Json, Scope
 from aftermind.types.audit import Action, AuditEntry, AuditFault, AuditReport
 

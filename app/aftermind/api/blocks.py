@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from aftermind import errors
 from aftermind.api.services import Parts
-from aftermind.db.protocol import Transaction
+from aftermind.db.database_protocol import Transaction
 from aftermind.types import Block, Scope
 
 BLOCK_BYTES = 65_536  # sixteen thousand tokens: more than any prompt should carry of one block

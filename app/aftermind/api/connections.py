@@ -12,8 +12,8 @@ from pydantic import SecretStr
 
 from aftermind import errors
 from aftermind.api.record_stores import is_index, make_journal, split_index
-from aftermind.db.journals.protocol import Journal
 from aftermind.db.postgres_url import parse_hosts
+from aftermind.db.record_store_journals.protocol import Journal
 from aftermind.settings import Settings
 from aftermind.wire.redis import sentinel
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from aftermind import errors
 from aftermind.api import history
 from aftermind.api.services import Parts
-from aftermind.db.protocol import Transaction
+from aftermind.db.database_protocol import Transaction
 from aftermind.llm import token_count
 from aftermind.llm.injection import screening
 from aftermind.recall.budget import MOST_CHARACTERS

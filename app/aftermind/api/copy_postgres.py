@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 
 from aftermind import errors
 from aftermind.db import migrate
-from aftermind.db import reembed as db_reembed
+from aftermind.db import second_vector_column as db_reembed
 from aftermind.db.encryption.keyfiles import master_keys
 from aftermind.db.encryption.keyring import Vault
 from aftermind.db.engine import PostgresDatabase
 from aftermind.db.inmemory import SHARED
-from aftermind.db.journals.protocol import Batch
-from aftermind.db.journals.rows import OWNER, RowCodec, dump_owner
+from aftermind.db.record_store_journals.protocol import Batch
+from aftermind.db.record_store_journals.rows import OWNER, RowCodec, dump_owner
 from aftermind.db.row_level_security import STANDING
 from aftermind.events import inmemory as local_bus
 from aftermind.events.types import from_json

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from aftermind import errors
-from aftermind.db.protocol import Database
+from aftermind.db.database_protocol import Database
 from aftermind.ledger.protocol import Ledger
 from aftermind.outbox.single_task import OneTask
 from aftermind.stores.protocol import Store

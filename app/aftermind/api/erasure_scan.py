@@ -12,7 +12,7 @@ from aftermind.indexes.client import IndexClient
 from aftermind.settings import Settings
 from aftermind.types import EmbedderIdentity, Scope
 from aftermind.types.erasure_report import ErasureReport, SearchedPlace
-from aftermind.wire.erasure_scan import in_redis
+from aftermind.wire.erasure_scan_redis import in_redis
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
 
@@ -71,8 +71,8 @@ class ErasureScan:
     async def _in_postgres(self, owner: Scope, texts: Sequence[str]) -> list[SearchedPlace]:
         from aftermind.db.encryption.keyfiles import master_keys
         from aftermind.db.encryption.keyring import Vault
-        from aftermind.db.erasure_scan import in_tables, on_replica  # only users of Postgres load SQLAlchemy
-        from aftermind.stores.postgres.erasure_scan import EncryptedRowSearch
+        from aftermind.db.erasure_scan_tables import in_tables, on_replica  # only users of Postgres load SQLAlchemy
+        from aftermind.stores.postgres.erasure_scan_encrypted import EncryptedRowSearch
 
         opener = EncryptedRowSearch(Vault(master_keys(self._settings.encryption_key, self._settings.state_dir)))
         primary = self._open(self._where.owner or self._where.store)

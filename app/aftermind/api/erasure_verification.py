@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import replace
 
 from aftermind import errors
-from aftermind.api import forget, history, turn_builder
-from aftermind.api.forget import Forgot
+from aftermind.api import forget_and_export, history, turn_builder
+from aftermind.api.forget_and_export import Forgot
 from aftermind.api.services import Parts
 from aftermind.receipt import Receipt
 from aftermind.types import Scope
@@ -35,7 +35,7 @@ async def forget_and_prove(parts: Parts, owner: Scope) -> Forgot:
     sought = [canary, *map(str, ids)]
     before = await looking.scan(owner, sought)
     began = time.monotonic()
-    gone = await forget.forget(parts, Tombstone(owner=owner))
+    gone = await forget_and_export.forget(parts, Tombstone(owner=owner))
     seconds = time.monotonic() - began
     after = await looking.scan(owner, sought)
     return replace(gone, proof=ErasureProof(canary=canary, ids=ids, before=before, after=after, seconds=seconds))

@@ -8,7 +8,7 @@ from uuid import UUID
 from aftermind import errors
 from aftermind.api import groups
 from aftermind.api.services import Parts
-from aftermind.db.protocol import Transaction
+from aftermind.db.database_protocol import Transaction
 from aftermind.facts import entities, predicates
 from aftermind.facts.bitemporal_resolution import Changes, decide
 from aftermind.facts.graph import FactGraph, neighbourhood

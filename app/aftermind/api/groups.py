@@ -12,9 +12,9 @@ from typing import Literal, TypeVar
 import orjson
 
 from aftermind import errors
-from aftermind.api import forget, history
+from aftermind.api import forget_and_export, history
 from aftermind.api.services import Parts
-from aftermind.db.protocol import Transaction
+from aftermind.db.database_protocol import Transaction
 from aftermind.stores.protocol import EpisodeFilter, StoredItem
 from aftermind.types import Episode, Json, Message, Role, Scope
 from aftermind.types.audit import Action
@@ -82,9 +82,11 @@ class Groups:
         found = [await find_member(self._parts, group, user) for group in await _groups_of(self._parts, user)]
         return [each for each in found if each is not None]
 
-    async def delete(self, group: str, *, namespace: str | None = None) -> forget.Forgot:
+    async def delete(self, group: str, *, namespace: str | None = None) -> forget_and_export.Forgot:
         """Erase a group: everything that was remembered in it, and all memberships."""
-        return await forget.forget(self._parts, Tombstone(owner=group_scope(self._parts, group, namespace=namespace)))
+        return await forget_and_export.forget(
+            self._parts, Tombstone(owner=group_scope(self._parts, group, namespace=namespace))
+        )
 
     def _scopes(self, group: str, user_id: str, namespace: str | None) -> tuple[Scope, Scope]:
         if user_id is None:
@@ -202,7 +204,7 @@ async def _forget_written(
     ids = sorted({each.id for each in written if covers(each)})
     for start in range(0, len(ids), BATCH_EPISODES):
         batch = frozenset(ids[start : start + BATCH_EPISODES])
-        await forget.forget(parts, Tombstone(owner=owner, ids=batch))
+        await forget_and_export.forget(parts, Tombstone(owner=owner, ids=batch))
     return len(ids)
 
 

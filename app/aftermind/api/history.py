@@ -9,7 +9,7 @@ from uuid import UUID
 
 from aftermind import errors
 from aftermind.api.services import Parts
-from aftermind.db.protocol import Transaction
+from aftermind.db.database_protocol import Transaction
 from aftermind.llm.injection import detect, screening
 from aftermind.recall.pending_candidates import standing_turns
 from aftermind.stores.protocol import EpisodeFilter, SessionInfo, UserInfo

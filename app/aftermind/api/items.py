@@ -9,7 +9,7 @@ import orjson
 from aftermind import errors
 from aftermind.api import history
 from aftermind.api.services import Parts
-from aftermind.db.protocol import Transaction
+from aftermind.db.database_protocol import Transaction
 from aftermind.stores.protocol import StoredItem, Vector
 from aftermind.types import Json, Scope
 from aftermind.types.items import LABEL_END, PATH_END, Item, ItemWrite, from_name, to_name

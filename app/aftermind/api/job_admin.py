@@ -10,7 +10,7 @@ from aftermind import errors
 from aftermind.api import history, process_registry
 from aftermind.api.services import Parts
 from aftermind.db import metric_history
-from aftermind.db.protocol import Transaction
+from aftermind.db.database_protocol import Transaction
 from aftermind.ledger.postgres import job_admin as statements
 from aftermind.types import Episode, Job, JobId, JobKind, JobState, Message
 from aftermind.types.audit import Action as Audited

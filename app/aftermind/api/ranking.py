@@ -8,7 +8,7 @@ import orjson
 
 from aftermind import errors
 from aftermind.api.services import Parts
-from aftermind.db.protocol import Transaction
+from aftermind.db.database_protocol import Transaction
 from aftermind.ranking import parse_models
 from aftermind.recall import Candidates, Query, RecallOptions
 from aftermind.types import Json, Scope

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aftermind import errors, extras
-from aftermind.db.journals.files import FileJournal
-from aftermind.db.journals.protocol import Journal
-from aftermind.db.journals.sqlite import SqliteJournal
+from aftermind.db.record_store_journals.files import FileJournal
+from aftermind.db.record_store_journals.protocol import Journal
+from aftermind.db.record_store_journals.sqlite import SqliteJournal
 from aftermind.wire.redis_keys import Keys
 
 if TYPE_CHECKING:  # it loads NumPy, which the light commands do not need
@@ -93,12 +93,12 @@ def make_journal(url: str, *, key_prefix: str = DEFAULT_PREFIX) -> Journal | Non
     if scheme in IN_MEMORY and not rest.strip("/"):
         return None
     if scheme in REDIS:
-        from aftermind.db.journals.redis import RedisJournal  # redis-py: loaded only for such a store
+        from aftermind.db.record_store_journals.redis import RedisJournal  # redis-py: loaded only for such a store
 
         return RedisJournal(url, Keys(key_prefix).journal)
     if scheme in MONGODB:
         extras.require("pymongo", "a store in MongoDB")
-        from aftermind.db.journals.mongodb import MongoJournal
+        from aftermind.db.record_store_journals.mongodb import MongoJournal
 
         return MongoJournal(url)
     if scheme in FILES:

@@ -4,7 +4,7 @@
                                             │           └────► rollback
                                             └► drop (the new vectors)
 
-The steps are embed jobs (`ledger.reembed_steps`). Where the vectors are is behind `StoredVectors`.
+The steps are embed jobs (`ledger.reembed_jobs`). Where the vectors are is behind `StoredVectors`.
 """
 
 import asyncio
@@ -16,8 +16,8 @@ from time import monotonic
 from typing import Protocol
 
 from aftermind import errors
-from aftermind.db.protocol import Database
-from aftermind.ledger.reembed_steps import new_step
+from aftermind.db.database_protocol import Database
+from aftermind.ledger.reembed_jobs import new_step
 from aftermind.llm import factory
 from aftermind.llm.protocols import Embedder, embedder_identity
 from aftermind.llm.provider_connections import Providers, make_limiter

@@ -9,7 +9,7 @@ from aftermind import errors
 from aftermind.api.reembed import Searches
 from aftermind.db.inmemory import MemoryDatabase, MemoryTransaction
 from aftermind.ledger.inmemory.ledger import InMemoryLedger, jobs_table
-from aftermind.ledger.reembed_steps import TARGET
+from aftermind.ledger.reembed_jobs import TARGET
 from aftermind.stores.inmemory import InMemoryStore, vectors
 from aftermind.types import EmbedderIdentity, Episode, EpisodeId, Job, JobKind, JobState, NewJob, Scope
 from aftermind.types.reembedding import Counts, Reembedding, Steps

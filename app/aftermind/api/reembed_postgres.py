@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from aftermind.api.connections import Addresses
 from aftermind.api.reembed import COMPARE_SECONDS, Reembeddings, Searches
-from aftermind.db import reembed as db_reembed
+from aftermind.db import second_vector_column as db_reembed
 from aftermind.db.encryption.keyfiles import master_keys
 from aftermind.db.encryption.keyring import Vault
 from aftermind.db.engine import PostgresDatabase

@@ -13,8 +13,8 @@ from aftermind.api.outboxes import Outboxes
 from aftermind.api.reembed import Reembeddings
 from aftermind.db.api_keys import PostgresApiKeys
 from aftermind.db.audit.log import Trail
+from aftermind.db.database_protocol import Database, Transaction
 from aftermind.db.encryption.keyring import Vault
-from aftermind.db.protocol import Database, Transaction
 from aftermind.freshness import EffectCommitter, ReplicaLease, WatermarkDelivery
 from aftermind.indexes.client import IndexClient
 from aftermind.ledger.inmemory.dead_letters import InMemoryDeadLetters
@@ -27,7 +27,7 @@ from aftermind.recall import Recall, Routing
 from aftermind.receipt import News
 from aftermind.settings import Settings
 from aftermind.stores.protocol import Store
-from aftermind.stores.retention import RetentionStore
+from aftermind.stores.retention_protocol import RetentionStore
 from aftermind.telemetry.recall_counts import RecallCounts
 from aftermind.types import EmbedderIdentity, Scope, StoredEmbedders
 from aftermind.types.scope import GROUP_PREFIX

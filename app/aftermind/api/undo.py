@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from aftermind import errors
-from aftermind.api.forget import episode_id, rebuilding
+from aftermind.api.forget_and_export import episode_id, rebuilding
 from aftermind.api.services import Parts
-from aftermind.db.protocol import Transaction
+from aftermind.db.database_protocol import Transaction
 from aftermind.facts.undo import undo as decided
 from aftermind.stores import apply_changes
 from aftermind.stores.protocol import BatchNeighbours, DrewOn, Store

@@ -25,13 +25,13 @@ from aftermind.api.turn_builder import limits
 from aftermind.db import metric_history
 from aftermind.db.api_keys import PostgresApiKeys
 from aftermind.db.audit.log import Trail
+from aftermind.db.database_protocol import Database, NoDatabase
 from aftermind.db.encryption.keyfiles import audit_keys, master_keys
 from aftermind.db.encryption.keyring import Vault
 from aftermind.db.engine import PostgresDatabase
 from aftermind.db.inmemory import MemoryDatabase
-from aftermind.db.journals.rows import RowCodec
-from aftermind.db.journals.writer import JournalWriter
-from aftermind.db.protocol import Database, NoDatabase
+from aftermind.db.record_store_journals.rows import RowCodec
+from aftermind.db.record_store_journals.writer import JournalWriter
 from aftermind.events import inmemory as local_bus
 from aftermind.events.bus import EventBus
 from aftermind.events.inmemory import LocalBus

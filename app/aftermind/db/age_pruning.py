@@ -4,8 +4,8 @@ from datetime import timedelta
 
 from sqlalchemy import text
 
-from aftermind.db.protocol import Database, Transaction
-from aftermind.db.transaction import pg
+from aftermind.db.database_protocol import Database, Transaction
+from aftermind.db.postgres_transaction import pg
 
 # Episodes that a policy deletes were stored long ago: the tombstone is for jobs that run at that moment, and a lease
 # lasts seconds.

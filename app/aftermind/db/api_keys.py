@@ -6,8 +6,8 @@ from sqlalchemy import Row, text
 
 from aftermind import errors
 from aftermind.db.audit.log import Trail
-from aftermind.db.protocol import Database, Transaction
-from aftermind.db.transaction import pg
+from aftermind.db.database_protocol import Database, Transaction
+from aftermind.db.postgres_transaction import pg
 from aftermind.types.api_key import ApiKey, Right
 from aftermind.types.audit import Action
 from aftermind.types.message import Json

@@ -16,11 +16,11 @@ from sqlalchemy import event, exc
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from aftermind import errors
+from aftermind.db.database_protocol import Transaction, Watermark
 from aftermind.db.error_mapping import translated
+from aftermind.db.postgres_transaction import PgTransaction, pg
 from aftermind.db.primary_connection import RECYCLE_SECONDS, PgConnection, PrimaryConnector
-from aftermind.db.protocol import Transaction, Watermark
 from aftermind.db.row_level_security import refuse_unbound
-from aftermind.db.transaction import PgTransaction, pg
 
 # The timeline out of the file name, not the control file: that one changes only with the checkpoint after a promotion.
 WATERMARK = (

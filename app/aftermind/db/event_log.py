@@ -12,8 +12,8 @@ from typing import Any
 import orjson
 from sqlalchemy import Row, text
 
-from aftermind.db.protocol import Transaction
-from aftermind.db.transaction import pg
+from aftermind.db.database_protocol import Transaction
+from aftermind.db.postgres_transaction import pg
 from aftermind.types import Scope
 
 

@@ -2,8 +2,8 @@
 
 from sqlalchemy import text
 
-from aftermind.db.protocol import Transaction
-from aftermind.db.transaction import pg
+from aftermind.db.database_protocol import Transaction
+from aftermind.db.postgres_transaction import pg
 
 _IS_USED = text("SELECT aftermind.is_key_used(:what) AS used")  # with its owner's rights, so that it sees all tenants
 

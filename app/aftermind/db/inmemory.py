@@ -18,9 +18,9 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from aftermind import errors
-from aftermind.db.journals.rows import DELETED, Changes, Owner
-from aftermind.db.journals.writer import JournalWriter
-from aftermind.db.protocol import Transaction, Watermark
+from aftermind.db.database_protocol import Transaction, Watermark
+from aftermind.db.record_store_journals.rows import DELETED, Changes, Owner
+from aftermind.db.record_store_journals.writer import JournalWriter
 from aftermind.types import Scope
 
 SHARED: Owner = ("", "")  # the partition of what belongs to no owner; a namespace is never empty

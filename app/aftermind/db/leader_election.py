@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 
 from sqlalchemy import text
 
-from aftermind.db.protocol import Database
-from aftermind.db.transaction import pg
+from aftermind.db.database_protocol import Database
+from aftermind.db.postgres_transaction import pg
 
 # The transaction's own lock, not the session's: a leader that is frozen in the middle loses its transaction, and with
 # it the lock, after `idle_in_transaction_session_timeout`. A session's lock would be held until TCP times out.

@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 import orjson
 from sqlalchemy import text
 
-from aftermind.db.protocol import Transaction
-from aftermind.db.transaction import pg
+from aftermind.db.database_protocol import Transaction
+from aftermind.db.postgres_transaction import pg
 from aftermind.telemetry.metrics import FRESHNESS_BUCKETS, QUICK
 from aftermind.types.job_admin import MetricSample
 

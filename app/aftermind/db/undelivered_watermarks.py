@@ -11,10 +11,10 @@ from datetime import timedelta
 
 from sqlalchemy import text
 
+from aftermind.db.database_protocol import Transaction, Watermark
 from aftermind.db.engine import WATERMARK, parse_watermark
-from aftermind.db.protocol import Transaction, Watermark
+from aftermind.db.postgres_transaction import pg
 from aftermind.db.row_level_security import ENTERING
-from aftermind.db.transaction import pg
 from aftermind.types import Scope
 
 RAISE_WATERMARK = "watermark"  # the kind of row whose delivery raises its owner's watermark

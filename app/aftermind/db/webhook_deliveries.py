@@ -12,8 +12,8 @@ from uuid import UUID
 import orjson
 from sqlalchemy import Row, text
 
-from aftermind.db.protocol import Transaction
-from aftermind.db.transaction import pg
+from aftermind.db.database_protocol import Transaction
+from aftermind.db.postgres_transaction import pg
 from aftermind.types.webhook import Delivery, Webhook, WebhookId
 
 _ADD = text(

@@ -15,7 +15,7 @@ from aftermind.evaluation.summary import Difference, compare
 from aftermind.memory import Memory
 from aftermind.ranking.fitted_coefficients import Models, to_json
 from aftermind.ranking.fitting import fit_models
-from aftermind.ranking.logistic import Floats, Group, Model
+from aftermind.ranking.score_probability import Floats, Group, Model
 from aftermind.recall import Candidates
 from aftermind.types import EpisodeId
 

@@ -14,8 +14,8 @@ import orjson
 
 from aftermind import errors
 from aftermind.db import event_log
+from aftermind.db.database_protocol import Database, Transaction, Watermark
 from aftermind.db.event_log import EventRow
-from aftermind.db.protocol import Database, Transaction, Watermark
 from aftermind.events.deduplication import EarlyEvents
 from aftermind.events.published_marks import Marking
 from aftermind.events.pubsub import ChannelListener, Listeners

@@ -8,9 +8,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from aftermind import errors
+from aftermind.db.database_protocol import Transaction, Watermark
 from aftermind.db.inmemory import MemoryDatabase, mem
-from aftermind.db.journals.rows import Table
-from aftermind.db.protocol import Transaction, Watermark
+from aftermind.db.record_store_journals.rows import Table
 from aftermind.events.deduplication import EarlyEvents
 from aftermind.events.types import MemoryEvent, MemoryGap, from_json
 from aftermind.types import Json, Scope

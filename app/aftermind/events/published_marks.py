@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from aftermind import errors
 from aftermind.db import event_log
+from aftermind.db.database_protocol import Database
 from aftermind.db.event_log import EventRow
-from aftermind.db.protocol import Database
 from aftermind.telemetry.logger import get_logger
 
 log = get_logger(__name__)

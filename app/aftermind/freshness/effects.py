@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from aftermind.db.protocol import Database, Transaction
+from aftermind.db.database_protocol import Database, Transaction
 from aftermind.freshness.watermark_redelivery import WatermarkDelivery
 from aftermind.types import Scope
 

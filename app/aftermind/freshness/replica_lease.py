@@ -15,7 +15,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from aftermind import errors
-from aftermind.db.protocol import Database
+from aftermind.db.database_protocol import Database
 from aftermind.freshness.watermark_redelivery import WatermarkDelivery
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import Scope, Watermark

@@ -12,7 +12,7 @@ from datetime import timedelta
 from time import monotonic
 
 from aftermind import errors
-from aftermind.db.protocol import Database, Transaction, Watermark
+from aftermind.db.database_protocol import Database, Transaction, Watermark
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import Scope
 from aftermind.wire.redis_keys import TRUST_MS

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from aftermind.db.protocol import Database, Transaction
+from aftermind.db.database_protocol import Database, Transaction
 from aftermind.indexes.client import IndexClient
 from aftermind.indexes.protocol import IndexEntry
 from aftermind.stores.protocol import EpisodeFilter, Store

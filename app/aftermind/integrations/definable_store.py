@@ -13,7 +13,7 @@ from aftermind import errors
 from aftermind.facts.procedures import PROCEDURE
 from aftermind.integrations.extras import extra
 from aftermind.integrations.message_records import from_episode, read_session, to_message
-from aftermind.integrations.places import MemoryPlace, StoreParameters, store_classes
+from aftermind.integrations.store_addresses import MemoryPlace, StoreParameters, store_classes
 from aftermind.types import Episode as Said
 from aftermind.types import Fact
 

@@ -9,7 +9,7 @@ from aftermind.integrations.extras import extra
 from aftermind.integrations.loomflow_facts import AftermindFacts, to_fact, utc
 from aftermind.integrations.loomflow_recall import episode_id, search_weighted
 from aftermind.integrations.message_records import from_episode, read_session, standing, to_message
-from aftermind.integrations.places import MemoryPlace, Place
+from aftermind.integrations.store_addresses import MemoryPlace, Place
 from aftermind.recall import RecallOptions
 from aftermind.types import Episode as Said
 from aftermind.types import EpisodeId

@@ -9,7 +9,7 @@ from aftermind.api.turn_builder import split_turn
 from aftermind.integrations.conversations import data_element
 from aftermind.integrations.extras import extra
 from aftermind.integrations.message_records import read_session
-from aftermind.integrations.places import Place
+from aftermind.integrations.store_addresses import Place
 from aftermind.integrations.upsonic_sessions import SessionStorage, to_chat_message, to_model_message
 from aftermind.integrations.upsonic_storages import AftermindStorage, blocking
 

@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Protocol
 from uuid import UUID
 
-from aftermind.db.protocol import Transaction
+from aftermind.db.database_protocol import Transaction
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease, LeaseToken, NewJob, Scope, Turn
 from aftermind.types.session_order import Counted
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import pairwise
 from unicodedata import normalize
 
-from aftermind.llm import text_subprocess
+from aftermind.llm import text_process_pool
 from aftermind.llm.injection.detect import suspicion
 from aftermind.llm.protocols import TurnText
 from aftermind.ranking.tokenizer import terms, tokens
@@ -45,11 +45,11 @@ async def ground(
     """`grounded`, in a process for texts if the turns are long; none of the claims if that exceeds its deadline."""
     claims, subjects = list(claims), list(subjects)
     characters = sum(len(turn.content) for turn in turns)
-    if not claims or characters <= text_subprocess.INLINE_CHARACTERS:
+    if not claims or characters <= text_process_pool.INLINE_CHARACTERS:
         return grounded(claims, turns, subjects=subjects)
     try:
-        return await text_subprocess.run(characters, grounded, claims, turns, subjects=subjects)
-    except text_subprocess.TextTimeout:
+        return await text_process_pool.run(characters, grounded, claims, turns, subjects=subjects)
+    except text_process_pool.TextTimeout:
         return ()
 
 

@@ -7,7 +7,7 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from aftermind.llm import text_subprocess
+from aftermind.llm import text_process_pool
 from aftermind.ranking.tokenizer import terms
 from aftermind.ranking.vectors import Matrix, unit
 
@@ -40,8 +40,8 @@ class HashEmbedder:
         Raises `TextTimeout` where they take longer than the deadline of the process for texts.
         """
         characters = sum(map(len, texts))
-        if characters > text_subprocess.INLINE_CHARACTERS:
-            return await text_subprocess.run(characters, _vectors, self.dimension, self.language, list(texts))
+        if characters > text_process_pool.INLINE_CHARACTERS:
+            return await text_process_pool.run(characters, _vectors, self.dimension, self.language, list(texts))
         return self.vectors(texts)
 
     def vectors(self, texts: Sequence[str]) -> Matrix:

@@ -7,13 +7,13 @@ from functools import partial
 from time import monotonic
 
 from aftermind import errors
-from aftermind.db.protocol import Database, Transaction
+from aftermind.db.database_protocol import Database, Transaction
 from aftermind.freshness import WatermarkDelivery
 from aftermind.ledger.protocol import Ledger
 from aftermind.outbox.doorbell_sender import DoorbellSender
 from aftermind.outbox.group_commit import Landing
-from aftermind.outbox.ledger_limits import LedgerLimits
-from aftermind.outbox.send_tasks import Flights, named
+from aftermind.outbox.ledger_backlog_limits import LedgerLimits
+from aftermind.outbox.send_within_budget import Flights, named
 from aftermind.types import JobId, Scope, Turn
 from aftermind.types.session_order import Counted, counted, placed_after, session_columns
 from aftermind.wire.payloads import encode_turn

@@ -3,7 +3,7 @@
 from functools import partial
 
 from aftermind import errors
-from aftermind.db.protocol import Database
+from aftermind.db.database_protocol import Database
 from aftermind.freshness import WatermarkDelivery
 from aftermind.indexes.client import IndexClient
 from aftermind.ledger.protocol import Ledger

@@ -9,9 +9,9 @@ from dataclasses import replace
 from importlib.metadata import entry_points
 
 from aftermind import errors
-from aftermind.db.protocol import Database
+from aftermind.db.database_protocol import Database
 from aftermind.ledger.protocol import Ledger
-from aftermind.outbox.ledger_limits import LedgerLimits
+from aftermind.outbox.ledger_backlog_limits import LedgerLimits
 from aftermind.outbox.protocol import Sent
 from aftermind.outbox.single_task import OneTask
 from aftermind.outbox.turn_positions import Positions

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from aftermind.ranking.logistic import Model
+from aftermind.ranking.score_probability import Model
 
 DEFAULT = "default"  # for embedders that nothing was fitted for
 

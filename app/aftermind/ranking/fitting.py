@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from aftermind.ranking.fitted_coefficients import Models
-from aftermind.ranking.logistic import Floats, Group, fit
+from aftermind.ranking.score_probability import Floats, Group, fit
 from aftermind.ranking.windows import FEATURES, FEW
 
 # The features of each model of `Models`.

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aftermind.db.protocol import Transaction
-from aftermind.llm import text_subprocess
+from aftermind.db.database_protocol import Transaction
+from aftermind.llm import text_process_pool
 from aftermind.llm.injection import detect, screening
 from aftermind.llm.protocols import Embedder
 from aftermind.ranking import ComparedPassages, Entry, Frame, Question, cosine, tokenizer
@@ -205,7 +205,7 @@ class PendingTurns:
         texts = [spoken_texts(episode.name, episode.content) for episode in episodes]
         try:
             made = await self._embedder.embed([text for each in texts for text in each])
-        except text_subprocess.TextTimeout:
+        except text_process_pool.TextTimeout:
             return False
         rows = regroup(made, [len(each) for each in texts])
         self._vectors.update((episode.id, row) for episode, row in zip(episodes, rows, strict=True))

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aftermind import errors
-from aftermind.db.protocol import Transaction
+from aftermind.db.database_protocol import Transaction
 from aftermind.facts.procedures import PROCEDURE
 from aftermind.freshness import ReplicaLease
 from aftermind.indexes.client import IndexClient

@@ -14,7 +14,7 @@ from datetime import timedelta
 from time import monotonic
 
 from aftermind import errors
-from aftermind.db.protocol import Database, Transaction
+from aftermind.db.database_protocol import Database, Transaction
 from aftermind.stores.search import EpisodeSearch, NodeState
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import ServedBy, Watermark

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from aftermind.errors import StackError
-from aftermind.stack import config as names
 from aftermind.stack import orphans, ports, subprocesses
-from aftermind.stack.config import StackConfig
+from aftermind.stack import saved_settings as names
 from aftermind.stack.models import Restart, StopOrder
 from aftermind.stack.program import Launch
 from aftermind.stack.run_as import Identity, dying_with_parent
+from aftermind.stack.saved_settings import StackConfig
 from aftermind.stack.state_dir import StateFolder
 
 INITDB_TIMEOUT = 120.0  # seconds; takes 0.5 s on an idle disk

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from aftermind.errors import StackError
 from aftermind.stack import binaries, ports
-from aftermind.stack.config import StackConfig
 from aftermind.stack.models import Restart, StopOrder
 from aftermind.stack.program import Launch
 from aftermind.stack.run_as import dying_with_parent
+from aftermind.stack.saved_settings import StackConfig
 from aftermind.stack.state_dir import StateFolder
 
 PROBE_TIMEOUT = 2.0  # seconds; a loopback PING takes 0.1 ms

@@ -13,7 +13,7 @@ from types import TracebackType
 
 from aftermind import extras
 from aftermind.errors import InvalidSettings, StackError
-from aftermind.stack import config, desired_state, diagnosis
+from aftermind.stack import desired_state, diagnosis, saved_settings
 from aftermind.stack import state_dir as stack_state_dir
 from aftermind.stack.desired_state import DesiredState, Report
 from aftermind.stack.models import Command, ComponentState, ComponentStatus, Endpoints
@@ -180,7 +180,7 @@ class Stack:
         return ended and self._folder.holder() is None
 
     def _endpoints(self) -> Endpoints:
-        ours = config.load(self._folder)
+        ours = saved_settings.load(self._folder)
         if ours is None:
             raise StackError("stack", f"{self._folder.config} is missing", "Start the stack by `aftermind up`.")
         return ours.endpoints(replica=desired_state.read_desired_state(self._folder).replica)

@@ -17,9 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from aftermind.errors import StackError
-from aftermind.stack import binaries, config, desired_state, orphans, run_as
+from aftermind.stack import binaries, desired_state, orphans, run_as, saved_settings
 from aftermind.stack.command_program import CommandProgram
-from aftermind.stack.config import StackConfig
 from aftermind.stack.desired_state import Report
 from aftermind.stack.managed_process import Supervised
 from aftermind.stack.models import ComponentState
@@ -27,6 +26,7 @@ from aftermind.stack.postgres import Primary
 from aftermind.stack.program import Program
 from aftermind.stack.redis import Redis
 from aftermind.stack.replica import ReplicaServer
+from aftermind.stack.saved_settings import StackConfig
 from aftermind.stack.state_dir import HELD_EXIT_CODE, StateFolder, write_json
 from aftermind.telemetry import log_format
 from aftermind.telemetry.logger import get_logger
@@ -93,15 +93,16 @@ class Supervisor:
                 return  # a forked child of the parent may still hold the pipe open; the parent's id shows its end
 
     async def _bring_up(self) -> None:
-        known = config.load(self._folder)
-        ours = config.with_free_ports(known) if known else config.new()
+        known = saved_settings.load(self._folder)
+        ours = saved_settings.with_free_ports(known) if known else saved_settings.new()
         adopting = known is None and self._folder.primary.exists()
         if not adopting:
-            config.save(self._folder, ours)
+            saved_settings.save(self._folder, ours)
         primary, replica = self._clusters(ours, adopting=adopting)
         redis = self._start(Redis(self._folder, ours))
         await self._start(primary).until_ready()
-        config.save(self._folder, ours)  # not before the data has taken the new password, if it was to be adopted
+        # not before the data has taken the new password, if it was to be adopted
+        saved_settings.save(self._folder, ours)
         if replica is not None:
             await self._start(replica).until_ready()
         await redis.until_ready()

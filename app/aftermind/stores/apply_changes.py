@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from aftermind.db.protocol import Transaction
+from aftermind.db.database_protocol import Transaction
 from aftermind.facts.bitemporal_resolution import Changes
 from aftermind.stores.protocol import Store
 from aftermind.types import FactId, Scope

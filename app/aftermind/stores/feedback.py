@@ -5,7 +5,7 @@ from uuid import UUID
 
 import orjson
 
-from aftermind.db.protocol import Transaction
+from aftermind.db.database_protocol import Transaction
 from aftermind.stores.protocol import Store, StoredItem
 from aftermind.types import EpisodeId, FactId, Scope
 from aftermind.types.feedback import Feedback, FeedbackCount

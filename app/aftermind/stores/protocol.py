@@ -10,7 +10,7 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
-from aftermind.db.protocol import Transaction
+from aftermind.db.database_protocol import Transaction
 from aftermind.types import (
     Block,
     Cardinality,

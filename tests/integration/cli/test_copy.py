@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from aftermind import Settings, errors
-from aftermind.api.copy import copy_store
-from aftermind.db.journals.sqlite import SqliteJournal
+from aftermind.api.copy_store import copy_store
+from aftermind.db.record_store_journals.sqlite import SqliteJournal
 from tests.integration.stores.test_stored_memory import URLS, memory_at
 from tests.support.fork_server import run_module
 from tests.support.waiting import PATIENCE_SECONDS

@@ -12,12 +12,12 @@ import pytest
 
 from aftermind import JobFilter, Memory, Message, Settings, errors
 from aftermind.api import copy_postgres
-from aftermind.api.copy import CopiedPartition, copy_store
 from aftermind.api.copy_postgres import CODEC
+from aftermind.api.copy_store import CopiedPartition, copy_store
 from aftermind.cli.console import to_plain
 from aftermind.db.inmemory import MemoryDatabase
-from aftermind.db.journals.sqlite import SqliteJournal
-from aftermind.db.journals.writer import JournalWriter
+from aftermind.db.record_store_journals.sqlite import SqliteJournal
+from aftermind.db.record_store_journals.writer import JournalWriter
 from aftermind.ledger.replay_protocol import NewPlan
 from aftermind.stores.inmemory import InMemoryStore
 from aftermind.stores.protocol import EpisodeFilter

@@ -17,7 +17,7 @@ from sqlalchemy.dialects.postgresql.asyncpg import dialect
 import aftermind
 from aftermind import Memory, Settings, errors
 from aftermind.db.engine import PostgresDatabase
-from aftermind.db.sql_params import Positional
+from aftermind.db.positional_parameters import Positional
 from aftermind.wire import queues
 from tests.fundamentals.conftest import as_environment
 from tests.support.expanded_schema import widen

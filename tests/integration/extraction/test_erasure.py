@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import text
 
-from aftermind.db.transaction import pg
+from aftermind.db.postgres_transaction import pg
 from aftermind.ledger.protocol import Failure, ModelUsage
 from aftermind.receipt import Receipt
 from aftermind.types import EpisodeId, Job, JobKind, JobState

@@ -9,7 +9,7 @@ import pytest
 
 from aftermind import Memory, Message, Settings, errors
 from aftermind.facts.predicates import folded
-from aftermind.llm import text_subprocess
+from aftermind.llm import text_process_pool
 from aftermind.llm.injection import detect
 from aftermind.types import ServedBy
 
@@ -131,7 +131,7 @@ async def test_a_name_of_a_block_that_is_an_order_is_withheld(memory: Memory) ->
 
 async def test_a_history_does_not_wait_for_the_costly_texts_of_another_user(memory: Memory) -> None:
     """A text that waits for its check is marked as not checked; the process for long texts is busy meanwhile."""
-    costly = asyncio.create_task(text_subprocess.run(text_subprocess.SHORT_CHARACTERS + 1, eval, ENDLESS))
+    costly = asyncio.create_task(text_process_pool.run(text_process_pool.SHORT_CHARACTERS + 1, eval, ENDLESS))
     await asyncio.sleep(0)  # it begins
     await memory.remember("I live in Oslo. " * 4_000, user_id="alice")
 
@@ -139,13 +139,13 @@ async def test_a_history_does_not_wait_for_the_costly_texts_of_another_user(memo
 
     assert not costly.done()
     assert (episode.pending, episode.mark) == (True, detect.UNCHECKED)
-    with pytest.raises(text_subprocess.TextTimeout):
+    with pytest.raises(text_process_pool.TextTimeout):
         await costly
 
 
 async def test_a_recall_with_many_long_pending_texts_ends_in_its_budget_and_reports_what_it_did_not_search() -> None:
     """One after the other they would take longer than the recall: the process for long texts is busy meanwhile."""
-    costly = asyncio.create_task(text_subprocess.run(text_subprocess.SHORT_CHARACTERS + 1, eval, ENDLESS))
+    costly = asyncio.create_task(text_process_pool.run(text_process_pool.SHORT_CHARACTERS + 1, eval, ENDLESS))
     await asyncio.sleep(0)  # it begins
     settings = Settings(recall_budget_seconds=5, turn_max_bytes=10_000_000)
     async with Memory("inmemory", settings=settings, extractor="rules", embedder="hash") as memory:
@@ -156,7 +156,7 @@ async def test_a_recall_with_many_long_pending_texts_ends_in_its_budget_and_repo
         assert block.served_by is not ServedBy.NONE
         assert "long pending messages was searched" in str(block.degraded)
         assert block.matches
-        with pytest.raises(text_subprocess.TextTimeout):
+        with pytest.raises(text_process_pool.TextTimeout):
             await costly
 
 
@@ -171,7 +171,7 @@ async def test_a_long_subject_of_a_query_is_refused_and_costs_no_more_than_its_l
 
 
 async def test_what_takes_longer_than_its_deadline_is_stopped_and_the_next_call_is_answered() -> None:
-    with pytest.raises(text_subprocess.TextTimeout):
-        await text_subprocess.run(1, eval, ENDLESS)
+    with pytest.raises(text_process_pool.TextTimeout):
+        await text_process_pool.run(1, eval, ENDLESS)
 
-    assert await text_subprocess.run(1, len, "next") == 4
+    assert await text_process_pool.run(1, len, "next") == 4

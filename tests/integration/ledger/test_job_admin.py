@@ -13,7 +13,7 @@ from aftermind.sync import Memory
 from aftermind.types import JobId, JobKind, JobState
 from aftermind.types.job_admin import JobAction
 from aftermind.types.replay import JobFilter
-from aftermind_workers.job_pauses import READ_SECONDS
+from aftermind_workers.operator_pauses import READ_SECONDS
 from tests.fundamentals.conftest import QUICK
 from tests.support.deployed_service import running
 from tests.support.servers import Database, Servers, psql

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from aftermind.db.engine import PostgresDatabase
-from aftermind.db.transaction import PgTransaction
+from aftermind.db.postgres_transaction import PgTransaction
 from aftermind.ranking import Question
 from aftermind.stores.postgres import PostgresStore
 from aftermind.stores.postgres.search import READ_SETTINGS, PostgresSearch

@@ -10,7 +10,7 @@ import pytest
 
 from aftermind import Memory, Message, Passage, Settings
 from aftermind.db.engine import PostgresDatabase
-from aftermind.db.transaction import PgTransaction
+from aftermind.db.postgres_transaction import PgTransaction
 from aftermind.llm.hash_embedder import HashEmbedder
 from aftermind.ranking import Question
 from aftermind.stores.postgres.search import READ_SETTINGS, PostgresSearch

@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from aftermind import Message, Role, errors
 from aftermind.api.retention import archives
-from aftermind.db.transaction import pg
+from aftermind.db.postgres_transaction import pg
 from aftermind.types import JobKind
 from tests.support.learning import Learning
 from tests.support.servers import Database, psql, psql_async

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from aftermind import errors
-from aftermind.db.journals import files
-from aftermind.db.journals.files import FileJournal
+from aftermind.db.record_store_journals import files
+from aftermind.db.record_store_journals.files import FileJournal
 
 Rows = dict[tuple[str, str], bytes]
 State = dict[str, Rows]

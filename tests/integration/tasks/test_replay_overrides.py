@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from aftermind import Memory, Settings, errors
-from aftermind.db.transaction import pg
+from aftermind.db.postgres_transaction import pg
 from aftermind.ledger.protocol import Failure
 from aftermind.ledger.replay_overrides import OverrideRules
 from aftermind.ledger.replay_protocol import NewPlan

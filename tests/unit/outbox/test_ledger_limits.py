@@ -3,11 +3,11 @@
 from collections import Counter
 from datetime import timedelta
 
+from aftermind.db.database_protocol import Transaction
 from aftermind.db.inmemory import MemoryDatabase
-from aftermind.db.protocol import Transaction
 from aftermind.ledger.inmemory.ledger import InMemoryLedger
 from aftermind.ledger.protocol import Unstored
-from aftermind.outbox.ledger_limits import LedgerLimits
+from aftermind.outbox.ledger_backlog_limits import LedgerLimits
 from aftermind.wire.pending_types import PendingLimit, PendingLimits
 from tests.support.turns import turn_of
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aftermind.ranking import FEATURES, Entry, Frequencies, Models, Question, models_of, score_entries, terms
-from aftermind.ranking.logistic import Model
+from aftermind.ranking.score_probability import Model
 
 
 def said(*texts: str, session: str = "s", name: str | None = None, similar: list[float] | None = None) -> list[Entry]:

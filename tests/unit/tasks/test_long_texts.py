@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from aftermind.llm import text_subprocess
+from aftermind.llm import text_process_pool
 from aftermind.llm.grounding import ground, grounded
 from aftermind.llm.injection import screening
 from aftermind.llm.protocols import TurnText
@@ -35,13 +35,13 @@ def fact(number: int, object_: str) -> Fact:
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the functions that ran in a process for texts."""
     seen: list[str] = []
-    run = text_subprocess.run
+    run = text_process_pool.run
 
     async def counting(characters: int, work, *args, **kwargs):  # type: ignore[no-untyped-def]
         seen.append(work.__name__)
         return await run(characters, work, *args, **kwargs)
 
-    monkeypatch.setattr(text_subprocess, "run", counting)
+    monkeypatch.setattr(text_process_pool, "run", counting)
     return seen
 
 

@@ -5,8 +5,8 @@ from datetime import timedelta
 from itertools import pairwise
 
 from aftermind.types import JobKind
-from aftermind_workers.backpressure import LONGEST, ClaimPause, Gates
 from aftermind_workers.fair_share import Places
+from aftermind_workers.outage_pauses import LONGEST, ClaimPause, Gates
 from aftermind_workers.reconciler import LONGEST_SILENCE, RingBackoff
 
 PAUSE = timedelta(seconds=2)

@@ -11,12 +11,12 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 from aftermind import errors
-from aftermind.api.forget import erase
+from aftermind.api.forget_and_export import erase
 from aftermind.api.retention.archives import Archive, as_lines, file_name, open_archive, settled
-from aftermind.db.protocol import Database, Transaction
+from aftermind.db.database_protocol import Database, Transaction
 from aftermind.ledger.protocol import Ledger
 from aftermind.stores.protocol import Store
-from aftermind.stores.retention import Due, RetentionStore
+from aftermind.stores.retention_protocol import Due, RetentionStore
 from aftermind.types import EpisodeId, Json, Scope
 from aftermind.types.audit import Action
 from aftermind.types.retention import RetentionPolicy, RetentionResult

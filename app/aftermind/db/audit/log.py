@@ -16,9 +16,9 @@ from sqlalchemy import Row, text
 
 from aftermind import errors
 from aftermind.db.audit.chain import START, AuditKeys, Head, entry_mac, head_mac
+from aftermind.db.database_protocol import Transaction
 from aftermind.db.encryption.keyfiles import LazyKeys
-from aftermind.db.protocol import Transaction
-from aftermind.db.transaction import pg
+from aftermind.db.postgres_transaction import pg
 from aftermind.telemetry.logger import get_logger
 from aftermind.types.audit import Action, AuditEntry, authenticated_actor
 from aftermind.types.message import Json

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from aftermind import errors, private_files
-from aftermind.db.protocol import Transaction
+from aftermind.db.database_protocol import Transaction
 
 MIN_KEY_CHARACTERS = 16  # characters of a key that is set
 

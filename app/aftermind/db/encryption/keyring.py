@@ -15,10 +15,10 @@ from enum import StrEnum
 from sqlalchemy import text
 
 from aftermind import errors
+from aftermind.db.database_protocol import Transaction
 from aftermind.db.encryption import cipher
 from aftermind.db.encryption.keyfiles import LazyKeys
-from aftermind.db.protocol import Transaction
-from aftermind.db.transaction import pg
+from aftermind.db.postgres_transaction import pg
 
 FRESH_SECONDS = 2.0  # a process may use old keys for this time; key changes wait longer
 TERMS = "terms"

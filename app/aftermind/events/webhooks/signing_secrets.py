@@ -12,8 +12,8 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from aftermind import errors
+from aftermind.db.database_protocol import Transaction
 from aftermind.db.encryption import keyfiles
-from aftermind.db.protocol import Transaction
 from aftermind.settings import Settings
 
 FILE = "webhook.key"

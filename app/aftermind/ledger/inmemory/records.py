@@ -7,7 +7,7 @@ from datetime import date, datetime
 from operator import itemgetter
 from uuid import UUID
 
-from aftermind.db.journals.rows import Table
+from aftermind.db.record_store_journals.rows import Table
 from aftermind.ledger.protocol import Backlog, DailyUsage, Failure, ModelUsage, Tried
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, LeaseToken, NewJob, Scope, Turn
 

@@ -8,9 +8,9 @@ from uuid import uuid4
 from sqlalchemy import ColumnElement, Row, and_, bindparam, func, select, text, true, update
 
 from aftermind.db.audit.log import Trail
-from aftermind.db.protocol import Database
+from aftermind.db.database_protocol import Database
+from aftermind.db.postgres_transaction import pg
 from aftermind.db.tables import JOB_ATTEMPTS, JOBS
-from aftermind.db.transaction import pg
 from aftermind.ledger.postgres.rows import to_attempt, to_job
 from aftermind.ledger.replay_protocol import DEAD, check_note, matching_states
 from aftermind.types import Job, JobId, JobKind, JobState, Json

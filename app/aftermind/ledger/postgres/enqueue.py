@@ -9,8 +9,8 @@ import orjson
 from sqlalchemy import text
 
 from aftermind import errors
-from aftermind.db.protocol import Transaction
-from aftermind.db.transaction import pg
+from aftermind.db.database_protocol import Transaction
+from aftermind.db.postgres_transaction import pg
 from aftermind.ledger.protocol import Unstored
 from aftermind.types import JobId, NewJob, Scope, Turn, session_order
 from aftermind.types.session_order import Counted, session_columns

@@ -8,9 +8,9 @@ from uuid import UUID
 
 from sqlalchemy import Row, bindparam, func, literal_column, select, text, update
 
-from aftermind.db.protocol import Transaction
+from aftermind.db.database_protocol import Transaction
+from aftermind.db.postgres_transaction import pg
 from aftermind.db.tables import JOBS
-from aftermind.db.transaction import pg
 from aftermind.ledger.postgres.dead_letters import conditions
 from aftermind.ledger.postgres.rows import to_job
 from aftermind.types import EpisodeId, FactId, Job, JobId, JobKind, JobState, Scope

@@ -10,9 +10,9 @@ import orjson
 from sqlalchemy import Row, text
 
 from aftermind import errors
-from aftermind.db.protocol import Transaction
+from aftermind.db.database_protocol import Transaction
+from aftermind.db.postgres_transaction import pg
 from aftermind.db.tables import JOBS, SERIAL_KINDS
-from aftermind.db.transaction import pg
 from aftermind.ledger.postgres.enqueue import PLACE
 from aftermind.ledger.postgres.rows import to_job
 from aftermind.ledger.protocol import Failure, ModelUsage, Tried

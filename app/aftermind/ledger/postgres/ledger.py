@@ -9,11 +9,11 @@ from uuid import UUID, uuid4
 from sqlalchemy import select, text
 from sqlalchemy.exc import IntegrityError
 
+from aftermind.db.database_protocol import Transaction
 from aftermind.db.engine import PostgresDatabase
 from aftermind.db.error_mapping import is_duplicate
-from aftermind.db.protocol import Transaction
+from aftermind.db.postgres_transaction import PgTransaction, pg
 from aftermind.db.tables import JOB_ATTEMPTS, JOBS, SPENDING
-from aftermind.db.transaction import PgTransaction, pg
 from aftermind.ledger.postgres import enqueue as entering
 from aftermind.ledger.postgres import leases as working
 from aftermind.ledger.postgres.leases import ClaimRequest

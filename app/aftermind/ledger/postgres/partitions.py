@@ -10,9 +10,9 @@ from typing import Any
 from sqlalchemy import Row, insert, select, text
 
 from aftermind import errors
-from aftermind.db.protocol import Transaction
+from aftermind.db.database_protocol import Transaction
+from aftermind.db.postgres_transaction import pg
 from aftermind.db.tables import JOB_ATTEMPTS, JOB_FOLLOWUPS, JOB_PAUSES, JOBS, REPLAY_PLANS, SPENDING
-from aftermind.db.transaction import pg
 from aftermind.ledger.inmemory.records import UNFINISHED, WAITING, Record
 from aftermind.ledger.postgres.rows import to_attempt, to_job, to_spending
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, LeaseToken

@@ -6,8 +6,8 @@ from typing import Any
 import orjson
 from sqlalchemy import Row, text
 
-from aftermind.db.protocol import Transaction
-from aftermind.db.transaction import pg
+from aftermind.db.database_protocol import Transaction
+from aftermind.db.postgres_transaction import pg
 from aftermind.ledger.replay_protocol import MODEL_KINDS
 from aftermind.types import JobId, JobKind, JobState
 from aftermind.types.replay import DryRunResult, Estimate, PlanId, ReplayPlan

@@ -8,9 +8,9 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from aftermind import errors
 from aftermind.db.audit.log import Trail
-from aftermind.db.protocol import Database, Transaction
+from aftermind.db.database_protocol import Database, Transaction
+from aftermind.db.postgres_transaction import pg
 from aftermind.db.tables import EXTRACTIONS, JOBS, REPLAY_ITEMS, REPLAY_PLANS
-from aftermind.db.transaction import pg
 from aftermind.ledger.postgres import replay_estimate as foresight
 from aftermind.ledger.postgres.dead_letters import conditions
 from aftermind.ledger.postgres.rows import to_job

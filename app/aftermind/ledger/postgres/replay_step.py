@@ -8,8 +8,8 @@ from uuid import UUID
 import orjson
 from sqlalchemy import Row, text
 
-from aftermind.db.protocol import Database, Transaction
-from aftermind.db.transaction import pg
+from aftermind.db.database_protocol import Database, Transaction
+from aftermind.db.postgres_transaction import pg
 from aftermind.ledger.replay_overrides import has_options
 from aftermind.ledger.replay_protocol import BREAKER_FROM, BREAKER_WINDOW, BURST_SECONDS, Step
 from aftermind.types import JobKind, JobState

@@ -5,13 +5,13 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from aftermind.llm import text_subprocess
+from aftermind.llm import text_process_pool
 from aftermind.llm.injection import detect
 from aftermind.ranking import passages
 from aftermind.ranking.tokenizer import IndexedText
 from aftermind.types import Episode, EpisodeId, Scope
 
-CALL_CHARACTERS = text_subprocess.SHORT_CHARACTERS  # of several turns in one call
+CALL_CHARACTERS = text_process_pool.SHORT_CHARACTERS  # of several turns in one call
 
 
 async def marks(turns: Sequence[Sequence[Episode]]) -> dict[EpisodeId, str]:
@@ -19,7 +19,7 @@ async def marks(turns: Sequence[Sequence[Episode]]) -> dict[EpisodeId, str]:
 
     A turn that exceeds the deadline is marked completely: what cannot be checked is suspicious.
     """
-    if sum(_size(turn) for turn in turns) <= text_subprocess.INLINE_CHARACTERS:
+    if sum(_size(turn) for turn in turns) <= text_process_pool.INLINE_CHARACTERS:
         return detect.mark_turns(turns)
     found: dict[EpisodeId, str] = {}
     for group in _groups(turns):
@@ -58,8 +58,8 @@ async def terms(texts: Sequence[str], language: str) -> dict[tuple[str, str], In
     found: dict[tuple[str, str], IndexedText] = {}
     for text in texts:
         try:
-            found[language, text] = await text_subprocess.run(len(text), passages.index_text, text, language)
-        except text_subprocess.TextTimeout:
+            found[language, text] = await text_process_pool.run(len(text), passages.index_text, text, language)
+        except text_process_pool.TextTimeout:
             found[language, text] = IndexedText(terms=())
     return found
 
@@ -69,11 +69,11 @@ async def without_instructions(text: str) -> str:
 
     A long text is checked in a process for texts, and is empty if that exceeds its deadline.
     """
-    if len(text) <= text_subprocess.INLINE_CHARACTERS:
+    if len(text) <= text_process_pool.INLINE_CHARACTERS:
         return _without_instructions(text)
     try:
-        return await text_subprocess.run(len(text), _without_instructions, text)
-    except text_subprocess.TextTimeout:
+        return await text_process_pool.run(len(text), _without_instructions, text)
+    except text_process_pool.TextTimeout:
         return ""
 
 
@@ -85,8 +85,8 @@ def _without_instructions(text: str) -> str:
 
 async def _mark_turns(turns: Sequence[Sequence[Episode]]) -> dict[EpisodeId, str]:
     try:
-        return await text_subprocess.run(sum(map(_size, turns)), detect.mark_turns, turns)
-    except text_subprocess.TextTimeout:
+        return await text_process_pool.run(sum(map(_size, turns)), detect.mark_turns, turns)
+    except text_process_pool.TextTimeout:
         if len(turns) == 1:
             return {episode.id: detect.UNCHECKED for episode in turns[0]}
     found: dict[EpisodeId, str] = {}

@@ -7,7 +7,7 @@ from datetime import datetime
 from itertools import islice
 
 from aftermind.facts import predicates
-from aftermind.llm import text_subprocess
+from aftermind.llm import text_process_pool
 from aftermind.llm.injection.detect import suspicion
 from aftermind.llm.offline import dates
 from aftermind.llm.offline.grammar import LANGUAGES, FormEffect, FormRule, Grammar, grammar_of
@@ -72,11 +72,11 @@ class RuleExtractor:
 
 async def extract_assertions(turn: TurnText, beliefs: Sequence[Belief] = ()) -> Sequence[Assertion]:
     """The statements of one turn; none of a turn that takes longer than the deadline of the process for texts."""
-    if len(turn.content) <= text_subprocess.INLINE_CHARACTERS:
+    if len(turn.content) <= text_process_pool.INLINE_CHARACTERS:
         return claims_in(turn, beliefs)
     try:
-        return await text_subprocess.run(len(turn.content), claims_in, turn, beliefs)
-    except text_subprocess.TextTimeout:
+        return await text_process_pool.run(len(turn.content), claims_in, turn, beliefs)
+    except text_process_pool.TextTimeout:
         return ()
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from aftermind.facts import predicates
-from aftermind.llm import text_subprocess
+from aftermind.llm import text_process_pool
 from aftermind.llm.offline.rule_extractor import Belief, extract_assertions
 from aftermind.llm.protocols import Condensed, Traits, TurnText, Usage
 from aftermind.types import Cardinality, EpisodeId, Json
@@ -23,12 +23,12 @@ class ExtractiveSummariser:
     async def summarise(self, previous: str | None, turns: Sequence[TurnText]) -> Condensed:
         """Sentences of the turns and of the previous summary compete for the same few places."""
         size = sum(len(turn.content) for turn in turns)
-        if size <= text_subprocess.INLINE_CHARACTERS:
+        if size <= text_process_pool.INLINE_CHARACTERS:
             text = _summary(previous, turns)
         else:
             try:
-                text = await text_subprocess.run(size, _summary, previous, turns)
-            except text_subprocess.TextTimeout:
+                text = await text_process_pool.run(size, _summary, previous, turns)
+            except text_process_pool.TextTimeout:
                 text = previous or ""
         return Condensed(text=text, usage=Usage(model=self.name))
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from aftermind import errors
+from aftermind.db.database_protocol import Transaction
 from aftermind.db.inmemory import mem
-from aftermind.db.protocol import Transaction
 from aftermind.types import Block, Profile, Scope, Summary, Trait
 
 PROFILE = "profile"  # the key of an owner's only row

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aftermind.db.inmemory import SHARED, MemoryDatabase
-from aftermind.db.journals.rows import RowCodec
+from aftermind.db.record_store_journals.rows import RowCodec
 
 Tables = Mapping[str, Mapping[Any, Any]]  # Any: the module that owns a table defines the types of its keys and rows
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
 
+from aftermind.db.database_protocol import Transaction
 from aftermind.db.inmemory import mem
-from aftermind.db.protocol import Transaction
 from aftermind.facts.predicates import folded
 from aftermind.types import Cardinality, EpisodeId, Fact, FactId, Scope
 from aftermind.types.assertion import RecordedAssertion

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from aftermind.db.database_protocol import Transaction
 from aftermind.db.inmemory import mem
-from aftermind.db.protocol import Transaction
 from aftermind.stores.protocol import StoredItem
 from aftermind.types import Scope
 from aftermind.types.items import from_name

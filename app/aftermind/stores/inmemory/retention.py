@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
+from aftermind.db.database_protocol import Transaction
 from aftermind.db.inmemory import mem
-from aftermind.db.protocol import Transaction
-from aftermind.stores.retention import Due
+from aftermind.stores.retention_protocol import Due
 from aftermind.types import Episode, EpisodeId, Fact, Scope
 from aftermind.types.retention import RetentionPolicy
 from aftermind.types.scope import owner_from_columns

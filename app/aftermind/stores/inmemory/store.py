@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from aftermind.db.database_protocol import Transaction
 from aftermind.db.inmemory import MemoryTransaction, mem
-from aftermind.db.protocol import Transaction
 from aftermind.facts.reextract import BY_USER
 from aftermind.ranking import parse_models
 from aftermind.stores.inmemory.blocks_summaries_profiles import PROFILE, InMemoryDocuments

@@ -7,8 +7,8 @@ cutover, and under `first` the one whose vectors are in the table `vectors` (wit
 from collections.abc import Sequence
 
 from aftermind import errors
+from aftermind.db.database_protocol import Transaction
 from aftermind.db.inmemory import mem
-from aftermind.db.protocol import Transaction
 from aftermind.types import EmbedderIdentity, StoredEmbedders
 from aftermind.types.reembedding import Reembedding
 

@@ -6,9 +6,9 @@ from uuid import UUID
 
 from sqlalchemy import Row, text
 
+from aftermind.db.database_protocol import Transaction
 from aftermind.db.encryption.keyring import Ring, Vault
-from aftermind.db.protocol import Transaction
-from aftermind.db.transaction import pg
+from aftermind.db.postgres_transaction import pg
 from aftermind.facts.predicates import folded
 from aftermind.stores.postgres.encrypted_columns import CLAIM_OBJECT, open_said, sealed
 from aftermind.stores.postgres.term_keys import hash_terms

@@ -11,10 +11,10 @@ import numpy as np
 import orjson
 
 from aftermind import errors
-from aftermind.db.protocol import Transaction
+from aftermind.db.database_protocol import Transaction
+from aftermind.db.positional_parameters import Positional
+from aftermind.db.postgres_transaction import pg
 from aftermind.db.row_level_security import ENTERING
-from aftermind.db.sql_params import Positional
-from aftermind.db.transaction import pg
 from aftermind.stores.postgres.rows import UNEXPIRED
 from aftermind.stores.search import NEWEST_FACTS, BlockRequest, Briefing
 from aftermind.types import (

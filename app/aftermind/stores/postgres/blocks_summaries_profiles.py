@@ -7,9 +7,9 @@ import orjson
 from sqlalchemy import select, text
 
 from aftermind import errors
-from aftermind.db.protocol import Transaction
+from aftermind.db.database_protocol import Transaction
+from aftermind.db.postgres_transaction import pg
 from aftermind.db.tables import BLOCKS, PROFILE_TRAITS, PROFILES, SUMMARIES
-from aftermind.db.transaction import pg
 from aftermind.stores.postgres.rows import to_block, to_summary
 from aftermind.types import Block, EpisodeId, Profile, Scope, Summary, Trait
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy import text
 
+from aftermind.db.database_protocol import Transaction
 from aftermind.db.engine import encode_half
-from aftermind.db.protocol import Transaction
-from aftermind.db.transaction import pg
+from aftermind.db.postgres_transaction import pg
 from aftermind.ranking.vectors import whole
 from aftermind.stores.postgres.episodes import PASSAGE_VECTORS, passage_vectors
 from aftermind.stores.postgres.rows import EPISODE_COLUMNS, to_episode

@@ -18,9 +18,9 @@ from typing import NamedTuple, TypeVar
 import orjson
 
 from aftermind import errors
+from aftermind.db.database_protocol import Transaction
 from aftermind.db.encryption import cipher
 from aftermind.db.encryption.keyring import Ring, Vault
-from aftermind.db.protocol import Transaction
 from aftermind.stores.protocol import StoredItem
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import Block, Episode, Fact, Profile, Scope, Summary, Trait

@@ -9,11 +9,11 @@ import orjson
 from sqlalchemy import Select, select, text, tuple_
 
 from aftermind import errors
+from aftermind.db.database_protocol import Transaction
 from aftermind.db.encryption.keyring import Ring
 from aftermind.db.engine import encode_half
-from aftermind.db.protocol import Transaction
+from aftermind.db.postgres_transaction import pg
 from aftermind.db.tables import EPISODES
-from aftermind.db.transaction import pg
 from aftermind.ranking.passages import split
 from aftermind.ranking.vectors import whole
 from aftermind.stores.postgres.encrypted_columns import EPISODE_TEXT, sealed

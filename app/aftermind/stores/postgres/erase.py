@@ -5,8 +5,8 @@ from typing import Any
 
 from sqlalchemy import text
 
-from aftermind.db.protocol import Transaction
-from aftermind.db.transaction import pg
+from aftermind.db.database_protocol import Transaction
+from aftermind.db.postgres_transaction import pg
 from aftermind.stores.postgres.episodes import to_tombstone
 from aftermind.types import Scope
 from aftermind.types.items import CHECKPOINTS, FEEDBACK, SESSIONS, below, internal_path

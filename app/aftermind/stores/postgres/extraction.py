@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from sqlalchemy import select, text
 
-from aftermind.db.protocol import Transaction
+from aftermind.db.database_protocol import Transaction
+from aftermind.db.postgres_transaction import pg
 from aftermind.db.tables import EPISODES, EXTRACTIONS
-from aftermind.db.transaction import pg
 from aftermind.stores.postgres.rows import EPISODE_COLUMNS, UNEXPIRED, to_episode
 from aftermind.stores.protocol import BatchNeighbours, ExtractionBatch, ExtractionOutcome, MiningOutcome
 from aftermind.types import Episode, EpisodeId, JobId, Scope

@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 
 from sqlalchemy import select, text
 
+from aftermind.db.database_protocol import Transaction
 from aftermind.db.encryption.keyring import Vault
-from aftermind.db.protocol import Transaction
+from aftermind.db.postgres_transaction import pg
 from aftermind.db.tables import EPISODES, PROFILE_BACKLOG
-from aftermind.db.transaction import pg
 from aftermind.stores.postgres.encrypted_columns import open_episodes
 from aftermind.stores.postgres.rows import EPISODE_COLUMNS, to_episode
 from aftermind.stores.protocol import DrewOn, ExtractionOutcome, UserInfo

@@ -5,9 +5,9 @@ from datetime import datetime
 
 from sqlalchemy import TextClause, text
 
+from aftermind.db.database_protocol import Transaction
 from aftermind.db.encryption.keyring import Ring
-from aftermind.db.protocol import Transaction
-from aftermind.db.transaction import pg
+from aftermind.db.postgres_transaction import pg
 from aftermind.stores.postgres.encrypted_columns import sealed_fact
 from aftermind.stores.postgres.rows import to_fact
 from aftermind.stores.postgres.term_keys import term_keys

@@ -2,8 +2,8 @@
 
 from sqlalchemy import text
 
-from aftermind.db.protocol import Transaction
-from aftermind.db.transaction import pg
+from aftermind.db.database_protocol import Transaction
+from aftermind.db.postgres_transaction import pg
 
 _READ = text("SELECT embedder, models FROM aftermind.ranking_models WHERE namespace = :namespace ORDER BY embedder")
 _WRITE = text(

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from sqlalchemy import Row, text
 
-from aftermind.db.protocol import Transaction
-from aftermind.db.transaction import pg
+from aftermind.db.database_protocol import Transaction
+from aftermind.db.postgres_transaction import pg
 from aftermind.stores.protocol import StoredItem
 from aftermind.types import Scope
 from aftermind.types.items import LABEL_END, PATH_END, below

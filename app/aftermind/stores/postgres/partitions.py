@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Row, Table, insert, select, text, update
 
+from aftermind.db.database_protocol import Transaction
 from aftermind.db.encryption.keyring import Vault
-from aftermind.db.protocol import Transaction
+from aftermind.db.postgres_transaction import pg
 from aftermind.db.tables import (
     ASSERTIONS,
     BLOCKS,
@@ -33,7 +34,6 @@ from aftermind.db.tables import (
     TOMBSTONES,
     USERS,
 )
-from aftermind.db.transaction import pg
 from aftermind.stores.postgres import encrypted_columns, extraction
 from aftermind.stores.postgres.episodes import now, to_tombstone
 from aftermind.stores.postgres.items import to_item

@@ -6,13 +6,13 @@ from typing import Any
 
 from sqlalchemy import Row, text
 
+from aftermind.db.database_protocol import Transaction
 from aftermind.db.encryption.keyring import Vault
-from aftermind.db.protocol import Transaction
-from aftermind.db.transaction import pg
+from aftermind.db.postgres_transaction import pg
 from aftermind.stores.postgres.encrypted_columns import open_facts
 from aftermind.stores.postgres.facts import selected
 from aftermind.stores.postgres.rows import to_fact
-from aftermind.stores.retention import Due
+from aftermind.stores.retention_protocol import Due
 from aftermind.types import EpisodeId, Fact, Scope
 from aftermind.types.retention import RetentionPolicy
 from aftermind.types.scope import owner_from_columns

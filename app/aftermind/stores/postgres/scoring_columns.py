@@ -6,7 +6,7 @@ import asyncpg
 import numpy as np
 from numpy.typing import NDArray
 
-from aftermind.db.sql_params import Positional
+from aftermind.db.positional_parameters import Positional
 from aftermind.ranking import Frame, numbered
 from aftermind.stores.search import CONTEXT
 from aftermind.types.message import UNDONE

@@ -10,10 +10,10 @@ import numpy as np
 import orjson
 
 from aftermind import errors
+from aftermind.db.database_protocol import Transaction
 from aftermind.db.encryption.keyring import Vault
-from aftermind.db.protocol import Transaction
-from aftermind.db.sql_params import Positional
-from aftermind.db.transaction import pg
+from aftermind.db.positional_parameters import Positional
+from aftermind.db.postgres_transaction import pg
 from aftermind.ranking import Frame, Frequencies, idf, parse_models
 from aftermind.stores.postgres import encrypted_columns, search_passages
 from aftermind.stores.postgres.block_query import brief, parameters

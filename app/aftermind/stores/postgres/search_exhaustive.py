@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import asyncpg
 
+from aftermind.db.positional_parameters import Positional
 from aftermind.db.row_level_security import ENTERING
-from aftermind.db.sql_params import Positional
 from aftermind.stores.postgres.block_query import BELIEVED_SO_FAR, in_columns, parts, read
 from aftermind.stores.postgres.fact_search import FOUND, fact_hits_cte
 from aftermind.stores.postgres.rows import UNEXPIRED

@@ -1,7 +1,7 @@
 """Indexed search for large users: the best matches by words and by vector, with their neighbours."""
 
+from aftermind.db.positional_parameters import Positional
 from aftermind.db.row_level_security import ENTERING
-from aftermind.db.sql_params import Positional
 from aftermind.stores.postgres.fact_search import FOUND, fact_hits_cte
 from aftermind.stores.postgres.rows import UNEXPIRED
 from aftermind.stores.postgres.scoring_columns import COLUMNS, EMBEDDERS, FITS, OWNED, UNSTORED, VECTOR, scored, words

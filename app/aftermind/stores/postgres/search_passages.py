@@ -11,10 +11,10 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from aftermind.db.protocol import Transaction
+from aftermind.db.database_protocol import Transaction
+from aftermind.db.positional_parameters import Positional
+from aftermind.db.postgres_transaction import pg
 from aftermind.db.row_level_security import ENTERING
-from aftermind.db.sql_params import Positional
-from aftermind.db.transaction import pg
 from aftermind.ranking import ComparedPassages
 from aftermind.ranking.passages import between
 from aftermind.stores.postgres.scoring_columns import OWNED, VECTOR, any_form, over_standby_vectors

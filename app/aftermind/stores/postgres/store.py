@@ -5,8 +5,8 @@ from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
 
+from aftermind.db.database_protocol import Transaction
 from aftermind.db.encryption.keyring import Vault
-from aftermind.db.protocol import Transaction
 from aftermind.stores.postgres import (
     assertions,
     blocks_summaries_profiles,

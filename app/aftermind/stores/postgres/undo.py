@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from sqlalchemy import text
 
-from aftermind.db.protocol import Transaction
-from aftermind.db.transaction import pg
+from aftermind.db.database_protocol import Transaction
+from aftermind.db.postgres_transaction import pg
 from aftermind.facts.reextract import BY_USER
 from aftermind.stores.protocol import BatchNeighbours, ExtractionOutcome
 from aftermind.types import EpisodeId, Scope

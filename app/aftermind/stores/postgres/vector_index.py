@@ -8,8 +8,8 @@ from datetime import timedelta
 
 from sqlalchemy import text
 
-from aftermind.db.protocol import Database
-from aftermind.db.transaction import pg
+from aftermind.db.database_protocol import Database
+from aftermind.db.postgres_transaction import pg
 from aftermind.types import Scope
 
 STEP = 200  # episodes per transaction: an entry takes about a millisecond, and no store waits longer for a lock

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from aftermind.api.copy import CopiedPartition, copy_store
+from aftermind.api.copy_store import CopiedPartition, copy_store
 from aftermind.cli import console
 from aftermind.cli.console import err, out
 from aftermind.settings import Settings

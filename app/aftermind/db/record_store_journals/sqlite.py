@@ -9,7 +9,7 @@ from pathlib import Path
 from weakref import WeakSet
 
 from aftermind import errors
-from aftermind.db.journals.protocol import Batch
+from aftermind.db.record_store_journals.protocol import Batch
 from aftermind.private_files import PRIVATE_MODE, make_folder
 
 APPLICATION_ID = 0x41465431  # "AFT1": distinguishes the file from those of other programs

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass, field
 
 from aftermind import errors
-from aftermind.db.protocol import Database
+from aftermind.db.database_protocol import Database
 from aftermind.ledger.postgres.job_admin import pauses
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import JobKind

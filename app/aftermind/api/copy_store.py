@@ -8,8 +8,8 @@ from functools import partial
 from aftermind import errors
 from aftermind.api.record_stores import make_journal
 from aftermind.db.inmemory import SHARED
-from aftermind.db.journals.protocol import Journal
-from aftermind.db.journals.rows import dump_owner
+from aftermind.db.record_store_journals.protocol import Journal
+from aftermind.db.record_store_journals.rows import dump_owner
 from aftermind.settings import Settings
 
 Rows = dict[tuple[str, str], bytes]  # by table and key, in the order of insertion

@@ -19,7 +19,7 @@ from pymongo.uri_parser import parse_uri
 from pymongo.write_concern import WriteConcern
 
 from aftermind import errors
-from aftermind.db.journals.protocol import Batch
+from aftermind.db.record_store_journals.protocol import Batch
 
 log = logging.getLogger(__name__)
 

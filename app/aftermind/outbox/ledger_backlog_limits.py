@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic
 
-from aftermind.db.protocol import Transaction
+from aftermind.db.database_protocol import Transaction
 from aftermind.ledger.protocol import Ledger, Unstored
 from aftermind.types import Scope
 from aftermind.wire.pending_types import PendingLimit, PendingLimits

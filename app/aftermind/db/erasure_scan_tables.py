@@ -10,10 +10,10 @@ from typing import Any, Protocol
 from sqlalchemy import TextClause, text
 
 from aftermind import errors
+from aftermind.db.database_protocol import Transaction
 from aftermind.db.engine import PostgresDatabase
-from aftermind.db.protocol import Transaction
+from aftermind.db.postgres_transaction import PgTransaction
 from aftermind.db.tables import JOBS, SCHEMA
-from aftermind.db.transaction import PgTransaction
 from aftermind.types import Scope, Watermark
 from aftermind.types.erasure_report import SearchedPlace
 

@@ -7,10 +7,10 @@ from typing import Any
 from sqlalchemy import Row, TextClause, text
 
 from aftermind import errors
+from aftermind.db.database_protocol import Transaction
 from aftermind.db.encryption import cipher
 from aftermind.db.encryption.keyring import Vault
-from aftermind.db.protocol import Transaction
-from aftermind.db.transaction import pg
+from aftermind.db.postgres_transaction import pg
 from aftermind.stores.postgres import encrypted_columns
 from aftermind.stores.postgres.reencrypt import TABLES, Table
 from aftermind.types import Scope

@@ -11,7 +11,7 @@ from aftermind import errors
 from aftermind.api import erasure_delivery, history
 from aftermind.api.items import to_item
 from aftermind.api.services import Parts
-from aftermind.db.protocol import Transaction
+from aftermind.db.database_protocol import Transaction
 from aftermind.indexes.client import IndexClient
 from aftermind.indexes.projection import compare, index_job
 from aftermind.ledger.protocol import DailyUsage, Ledger

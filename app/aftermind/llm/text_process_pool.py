@@ -29,7 +29,7 @@ CPU_SECONDS = 5.0  # of one call; an ordinary message of 256 KB takes 1 to 2
 WAIT_SECONDS = 60.0  # for an answer, on a machine however busy; then the process is killed
 IDLE_SECONDS = 60  # without a call after which the process ends
 SHORT_NICE, LONG_NICE = 0, 10  # priority of the processes: event loops and short texts run first
-_START = "from aftermind.llm.text_subprocess import serve; serve({nice})"
+_START = "from aftermind.llm.text_process_pool import serve; serve({nice})"
 
 
 class TextTimeout(Exception):

@@ -10,8 +10,8 @@ from sqlalchemy import CursorResult, Executable, Row, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from aftermind import errors
+from aftermind.db.database_protocol import Transaction
 from aftermind.db.error_mapping import short, translated
-from aftermind.db.protocol import Transaction
 
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]]  # Any: whatever the driver has a codec for
 

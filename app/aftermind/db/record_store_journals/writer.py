@@ -7,8 +7,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from aftermind import errors
-from aftermind.db.journals.protocol import Journal
-from aftermind.db.journals.rows import OWNER, Changes, Owner, RowCodec, dump_owner
+from aftermind.db.record_store_journals.protocol import Journal
+from aftermind.db.record_store_journals.rows import OWNER, Changes, Owner, RowCodec, dump_owner
 
 T = TypeVar("T")
 

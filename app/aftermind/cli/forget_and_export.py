@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from aftermind import errors, private_files
-from aftermind.api.forget import Export, Forgot
+from aftermind.api.forget_and_export import Export, Forgot
 from aftermind.api.retention import archives
 from aftermind.cli import console
 from aftermind.cli.console import Namespace, out

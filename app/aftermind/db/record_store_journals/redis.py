@@ -14,7 +14,7 @@ from uuid import uuid4
 import redis
 
 from aftermind import errors
-from aftermind.db.journals.protocol import Batch
+from aftermind.db.record_store_journals.protocol import Batch
 
 log = logging.getLogger(__name__)
 

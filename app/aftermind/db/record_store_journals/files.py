@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from aftermind import errors, private_files
-from aftermind.db.journals.protocol import Batch
+from aftermind.db.record_store_journals.protocol import Batch
 
 FORMAT = b"aftermind 1\n"
 MAX_LOG_BYTES = 16 << 20

@@ -14,10 +14,10 @@ from typing import Any
 import asyncpg
 import orjson
 
+from aftermind.db.database_protocol import Watermark
 from aftermind.db.encryption.keyring import Ring, Vault
 from aftermind.db.engine import PostgresDatabase
-from aftermind.db.protocol import Watermark
-from aftermind.db.sql_params import Positional
+from aftermind.db.positional_parameters import Positional
 from aftermind.events.types import MemoryEvent
 from aftermind.ledger.postgres import enqueue as entering
 from aftermind.stores.postgres import episodes
