@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from tests.support.servers import Database, Servers, migrate, start
 from tests.support.waiting import PATIENT_SETTINGS
@@ -16,8 +15,6 @@ def pytest_configure() -> None:
     for name in [name for name in os.environ if name.startswith(("AFTERMIND_", "OPENAI_"))]:
         del os.environ[name]
     os.environ.update(PATIENT_SETTINGS)
-    settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine
-    settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")

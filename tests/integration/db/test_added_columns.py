@@ -164,7 +164,7 @@ async def _connections(database: Database) -> set[str]:
 
 def _statements() -> Iterator[tuple[str, str]]:
     """Every statement that is a value of a module, by where it is."""
-    left_out = (".migrations", ".integrations.", ".indexes.", ".journals.mongodb", "__main__")
+    left_out = (".migrations", ".integrations.", ".indexes.", "journals.mongodb", "__main__")
     for module in pkgutil.walk_packages(aftermind.__path__, "aftermind."):
         if any(each in module.name for each in left_out):
             continue  # those of other products need libraries that are not installed here, and have no statements

@@ -87,7 +87,7 @@ async def test_everything_is_shown_the_same_both_ways(
             assert held.facts
             assert held.blocks
             assert held.summary
-            assert (held.profile is None) is (at is not None)
+            assert held.profile  # it has not changed since
 
 
 async def test_who_has_said_nothing_yet_is_read_in_one_trip(
