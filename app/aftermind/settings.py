@@ -175,8 +175,15 @@ class Settings(BaseSettings):
     @property
     def spool_dir(self) -> Path:
         """Folder of turns that wait on this host for the Redis of this database."""
-        is_default = self.database == database_map.DEFAULT
-        return self.state_dir / ("spool" if is_default else f"spool-{self.database}")
+        return self._folder_of_database("spool")
+
+    @property
+    def audit_dir(self) -> Path:
+        """Folder with the ends of the audit trails of this database."""
+        return self._folder_of_database("audit")
+
+    def _folder_of_database(self, name: str) -> Path:
+        return self.state_dir / (name if self.database == database_map.DEFAULT else f"{name}-{self.database}")
 
     @classmethod
     def settings_customise_sources(

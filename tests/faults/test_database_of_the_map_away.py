@@ -31,6 +31,8 @@ async def test_a_database_that_is_away_degrades_its_tenants_alone_and_loses_noth
         state_dir=tmp_path / "state",
         embedder="hash",
         extractor="off",
+        recall_budget_seconds=10,
+        remember_budget_seconds=10,
         **QUICK,
     )
     with running(["worker"], settings, tmp_path / "worker.log", patience=180):

@@ -55,6 +55,8 @@ def settings(servers: Servers, databases: dict[str, Database], tmp_path_factory:
         state_dir=tmp_path_factory.mktemp("state"),
         embedder="hash",
         extractor="rules",
+        recall_budget_seconds=10,
+        remember_budget_seconds=10,
         **QUICK,
     )
 
@@ -170,6 +172,10 @@ async def test_what_an_ended_process_has_spooled_for_one_database_is_sent_when_a
 async def test_a_key_opens_no_tenant_of_another_database(memory: Memory, databases: dict[str, Database]) -> None:
     key, text = await memory.api_keys.create("test", namespace=ACME)
     assert await memory.api_keys.check(text) == key
+    token = await memory.api_keys.create_stream_token(key.id, user_id="alice")
+    found = await memory.api_keys.check_stream_token(token)
+    assert found is not None
+    assert found[0] == key
 
     # What the administrator of one database could do.
     await psql_async(

@@ -165,7 +165,7 @@ class Janitor:
     def _trail(self) -> Trail:
         """The audit trail as this process writes it."""
         settings, redis = self.runtime.settings, self.runtime.redis
-        anchors = [] if redis is None else witnesses(settings.state_dir, redis, self.runtime.keys)
+        anchors = [] if redis is None else witnesses(settings.audit_dir, redis, self.runtime.keys)
         return Trail(audit_keys(settings.audit_key, settings.state_dir), anchors, actor=f"janitor of {whoami()}")
 
     async def _effect(self, owner: Scope, work: Callable[[Transaction], Awaitable[object]]) -> object:

@@ -85,12 +85,12 @@ class ApiKeys:
         It ends after `lifetime` (at most an hour), and when the key is revoked or expires. Raises `InvalidKey` for an
         unknown or invalid key, or one without the right `read`.
         """
-        self._parts.scope(user_id=user_id)  # refuses an id that no user can have
         if not timedelta(0) < lifetime <= MAX_TOKEN_LIFETIME:
             raise errors.InvalidKey("lifetime", lifetime, "at most an hour. Create a new token when it has ended.")
         found = await self._parts.stored_keys.find(key_id)
         if found is None or not found[0].is_valid or Right.READ not in found[0].rights:
             raise errors.InvalidKey("key_id", key_id, "name a valid key with the right `read`.")
+        self._parts.scope(namespace=found[0].namespace, user_id=user_id)  # refuses an id that no user can have
         return StreamToken(key_id=key_id, user_id=user_id, expires_at=datetime.now(UTC) + lifetime).sign(found[1])
 
     async def check_stream_token(self, text: str) -> tuple[ApiKey, StreamToken] | None:

@@ -24,10 +24,10 @@ FIELDS_PER_CALL = 500
 
 
 class FolderWitness:
-    """A file for each namespace in the state folder of this host."""
+    """A file for each namespace in a folder of this host."""
 
-    def __init__(self, state_dir: Path) -> None:
-        self._folder = state_dir / "audit"
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self.name = f"the folder {self._folder}"
 
     async def record_end(self, namespace: str, seq: int, mac: bytes) -> None:
@@ -132,6 +132,6 @@ def _parse_end(field: bytes, value: bytes) -> tuple[str, int, bytes] | None:
         return None
 
 
-def witnesses(state_dir: Path, link: RedisLink, keys: Keys) -> tuple[FolderWitness, RedisWitness]:
+def witnesses(folder: Path, link: RedisLink, keys: Keys) -> tuple[FolderWitness, RedisWitness]:
     """Those of a process with a state folder and a Redis."""
-    return FolderWitness(state_dir), RedisWitness(link, keys)
+    return FolderWitness(folder), RedisWitness(link, keys)

@@ -335,7 +335,7 @@ def _postgres_services(
     delivery = backend.delivery
     lease = ReplicaLease(primary, Watermarks(link, keys), delivery, has_replicas=bool(replicas))
     effects = EffectCommitter(db, delivery)
-    trail = Trail(audit_keys(settings.audit_key, settings.state_dir), witnesses(settings.state_dir, link, keys))
+    trail = Trail(audit_keys(settings.audit_key, settings.state_dir), witnesses(settings.audit_dir, link, keys))
     outboxes = Outboxes(settings, _publishers(settings, where, link, pending, db, ledger, delivery))
     vectors, identify = _vectors(settings, embedder, link, keys), partial(_identify, embedder)
 

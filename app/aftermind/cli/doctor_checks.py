@@ -271,7 +271,7 @@ async def spool(settings: Settings) -> list[Finding]:
 
 
 def _damaged_witnesses(settings: Settings) -> list[Finding]:
-    found = sorted((settings.state_dir / "audit").glob(f"*{audit_anchors.DAMAGED}"))
+    found = sorted(settings.audit_dir.glob(f"*{audit_anchors.DAMAGED}"))
     remedy = "Check the disk, run `aftermind audit verify` (it still reads Redis's witness), then delete the file."
     return [
         Finding(what="audit witness", seen=f"damaged: {each}", verdict=Verdict.BAD, remedy=remedy) for each in found

@@ -1,5 +1,6 @@
 """`aftermind retention`: how long a namespace keeps its episodes."""
 
+import shlex
 from datetime import timedelta
 from typing import Annotated
 
@@ -76,7 +77,8 @@ def put(
     if former is not None and former != policy:
         lines.append(f"The former policy was replaced. It kept {_bounds(former)}.")
     if policy.ran_at is None:
-        lines.append("Next: `aftermind retention run --dry-run` counts what it deletes at its first run.")
+        option = "" if namespace is None else f" --namespace {shlex.quote(namespace)}"
+        lines.append(f"Next: `aftermind retention run --dry-run{option}` counts what it deletes at its first run.")
     console.show("\n".join(lines))
     return policy
 

@@ -12,9 +12,9 @@ from aftermind.types.validation import Limits, json_object
 RATE = 5.0  # jobs a second: below any live traffic worth the name, and 1,000 dead letters are back in 200 s
 MAX_RATE = 1_000.0
 CONCURRENCY = 10
+MAX_FINISHED_PLANS = 100  # older ones are deleted when a plan is created
 MAX_FAILURE_SHARE = 0.3
 # the number of last finished items that is checked; from 10 on, so that three failures stop nothing
-MAX_FINISHED_PLANS = 100  # older ones are deleted when a plan is created
 BREAKER_WINDOW = 50
 BREAKER_FROM = 10
 BURST_SECONDS = 2.0  # of its rate that a plan may catch up with after its replayer was away

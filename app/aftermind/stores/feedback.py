@@ -1,5 +1,6 @@
 """Counts of feedback, each a row among the user's items; deleted with the episode or fact that it is about."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from uuid import UUID
 
@@ -27,7 +28,9 @@ async def add(
     Feedback may arrive before the episode that it is about. After an erasure only what exists is counted: no row
     remains of something forgotten.
     """
-    named = {id_ for each in given for id_ in (*each.helpful, *each.unhelpful)}
+    more = Counter(id_ for each in given for id_ in set(each.helpful))
+    less = Counter(id_ for each in given for id_ in set(each.unhelpful))
+    named = {*more, *less}
     await store.hold(tx, owner, "feedback")
     if any(stone.owner == owner for stone in stones):
         named = await _existing(store, tx, owner, named)
@@ -35,8 +38,7 @@ async def add(
     rows = []
     for id_ in sorted(named):
         count = before.get(id_, FeedbackCount())
-        helpful = count.helpful + sum(id_ in each.helpful for each in given)
-        unhelpful = count.unhelpful + sum(id_ in each.unhelpful for each in given)
+        helpful, unhelpful = count.helpful + more[id_], count.unhelpful + less[id_]
         content = orjson.dumps({"helpful": helpful, "unhelpful": unhelpful}).decode()
         rows.append(StoredItem(name=feedback_name(id_), content=content, created_at=now, updated_at=now))
     await store.put_items(tx, owner, rows)

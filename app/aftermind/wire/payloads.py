@@ -15,13 +15,14 @@ from aftermind.types.feedback import MAX_IDS, Feedback
 from aftermind.types.message import ALL_KINDS
 
 VERSION = 1  # a reader that meets a later one raises UnknownPayload, and the bytes are kept as they are
+FEEDBACK_VERSION = 2  # of turns with feedback, which a reader of version 1 would drop
 
 
 def encode_turn(turn: Turn) -> bytes:
     """The turn as compact JSON. What is at its default is left out."""
     scope = turn.scope
     data: dict[str, Any] = {  # Any: JSON
-        "v": VERSION,
+        "v": VERSION if turn.feedback is None else FEEDBACK_VERSION,
         "job": turn.job_id,  # orjson writes ids and times itself, three times as fast as str() and isoformat()
         "ns": scope.namespace,
         "at": turn.remembered_at,
@@ -140,7 +141,7 @@ def _loaded(payload: bytes) -> Mapping[str, Any]:  # Any: JSON
     except orjson.JSONDecodeError as exc:
         raise errors.UnknownPayload("turn", "none: it is not JSON") from exc
     version = data.get("v") if isinstance(data, dict) else None
-    if version != VERSION:
+    if version not in (VERSION, FEEDBACK_VERSION):
         raise errors.UnknownPayload("turn", version)
     return dict(data)
 

@@ -24,7 +24,7 @@ def test_a_damaged_key_file_is_refused_and_stays(tmp_path: Path, content: bytes)
 
 
 async def test_a_damaged_audit_witness_is_kept_and_shown_by_doctor(tmp_path: Path) -> None:
-    witness = FolderWitness(tmp_path)
+    witness = FolderWitness(tmp_path / "audit")
     await witness.record_end("default", 3, b"mac of 3")
     [path] = (tmp_path / "audit").glob("*.json")
     path.write_bytes(path.read_bytes()[:-9])

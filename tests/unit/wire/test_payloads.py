@@ -1,5 +1,6 @@
 """Turns as bytes: what one release wrote, the next one reads."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -8,6 +9,7 @@ import pytest
 
 from aftermind import errors
 from aftermind.types import EpisodeId, JobId, Message, Role, Scope, Turn
+from aftermind.types.feedback import Feedback
 from aftermind.wire.payloads import decode_turn, encode_turn
 
 # Never edit: these bytes lie in somebody's Redis.
@@ -61,6 +63,14 @@ def test_fields_of_a_later_release_are_passed_over() -> None:
     assert decode_turn(orjson.dumps(data)) == TURN
 
 
+def test_a_turn_with_feedback_is_of_a_version_that_a_reader_without_feedback_keeps_unread() -> None:
+    turn = replace(TURN, messages=(), episode_ids=(), feedback=Feedback(helpful=(UUID(int=1),)))
+    payload = encode_turn(turn)
+
+    assert payload.startswith(b'{"v":2,')
+    assert decode_turn(payload) == turn
+
+
 @pytest.mark.parametrize(
     "payload",
     [
@@ -68,7 +78,7 @@ def test_fields_of_a_later_release_are_passed_over() -> None:
         b"\x80\x04pickle",
         b"null",
         b"[]",
-        b'{"v":2}',
+        b'{"v":3}',
         b'{"v":1}',
         b'{"v":1,"job":"x","ns":"a","at":"x","base":1,"messages":[]}',
         GOLDEN.replace(b'"role":"user"', b'"role":"robot"'),

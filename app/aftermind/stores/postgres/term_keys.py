@@ -15,7 +15,7 @@ from aftermind.ranking.passages import passage_terms
 from aftermind.ranking.tokenizer import terms
 from aftermind.types import Scope
 
-OWNER_BYTES, TERM_BYTES = 3, 5  # enough to tell 16 million owners apart, and each one's terms
+OWNER_BYTES, TERM_BYTES = 3, 5  # owners may share a prefix: every statement has the owner as well
 
 
 def term_keys(owner: Scope, content: str, language: str = "english", *, key: bytes = b"") -> list[int]:
