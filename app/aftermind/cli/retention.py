@@ -1,6 +1,5 @@
 """`aftermind retention`: how long a namespace keeps its episodes."""
 
-import shlex
 from datetime import timedelta
 from typing import Annotated
 
@@ -77,8 +76,8 @@ def put(
     if former is not None and former != policy:
         lines.append(f"The former policy was replaced. It kept {_bounds(former)}.")
     if policy.ran_at is None:
-        option = "" if namespace is None else f" --namespace {shlex.quote(namespace)}"
-        lines.append(f"Next: `aftermind retention run --dry-run{option}` counts what it deletes at its first run.")
+        where = "" if namespace is None else f" with `--namespace {namespace}`"
+        lines.append(f"Next: `aftermind retention run --dry-run`{where} counts what it deletes at its first run.")
     console.show("\n".join(lines))
     return policy
 
