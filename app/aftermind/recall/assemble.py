@@ -80,7 +80,7 @@ def build(
         left_out = [_Part(_chunk(block, PINNED, (0, 0)), block) for block in briefing.blocks if block not in sources]
         in_block = {chunk.key for chunk in fitted.chunks}
         left_out += [part for part in parts if part.chunk.key not in in_block and not isinstance(part.source, Block)]
-        _add_unfitted(unfitted, left_out, told={each for chunk in fitted.chunks for each in chunk.tells})
+        _add_unfitted(unfitted, left_out, in_block={each for chunk in fitted.chunks for each in chunk.tells})
     return RecallBlock(
         query=query.text,
         text=fitted.text,
@@ -100,8 +100,8 @@ def build(
     )
 
 
-def _add_unfitted(unfitted: Unfitted, parts: Sequence[_Part], *, told: Set[Hashable]) -> None:
-    """Add these parts with the reasons; `told` are the messages whose content the block has."""
+def _add_unfitted(unfitted: Unfitted, parts: Sequence[_Part], *, in_block: Set[Hashable]) -> None:
+    """Add these parts with the reasons; `in_block` are the messages whose content the block has."""
     for part in parts:
         source = part.source
         if isinstance(source, str):
@@ -110,7 +110,7 @@ def _add_unfitted(unfitted: Unfitted, parts: Sequence[_Part], *, told: Set[Hasha
         match = source if isinstance(source, Match) else Match(item=source, score=min(part.chunk.value, 1.0))
         if match.superseded_at is not None:
             reason = ExclusionReason.SUPERSEDED
-        elif part.chunk.tells & told:
+        elif part.chunk.tells & in_block:
             reason = ExclusionReason.REPEATED
         else:
             reason = ExclusionReason.BUDGET
