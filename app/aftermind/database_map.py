@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from aftermind import errors
+from aftermind.namespace_rules import check_rules, match_rule
 
 DEFAULT = "default"  # the database that the other settings name
 VARIABLE = "AFTERMIND_DATABASES"
@@ -44,17 +45,12 @@ def check_placement(placement: Mapping[str, str], names: Iterable[str]) -> None:
         if name not in known:
             why = f"there is no such database. {VARIABLE} has {', '.join(known)}."
             raise errors.InvalidSettings("AFTERMIND_PLACEMENT", f"{rule}: {name}", why)
-        if not rule or "*" in rule[:-1]:
-            why = "a rule is a namespace, or the beginning of namespaces and a final `*`."
-            raise errors.InvalidSettings("AFTERMIND_PLACEMENT", rule, why)
+    check_rules("AFTERMIND_PLACEMENT", placement)
 
 
 def place(placement: Mapping[str, str], namespace: str) -> str:
     """The database of a namespace: by its name, else by the longest beginning, else the default."""
-    if namespace in placement:
-        return placement[namespace]
-    fitting = [rule for rule in placement if rule.endswith("*") and namespace.startswith(rule[:-1])]
-    return placement[max(fitting, key=len)] if fitting else DEFAULT
+    return match_rule(placement, namespace) or DEFAULT
 
 
 def _check(name: str, given: Given) -> None:

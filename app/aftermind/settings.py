@@ -19,6 +19,7 @@ from pydantic_settings import (
 )
 
 from aftermind import database_map, errors, private_files
+from aftermind.namespace_rules import check_rules, match_rule
 
 PREFIX = "AFTERMIND_"
 OF_KUBERNETES = re.compile(r"_SERVICE_(?:HOST|PORT)|_PORT(?:$|_\d+_)")  # a Service named aftermind-… sets these
@@ -142,6 +143,7 @@ class Settings(BaseSettings):
             # from None: pydantic's error quotes all values, secrets among them, on 40 lines
             raise _invalid_setting(exc, fields) from None
         self._choose_database()
+        check_rules("AFTERMIND_NAMESPACE_LANGUAGES", self.namespace_languages)
 
     def _choose_database(self) -> None:
         default = {name: getattr(self, name) for name in database_map.FIELDS}
@@ -164,6 +166,10 @@ class Settings(BaseSettings):
     def database_for(self, namespace: str) -> str:
         """The name of the database where a namespace is placed."""
         return database_map.place(self.placement, namespace) if self.databases else self.database
+
+    def language_for(self, namespace: str) -> str:
+        """The language of a namespace's texts."""
+        return match_rule(self.namespace_languages, namespace) or self.language
 
     def check_placed_here(self, namespace: str) -> None:
         """Raise `InvalidScope` for a namespace of another database: its rows must be in one place."""
@@ -366,7 +372,11 @@ class Settings(BaseSettings):
     )
     language: str = Field(
         "english",
-        description="Snowball language for stemming (34 are supported; stop words for english). `simple`: no stemming.",
+        description="Language of stemming and stop words: a Snowball algorithm, such as `german`. A text that is evidently in another language is also stemmed in that one. `simple`: no stemming.",
+    )
+    namespace_languages: Mapping[str, str] = Field(
+        {},
+        description='`language` of namespaces, as JSON: `{"acme": "german", "fr-*": "french"}`. A name has precedence over a prefix, a longer prefix over a shorter one. The same for agents and workers. Empty: `language` for all.',
     )
     vector_cache_seconds: float = Field(
         3_600, ge=0, description="How long a query's vector is cached in Redis. 0: no cache."

@@ -20,6 +20,7 @@ from aftermind.db.engine import PostgresDatabase
 from aftermind.db.positional_parameters import Positional
 from aftermind.events.types import MemoryEvent
 from aftermind.ledger.postgres import enqueue as entering
+from aftermind.ranking.tokenizer import LanguageFor, english
 from aftermind.stores.postgres import episodes
 from aftermind.stores.protocol import Vector
 from aftermind.types import EmbedderIdentity, Episode, EpisodeId, JobId, NewJob, Turn, session_order
@@ -203,10 +204,10 @@ _ALONE, _FOLLOWED = _store(_NOTHING), _store(_FOLLOWING)
 
 
 class BatchWriter:
-    """Stores batches in the database of a `PostgresStore` of the same language and vault."""
+    """Stores batches in the database of a `PostgresStore` of the same languages and vault."""
 
-    def __init__(self, database: PostgresDatabase, vault: Vault, *, language: str = "english") -> None:
-        self._database, self._vault, self._language = database, vault, language
+    def __init__(self, database: PostgresDatabase, vault: Vault, *, language_for: LanguageFor = english) -> None:
+        self._database, self._vault, self._language_for = database, vault, language_for
 
     async def store(
         self,
@@ -256,7 +257,7 @@ class BatchWriter:
             "namespace": namespace,
             "owners": sorted({turn.scope.user_column for turn in turns}),
             **entering.turn_columns(turns),
-            **episodes.columns(kept, vectors, {namespace: ring}, language=self._language, counted=counted),
+            **episodes.columns(kept, vectors, {namespace: ring}, language_for=self._language_for, counted=counted),
             "counted_users": [user for user, _, _ in sessions],
             "counted_sessions": [session for _, session, _ in sessions],
             "counted_bases": [base for _, _, base in sessions],

@@ -56,7 +56,7 @@ async def ask(runtime: Runtime, extractor: Extractor, scope: Scope, episodes: Se
     await check_budget(runtime, scope)
     async with runtime.db.transaction(namespace=scope.namespace, read_only=True) as tx:
         believed = await runtime.store.facts(tx, scope.owner, limit=MAX_EPISODES_READ)
-    known = await related(believed, turns, language=runtime.settings.language)
+    known = await related(believed, turns, language=runtime.settings.language_for(scope.namespace))
     try:
         extraction = await extractor.extract(ExtractionRequest(turns=turns, known=known, now=runtime.clock.utc_now()))
     except errors.BadModelAnswer as exc:  # with its episodes, so that an erasure of one of them deletes it too

@@ -249,7 +249,7 @@ async def open_runtime(settings: Settings, *, worker: str, consumed: Sequence[st
         db=database,
         store=backend.store,
         vault=vault,
-        batch_writer=BatchWriter(database, vault, language=settings.language),
+        batch_writer=BatchWriter(database, vault, language_for=settings.language_for),
         ledger=PostgresLedger(database, max_lost_leases=settings.max_lost_leases),
         events=events,
         replays=ReplayEngine(database),

@@ -1,6 +1,7 @@
 """Marks, terms and vectors of turns, computed before the transaction that stores them and outside the event loop."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -38,10 +39,15 @@ async def prepare(runtime: Runtime, turns: Sequence[Turn]) -> Prepared:
 
 
 async def _terms(runtime: Runtime, turns: Sequence[Turn]) -> dict[tuple[str, str], IndexedText]:
-    texts = {message.content for turn in turns for message in turn.messages}
-    return await screening.terms(
-        [text for text in texts if len(text) > tokenizer.LONG_CHARACTERS], runtime.settings.language
-    )
+    """Of long texts, by their language and text."""
+    long: dict[str, set[str]] = defaultdict(set)
+    for turn in turns:
+        language = runtime.settings.language_for(turn.scope.namespace)
+        long[language] |= {each.content for each in turn.messages if len(each.content) > tokenizer.LONG_CHARACTERS}
+    found: dict[tuple[str, str], IndexedText] = {}
+    for language, texts in long.items():
+        found |= await screening.terms(list(texts), language)
+    return found
 
 
 async def _vectors(runtime: Runtime, turns: Sequence[Turn]) -> dict[EpisodeId, Vector]:

@@ -146,7 +146,7 @@ class PostgresPartitions:
             await store_rows.clear(tx, scope)
             if any(rows.values()):
                 given = {**rows, "events": events}
-                await store_rows.write(tx, scope, given, vault=self._vault, language=self._settings.language)
+                await store_rows.write(tx, scope, given, vault=self._vault, language_for=self._settings.language_for)
 
     async def _write_shared(self, rows: Rows) -> None:
         if plans := [each for each in rows.get("replay_plans", {}).values() if not each.plan.state.is_final]:

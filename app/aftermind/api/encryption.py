@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from aftermind import errors
 from aftermind.db.database_protocol import Database, Transaction
+from aftermind.ranking.tokenizer import LanguageFor
 from aftermind.types import Scope
 from aftermind.types.audit import Action
 
@@ -38,9 +39,11 @@ class Encryption:
     the state folder, created at the first call). Reads and writes continue. Repeat an interrupted call.
     """
 
-    def __init__(self, *, db: Database, vault: "Vault", trail: "Trail", namespace: str, language: str) -> None:
+    def __init__(
+        self, *, db: Database, vault: "Vault", trail: "Trail", namespace: str, language_for: LanguageFor
+    ) -> None:
         self._db, self._vault, self._trail = db, vault, trail
-        self._namespace, self._language = namespace, language
+        self._namespace, self._language_for = namespace, language_for
 
     async def key_id(self, *, namespace: str | None = None) -> str | None:
         """The key that seals what a namespace stores now; None where its content is plain."""
@@ -131,7 +134,7 @@ class Encryption:
                 while True:
                     async with self._db.transaction(namespace=name) as tx:
                         found, written, after = await postgres_reencrypt.step(
-                            tx, self._vault, name, table, after, language=self._language, limit=BATCH_ROWS
+                            tx, self._vault, name, table, after, language=self._language_for(name), limit=BATCH_ROWS
                         )
                     stale, rows = stale + found, rows + written
                     if after is None:

@@ -29,7 +29,7 @@ from aftermind.wire.redis_keys import Keys
 log = get_logger(__name__)
 
 SETTINGS = "settings"  # the name of the settings among the announced keys
-COMPARED_SETTINGS = ("embedder", "embedding_dimension", "extractor", "chat_model", "language")
+COMPARED_SETTINGS = ("embedder", "embedding_dimension", "extractor", "chat_model", "language", "namespace_languages")
 
 
 def fingerprints(settings: Settings) -> dict[str, list[str]]:

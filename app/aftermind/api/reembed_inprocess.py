@@ -10,6 +10,7 @@ from aftermind.api.reembed import Searches
 from aftermind.db.inmemory import MemoryDatabase, MemoryTransaction
 from aftermind.ledger.inmemory.ledger import InMemoryLedger, jobs_table
 from aftermind.ledger.reembed_jobs import TARGET
+from aftermind.ranking.tokenizer import LanguageFor
 from aftermind.stores.inmemory import InMemoryStore, vectors
 from aftermind.types import EmbedderIdentity, Episode, EpisodeId, Job, JobKind, JobState, NewJob, Scope
 from aftermind.types.reembedding import Counts, Reembedding, Steps
@@ -31,11 +32,11 @@ class InProcessVectors:
         store: InMemoryStore,
         ledger: InMemoryLedger,
         *,
-        language: str,
+        language_for: LanguageFor,
         identify: Callable[[], Awaitable[EmbedderIdentity]],
         wake: Callable[[], None],
     ) -> None:
-        self._db, self._store, self._ledger, self._language = db, store, ledger, language
+        self._db, self._store, self._ledger, self._language_for = db, store, ledger, language_for
         self._identify, self._wake, self._lock = identify, wake, threading.Lock()
 
     @asynccontextmanager
@@ -126,7 +127,7 @@ class InProcessVectors:
 
     @asynccontextmanager
     async def open_searches(self) -> AsyncIterator[Searches]:
-        standby = InMemoryStore(language=self._language, standby=True)
+        standby = InMemoryStore(language_for=self._language_for, standby=True)
         yield Searches(database=self._db, store=self._store, active=self._store, standby=standby)
 
     async def _clear_standby(self) -> None:

@@ -93,7 +93,7 @@ class PostgresVectors:
         try:
             yield Searches(
                 database=database,
-                store=PostgresStore(language=self._settings.language, vault=vault),
+                store=PostgresStore(language_for=self._settings.language_for, vault=vault),
                 active=PostgresSearch(vault, whole=EVERY_EPISODE),
                 standby=PostgresSearch(vault, whole=EVERY_EPISODE, standby=True),
             )

@@ -54,6 +54,7 @@ from aftermind.llm.provider_connections import Providers, make_limiter
 from aftermind.outbox import factory as outbox_wiring
 from aftermind.outbox.protocol import Outbox
 from aftermind.outbox.turn_positions import Positions
+from aftermind.ranking.tokenizer import check_language
 from aftermind.recall import ReadNode, Recall, Routing
 from aftermind.recall.pending_candidates import PendingTurns
 from aftermind.recall.pipeline import Follow, UnstoredTurns
@@ -127,17 +128,25 @@ def open_backend(
     mark_after: float = 0.0,
 ) -> Backend:
     """The parts of an agent or a worker; its model clients share their limits through the same Redis."""
+    check_languages(settings)
     keys = Keys(settings.redis_prefix)
     providers.gate.bind(link, keys)
     vault = Vault(master_keys(settings.encryption_key, settings.state_dir))
     return Backend(
         keys=keys,
         vault=vault,
-        store=PostgresStore(language=settings.language, vault=vault),
+        store=PostgresStore(language_for=settings.language_for, vault=vault),
         events=EventBus(db, link, keys, mark_after=mark_after),
         pending=Pending(link, keys, Generation()),
         delivery=WatermarkDelivery(db, Watermarks(link, keys)),
     )
+
+
+def check_languages(settings: Settings) -> None:
+    """Raise `InvalidSettings` for a language without a stemmer: no turn could be stored."""
+    check_language("AFTERMIND_LANGUAGE", settings.language)
+    for rule, language in settings.namespace_languages.items():
+        check_language(f"AFTERMIND_NAMESPACE_LANGUAGES ({rule})", language)
 
 
 def open_parts(
@@ -176,10 +185,11 @@ def _in_process_services(
     providers: Providers,
     index: IndexClient | None,
 ) -> Parts:
+    check_languages(settings)
     is_stored = where.journal is not None
     codec = RowCodec(store_tables.TABLES, ledger_records.TABLES, local_replays.TABLES, local_bus.TABLES)
     db = MemoryDatabase(None if where.journal is None else JournalWriter(where.journal, codec))
-    store = InMemoryStore(language=settings.language)
+    store = InMemoryStore(language_for=settings.language_for)
     ledger, events = InMemoryLedger(db, max_lost_leases=settings.max_lost_leases), LocalBus(db)
     effects, keeping = EffectCommitter(db), InMemoryRetention()
     replays = InMemoryReplays(db, store=where.scheme)
@@ -242,7 +252,7 @@ def _in_process_services(
         index=index,
     )
     second = InProcessVectors(
-        db, store, ledger, language=settings.language, identify=partial(_identify, embedder), wake=queue.wake
+        db, store, ledger, language_for=settings.language_for, identify=partial(_identify, embedder), wake=queue.wake
     )
     nothing, vault = NoDatabase(where.scheme), Vault()
     trail = Trail(audit_keys(settings.audit_key, settings.state_dir))  # unused: nothing can be recorded
@@ -265,7 +275,9 @@ def _in_process_services(
         replays=replays,
         policies=keeping,
         audit=Audit(db=nothing, work=nothing, trail=trail, namespace=namespace, of_all=False),
-        encryption=Encryption(db=nothing, vault=vault, trail=trail, namespace=namespace, language=settings.language),
+        encryption=Encryption(
+            db=nothing, vault=vault, trail=trail, namespace=namespace, language_for=settings.language_for
+        ),
         reembedding=Reembeddings(second, settings, embedder=embedder),
         check_schema=_nothing_to_check,
         gate=providers.gate,
@@ -397,7 +409,9 @@ def _postgres_services(
         replays=Replays(work, trail=trail, rules=rules),
         policies=PostgresRetention(vault),
         audit=Audit(db=db, work=work, trail=trail, namespace=namespace, of_all=seen is None),
-        encryption=Encryption(db=work, vault=vault, trail=trail, namespace=namespace, language=settings.language),
+        encryption=Encryption(
+            db=work, vault=vault, trail=trail, namespace=namespace, language_for=settings.language_for
+        ),
         reembedding=open_reembeddings(where, settings, embedder=embedder),
         trail=trail,
         vault=vault,
@@ -433,7 +447,7 @@ async def _open_embedder(
     other = await asyncio.to_thread(factory.make_embedder_for, identity, settings, providers=providers)
     if other is None:
         return None
-    return _vectors(settings, other, link, keys), PendingTurns(other, language=settings.language)
+    return _vectors(settings, other, link, keys), PendingTurns(other, language_for=settings.language_for)
 
 
 async def _identify(embedder: Embedder | None) -> EmbedderIdentity:
@@ -504,7 +518,7 @@ def _recall(
         settings=settings,
         pending=pending,
         lease=lease,
-        pending_turns=PendingTurns(embedder, language=settings.language),
+        pending_turns=PendingTurns(embedder, language_for=settings.language_for),
         local_turns=outboxes.local_turns,
         unstored=unstored,
         reranker=reranker,

@@ -78,8 +78,12 @@ def stop_words(language: str) -> frozenset[str]:
     return _function_words(code).difference(content, map(fold_accents, content))
 
 
-def detect_language(text: str, words: Sequence[str]) -> str | None:
-    """The ISO 639-1 code of the language of a text with these words (lower case), or None where it is not clear."""
+def detect_language(text: str, words: Sequence[str], *, expected: str | None = None) -> str | None:
+    """The ISO 639-1 code of the language of a text with these words (lower case), or None where it is not clear.
+
+    Where the script narrows it down to a few and no word decides, it is the `expected` language (a Snowball algorithm)
+    if that is one of them, else the one with the most speakers.
+    """
     candidates: frozenset[str] | None = None
     default = None
     if not text.isascii():
@@ -91,7 +95,8 @@ def detect_language(text: str, words: Sequence[str]) -> str | None:
                     return code
             for pattern, languages, fallback in _SHARED_SCRIPTS:
                 if len(pattern.findall(sample)) * 2 > letters:
-                    candidates, default = languages, fallback
+                    known = None if expected is None else _code_of(expected)
+                    candidates, default = languages, known if known in languages else fallback
     return _by_function_words(words[:DETECTION_WORDS], candidates) or default
 
 

@@ -3,7 +3,7 @@
 import re
 import threading
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
@@ -54,6 +54,7 @@ _indexed: ContextVar[Mapping[tuple[str, str], IndexedText]] = ContextVar("indexe
 
 _WITHOUT_ACCENTS = frozenset({"english", "porter", "indonesian", "dutch_porter"})
 LANGUAGES = frozenset({"simple", *snowballstemmer.algorithms()})
+LanguageFor = Callable[[str], str]  # the language of a namespace's texts
 _stemmers = threading.local()  # a stemmer keeps its word in itself, and handlers run in threads
 
 
@@ -75,7 +76,7 @@ def terms(text: str, language: str = "english") -> list[str]:
     if (known := find_indexed(text, language)) is not None:
         return list(known.terms)
     words = _words(text)
-    spoken_in = None if language == "simple" else detect_language(text, words)
+    spoken_in = None if language == "simple" else detect_language(text, words, expected=language)
     also = stemmer_of(spoken_in) if spoken_in else None
     stop = stop_words(spoken_in or language)
     seen: dict[str, None] = {}
@@ -88,6 +89,18 @@ def terms(text: str, language: str = "english") -> list[str]:
         if len(seen) >= MOST_TERMS:
             break
     return list(seen)[:MOST_TERMS]
+
+
+def english(_namespace: str) -> str:
+    """The language of every namespace where no setting decides."""
+    return "english"
+
+
+def check_language(variable: str, language: str) -> None:
+    """Raise `InvalidSettings` for a language without a stemmer."""
+    if language not in LANGUAGES:
+        why = f"it is simple, or a Snowball algorithm: {', '.join(sorted(LANGUAGES - {'simple'}))}."
+        raise errors.InvalidSettings(variable, language, why)
 
 
 def language_of(text: str) -> str | None:
@@ -126,9 +139,7 @@ def stem(word: str, language: str = "english") -> str:
         return fold_accents(word)
     stemmer = getattr(_stemmers, language, None)
     if stemmer is None:
-        if language not in LANGUAGES:
-            why = f"it is simple, or a Snowball algorithm: {', '.join(sorted(LANGUAGES - {'simple'}))}."
-            raise errors.InvalidSettings("language", language, why)
+        check_language("language", language)
         stemmer = snowballstemmer.stemmer(language)
         setattr(_stemmers, language, stemmer)
     usual = word_variants(language).get(word, word)

@@ -17,6 +17,7 @@ from aftermind.llm.injection import detect, screening
 from aftermind.llm.protocols import Embedder
 from aftermind.ranking import ComparedPassages, Entry, Frame, Question, cosine, tokenizer
 from aftermind.ranking.passages import regroup, spoken_texts
+from aftermind.ranking.tokenizer import LanguageFor, english
 from aftermind.ranking.vectors import whole
 from aftermind.stores.protocol import EpisodeFilter, Store
 from aftermind.stores.search import compare_passages, to_entry
@@ -56,9 +57,9 @@ class SearchedPending:
 class PendingTurns:
     """Episodes at hand as a frame. What is costly of one (stems, a vector) is worked out once."""
 
-    def __init__(self, embedder: Embedder | None, *, language: str = "english") -> None:
+    def __init__(self, embedder: Embedder | None, *, language_for: LanguageFor = english) -> None:
         self._embedder = embedder if embedder is not None and embedder.inline else None
-        self._language = language
+        self._language_for = language_for
         self._entries: OrderedDict[EpisodeId, Entry] = OrderedDict()
         self._passages: OrderedDict[EpisodeId, Sequence[Sequence[str]]] = OrderedDict()  # terms of those of long texts
         self._vectors: OrderedDict[EpisodeId, Vector] = OrderedDict()
@@ -130,7 +131,7 @@ class PendingTurns:
     ) -> dict[EpisodeId, ComparedPassages]:
         """The passages of the long ones whose terms are at hand."""
         read = [each for each in episodes if not self._is_unread(each) and each.id not in self._cut]
-        return compare_passages(read, question, self._vectors, vector, language=self._language, indexed=self._passages)
+        return compare_passages(read, question, self._vectors, vector, indexed=self._passages)
 
     def _is_unread(self, episode: Episode) -> bool:
         return len(episode.content) > tokenizer.LONG_CHARACTERS and episode.id not in self._passages
@@ -144,26 +145,30 @@ class PendingTurns:
             return
         try:
             async with _limit(until):
-                found = await screening.terms([episode.content], self._language)
+                language = self._language_for(episode.scope.namespace)
+                found = await screening.terms([episode.content], language)
         except TimeoutError:
             if asyncio.get_running_loop().time() < until:
                 self._cut[episode.id] = None
                 self._entries[episode.id], self._passages[episode.id] = self._of_beginning(episode), ()
             return
-        self._passages[episode.id] = found[self._language, episode.content].passages
+        self._passages[episode.id] = found[language, episode.content].passages
         with tokenizer.indexed(found):
-            self._entries[episode.id] = to_entry(episode, language=self._language)
+            self._entries[episode.id] = to_entry(episode, language=language)
 
     def _entry(self, episode: Episode) -> Entry:
         known = self._entries.get(episode.id)
         if known is None and len(episode.content) > tokenizer.LONG_CHARACTERS:
             return self._of_beginning(episode)
         if known is None:
-            known = self._entries[episode.id] = to_entry(episode, language=self._language)
+            known = self._entries[episode.id] = self._to_entry(episode)
         return known
 
     def _of_beginning(self, episode: Episode) -> Entry:
-        return to_entry(replace(episode, content=episode.content[:BEGINNING]), language=self._language)
+        return self._to_entry(replace(episode, content=episode.content[:BEGINNING]))
+
+    def _to_entry(self, episode: Episode) -> Entry:
+        return to_entry(episode, language=self._language_for(episode.scope.namespace))
 
     async def _embed_short(self, episodes: Sequence[Episode], vector: Vector | None, *, until: float) -> None:
         """Vectors of short texts, a few of them also after the deadline."""

@@ -192,7 +192,7 @@ class Recall:
     ) -> None:
         self._store, self._search, self._routing, self._vectors = store, search, routing, vectors
         self._settings, self._pending, self._lease = settings, pending, lease
-        self._pending_turns = pending_turns or PendingTurns(None, language=settings.language)
+        self._pending_turns = pending_turns or PendingTurns(None, language_for=settings.language_for)
         self._local, self._unstored = local_turns, unstored
         self._reranker, self._index = reranker, index
         self._follow, self._followed = follow, [(vectors, self._pending_turns)]
@@ -620,7 +620,7 @@ class Recall:
             frame, ids = frame.joined(waiting), [*ids, *added]
         worths = worths_of(frame, question, frequencies).tolist()
         by_term = dict(zip(question.terms, worths, strict=True))
-        run.words = QuestionWords.of(query.searched, by_term, self._settings.language)
+        run.words = QuestionWords.of(query.searched, by_term, question.language)
         told = [FactMatch(places=hit.places, having=hit.having) for hit in found.facts]
         worth = shares(told, frame, question, frequencies)
         run.shares = {hit.id: float(share) for hit, share in zip(found.facts, worth, strict=True)}
@@ -681,7 +681,7 @@ class Recall:
 
     def _question(self, run: _Run) -> Question:
         words = "" if run.query.mode is Mode.VECTOR else run.query.searched
-        return Question.of(words, language=self._settings.language)
+        return Question.of(words, language=self._settings.language_for(run.query.scope.namespace))
 
     def _searching(self, run: _Run, question: Question) -> Search:
         sessions = dict.fromkeys(episode.scope.session_id for episode in run.pending)

@@ -202,7 +202,6 @@ def compare_passages(
     vectors: Mapping[EpisodeId, Vector],
     vector: Vector | None,
     *,
-    language: str,
     indexed: Mapping[EpisodeId, Sequence[Sequence[str]]] | None = None,
 ) -> dict[EpisodeId, ComparedPassages]:
     """The passages of the long ones among episodes at hand, compared with the question.
@@ -214,7 +213,7 @@ def compare_passages(
         each = compare(
             episode.content,
             question.terms,
-            language=language,
+            language=question.language,
             vectors=vectors.get(episode.id),
             vector=vector,
             indexed=None if indexed is None else indexed.get(episode.id),

@@ -65,6 +65,22 @@ def test_a_question_shares_a_term_with_the_turn_that_answers_it(question: str, t
     assert set(terms(question)) & set(terms(turn))
 
 
+@pytest.mark.parametrize("noun", ["학교", "부산", "서울역"])
+def test_korean_nouns_lose_their_particle(noun: str) -> None:
+    particles = (
+        "은 는 이 가 을 를 에 에서 에게 한테 의 도 만 로 으로 와 과 랑 이랑 하고 까지 부터 처럼 보다 마다 에는 에서는"
+    )
+
+    assert {particle for particle in particles.split() if tokens(noun + particle) != tokens(noun)} == set()
+
+
+@pytest.mark.parametrize("language", sorted(LANGUAGES - {"simple"}))
+def test_stop_words_of_every_stemmed_language_are_no_terms_of_it(language: str) -> None:
+    listed = sorted(stop_words(language))[:25]
+
+    assert {word for word in listed if word in terms(word, language)} == set()
+
+
 def test_a_text_in_another_language_loses_its_own_stop_words() -> None:
     assert set(terms("Ich wohne mit meiner Frau in Bern.")) == {"wohn", "frau", "bern"}
     assert set(terms("Je suis allergique aux noix.")) == {"allergiqu", "allerg", "noix"}

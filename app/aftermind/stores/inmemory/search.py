@@ -88,9 +88,7 @@ class EpisodeColumns:
         frame = self._frame(rows, hits, candidate, vector)
         long = [self._episodes[row] for row, id_ in zip(rows.tolist(), ids, strict=True) if id_ in self._passages]
         given = {each.id: found for each in long if (found := self._given[self._rows[each.id]]) is not None}
-        compared = compare_passages(
-            long, question, given, search.vector, language=self._language, indexed=self._passages
-        )
+        compared = compare_passages(long, question, given, search.vector, indexed=self._passages)
         frame, passages = with_passages(ids, frame, compared, frequencies)
         return SearchResult(
             ids=ids,

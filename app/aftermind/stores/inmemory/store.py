@@ -9,6 +9,7 @@ from aftermind.db.database_protocol import Transaction
 from aftermind.db.inmemory import MemoryTransaction, mem
 from aftermind.facts.reextract import BY_USER
 from aftermind.ranking import parse_models
+from aftermind.ranking.tokenizer import LanguageFor, english
 from aftermind.stores.inmemory.blocks_summaries_profiles import PROFILE, InMemoryDocuments
 from aftermind.stores.inmemory.episodes import EPISODE_TABLES, InMemoryEpisodes, owner_key
 from aftermind.stores.inmemory.extraction import InMemoryLearning
@@ -45,14 +46,14 @@ MAX_READ_INLINE = 100  # texts; reading one takes 40 µs
 
 
 class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemoryItems, InMemoryLearning):
-    """Memory in this process. `language` names the stemmer and stop words of search.
+    """Memory in this process. `language_for` gives the language of a namespace's texts.
 
     `standby` searches the vectors of the standby embedder instead of the active one's, for the comparison before a
     cutover.
     """
 
-    def __init__(self, *, language: str = "english", standby: bool = False) -> None:
-        self._language, self._is_standby = language, standby
+    def __init__(self, *, language_for: LanguageFor = english, standby: bool = False) -> None:
+        self._language_for, self._is_standby = language_for, standby
 
     # search, see `EpisodeSearch`
 
@@ -73,13 +74,14 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
         if stored is not None and search.embedder is not None and search.embedder != stored.active:
             search = replace(search, vector=None, near=None)
         kept: dict[str, EpisodeColumns] = mem(tx).owned_index("search", owner)
-        key = f"{self._language}:standby" if self._is_standby else self._language
-        columns = kept.get(key) or EpisodeColumns(self._language)
+        language = self._language_for(owner.namespace)
+        key = f"{language}:standby" if self._is_standby else language
+        columns = kept.get(key) or EpisodeColumns(language)
         seen = rows.version, table, vectors.version
         if columns.lacks(rows) > MAX_READ_INLINE:
             # The first search of a user reads every text: in a thread, so that other tasks of the loop run. On copies,
             # and not kept before it has ended: a recall that gives up does not stop the thread.
-            columns = EpisodeColumns(self._language)
+            columns = EpisodeColumns(language)
             await asyncio.to_thread(columns.refresh, dict(rows), dict(vectors))
         elif columns.seen != seen:
             columns.refresh(rows, vectors)

@@ -15,6 +15,7 @@ from aftermind.db.engine import encode_half
 from aftermind.db.postgres_transaction import pg
 from aftermind.db.tables import EPISODES
 from aftermind.ranking.passages import split
+from aftermind.ranking.tokenizer import LanguageFor
 from aftermind.ranking.vectors import whole
 from aftermind.stores.postgres.encrypted_columns import EPISODE_TEXT, sealed
 from aftermind.stores.postgres.rows import EPISODE_COLUMNS, UNEXPIRED, to_episode
@@ -204,12 +205,12 @@ async def add(
     vectors: Mapping[EpisodeId, Vector],
     rings: Mapping[str, Ring],
     *,
-    language: str,
+    language_for: LanguageFor,
     counted: Mapping[EpisodeId, Counted],
 ) -> frozenset[EpisodeId]:
     """See `Store.add_episodes`. `rings` are the keys of each namespace."""
     given = {"namespaces": [episode.scope.namespace for episode in episodes]}
-    values = columns(episodes, vectors, rings, language=language, counted=counted)
+    values = columns(episodes, vectors, rings, language_for=language_for, counted=counted)
     rows = await pg(tx).rows(_ADD, **given, **values)
     return frozenset(EpisodeId(row.id) for row in rows)
 
@@ -219,12 +220,12 @@ def columns(
     vectors: Mapping[EpisodeId, Vector],
     rings: Mapping[str, Ring],
     *,
-    language: str,
+    language_for: LanguageFor,
     counted: Mapping[EpisodeId, Counted],
 ) -> dict[str, list[Any]]:  # Any: one column each of another type
     """Episodes as columns, but for their namespaces."""
     places = [counted.get(episode.id) for episode in episodes]
-    passages = [_passages(rings[episode.scope.namespace], episode, language) for episode in episodes]
+    passages = [_passages(rings[episode.scope.namespace], episode, language_for) for episode in episodes]
     return {
         "counted_from": [None if place is None else place.counted_from for place in places],
         "shifts": [None if place is None or not place.shift else place.shift for place in places],
@@ -242,7 +243,7 @@ def columns(
         "positions": [episode.position for episode in episodes],
         "marks": [episode.mark for episode in episodes],
         "keeps": [_save_options(episode) for episode in episodes],
-        "terms": [_terms(rings[episode.scope.namespace], episode, language) for episode in episodes],
+        "terms": [_terms(rings[episode.scope.namespace], episode, language_for) for episode in episodes],
         "vectors": [_packed(vectors.get(episode.id)) for episode in episodes],
         "passages": [borders for borders, _ in passages],
         "passage_terms": [terms for _, terms in passages],
@@ -340,13 +341,15 @@ def _content(ring: Ring, episode: Episode) -> str:
     return sealed(ring, episode.content, EPISODE_TEXT.place(episode.scope, episode.id))
 
 
-def _passages(ring: Ring, episode: Episode, language: str) -> tuple[str | None, str | None]:
+def _passages(ring: Ring, episode: Episode, language_for: LanguageFor) -> tuple[str | None, str | None]:
     passages = split(episode.content)
+    language = language_for(episode.scope.namespace)
     terms = passage_keys(episode.scope, episode.content, language, key=ring.terms or b"") if passages else None
     if terms is None:
         return None, None
     return f"{{{','.join(str(border) for border in (0, *(each.end for each in passages)))}}}", terms
 
 
-def _terms(ring: Ring, episode: Episode, language: str) -> str:
+def _terms(ring: Ring, episode: Episode, language_for: LanguageFor) -> str:
+    language = language_for(episode.scope.namespace)
     return "{" + ",".join(map(str, term_keys(episode.scope, episode.content, language, key=ring.terms or b""))) + "}"

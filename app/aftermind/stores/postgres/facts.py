@@ -8,6 +8,7 @@ from sqlalchemy import TextClause, text
 from aftermind.db.database_protocol import Transaction
 from aftermind.db.encryption.keyring import Ring
 from aftermind.db.postgres_transaction import pg
+from aftermind.ranking.tokenizer import LanguageFor
 from aftermind.stores.postgres.encrypted_columns import sealed_fact
 from aftermind.stores.postgres.rows import to_fact
 from aftermind.stores.postgres.term_keys import term_keys
@@ -113,7 +114,7 @@ async def hold(tx: Transaction, owner: Scope) -> None:
     await pg(tx).execute(_HOLD, {"namespace": owner.namespace, "user": owner.user_column})
 
 
-async def add(tx: Transaction, facts: Sequence[Fact], rings: Mapping[str, Ring], *, language: str) -> int:
+async def add(tx: Transaction, facts: Sequence[Fact], rings: Mapping[str, Ring], *, language_for: LanguageFor) -> int:
     """See `Store.add_facts`. Their terms are found as those of episodes are; objects are sealed by namespace."""
     if not facts:
         return 0
@@ -135,7 +136,7 @@ async def add(tx: Transaction, facts: Sequence[Fact], rings: Mapping[str, Ring],
         superseded=[fact.superseded_at for fact in facts],
         strengths=[fact.strength for fact in facts],
         extractors=[fact.extractor for fact in facts],
-        terms=[_terms(fact, rings[fact.scope.namespace], language) for fact in facts],
+        terms=[_terms(fact, rings[fact.scope.namespace], language_for(fact.scope.namespace)) for fact in facts],
     )
     await _add_sources(tx, [(fact.scope, fact.id, source) for fact in facts for source in fact.sources])
     return added

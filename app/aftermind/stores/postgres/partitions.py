@@ -34,6 +34,7 @@ from aftermind.db.tables import (
     TOMBSTONES,
     USERS,
 )
+from aftermind.ranking.tokenizer import LanguageFor
 from aftermind.stores.postgres import encrypted_columns, extraction
 from aftermind.stores.postgres.episodes import now, to_tombstone
 from aftermind.stores.postgres.items import to_item
@@ -99,12 +100,12 @@ async def read(tx: Transaction, owner: Scope, *, vault: Vault) -> Rows:
     return found
 
 
-async def write(tx: Transaction, owner: Scope, rows: Rows, *, vault: Vault, language: str) -> None:
-    """Insert every row of an owner that has none. `language` is that of the search terms."""
+async def write(tx: Transaction, owner: Scope, rows: Rows, *, vault: Vault, language_for: LanguageFor) -> None:
+    """Insert every row of an owner that has none. `language_for` gives the language of the search terms."""
     given = {name: dict(table) for name, table in rows.items()}
     await PostgresStore.tombstones(tx, [owner])  # makes the user's row, and locks it
-    await _write_episodes(tx, owner, given, vault, language)
-    store = PostgresStore(language=language, vault=vault)
+    await _write_episodes(tx, owner, given, vault, language_for)
+    store = PostgresStore(language_for=language_for, vault=vault)
     facts = list(given.get("facts", {}).values())
     for first in range(0, len(facts), PAGE_ROWS):
         await store.add_facts(tx, facts[first : first + PAGE_ROWS])
@@ -201,8 +202,8 @@ async def _read_episodes(tx: Transaction, owner: Scope, vault: Vault) -> Rows:
     }
 
 
-async def _write_episodes(tx: Transaction, owner: Scope, given: Rows, vault: Vault, language: str) -> None:
-    store = PostgresStore(language=language, vault=vault)
+async def _write_episodes(tx: Transaction, owner: Scope, given: Rows, vault: Vault, language_for: LanguageFor) -> None:
+    store = PostgresStore(language_for=language_for, vault=vault)
     vectors: Mapping[EpisodeId, Vector] = given.get("vectors", {})
     places = given.get("counted", {})
     episodes: list[Episode] = list(given.get("episodes", {}).values())

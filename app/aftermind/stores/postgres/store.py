@@ -7,6 +7,7 @@ from uuid import UUID
 
 from aftermind.db.database_protocol import Transaction
 from aftermind.db.encryption.keyring import Vault
+from aftermind.ranking.tokenizer import LanguageFor, english
 from aftermind.stores.postgres import (
     assertions,
     blocks_summaries_profiles,
@@ -40,7 +41,7 @@ from aftermind.types.session_order import Counted
 
 
 class PostgresStore(PostgresLearning):
-    """Memory in Postgres. `language` names the stemmer and stop words of new episodes. See `Store` for the promises.
+    """Memory in Postgres. `language_for` gives the language of a namespace's new texts. See `Store` for the promises.
 
     `vault` has the keys of namespaces whose content is encrypted; without one there is no such namespace.
     """
@@ -78,9 +79,9 @@ class PostgresStore(PostgresLearning):
     forget = staticmethod(erase.forget)
     counts = staticmethod(erase.counts)
 
-    def __init__(self, *, language: str = "english", vault: Vault | None = None) -> None:
+    def __init__(self, *, language_for: LanguageFor = english, vault: Vault | None = None) -> None:
         super().__init__(vault or Vault())
-        self._language = language
+        self._language_for = language_for
 
     # writing turns
 
@@ -95,7 +96,9 @@ class PostgresStore(PostgresLearning):
         if not given:
             return frozenset()
         rings = {name: await self._vault.ring(tx, name) for name in {each.scope.namespace for each in given}}
-        return await episodes.add(tx, given, vectors or {}, rings, language=self._language, counted=counted or {})
+        return await episodes.add(
+            tx, given, vectors or {}, rings, language_for=self._language_for, counted=counted or {}
+        )
 
     async def unembedded(
         self, tx: Transaction, owner: Scope, embedder: EmbedderIdentity, *, after_position: int, limit: int
@@ -135,7 +138,7 @@ class PostgresStore(PostgresLearning):
 
     async def add_facts(self, tx: Transaction, given: Sequence[Fact]) -> int:
         rings = {name: await self._vault.ring(tx, name) for name in {each.scope.namespace for each in given}}
-        return await facts.add(tx, given, rings, language=self._language)
+        return await facts.add(tx, given, rings, language_for=self._language_for)
 
     async def facts(
         self,
