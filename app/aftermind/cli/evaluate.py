@@ -1,12 +1,15 @@
 """`aftermind eval`: recall measured on questions with labelled evidence, and two settings compared."""
 
+import difflib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from aftermind import errors
@@ -91,33 +94,46 @@ def evaluation(
     if (file is None) == (not from_facts):
         raise errors.InvalidGoldSet("file", file, "name a file, or draw questions with --from-facts.")
     chosen = [parse_assignments(each or ()) for each in ((set_, against) if against else (set_,))]
+    if fit and (against or sample or budget or extract):
+        why = "it takes all questions, and compares by itself. Leave out --against, --sample, --budget and --extract."
+        raise errors.InvalidGoldSet("fit", fit, why)
     variants = [_variant(each) for each in chosen]
     if len(variants) > 1 and _settings_of(chosen[0]) == _settings_of(chosen[1]):
         variants[1] = Variant(settings=variants[0].settings, options=variants[1].options)
 
     if fit:
-        out.print(fit_table(console.run(_fit(file, variants[0].settings, user, namespace, all_users=all_users))))
+        fitted = console.run(_fit(file, variants[0].settings, user, namespace, all_users=all_users))
+        out.print(fit_table(fitted))
+        _write(json_file, asdict(fitted))
         return
 
     async def work() -> Summary:
         conversations = await _gold(file, variants[0].settings, user=user, namespace=namespace, all_users=all_users)
         asked = sampled(conversations, sample) if sample else conversations
-        outcomes = await evaluate(
-            asked,
-            variants,
-            open_memory=_open_memory,
-            budgets=budget or BUDGETS,
-            namespace=namespace,
-            extract=extract,
-        )
+        total = len(variants) * sum(len(each.questions) for each in asked)
+        columns = (TextColumn("{task.completed:,} of {task.total:,} questions"), BarColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=console.err, transient=True) as bars:
+            task = bars.add_task("", total=total)
+            outcomes = await evaluate(
+                asked,
+                variants,
+                open_memory=_open_memory,
+                budgets=budget or BUDGETS,
+                namespace=namespace,
+                extract=extract,
+                advance=lambda: bars.advance(task),
+            )
         return summarise(outcomes)
 
     summary = console.run(work())
     names = [_name(each) for each in chosen]
     show(summary, names)
-    if json_file is not None:
-        found = {**summary.to_json(), "names": names}
-        json_file.write_text(json.dumps(found, indent=2) + "\n")
+    _write(json_file, {**summary.to_json(), "names": names})
+
+
+def _write(path: Path | None, found: Mapping[str, Any]) -> None:  # Any: JSON
+    if path is not None:
+        path.write_text(json.dumps(found, indent=2) + "\n")
 
 
 def show(summary: Summary, names: Sequence[str]) -> None:
@@ -176,7 +192,9 @@ def parse_assignments(given: Sequence[str]) -> Given:
     for each in given:
         name, equals, text = each.partition("=")
         if not equals or (name not in RecallOptions.__annotations__ and name not in Settings.model_fields):
-            raise errors.InvalidSettings(name, text, "write NAME=VALUE with a recall option or a setting as name.")
+            close = difflib.get_close_matches(name, [*RecallOptions.__annotations__, *Settings.model_fields], n=1)
+            why = "write NAME=VALUE with a recall option or a setting as name."
+            raise errors.InvalidSettings(name, text, f"{why} Did you mean {close[0]}?" if close else why)
         found[name] = text.split(",") if name in ("load", "roles") else _value(text)
     return found
 

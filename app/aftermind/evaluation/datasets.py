@@ -61,7 +61,8 @@ def read(path: Path, *, user: str | None = None) -> list[GoldConversation]:
         raise errors.InvalidGoldSet("file", str(path), why) from exc
     asked = [each for each in found if each.questions]
     if not asked:
-        raise errors.InvalidGoldSet("file", str(path), "no question has evidence.")
+        why = "no question has `evidence`: ids of the messages that answer it, or text that occurs in them."
+        raise errors.InvalidGoldSet("file", str(path), why)
     return asked
 
 

@@ -3,7 +3,6 @@
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -47,35 +46,40 @@ async def evaluate(
     budgets: Sequence[int],
     namespace: str | None = None,
     extract: bool = False,
+    advance: Callable[[], object] = lambda: None,
 ) -> list[Outcome]:
     """Ask every question with every variant. Conversations of a file are loaded into a memory inside this process.
 
-    `extract`: also extract facts from them. Raises `StoreUnavailable` if a recall is degraded.
+    `extract`: also extract facts from them. `advance` is called after each question. Raises `StoreUnavailable` if a
+    recall is degraded.
     """
-    outcomes: list[Outcome] = []
     in_process = any(each.sessions for each in conversations)
-    async with AsyncExitStack() as stack:
-        memories: dict[int, Memory] = {}
-        for key, settings in {id(each.settings): each.settings for each in variants}.items():
-            memories[key] = open_memory(settings, in_process)
-            stack.push_async_callback(memories[key].close)
-        for conversation in conversations:
-            found: dict[int, list[Measures | None]] = {}
-            for key, memory in memories.items():
+    found: dict[tuple[int, int], list[Measures | None]] = {}  # of the questions, by variant and conversation
+    for settings in {id(each.settings): each.settings for each in variants}.values():
+        memory = open_memory(settings, in_process)  # one at a time: some stores can be opened only once
+        try:
+            for row, conversation in enumerate(conversations):
                 evidence = await _prepare(memory, conversation, namespace, extract=extract)
-                asked = list(zip(conversation.questions, evidence, strict=True))
                 for place, variant in enumerate(variants):
-                    if id(variant.settings) == key:
-                        found[place] = [
-                            await _ask(memory, conversation, question, right, variant.options, budgets, namespace)
-                            for question, right in asked
-                        ]
+                    if variant.settings is settings:
+                        asked = found[place, row] = []
+                        for question, right in zip(conversation.questions, evidence, strict=True):
+                            measured = await _ask(
+                                memory, conversation, question, right, variant.options, budgets, namespace
+                            )
+                            asked.append(measured)
+                            advance()
                 if conversation.sessions:
                     await memory.forget(user_id=conversation.user_id, namespace=namespace)
-            for number, question in enumerate(conversation.questions):
-                measures = [each for place in range(len(variants)) if (each := found[place][number]) is not None]
-                whole = tuple(measures) if len(measures) == len(variants) else None
-                outcomes.append(Outcome(question=question, user_id=conversation.user_id, measures=whole))
+        finally:
+            await memory.close()
+    outcomes: list[Outcome] = []
+    for row, conversation in enumerate(conversations):
+        of_variants = zip(*(found[place, row] for place in range(len(variants))), strict=True)
+        for question, each in zip(conversation.questions, of_variants, strict=True):
+            measures = tuple(measured for measured in each if measured is not None)
+            whole = measures if len(measures) == len(variants) else None
+            outcomes.append(Outcome(question=question, user_id=conversation.user_id, measures=whole))
     return outcomes
 
 

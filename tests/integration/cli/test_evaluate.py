@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from aftermind import Memory, Settings, errors
+from aftermind.cli import make_app_for
 from aftermind.cli.evaluate import parse_assignments
 from aftermind.evaluation import questions_from_facts
 from aftermind.evaluation.datasets import GoldConversation, GoldQuestion
@@ -163,6 +165,8 @@ async def test_a_worse_setting_is_found_worse() -> None:
 
 
 def test_a_name_that_is_neither_option_nor_setting_is_refused() -> None:
+    with pytest.raises(errors.InvalidSettings, match="Did you mean limit"):
+        parse_assignments(["limt=5"])
     assert parse_assignments(["mode=lexical", "limit=3", "load=history,facts", "embedder=hash"]) == {
         "mode": "lexical",
         "limit": 3,
@@ -171,3 +175,28 @@ def test_a_name_that_is_neither_option_nor_setting_is_refused() -> None:
     }
     with pytest.raises(errors.InvalidSettings, match="colour"):
         parse_assignments(["colour=red"])
+
+
+async def test_two_settings_are_compared_on_a_store_that_one_process_opens(tmp_path: Path) -> None:
+    store, file = f"sqlite:{tmp_path}/bot.db", tmp_path / "own.jsonl"
+    async with Memory(store, settings=_patient()) as memory:
+        for text in DIALOGUE:
+            await (await memory.remember(text, user_id="ann")).embedded(timeout=30)
+    file.write_text(json.dumps({"question": "What is the cat called?", "user_id": "ann", "evidence": "cat called Dot"}))
+    arguments = (str(file), "--against=recall_half_life_days=1", f"--json={tmp_path}/figures.json")
+
+    done = await asyncio.to_thread(_eval, store, "redis://127.0.0.1:1", *arguments)
+
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "figures.json").read_text())
+    assert [each[ALL]["recall@5"] for each in found["variants"]] == [1.0, 1.0]
+
+
+def test_a_fit_refuses_what_it_would_ignore(tmp_path: Path) -> None:
+    file = tmp_path / "own.jsonl"
+    file.write_text('{"question": "Who?", "evidence": "Ann"}')
+
+    for ignored in ("--against=limit=5", "--sample=3", "--budget=100", "--extract"):
+        done = CliRunner().invoke(make_app_for(["evaluate"]), ["eval", str(file), "--fit", ignored])
+        assert isinstance(done.exception, errors.InvalidGoldSet)
+        assert "Leave out" in str(done.exception)

@@ -1,6 +1,8 @@
 """A namespace's own ranking models: fitted to its questions, adopted if they win, used by its recalls only."""
 
+import random
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -99,6 +101,22 @@ async def test_models_that_do_not_win_are_not_adopted() -> None:
 
         assert found.adopted == ()
         assert await memory.ranking.get() == {}
+
+
+async def test_models_of_a_gold_set_without_a_pattern_are_not_adopted() -> None:
+    """They fit the questions that they were fitted to, and rank those that were held out no better."""
+    async with Memory("inmemory", settings=Settings(**PATIENT)) as memory:
+        chosen, gold = random.Random(0), []
+        for each in await _gold(memory, "acme"):
+            ids = [str(episode.id) for episode in await memory.history(user_id=each.user_id, namespace="acme")]
+            questions = [replace(asked, evidence=(chosen.choice(ids),)) for asked in each.questions]
+            gold.append(replace(each, questions=questions))
+
+        found = await fit_namespace(memory, gold, namespace="acme")
+
+        assert found.gains["both"].mean != 0, "the fitted model is the former one"
+        assert found.adopted == ()
+        assert await memory.ranking.get(namespace="acme") == {}
 
 
 async def test_too_few_questions_are_refused() -> None:
