@@ -214,7 +214,10 @@ STORE_FEATURES: Mapping[str, tuple[str, ...]] = {
     "read replicas, Celery workers": ("yes", *(ONE_PROCESS,) * 4, "no: it is memory"),
     "`verify-erasure`": ("yes", "rows, and the vector index"),
     "dead letters listed and discarded": ("yes",),
-    "dead letters replayed": ("yes", "unchanged, while the process runs"),
+    "dead letters replayed, unchanged or edited; facts extracted again; dry runs": (
+        "by workers",
+        "while the process runs",
+    ),
     "retention policies": ("by the reconciler", "while the process runs"),
     "encryption, audit log, API keys, webhooks": ("yes", POSTGRES_ONLY),
     "re-embedding": ("by workers", "while the process runs"),

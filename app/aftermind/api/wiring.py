@@ -192,7 +192,7 @@ def _in_process_services(
     store = InMemoryStore(language_for=settings.language_for)
     ledger, events = InMemoryLedger(db, max_lost_leases=settings.max_lost_leases), LocalBus(db)
     effects, keeping = EffectCommitter(db), InMemoryRetention()
-    replays = InMemoryReplays(db, store=where.scheme)
+    replays = InMemoryReplays(db, rules=_override_rules(settings))
 
     def retention(name: str) -> Retention:
         return Retention(
@@ -366,7 +366,6 @@ def _postgres_services(
         async with db.transaction(namespace=namespace) as tx:
             await metric_history.count_recalls(tx, namespace, counts)
 
-    rules = OverrideRules(extractors=factory.replayable(settings), limits=limits(settings))
     recall = _recall(
         settings,
         embedder,
@@ -406,7 +405,7 @@ def _postgres_services(
         operations_namespace=seen,
         stored_keys=PostgresApiKeys(db, trail=trail),
         dead_letters=DeadLetters(work, namespace=seen, trail=trail),
-        replays=Replays(work, trail=trail, rules=rules),
+        replays=Replays(work, trail=trail, rules=_override_rules(settings)),
         policies=PostgresRetention(vault),
         audit=Audit(db=db, work=work, trail=trail, namespace=namespace, of_all=seen is None),
         encryption=Encryption(
@@ -448,6 +447,10 @@ async def _open_embedder(
     if other is None:
         return None
     return _vectors(settings, other, link, keys), PendingTurns(other, language_for=settings.language_for)
+
+
+def _override_rules(settings: Settings) -> OverrideRules:
+    return OverrideRules(extractors=factory.replayable(settings), limits=limits(settings))
 
 
 async def _identify(embedder: Embedder | None) -> EmbedderIdentity:

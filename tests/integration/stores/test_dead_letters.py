@@ -15,7 +15,7 @@ from aftermind.llm.offline.rule_extractor import RuleExtractor
 from aftermind.llm.protocols import Extraction, ExtractionRequest, Extractor
 from aftermind.receipt import StepState
 from aftermind.types import JobKind, JobState
-from aftermind.types.replay import ItemState, PlanState, ReplayMode, ReplayPlan
+from aftermind.types.replay import ItemState, PlanState, ReplayPlan
 from aftermind.wire.payloads import encode_turn
 from tests.support.turns import turn_of
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
@@ -178,19 +178,6 @@ async def test_of_finished_plans_the_newest_are_kept(url: str, tmp_path: Path, m
         assert len(await memory.replays.list_items(plans[3].id)) == 1
 
 
-async def test_what_only_postgres_replays_is_refused(tmp_path: Path) -> None:
-    async with memory_at("inmemory", tmp_path) as memory:
-        await dead_extractions(memory, users=1)
-        reextract = NewPlan(name="n", reason="r", actor="ops", mode=ReplayMode.REEXTRACT)
-        with pytest.raises(errors.InvalidSettings, match="'reextract' needs Postgres"):
-            await memory.replays.create(JobFilter(), reextract)
-        with pytest.raises(errors.InvalidFilter, match="no dead letter fits"):
-            await memory.replays.create(JobFilter(reasons=("other",)), RETRY)
-        plan = await memory.replays.create(JobFilter(), RETRY)
-        with pytest.raises(errors.InvalidSettings, match="a dry run needs Postgres"):
-            await memory.replays.dry_run(plan.id)
-
-
 async def test_a_turn_that_died_twice_is_stored_by_its_second_retry(tmp_path: Path) -> None:
     turn, failure = turn_of("alice", "I live in Oslo."), Failure(**dict.fromkeys(FAILURE, "outage"))
     async with memory_at("inmemory", tmp_path) as memory:
@@ -198,7 +185,7 @@ async def test_a_turn_that_died_twice_is_stored_by_its_second_retry(tmp_path: Pa
         async with db.transaction() as tx:
             await ledger.dead_letter_turn(tx, turn.job_id, turn.scope.owner, encode_turn(turn), failure)
         assert isinstance(db, MemoryDatabase)
-        unheard = InMemoryReplays(db, store="inmemory")  # the queue is not woken: its first retry is claimed here
+        unheard = InMemoryReplays(db)  # the queue is not woken: its first retry is claimed here
         await unheard.start((await unheard.create(JobFilter(), RETRY)).id)
         await unheard.step()
         (lease,) = await ledger.claim(JobKind.STORE, worker="test", for_=timedelta(seconds=60))

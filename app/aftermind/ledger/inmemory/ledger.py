@@ -136,9 +136,9 @@ class InMemoryLedger:
         record = jobs_table(tx)[job_id]
         if payload is None:
             job = replace(record.job, raw=None, state=JobState.FORGOTTEN, updated_at=self._database.now())
-            put_record(tx, replace(record, job=job, token=None, place=None))
+            put_record(tx, replace(record, job=job, token=None, place=None, edited=None))
         else:
-            put_record(tx, replace(record, job=replace(record.job, raw=payload)))
+            put_record(tx, replace(record, job=replace(record.job, raw=payload), edited=None))
 
     # working
 

@@ -1,10 +1,11 @@
 """Jobs of one process as records, and what becomes of them: pure functions from record to record."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from operator import itemgetter
+from typing import ClassVar
 from uuid import UUID
 
 from aftermind.db.record_store_journals.rows import Table
@@ -19,9 +20,11 @@ WAITING = (JobState.QUEUED, JobState.RETRYING)
 class Record:
     """A job as it is kept: its lease, its place in the fair order (None before its time), its attempts.
 
-    `opening` is that of the database under which it was leased.
+    `opening` is that of the database under which it was leased; `edited` a dead turn with other messages, for the
+    replay that is to store those.
     """
 
+    __pydantic_config__: ClassVar[Mapping[str, str]] = {"ser_json_bytes": "base64", "val_json_bytes": "base64"}
     job: Job
     token: LeaseToken | None = None
     until: datetime | None = None
@@ -31,6 +34,7 @@ class Record:
     opening: UUID | None = None
     weight: int = 1
     attempts: tuple[Attempt, ...] = field(default=())
+    edited: bytes | None = None
 
 
 TABLES = {

@@ -1,10 +1,14 @@
-"""Replay plans of one process: retries of dead letters, at the rate of the plan, run by the in-process queue."""
+"""Replay plans of one process: at the rate of the plan, run by the in-process queue."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from hashlib import md5
+from operator import attrgetter
 from statistics import fmean
-from typing import NoReturn
+from typing import Any
+
+import orjson
 
 from aftermind import errors
 from aftermind.db.database_protocol import Transaction
@@ -12,8 +16,8 @@ from aftermind.db.inmemory import MemoryDatabase, mem
 from aftermind.db.record_store_journals.rows import Table
 from aftermind.ledger.inmemory.dead_letters import fits
 from aftermind.ledger.inmemory.ledger import jobs_table, list_unfinished, put_record
-from aftermind.ledger.inmemory.records import UNFINISHED, Record
-from aftermind.ledger.replay_overrides import OverrideRules
+from aftermind.ledger.inmemory.records import UNFINISHED, Record, make_job
+from aftermind.ledger.replay_overrides import Original, OverrideRules, check_edit, edited_turn, has_options
 from aftermind.ledger.replay_protocol import (
     BREAKER_FROM,
     BREAKER_WINDOW,
@@ -25,7 +29,7 @@ from aftermind.ledger.replay_protocol import (
     check_plan,
     matching_states,
 )
-from aftermind.types import Job, JobId, JobKind, JobState
+from aftermind.types import Job, JobId, JobKind, JobState, Json, Scope
 from aftermind.types.job import check_transition
 from aftermind.types.replay import (
     DryRunResult,
@@ -40,6 +44,7 @@ from aftermind.types.replay import (
 )
 from aftermind.types.uuid7 import uuid7
 
+CAN_COME_BACK = (JobState.DEAD, JobState.DISCARDED, JobState.DONE)
 Place = tuple[PlanId, int]  # an item's key: from 1
 
 
@@ -57,29 +62,26 @@ TABLES = {"replay_plans": Table(PlanId, KeptPlan), "replay_items": Table(Place, 
 
 
 class InMemoryReplays:
-    """See `Replays`. Only the mode `retry`, without dry runs: others raise `InvalidSettings`, which names `store`.
+    """See `Replays`. `on_start` is called when there are jobs of a plan to run; the queue then calls `step`."""
 
-    `on_start` is called when a plan has been started; from then on the queue calls `step`.
-    """
-
-    def __init__(self, database: MemoryDatabase, *, store: str) -> None:
-        self._database, self._store = database, store
+    def __init__(self, database: MemoryDatabase, *, rules: OverrideRules | None = None) -> None:
+        self._database, self._rules = database, rules or OverrideRules()
         self.on_start: Callable[[], None] = lambda: None
 
     async def create(self, wanted: JobFilter, new: NewPlan) -> ReplayPlan:
-        check_plan(new, OverrideRules())
-        if new.mode is not ReplayMode.RETRY:
-            self._refuse(f"a replay of the mode {new.mode.value!r}")
+        check_plan(new, self._rules)
         async with self._database.transaction() as tx:
-            now, states = self._database.now(), matching_states(wanted)
-            jobs = [record.job for record in jobs_table(tx).values() if fits(record.job, wanted, states)]
+            now = self._database.now()
+            jobs = await _choose(tx, wanted, new.mode, now)
             if not jobs:
                 raise errors.InvalidFilter("filter", wanted.to_json(), "no dead letter fits it: there is no plan.")
+            if new.mode is ReplayMode.EDITED:
+                _edit(tx, jobs, new.overrides or {}, self._rules)
             _prune(tx)
             plan = _new_plan(wanted, new, now)
             kept = KeptPlan(plan=plan, size=len(jobs), due_at=now, resumed_at=now)
             mem(tx).put(mem(tx).table("replay_plans"), plan.id, kept)
-            for place, job in enumerate(sorted(jobs, key=lambda job: (job.created_at, job.id)), start=1):
+            for place, job in enumerate(jobs, start=1):
                 _put_item(tx, _new_item(plan.id, job, place, now))
             return _shown(tx, kept)
 
@@ -91,13 +93,25 @@ class InMemoryReplays:
             return _estimate(list(records.values()), [records.get(each.job_id) for each in items], kept.plan.rate)
 
     async def dry_run(self, plan_id: PlanId, *, sample: int = SHADOWS) -> list[JobId]:
-        self._refuse("a dry run")
+        async with self._database.transaction() as tx:
+            kept, now = _required(tx, plan_id), self._database.now()
+            records = [jobs_table(tx).get(each.job_id) for each in _items(tx, kept) if each.state is ItemState.WAITING]
+            jobs = [each.job for each in records if each is not None and each.job.kind is JobKind.EXTRACT]
+            jobs.sort(key=lambda job: md5(str(job.id).encode(), usedforsecurity=False).digest())
+            new = [_shadow(kept.plan, job, now) for job in jobs[:sample]]
+            new = [job for job in new if not list_unfinished(tx, job)]
+            for job in new:
+                put_record(tx, Record(job=job))
+        self.on_start()
+        return [job.id for job in new]
 
     async def dry_run_results(self, plan_id: PlanId) -> list[DryRunResult]:
-        self._refuse("a dry run")
+        async with self._database.transaction(read_only=True) as tx:
+            found = [each.job for each in jobs_table(tx).values() if _is_shadow_of(each.job, plan_id)]
+        return [_dry_run_result(job) for job in sorted(found, key=attrgetter("created_at", "id"))]
 
     async def record_access(self, plan_id: PlanId, *, actor: str | None = None) -> None:
-        """Nothing to record: there is no dry run, and no audit log."""
+        """Nothing to record: there is no audit log."""
 
     async def start(self, plan_id: PlanId, *, rate: float | None = None) -> ReplayPlan:
         if rate is not None and rate <= 0:
@@ -162,9 +176,47 @@ class InMemoryReplays:
             plan = replace(plan, finished_at=now if to is PlanState.ABORTED else None)
             return _shown(tx, _put_plan(tx, kept, plan))
 
-    def _refuse(self, what: str) -> NoReturn:
-        why = f"{what} needs Postgres. On this store dead letters are retried as they are: mode 'retry'."
-        raise errors.InvalidSettings("store", self._store, why)
+
+async def _choose(tx: Transaction, wanted: JobFilter, mode: ReplayMode, now: datetime) -> list[Job]:
+    """The jobs that fit now, in the order in which they came in; an extraction to repeat may have succeeded."""
+    states = tuple(matching_states(wanted))
+    if mode is not ReplayMode.REEXTRACT:
+        chosen = [record.job for record in jobs_table(tx).values() if fits(record.job, wanted, states)]
+        return sorted(chosen, key=attrgetter("created_at", "id"))
+    last = None if wanted.namespace is None else await _last_extractions(tx, wanted, now)
+    jobs = [record.job for record in jobs_table(tx).values() if record.job.kind is JobKind.EXTRACT]
+    chosen = [job for job in jobs if fits(job, wanted, (*states, JobState.DONE.value))]
+    if last is not None:  # one that has the last word about nothing any more has no part in it
+        chosen = [job for job in chosen if job.state is not JobState.DONE or job.id in last]
+    return sorted(chosen, key=attrgetter("created_at", "id"))
+
+
+async def _last_extractions(tx: Transaction, wanted: JobFilter, now: datetime) -> set[JobId]:
+    """The jobs that have the last word about an episode. Those that were pruned come back: they can be repeated."""
+    run, found = mem(tx), set[JobId]()
+    for namespace, user in run.owners(wanted.namespace or ""):
+        if wanted.user_id not in (None, user):
+            continue
+        owner = Scope(namespace=namespace, user_id=user or None)
+        outcomes, episodes = await run.owned("extractions", owner), await run.owned("episodes", owner)
+        for episode_id, outcome in outcomes.items():
+            if outcome.job_id is None or episode_id not in episodes:
+                continue
+            found.add(outcome.job_id)
+            if outcome.job_id not in jobs_table(tx) and not wanted.ids:
+                scope = replace(episodes[episode_id].scope, agent_id=None)
+                job = make_job(outcome.job_id, JobKind.EXTRACT, scope, JobState.DONE, str(outcome.job_id), now)
+                put_record(tx, Record(job=job))
+    return found
+
+
+def _edit(tx: Transaction, jobs: Sequence[Job], given: Mapping[str, Json], rules: OverrideRules) -> None:
+    """Validate the edit for each of its jobs; edited messages are stored next to the turn's original."""
+    originals = [Original(id=job.id, kind=job.kind, scope=job.scope, payload=job.payload, raw=job.raw) for job in jobs]
+    check_edit(given, originals)
+    if "messages" in given:
+        raw = edited_turn(given["messages"], originals[0], rules.limits)
+        put_record(tx, replace(jobs_table(tx)[jobs[0].id], edited=raw))
 
 
 def _new_plan(wanted: JobFilter, new: NewPlan, now: datetime) -> ReplayPlan:
@@ -175,7 +227,7 @@ def _new_plan(wanted: JobFilter, new: NewPlan, now: datetime) -> ReplayPlan:
         actor=new.actor.strip(),
         mode=new.mode,
         filter=wanted.to_json(),
-        overrides={},
+        overrides={name: value for name, value in (new.overrides or {}).items() if name != "messages"},
         rate=new.rate,
         concurrency=new.concurrency,
         max_failure_share=new.max_failure_share,
@@ -219,7 +271,7 @@ def _step(tx: Transaction, kept: KeptPlan, now: datetime) -> bool:
     due_at = max(kept.due_at, now - timedelta(seconds=BURST_SECONDS))
     due = 0 if due_at > now else int((now - due_at).total_seconds() * kept.plan.rate) + 1
     count = min(due, kept.plan.concurrency - replayed)
-    put_in = sum(_replay(tx, item, now) for item in waiting[: max(count, 0)])
+    put_in = sum(_replay(tx, kept.plan, item, now) for item in waiting[: max(count, 0)])
     if put_in:
         later = due_at + timedelta(seconds=put_in / kept.plan.rate)
         mem(tx).put(mem(tx).table("replay_plans"), kept.plan.id, replace(kept, due_at=later))
@@ -248,21 +300,23 @@ def _why_paused(kept: KeptPlan, items: Sequence[ReplayItem]) -> str | None:
     return f"paused by itself: {len(failed)} of the last {len(last)} failed again, the last by {failed[-1].note}"
 
 
-def _replay(tx: Transaction, item: ReplayItem, now: datetime) -> bool:
+def _replay(tx: Transaction, plan: ReplayPlan, item: ReplayItem, now: datetime) -> bool:
     """Put in the successor of an item, or merge it into a waiting job of the same effect; whether it moved."""
     record = jobs_table(tx).get(item.job_id)
-    if record is None or record.job.state not in (JobState.DEAD, JobState.DISCARDED):
-        note = "the job was deleted" if record is None else f"it is {record.job.state}"
+    if record is None or (obstacle := _obstacle(plan, record)) is not None:
+        note = "the job was deleted" if record is None else f"it is {obstacle}"
         _put_item(tx, replace(item, state=ItemState.SKIPPED, note=note, updated_at=now))
         return False
-    old, live = record.job, list_unfinished(tx, record.job)
+    # A separate job next to the live ones if it does something else.
+    old, live = record.job, list_unfinished(tx, record.job) if plan.mode is ReplayMode.RETRY else []
     if any(each.job.state is JobState.RUNNING for each in live):
         return False  # it may have read its input already: what it does not cover waits until it has ended
     new_id = live[-1].job.id if live else JobId(uuid7())
     if not live:
-        put_record(tx, Record(job=_successor(old, new_id, now), weight=record.weight))
-    check_transition(old.state, JobState.REPLAYED)
-    put_record(tx, replace(record, job=replace(old, state=JobState.REPLAYED, updated_at=now)))
+        put_record(tx, Record(job=_successor(plan, record, new_id, now), weight=record.weight))
+    if old.state is not JobState.DONE:
+        check_transition(old.state, JobState.REPLAYED)
+        put_record(tx, replace(record, job=replace(old, state=JobState.REPLAYED, updated_at=now)))
     follows = mem(tx).table("follows")  # a receipt that waits for the old job waits for its successor
     for followed, by in list(follows.items()):
         if old.id in by and new_id not in by:
@@ -272,22 +326,53 @@ def _replay(tx: Transaction, item: ReplayItem, now: datetime) -> bool:
     return True
 
 
-def _successor(old: Job, new_id: JobId, now: datetime) -> Job:
-    return Job(
-        id=new_id,
-        kind=old.kind,
-        scope=old.scope,
-        state=JobState.QUEUED,
-        payload=old.payload,
-        effect_key=old.effect_key,
-        attempts=0,
-        lost_leases=0,
-        run_at=now,
-        created_at=now,
-        updated_at=now,
-        raw=old.raw,
-        origin_job_id=old.id,
+def _obstacle(plan: ReplayPlan, record: Record) -> str | None:
+    """What the job is that keeps it from coming back; None where it may."""
+    job = record.job
+    if plan.mode is ReplayMode.EDITED and job.kind is JobKind.STORE and record.edited is None:
+        return "no longer edited: something of it was forgotten since"
+    if job.state in (JobState.DEAD, JobState.DISCARDED):
+        return None
+    return None if job.state is JobState.DONE and plan.mode is ReplayMode.REEXTRACT else job.state.value
+
+
+def _successor(plan: ReplayPlan, record: Record, new_id: JobId, now: datetime) -> Job:
+    old = record.job
+    anew = plan.mode is ReplayMode.REEXTRACT or has_options(plan.overrides)  # a model override needs a separate job
+    patch: dict[str, Json] = {**plan.overrides, **({"reextract": True} if anew else {})}
+    suffix = "" if plan.mode is ReplayMode.RETRY else f"#{plan.id}"
+    is_edited = plan.mode is ReplayMode.EDITED and record.edited is not None
+    return replace(
+        _queued(new_id, old.kind, old, f"{old.effect_key}{suffix}", now),
+        payload={**old.payload, **patch},
+        raw=record.edited if is_edited else old.raw,
     )
+
+
+def _shadow(plan: ReplayPlan, of: Job, now: datetime) -> Job:
+    """A job that does an item of a plan without writing. Its effect key names the plan."""
+    payload: dict[str, Json] = {"of": str(of.id), "kind": of.kind.value, **plan.overrides}
+    return replace(_queued(JobId(uuid7()), JobKind.SHADOW, of, f"shadow:{plan.id}:{of.id}", now), payload=payload)
+
+
+def _is_shadow_of(job: Job, plan_id: PlanId) -> bool:
+    return job.kind is JobKind.SHADOW and job.effect_key.startswith(f"shadow:{plan_id}:")
+
+
+def _dry_run_result(job: Job) -> DryRunResult:
+    found: dict[str, Any] = orjson.loads(job.note) if job.state is JobState.DONE and job.note else {}  # Any: JSON
+    return DryRunResult(
+        job_id=job.origin_job_id or job.id,
+        state=job.state,
+        added=tuple(found.get("added", ())),
+        superseded=tuple(found.get("superseded", ())),
+        error=job.error,
+    )
+
+
+def _queued(new_id: JobId, kind: JobKind, origin: Job, effect_key: str, now: datetime) -> Job:
+    made = make_job(new_id, kind, origin.scope, JobState.QUEUED, effect_key, now)
+    return replace(made, origin_job_id=origin.id)
 
 
 def _estimate(known: Sequence[Record], found: Sequence[Record | None], rate: float) -> Estimate:
@@ -307,7 +392,7 @@ def _estimate(known: Sequence[Record], found: Sequence[Record | None], rate: flo
         cost_usd=sum(kinds[kind] * cost for kind, (_, cost) in spent.items()),
         conflicts=sum((job.scope.namespace, job.kind, job.effect_key) in live for job in jobs),
         newer_facts=sum(any(_is_later(each.job, job) for each in known) for job in jobs if job.kind is JobKind.EXTRACT),
-        refused=sum(each is None or each.job.state not in (JobState.DEAD, JobState.DISCARDED) for each in found),
+        refused=sum(each is None or each.job.state not in CAN_COME_BACK for each in found),
     )
 
 

@@ -31,6 +31,7 @@ from aftermind.types import (
     Cardinality,
     EpisodeId,
     Fact,
+    JobKind,
     JobState,
     Profile,
     Scope,
@@ -303,13 +304,16 @@ def _erase_owner(run: MemoryTransaction, key: tuple[str, str], counts: dict[str,
 
 
 def _forget_traces(run: MemoryTransaction, owner: Scope, gone: set[EpisodeId]) -> None:
-    """Delete stored model answers that used the forgotten episodes."""
+    """Delete stored model answers that used the forgotten episodes, and results of dry runs of replays."""
     jobs, names = run.table("jobs"), {str(id_) for id_ in gone}
     for id_, record in list(jobs.items()):
         job = record.job
+        if job.kind is JobKind.SHADOW and job.note and gone and job.scope.owner == owner.owner:
+            job = replace(job, note=None)
+            run.put(jobs, id_, replace(record, job=job))
         told = job.answer.get("episodes") if job.answer is not None and job.scope.owner == owner.owner else None
         if isinstance(told, list) and names.intersection(map(str, told)):
-            run.put(jobs, id_, replace(record, job=replace(job, answer=None)))
+            run.put(jobs, id_, replace(jobs[id_], job=replace(job, answer=None)))
 
 
 def _forget_jobs(run: MemoryTransaction, stone: Tombstone) -> int:
@@ -320,7 +324,7 @@ def _forget_jobs(run: MemoryTransaction, stone: Tombstone) -> int:
         if is_meant and job.state is not JobState.FORGOTTEN:
             emptied = replace(job, scope=job.scope.owner, effect_key=str(job.id), state=JobState.FORGOTTEN, payload={})
             emptied = replace(emptied, raw=None, answer=None, error=None, note=None)
-            run.put(jobs, id_, replace(record, job=emptied, token=None, place=None))
+            run.put(jobs, id_, replace(record, job=emptied, token=None, place=None, edited=None))
             forgotten += 1
     if forgotten:
         run.clear_indexes()  # of the ledger, which a store does not import
