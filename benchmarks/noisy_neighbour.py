@@ -47,6 +47,8 @@ LANES = tuple(map(name_of, ATTACKS))
 ROUNDS, SECONDS = 3, 20.0
 QUICK_ROUNDS, QUICK_SECONDS = 1, 15.0
 START_SECONDS = 60.0  # of the hostile process, which has the lowest priority
+# The most time between two rounds for what the hostile tenant left to be done, and the load that counts as none.
+IDLE_SECONDS, IDLE_CORES = 120.0, 0.15
 SETTLE_SECONDS = 2.0  # of the hostile tenant's work before the victim is measured beside it
 STORE_PAUSE_SECONDS, RECALL_PAUSE_SECONDS = 0.2, 0.1
 WAITS = ("store", "embedded", "facts", "recall")
@@ -192,6 +194,7 @@ async def _measure(
     ]
     members.append(Member(name="reconciler", argv=tuple(worker.reconciler_argv()), env=env))
     counts: dict[str, list[int]] = {}
+    left: list[float] = []
     os.environ.update({name: value for name, value in env.items() if name.startswith("AFTERMIND_")})
     async with Fleet(members, root=ROOT, logs=folder / "logs") as fleet, Memory(namespace="victim") as memory:
         warm = Victim(memory)
@@ -203,7 +206,7 @@ async def _measure(
             await alone.measure(seconds, groups)
             async with _hostile({**env, "AFTERMIND_STATE_DIR": str(folder / "hostile")}, lanes, counts, groups):
                 await beside.measure(seconds, groups)
-            await _drained(memory)
+            left.append(await _idle(groups))
             cores = sum(spent for name, spent in beside.cpu.items() if name.startswith(CLIENT)) / beside.seconds
             with _computing(min(1.0, cores)):
                 await computing.measure(seconds, groups)
@@ -213,8 +216,9 @@ async def _measure(
         report.add(f"victim_{what}_p99_ratio", round(loud / quiet, 2), at_most=MAX_RATIO)
         report.add(f"victim_{what}_p99_alone_ms", round(quiet, 1))
         report.add(f"victim_{what}_p99_beside_ms", round(loud, 1))
-        middle = percentile(beside.waits[what], 0.5) / percentile(alone.waits[what], 0.5)
-        report.add(f"victim_{what}_p50_ratio", round(middle, 2))
+        quiet_p50, loud_p50 = (percentile(victim.waits[what], 0.5) for victim in (alone, beside))
+        note = f"{quiet_p50:.1f} to {loud_p50:.1f} ms"
+        report.add(f"victim_{what}_p50_ratio", round(loud_p50 / quiet_p50, 2), note=note)
         report.add(f"victim_{what}_p99_ratio_to_client_load", round(loud / busy, 2))
     for name, victim in (("alone", alone), ("beside", beside), ("computing", computing)):
         report.add(f"victim_failed_{name}", victim.failed.total(), at_most=0)
@@ -223,9 +227,10 @@ async def _measure(
         report.details[f"failed_{name}"] = dict(victim.failed)
         report.details[f"degraded_{name}"] = dict(victim.degraded)
     report.add("worker_restarts", restarts, at_most=0)
+    report.add("cores_used_before_next_round", round(max(left), 2), note=f"after at most {IDLE_SECONDS:g} s")
     for name in beside.cpu:
-        cores = {what: victim.cpu.get(name, 0.0) / victim.seconds for what, victim in (("a", alone), ("b", beside))}
-        report.add(f"cores_of_{name}", round(cores["b"], 3), note=f"beside; alone {cores['a']:.3f}")
+        quiet, loud = (victim.cpu.get(name, 0.0) / victim.seconds for victim in (alone, beside))
+        report.add(f"cores_of_{name}", round(loud, 3), note=f"beside; alone {quiet:.3f}")
     report.details["cpu_seconds"] = {
         name: {
             "of_seconds": round(victim.seconds, 1),
@@ -261,16 +266,17 @@ def _computing(cores: float) -> Iterator[None]:
             process.kill()
 
 
-async def _drained(memory: Memory) -> None:
-    """Wait until the victim's own turns are served as before, so that the next round begins quiet."""
-    for _ in range(60):
-        started = time.perf_counter()
-        receipt = await memory.remember("Is it quiet?", user_id="probe", session_id="s")
-        with suppress(TimeoutError, AftermindError):
-            await receipt.stored(timeout=1)
-        if time.perf_counter() - started < 0.1:
-            return
+async def _idle(groups: ProcessGroups) -> float:
+    """Wait until the hostile tenant's work is done, so that the next round begins quiet; the cores still used."""
+    cores = 0.0
+    until = time.monotonic() + IDLE_SECONDS
+    while time.monotonic() < until:
+        before = groups.seconds()
         await asyncio.sleep(1)
+        cores = sum(groups.since(before).values())
+        if cores < IDLE_CORES:
+            break
+    return cores
 
 
 def _lanes(parser: argparse.ArgumentParser) -> None:

@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from concurrent.futures import Future
@@ -15,6 +16,7 @@ import psutil
 from celery import Celery, signals
 
 from aftermind import errors
+from aftermind.process_priority import lower_priority
 from aftermind.settings import Settings
 from aftermind.telemetry import log_format, tracing
 from aftermind.telemetry.logger import get_logger
@@ -35,6 +37,9 @@ log = get_logger(__name__)
 
 WATCH_SECONDS = 5.0
 PLACES_OF_BELL = 4  # jobs of one bell side by side: they wait for models, not for each other
+# Of a worker that stores no turns: recalls and receipts of stores do not wait for it. A third of the weight of others.
+BACKGROUND_NICE = 5
+SWITCH_SECONDS = 0.001  # how long a thread waits for one that computes; the default of 5 ms is as long as a batch takes
 OPEN_SECONDS = 1.0  # between two attempts to open the store, in addition to the time of the attempts
 
 
@@ -170,6 +175,9 @@ def _configure(*, sender: str, instance: Any, conf: Any, options: dict[str, Any]
     _consumed = tuple(_names(options.get("queues")))
     wanted = max(celery_config.CONCURRENCY[name] for name in _names(options.get("queues")))
     conf.worker_concurrency = options.get("concurrency") or wanted
+    sys.setswitchinterval(SWITCH_SECONDS)
+    if queues.STORE not in _consumed:
+        lower_priority(BACKGROUND_NICE)
 
 
 def _on_logging(settings: Settings) -> Any:  # Any: a signal's receiver

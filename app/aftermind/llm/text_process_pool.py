@@ -20,13 +20,15 @@ from functools import cache
 from types import FrameType
 from typing import IO, Any, ParamSpec, TypeVar
 
+from aftermind.process_priority import lower_priority
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
 SHORT_CHARACTERS = 32_768  # of one call; a longer one has another process, so that short ones never wait for it
 INLINE_CHARACTERS = 2_000  # computed on the loop: a chat turn, in less than a millisecond
 CPU_SECONDS = 5.0  # of one call; an ordinary message of 256 KB takes 1 to 2
-WAIT_SECONDS = 60.0  # for an answer, on a machine however busy; then the process is killed
+WAIT_SECONDS = 180.0  # for an answer: the CPU time above at a thirtieth of a core; then the process is killed
 IDLE_SECONDS = 60  # without a call after which the process ends
 SHORT_NICE, LONG_NICE = 0, 10  # priority of the processes: event loops and short texts run first
 _START = "from aftermind.llm.text_process_pool import serve; serve({nice})"
@@ -116,8 +118,7 @@ def serve(nice: int = 0) -> None:
     calls, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
     signal.signal(signal.SIGVTALRM, _expired)
-    with suppress(OSError):
-        os.nice(nice)
+    lower_priority(nice)
     while select.select([calls], [], [], IDLE_SECONDS)[0]:
         try:
             work, args, kwargs = pickle.loads(_read(calls))

@@ -1,13 +1,15 @@
 """Texts that are legal and made to cost: they stop neither the loop nor the work of other users."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from aftermind import Memory, Message, Settings, errors
+from aftermind import Memory, Message, Settings, errors, process_priority
 from aftermind.facts.predicates import folded
 from aftermind.llm import text_process_pool
 from aftermind.llm.injection import detect
@@ -168,6 +170,16 @@ async def test_a_long_subject_of_a_query_is_refused_and_costs_no_more_than_its_l
             await memory.facts.query(user_id="mallory", **{field: "a." * 100_000})  # type: ignore[arg-type]
     assert folded("the " * 1_000_000 + "cello") == "cello"
     assert folded("a") == "a"
+
+
+async def test_processes_for_long_texts_have_a_low_priority_among_all_sessions() -> None:
+    long, autogroup = text_process_pool.SHORT_CHARACTERS + 1, process_priority.AUTOGROUP
+
+    nice = await text_process_pool.run(long, os.nice, 0)
+    session = await text_process_pool.run(long, Path.read_text, autogroup) if autogroup.exists() else None
+
+    assert nice == max(text_process_pool.LONG_NICE, os.nice(0))
+    assert session is None or session.split()[-2:] == ["nice", str(nice)]
 
 
 async def test_what_takes_longer_than_its_deadline_is_stopped_and_the_next_call_is_answered() -> None:

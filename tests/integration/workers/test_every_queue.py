@@ -1,5 +1,6 @@
 """One turn through all the queues by real workers, whichever way it was accepted."""
 
+import os
 from pathlib import Path
 
 import redis
@@ -7,12 +8,13 @@ import redis
 from aftermind import Memory
 from aftermind.settings import Settings
 from aftermind.wire import queues
+from aftermind_workers import lifecycle
 from tests.support.scripted_openai import scripted_openai
 from tests.support.servers import Database
 from tests.support.waiting import wait_until
 from tests.support.workers import environment, workers
 
-ALL = ",".join((queues.STORE, queues.EMBED, queues.EXTRACT))
+MODELS = ",".join((queues.EMBED, queues.EXTRACT))
 BRISK = {"AFTERMIND_EXTRACT_QUIET_SECONDS": "0.2", "AFTERMIND_RECONCILE_SECONDS": "0.5"}
 
 
@@ -32,10 +34,12 @@ async def test_a_turn_that_postgres_accepted_is_stored_though_redis_was_wiped(
     await memory.close()
 
 
-async def test_a_turn_is_stored_embedded_and_mined_by_workers_that_ask_a_model(
+async def test_a_turn_is_stored_embedded_and_mined_by_workers_that_ask_a_model_at_a_lower_priority(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
     said = "I like fjords."
+    for folder in ("store", "models"):
+        (tmp_path / folder).mkdir()
     with scripted_openai() as model:
         model.script.facts = {said: [{"subject": "user", "predicate": "likes", "object": "fjords"}]}
         asked = {
@@ -46,12 +50,18 @@ async def test_a_turn_is_stored_embedded_and_mined_by_workers_that_ask_a_model(
             "OPENAI_BASE_URL": model.url,
         }
         memory = Memory(database.app_url, broker=redis_url)
-        with workers(environment(database.relay_url, redis_url, **BRISK, **asked), tmp_path, on=ALL):
+        env = environment(database.relay_url, redis_url, **BRISK, **asked)
+        with (
+            workers(env, tmp_path / "store", on=queues.STORE) as (storing,),
+            workers(env, tmp_path / "models", on=MODELS) as (background,),
+        ):
             receipt = await memory.remember(said, user_id="ann", session_id="s")
             await receipt.stored(timeout=180)
             await receipt.embedded(timeout=30)
             await receipt.extracted(timeout=180)
+            priorities = storing.nice(), background.nice()
 
+    assert priorities == (os.nice(0), max(os.nice(0), lifecycle.BACKGROUND_NICE))
     facts = await wait_until(lambda: memory.facts.query(user_id="ann"), description="the fact is there")
     assert [(fact.subject, fact.predicate, fact.object) for fact in facts] == [("user", "likes", "fjords")]
     assert facts[0].extractor.startswith("openai")
