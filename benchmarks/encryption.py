@@ -26,6 +26,7 @@ sys.path.insert(0, str(ROOT))  # so that it runs as a file, too
 
 from aftermind import Memory, errors  # noqa: E402
 from aftermind.db.encryption import cipher  # noqa: E402
+from aftermind.types import Episode  # noqa: E402
 from benchmarks import common  # noqa: E402
 from benchmarks.harness import servers  # noqa: E402
 from tests.fundamentals.conftest import as_environment  # noqa: E402
@@ -164,7 +165,7 @@ async def _read(memory: Memory, seen: Seen, over: asyncio.Event, place: int) -> 
                 block = await memory.recall(f"Line{turn % 50}of{user}", user_id=f"u{user}", load=("history",))
                 if block.degraded:
                     raise errors.StoreUnavailable("recall", block.degraded)
-                shown = [each.item.content for each in block.matches]
+                shown = [each.item.content for each in block.matches if isinstance(each.item, Episode)]
                 seen.wrong += not any(each.startswith(f"Line{turn % 50}of{user} ") for each in shown)
             seen.wrong += sum(not each.endswith(END) for each in shown)
         except errors.AftermindError as exc:
@@ -208,7 +209,8 @@ async def _found(memory: Memory) -> int:
     found = 0
     for user in range(USERS):
         block = await memory.recall(f"Line7of{user}", user_id=f"u{user}", mode="lexical", load=("history",))
-        found += any(each.item.content.startswith(f"Line7of{user} ") for each in block.matches)
+        texts = [each.item.content for each in block.matches if isinstance(each.item, Episode)]
+        found += any(each.startswith(f"Line7of{user} ") for each in texts)
     return found
 
 

@@ -101,7 +101,7 @@ def main() -> None:
             if not python.exists():
                 report.add(f"{name}_added_ms", None, note=f"left out: `make .integrations/{environment}/.installed`")
                 continue
-            argv = [python, __file__, "--of", name, "--turns", str(turns)]
+            argv = [str(python), __file__, "--of", name, "--turns", str(turns)]
             done = subprocess.run(argv, env=environ, check=True, stdout=subprocess.PIPE, timeout=600)
             figures = json.loads(done.stdout.splitlines()[-1])
             note = f"turn {figures['turn_ms']:.2f} ms, of these in Memory {figures['memory_ms']:.2f}"
@@ -165,11 +165,11 @@ async def _mcp(memory: Memory) -> Made:
 
     plain = MCPServer("plain")
 
-    @plain.tool()
+    @plain.tool()  # type: ignore[untyped-decorator, unused-ignore]  # typed where the framework is installed
     async def add_memory(text: str) -> dict[str, str]:
         return {"receipt_id": text}
 
-    @plain.tool()
+    @plain.tool()  # type: ignore[untyped-decorator, unused-ignore]
     async def recall(query: str) -> str:
         return query
 

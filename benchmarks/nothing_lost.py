@@ -44,9 +44,9 @@ def main() -> None:
             found = asyncio.run(_run(running, Path(folder), pace, plants=asked.plants, hostile=asked.hostile))
         finally:
             running.stack.destroy()
-    sys.stdout.write(report.table(found))
     if asked.json:
         Path(asked.json).write_text(json.dumps(report.figures(found), indent=2) + "\n")
+    sys.stdout.write(report.table(found))
     sys.exit(0 if report.is_kept(found) else 1)
 
 
@@ -62,6 +62,7 @@ async def _run(running: Servers, folder: Path, pace: Pace, *, plants: bool, host
     for plant in Plant if plants else ():
         _say(f"planted: {plant}")
         caught.append(await mutants.catch(running, plant, folder / plant.name.lower(), root=ROOT))
+        _say(f"{caught[-1].seconds:.0f} s: {dict(caught[-1].broken) or caught[-1].error or 'nothing was noticed'}")
     return report.RunReport(legs=tuple(legs), bare=plain, caught=tuple(caught), pace=pace)
 
 
@@ -78,7 +79,10 @@ async def _leg(running: Servers, folder: Path, pace: Pace, *, wipes: int, hostil
             is_beside_hostile=hostile,
         )
         result = await phase.run(planned, place, root=ROOT)
-    _say(f"{result.findings.turns} turns: {result.findings.broken or 'nothing lost'} {result.findings.examples}")
+    _say(
+        f"{result.findings.turns} turns, drained in {result.drained_seconds:.0f} s, left {result.left}: "
+        f"{result.findings.broken or 'nothing lost'} {result.findings.examples}"
+    )
     return result
 
 

@@ -170,7 +170,8 @@ def _measure(report: Report, options: argparse.Namespace) -> None:
                 report.add(f"{kind}_{pool}_mb", round(size))
             report.add(f"{kind}_threads_over_prefork", round(best["threads"][0] / best["prefork"][0], 2))
         report.facts |= redis_facts(ends.redis_url)
-        report.facts |= {"processes": PROCESSES, "jobs": jobs, "latency_s": LATENCY}
+        report.facts |= {"processes": PROCESSES, "jobs": jobs}
+        report.facts |= {f"latency_of_{name}_s": seconds for name, seconds in LATENCY.items()}
 
 
 def main() -> int:

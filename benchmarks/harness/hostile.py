@@ -59,8 +59,7 @@ async def _many_messages(memory: Memory, number: int) -> None:
     for _ in range(6):
         metadata = {"deeper": metadata}
     messages = [
-        Message(role="user", content=f"I moved to {PLACES[n % 5]}.", metadata=metadata)
-        for n in range(settings.turn_max_messages)
+        Message.user(f"I moved to {PLACES[n % 5]}.", metadata=metadata) for n in range(settings.turn_max_messages)
     ]
     turns = max(1, DEEP_BYTES_AT_ONCE // settings.turn_max_bytes)
     await asyncio.gather(

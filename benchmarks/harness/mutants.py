@@ -1,10 +1,12 @@
 """A short leg for each planted fault, with the strokes that bring it out; the comparison has to say what was lost."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.harness.fault_schedule import Fault, FaultKind
+from benchmarks.harness.history import now
 from benchmarks.harness.phase import Leg, LegResult, run
 from benchmarks.harness.planted_bugs import Plant
 from benchmarks.harness.rate import Pace
@@ -16,7 +18,8 @@ PACE = Pace(seconds=10.0, rate=60.0, producers=1, recalls=24.0)
 MANY_USERS = replace(PACE, rate=30.0, lanes=20, recalls=60.0)  # each says something every 0.7 s, and is asked before
 SLOW_MODEL = 0.8  # seconds of a model call: long enough for a worker to be killed or frozen in it
 LATE_REPLICA = 0.6  # seconds by which the replica replays commits late
-DRAIN, DRAIN_AT_MOST = 12.0, 60.0
+DRAIN, DRAIN_AT_MOST = 12.0, 30.0  # seconds without progress, and in all; a leg with a replay drains twice
+LEG_AT_MOST = 120.0  # seconds of one leg, which takes 20 to 80; beyond them its fault counts as not caught
 # A job that has lost two leases is tried alone, so with a lease that is too short the worker ends about one a second.
 FEW_TURNS = replace(PACE, seconds=5.0, rate=2.0)
 # What the comparison has to say at least: any other number it reports may come from the slow model or the late replica.
@@ -37,6 +40,8 @@ class Caught:
 
     plant: Plant
     broken: Mapping[str, int]
+    seconds: float = 0.0  # that its leg took
+    error: str | None = None  # why its leg did not end
 
     @property
     def is_caught(self) -> bool:
@@ -45,10 +50,17 @@ class Caught:
 
 
 async def catch(servers: Servers, plant: Plant, folder: Path, *, root: Path) -> Caught:
-    """Run the short leg of one planted fault."""
-    async with site(servers, folder) as place:
-        result: LegResult = await run(leg_of(plant), place, root=root)
-    return Caught(plant=plant, broken=result.findings.broken)
+    """Run the short leg of one planted fault. A leg that fails or takes too long caught nothing, and ends no run."""
+    began = now()
+    broken: Mapping[str, int] = {}
+    error = None
+    try:
+        async with asyncio.timeout(LEG_AT_MOST), site(servers, folder) as place:
+            result: LegResult = await run(leg_of(plant), place, root=root)
+            broken = result.findings.broken
+    except Exception as exc:  # the others are still to be run, and reported
+        error = f"{type(exc).__name__}: {exc}"
+    return Caught(plant=plant, broken=broken, seconds=now() - began, error=error)
 
 
 def leg_of(plant: Plant) -> Leg:

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from math import inf
 from pathlib import Path
 
 from benchmarks.harness import checker, evidence, history, planted_bugs, quiescence, replay
@@ -53,7 +52,7 @@ class Leg:
     model_seconds: float = 0.0  # latency of every model call
     replica_seconds: float = 0.0  # by which the replica replays late, all along
     drain_seconds: float = 180.0  # without any progress
-    drain_at_most: float = inf  # seconds, whatever the progress
+    drain_at_most: float = 240.0  # seconds, whatever the progress; it bounds the run, and what is left is reported
     replays: bool = True  # whether the dead letters are brought back
     replayer_kills: int = 0
     erases: bool = False  # whether users of their own are erased all along

@@ -23,7 +23,8 @@ from aftermind.ledger.replay_protocol import Step
 from aftermind.types import JobId, Lease, LeaseToken, Watermark
 from aftermind.types.replay import PlanId
 from aftermind_tasks import store
-from aftermind_tasks.runtime import Runtime
+from aftermind_tasks.store_effects import Effects
+from aftermind_tasks.turn_preparation import Prepared
 from aftermind_workers import batching, reconciler
 
 VARIABLE = "NOTHING_LOST_PLANT"
@@ -130,36 +131,37 @@ def _no_reconciler() -> None:
 
 def _early_watermark() -> None:
     early: ContextVar[Watermark | None] = ContextVar("early", default=None)
-    watermark, commit = PostgresDatabase.connection_watermark, store._commit
+    watermark, write = PostgresDatabase.connection_watermark, store._Batch._write
 
     async def told(self: PostgresDatabase, run: PgTransaction) -> Watermark:
         return early.get() or await watermark(self, run)
 
-    async def committed(runtime: Runtime, claimed: Any) -> Any:  # Any: as the original
-        early.set(await runtime.db.watermark())
+    async def written(self: store._Batch, namespace: str, prepared: Prepared) -> Effects:
+        early.set(await self._runtime.db.watermark())
         await asyncio.sleep(WINDOW)
         try:
-            return await commit(runtime, claimed)
+            return await write(self, namespace, prepared)
         finally:
             early.set(None)
 
     _replace(PostgresDatabase, "connection_watermark", told)
-    _replace(store, "_commit", committed)
+    _replace(store._Batch, "_write", written)
 
 
 # pending is cleared before COMMIT
 
 
 def _early_clear() -> None:
-    commit = store._commit
+    write = store._Batch._write
 
-    async def cleared(runtime: Runtime, claimed: Any) -> Any:  # Any: as the original
-        assert runtime.pending is not None
-        await runtime.pending.settle([one.job_id for one, _ in claimed], watermark=None)
+    async def cleared(self: store._Batch, namespace: str, prepared: Prepared) -> Effects:
+        pending = self._runtime.pending
+        assert pending is not None
+        await pending.settle([one.job_id for one, _ in self.groups[namespace]], watermark=None)
         await asyncio.sleep(WINDOW)
-        return await commit(runtime, claimed)
+        return await write(self, namespace, prepared)
 
-    _replace(store, "_commit", cleared)
+    _replace(store._Batch, "_write", cleared)
 
 
 # a replay takes the letter away before it puts the successor in

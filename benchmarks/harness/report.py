@@ -70,6 +70,7 @@ def figures(found: RunReport) -> dict[str, object]:
         "planted_faults": len(found.caught),
         "planted_faults_caught": sum(each.is_caught for each in found.caught),
         "planted": {each.plant.name.lower(): dict(each.broken) for each in found.caught},
+        "planted_max_s": round(max((each.seconds for each in found.caught), default=0.0), 1),
         "seconds": found.pace.seconds,
         "rate": found.pace.rate,
         "seed": found.pace.seed,
@@ -102,5 +103,5 @@ def table(found: RunReport) -> str:
 
 def _said(caught: Caught) -> str:
     counts: Mapping[str, int] = caught.broken
-    told = ", ".join(f"{count} {name}" for name, count in counts.items()) or "nothing"
+    told = ", ".join(f"{count} {name}" for name, count in counts.items()) or caught.error or "nothing"
     return told if caught.is_caught else f"NOT CAUGHT: {told}"

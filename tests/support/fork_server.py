@@ -59,7 +59,7 @@ class ForkedProcess(psutil.Process):
     def __init__(self, pid: int, connection: socket.socket) -> None:
         self.returncode: int | None = None
         self._connection = connection
-        self._init(pid, _ignore_nsp=True)  # as psutil.Popen: it may have ended already
+        self._init(pid, _ignore_nsp=True)  # type: ignore[attr-defined]  # as psutil.Popen: it may have ended already
 
     def __del__(self) -> None:
         self._connection.close()
@@ -71,7 +71,7 @@ class ForkedProcess(psutil.Process):
             try:
                 answer = self._connection.recv(MESSAGE_BYTES)
             except (TimeoutError, BlockingIOError) as exc:
-                raise psutil.TimeoutExpired(timeout, pid=self.pid) from exc
+                raise psutil.TimeoutExpired(timeout or 0.0, pid=self.pid) from exc
             self._connection.close()
             self.returncode = os.waitstatus_to_exitcode(int(answer)) if answer else -signal.SIGKILL
         return self.returncode
@@ -137,7 +137,8 @@ def end(processes: Sequence[Process], *, timeout: float, sig: int = signal.SIGTE
     """End them by the signal; those that run on after `timeout` seconds are killed, and returned."""
     for process in processes:
         process.send_signal(sig)
-    _, alive = psutil.wait_procs(list(processes), timeout=timeout)
+    psutil.wait_procs(list(processes), timeout=timeout)
+    alive = [process for process in processes if process.poll() is None]
     for process in alive:
         process.kill()
         process.wait()
@@ -208,7 +209,8 @@ def _serve(path: str) -> dict[str, Any]:  # Any: JSON
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 signal.signal(signal.SIGINT, signal.default_int_handler)
-                for each in (selector, listening, woken, wakes, *running.values()):
+                selector.close()
+                for each in (listening, woken, wakes, *running.values()):
                     each.close()
                 return wanted
 
@@ -251,7 +253,7 @@ def _run(wanted: dict[str, Any]) -> None:  # Any: JSON
         os.close(descriptor)
     os.chdir(wanted["cwd"])
     sys.path[0] = wanted["cwd"]
-    os.execve = _execute_module  # `aftermind worker` becomes Celery, and need not import it either
+    os.execve = _execute_module  # type: ignore[assignment]  # `aftermind worker` becomes Celery, and need not import it either
     _execute_module(sys.executable, [sys.executable, "-m", *wanted["arguments"]], wanted["env"])
 
 
