@@ -160,7 +160,7 @@ async def health(parts: Parts) -> Health:
             looks.append(_check("vectors", lambda: _vectors(parts), needed=False))
             looks.append(_check("encryption", lambda: _encryption(parts), needed=False))
             looks.append(_check("webhooks", lambda: _webhooks(parts), needed=False))
-            looks.append(_check("pauses", lambda: _pauses(parts), needed=False))
+        looks.append(_check("pauses", lambda: _pauses(parts), needed=False))
         seen, work, waiting, _ = await asyncio.gather(
             asyncio.gather(*looks), _work(parts, pending), _waiting(parts, pending, spooled), parts.routing.probe()
         )
@@ -296,10 +296,8 @@ async def _webhooks(parts: Parts) -> str:
 
 async def read_pauses(parts: Parts) -> list[JobPause]:
     """Operators' pauses, of every tenant that the role can read. Raises `StoreUnavailable`."""
-    from aftermind.ledger.postgres import job_admin  # only users of Postgres need SQLAlchemy
-
     async with parts.operations.transaction(namespace=parts.operations_namespace, read_only=True) as tx:
-        return await job_admin.pauses(tx)
+        return await parts.job_operations.pauses(tx)
 
 
 def resume_command(pause: JobPause) -> str:
@@ -353,7 +351,7 @@ async def _waiting(
 
 async def _work(parts: Parts, pending: asyncio.Task[PendingBacklog | None]) -> list[Work]:
     rows, waiting = await _answered(parts.ledger.backlog()), await pending
-    pauses = () if parts.redis is None else await _answered(read_pauses(parts)) or ()
+    pauses = await _answered(read_pauses(parts)) or ()
     if rows is None:
         return []  # the components already report that the database is down
     found = [_to_work(row) for row in rows]

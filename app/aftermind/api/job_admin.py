@@ -11,7 +11,6 @@ from aftermind.api import history, process_registry
 from aftermind.api.services import Parts
 from aftermind.db import metric_history
 from aftermind.db.database_protocol import Transaction
-from aftermind.ledger.postgres import job_admin as statements
 from aftermind.types import Episode, Job, JobId, JobKind, JobState, Message
 from aftermind.types.audit import Action as Audited
 from aftermind.types.job_admin import (
@@ -38,13 +37,13 @@ MAX_LISTED = 10_000
 MAX_COSTS = timedelta(days=366)
 MAX_MESSAGES = 50  # of a job that are read; a burst may have more
 MAX_REASON = 500  # characters of a note
-DISCARDABLE = (*statements.UNFINISHED, JobState.DEAD)
+DISCARDABLE = (JobState.QUEUED, JobState.RUNNING, JobState.RETRYING, JobState.DEAD)
 
 
 class JobAdmin:
     """Jobs in any state, of one namespace or of all (which needs `AFTERMIND_RELAY_URL`).
 
-    Every call raises `StoreUnavailable`, and `InvalidSettings` for a store of one process, which has no operators.
+    Every call raises `StoreUnavailable`.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -58,7 +57,7 @@ class JobAdmin:
         if isinstance(limit, bool) or not 0 < limit <= MAX_LISTED:
             raise errors.InvalidFilter("limit", limit, f"it is a whole number from 1 to {MAX_LISTED:,}.")
         async with self._reading(wanted.namespace) as tx:
-            return await statements.list_jobs(tx, wanted, limit=limit)
+            return await self._parts.job_operations.list_jobs(tx, wanted, limit=limit)
 
     async def pending_turns(self, *, namespace: str | None = None, limit: int = 100) -> Sequence[PendingTurn]:
         """Accepted turns that wait in Redis for their store job, the oldest first. Raises `RedisUnavailable`.
@@ -73,14 +72,14 @@ class JobAdmin:
     async def counts(self, *, namespace: str | None = None) -> Sequence[JobCount]:
         """Unfinished, dead and discarded jobs by kind and state. Completed jobs are not counted."""
         async with self._reading(namespace) as tx:
-            return await statements.count_jobs(tx, namespace)
+            return await self._parts.job_operations.count_jobs(tx, namespace)
 
     async def latencies(
         self, *, namespace: str | None = None, over: timedelta = timedelta(hours=1)
     ) -> Sequence[StageLatency]:
         """Percentiles by stage, of jobs that were created and completed within `over`."""
         async with self._reading(namespace) as tx:
-            return await statements.latencies(tx, namespace, over=over)
+            return await self._parts.job_operations.latencies(tx, namespace, over=over)
 
     async def tenants(self, *, prefix: str = "", after: str | None = None, limit: int = 100) -> Sequence[TenantSummary]:
         """Namespaces that have users, jobs or costs, by name, from the one after `after` on.
@@ -90,7 +89,7 @@ class JobAdmin:
         if isinstance(limit, bool) or not 0 < limit <= MAX_LISTED:
             raise errors.InvalidFilter("limit", limit, f"it is a whole number from 1 to {MAX_LISTED:,}.")
         async with self._reading(None) as tx:
-            return await statements.tenants(tx, prefix=prefix, after=after, limit=limit)
+            return await self._parts.job_operations.tenants(tx, prefix=prefix, after=after, limit=limit)
 
     async def costs(self, *, namespace: str | None = None, over: timedelta = timedelta(days=30)) -> Sequence[ModelCost]:
         """What models have cost, by day (UTC), namespace, kind of job and model; the newest day first.
@@ -100,7 +99,7 @@ class JobAdmin:
         if not timedelta(0) <= over <= MAX_COSTS:
             raise errors.InvalidFilter("over", over, f"it is at most {MAX_COSTS.days} days.")
         async with self._reading(namespace) as tx:
-            return await statements.costs(tx, namespace, since=(datetime.now(UTC) - over).date())
+            return await self._parts.job_operations.costs(tx, namespace, since=(datetime.now(UTC) - over).date())
 
     async def processes(self) -> Sequence[ProcessInfo]:
         """Workers, reconcilers and services with heartbeat, version, queues, memory and settings in force.
@@ -119,6 +118,8 @@ class JobAdmin:
         if not timedelta(0) < over <= metric_history.KEPT[metric_history.HOUR]:
             raise errors.InvalidFilter("over", over, "it is at most 30 days.")
         step = metric_history.MINUTE if over <= metric_history.KEPT[metric_history.MINUTE] else metric_history.HOUR
+        if self._parts.redis is None:  # it is the reconciler's; one process has its own metrics
+            return []
         now = datetime.now(UTC)
         async with self._reading(None) as tx:
             return await metric_history.read(tx, step, since=now - over, until=now + timedelta(minutes=5))
@@ -134,15 +135,14 @@ class JobAdmin:
         except ValueError as exc:
             raise errors.InvalidFilter("id", any_id, "it is not the whole id of a job, an episode or a fact.") from exc
         async with self._reading(namespace) as tx:
-            turns = await statements.turns_of(tx, namespace, asked)
-            found = await statements.timeline(tx, turns) if turns else None
+            turns = await self._parts.job_operations.turns_of(tx, namespace, asked)
+            found = await self._parts.job_operations.timeline(tx, turns) if turns else None
         return found or await self._pending_timeline(JobId(asked), namespace)
 
     async def messages(self, job: Job) -> Sequence[Message | Episode]:
         """The messages that a job works on: of its payload, else those stored by its turns; at most 50.
 
-        Empty if the payload cannot be read, if they were forgotten, and for a job other than `store` of a store of one
-        process.
+        Empty if the payload cannot be read, and if they were forgotten.
         """
         if job.raw is not None and job.kind is JobKind.STORE:
             try:
@@ -150,10 +150,7 @@ class JobAdmin:
             except (errors.AftermindError, TypeError, ValueError):  # its bytes are in the dead letter
                 return []
         owner = job.scope.owner
-        try:
-            timeline = await self.timeline(job.id, namespace=owner.namespace)
-        except errors.InvalidSettings:
-            return []
+        timeline = await self.timeline(job.id, namespace=owner.namespace)
         if timeline is None or not timeline.episode_ids:
             return []
         found = await history.get(self._parts, owner, timeline.episode_ids[:MAX_MESSAGES])
@@ -175,13 +172,14 @@ class JobAdmin:
         async with self._writing(wanted.namespace) as tx:
             if action_id is not None:
                 said = f"{note.strip()} ({actor.strip()})"
-                counts = await statements.discard(tx, wanted, DISCARDABLE, action=action_id, note=said)
+                counts = await self._parts.job_operations.discard(tx, wanted, DISCARDABLE, action=action_id, note=said)
             elif chosen is JobAction.RESTORE:
-                counts = await statements.restore(tx, wanted)
+                counts = await self._parts.job_operations.restore(tx, wanted)
             else:
-                counts = await statements.run_now(tx, wanted)
+                counts = await self._parts.job_operations.run_now(tx, wanted)
             await self._record(tx, chosen, counts, note=note.strip(), actor=actor.strip())
         await self._anchor()
+        self._parts.wake()
         return JobActionResult(action=chosen, changed=counts.total(), id=action_id)
 
     async def undo(self, action_id: JobActionId | UUID, *, namespace: str | None = None, actor: str) -> JobActionResult:
@@ -202,23 +200,26 @@ class JobAdmin:
             why = f"a reason of at most {MAX_REASON} characters and an actor are required; both are stored."
             raise errors.InvalidFilter("reason", reason[:80], why)
         async with self._writing(namespace) as tx:
-            await statements.pause(tx, _kind(kind), namespace, reason=reason.strip(), actor=actor.strip())
+            await self._parts.job_operations.pause(
+                tx, _kind(kind), namespace, reason=reason.strip(), actor=actor.strip()
+            )
             await self._record_pause(tx, "pause", kind, namespace, actor)
         await self._anchor()
 
     async def resume(self, *, kind: JobKind | str | None = None, namespace: str | None = None, actor: str) -> bool:
         """End a pause; False if there was none."""
         async with self._writing(namespace) as tx:
-            found = await statements.resume(tx, _kind(kind), namespace)
+            found = await self._parts.job_operations.resume(tx, _kind(kind), namespace)
             if found:
                 await self._record_pause(tx, "resume", kind, namespace, actor)
         await self._anchor()
+        self._parts.wake()
         return found
 
     async def pauses(self, *, namespace: str | None = None) -> Sequence[JobPause]:
         """Pauses of a namespace and those of every namespace; None: all of them."""
         async with self._parts.operations.transaction(namespace=self._seen(namespace), read_only=True) as tx:
-            found = await statements.pauses(tx)
+            found = await self._parts.job_operations.pauses(tx)
         return [each for each in found if namespace is None or each.namespace in (None, namespace)]
 
     async def _pending_timeline(self, job_id: JobId, namespace: str | None) -> Timeline | None:

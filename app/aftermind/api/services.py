@@ -19,6 +19,7 @@ from aftermind.freshness import EffectCommitter, ReplicaLease, WatermarkDelivery
 from aftermind.indexes.client import IndexClient
 from aftermind.ledger.inmemory.dead_letters import InMemoryDeadLetters
 from aftermind.ledger.inmemory.replays import InMemoryReplays
+from aftermind.ledger.job_admin_protocol import JobOperations
 from aftermind.ledger.postgres.dead_letters import DeadLetters
 from aftermind.ledger.postgres.replay_plans import Replays
 from aftermind.ledger.protocol import Ledger
@@ -60,7 +61,8 @@ class Parts:
     outboxes: Outboxes
     effects: EffectCommitter
     postgres: Database  # `NoDatabase` without Postgres
-    operations: Database  # reads of operators: of every tenant if the role allows it; `NoDatabase` without Postgres
+    operations: Database  # reads of operators: of every tenant if the role allows it
+    job_operations: JobOperations
     operations_namespace: str | None  # the tenant that its role is limited to; None: it reads every tenant's jobs
     stored_keys: PostgresApiKeys
     dead_letters: DeadLetters | InMemoryDeadLetters

@@ -38,11 +38,13 @@ from aftermind.events.inmemory import LocalBus
 from aftermind.freshness import EffectCommitter, ReplicaLease, WatermarkDelivery
 from aftermind.indexes.client import IndexClient
 from aftermind.indexes.factory import open_index
+from aftermind.ledger.inmemory import job_admin as local_job_admin
 from aftermind.ledger.inmemory import records as ledger_records
 from aftermind.ledger.inmemory import replays as local_replays
 from aftermind.ledger.inmemory.dead_letters import InMemoryDeadLetters
 from aftermind.ledger.inmemory.ledger import InMemoryLedger
 from aftermind.ledger.inmemory.replays import InMemoryReplays
+from aftermind.ledger.postgres import job_admin as postgres_job_admin
 from aftermind.ledger.postgres.dead_letters import DeadLetters
 from aftermind.ledger.postgres.ledger import PostgresLedger
 from aftermind.ledger.postgres.replay_plans import Replays
@@ -268,8 +270,9 @@ def _in_process_services(
         outboxes=outboxes,
         effects=effects,
         postgres=nothing,
-        operations=nothing,
-        operations_namespace=namespace,
+        operations=db,
+        job_operations=local_job_admin,
+        operations_namespace=None,
         stored_keys=PostgresApiKeys(nothing),
         dead_letters=InMemoryDeadLetters(db),
         replays=replays,
@@ -402,6 +405,7 @@ def _postgres_services(
         effects=effects,
         postgres=db,
         operations=work,
+        job_operations=postgres_job_admin,
         operations_namespace=seen,
         stored_keys=PostgresApiKeys(db, trail=trail),
         dead_letters=DeadLetters(work, namespace=seen, trail=trail),

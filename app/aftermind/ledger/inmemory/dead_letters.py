@@ -1,13 +1,18 @@
 """Dead letters in one process: listed, grouped, closed with a note."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from uuid import uuid4
 
-from aftermind.db.inmemory import MemoryDatabase
+from aftermind.db.database_protocol import Transaction
+from aftermind.db.inmemory import MemoryDatabase, mem
+from aftermind.ledger.inmemory import records
 from aftermind.ledger.inmemory.ledger import jobs_table, put_record
 from aftermind.ledger.replay_protocol import check_note, matching_states
-from aftermind.types import Job, JobId, JobState
+from aftermind.types import Job, JobId, JobKind, JobState
 from aftermind.types.job import check_transition
+from aftermind.types.job_admin import JobActionId
 from aftermind.types.replay import DeadGroup, DeadLetter, JobFilter
 
 
@@ -19,7 +24,7 @@ class InMemoryDeadLetters:
 
     async def list(self, wanted: JobFilter, *, limit: int = 100) -> list[Job]:
         async with self._database.transaction(read_only=True) as tx:
-            found = [each.job for each in jobs_table(tx).values() if fits(each.job, wanted, matching_states(wanted))]
+            found = [each.job for each in jobs_table(tx).values() if fits(each, wanted, matching_states(wanted))]
         return sorted(found, key=lambda job: job.updated_at, reverse=True)[:limit]
 
     async def groups(self, wanted: JobFilter, *, limit: int = 100) -> Sequence[DeadGroup]:
@@ -53,23 +58,39 @@ class InMemoryDeadLetters:
     async def discard(self, wanted: JobFilter, *, note: str, actor: str) -> int:
         check_note(note, actor)
         async with self._database.transaction() as tx:
-            dead = [each for each in jobs_table(tx).values() if fits(each.job, wanted, (JobState.DEAD.value,))]
-            for record in dead:
-                check_transition(record.job.state, JobState.DISCARDED)
-                said, now = f"{note.strip()} ({actor.strip()})", self._database.now()
-                closed = replace(record.job, state=JobState.DISCARDED, note=said, updated_at=now)
-                put_record(tx, replace(record, job=closed))
-        return len(dead)
+            said = f"{note.strip()} ({actor.strip()})"
+            counts = await discard(tx, wanted, (JobState.DEAD,), action=JobActionId(uuid4()), note=said)
+        return counts.total()
 
 
-def fits(job: Job, wanted: JobFilter, states: Sequence[str]) -> bool:
-    """See `JobFilter`. No action discards several jobs here, so no job has the id of one."""
+async def discard(
+    tx: Transaction, wanted: JobFilter, states: Sequence[JobState], *, action: JobActionId, note: str
+) -> Counter[str]:
+    """See `ledger.postgres.job_admin.discard`."""
+    now, counts = mem(tx).database.now(), Counter[str]()
+    chosen = [state.value for state in states if not wanted.states or state in wanted.states]
+    for record in [each for each in jobs_table(tx).values() if fits(each, wanted, chosen)]:
+        job = record.job
+        if job.kind is JobKind.STORE and job.state is not JobState.DEAD:
+            continue
+        check_transition(job.state, JobState.DISCARDED)
+        ended = records.end_attempt(record, now, "cancelled", None) if job.state is JobState.RUNNING else record
+        closed = replace(job, state=JobState.DISCARDED, note=note, updated_at=now)
+        closed_record = replace(ended, job=closed, token=None, until=None, place=None)
+        put_record(tx, replace(closed_record, action_id=action, former_state=job.state))
+        counts[job.scope.namespace] += 1
+    return counts
+
+
+def fits(record: records.Record, wanted: JobFilter, states: Sequence[str]) -> bool:
+    """See `JobFilter`."""
+    job = record.job
     given = {"fingerprint": (wanted.fingerprint, job.fingerprint), "namespace": (wanted.namespace, job.scope.namespace)}
     given["user_id"] = (wanted.user_id, job.scope.user_column)
     given["session_id"] = (wanted.session_id, job.scope.session_id)
     return (
         job.state in states
-        and wanted.action_id is None
+        and wanted.action_id in (None, record.action_id)
         and (not wanted.ids or job.id in wanted.ids)
         and (not wanted.kinds or job.kind in wanted.kinds)
         and (not wanted.reasons or job.reason_code in wanted.reasons)

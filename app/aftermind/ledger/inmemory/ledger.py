@@ -14,6 +14,7 @@ from aftermind.ledger.inmemory.records import UNFINISHED, WAITING, Record
 from aftermind.ledger.protocol import Backlog, DailyUsage, Failure, ModelUsage, OnBuried, Tried, Unstored
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease, LeaseToken, NewJob, Scope, Turn
 from aftermind.types.job import SERIAL_KINDS, is_last_chance, together
+from aftermind.types.job_admin import JobPause
 from aftermind.types.session_order import Counted, counted, session_columns
 from aftermind.wire.payloads import decode_turn
 
@@ -162,13 +163,16 @@ class InMemoryLedger:
             self._place(tx, kind, now)
             chosen: list[Record] = []
             size = 0
+            paused = _paused_namespaces(tx, kind)
+            if None in paused:
+                return []
             runnable = _runnable(tx, kind, replays=replays)
             for record in runnable if weight is None else records.order_by_start(runnable):
                 if weight is not None and sum(each.weight for each in chosen) >= weight:
                     break
                 if ids is not None and record.job.id not in ids:
                     continue
-                if record.job.scope.namespace in except_namespaces:
+                if record.job.scope.namespace in except_namespaces or record.job.scope.namespace in paused:
                     continue
                 if kind in SERIAL_KINDS and _session_is_taken(tx, record, chosen):
                     continue
@@ -361,7 +365,8 @@ class InMemoryLedger:
         async with self._database.transaction(read_only=True) as tx:
             now = self._database.now()
             jobs = {kind: [record.job for record in _live(tx, kind)] for kind in JobKind}
-        return [records.count_backlog(kind, jobs[kind], now) for kind in JobKind]
+            paused = {kind: _paused_namespaces(tx, kind) for kind in JobKind}
+        return [records.count_backlog(kind, jobs[kind], now, paused=paused[kind]) for kind in JobKind]
 
     async def spending(self, namespace: str, *, since: date | None, owner: Scope | None = None) -> list[DailyUsage]:
         async with self._database.transaction(read_only=True) as tx:
@@ -572,6 +577,12 @@ def _runnable(tx: Transaction, kind: JobKind, *, replays: bool) -> list[Record]:
         if record.job.state in WAITING and record.place is not None and (record.plan is not None) == replays
     ]
     return sorted(found, key=lambda record: (record.place, record.job.run_at))
+
+
+def _paused_namespaces(tx: Transaction, kind: JobKind) -> set[str | None]:
+    """The namespaces in which an operator has paused jobs of the kind; None is every one."""
+    pauses: dict[tuple[str, str], JobPause] = mem(tx).table("job_pauses")
+    return {each.namespace for each in pauses.values() if each.kind in (None, kind)}
 
 
 def _session_is_taken(tx: Transaction, record: Record, chosen: Sequence[Record]) -> bool:

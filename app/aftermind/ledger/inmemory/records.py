@@ -1,7 +1,7 @@
 """Jobs of one process as records, and what becomes of them: pure functions from record to record."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from operator import itemgetter
@@ -11,6 +11,7 @@ from uuid import UUID
 from aftermind.db.record_store_journals.rows import Table
 from aftermind.ledger.protocol import Backlog, DailyUsage, Failure, ModelUsage, Tried
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, LeaseToken, NewJob, Scope, Turn
+from aftermind.types.job_admin import JobPause
 
 UNFINISHED = (JobState.QUEUED, JobState.RUNNING, JobState.RETRYING)
 WAITING = (JobState.QUEUED, JobState.RETRYING)
@@ -21,7 +22,7 @@ class Record:
     """A job as it is kept: its lease, its place in the fair order (None before its time), its attempts.
 
     `opening` is that of the database under which it was leased; `edited` a dead turn with other messages, for the
-    replay that is to store those.
+    replay that is to store those. A discarded job has the action that discarded it, and its `former_state`.
     """
 
     __pydantic_config__: ClassVar[Mapping[str, str]] = {"ser_json_bytes": "base64", "val_json_bytes": "base64"}
@@ -35,11 +36,14 @@ class Record:
     weight: int = 1
     attempts: tuple[Attempt, ...] = field(default=())
     edited: bytes | None = None
+    action_id: UUID | None = None
+    former_state: JobState | None = None
 
 
 TABLES = {
     "jobs": Table(JobId, Record),
     "follows": Table(JobId, tuple[JobId, ...]),
+    "job_pauses": Table(tuple[str, str], JobPause),  # by namespace and kind; "" is every one
     "spending": Table(tuple[Scope, date, JobKind, str | None], DailyUsage),
 }
 
@@ -174,13 +178,16 @@ def created(job: Job) -> tuple[datetime, JobId]:
     return job.created_at, job.id
 
 
-def count_backlog(kind: JobKind, jobs: Sequence[Job], now: datetime) -> Backlog:
-    """The backlog of a kind."""
+def count_backlog(
+    kind: JobKind, jobs: Sequence[Job], now: datetime, *, paused: Set[str | None] = frozenset()
+) -> Backlog:
+    """The backlog of a kind. `paused` are namespaces whose jobs wait for an operator; None is every one."""
     runnable = [job for job in jobs if job.state in WAITING and job.run_at <= now]
+    claimable = [] if None in paused else [job for job in runnable if job.scope.namespace not in paused]
     return Backlog(
         kind=kind,
         runnable=len(runnable),
-        oldest_wait=max((now - job.run_at for job in runnable), default=None),
+        oldest_wait=max((now - job.run_at for job in claimable), default=None),
         running=sum(job.state is JobState.RUNNING for job in jobs),
         waiting=sum(job.state in WAITING and job.run_at > now for job in jobs),
         dead=sum(job.state is JobState.DEAD for job in jobs),

@@ -181,11 +181,11 @@ async def _choose(tx: Transaction, wanted: JobFilter, mode: ReplayMode, now: dat
     """The jobs that fit now, in the order in which they came in; an extraction to repeat may have succeeded."""
     states = tuple(matching_states(wanted))
     if mode is not ReplayMode.REEXTRACT:
-        chosen = [record.job for record in jobs_table(tx).values() if fits(record.job, wanted, states)]
+        chosen = [record.job for record in jobs_table(tx).values() if fits(record, wanted, states)]
         return sorted(chosen, key=attrgetter("created_at", "id"))
     last = None if wanted.namespace is None else await _last_extractions(tx, wanted, now)
-    jobs = [record.job for record in jobs_table(tx).values() if record.job.kind is JobKind.EXTRACT]
-    chosen = [job for job in jobs if fits(job, wanted, (*states, JobState.DONE.value))]
+    fitting = [each for each in jobs_table(tx).values() if fits(each, wanted, (*states, JobState.DONE.value))]
+    chosen = [each.job for each in fitting if each.job.kind is JobKind.EXTRACT]
     if last is not None:  # one that has the last word about nothing any more has no part in it
         chosen = [job for job in chosen if job.state is not JobState.DONE or job.id in last]
     return sorted(chosen, key=attrgetter("created_at", "id"))

@@ -2,18 +2,18 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from datetime import date, datetime, timedelta
-from typing import Any
+from datetime import date, timedelta
 from uuid import UUID
 
-from sqlalchemy import Row, bindparam, func, literal_column, select, text, update
+from sqlalchemy import bindparam, func, literal_column, select, text, update
 
 from aftermind.db.database_protocol import Transaction
 from aftermind.db.postgres_transaction import pg
 from aftermind.db.tables import JOBS
+from aftermind.ledger.job_timeline import MAX_EVENTS, MAX_TURNS, build_timeline
 from aftermind.ledger.postgres.dead_letters import conditions
 from aftermind.ledger.postgres.rows import to_job
-from aftermind.types import EpisodeId, FactId, Job, JobId, JobKind, JobState, Scope
+from aftermind.types import EpisodeId, FactId, Job, JobId, JobKind, JobState
 from aftermind.types.job_admin import (
     JobActionId,
     JobCount,
@@ -26,10 +26,7 @@ from aftermind.types.job_admin import (
 )
 from aftermind.types.replay import JobFilter
 
-UNFINISHED = (JobState.QUEUED, JobState.RUNNING, JobState.RETRYING)
 MAX_SAMPLE = 50_000  # jobs of which latencies are computed
-MAX_TURNS = 50  # of one job that a timeline names
-MAX_EVENTS = 200
 
 # Unfinished jobs by `jobs_effect`, dead letters by `jobs_dead`, discarded ones by `jobs_action`; locks nothing.
 _COUNTS = text(
@@ -371,61 +368,16 @@ async def timeline(tx: Transaction, turns: Sequence[JobId]) -> Timeline | None:
     mine = [each for each in episodes if each.job_id == turns[0]]
     facts = await run.rows(_TURN_FACTS, **owned, episodes=[each.id for each in mine])
     events = await run.rows(_TURN_EVENTS, **owned, jobs=[str(job.id) for job in jobs])
-    accepted = min([each.remembered_at for each in mine] + [store.created_at])
-    steps = [TimelineStep(name="accepted", at=accepted, job_id=JobId(store.id))]
-    for job in jobs:
-        steps += _job_steps(job, [each for each in attempts if each.job_id == job.id], accepted)
-    steps += _fact_steps(facts)
-    steps += [
-        TimelineStep(name=each.name, at=each.created_at, ended_at=each.published_at, job_id=JobId(UUID(each.job)))
-        for each in events
-    ]
-    return Timeline(
-        job_id=turns[0],
-        owner=Scope(namespace=store.namespace, user_id=store.user_id or None, session_id=store.session_id),
-        accepted_at=accepted,
-        turns=tuple(turns),
-        episode_ids=tuple(EpisodeId(each.id) for each in episodes),
-        fact_ids=tuple(FactId(each.id) for each in facts),
-        steps=tuple(sorted(steps, key=lambda step: (step.at, step.name != "accepted"))),
+    return build_timeline(
+        to_job(store),
+        turns,
+        accepted_at=min([each.remembered_at for each in mine] + [store.created_at]),
+        episode_ids=[EpisodeId(each.id) for each in episodes],
+        jobs=jobs,
+        attempts=attempts,
+        facts=[(FactId(each.id), each.recorded_at) for each in facts],
+        events=[
+            TimelineStep(name=each.name, at=each.created_at, ended_at=each.published_at, job_id=JobId(UUID(each.job)))
+            for each in events
+        ],
     )
-
-
-def _job_steps(job: Row[Any], attempts: Sequence[Row[Any]], accepted: datetime) -> list[TimelineStep]:  # Any: rows
-    """A step for the job as a whole, and one for each attempt that did not complete it."""
-    is_over = JobState(job.state).is_final
-    begun = accepted if job.kind == JobKind.STORE.value else job.created_at
-    detail = job.reason_code or job.note
-    if not is_over and job.state != JobState.RUNNING.value:
-        detail = f"next attempt {job.run_at:%H:%M:%S}" + (f", {detail}" if detail else "")
-    steps = [
-        TimelineStep(
-            name=job.kind,
-            at=begun,
-            ended_at=job.updated_at if is_over else None,
-            job_id=JobId(job.id),
-            state=job.state,
-            detail=detail,
-        )
-    ]
-    for each in attempts:
-        said = " ".join(part for part in (f"by {each.worker}", each.model, each.error) if part)
-        steps.append(
-            TimelineStep(
-                name=f"{job.kind} attempt {each.number}",
-                at=each.started_at,
-                ended_at=each.ended_at,
-                job_id=JobId(job.id),
-                state=each.outcome or ("running" if job.state == JobState.RUNNING.value else None),
-                detail=said,
-            )
-        )
-    return steps
-
-
-def _fact_steps(facts: Sequence[Row[Any]]) -> list[TimelineStep]:  # Any: rows
-    counts = Counter(each.recorded_at for each in facts)
-    return [
-        TimelineStep(name="facts", at=at, detail=f"{count} recorded" if count > 1 else "1 recorded")
-        for at, count in sorted(counts.items())
-    ]

@@ -14,7 +14,7 @@ from aftermind.types.tombstone import Tombstone
 
 Owner = tuple[str, str]
 # Tables whose rows have the id of an episode as their key, and are deleted with it.
-EPISODE_TABLES = ("episodes", *VECTOR_TABLES, "extractions", "profile_backlog", "counted", "expiring")
+EPISODE_TABLES = ("episodes", *VECTOR_TABLES, "extractions", "profile_backlog", "counted", "expiring", "turns")
 
 
 def owner_key(scope: Scope) -> Owner:
@@ -83,6 +83,8 @@ class InMemoryEpisodes:
                 mem(tx).put(
                     await mem(tx).owned("counted", episode.scope), episode.id, (place.counted_from, place.shift)
                 )
+                if place.job_id is not None:  # for timelines
+                    mem(tx).put(await mem(tx).owned("turns", episode.scope), episode.id, place.job_id)
             if vectors and episode.id in vectors:
                 mem(tx).put(await _vectors(tx, episode.scope), episode.id, vectors[episode.id])
         return frozenset(new)

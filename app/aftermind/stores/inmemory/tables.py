@@ -87,5 +87,6 @@ TABLES = {
     "profiles": Table(str, Profile),
     "summaries": Table(str | None, Summary),
     "tombstones": Table(int, Tombstone),
+    "turns": Table(EpisodeId, JobId),
     **dict.fromkeys(VECTOR_TABLES, _VECTORS),
 }

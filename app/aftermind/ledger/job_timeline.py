@@ -1,0 +1,80 @@
+"""A turn's timeline, built from its jobs, attempts, facts and events, which each ledger reads in its own way."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from aftermind.types import EpisodeId, FactId, Job, JobId, JobKind, JobState, Scope
+from aftermind.types.job_admin import Timeline, TimelineStep
+
+MAX_TURNS = 50  # of one job that a timeline names
+MAX_EVENTS = 200
+
+
+def build_timeline(
+    store: Job,
+    turns: Sequence[JobId],
+    *,
+    accepted_at: datetime,
+    episode_ids: Sequence[EpisodeId],
+    jobs: Iterable[Any],  # Any: `Job`, or rows with its columns
+    attempts: Sequence[Any],  # Any: `Attempt`, or rows with its columns
+    facts: Sequence[tuple[FactId, datetime]],
+    events: Iterable[TimelineStep],
+) -> Timeline:
+    """The processing of the turn of a store job; `facts` are ids with the times when they were recorded."""
+    steps = [TimelineStep(name="accepted", at=accepted_at, job_id=store.id)]
+    for job in jobs:
+        steps += _job_steps(job, [each for each in attempts if each.job_id == job.id], accepted_at)
+    steps += _fact_steps([at for _, at in facts])
+    steps += events
+    return Timeline(
+        job_id=turns[0],
+        owner=Scope(namespace=store.scope.namespace, user_id=store.scope.user_id, session_id=store.scope.session_id),
+        accepted_at=accepted_at,
+        turns=tuple(turns),
+        episode_ids=tuple(episode_ids),
+        fact_ids=tuple(fact_id for fact_id, _ in facts),
+        steps=tuple(sorted(steps, key=lambda step: (step.at, step.name != "accepted"))),
+    )
+
+
+def _job_steps(job: Any, attempts: Sequence[Any], accepted: datetime) -> list[TimelineStep]:  # Any: see above
+    """A step for the job as a whole, and one for each attempt that did not complete it."""
+    is_over = JobState(job.state).is_final
+    begun = accepted if job.kind == JobKind.STORE.value else job.created_at
+    detail = job.reason_code or job.note
+    if not is_over and job.state != JobState.RUNNING.value:
+        detail = f"next attempt {job.run_at:%H:%M:%S}" + (f", {detail}" if detail else "")
+    steps = [
+        TimelineStep(
+            name=str(job.kind),
+            at=begun,
+            ended_at=job.updated_at if is_over else None,
+            job_id=JobId(job.id),
+            state=str(job.state),
+            detail=detail,
+        )
+    ]
+    for each in attempts:
+        said = " ".join(part for part in (f"by {each.worker}", each.model, each.error) if part)
+        steps.append(
+            TimelineStep(
+                name=f"{job.kind} attempt {each.number}",
+                at=each.started_at,
+                ended_at=each.ended_at,
+                job_id=JobId(job.id),
+                state=each.outcome or ("running" if job.state == JobState.RUNNING.value else None),
+                detail=said,
+            )
+        )
+    return steps
+
+
+def _fact_steps(recorded: Sequence[datetime]) -> list[TimelineStep]:
+    counts = Counter(recorded)
+    return [
+        TimelineStep(name="facts", at=at, detail=f"{count} recorded" if count > 1 else "1 recorded")
+        for at, count in sorted(counts.items())
+    ]

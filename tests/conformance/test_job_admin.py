@@ -1,0 +1,189 @@
+"""Operators find jobs, see what happened to a turn, run, cancel and pause jobs, and take that back, on every store."""
+
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import pytest
+
+from aftermind import errors
+from aftermind.types import JobId, JobKind, JobState, NewJob, Scope
+from aftermind.types.job_admin import JobAction
+from aftermind.types.replay import JobFilter
+from tests.conformance.conftest import Operated
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
+
+LATER = timedelta(hours=1)
+
+
+async def put(operated: Operated, *users: str, effect: str | None = None, delay: timedelta = LATER) -> list[JobId]:
+    """A job for each user that is not due yet."""
+    memory = operated.memory
+    jobs = [
+        NewJob(
+            id=JobId(uuid4()),
+            kind=JobKind.SUMMARISE,
+            scope=Scope(namespace=memory.namespace, user_id=user, session_id="s1"),
+            effect_key=effect or str(uuid4()),
+            delay=delay,
+        )
+        for user in users
+    ]
+    async with memory._parts.db.transaction(namespace=memory.namespace) as tx:
+        return await memory._parts.ledger.enqueue(tx, jobs)
+
+
+async def states(operated: Operated) -> dict[JobId, JobState]:
+    return {job.id: job.state for job in await operated.memory.job_admin.list(operated.all_jobs)}
+
+
+async def test_jobs_are_found_by_state_kind_user_and_id_and_counted(operated: Operated) -> None:
+    alice, bob = await put(operated, "alice", "bob")
+    admin, space = operated.memory.job_admin, operated.memory.namespace
+
+    assert {job.id for job in await admin.list(operated.all_jobs)} == {alice, bob}
+    assert [job.id for job in await admin.list(JobFilter(namespace=space, user_id="bob"))] == [bob]
+    assert [job.id for job in await admin.list(JobFilter(ids=(alice,)))] == [alice]
+    assert await admin.list(JobFilter(namespace=space, states=(JobState.DEAD,))) == []
+    assert await admin.list(JobFilter(namespace="elsewhere")) == []
+    (count,) = await admin.counts(namespace=space)
+    assert (count.kind, count.state, count.count, count.scheduled) == (JobKind.SUMMARISE, JobState.QUEUED, 2, 2)
+    with pytest.raises(errors.InvalidFilter, match="limit"):
+        await admin.list(operated.all_jobs, limit=0)
+
+
+async def test_a_discard_is_undone_by_its_id_and_only_once(operated: Operated) -> None:
+    alice, bob = await put(operated, "alice", "bob")
+    admin, space = operated.memory.job_admin, operated.memory.namespace
+
+    first = await admin.apply(
+        JobAction.DISCARD, JobFilter(namespace=space, user_id="alice"), note="load test", actor="ops"
+    )
+    await admin.apply(JobAction.DISCARD, operated.all_jobs, note="all of it", actor="ops")
+    (closed,) = await admin.list(JobFilter(namespace=space, user_id="alice"))
+    assert first.id is not None
+    undone = await admin.undo(first.id, namespace=space, actor="ops")
+
+    assert (first.changed, undone.changed) == (1, 1)
+    assert (closed.state, closed.note) == (JobState.DISCARDED, "load test (ops)")
+    assert await states(operated) == {alice: JobState.QUEUED, bob: JobState.DISCARDED}
+    assert (await admin.undo(first.id, namespace=space, actor="ops")).changed == 0
+
+
+async def test_a_cancelled_job_stays_discarded_where_another_does_its_work(operated: Operated) -> None:
+    (first,) = await put(operated, "alice", effect="the summary")
+    admin = operated.memory.job_admin
+    await admin.apply(JobAction.DISCARD, operated.all_jobs, note="x", actor="ops")
+    (second,) = await put(operated, "alice", effect="the summary")
+
+    restored = await admin.apply(JobAction.RESTORE, operated.all_jobs, actor="ops")
+
+    assert restored.changed == 0
+    assert await states(operated) == {first: JobState.DISCARDED, second: JobState.QUEUED}
+
+
+async def test_a_dead_letter_that_was_discarded_is_one_again(operated: Operated) -> None:
+    operated.script.faults = {"refusal": 1.0}
+    memory = operated.memory
+    await memory.remember("I live in Oslo.", user_id="alice", session_id="s1")
+
+    async def is_dead() -> bool:
+        return len(await memory.dead_letters.list(operated.all_jobs)) == 1
+
+    await wait_until(is_dead, description="the extraction is a dead letter")
+    assert await memory.dead_letters.discard(operated.all_jobs, note="not needed", actor="ops") == 1
+
+    restored = await memory.job_admin.apply(JobAction.RESTORE, operated.all_jobs, actor="ops")
+
+    assert restored.changed == 1
+    (letter,) = await memory.dead_letters.list(operated.all_jobs)
+    assert (letter.kind, letter.state, letter.note) == (JobKind.EXTRACT, JobState.DEAD, None)
+
+
+async def test_jobs_that_wait_for_their_time_are_run_now(operated: Operated) -> None:
+    (job_id,) = await put(operated, "alice")
+
+    done = await operated.memory.job_admin.apply("run_now", operated.all_jobs, actor="ops")
+
+    async def is_done() -> bool:
+        return (await states(operated))[job_id] is JobState.DONE
+
+    assert done.changed == 1
+    await wait_until(is_done, description="the summary of an empty session is done")
+
+
+@pytest.mark.parametrize("note", ["", " ", "x" * 501])
+async def test_discarding_without_a_usable_reason_is_refused(operated: Operated, note: str) -> None:
+    (job_id,) = await put(operated, "alice")
+
+    with pytest.raises(errors.InvalidFilter, match="reason"):
+        await operated.memory.job_admin.apply(JobAction.DISCARD, operated.all_jobs, note=note, actor="ops")
+
+    assert await states(operated) == {job_id: JobState.QUEUED}
+
+
+async def test_a_timeline_is_reached_from_the_id_of_a_job_an_episode_or_a_fact(operated: Operated) -> None:
+    memory, space = operated.memory, operated.memory.namespace
+    operated.script.facts = {
+        "I live in Porto.": [{"subject": "user", "predicate": "lives_in", "object": "Porto"}],
+    }
+    receipt = await memory.remember("I live in Porto.", user_id="alice", session_id="s1")
+    await receipt.embedded(timeout=PATIENCE_SECONDS)
+    await receipt.extracted(timeout=PATIENCE_SECONDS)
+    (fact,) = await memory.facts.query(user_id="alice")
+    later = await memory.job_admin.list(JobFilter(namespace=space, kinds=(JobKind.EXTRACT,)))
+
+    for any_id in (receipt.job_id, *receipt.episode_ids, fact.id, *(job.id for job in later)):
+        found = await memory.job_admin.timeline(any_id, namespace=space)
+        assert found is not None, any_id
+        assert (found.job_id, found.episode_ids, found.fact_ids) == (
+            receipt.job_id,
+            receipt.episode_ids,
+            (fact.id,),
+        )
+        assert await memory.job_admin.timeline(any_id, namespace="elsewhere") is None
+    assert [each.content for each in await memory.job_admin.messages(later[0])] == ["I live in Porto."]
+    steps = {step.name: step for step in found.steps}
+    assert {"accepted", "store", "extract", "facts", "MemoryFactsExtracted"} <= set(steps)
+    assert found.steps[0].name == "accepted"
+    assert steps["store"].ended_at is not None
+    assert steps["extract"].state == "done"
+    assert {each.kind for each in await memory.job_admin.latencies(namespace=space)} >= {JobKind.STORE, JobKind.EXTRACT}
+    (tenant,) = await memory.job_admin.tenants(prefix=space)
+    assert (tenant.namespace, tenant.users, tenant.dead_letters) == (space, 1, 0)
+    assert tenant.calls == sum(each.calls for each in await memory.job_admin.costs(namespace=space)) > 0
+
+
+async def test_paused_jobs_wait_and_use_no_attempt_while_others_are_done(operated: Operated) -> None:
+    memory, space = operated.memory, operated.memory.namespace
+    await memory.job_admin.pause(kind="summarise", namespace=space, reason="maintenance", actor="ops")
+    (paused,) = await put(operated, "alice", delay=timedelta(0))
+
+    receipt = await memory.remember("I live in Quito.", user_id="bob", session_id="s1")
+    await receipt.stored(timeout=PATIENCE_SECONDS)
+    other = await memory.remember("I live in Cusco.", user_id="bob", session_id="s2")
+    await other.stored(timeout=PATIENCE_SECONDS)
+    (job,) = await memory.job_admin.list(JobFilter(ids=(paused,)))
+    (pause,) = await memory.job_admin.pauses(namespace=space)
+
+    assert (job.state, job.attempts) == (JobState.QUEUED, 0)
+    assert (pause.kind, pause.namespace, pause.reason, pause.actor) == (JobKind.SUMMARISE, space, "maintenance", "ops")
+    assert await memory.job_admin.resume(kind="summarise", namespace=space, actor="ops")
+    assert not await memory.job_admin.resume(kind="summarise", namespace=space, actor="ops")
+
+    async def is_done() -> bool:
+        return (await states(operated))[paused] is JobState.DONE
+
+    await wait_until(is_done, description="the job runs after the pause")
+
+
+async def test_a_running_job_that_is_cancelled_has_no_effect(operated: Operated) -> None:
+    memory = operated.memory
+    await memory.job_admin.pause(kind="summarise", namespace=memory.namespace, reason="held", actor="ops")
+    (job_id,) = await put(operated, "alice")
+    wanted = JobFilter(ids=(job_id,), namespace=memory.namespace)
+    await memory.job_admin.apply("run_now", wanted, actor="ops")
+    await memory.job_admin.apply(JobAction.DISCARD, wanted, note="not this one", actor="ops")
+    await memory.job_admin.resume(kind="summarise", namespace=memory.namespace, actor="ops")
+
+    (job,) = await memory.job_admin.list(wanted)
+    assert (job.state, job.updated_at <= datetime.now(UTC)) == (JobState.DISCARDED, True)
