@@ -33,7 +33,13 @@ CODEC = RowCodec(store_tables.TABLES, ledger_records.TABLES, local_replays.TABLE
 STATEMENT_SECONDS = 600.0  # the largest user is one transaction
 PAUSE_SECONDS = 2.0  # workers read pauses once a second
 ONE_SNAPSHOT = {"default_transaction_isolation": "repeatable read"}  # a user is read by several statements
-NOT_COMPARED = ("embedders", "generation", "replay_plans", "replay_items")  # set, raised or left out by a copy
+NOT_COMPARED = (
+    "embedders",
+    "generation",
+    "job_pauses",
+    "replay_plans",
+    "replay_items",
+)  # set, raised or left out by a copy
 
 
 class PostgresPartitions:
@@ -210,7 +216,8 @@ def comparable(rows: Rows) -> Rows:
     made["items"] = {
         key: (row, None if row.vectors is None else row.vectors.tobytes()) for key, row in made.get("items", {}).items()
     }
-    made["jobs"] = {key: replace(row, opening=None) for key, row in jobs.items()}
+    not_copied = {"opening": None, "edited": None, "action_id": None, "former_state": None}
+    made["jobs"] = {key: replace(row, **not_copied) for key, row in jobs.items()}
     follows = {key: tuple(sorted(each for each in row if each in jobs)) for key, row in made.get("follows", {}).items()}
     made["follows"] = {key: row for key, row in follows.items() if row}
     spending = made.get("spending", {}).values()

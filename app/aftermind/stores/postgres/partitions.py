@@ -186,7 +186,7 @@ async def clear_shared(tx: Transaction) -> None:
 
 
 async def _read_episodes(tx: Transaction, owner: Scope, vault: Vault) -> Rows:
-    columns = (*EPISODE_COLUMNS, EPISODES.c.counted_from, EPISODES.c.shift)
+    columns = (*EPISODE_COLUMNS, EPISODES.c.counted_from, EPISODES.c.shift, EPISODES.c.job_id)
     wanted = select(*columns).where(*_owned(EPISODES, owner)).order_by(EPISODES.c.position, EPISODES.c.id)
     rows = (await pg(tx).execute(wanted)).all()
     stored = [to_episode(owner, row) for row in rows]
@@ -196,6 +196,7 @@ async def _read_episodes(tx: Transaction, owner: Scope, vault: Vault) -> Rows:
     return {
         "episodes": episodes,
         "counted": {EpisodeId(row.id): (row.counted_from, row.shift or 0) for row in rows},
+        "turns": {EpisodeId(row.id): JobId(row.job_id) for row in rows if row.job_id is not None},
         "expiring": {each.id: each.expires_at for each in episodes.values() if each.expires_at is not None},
         "vectors": {EpisodeId(row.id): _to_vector(row) for row in vectors},
         "extractions": {each.episode_id: each for each in outcomes},
@@ -205,14 +206,14 @@ async def _read_episodes(tx: Transaction, owner: Scope, vault: Vault) -> Rows:
 async def _write_episodes(tx: Transaction, owner: Scope, given: Rows, vault: Vault, language_for: LanguageFor) -> None:
     store = PostgresStore(language_for=language_for, vault=vault)
     vectors: Mapping[EpisodeId, Vector] = given.get("vectors", {})
-    places = given.get("counted", {})
+    places, turns = given.get("counted", {}), given.get("turns", {})
     episodes: list[Episode] = list(given.get("episodes", {}).values())
     for first in range(0, len(episodes), PAGE_ROWS):
         page = episodes[first : first + PAGE_ROWS]
         counted = {
-            each.id: Counted(position=each.position, counted_from=places[each.id][0], shift=places[each.id][1])
+            each.id: Counted(position=each.position, counted_from=counted_from, shift=shift, job_id=turns.get(each.id))
             for each in page
-            if each.id in places
+            for counted_from, shift in [places.get(each.id, (None, 0))]
         }
         of_page = {each.id: vectors[each.id] for each in page if each.id in vectors}
         await store.add_episodes(tx, page, of_page, counted=counted)
