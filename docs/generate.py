@@ -221,7 +221,8 @@ STORE_FEATURES: Mapping[str, tuple[str, ...]] = {
     "jobs listed, run now, cancelled, restored and paused; timelines, tenants, costs": ("yes",),
     "history of metrics": ("by the reconciler", "no: it adds up several processes; one has its own `/metrics`"),
     "retention policies": ("by the reconciler", "while the process runs"),
-    "encryption, audit log, API keys, webhooks": ("yes", POSTGRES_ONLY),
+    "API keys of the HTTP service": ("yes",),
+    "encryption, audit log, webhooks": ("yes", POSTGRES_ONLY),
     "re-embedding": ("by workers", "while the process runs"),
 }
 # By index: whether its tests run against the real thing, and what it cannot do.

@@ -4,20 +4,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from aftermind.api.record_tables import make_codec
 from aftermind.db.inmemory import MemoryDatabase
 from aftermind.db.record_store_journals.files import FileJournal
 from aftermind.db.record_store_journals.protocol import Journal
 from aftermind.db.record_store_journals.redis import RedisJournal
-from aftermind.db.record_store_journals.rows import RowCodec
 from aftermind.db.record_store_journals.sqlite import SqliteJournal
 from aftermind.db.record_store_journals.writer import JournalWriter
-from aftermind.events import inmemory as events
-from aftermind.ledger.inmemory import records
-from aftermind.stores.inmemory import tables
 from aftermind.wire.redis_keys import Keys
 
 D = TypeVar("D", bound=MemoryDatabase)
-CODEC = RowCodec(tables.TABLES, records.TABLES, events.TABLES)
+CODEC = make_codec()
 
 JOURNALS: Mapping[str, Callable[[Path, Callable[[], str]], Journal]] = {
     "sqlite": lambda folder, _: SqliteJournal(folder / "memory.db"),

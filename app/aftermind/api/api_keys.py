@@ -19,7 +19,7 @@ MAX_TOKEN_LIFETIME = timedelta(hours=1)
 
 
 class ApiKeys:
-    """The keys of a namespace. Every call raises `StoreUnavailable`, and `InvalidSettings` where there is no database.
+    """The keys of a namespace. Every call raises `StoreUnavailable`.
 
     A key has the form `am_ID_SECRET`. The id is shown in lists and logs; the secret is shown once.
     """
@@ -105,7 +105,7 @@ class ApiKeys:
 
     async def any(self) -> bool:
         """Whether a key was ever made, in any namespace: from then on the service asks for one."""
-        return self._parts.trail is not None and await self._parts.stored_keys.any()
+        return await self._parts.stored_keys.any()
 
 
 def _rights(given: Iterable[Right | str]) -> frozenset[Right]:

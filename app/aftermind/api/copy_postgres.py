@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from aftermind import errors
+from aftermind.api.record_tables import make_codec
 from aftermind.db import migrate
 from aftermind.db import second_vector_column as db_reembed
 from aftermind.db.encryption.keyfiles import master_keys
@@ -14,26 +15,23 @@ from aftermind.db.encryption.keyring import Vault
 from aftermind.db.engine import PostgresDatabase
 from aftermind.db.inmemory import SHARED
 from aftermind.db.record_store_journals.protocol import Batch
-from aftermind.db.record_store_journals.rows import OWNER, RowCodec, dump_owner
+from aftermind.db.record_store_journals.rows import OWNER, dump_owner
 from aftermind.db.row_level_security import STANDING
-from aftermind.events import inmemory as local_bus
 from aftermind.events.types import from_json
-from aftermind.ledger.inmemory import records as ledger_records
-from aftermind.ledger.inmemory import replays as local_replays
 from aftermind.ledger.postgres import partitions as ledger_rows
 from aftermind.settings import Settings
-from aftermind.stores.inmemory import tables as store_tables
 from aftermind.stores.postgres import partitions as store_rows
 from aftermind.stores.postgres.partitions import Rows
 from aftermind.types import StoredEmbedders
 from aftermind.types.scope import owner_from_columns
 
 T = TypeVar("T")
-CODEC = RowCodec(store_tables.TABLES, ledger_records.TABLES, local_replays.TABLES, local_bus.TABLES)
+CODEC = make_codec()
 STATEMENT_SECONDS = 600.0  # the largest user is one transaction
 PAUSE_SECONDS = 2.0  # workers read pauses once a second
 ONE_SNAPSHOT = {"default_transaction_isolation": "repeatable read"}  # a user is read by several statements
 NOT_COMPARED = (
+    "api_keys",
     "embedders",
     "generation",
     "job_pauses",

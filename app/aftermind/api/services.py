@@ -11,7 +11,7 @@ from aftermind.api.erasure_delivery import Deliveries
 from aftermind.api.erasure_scan import ErasureScan
 from aftermind.api.outboxes import Outboxes
 from aftermind.api.reembed import Reembeddings
-from aftermind.db.api_keys import PostgresApiKeys
+from aftermind.db.api_keys import InMemoryApiKeys, PostgresApiKeys
 from aftermind.db.audit.log import Trail
 from aftermind.db.database_protocol import Database, Transaction
 from aftermind.db.encryption.keyring import Vault
@@ -64,7 +64,7 @@ class Parts:
     operations: Database  # reads of operators: of every tenant if the role allows it
     job_operations: JobOperations
     operations_namespace: str | None  # the tenant that its role is limited to; None: it reads every tenant's jobs
-    stored_keys: PostgresApiKeys
+    stored_keys: PostgresApiKeys | InMemoryApiKeys
     dead_letters: DeadLetters | InMemoryDeadLetters
     replays: Replays | InMemoryReplays
     policies: RetentionStore

@@ -16,6 +16,7 @@ from aftermind.api.encryption import Encryption
 from aftermind.api.erasure_delivery import Deliveries
 from aftermind.api.erasure_scan import ErasureScan
 from aftermind.api.outboxes import Accept, Outboxes
+from aftermind.api.record_tables import make_codec
 from aftermind.api.reembed import Reembeddings
 from aftermind.api.reembed_inprocess import InProcessVectors
 from aftermind.api.reembed_postgres import open_reembeddings
@@ -23,24 +24,20 @@ from aftermind.api.retention.policies import DuePolicies, Retention
 from aftermind.api.services import Parts
 from aftermind.api.turn_builder import limits
 from aftermind.db import metric_history
-from aftermind.db.api_keys import PostgresApiKeys
+from aftermind.db.api_keys import InMemoryApiKeys, PostgresApiKeys
 from aftermind.db.audit.log import Trail
 from aftermind.db.database_protocol import Database, NoDatabase
 from aftermind.db.encryption.keyfiles import audit_keys, master_keys
 from aftermind.db.encryption.keyring import Vault
 from aftermind.db.engine import PostgresDatabase
 from aftermind.db.inmemory import MemoryDatabase
-from aftermind.db.record_store_journals.rows import RowCodec
 from aftermind.db.record_store_journals.writer import JournalWriter
-from aftermind.events import inmemory as local_bus
 from aftermind.events.bus import EventBus
 from aftermind.events.inmemory import LocalBus
 from aftermind.freshness import EffectCommitter, ReplicaLease, WatermarkDelivery
 from aftermind.indexes.client import IndexClient
 from aftermind.indexes.factory import open_index
 from aftermind.ledger.inmemory import job_admin as local_job_admin
-from aftermind.ledger.inmemory import records as ledger_records
-from aftermind.ledger.inmemory import replays as local_replays
 from aftermind.ledger.inmemory.dead_letters import InMemoryDeadLetters
 from aftermind.ledger.inmemory.ledger import InMemoryLedger
 from aftermind.ledger.inmemory.replays import InMemoryReplays
@@ -64,7 +61,6 @@ from aftermind.recall.query_embeddings import QueryVectors
 from aftermind.recall.reranker import Reranker
 from aftermind.settings import Settings
 from aftermind.stores.inmemory import InMemoryStore
-from aftermind.stores.inmemory import tables as store_tables
 from aftermind.stores.inmemory.erasure_scan import search_rows
 from aftermind.stores.inmemory.retention import InMemoryRetention
 from aftermind.stores.postgres import PostgresStore
@@ -189,7 +185,7 @@ def _in_process_services(
 ) -> Parts:
     check_languages(settings)
     is_stored = where.journal is not None
-    codec = RowCodec(store_tables.TABLES, ledger_records.TABLES, local_replays.TABLES, local_bus.TABLES)
+    codec = make_codec()
     db = MemoryDatabase(None if where.journal is None else JournalWriter(where.journal, codec))
     store = InMemoryStore(language_for=settings.language_for)
     ledger, events = InMemoryLedger(db, max_lost_leases=settings.max_lost_leases), LocalBus(db)
@@ -273,7 +269,7 @@ def _in_process_services(
         operations=db,
         job_operations=local_job_admin,
         operations_namespace=None,
-        stored_keys=PostgresApiKeys(nothing),
+        stored_keys=InMemoryApiKeys(db),
         dead_letters=InMemoryDeadLetters(db),
         replays=replays,
         policies=keeping,

@@ -1,13 +1,18 @@
-"""Keys to the HTTP service, in Postgres."""
+"""Keys to the HTTP service, in Postgres and in a store of one process."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import ClassVar
 
 from sqlalchemy import Row, text
 
 from aftermind import errors
 from aftermind.db.audit.log import Trail
 from aftermind.db.database_protocol import Database, Transaction
+from aftermind.db.inmemory import MemoryDatabase, mem
 from aftermind.db.postgres_transaction import pg
+from aftermind.db.record_store_journals.rows import Table
 from aftermind.types.api_key import ApiKey, Right
 from aftermind.types.audit import Action
 from aftermind.types.message import Json
@@ -102,6 +107,71 @@ class PostgresApiKeys:
     async def _anchor(self) -> None:
         if self._trail is not None:
             await self._trail.anchor()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyRow:
+    """A key as a store of one process keeps it. Whether it is valid is decided when it is read."""
+
+    __pydantic_config__: ClassVar[Mapping[str, str]] = {"ser_json_bytes": "base64", "val_json_bytes": "base64"}
+    key: ApiKey
+    secret_sha256: bytes
+
+
+TABLES = {"api_keys": Table(str, KeyRow)}
+
+
+class InMemoryApiKeys:
+    """See `PostgresApiKeys`: the keys of every namespace of one process."""
+
+    def __init__(self, database: MemoryDatabase) -> None:
+        self._database = database
+
+    async def add(
+        self,
+        namespace: str,
+        key_id: str,
+        *,
+        name: str,
+        rights: frozenset[Right],
+        secret_sha256: bytes,
+        expires_at: datetime | None,
+    ) -> ApiKey:
+        now = self._database.now()
+        if expires_at is not None and expires_at <= now:
+            raise errors.InvalidKey("expires_at", expires_at, "it is over already, by the clock of this host.")
+        made = ApiKey(id=key_id, namespace=namespace, name=name, rights=rights, created_at=now, expires_at=expires_at)
+        async with self._database.transaction(namespace=namespace) as tx:
+            mem(tx).put(mem(tx).table("api_keys"), key_id, KeyRow(key=made, secret_sha256=secret_sha256))
+        return made
+
+    async def list_for(self, namespace: str) -> list[ApiKey]:
+        async with self._database.transaction(namespace=namespace, read_only=True) as tx:
+            rows: list[KeyRow] = list(mem(tx).table("api_keys").values())
+        found = [self._as_of_now(row.key) for row in rows if row.key.namespace == namespace]
+        return sorted(found, key=lambda key: (key.created_at, key.id))
+
+    async def revoke(self, namespace: str, key_id: str) -> bool:
+        async with self._database.transaction(namespace=namespace) as tx:
+            rows: dict[str, KeyRow] = mem(tx).table("api_keys")
+            row = rows.get(key_id)
+            if row is None or row.key.namespace != namespace or row.key.revoked_at is not None:
+                return False
+            mem(tx).put(rows, key_id, replace(row, key=replace(row.key, revoked_at=self._database.now())))
+        return True
+
+    async def find(self, key_id: str) -> tuple[ApiKey, bytes] | None:
+        async with self._database.transaction(read_only=True) as tx:
+            row: KeyRow | None = mem(tx).table("api_keys").get(key_id)
+        return None if row is None else (self._as_of_now(row.key), row.secret_sha256)
+
+    async def any(self) -> bool:
+        async with self._database.transaction(read_only=True) as tx:
+            return bool(mem(tx).table("api_keys"))
+
+    def _as_of_now(self, key: ApiKey) -> ApiKey:
+        is_over = key.expires_at is not None and key.expires_at <= self._database.now()
+        return replace(key, is_valid=key.revoked_at is None and not is_over)
 
 
 def _key(row: Row[tuple[object, ...]]) -> ApiKey:
