@@ -9,8 +9,8 @@ LONGEST_ENDING = 3  # characters that a nickname may add: "Johnny" for John
 SHORTEST_MISSPELT = 5  # characters: of shorter names, one letter makes another name ("Ann", "Anna", "Jan", "Jon")
 
 # Within a sentence, a capital letter marks a name: "What car does Mel have?" names no Caroline.
-# A word that begins with a-z is passed over early: that takes a third of the time.
-_CAPITALISED = re.compile(r"(?<=[^.!?\s]\s)[^\W\d_a-z][^\W\d_]*")
+# The capital is looked for first, and what is before it then: that takes a quarter of the time.
+_CAPITALISED = re.compile(r"[^\W\d_a-z](?<=[^.!?\s]\s[^\W\d_a-z])[^\W\d_]*")
 
 
 def capitalised_words(text: str) -> frozenset[str]:

@@ -25,7 +25,7 @@ from aftermind.ranking import (
     tokens,
 )
 from aftermind.recall.excerpts import QuestionWords
-from aftermind.recall.question_time import IN_PERIOD, shifted
+from aftermind.recall.question_time import IN_PERIOD, rescored, shifted
 from aftermind.stores.search import FactHit
 from aftermind.types import Episode, EpisodeId, Fact, FactId, Match, Passage
 from aftermind.types.feedback import FeedbackCount
@@ -118,12 +118,9 @@ def prefer_names(matches: Sequence[Match]) -> list[Match]:
     named = [_count_names(match, turn, speakers) for match, turn in turns]
     if not any(named):
         return list(matches)
-    return _ranked(
-        [
-            replace(match, score=shifted(match.score, NAMING * log1p(count))) if count else match
-            for (match, _), count in zip(turns, named, strict=True)
-        ]
-    )
+    pairs = zip(turns, named, strict=True)
+    scores = [shifted(match.score, NAMING * log1p(count)) if count else match.score for (match, _), count in pairs]
+    return rescored([match for match, _ in turns], scores)
 
 
 def weighed(
