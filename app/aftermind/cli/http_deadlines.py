@@ -1,7 +1,8 @@
 """HTTP/1.1 connections with deadlines: a client that sends or reads too slowly is disconnected.
 
 uvicorn bounds the time between requests (`timeout_keep_alive`) and nothing else: a connection that never finishes its
-headers or its body stays open, and so does one that never reads its answer.
+headers or its body stays open, and so does one that never reads its answer. Based on h11: uvicorn's protocol for
+httptools bounds neither headers nor trailers.
 """
 
 import asyncio

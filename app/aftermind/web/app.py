@@ -21,6 +21,7 @@ from aftermind.settings import Settings
 from aftermind.web import openapi_document, problems, routes
 from aftermind.web.auth import Authenticator
 from aftermind.web.caller_limits import CallerLimits
+from aftermind.web.direct_recall import DirectRecall
 from aftermind.web.event_fanout import Feeds
 from aftermind.web.middleware import Guard
 from aftermind.web.pages import mount as screens
@@ -76,6 +77,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         max_streams=settings.web_streams_per_key,
         max_body_bytes=BODIES_PER_KEY * max_bytes,
     )
+    app.add_middleware(DirectRecall, memory=memory)  # inside the guard
     app.add_middleware(
         Guard,
         max_bytes=max_bytes,

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -74,7 +75,7 @@ class Guard:
         answered = _Answered(send)
         try:
             await self._guarded(scope, receive, answered.send)
-        except errors.AftermindError as exc:  # of the guard itself: the application answers its own
+        except errors.AftermindError as exc:  # of the guard itself and of recall: FastAPI's routes answer their own
             await problems.to_response(exc)(scope, receive, answered.send)
         finally:
             answered.write_log(scope)
@@ -164,7 +165,7 @@ class Guard:
             parts.clear()
             if not json_bounds.is_small(body):
                 await asyncio.to_thread(json_bounds.check_body, body)
-            await self._app(scope, _replayed(body, receive), send)
+            await self._app(scope, replay_body(body, receive), send)
         finally:
             self._limits.hold_bytes(caller.id, -held)
 
@@ -209,7 +210,8 @@ def _bounded(receive: Receive, most: int) -> Receive:
     return counted
 
 
-def _replayed(body: bytes, receive: Receive) -> Receive:
+def replay_body(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that returns this body, then what the client sends."""
     waiting: list[bytes] = [body]
 
     async def replayed() -> Message:
@@ -226,9 +228,13 @@ def _why(most: int) -> str:
 
 def _is_well_formed(headers: Headers) -> bool:
     """Whether Host and Origin can be parsed; the framework fails on ones that cannot."""
+    return _can_be_parsed(f"http://{headers.get('host', '')}") and _can_be_parsed(headers.get("origin", ""))
+
+
+@lru_cache(maxsize=256)  # agents send the same ones in each request
+def _can_be_parsed(url: str) -> bool:
     try:
-        for text in (f"http://{headers.get('host', '')}", headers.get("origin", "")):
-            _ = urlsplit(text).port
+        _ = urlsplit(url).port
     except ValueError:
         return False
     return True

@@ -97,7 +97,9 @@ def error_status(error: errors.AftermindError) -> tuple[int, bool]:
 
 
 def to_response(error: errors.AftermindError) -> JSONResponse:
-    """The document of an error of ours."""
+    """The document of an error of ours; a fault of ours is logged."""
+    if isinstance(error, errors.Bug):
+        log.error("a fault of ours", exc_info=error)
     status, may_retry = error_status(error)
     words = re.findall(r"[A-Z][a-z]*", type(error).__name__)
     wait = max(RETRY_SECONDS, math.ceil(getattr(error, "retry_after", None) or 0))
@@ -113,8 +115,6 @@ def to_response(error: errors.AftermindError) -> JSONResponse:
 
 async def _handle_aftermind_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, errors.AftermindError)
-    if isinstance(error, errors.Bug):
-        log.exception("a fault of ours", exc_info=error)
     return to_response(error)
 
 

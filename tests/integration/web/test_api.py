@@ -52,6 +52,64 @@ def test_what_a_recall_answers_is_the_json_of_its_schema(api: httpx.Client, user
     assert {each["kind"] for each in scored.json()} >= {"episode"}
 
 
+BY_FASTAPI = {"by": "fastapi"}  # a recall with a query string is not answered by `DirectRecall`
+
+
+@pytest.mark.parametrize("suffix", ["", "/scored"])
+def test_a_recall_is_answered_alike_with_and_without_fastapi(api: httpx.Client, user: str, suffix: str) -> None:
+    api.post(f"/v1/users/{user}%2Fa/turns", json={"messages": ["My ferret is called Biscuit.", "Bo has a cat."]})
+    path, now = f"/v1/users/{user}%2Fa/recall{suffix}", datetime.now(UTC) + timedelta(minutes=1)
+    asked = {"query": "Which ferret?", "limit": 5, "roles": ["user"], "until": now.isoformat(), "load": ["history"]}
+
+    direct, plain = api.post(path, json=asked), api.post(path, json=asked, params=BY_FASTAPI)
+
+    assert direct.status_code == plain.status_code == 200
+    found, expected = direct.json(), plain.json()
+    matches, expected_matches = (found, expected) if suffix else (found["matches"], expected["matches"])
+    assert [each["item"]["content"] for each in matches] == [each["item"]["content"] for each in expected_matches]
+    assert "My ferret is called Biscuit." in [each["item"]["content"] for each in matches]
+    assert suffix or found["text"] == expected["text"]
+    assert direct.headers.keys() == plain.headers.keys()
+
+
+@pytest.mark.parametrize("suffix", ["", "/scored"])
+@pytest.mark.parametrize(
+    ("owner", "body"),
+    [
+        ("u", b'{"query": "x", "limit": 0}'),
+        ("u", b'{"query": "x", "limits": 1}'),
+        ("u", b'{"query": 7}'),
+        ("u", b'{"query": "x", "since": "2026-01-01T00:00:00"}'),
+        ("u", b'{"query": "\\ud800"}'),
+        ("u", b'{"query": "x"'),
+        ("u", b"[]"),
+        ("u", b""),
+        ("u%00", b'{"query": "x"}'),
+        ("group:g", b'{"query": "x"}'),
+        ("u" * 513, b'{"query": "x"}'),
+    ],
+)
+def test_an_invalid_recall_has_the_same_problem_with_and_without_fastapi(
+    api: httpx.Client, owner: str, body: bytes, suffix: str
+) -> None:
+    path, headers = f"/v1/users/{owner}/recall{suffix}", {"Content-Type": "application/json"}
+
+    direct = api.post(path, content=body, headers=headers)
+    plain = api.post(path, content=body, headers=headers, params=BY_FASTAPI)
+
+    assert (direct.status_code, direct.json()) == (plain.status_code, plain.json())
+    assert 400 <= direct.status_code < 500
+
+
+def test_a_recall_needs_the_right_to_read(service: Service, user: str) -> None:
+    with service.client("write") as writer:
+        direct = writer.post(f"/v1/users/{user}/recall", json={"query": "x"})
+        plain = writer.post(f"/v1/users/{user}/recall", json={"query": "x"}, params=BY_FASTAPI)
+
+    assert (direct.status_code, direct.json()) == (plain.status_code, plain.json())
+    assert direct.status_code == 403
+
+
 def test_a_receipt_can_be_followed_to_its_end(api: httpx.Client, user: str) -> None:
     taken = api.post(f"/v1/users/{user}/turns", json={"messages": ["I live in Porto."], "session_id": "one"}).json()
 

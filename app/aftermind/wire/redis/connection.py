@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import cast
 
 from aftermind import errors
 from aftermind.wire.redis.resp import Answer, ErrorReply, ProtocolError, Reader
@@ -79,8 +80,7 @@ class RedisConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """For asyncio."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's has the methods, not the base class
 
     def data_received(self, data: bytes) -> None:
         """For asyncio."""
