@@ -528,7 +528,7 @@ class Memory:
     ) -> list[ExtractionResult]:
         """What came of each of the newest `limit` episodes (of a session, if named) as a source of facts, oldest first.
 
-        Every one has a state: `facts`, `empty by decision`, `not wanted`, `waiting` or `dead`, and all but the first a
+        Every one has a state: `facts`, `empty by decision`, `not needed`, `waiting` or `dead`, and all but the first a
         reason.
         """
         owner = self._parts.scope(namespace=namespace, user_id=user_id)

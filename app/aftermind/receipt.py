@@ -31,7 +31,7 @@ class StepState(StrEnum):
     """What a step has come to. Only `WAITING` changes by itself."""
 
     DONE = "done"
-    NOT_WANTED = "not wanted"
+    NOT_NEEDED = "not needed"
     WAITING = "waiting"
     DEAD = "dead"
     FORGOTTEN = "forgotten"
@@ -188,7 +188,7 @@ async def turn_status(ledger: Ledger, job: Job | None, *, keep: frozenset[str], 
 def judge(
     job: Job | None, follow: Mapping[JobKind, JobState], *, keep: frozenset[str], spooled: bool = False
 ) -> ReceiptStatus:
-    """The status of a turn by its store job and by the jobs that follow; a kind without a job is not wanted. Pure."""
+    """The status of a turn by its store job and by the jobs that follow; a kind without a job is not needed. Pure."""
     if job is None:
         why = "on this host's disk, or pending" if spooled else "pending"
         return ReceiptStatus(stored=StepState.WAITING, embedded=StepState.WAITING, extracted=StepState.WAITING, why=why)
@@ -197,17 +197,17 @@ def judge(
         why = job.reason_code or job.error or str(job.state)
         return ReceiptStatus(stored=state, embedded=state, extracted=state, why=why)
     embedded = _following(follow, JobKind.EMBED)
-    extracted = _following(follow, JobKind.EXTRACT) if "facts" in keep else StepState.NOT_WANTED
+    extracted = _following(follow, JobKind.EXTRACT) if "facts" in keep else StepState.NOT_NEEDED
     open_ = [
         f"{kind} is {follow[kind]}"
         for kind, state in ((JobKind.EMBED, embedded), (JobKind.EXTRACT, extracted))
-        if state not in (StepState.DONE, StepState.NOT_WANTED)
+        if state not in (StepState.DONE, StepState.NOT_NEEDED)
     ]
     return ReceiptStatus(stored=StepState.DONE, embedded=embedded, extracted=extracted, why="; ".join(open_) or None)
 
 
 def _following(follow: Mapping[JobKind, JobState], kind: JobKind) -> StepState:
-    return _step(follow[kind]) if kind in follow else StepState.NOT_WANTED
+    return _step(follow[kind]) if kind in follow else StepState.NOT_NEEDED
 
 
 def _step(state: JobState) -> StepState:

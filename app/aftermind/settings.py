@@ -142,6 +142,9 @@ class Settings(BaseSettings):
         except (ValidationError, SettingsError) as exc:
             # from None: pydantic's error quotes all values, secrets among them, on 40 lines
             raise _invalid_setting(exc, fields) from None
+        if self.heartbeat_seconds >= self.lease_seconds:
+            why = f"a lease of {self.lease_seconds:g} s (AFTERMIND_LEASE_SECONDS) would end before it is renewed. A third of it is usual."
+            raise errors.InvalidSettings("AFTERMIND_HEARTBEAT_SECONDS", self.heartbeat_seconds, why)
         self._choose_database()
         check_rules("AFTERMIND_NAMESPACE_LANGUAGES", self.namespace_languages)
 
@@ -457,7 +460,9 @@ class Settings(BaseSettings):
     lease_seconds: float = Field(
         30.0, gt=0, description="Lifetime of a lease on a job; a crashed worker is detected after this time."
     )
-    heartbeat_seconds: float = Field(10.0, gt=0, description="How often a running job's lease is renewed.")
+    heartbeat_seconds: float = Field(
+        10.0, gt=0, description="Interval between renewals of a running job's lease; less than `lease_seconds`."
+    )
     max_attempts: int = Field(
         8, gt=0, description="Attempts before a job is a dead letter: about 20 minutes of back-off."
     )

@@ -113,6 +113,7 @@ class Facts(_Face):
     history = _blocking(AsyncFacts.history)
     add = _blocking(AsyncFacts.add)
     retract = _blocking(AsyncFacts.retract)
+    correct = _blocking(AsyncFacts.correct)
     why = _blocking(AsyncFacts.why)
     graph = _blocking(AsyncFacts.graph)
     merge_entities = _blocking(AsyncFacts.merge_entities)

@@ -48,7 +48,10 @@ def environment(plant: Plant | None) -> Mapping[str, str]:
     if plant is None:
         return {}
     more = {
-        Plant.SHORT_LEASE: {"AFTERMIND_LEASE_SECONDS": "0.4"},
+        Plant.SHORT_LEASE: {
+            "AFTERMIND_LEASE_SECONDS": "0.4",
+            "AFTERMIND_HEARTBEAT_SECONDS": "0.399",
+        },  # renewed too late
         Plant.NO_FENCE: {"AFTERMIND_MODEL_TIMEOUT_SECONDS": "30"},  # a zombie's call is not over when it wakes up
     }
     return {VARIABLE: plant.name, **more.get(plant, {})}

@@ -174,8 +174,9 @@ def _related_places(facts: Sequence[str], contents: Sequence[str], language: str
 
 
 async def write(runtime: Runtime, tx: Transaction, owner: Scope, changes: Changes) -> None:
-    """Write what was decided."""
-    await apply_changes.write(runtime.store, tx, owner, changes, at=runtime.clock.utc_now())
+    """Write what was decided. A fact ends at the time at which the one that replaces it was recorded."""
+    at = max((fact.recorded_at for fact in changes.added), default=runtime.clock.utc_now())
+    await apply_changes.write(runtime.store, tx, owner, changes, at=at)
 
 
 def first(episodes: Sequence[Episode], *, tokens: int) -> list[Episode]:

@@ -298,7 +298,7 @@ async def _follow_up(
 
 def _skipped_outcome(episode: Episode) -> MiningOutcome:
     return MiningOutcome(
-        episode_id=episode.id, outcome=ExtractionOutcome.NOT_WANTED, extractor="none", reason="not in save="
+        episode_id=episode.id, outcome=ExtractionOutcome.NOT_NEEDED, extractor="none", reason="not in save="
     )
 
 

@@ -22,7 +22,7 @@ class LearningContract:
             MiningOutcome(episode_id=one.id, outcome=ExtractionOutcome.FACTS, extractor="rules:2", facts=2),
             MiningOutcome(episode_id=two.id, outcome=ExtractionOutcome.EMPTY, extractor="rules:2", reason="small talk"),
             MiningOutcome(
-                episode_id=other.id, outcome=ExtractionOutcome.NOT_WANTED, extractor="none", reason="not in save="
+                episode_id=other.id, outcome=ExtractionOutcome.NOT_NEEDED, extractor="none", reason="not in save="
             ),
         ]
         await rig.do(lambda tx: rig.store.note_outcomes(tx, ALICE, noted))
@@ -34,7 +34,7 @@ class LearningContract:
             (one.id, ExtractionState.FACTS),
             (two.id, ExtractionState.EMPTY),
             (three.id, ExtractionState.WAITING),
-            (other.id, ExtractionState.NOT_WANTED),
+            (other.id, ExtractionState.NOT_NEEDED),
         ]
         assert [each.reason for each in found] == [None, "small talk", "no job waits", "not in save="]
         assert found[0].facts == 2

@@ -56,6 +56,7 @@ async def doomed_worker(
             embedder="hash",
             extractor="rules",
             lease_seconds=LEASE_SECONDS,
+            heartbeat_seconds=LEASE_SECONDS - 0.1,
             max_lost_leases=int(PATIENT["AFTERMIND_MAX_LOST_LEASES"]),
             state_dir=state_dir,
         )

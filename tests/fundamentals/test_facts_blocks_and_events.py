@@ -94,6 +94,20 @@ async def test_a_fact_that_is_taken_back_is_believed_no_more(memory: Memory, use
     assert not await memory.facts.retract(fact, user_id=user), "it is not believed any more"
 
 
+async def test_a_corrected_fact_has_its_new_object_in_one_step(memory: Memory, user: str) -> None:
+    since = datetime(2025, 3, 1, tzinfo=UTC)
+    fact = await memory.facts.add("user", "lives_in", "Oslo", user_id=user, valid_from=since)
+
+    assert await memory.facts.correct(fact, "Bergen", user_id=user)
+
+    (found,) = await memory.facts.query(user_id=user)
+    assert (found.object, found.valid_from) == ("Bergen", since)
+    old = next(each for each in await memory.facts.history(user_id=user) if each.id == fact.id)
+    assert old.superseded_at is not None
+    assert not await memory.facts.correct(fact, "Narvik", user_id=user), "it is superseded"
+    assert [each.object for each in await memory.facts.query(user_id=user)] == ["Bergen"]
+
+
 async def test_a_graph_leads_over_facts_to_other_entities(memory: Memory, user: str) -> None:
     await memory.facts.add("Alice", "works_at", "Acme", user_id=user)
     await memory.facts.add("Acme", "owned_by", "Bob", user_id=user)

@@ -217,6 +217,23 @@ def test_migrate_migrates_every_database(
     assert json.loads(done.stdout).keys() == {"default", "eu"}
 
 
+def test_health_of_the_chosen_database_does_not_depend_on_another_one(
+    settings: Settings, worker: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in as_environment(settings).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AFTERMIND_DATABASE_URL", "postgresql://aftermind@127.0.0.1:9/away")
+
+    monkeypatch.setenv("AFTERMIND_DATABASE", "default")
+    away = CliRunner().invoke(make_app_for(["health"]), ["health"])
+    monkeypatch.setenv("AFTERMIND_DATABASE", "eu")
+    chosen = CliRunner().invoke(make_app_for(["health"]), ["health", "--json"])
+
+    assert away.exit_code == 1, away.output
+    assert chosen.exit_code == 0, chosen.output
+    assert "store" in {part["name"] for part in json.loads(chosen.stdout)["parts"]}
+
+
 async def test_a_memory_of_one_database_refuses_a_tenant_of_another_one(memory: Memory) -> None:
     alone = memory.settings.of_database("eu")
     parts = Memory(settings=alone, namespace=ACME)._parts

@@ -1,12 +1,14 @@
 """The map of databases: each tenant is placed in one, and a map that would mix tenants is refused."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from aftermind import Memory, Settings, errors
+from aftermind.api.connections import ENDPOINTS
 from aftermind.cli import make_app_for
 
 HOME = {"database_url": "postgresql://home/a", "redis_url": "redis://home", "relay_url": "postgresql://relay@home/a"}
@@ -119,3 +121,27 @@ def test_a_store_that_is_named_in_the_program_is_used_whatever_the_map_is() -> N
     memory = Memory("inmemory", settings=settings, namespace="acme")
 
     assert not memory.settings.databases
+
+
+def test_a_database_beside_the_embedded_stack_needs_its_own_redis(tmp_path: Path) -> None:
+    known = {"postgres_url": "postgresql://stack/a", "replica_urls": [], "redis_url": "redis://stack"}
+    (tmp_path / ENDPOINTS).write_text(json.dumps(known))
+
+    with pytest.raises(errors.InvalidSettings, match="database 'eu' needs its own redis_url: AFTERMIND_DATABASES="):
+        Memory(settings=Settings(databases={"eu": EU}, state_dir=tmp_path))
+
+
+def test_secrets_writes_redis_users_for_each_database_that_shares_the_redis(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    apart = {"database_url": "postgresql://us/a", "redis_url": "redis://us"}
+    monkeypatch.setenv("AFTERMIND_DATABASES", json.dumps({"eu": EU, "us": apart}))
+
+    done = CliRunner().invoke(make_app_for(["secrets"]), ["secrets", "made"])
+
+    assert done.exit_code == 0, done.output
+    users = (tmp_path / "made" / "redis_users.acl").read_text().splitlines()
+    (worker,) = (line for line in users if line.startswith("user aftermind-worker "))
+    assert "aftermind:db-eu:" in worker
+    assert "db-us" not in worker, "another Redis has users of its own"

@@ -11,7 +11,7 @@ from aftermind.types import Job, JobId, JobKind, JobState, Scope
 ALL = frozenset({"history", "facts", "summary", "profile"})
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 DONE, WAITING, DEAD = StepState.DONE, StepState.WAITING, StepState.DEAD
-NOT_WANTED, FORGOTTEN = StepState.NOT_WANTED, StepState.FORGOTTEN
+NOT_NEEDED, FORGOTTEN = StepState.NOT_NEEDED, StepState.FORGOTTEN
 
 
 def job(state: JobState, reason: str | None = None) -> Job:
@@ -64,14 +64,14 @@ def test_each_following_job_has_its_own_state(state: JobState) -> None:
     assert (status.why is None) == (state is JobState.DONE)
 
 
-def test_what_has_no_job_is_not_wanted() -> None:
+def test_what_has_no_job_is_not_needed() -> None:
     status = judge(job(JobState.DONE), {}, keep=ALL)
 
-    assert (status.stored, status.embedded, status.extracted) == (DONE, NOT_WANTED, NOT_WANTED)
+    assert (status.stored, status.embedded, status.extracted) == (DONE, NOT_NEEDED, NOT_NEEDED)
     assert status.why is None
 
 
 def test_facts_that_were_not_to_be_kept_are_not_waited_for() -> None:
     follow = {JobKind.EMBED: JobState.DONE, JobKind.EXTRACT: JobState.QUEUED}
 
-    assert judge(job(JobState.DONE), follow, keep=frozenset({"history"})).extracted is NOT_WANTED
+    assert judge(job(JobState.DONE), follow, keep=frozenset({"history"})).extracted is NOT_NEEDED

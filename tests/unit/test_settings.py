@@ -37,6 +37,13 @@ def test_a_bad_variable_is_one_line_with_name_value_and_remedy(
     assert caught.value.__suppress_context__, "a traceback shows no error of pydantic, which quotes all values"
 
 
+def test_a_lease_that_ends_before_it_is_renewed_is_refused() -> None:
+    with pytest.raises(errors.InvalidSettings, match=r"AFTERMIND_HEARTBEAT_SECONDS=10\.0: a lease of 10 s"):
+        Settings(lease_seconds=10)
+
+    assert Settings(lease_seconds=10, heartbeat_seconds=3).heartbeat_seconds == 3
+
+
 def test_a_bad_or_misspelt_argument_is_refused() -> None:
     with pytest.raises(errors.InvalidSettings, match="AFTERMIND_ACCEPT='post'"):
         Settings(accept="post")

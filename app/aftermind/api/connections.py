@@ -12,6 +12,7 @@ from pydantic import SecretStr
 
 from aftermind import errors
 from aftermind.api.record_stores import is_index, make_journal, split_index
+from aftermind.database_map import DEFAULT, VARIABLE
 from aftermind.db.postgres_url import parse_hosts
 from aftermind.db.record_store_journals.protocol import Journal
 from aftermind.settings import Settings
@@ -120,6 +121,9 @@ def _resolve(
         known = _read_endpoints(settings.state_dir)
         if known is None or known.store != store:
             why = "Postgres needs a Redis for its workers. Name it: Memory(url, broker='redis://localhost:6379/0')."
+            if settings.database != DEFAULT:  # the embedded stack's Redis serves the database `default` alone
+                entry = f'{{"{settings.database}": {{"database_url": "…", "redis_url": "redis://…"}}}}'
+                why = f"database {settings.database!r} needs its own redis_url: {VARIABLE}='{entry}'."
             raise errors.InvalidSettings("broker", None, why)
         broker = redis = known.redis
     broker, redis = _queue(broker, redis)

@@ -182,15 +182,41 @@ class Facts:
         if found is None or found.superseded_at is not None:
             return False
 
-        retracted = Assertion(
+        changes, _ = await self._parts.effects.commit(owner, lambda tx: self._believe(tx, owner, _retraction(found)))
+        return fact_id in changes.superseded
+
+    async def correct(
+        self, fact: Fact | FactId | str, object: str, *, user_id: str | None = None, namespace: str | None = None
+    ) -> bool:
+        """Replace the object of a fact in one transaction, as if the old one had never been true.
+
+        Both stay in the history. False if the fact is already superseded; nothing is changed then.
+        """
+        owner, fact_id, object = (
+            self._parts.scope(namespace=namespace, user_id=user_id),
+            _id(fact),
+            _text("object", object),
+        )
+        return await self._parts.effects.commit(owner, lambda tx: self._correct(tx, owner, fact_id, object))
+
+    async def _correct(self, tx: Transaction, owner: Scope, fact_id: FactId, object: str) -> bool:
+        store = self._parts.store
+        await store.tombstones(tx, [owner])  # as `_believe`, before the fact is read
+        await store.hold_beliefs(tx, owner)
+        found = await store.fact(tx, owner, fact_id)
+        if found is None or found.superseded_at is not None:
+            return False
+        await self._believe(tx, owner, _retraction(found))
+        stated = Assertion(
             subject=found.subject,
             predicate=found.predicate,
-            object=found.object,
+            object=object,
             said_at=UNDATED,
-            operation=Operation.RETRACT,
+            valid_from=found.valid_from,
+            valid_to=found.valid_to,
         )
-        changes, _ = await self._parts.effects.commit(owner, lambda tx: self._believe(tx, owner, retracted))
-        return fact_id in changes.superseded
+        await self._believe(tx, owner, stated)
+        return True
 
     async def merge_entities(
         self, entity: str, *aliases: str, user_id: str | None = None, namespace: str | None = None
@@ -302,6 +328,16 @@ class Facts:
         )
         await apply_changes.write(store, tx, owner, changes, at=now)
         return changes, claim
+
+
+def _retraction(fact: Fact) -> Assertion:
+    return Assertion(
+        subject=fact.subject,
+        predicate=fact.predicate,
+        object=fact.object,
+        said_at=UNDATED,
+        operation=Operation.RETRACT,
+    )
 
 
 def _same_as(alias: str, entity: str) -> Assertion:

@@ -18,6 +18,8 @@ import orjson
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -43,6 +45,7 @@ Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Namesp
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Wide = Annotated[bool, typer.Option("--wide", "-w", help="Show all columns, whatever the width of the terminal.")]
 WIDE_COLUMNS = 240
+MIN_FLEXIBLE_COLUMNS = 40  # a message or an error that is cut to less cannot be read
 
 
 def print_json(value: object, *, indent: bool = True) -> None:
@@ -104,7 +107,10 @@ def to_plain(value: Any) -> Any:  # Any: whatever a dataclass holds, as JSON
 
 
 def make_table(*titles: str, flexible: str) -> Table:
-    """A table for people. Too narrow a terminal cuts only the column `flexible`, whose cells are `one_line`."""
+    """A table for people. A narrow terminal cuts only the column `flexible`, whose cells are `one_line`.
+
+    If the column would be narrower than `MIN_FLEXIBLE_COLUMNS`, its cells follow each row as lines of their own.
+    """
     shown = Table(box=None, pad_edge=False, header_style="dim")
     for title in titles:
         shown.add_column(title, no_wrap=title != flexible, overflow="ellipsis")
@@ -128,7 +134,48 @@ def one_line(text: str, below: str = "") -> Text:
 def print_table(shown: Table, *, wide: bool) -> None:
     """Print a table within the terminal's width, or in full."""
     terminal = Console(highlight=False, soft_wrap=True, width=WIDE_COLUMNS, quiet=out.quiet) if wide else out
-    terminal.print(shown)
+    place = next((place for place, column in enumerate(shown.columns) if not column.no_wrap), 0)
+    if place and _is_too_narrow(shown, place, terminal):
+        _print_with_lines_below(shown, place, terminal)
+    else:
+        terminal.print(shown)
+
+
+def _is_too_narrow(shown: Table, place: int, terminal: Console) -> bool:
+    """Whether the flexible column is cut, and to less than can be read."""
+    widths = [Measurement.get(terminal, terminal.options, each).maximum for each in _columns_alone(shown)]
+    left = terminal.width - sum(width + 1 for number, width in enumerate(widths) if number != place)
+    return left < min(widths[place], MIN_FLEXIBLE_COLUMNS)
+
+
+def _columns_alone(shown: Table) -> list[Table]:
+    """Each column as a table."""
+    alone = []
+    for column in shown.columns:
+        one = Table(box=None, pad_edge=False)
+        one.add_column(column.header)
+        for cell in column.cells:
+            one.add_row(cell)
+        alone.append(one)
+    return alone
+
+
+def _print_with_lines_below(shown: Table, place: int, terminal: Console) -> None:
+    details = list(shown.columns[place].cells)
+    rest = Table(box=None, pad_edge=False, header_style="dim")
+    for number, column in enumerate(shown.columns):
+        if number != place:
+            rest.add_column(column.header, no_wrap=True, overflow="ellipsis")
+    for row in zip(*(column.cells for number, column in enumerate(shown.columns) if number != place), strict=True):
+        rest.add_row(*row)
+    lines = terminal.render_lines(rest, pad=False)  # of the titles, then one for each row
+    for number, line in enumerate(lines):
+        terminal.print(Text.assemble(*((part.text, part.style or "") for part in line)))
+        if number and (detail := details[number - 1]):
+            text = detail.copy() if isinstance(detail, Text) else Text.from_markup(str(detail))
+            text.no_wrap, text.overflow = False, "fold"
+            if text.plain.strip():
+                terminal.print(Padding(text, (0, 0, 0, 2), expand=False), style="dim", soft_wrap=False)
 
 
 def short_id(value: object) -> str:
@@ -150,6 +197,7 @@ def with_memory(
     work: "Callable[[Memory], Coroutine[Any, Any, T]]",  # Any: a coroutine's send and yield types
     *,
     patience: float = 0.0,
+    settings: Settings | None = None,
 ) -> T:
     """Run `work` with the memory that settings or the embedded stack name, and close it.
 
@@ -158,7 +206,7 @@ def with_memory(
     from aftermind.api.routed_calls import away_databases
     from aftermind.memory import Memory
 
-    given = Settings()
+    given = settings or Settings()
     budgets = {name: max(getattr(given, name), patience) for name in BUDGETS}
 
     async def main() -> T:

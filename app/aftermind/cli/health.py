@@ -6,6 +6,7 @@ import typer
 
 from aftermind.api.health import JOBS, Health
 from aftermind.cli import console
+from aftermind.settings import Settings
 from aftermind.types import JobKind
 from aftermind.wire import queues
 
@@ -19,10 +20,13 @@ def register(app: typer.Typer) -> None:
 
 @console.with_json
 def health(*, named: Queues = "all") -> Health:
-    """Exit 0 if the database answers and no job is overdue, else 1. Measured by the age of jobs, not by processes."""
+    """Exit 0 if the database answers and no job is overdue, else 1. Measured by the age of jobs, not by processes.
+
+    Of several databases (AFTERMIND_DATABASES) it checks each, or only AFTERMIND_DATABASE if that is set.
+    """
     wanted = set(queues.QUEUES) if named == "all" else {name.strip() for name in named.split(",")}
 
-    seen = console.with_memory(lambda memory: memory.health())
+    seen = console.with_memory(lambda memory: memory.health(), settings=_of_chosen_database(Settings()))
     judged = [part for part in seen.parts if part.needed or part.name == JOBS]  # else no overdue job is seen
     away = [f"{part.name}: {part.detail}" for part in judged if part.state == "down"]
     overdue = [
@@ -39,3 +43,10 @@ def health(*, named: Queues = "all") -> Health:
     if complaints:
         raise console.ExitWithResult(1, seen)
     return seen
+
+
+def _of_chosen_database(settings: Settings) -> Settings:
+    """A container that serves one database is healthy while another database is away."""
+    if not settings.databases or "database" not in settings.model_fields_set:
+        return settings
+    return settings.of_database(settings.database).model_copy(update={"databases": {}, "placement": {}})

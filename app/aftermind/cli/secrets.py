@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import SecretStr
 
 from aftermind import errors, private_files
 from aftermind.cli import console
 from aftermind.cli.console import out
+from aftermind.database_map import DEFAULT
 from aftermind.settings import Settings
 from aftermind.wire.redis import acl
 
@@ -45,12 +47,12 @@ def secrets(
 ) -> dict[str, str | int]:
     """Write the passwords, keys, URLs and Redis users of a deployment. Files that exist stay as they are."""
     replicas = ["postgres-replica:5432"] if replica is None else replica
-    prefix = Settings().redis_prefix
+    users = _redis_users(Settings())
     try:
         private_files.make_folder(folder)
         if folder.stat().st_mode & OTHERS:  # Docker makes a missing folder of a mount so that every user may enter
             folder.chmod(stat.S_IMODE(folder.stat().st_mode) & ~OTHERS)
-        made = _write(folder, postgres, replicas, redis, prefix)
+        made = _write(folder, postgres, replicas, redis, users)
     except OSError as exc:
         raise errors.InvalidSettings("folder", str(folder), f"it cannot be written: {exc.strerror}.") from exc
     out.print(
@@ -59,7 +61,20 @@ def secrets(
     return {"folder": str(folder), "files_written": made}
 
 
-def _write(folder: Path, postgres: str, replicas: list[str], redis: str, prefix: str) -> int:
+def _redis_users(settings: Settings) -> Mapping[str, acl.RedisUser]:
+    """The users, with the keys of each database that shares the Redis of `default`; another Redis has other users."""
+    default = settings.of_database(DEFAULT) if settings.databases else settings
+    every = [settings.of_database(name) for name in settings.database_names] if settings.databases else [default]
+    sharing = [each for each in every if _queue_of(each) == _queue_of(default)]
+    found = [acl.users(each.redis_prefix) for each in sharing]
+    return {role: acl.merge([each[role] for each in found]) for role in found[0]}
+
+
+def _queue_of(settings: Settings) -> tuple[SecretStr | None, SecretStr | None]:
+    return settings.broker_url, settings.redis_url
+
+
+def _write(folder: Path, postgres: str, replicas: list[str], redis: str, users: Mapping[str, acl.RedisUser]) -> int:
     files = _Files(folder)
     passwords = {role: files.add(f"postgres_{role}_password", _password) for role in ROLES}
     for role in ("migrator", "agent", "worker"):
@@ -67,7 +82,6 @@ def _write(folder: Path, postgres: str, replicas: list[str], redis: str, prefix:
         files.add(f"{role}_database_url", lambda url=url: url.format(postgres))  # type: ignore[misc]
         every = json.dumps([url.format(host) for host in replicas])
         files.add(f"{role}_replica_urls", lambda every=every: every)  # type: ignore[misc]
-    users = acl.users(prefix)
     words = {role: files.add(f"redis_{role}_password", _password) for role in users}
     for role, user in users.items():
         url = f"redis://{user.name}:{words[role]}@{redis}/0"

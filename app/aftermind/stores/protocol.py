@@ -101,7 +101,7 @@ class ExtractionOutcome(StrEnum):
 
     FACTS = "facts"
     EMPTY = "empty by decision"
-    NOT_WANTED = "not wanted"
+    NOT_NEEDED = "not needed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,7 +312,7 @@ class Store(Protocol):
     ) -> list[ExtractionResult]:
         """What came of each of the owner's newest episodes (of a session, if named), oldest first: the one query.
 
-        Every episode has a state: facts, empty by decision, not wanted, waiting or dead; the last four with a reason.
+        Every episode has a state: facts, empty by decision, not needed, waiting or dead; the last four with a reason.
         """
 
     async def owners(

@@ -13,7 +13,7 @@ class ExtractionState(StrEnum):
 
     FACTS = "facts"
     EMPTY = "empty by decision"
-    NOT_WANTED = "not wanted"
+    NOT_NEEDED = "not needed"
     WAITING = "waiting"
     DEAD = "dead"
 

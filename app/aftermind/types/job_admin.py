@@ -125,7 +125,7 @@ class MetricSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantSummary:
-    """A namespace in the list of tenants. Usage of models is that of today (UTC).
+    """A namespace in the list of tenants. Usage of models is that of today (UTC). `users` beyond 10,000 is 10,001.
 
     `oldest_due_at` is when its longest waiting job was due; `last_job_at` when a job of the last day was created.
     """

@@ -178,7 +178,7 @@ class ReceiptOut(Shape):
 
 
 class StatusOut(Shape):
-    """Progress of a turn. Each is done, not wanted, waiting, dead or forgotten."""
+    """Progress of a turn. Each is done, not needed, waiting, dead or forgotten."""
 
     stored: str
     embedded: str

@@ -27,11 +27,18 @@ async def announce(link: RedisLink, keys: Keys, process: str, fingerprints: Fing
 async def keep_announcing(
     link: RedisLink, keys: Keys, process: str, fingerprints: Fingerprints, about: Callable[[], Sequence[str]]
 ) -> None:
-    """Announce now and then, until cancelled; an outage of Redis is passed over. `about` is asked each time."""
-    while True:
+    """Announce now and then, until cancelled; the process is removed then. An outage of Redis is passed over.
+
+    `about` is called each time.
+    """
+    try:
+        while True:
+            with suppress(errors.RedisUnavailable):
+                await announce(link, keys, process, {**fingerprints, ABOUT: about()})
+            await asyncio.sleep(ANNOUNCE_SECONDS)
+    finally:
         with suppress(errors.RedisUnavailable):
-            await announce(link, keys, process, {**fingerprints, ABOUT: about()})
-        await asyncio.sleep(ANNOUNCE_SECONDS)
+            await link.call("HDEL", keys.processes(), process)
 
 
 async def list_announced(link: RedisLink, keys: Keys) -> Mapping[str, Fingerprints]:

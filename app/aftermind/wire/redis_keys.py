@@ -21,7 +21,7 @@ LARGE_TURN_BYTES = 65_536
 TURN_COST_BYTES = 16_384  # of a turn count as one turn in the fair order; an ordinary one has 1 to 4 KiB
 PROBE_MS = 30_000  # after which a call that was to find out how a provider is, and never came back, is given up
 TRUST_MS = 2_000  # see `Keys.trusted`: how long an effect waits at most for a Redis that does not answer
-PROCESS_SECONDS = 180  # three times the interval in which a process announces its keys
+PROCESS_SECONDS = 30  # three times the interval in which a process announces its keys
 WATERMARK_SECONDS = 86_400  # a replica that lags a day is long out of use (settings.replica_max_lag_seconds)
 
 

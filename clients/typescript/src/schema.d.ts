@@ -3057,7 +3057,7 @@ export interface components {
         };
         /**
          * StatusOut
-         * @description Progress of a turn. Each is done, not wanted, waiting, dead or forgotten.
+         * @description Progress of a turn. Each is done, not needed, waiting, dead or forgotten.
          */
         StatusOut: {
             /** Stored */

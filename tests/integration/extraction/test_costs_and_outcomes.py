@@ -107,7 +107,7 @@ async def test_each_turn_says_what_came_of_it(opened: Opened, provider: Scripted
     assert [(each.state, each.reason) for each in found] == [
         (ExtractionState.FACTS, None),
         (ExtractionState.EMPTY, "no claim about this turn"),
-        (ExtractionState.NOT_WANTED, "not in save="),
+        (ExtractionState.NOT_NEEDED, "not in save="),
         (ExtractionState.WAITING, "queued"),
     ]
     assert found[0].extractor == "openai:scripted:3"

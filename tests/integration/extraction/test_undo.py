@@ -93,7 +93,7 @@ async def test_what_was_undone_takes_no_place_of_what_may_be_shown(
 async def test_an_answer_that_is_on_its_way_is_not_written_any_more(
     opened: Opened, provider: ScriptedOpenAI, user: str
 ) -> None:
-    async with opened(lease_seconds=3.0) as learnt:
+    async with opened(lease_seconds=3.0, heartbeat_seconds=1.0) as learnt:
         provider.script.facts = {POISON: CLAIMS}
         provider.script.latency_seconds = 0.7
         receipt = await learnt.memory.remember([POISON], user_id=user, session_id="s1")

@@ -276,7 +276,7 @@ async def test_a_receipt_follows_the_ledger_where_events_are_missed(
 
         await waiting
         assert (await receipt.status()).stored is StepState.DONE
-        await receipt.embedded(timeout=1)  # no such job: not wanted
+        await receipt.embedded(timeout=1)  # no such job: not needed
 
 
 async def test_a_receipt_is_woken_by_the_event_and_does_not_wait_for_the_next_look(

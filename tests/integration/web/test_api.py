@@ -119,7 +119,7 @@ def test_a_receipt_can_be_followed_to_its_end(api: httpx.Client, user: str) -> N
 
     assert status()["stored"] in ("waiting", "done")
     wait_until_sync(lambda: status()["extracted"] == "done", description="the turn is mined")
-    assert status() == {"stored": "done", "embedded": "not wanted", "extracted": "done", "why": None}  # stored with it
+    assert status() == {"stored": "done", "embedded": "not needed", "extracted": "done", "why": None}  # stored with it
     assert api.get(f"/v1/users/{user}/turns/{user_of_nobody()}").status_code == 404
     facts = api.get(f"/v1/users/{user}/facts").json()["items"]
     assert [(fact["predicate"], fact["object"]) for fact in facts] == [("lives_in", "Porto")]

@@ -248,4 +248,4 @@ def test_an_erasure_is_verified(api: httpx.Client, user: str) -> None:
 
 
 def _mined(api: httpx.Client, status_url: str) -> None:
-    wait_until_sync(lambda: api.get(status_url).json()["extracted"] in ("done", "not wanted"), description="mined")
+    wait_until_sync(lambda: api.get(status_url).json()["extracted"] in ("done", "not needed"), description="mined")

@@ -64,15 +64,27 @@ _LATENCIES = text(
 )
 
 # Users by their primary key, jobs by `jobs_effect`, `jobs_dead` and `jobs_created`; locks nothing.
+COUNTED_USERS = 10_000  # of a namespace; beyond it, the count is one more
+# Namespaces with users are found one by one in the primary key; only those of the page have their users counted.
 _TENANTS = text(
-    """
+    f"""
+    WITH RECURSIVE named AS (
+        SELECT (SELECT min(namespace) FROM aftermind.users WHERE starts_with(namespace, :prefix)
+                AND (CAST(:after AS text) IS NULL OR namespace > :after)) AS namespace, 1 AS place
+        UNION ALL
+        SELECT (SELECT min(users.namespace) FROM aftermind.users
+                WHERE starts_with(users.namespace, :prefix) AND users.namespace > named.namespace), place + 1
+        FROM named WHERE named.namespace IS NOT NULL AND place < :limit
+    )
     SELECT namespace, sum(users) AS users, sum(unfinished) AS unfinished_jobs, sum(dead) AS dead_letters,
            min(due) AS oldest_due_at, max(created) AS last_job_at, sum(calls) AS calls, sum(tokens) AS tokens,
            sum(cost) AS cost_usd
     FROM (
-        SELECT namespace, count(*) AS users, 0 AS unfinished, 0 AS dead, CAST(NULL AS timestamptz) AS due,
+        SELECT namespace, (SELECT count(*) FROM (
+                   SELECT 1 FROM aftermind.users WHERE users.namespace = named.namespace LIMIT {COUNTED_USERS + 1}
+               ) AS counted) AS users, 0 AS unfinished, 0 AS dead, CAST(NULL AS timestamptz) AS due,
                CAST(NULL AS timestamptz) AS created, 0 AS calls, 0 AS tokens, 0.0 AS cost
-        FROM aftermind.users GROUP BY 1
+        FROM named WHERE namespace IS NOT NULL
         UNION ALL
         SELECT namespace, 0, count(*), 0,
                min(run_at) FILTER (WHERE state <> 'running' AND run_at <= now()), NULL, 0, 0, 0

@@ -93,14 +93,9 @@ async def add(
 async def correct(whose: Owner, fact: UUID, object: Annotated[str, Form(min_length=1)]) -> RedirectResponse:
     """Replace the object of a fact, as if the old one had never been true. Both stay in the history."""
     found = await whose.memory.facts.why(FactId(fact), **whose.scope)
-    if found is None or found.fact.superseded_at is not None:
+    if found is None or not await whose.memory.facts.correct(found.fact, object, **whose.scope):
         raise HTTPException(409, "The fact was superseded since. Reload the page.")
-    old = found.fact
-    await whose.memory.facts.retract(old, **whose.scope)
-    await whose.memory.facts.add(
-        old.subject, old.predicate, object, **whose.scope, valid_from=old.valid_from, valid_to=old.valid_to
-    )
-    return _back(whose, old.subject)
+    return _back(whose, found.fact.subject)
 
 
 @router.post("/memory/entities/merge", dependencies=WRITES, response_model=None)

@@ -72,9 +72,9 @@ _WEB_DIRECT = {
     "audit": ("hsetnx", "hscan"),
     "turn": ("hmget",),
     "index": ("zrange",),
-    "processes": ("hgetall",),
+    "processes": ("hgetall", "hdel"),
 }
-_WORKER_DIRECT = {**_AGENT_DIRECT, "audit": ("hsetnx", "hscan", "hdel")}
+_WORKER_DIRECT = {**_AGENT_DIRECT, "audit": ("hsetnx", "hscan", "hdel"), "processes": ("hdel",)}
 _DIRECT_OF_KOMBU = {
     "queue": ("llen", "brpop", "rpop", "rpush", "lpush", "del"),
 }

@@ -1,0 +1,34 @@
+"""The registry of running processes: an ended process is not shown as running."""
+
+import asyncio
+
+import orjson
+
+from aftermind.wire.process_registry import keep_announcing, list_announced
+from aftermind.wire.redis.client import RedisLink
+from aftermind.wire.redis_keys import PROCESS_SECONDS, Keys
+from tests.support.waiting import wait_until
+
+
+async def test_a_process_that_ends_is_removed(link: RedisLink, keys: Keys) -> None:
+    async def is_listed() -> bool:
+        return "worker one" in await list_announced(link, keys)
+
+    running = asyncio.create_task(keep_announcing(link, keys, "worker one", {}, lambda: ["version=1"]))
+    await wait_until(is_listed, description="the process is announced")
+
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+    assert not await is_listed()
+
+
+async def test_a_killed_process_is_not_listed_after_its_last_announcement_has_expired(
+    link: RedisLink, keys: Keys
+) -> None:
+    seconds, _ = await link.call("TIME")
+    for name, age in (("fresh", PROCESS_SECONDS - 5), ("killed", PROCESS_SECONDS + 5)):
+        entry = b"%d " % ((int(seconds) - age) * 1000) + orjson.dumps({"about": []})
+        await link.call("HSET", keys.processes(), name, entry)
+
+    assert set(await list_announced(link, keys)) == {"fresh"}
