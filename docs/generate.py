@@ -119,22 +119,27 @@ Each has its own extra, and imports its framework only when it is used. This pag
 `python docs/generate.py`.
 
 - *Own tests* run in CI with the pinned version (`make test-integrations`).
-- *Its tests*: those of the framework, run against ours from a checkout of its repository (`make test-upstream
-  SUITE=langgraph FROM=FOLDER`), without changes. Left out are those of what only its own implementation has.
+- *Its tests*: those of the framework, run against ours from a checkout of its repository or its source distribution
+  (`make test-upstream SUITE=langgraph FROM=FOLDER`), without changes. Left out are those of what only its own
+  implementation has.
 - *Its snippets*: the Python of its documentation's pages about memory, run with ours and a scripted server in place of
   a provider (`make test-snippets SUITE=upsonic FROM=FOLDER`). Counted are those that run with the framework's own.
-- *Read your writes*: a test writes in one process and reads in another, while the read replica replays nothing.
-- *Worker killed*: a test kills the worker after a write, as `kill -9` does; another one stores every message once.
-  Empty: not tested, or the write is in the database when the call returns.
+  A program of another framework does not change its imports, so its snippets have nothing to run.
+- *Other process*: a test writes in one process and reads in another. *Lagging replica*: it does so while the read
+  replica replays nothing.
+- *Worker killed*: a test kills the worker after a write, as `kill -9` does; another one stores every message once. *No
+  worker*: the write is in the database when the call returns.
 - *Attacks*: a test sends each text of the attack corpus through the integration. None reaches the model's instructions,
   or leaves the place of data.
 
 Models of other providers are on the page [Model providers](providers.md). The [Vercel AI SDK](vercel-ai.md) uses the
 HTTP API from TypeScript.
 
-| integration | tested with | own tests | its tests | its snippets | read your writes | worker killed | attacks |
-|---|---|---|---|---|---|---|---|
 """
+INTEGRATIONS_COLUMNS = (
+    *("integration", "tested with", "own tests", "its tests", "its snippets"),
+    *("other process", "lagging replica", "worker killed", "attacks"),
+)
 # The page, the extra, the distribution, and the environment if it is shared with others.
 INTEGRATED = (
     ("LangGraph and LangChain", "langgraph", "langgraph-checkpoint", "langgraph"),
@@ -153,8 +158,15 @@ INTEGRATED = (
     ("Definable", "definable", "definable", "definable"),
 )
 REMAINDER = "signatures, placeholders, names that the release has not, other packages or services"
-# What a column shows, by a part of the names of tests.
-SHOWN_BY = ("by_another_process|another_process_reads|in_another_process", "killed_worker", "def test_attacks")
+# What a column shows, by a part of a test's name or body.
+SHOWN_BY = (
+    "by_another_process|another_process_reads|in_another_process",
+    r"async with standing_replica\(",
+    "killed_worker",
+    "def test_attacks",
+)
+NO_WORKER = ("anthropic", "crewai")  # they write blocks and items, which no job has to store
+NO_SUITE = {"tframex": "none of memory"}  # else: the source distribution of the pinned version has no tests
 
 
 def integrations_page() -> str:
@@ -169,11 +181,18 @@ def integrations_page() -> str:
         own = len(re.findall(r"^ *(?:async )?def test_", tests, flags=re.MULTILINE))
         result = upstream.get(name)
         theirs = (
-            f"{result['passed']} of {result['total']} ({result['version']}, {result['date']})" if result else "none"
+            f"{result['passed']} of {result['total']} ({result['version']}, {result['date']})"
+            if result
+            else NO_SUITE.get(name, "not published")
         )
         found = snippets.get(name)
-        shared = f"{found['passed']} of {found['total']} ({found['version']}, {found['date']})" if found else ""
-        shown = " | ".join("yes" if re.search(part, tests) else "" for part in SHOWN_BY)
+        shared = (
+            f"{found['passed']} of {found['total']} ({found['version']}, {found['date']})" if found else "no drop-in"
+        )
+        cells = ["yes" if re.search(part, tests) else "no" for part in SHOWN_BY]
+        if name in NO_WORKER:
+            cells[2] = "no worker"
+        shown = " | ".join(cells)
         version = pinned.removesuffix(" \\").replace("==", " ")
         rows.append(f"| [{title}]({name}.md) | {version} | {own} | {theirs} | {shared} | {shown} |\n")
         if result:
@@ -183,7 +202,8 @@ def integrations_page() -> str:
             left = f"{found['snippets'] - found['total']} of its {found['snippets']} snippets do not run with its own"
             notes.append(f"- {title}: {left} memory either: {REMAINDER}.\n")
             notes += [f"- {title}: does not run with ours: {each}\n" for each in found["failed"]]
-    return INTEGRATIONS_HEAD + "".join(rows) + "\n" + "".join(notes)
+    head = f"| {' | '.join(INTEGRATIONS_COLUMNS)} |\n{'|---' * len(INTEGRATIONS_COLUMNS)}|\n"
+    return INTEGRATIONS_HEAD + head + "".join(rows) + "\n" + "".join(notes)
 
 
 STORES_HEAD = """# Stores and indexes

@@ -255,8 +255,7 @@ class Memory:
     async def _send(self, outbox: Outbox, turn: Turn) -> Receipt:
         parts = self._parts
         sent = await (self._instrument.send(outbox, turn) if self._instrument.is_on() else outbox.send(turn))
-        confirm = None if parts.delivery is None else parts.delivery.confirm
-        return Receipt(turn, spooled=sent.spooled, ledger=parts.ledger, news=parts.events, confirm=confirm)
+        return Receipt(turn, spooled=sent.spooled, ledger=parts.ledger, news=parts.events, confirm=parts.confirm)
 
     async def recall(
         self,

@@ -68,7 +68,7 @@ class Receipt:
     """Receipt of one turn. `spooled`: it is on this host's disk until Redis is back, and as safe as that disk.
 
     The second receipt of one idempotency key follows the first turn. `confirm` makes a state that the primary has shown
-    visible to recalls.
+    visible to recalls, or waits until it is on disk.
     """
 
     def __init__(
@@ -154,7 +154,10 @@ class Receipt:
         if state is StepState.WAITING:
             return False
         if self._confirm is not None:  # the worker commits first and raises the watermark then
-            await self._confirm(self._owner)
+            try:
+                await self._confirm(self._owner)
+            except errors.StoreUnavailable:
+                return False  # it was shown, and could not be written
         return True
 
     async def _listen(self, step: Step, heard: asyncio.Event) -> None:

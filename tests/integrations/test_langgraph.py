@@ -22,7 +22,7 @@ from aftermind.integrations.langchain import AftermindChatMessageHistory, Afterm
 from aftermind.integrations.langgraph import AftermindStore
 from tests.attacks.corpus import attacks
 from tests.integrations.attacks import assert_attacks_stay_data
-from tests.integrations.freshness import read_elsewhere, standing_replica
+from tests.integrations.freshness import read_elsewhere, standing_replica, stored_after_a_kill
 from tests.integrations.pages import examples, run_examples
 from tests.integrations.undone import memory_of_one_process, undo_oldest
 from tests.support.servers import Database
@@ -197,6 +197,17 @@ async def test_a_chat_history_comes_back_as_it_was_in_another_process(
     newest = AftermindChatMessageHistory(memory, "s1", user_id="alice", limit=2)
     assert await newest.aget_messages() == MESSAGES[-2:]
     assert await AftermindChatMessageHistory(memory, "s1", user_id="bob").aget_messages() == []
+
+
+async def test_a_chat_history_survives_a_killed_worker(memory: Memory, settings: Settings, tmp_path: Path) -> None:
+    history = AftermindChatMessageHistory(memory, "s1", user_id="alice")
+    given = [HumanMessage("I live in Oslo."), AIMessage("Noted.")]
+
+    stored = await stored_after_a_kill(
+        memory, settings, tmp_path, lambda: history.aadd_messages(given), user_id="alice"
+    )
+
+    assert stored == [each.content for each in given]
 
 
 async def test_a_cleared_history_is_forgotten_and_others_stay(memory: Memory) -> None:

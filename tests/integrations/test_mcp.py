@@ -2,9 +2,10 @@
 
 import asyncio
 import os
+import socket
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from aftermind.integrations.mcp import make_server
 from aftermind.integrations.mcp_http import authenticated
 from tests.fundamentals.conftest import as_environment
 from tests.integrations.attacks import assert_attacks_stay_data
-from tests.integrations.freshness import standing_replica
+from tests.integrations.freshness import standing_replica, stored_after_a_kill
 from tests.integrations.pages import run_examples
 from tests.integrations.undone import memory_of_one_process, undo_oldest
 from tests.support.servers import Database
@@ -229,6 +230,63 @@ async def test_over_http_a_key_opens_its_namespace_and_the_header_names_the_user
                 assert (await http.post(url, headers=headers, json={})).status_code == 401
 
     assert len(await memory.history(user_id="alíce", namespace="acme")) == 1
+
+
+@asynccontextmanager
+async def served_by_command(settings: Settings, folder: Path, **changed: str) -> AsyncIterator[tuple[str, int]]:
+    """`aftermind mcp --http` on a free port, in a process of its own."""
+    environment = {**os.environ, **as_environment(settings), **changed}
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    argv = [sys.executable, "-m", "aftermind.cli", "mcp", "--http", "--port", str(port)]
+    with (folder / "mcp.log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(*argv, env=environment, stdout=log, stderr=log)
+    try:
+
+        async def listens() -> bool:
+            with suppress(OSError):
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.close()
+                return True
+            assert process.returncode is None, (folder / "mcp.log").read_text()
+            return False
+
+        await wait_until(listens, description="the server listens", timeout=PATIENCE_SECONDS)
+        yield "127.0.0.1", port
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def test_over_http_a_client_that_never_finishes_its_request_is_disconnected(
+    memory: Memory, settings: Settings, tmp_path: Path
+) -> None:
+    _, key = await memory.api_keys.create("first", namespace="acme")
+    short = {"AFTERMIND_WEB_HEADER_TIMEOUT_SECONDS": "0.5", "AFTERMIND_WEB_BODY_TIMEOUT_SECONDS": "0.5"}
+    head = "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    whole = f"{head}Authorization: Bearer {key}\r\nContent-Type: application/json\r\nContent-Length: 900\r\n\r\n{{"
+
+    async with served_by_command(settings, tmp_path, **short) as (host, port):
+        for sent, answer in (
+            ("", b"408"),
+            (head, b"408"),
+            (whole, b"408"),
+            (f"{head}Content-Length: 900\r\n\r\n", b"401"),
+        ):
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(sent.encode())
+            received = await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)  # until the server disconnects
+            assert received.startswith(b"HTTP/1.1 " + answer), sent
+            writer.close()
+
+
+async def test_what_was_added_survives_a_killed_worker(memory: Memory, settings: Settings, tmp_path: Path) -> None:
+    async with Client(make_server(memory, user_id="alice")) as client:
+        stored = await stored_after_a_kill(
+            memory, settings, tmp_path, lambda: call(client, "add_memory", text="I live in Oslo."), user_id="alice"
+        )
+
+    assert stored == ["I live in Oslo."]
 
 
 async def test_over_http_every_access_is_audited_with_the_identity_of_the_key(memory: Memory) -> None:

@@ -19,6 +19,7 @@ from aftermind import Memory, errors
 from aftermind.db.inmemory import MemoryDatabase
 from aftermind.db.record_store_journals import mongodb
 from aftermind.db.record_store_journals.mongodb import MongoJournal
+from aftermind.integrations.upsonic_parameters import PARAMETERS
 from aftermind.ledger.inmemory.ledger import InMemoryLedger
 from aftermind.stores.inmemory import InMemoryStore
 from tests.conformance import ledger_fixtures, store_fixtures, test_ledgers
@@ -100,6 +101,15 @@ async def test_what_was_forgotten_is_in_no_collection(url: str, tmp_path: Path) 
         await memory.forget(user_id="alice")
 
         assert "heliotrope" not in await asyncio.to_thread(content, url)
+
+
+async def test_a_storage_of_upsonic_keeps_what_it_was_given(server: str, tmp_path: Path) -> None:
+    given = {"db_url": f"mongodb://{server}/?w=1", "db_name": f"d{uuid4().hex}"}
+    async with memory_at(PARAMETERS["MongoStorage"].place(**given), tmp_path) as memory:
+        await memory.blocks.set("human", "Alice.", user_id="alice")
+
+    async with memory_at(PARAMETERS["AsyncMongoStorage"].place(**given), tmp_path) as memory:
+        assert [each.content for each in await memory.blocks.list(user_id="alice")] == ["Alice."]
 
 
 async def test_a_process_whose_store_was_opened_by_another_cannot_write(url: str, tmp_path: Path) -> None:

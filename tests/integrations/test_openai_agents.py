@@ -12,7 +12,7 @@ from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessa
 from aftermind import Memory, Settings, errors
 from aftermind.integrations.openai_agents import AftermindSession, recall_filter
 from tests.integrations.attacks import assert_attacks_stay_data
-from tests.integrations.freshness import read_elsewhere, standing_replica
+from tests.integrations.freshness import read_elsewhere, standing_replica, stored_after_a_kill
 from tests.integrations.pages import run_examples
 from tests.integrations.undone import memory_of_one_process, undo_oldest
 from tests.support.servers import Database
@@ -86,6 +86,16 @@ async def test_items_come_back_as_they_were_in_another_process_while_the_replica
     assert await session.get_items(limit=2) == ITEMS[-2:]
     assert await session.get_items(limit=0) == []
     assert isinstance(session, Session)
+
+
+async def test_items_survive_a_killed_worker(
+    session: AftermindSession, memory: Memory, settings: Settings, tmp_path: Path
+) -> None:
+    stored = await stored_after_a_kill(
+        memory, settings, tmp_path, lambda: session.add_items([ITEMS[0], ITEMS[4]]), user_id="alice"
+    )
+
+    assert stored == [ITEMS[0]["content"], "Rain."]
 
 
 async def test_a_limit_of_the_settings_holds_where_the_call_has_none(memory: Memory) -> None:

@@ -29,6 +29,7 @@ from upsonic.usage import RequestUsage
 
 import aftermind
 from aftermind import Settings, errors
+from aftermind.integrations import upsonic as upsonic_drop_in
 from aftermind.integrations.upsonic import (
     AftermindStorage,
     AsyncPostgresStorage,
@@ -331,7 +332,6 @@ def test_a_storage_of_upsonic_is_a_store_of_aftermind(name: str, given: dict[str
         ("MongoStorage", {"db_client": object()}, "db_url"),
         ("MongoStorage", {"db_name": "upsonic_db"}, "db_url"),
         ("RedisStorage", {"redis_client": object()}, "db_url"),
-        ("RedisStorage", {"expire": 60}, "retention policy"),
         ("Mem0Storage", {"config": object()}, "api_key"),
     ],
 )
@@ -340,6 +340,21 @@ def test_parameters_of_a_storage_that_could_have_no_effect_are_refused(
 ) -> None:
     with pytest.raises(errors.InvalidSettings, match=remedy):
         PARAMETERS[name].place(**given)
+
+
+async def test_messages_of_a_storage_that_expires_are_gone_after_it(redis_url: str) -> None:
+    storage = upsonic_drop_in.RedisStorage(db_url=redis_url, db_prefix="short", expire=2)
+    mem = Memory(storage, session_id="s1", user_id="alice", full_session_memory=True)
+    for _ in range(2):
+        await mem.save_session_async(run_of("r1", said("I live in Oslo."), noted()))
+    (first, _) = await storage.memory.history(user_id="alice")
+
+    async def is_empty() -> bool:
+        return await mem.get_messages_async() == []
+
+    assert first.expires_at is not None
+    await wait_until(is_empty, description="the messages have expired", timeout=PATIENCE_SECONDS)
+    await storage.close()
 
 
 async def test_a_storage_takes_an_engine_of_the_program(

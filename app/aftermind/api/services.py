@@ -15,7 +15,7 @@ from aftermind.db.api_keys import InMemoryApiKeys, PostgresApiKeys
 from aftermind.db.audit.log import Trail
 from aftermind.db.database_protocol import Database, Transaction
 from aftermind.db.encryption.keyring import Vault
-from aftermind.freshness import EffectCommitter, ReplicaLease, WatermarkDelivery
+from aftermind.freshness import EffectCommitter, ReplicaLease
 from aftermind.indexes.client import IndexClient
 from aftermind.ledger.inmemory.dead_letters import InMemoryDeadLetters
 from aftermind.ledger.inmemory.replays import InMemoryReplays
@@ -77,7 +77,7 @@ class Parts:
     embedders: Callable[[], Awaitable[tuple[StoredEmbedders | None, EmbedderIdentity | None]]] | None = None
     redis: RedisLink | None = None
     pending: Pending | None = None
-    delivery: WatermarkDelivery | None = None
+    confirm: Callable[[Scope], Awaitable[None]] | None = None  # see `Receipt`
     lease: ReplicaLease | None = None
     deliveries: Deliveries | None = None
     generation: Generation = field(default_factory=Generation)

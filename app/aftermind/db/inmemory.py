@@ -9,12 +9,12 @@ import asyncio
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 from aftermind import errors
@@ -24,10 +24,12 @@ from aftermind.db.record_store_journals.writer import JournalWriter
 from aftermind.types import Scope
 
 SHARED: Owner = ("", "")  # the partition of what belongs to no owner; a namespace is never empty
+LOCK_SECONDS = 5.0  # a transaction waits for others, without the time in which they read the journal
 WAIT_SECONDS = 0.001  # between checks of a lock that another task or thread holds: loops share it, so none may block
 MAX_PARTITIONS = 100_000  # in memory, where a journal has them all
 IDLE_SECONDS = 24 * 3600.0  # after which a partition leaves memory
 
+T = TypeVar("T")
 # Any in this module: the module that owns a table defines the types of its keys and rows
 Index = dict[Any, Any]
 
@@ -165,13 +167,14 @@ class MemoryDatabase:
         self._partitions: OrderedDict[Owner, Partition] = OrderedDict()  # the one used last is at the end
         self._lock = threading.Lock()
         self._pid, self._is_open, self._failures = os.getpid(), journal is None, 0
+        self._is_reading = False
 
     @asynccontextmanager
     async def transaction(
         self, *, namespace: str | None = None, read_only: bool = False, timeout: float | None = None
     ) -> AsyncIterator[MemoryTransaction]:
         """A transaction that commits at the end of the block and rolls back where it raises."""
-        await self._acquire(timeout or 5.0)
+        await self._acquire(timeout)
         tx = MemoryTransaction(self)
         try:
             await self._open()
@@ -211,11 +214,22 @@ class MemoryDatabase:
         """The number of the last erasure: there is no Redis that could lack one."""
         return await self.generation()
 
+    async def confirm(self, owner: Scope) -> None:
+        """Wait until the journal has what transactions have shown. Raises `StoreUnavailable` if a write failed.
+
+        A transaction shows what earlier ones are writing; only its own changes are written when it ends.
+        """
+        if self._journal is None:
+            return
+        await self._journal.flush()
+        if self._failures != self._journal.failures:
+            raise errors.StoreUnavailable("store", "a write failed", "Repeat the call.")
+
     async def close(self) -> None:
         """Close the journal; the next transaction opens it again. Without one the tables stay in memory."""
         if self._journal is None or not self._is_open:
             return
-        await self._acquire(5.0)
+        await self._acquire()
         try:
             self._is_open = False
             self._partitions.clear()
@@ -239,7 +253,7 @@ class MemoryDatabase:
         found = self._partitions.get(owner)
         if found is None:
             is_stored = self._journal is not None and (owner == SHARED or owner in self.owners)
-            stored = await self._journal.load(owner) if self._journal is not None and is_stored else None
+            stored = await self._read(self._journal.load(owner)) if self._journal is not None and is_stored else None
             found = self._partitions[owner] = Partition(owner, stored)
         found.used_at = monotonic()
         self._partitions.move_to_end(owner)
@@ -255,7 +269,7 @@ class MemoryDatabase:
                 self._partitions.clear()
             if not self._is_open:
                 self._partitions.clear()
-                self.owners = set(await journal.open()) - {SHARED}
+                self.owners = set(await self._read(journal.open())) - {SHARED}
                 self.opening, self._is_open = uuid4(), True
                 self.on_open()
         await self.load(SHARED)
@@ -276,11 +290,23 @@ class MemoryDatabase:
             del self._partitions[oldest.owner]
             oldest = next(iter(self._partitions.values()), None)
 
-    async def _acquire(self, timeout: float) -> None:
-        deadline = asyncio.get_running_loop().time() + timeout
+    async def _read(self, work: Awaitable[T]) -> T:
+        """Wait for the journal with the lock held."""
+        self._is_reading = True
+        try:
+            return await work
+        finally:
+            self._is_reading = False
+
+    async def _acquire(self, timeout: float | None = None) -> None:
+        clock = asyncio.get_running_loop().time
+        limit = timeout or LOCK_SECONDS
+        deadline = clock() + limit
         while not self._lock.acquire(blocking=False):
-            if asyncio.get_running_loop().time() > deadline:
-                why = f"another transaction held it for {timeout:g} s"
+            if self._is_reading and timeout is None:  # a slow server; the journal has deadlines for it
+                deadline = clock() + limit
+            elif clock() > deadline:
+                why = f"another transaction held it for {limit:g} s"
                 raise errors.StoreUnavailable("store", why, "Repeat the call.")
             await asyncio.sleep(WAIT_SECONDS)
 

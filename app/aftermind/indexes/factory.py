@@ -45,13 +45,14 @@ class _Kind:
     library: str
     has_path: bool = False
     has_server: bool = False
+    has_key: bool = False  # before the path: `pinecone:KEY@NAME`
 
 
 KINDS: Mapping[str, _Kind] = {
     "chroma": _Kind(place="chroma.ChromaIndex", library="chromadb", has_path=True, has_server=True),
     "qdrant": _Kind(place="qdrant.QdrantIndex", library="qdrant_client", has_path=True, has_server=True),
     "redis": _Kind(place="redis.RedisIndex", library="redis", has_server=True),
-    "pinecone": _Kind(place="pinecone.PineconeIndex", library="pinecone", has_path=True),
+    "pinecone": _Kind(place="pinecone.PineconeIndex", library="pinecone", has_path=True, has_key=True),
     "mem0": _Kind(place="mem0.Mem0Index", library="mem0", has_path=True, has_server=True),
 }
 _SECURE = ("https", "tls")
@@ -93,7 +94,8 @@ def parse(url: str) -> IndexAddress:
     if not rest.startswith("//"):
         if not kind.has_path or transport or (not rest and name != "mem0"):
             raise errors.InvalidSettings("index", f"{scheme}:", f"the address is incomplete. {KNOWN}")
-        return IndexAddress(url=url, kind=name, path=rest)
+        key, _, path = rest.rpartition("@") if kind.has_key else ("", "", rest)
+        return IndexAddress(url=url, kind=name, path=path, password=unquote(key) or None)
     try:
         parts = urlsplit(url)
         port = parts.port

@@ -1,4 +1,7 @@
-"""`PineconeIndex`: an index at Pinecone, which exists. Needs the extra `pinecone` and `PINECONE_API_KEY`."""
+"""`PineconeIndex`: an index at Pinecone, which exists. Needs the extra `pinecone` and a key.
+
+The key is the one of the URL, `pinecone:KEY@NAME`, or `PINECONE_API_KEY`.
+"""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -26,12 +29,13 @@ class PineconeIndex:
 
     def __init__(self, address: IndexAddress) -> None:
         self.name, self.is_local, self._index_name = address.name, False, address.path
-        if not os.environ.get("PINECONE_API_KEY"):
+        self._key = address.password or os.environ.get("PINECONE_API_KEY")
+        if not self._key:
             raise errors.InvalidSettings("PINECONE_API_KEY", None, f"the index {self.name} needs a key. Set it.")
         self._opened: Any = None  # Any: of a library that not every environment has
 
     def open(self, embedder: EmbedderIdentity, *, recreate: bool = False) -> None:
-        client = Pinecone(host=os.environ.get(CONTROLLER))
+        client = Pinecone(api_key=self._key, host=os.environ.get(CONTROLLER))
         if not client.has_index(self._index_name):
             why = f"there is no such index. Create it with {embedder.dimension} dimensions and the metric {METRIC!r}."
             raise errors.InvalidSettings("index", self.name, why)

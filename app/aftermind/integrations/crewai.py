@@ -56,8 +56,10 @@ class AftermindStorage:
 
     def list_records(self, scope_prefix: str | None = None, limit: int = 200, offset: int = 0) -> list[MemoryRecord]:
         """Records of a scope and those below it, newest first."""
+        if offset < 0:
+            return []  # as CrewAI's own
         newest = sorted(self._records(scope_prefix), key=lambda each: _utc(each.created_at), reverse=True)
-        return newest[max(0, offset) : max(0, offset) + max(0, limit)]
+        return newest[offset : offset + max(0, limit)]
 
     def get_scope_info(self, scope: str) -> ScopeInfo:
         """Count, categories, times and child scopes."""

@@ -191,9 +191,8 @@ PARAMETERS = {
         defaults={"url": "localhost", "port": 6333, "api_key": None, "prefix": "memory", "vector_size": 1536},
     ),
     "PineconeMemoryStore": StoreParameters(
-        addresses=("pinecone:{index_name}",),
+        addresses=("pinecone:[{api_key}@]{index_name}",),
         defaults={"api_key": "", "index_name": "memory", "environment": None, "vector_size": 1536},
-        refused={"api_key": "set PINECONE_API_KEY instead."},
     ),
     "Mem0MemoryStore": StoreParameters(
         addresses=("mem0+https://{api_key}@api.mem0.ai", "mem0:"),

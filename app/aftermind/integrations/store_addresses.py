@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -15,6 +16,8 @@ Place = Memory | str | Mapping[str, Any]  # Any: the values of a dict that descr
 
 class MemoryPlace:
     """A `Memory`, or the URL or dict of its store; None: the settings of Aftermind."""
+
+    message_lifetime: timedelta | None = None  # after which a message expires, if the framework's store says it
 
     def __init__(self, memory: Place | None = None, *, namespace: str | None = None) -> None:
         self.memory = memory if isinstance(memory, Memory) else Memory(memory)
@@ -40,28 +43,20 @@ class StoreParameters:
     value. A name is a parameter, or else a variable of the environment; `{url.scheme}` and `{url.netloc}` are parts of
     one that is a URL of HTTP; a part in brackets is left out without a value. An empty template is the store of the
     settings of Aftermind. `path` is the parameter with the path of the URL, if that has none; `key_prefix` the one with
-    the prefix of keys in Redis. `refused` are parameters that must have an effect and cannot, with the remedy; all
-    others have none.
+    the prefix of keys in Redis, `lifetime` the one with the seconds after which a message expires. `refused` are
+    parameters that must have an effect and cannot, with the remedy; all others have none.
     """
 
     addresses: tuple[str, ...]
     defaults: Mapping[str, Any] = field(default_factory=dict)  # Any: whatever a framework's parameter is
     path: str = ""
     key_prefix: str = ""
+    lifetime: str = ""
     refused: Mapping[str, str] = field(default_factory=dict)
 
     def place(self, *args: Any, **named: Any) -> str | dict[str, Any] | None:
         """The URL or dict of these arguments. Raises `InvalidSettings`."""
-        names = list(self.defaults)
-        given = dict(zip(names, args, strict=False)) | named
-        unknown = [*args[len(names) :], *(name for name in given if name not in self.defaults)]
-        if unknown or len(args) + len(named) > len(given):
-            why = f"its parameters are {', '.join(names) or 'none'}."
-            raise errors.InvalidSettings("store", [str(each) for each in unknown], why)
-        for name, why in self.refused.items():
-            if given.get(name):
-                raise errors.InvalidSettings(name, type(given[name]).__name__, why)
-        values = {name: value for name, value in {**self.defaults, **given}.items() if value not in (None, "")}
+        values = self.values(*args, **named)
         url = next((found for each in self.addresses if (found := _filled(each, values)) is not None), None)
         if url is None:
             why = f"an address is missing: give one of {', '.join(self.addresses)}."
@@ -74,6 +69,19 @@ class StoreParameters:
             url = urlunsplit(parts._replace(path=f"/{quote(str(values[self.path]))}"))
         return {"url": url, "key_prefix": str(values[self.key_prefix])} if self.key_prefix in values else url
 
+    def values(self, *args: Any, **named: Any) -> dict[str, Any]:
+        """The parameters that have a value. Raises `InvalidSettings`."""
+        names = list(self.defaults)
+        given = dict(zip(names, args, strict=False)) | named
+        unknown = [*args[len(names) :], *(name for name in given if name not in self.defaults)]
+        if unknown or len(args) + len(named) > len(given):
+            why = f"its parameters are {', '.join(names) or 'none'}."
+            raise errors.InvalidSettings("store", [str(each) for each in unknown], why)
+        for name, why in self.refused.items():
+            if given.get(name):
+                raise errors.InvalidSettings(name, type(given[name]).__name__, why)
+        return {name: value for name, value in {**self.defaults, **given}.items() if value not in (None, "")}
+
 
 def store_classes(base: type[MadePlace], stores: Mapping[str, StoreParameters]) -> dict[str, type[MadePlace]]:
     """A class for each of a framework's stores by its name, with the framework's parameters and `namespace`."""
@@ -83,6 +91,8 @@ def store_classes(base: type[MadePlace], stores: Mapping[str, StoreParameters]) 
 def _store_class(base: type[MadePlace], name: str, parameters: StoreParameters) -> type[MadePlace]:
     def init(self: MadePlace, *args: Any, namespace: str | None = None, **named: Any) -> None:
         base.__init__(self, parameters.place(*args, **named), namespace=namespace)
+        seconds = parameters.values(*args, **named).get(parameters.lifetime)
+        self.message_lifetime = None if seconds is None else timedelta(seconds=seconds)
 
     doc = f"A store with the parameters of the framework's `{name}`: {', '.join(parameters.defaults) or 'none'}."
     return type(name, (base,), {"__init__": init, "__doc__": doc, "__module__": base.__module__})

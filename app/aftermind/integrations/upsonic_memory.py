@@ -79,8 +79,8 @@ class Memory(upsonic.storage.memory.memory.Memory):
                 await self._keep_run(output)
             turn = [message for each in output.messages or () if (message := to_chat_message(each)) is not None]
             if turn and self.saved_kinds:
-                run_key = f"upsonic:{output.run_id}"
-                for part, key in split_turn(turn, self.aftermind.settings, idempotency_key=run_key):
+                run_key, said = f"upsonic:{output.run_id}", self.storage.with_expiry(turn)
+                for part, key in split_turn(said, self.aftermind.settings, idempotency_key=run_key):
                     await self.aftermind.remember(
                         part,
                         save=self.saved_kinds,

@@ -42,7 +42,8 @@ PARAMETERS = (
                 **TABLES,
             },
             key_prefix="db_prefix",
-            refused={"redis_client": GIVE_URL, "expire": "messages expire by a retention policy."},
+            lifetime="expire",
+            refused={"redis_client": GIVE_URL},
         ),
     }
     | dict.fromkeys(("SqliteStorage", "AsyncSqliteStorage"), _SQLITE)

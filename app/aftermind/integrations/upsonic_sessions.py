@@ -21,6 +21,7 @@ class SessionStorage(AftermindStorage):
 
     def __init__(self, place: AftermindStorage, user_memory: Any) -> None:  # Any: the drop-in's `Memory`
         super().__init__(place.memory, namespace=place.namespace)
+        self.message_lifetime = place.message_lifetime
         self._user_memory = user_memory
 
     async def aget_session(
@@ -49,7 +50,7 @@ class SessionStorage(AftermindStorage):
         dropped, added = _difference(stored, wanted)
         if added:
             saved = self._user_memory.saved_kinds
-            for part, _ in split_turn(added, self.memory.settings):
+            for part, _ in split_turn(self.with_expiry(added), self.memory.settings):
                 await self.memory.remember(part, save=saved, session_id=session.session_id, **whose)
         if dropped:
             await self.memory.forget(ids=[each.id for each in dropped], **whose)

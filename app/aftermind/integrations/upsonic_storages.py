@@ -1,6 +1,7 @@
 """Upsonic's storages on Aftermind, by their names, with Upsonic's cultural knowledge."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import wraps
 from typing import Any
 from uuid import uuid4
@@ -37,6 +38,12 @@ class AftermindStorage(MemoryPlace):
     Upsonic's `CultureMemory` takes it as its storage. Cultural knowledge belongs to the namespace and to no user, as
     JSON of at most 1 MiB an entry.
     """
+
+    def with_expiry(self, turn: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The messages with the time at which they expire, if the storage was given one (`expire`)."""
+        if self.message_lifetime is None:
+            return turn
+        return [{**each, "expires_at": datetime.now(UTC) + self.message_lifetime} for each in turn]
 
     async def aupsert_cultural_knowledge(self, cultural_knowledge: CulturalKnowledge, deserialize: bool = True) -> Any:
         """Store an entry, with a new id if it has none; an entry with that id is replaced."""

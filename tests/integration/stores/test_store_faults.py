@@ -1,7 +1,9 @@
 """Stores that cannot be used: each has a named error with the remedy, and nothing is accepted."""
 
+import asyncio
 import os
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -10,6 +12,10 @@ from typing import Any
 import pytest
 
 from aftermind import Memory, Settings, errors
+from aftermind.db import inmemory
+from aftermind.db.record_store_journals.protocol import Batch
+from aftermind.db.record_store_journals.sqlite import SqliteJournal
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 def memory_at(store: Any, folder: Path) -> Memory:  # Any: what `Memory` takes
@@ -108,6 +114,46 @@ async def test_a_full_disk_refuses_turns_and_keeps_what_was_accepted(tmp_path: P
         connection.execute("PRAGMA max_page_count = 1000000")
         await (await memory.remember("later", user_id="alice")).stored(timeout=30)
         assert [each.content for each in await memory.history(user_id="alice")] == ["accepted", "later"]
+
+
+async def test_a_store_that_opens_slowly_fails_no_call_that_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inmemory, "LOCK_SECONDS", 0.05)
+    open_at_once, tries = SqliteJournal.open, threading.Event()
+
+    def open_slowly(journal: SqliteJournal) -> None:
+        tries.wait(0.5)  # never set: ten times as long as a transaction waits for another one
+        open_at_once(journal)
+
+    monkeypatch.setattr(SqliteJournal, "open", open_slowly)
+    memory = memory_at(f"sqlite:{tmp_path}/bot.db", tmp_path)
+
+    await asyncio.gather(*(memory.blocks.set(name, "Alice.", user_id="alice") for name in ("a", "b", "c")))
+
+    assert [each.name for each in await memory.blocks.list(user_id="alice")] == ["a", "b", "c"]
+    await memory.close()
+
+
+async def test_a_turn_is_stored_only_once_its_rows_are_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit, reached, may_write = SqliteJournal.commit, threading.Event(), threading.Event()
+
+    def commit_later(journal: SqliteJournal, batch: Batch) -> None:
+        if any(table == "episodes" for rows in batch.values() for table, _ in rows):
+            reached.set()
+            may_write.wait(PATIENCE_SECONDS)
+        commit(journal, batch)
+
+    monkeypatch.setattr(SqliteJournal, "commit", commit_later)
+    async with memory_at(f"sqlite:{tmp_path}/bot.db", tmp_path) as memory:
+        receipt = await memory.remember("I live in Oslo.", user_id="alice")
+        await asyncio.to_thread(reached.wait, PATIENCE_SECONDS)
+        try:
+            with pytest.raises(errors.ReceiptTimeout):
+                await receipt.stored(timeout=0.3)
+        finally:
+            may_write.set()
+        await receipt.stored(timeout=PATIENCE_SECONDS)
 
 
 async def write_turn(folder: Path, user: str = "alice") -> None:

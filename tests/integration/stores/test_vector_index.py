@@ -170,6 +170,8 @@ def test_an_address_shows_no_password() -> None:
     assert (address.host, address.port, address.password, address.collection) == ("host", 6334, "secret", "mine")
     assert address.is_secure
     assert "secret" not in address.name
+    pinecone = parse("pinecone:se%2Fcret@mine")
+    assert (pinecone.path, pinecone.password, pinecone.name) == ("mine", "se/cret", "pinecone:mine")
 
 
 async def test_a_redis_without_query_engine_is_refused_by_name(redis_url: str, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from aftermind import Memory, Settings
 from aftermind.db import migrate
+from aftermind.integrations.conversations import run_blocking
 from aftermind.stack import Stack
 
 # A busy machine must not change a result.
@@ -91,7 +92,106 @@ def definable(memory: Callable[[], Memory]) -> None:
     sqlite.SQLiteMemoryStore = Store
 
 
-SUITES = {"definable": definable, "langgraph": langgraph, "loomflow": loomflow, "openai-agents": openai_agents}
+def anthropic(memory: Callable[[], Memory]) -> None:
+    """Where a test makes a tool on files, it gets ours; the user is the folder, in which it finds the files."""
+    import anyio
+    from anthropic.lib.tools import _beta_builtin_memory_tool as module
+
+    from aftermind.integrations.anthropic import AftermindMemoryTool, AsyncAftermindMemoryTool
+
+    class Folder:
+        def __init__(self, base_path: str) -> None:
+            super().__init__(memory(), user_id=base_path)  # type: ignore[call-arg]
+            self._folder = Path(base_path)
+
+        @property
+        def base_path(self) -> Path:
+            """The folder, with the files as they are now."""
+            for block in run_blocking(lambda: memory().blocks.list(user_id=str(self._folder))):
+                path = self._folder / block.name.removeprefix("/")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(block.content)
+            return self._folder
+
+        @property
+        def memory_root(self) -> Path:
+            """The folder of Claude's files."""
+            root = self.base_path / "memories"
+            root.mkdir(exist_ok=True)
+            return root
+
+    class Tool(Folder, AftermindMemoryTool):
+        pass
+
+    class AsyncTool(Folder, AsyncAftermindMemoryTool):
+        @property
+        def memory_root(self) -> Any:
+            return anyio.Path(super().memory_root)
+
+    module.BetaLocalFilesystemMemoryTool = Tool
+    module.BetaAsyncLocalFilesystemMemoryTool = AsyncTool
+
+
+def crewai(memory: Callable[[], Memory]) -> None:
+    """Where a test or CrewAI makes a `LanceDBStorage`, it gets ours; the user is its path."""
+    from crewai.memory.storage import lancedb_storage
+
+    from aftermind.integrations.crewai import AftermindStorage
+
+    class Storage(AftermindStorage):
+        def __init__(self, path: str | Path | None = None, **options: Any) -> None:
+            super().__init__(memory(), user_id=str(path or uuid4().hex))
+
+    lancedb_storage.LanceDBStorage = Storage
+
+
+def strands(memory: Callable[[], Memory]) -> None:
+    """Where a test makes an `InMemoryStorage`, it gets ours with a user of its own."""
+    import strands.storage
+
+    from aftermind.integrations.strands import AftermindStorage
+
+    class Storage(AftermindStorage):
+        def __init__(self, **options: Any) -> None:
+            super().__init__(memory(), user_id=uuid4().hex)
+
+        async def list(self, query: str = "") -> list[str]:
+            return await super().list(query)  # without a prefix, as the tests do
+
+    strands.storage.InMemoryStorage = Storage
+
+
+def upsonic(memory: Callable[[], Memory]) -> None:
+    """Where a test makes Upsonic's `Memory`, `Chat` or a storage, it gets ours with a namespace of its own."""
+    import upsonic
+    import upsonic.storage
+
+    from aftermind.integrations.upsonic import AftermindStorage, Chat
+    from aftermind.integrations.upsonic import Memory as UpsonicMemory
+
+    class Storage(AftermindStorage):
+        def __init__(self, **options: Any) -> None:
+            super().__init__(memory(), namespace=uuid4().hex)
+
+    class StoredChat(Chat):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, storage=Storage(), **options)
+
+    upsonic.storage.Memory = UpsonicMemory
+    upsonic.storage.InMemoryStorage = upsonic.storage.SqliteStorage = Storage
+    upsonic.Chat = StoredChat
+
+
+SUITES = {
+    "anthropic": anthropic,
+    "crewai": crewai,
+    "definable": definable,
+    "langgraph": langgraph,
+    "loomflow": loomflow,
+    "openai-agents": openai_agents,
+    "strands": strands,
+    "upsonic": upsonic,
+}
 
 
 def pytest_configure(config: pytest.Config) -> None:

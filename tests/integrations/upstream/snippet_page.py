@@ -64,6 +64,8 @@ chat = Chat(session_id="s1", user_id="u1", agent=Agent("openai/gpt-4o"), storage
 def main(name: str, page: Path, result: Path, *, theirs: bool) -> None:
     """Run every snippet of a page, and write their errors."""
     loop, names = asyncio.new_event_loop(), {"__name__": "__main__"}
+    # One loop for the page, as in a notebook: a provider's client, which frameworks cache, belongs to its loop.
+    asyncio.run = lambda work, **options: loop.run_until_complete(work)
     turns = count_turns()
     signal.signal(signal.SIGALRM, _expired)
     drop_in = None if theirs else drop_in_of(name)

@@ -70,6 +70,7 @@ def run_page(name: str, page: Path, url: str, *, theirs: bool) -> tuple[list[str
             "OPENAI_BASE_URL": url,
             "OPENAI_API_KEY": "key",
             "AFTERMIND_DATABASE_URL": "inmemory",
+            "AFTERMIND_BROKER_URL": "redis://localhost:6379/0",  # a store in Postgres needs one
             "AFTERMIND_STATE_DIR": f"{scratch}/state",
             "PYTHONPATH": str(ROOT),
         }

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from aftermind import errors
@@ -38,6 +39,7 @@ class JournalWriter:
         self.failures = 0
         self._lock = threading.Lock()
         self._next: _Group | None = None
+        self._latest: Future[None] | None = None
         self._thread: ThreadPoolExecutor | None = None
 
     async def open(self) -> list[Owner]:
@@ -73,11 +75,19 @@ class JournalWriter:
                 self._next = _Group()
                 self._executor().submit(self._write)
             group = self._next
+            self._latest = group.written
             for owner, rows in changes.items():
                 group.changes.setdefault(owner, {}).update(rows)
             if is_erasure:
                 group.erased.update(changes)
             return group.written
+
+    async def flush(self) -> None:
+        """Wait until the changes that were added have been written, or a write has failed (`failures`)."""
+        latest = self._latest
+        if latest is not None and not latest.done():
+            with suppress(Exception):  # its transactions raise it
+                await asyncio.shield(asyncio.wrap_future(latest))
 
     async def close(self) -> None:
         """Close the journal after the last write."""
