@@ -123,6 +123,7 @@ SUITES = {
             "test_sqlite_session_close": SQLITE,
             "corrupt": SQLITE,
             "file_lock": SQLITE,
+            "worker_threads": SQLITE,
             "write_lock": SQLITE,
             "rolls_back": SQLITE,
             "rollback_failure": SQLITE,
