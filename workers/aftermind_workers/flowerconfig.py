@@ -25,6 +25,7 @@ persistent = True
 db = str(Path(os.environ.get("AFTERMIND_STATE_DIR", ".aftermind")) / "flower")
 os.umask(0o077)
 flower_guard.require_login()
+flower_guard.reconnect_promptly()
 Path(db).parent.mkdir(parents=True, exist_ok=True)
 flower_guard.check_state(Path(db))
 enable_events = False  # workers send events by themselves, and take no orders

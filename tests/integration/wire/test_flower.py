@@ -60,3 +60,35 @@ async def test_flower_shows_the_workers_under_its_own_user(
             await asyncio.wait_for(flower.wait(), 180)
 
     assert denied(guarded) == [], (tmp_path / "flower.log").read_text()[-2000:]
+
+
+async def test_flower_reconnects_every_two_seconds_and_shows_the_workers_again(
+    valkey: Valkey, database: Database, tmp_path: Path
+) -> None:
+    port = ports.choose(1)[0]
+    env = environment(database.relay_url, valkey.url)
+    watching = env | {"AFTERMIND_STATE_DIR": str(tmp_path), "AFTERMIND_LOG_FORMAT": "text"}
+    watching |= {"FLOWER_ADDRESS": "127.0.0.1", "FLOWER_PORT": str(port), "FLOWER_BASIC_AUTH": "me:secret"}
+    path = tmp_path / "flower.log"
+    with workers(env, tmp_path), path.open("wb") as log:
+        flower = await asyncio.create_subprocess_exec(*worker.flower_argv(), env=watching, stdout=log, stderr=log)
+        try:
+
+            async def shows(status: bool) -> bool:
+                found = await asyncio.to_thread(asked, f"http://127.0.0.1:{port}/workers?json=1")
+                rows = found["data"] if isinstance(found, dict) else []
+                return any(row["hostname"] == "worker-0@test" and row["status"] is status for row in rows)
+
+            await wait_until(lambda: shows(True), description="Flower shows the worker")
+            valkey.stop()
+            await wait_until(
+                lambda: path.read_text().count("no events") >= 4, description="Flower has tried four times"
+            )
+            valkey.start()
+
+            await wait_until(lambda: shows(True), description="Flower shows the worker again")
+        finally:
+            flower.terminate()
+            await asyncio.wait_for(flower.wait(), 180)
+
+    assert "trying again in" not in path.read_text(), "Flower's own listener doubles its pause"
