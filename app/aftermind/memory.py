@@ -607,8 +607,7 @@ class Memory:
         was deleted.
 
         Everything of a user includes what the user wrote in groups. With `group` only that is meant, of that group,
-        whether the user is still a member or not: then `RedisUnavailable` is raised, and nothing was deleted, if
-        pending turns cannot be read. `memory.groups.delete` erases a whole group.
+        whether the user is still a member or not. `memory.groups.delete` erases a whole group.
 
         `prove` searches every place for a canary and the user's ids, before and after: `Forgot.proof` (see `remains`).
         """
@@ -625,7 +624,7 @@ class Memory:
         if asked is None:
             return Forgot()
         if group is not None:
-            return Forgot(rows={"episodes": await groups.forget_member(self._parts, owner, group, asked.fits)})
+            return await groups.forget_member(self._parts, owner, group, asked)
         if asked.is_whole:
             return await groups.forget_user(self._parts, owner, lambda: api_forget.forget(self._parts, asked))
         return await api_forget.forget(self._parts, asked)

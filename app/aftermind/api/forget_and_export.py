@@ -205,6 +205,7 @@ async def _erase_pending(parts: Parts, stone: Tombstone) -> int:
 def _audit_detail(stone: Tombstone) -> dict[str, Json]:
     """What was to be forgotten, for the audit trail."""
     asked: dict[str, Json] = {"session_id": stone.session_id, "ids": len(stone.ids) or None}
+    asked["member"] = stone.member
     asked["before"] = None if stone.before is None else stone.before.isoformat()
     return {name: value for name, value in asked.items() if value is not None} or {"everything": True}
 

@@ -23,7 +23,6 @@ from aftermind.types.message import MEMBER
 from aftermind.types.scope import GROUP_PREFIX, MAX_ID_BYTES
 from aftermind.types.tombstone import Tombstone
 from aftermind.types.validation import Given, Limits, normalise
-from aftermind.wire.payloads import decode_readable
 
 T = TypeVar("T")
 
@@ -172,48 +171,26 @@ def attributed(given: Given | Iterable[Given], user_id: str, limits: Limits) -> 
 async def forget_user(parts: Parts, user: Scope, erase: Callable[[], Awaitable[T]]) -> T:
     """Erase what a user wrote in groups, with what was derived from it, and the user by `erase`.
 
-    The memberships end first, so that nothing is added. What waits out of reach (in the spool of another host, or while
-    Redis does not answer) is dropped when it is stored, by the tombstone of the user; what was stored since the first
-    search and before that tombstone is found by the second search.
+    The memberships end first, so that nothing is added. What a call that had begun before has stored since is found by
+    the second erasure.
     """
-    owners = [group_scope(parts, group, namespace=user.namespace) for group in await _groups_of(parts, user)]
-    for owner in owners:
-        await _remove(parts, owner, user.user_column)
-        await _forget_written(parts, owner, user.user_column)
+    groups = await _groups_of(parts, user)
+    for group in groups:
+        await _remove(parts, group_scope(parts, group, namespace=user.namespace), user.user_column)
+        await forget_member(parts, user, group, Tombstone(owner=user))
     erased = await erase()
-    for owner in owners:
-        await _forget_written(parts, owner, user.user_column)
+    for group in groups:
+        await forget_member(parts, user, group, Tombstone(owner=user))
     return erased
 
 
-async def forget_member(parts: Parts, user: Scope, group: str, covers: Callable[[Episode], bool]) -> int:
-    """Erase what a user wrote in one group, with what was derived from it; returns how many messages.
+async def forget_member(parts: Parts, user: Scope, group: str, asked: Tombstone) -> forget_and_export.Forgot:
+    """Erase what a user wrote in one group and `asked` fits, with what was derived from it.
 
-    Raises `RedisUnavailable` if pending turns cannot be read: no tombstone would cover them.
+    Turns out of reach (in the spool of another host, or while Redis does not answer) are dropped when they are stored.
     """
     owner = group_scope(parts, group, namespace=user.namespace)
-    if parts.pending is not None:
-        await parts.pending.read(owner, limit=0)
-    return await _forget_written(parts, owner, user.user_column, covers)
-
-
-async def _forget_written(
-    parts: Parts, owner: Scope, user_id: str, covers: Callable[[Episode], bool] = lambda _: True
-) -> int:
-    written = [*await written_by(parts, owner, user_id), *await _written_in_ledger(parts, owner, user_id)]
-    ids = sorted({each.id for each in written if covers(each)})
-    for start in range(0, len(ids), BATCH_EPISODES):
-        batch = frozenset(ids[start : start + BATCH_EPISODES])
-        await forget_and_export.forget(parts, Tombstone(owner=owner, ids=batch))
-    return len(ids)
-
-
-async def _written_in_ledger(parts: Parts, owner: Scope, user_id: str) -> list[Episode]:
-    """Messages of a member in turns of the ledger: those that wait, and dead letters, which no history shows."""
-    async with parts.db.transaction(namespace=owner.namespace) as tx:  # the statement locks
-        payloads = [payload for _, payload in await parts.ledger.list_turn_payloads(tx, owner)]
-    turns = decode_readable(payloads, owner=owner)
-    return [each for turn in turns for each in turn.episodes() if each.metadata.get(MEMBER) == user_id]
+    return await forget_and_export.forget(parts, replace(asked, owner=owner, member=user.user_column))
 
 
 async def written_by(parts: Parts, owner: Scope, user_id: str) -> list[Episode]:

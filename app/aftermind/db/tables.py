@@ -71,6 +71,7 @@ TOMBSTONES = Table(
     _id("session_id"),
     _time("before"),
     Column("ids", ARRAY(Uuid), nullable=False, server_default=text("'{}'")),
+    _id("member"),
     Column("by_policy", Boolean, nullable=False, server_default=text("false")),  # stores.postgres.retention
     Column("delivered", Boolean, nullable=False),  # Redis has it
 )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from aftermind.types.message import Episode, Turn
+from aftermind.types.message import MEMBER, Episode, Turn
 from aftermind.types.scope import EpisodeId, Scope
 
 
@@ -27,7 +27,8 @@ class Generation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tombstone:
-    """What was forgotten: all of the owner that was stored or accepted before, and fits the labels and ids given.
+    """What was forgotten: all of the owner that was stored or accepted before, and fits the labels and ids given; of a
+    group, with `member`, only what that user wrote in it.
 
     `generation` is its number: a turn that was accepted under a lower one came before it. `at` is the database's time,
     which decides for a turn without a number, spooled while neither Redis nor Postgres answered.
@@ -40,20 +41,27 @@ class Tombstone:
     session_id: str | None = None
     before: datetime | None = None
     ids: frozenset[EpisodeId] = frozenset()
+    member: str | None = None
     by_policy: bool = False
 
     @property
     def is_whole(self) -> bool:
         """Whether everything of the owner is meant."""
-        return self.session_id is None and self.before is None and not self.ids
+        return self.session_id is None and self._is_of_all
 
     @property
     def is_session(self) -> bool:
         """Whether everything of a session is meant."""
-        return self.session_id is not None and self.before is None and not self.ids
+        return self.session_id is not None and self._is_of_all
+
+    @property
+    def _is_of_all(self) -> bool:
+        return self.before is None and not self.ids and self.member is None
 
     def fits(self, episode: Episode) -> bool:
         """Whether the episode is one of those that were meant, whenever it came."""
+        if self.member is not None and episode.metadata.get(MEMBER) != self.member:
+            return False
         if self.ids:
             return episode.id in self.ids
         if self.session_id is not None and episode.scope.session_id != self.session_id:

@@ -93,7 +93,7 @@ async def test_a_member_is_erased_from_every_group_also_after_leaving_it(memory:
         assert [each.user_id for each in await memory.groups.members(group)] == ["bob"]
         with pytest.raises(errors.InvalidQuery, match="prove"):
             await memory.forget(user_id="bob", group=group, prove=True)
-        assert (await memory.forget(user_id="bob", group=group)).rows == {"episodes": 1}
+        await memory.forget(user_id="bob", group=group)
         assert await memory.history(user_id="bob", group=group) == []
     assert (await memory.export(user_id="alice")).items == ()
 

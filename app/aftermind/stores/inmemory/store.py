@@ -177,7 +177,7 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
             counts |= _erase_owner(run, key, counts)
         elif tombstone.is_session:
             _erase_session_rows(run, key, tombstone)
-        if tombstone.before is None and not tombstone.ids:
+        if tombstone.is_whole or tombstone.is_session:
             counts["jobs"] = _forget_jobs(run, tombstone)
         return counts
 

@@ -46,7 +46,7 @@ _LOCK = text(
 )
 _TOMBSTONES = text(
     """
-    SELECT tombstones.namespace, tombstones.user_id, generation, at, session_id, before, ids, by_policy
+    SELECT tombstones.namespace, tombstones.user_id, generation, at, session_id, before, ids, member, by_policy
     FROM aftermind.tombstones
     JOIN unnest(CAST(:namespaces AS text[]), CAST(:users AS text[])) AS given (namespace, user_id)
       ON tombstones.namespace = given.namespace AND tombstones.user_id = given.user_id
@@ -60,7 +60,7 @@ _NEWEST = """
 _TOMBSTONES_IN_FORCE = text(
     f"""
     SELECT (SELECT json_agg(stone)::text FROM (
-                SELECT generation, at, session_id, before, ids, by_policy FROM aftermind.tombstones
+                SELECT generation, at, session_id, before, ids, member, by_policy FROM aftermind.tombstones
                 WHERE namespace = :namespace AND user_id = :user
                   AND generation > CAST(:generation AS bigint)) AS stone) AS stones,
            (SELECT json_agg(newest)::text FROM unnest(CAST(:sessions AS text[])) AS asked (session) CROSS JOIN LATERAL (
@@ -153,6 +153,7 @@ def to_tombstone(row: Any) -> Tombstone:  # Any: a row of tombstones
         session_id=row.session_id,
         before=row.before,
         ids=frozenset(EpisodeId(id_) for id_ in row.ids),
+        member=row.member,
         by_policy=row.by_policy,
     )
 
@@ -173,6 +174,7 @@ async def admission_state(
             session_id=each["session_id"],
             before=None if each["before"] is None else datetime.fromisoformat(each["before"]),
             ids=frozenset(EpisodeId(UUID(id_)) for id_ in each["ids"]),
+            member=each["member"],
             by_policy=each["by_policy"],
         )
         for each in orjson.loads(row.stones or "[]")

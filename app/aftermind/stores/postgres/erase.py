@@ -25,9 +25,10 @@ _LOCK = text(
 )
 _BURY = text(
     """
-    INSERT INTO aftermind.tombstones (namespace, user_id, generation, at, session_id, before, ids, by_policy, delivered)
-    VALUES (:namespace, :user, :generation, clock_timestamp(), :session, :before, CAST(:ids AS uuid[]), :by_policy,
-            :by_policy)
+    INSERT INTO aftermind.tombstones (namespace, user_id, generation, at, session_id, before, ids, member, by_policy,
+                                      delivered)
+    VALUES (:namespace, :user, :generation, clock_timestamp(), :session, :before, CAST(:ids AS uuid[]), :member,
+            :by_policy, :by_policy)
     """
 )
 _COVERED = f"""
@@ -35,6 +36,7 @@ _COVERED = f"""
     AND (cardinality(CAST(:ids AS uuid[])) = 0 OR id = ANY(CAST(:ids AS uuid[])))
     AND (cardinality(CAST(:ids AS uuid[])) > 0 OR CAST(:session AS text) IS NULL OR session_id = :session)
     AND (cardinality(CAST(:ids AS uuid[])) > 0 OR CAST(:before AS timestamptz) IS NULL OR occurred_at < :before)
+    AND (CAST(:member AS text) IS NULL OR metadata ->> 'member' = :member)
 """
 # Deleted with the episodes: stored model answers that used them, results of shadow runs, and counts of feedback about
 # what does not exist: also of episodes that are forgotten before they are stored. The sources are deleted
@@ -157,7 +159,7 @@ _EVENTS = text(f"DELETE FROM aftermind.events WHERE {_OWNED}")
 
 _UNDELIVERED = text(
     """
-    SELECT namespace, user_id, generation, at, session_id, before, ids, by_policy FROM aftermind.tombstones
+    SELECT namespace, user_id, generation, at, session_id, before, ids, member, by_policy FROM aftermind.tombstones
     WHERE namespace = :namespace AND NOT delivered ORDER BY generation LIMIT 1000
     """
 )
@@ -194,6 +196,7 @@ async def forget(tx: Transaction, tombstone: Tombstone) -> dict[str, int]:
         "session": tombstone.session_id,
         "before": tombstone.before,
         "ids": sorted(tombstone.ids),
+        "member": tombstone.member,
         "first_feedback": first,
         "behind_feedback": behind,
     }
@@ -209,7 +212,7 @@ async def forget(tx: Transaction, tombstone: Tombstone) -> dict[str, int]:
         session = replace(tombstone.owner, session_id=tombstone.session_id)
         for first, behind in [below(internal_path(kind, session)) for kind in (SESSIONS, CHECKPOINTS)]:
             await run.execute(_SESSION_ROWS, {**owned, "first": first, "behind": behind})
-    if tombstone.before is None and not tombstone.ids:
+    if tombstone.is_whole or tombstone.is_session:
         counts |= _numbers(await run.row(_JOBS, **owned, session=tombstone.session_id))
     return counts
 

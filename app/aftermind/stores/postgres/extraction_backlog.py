@@ -41,6 +41,7 @@ _COVERED = f"""
       AND (cardinality(CAST(:ids AS uuid[])) = 0 OR id = ANY(CAST(:ids AS uuid[])))
       AND (cardinality(CAST(:ids AS uuid[])) > 0 OR CAST(:session AS text) IS NULL OR session_id = :session)
       AND (cardinality(CAST(:ids AS uuid[])) > 0 OR CAST(:before AS timestamptz) IS NULL OR occurred_at < :before)
+      AND (CAST(:member AS text) IS NULL OR metadata ->> 'member' = :member)
 """
 # The summaries and traits that `forget` deletes because they used deleted episodes, and their other sources.
 _DREW_ON = text(
@@ -146,7 +147,7 @@ class PostgresLearning:
         await pg(tx).execute(_PROFILED, {**_owner_parameters(owner), "ids": list(ids)})
 
     async def drew_on(self, tx: Transaction, stone: Tombstone) -> DrewOn:
-        given = {"session": stone.session_id, "before": stone.before, "ids": sorted(stone.ids)}
+        given = {"session": stone.session_id, "before": stone.before, "ids": sorted(stone.ids), "member": stone.member}
         row = await pg(tx).row(_DREW_ON, **_owner_parameters(stone.owner), **given)
         if row is None:
             return DrewOn()

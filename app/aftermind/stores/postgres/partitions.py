@@ -312,7 +312,7 @@ def _batch_rows(given: Rows, began: datetime) -> list[dict[str, Any]]:  # Any: v
 
 def _tombstone_row(stone: Tombstone, began: datetime) -> dict[str, Any]:  # Any: values of columns
     """Redis does not have it: the reconciler delivers it."""
-    fields = {name: getattr(stone, name) for name in ("generation", "session_id", "before", "by_policy")}
+    fields = {name: getattr(stone, name) for name in ("generation", "session_id", "before", "member", "by_policy")}
     return {**fields, "at": stone.at or began, "ids": sorted(stone.ids), "delivered": stone.by_policy}
 
 

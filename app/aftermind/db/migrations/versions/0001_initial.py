@@ -184,6 +184,7 @@ CREATE TABLE aftermind.tombstones (
     session_id text COLLATE "C",
     before timestamptz,
     ids uuid[] NOT NULL DEFAULT '{}',
+    member text COLLATE "C",
     by_policy boolean NOT NULL DEFAULT false,
     delivered boolean NOT NULL,
     PRIMARY KEY (namespace, user_id, id)
