@@ -76,7 +76,10 @@ def _decode_turn(lease: Lease) -> Turn:
     jobs = {job.id, job.origin_job_id}
     with suppress(ValueError):  # the first job's id: a turn that is retried twice has neither of the others
         jobs.add(JobId(UUID(job.effect_key.partition("#")[0])))
-    return decode_owned_turn(job.raw or b"", owner=job.scope, jobs=jobs, accepted_at=job.created_at)
+    is_replay = job.origin_job_id is not None
+    return decode_owned_turn(
+        job.raw or b"", owner=job.scope, jobs=jobs, accepted_at=job.created_at, is_replay=is_replay
+    )
 
 
 async def store_pending(runtime: Runtime, claimed: Sequence[ClaimedTurn]) -> tuple[Tally, bool]:

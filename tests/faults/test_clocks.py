@@ -1,7 +1,8 @@
 """Erasure, order, expiry and receipts are right while the clocks of agents, workers and the service are wrong."""
 
 import time
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -298,6 +299,42 @@ async def test_the_service_with_a_wrong_clock_forgets_and_remembers_alike(hosts:
             status = await client.get(receipt)
 
     assert status.json()["stored"] == "done"
+
+
+@pytest.mark.parametrize(
+    "skew", [-SECOND, pytest.param(-HOUR, marks=pytest.mark.long), pytest.param(HOUR, marks=pytest.mark.long)]
+)
+async def test_what_is_said_last_is_true_whatever_the_clocks_of_hosts(hosts: Hosts, skew: float) -> None:
+    """By hosts in turn, to Redis, to Postgres and through a spool; only a text that names a time is earlier."""
+    hosts.env |= {"AFTERMIND_EXTRACT_QUIET_SECONDS": "0", "AFTERMIND_EXTRACT_MAX_WAIT_SECONDS": "0"}
+    settings = Settings(database_url=hosts.database.app_url, redis_url=hosts.valkey.url, state_dir=hosts.folder)
+    async with AsyncExitStack() as stack:
+        await hosts.start_agent(stack, "wrong", skew)
+        await hosts.start_agent(stack, "right", 0.0)
+        memory = await stack.enter_async_context(Memory(settings=settings))
+        with workers(hosts.host("worker", 0.0), hosts.folder, on=",".join(queues.QUEUES)):
+            for accept in ACCEPTS:
+
+                async def homes(user: str = accept) -> list[str]:
+                    rows = await memory.facts.query(predicate="lives_in", user_id=user)
+                    return [fact.object for fact in rows]
+
+                for host, city in (("right", "Oslo"), ("wrong", "Rome"), ("right", "Lima"), ("wrong", "Graz")):
+                    is_spooled = accept == "spool" and host == "wrong"
+                    with hosts.valkey.frozen() if is_spooled else nullcontext():
+                        mode = "redis" if accept == "spool" else accept
+                        said = {"text": f"I live in {city}.", "user": accept, "session": f"{host} {city}"}
+                        assert await hosts.agents[host].do("remember", accept=mode, **said) == is_spooled
+
+                    async def is_believed(city: str = city, homes: Callable[[], Awaitable[list[str]]] = homes) -> bool:
+                        return await homes() == [city]
+
+                    await wait_until(is_believed, timeout=PATIENCE, description=f"{city} is the home, by {accept}")
+
+            await hosts.agents["wrong"].do(
+                "learn", text="I lived in Kyoto until 2010.", user="redis", session="k", accept="redis"
+            )
+            assert [fact.object for fact in await memory.facts.query(predicate="lives_in", user_id="redis")] == ["Graz"]
 
 
 @pytest.mark.parametrize("skew", [pytest.param(-HOUR, marks=pytest.mark.long), HOUR])

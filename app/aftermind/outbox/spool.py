@@ -11,7 +11,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 from weakref import WeakSet
@@ -31,14 +30,6 @@ WRITE_DECAY = 0.95  # of the slowest write, at each one since: a slow minute is 
 SEGMENT_BYTES = 4 * 2**20  # small enough that space comes back while a long spool drains
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spooled:
-    """A turn in the spool."""
-
-    turn: Turn
-    payload: bytes
 
 
 class Spool:
@@ -106,7 +97,7 @@ class Spool:
         """Take over files of ended processes; returns their unsent turns."""
         return await self._run(self._adopt)
 
-    async def next(self, limit: int, *, passing: frozenset[str] = frozenset()) -> list[Spooled]:
+    async def next(self, limit: int, *, passing: frozenset[str] = frozenset()) -> list[Turn]:
         """Unsent turns of this process in the order in which they came, but for those of the owners in `passing`."""
         return await self._run(lambda: self._oldest(limit, passing))
 
@@ -206,7 +197,7 @@ class Spool:
         self._unsent = adopted | {job_id: held for job_id, held in self._unsent.items() if job_id not in adopted}
         return self.unsent
 
-    def _oldest(self, limit: int, passing: frozenset[str]) -> list[Spooled]:
+    def _oldest(self, limit: int, passing: frozenset[str]) -> list[Turn]:
         self._list_segments()
         for job_id in self._erased_ids() & self._unsent.keys():  # forgotten by another process since
             self._let_off(job_id)
@@ -252,7 +243,7 @@ class Spool:
             for entry in list(segment.turns.values())
             if entry.owner == owner and entry.job_id not in gone
         ]
-        return tuple(sorted((each.turn for each in found if each is not None), key=lambda turn: turn.base))
+        return tuple(sorted((each for each in found if each is not None), key=lambda turn: turn.base))
 
     def _forget(self, stone: Tombstone) -> list[JobId]:
         for path in damaged_files(self.folder):
@@ -310,10 +301,10 @@ def _may_hold(path: Path, owner: Scope) -> bool:
     return not is_named or (owner.user_id is not None and orjson.dumps(owner.user_id) in data)
 
 
-def _read(entry: SpoolEntry, segment: Segment) -> Spooled | None:
+def _read(entry: SpoolEntry, segment: Segment) -> Turn | None:
     """The turn; None if it was damaged since it was written."""
     payload = segment.payload(entry)
-    return None if payload is None else Spooled(turn=decode_turn(payload), payload=payload)
+    return None if payload is None else decode_turn(payload)
 
 
 def _fail(queued: Iterable[tuple[Turn, bytes, Future[None]]], exc: Exception) -> None:

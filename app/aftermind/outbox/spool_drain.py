@@ -2,13 +2,15 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 
 from aftermind import errors
 from aftermind.outbox.group_commit import MAX_TURNS, Acceptor, hand_over
 from aftermind.outbox.single_task import OneTask
-from aftermind.outbox.spool import Spool, Spooled
+from aftermind.outbox.spool import Spool
 from aftermind.telemetry.logger import get_logger
-from aftermind.types.message import without_key
+from aftermind.types.message import Turn, without_key
 from aftermind.wire.payloads import encode_turn
 from aftermind.wire.pending import Offer, PendingLimit
 from aftermind.wire.redis_keys import owner_part
@@ -71,10 +73,10 @@ class Drain:
                 if refused is None:
                     return False  # no owner may have more
                 passing |= refused
-                window = [each for each in window[MAX_TURNS:] if owner_part(each.turn.scope) not in passing]
+                window = [each for each in window[MAX_TURNS:] if owner_part(each.scope) not in passing]
         return True
 
-    async def _send_apart(self, spooled: Sequence[Spooled]) -> set[str] | None:
+    async def _send_apart(self, spooled: Sequence[Turn]) -> set[str] | None:
         """Hand turns over, and if that fails while the acceptor answers, those of each tenant and owner apart: what one
         of them holds in it must not stop the others. Returns owners whose turns were refused; None: all are.
         """
@@ -87,7 +89,7 @@ class Drain:
                 return await self._send_halves(spooled)
             if len(parts) == 1:
                 log.warning("a user's turn was refused", extra={"error": str(exc)})
-                return {owner_part(spooled[0].turn.scope)}
+                return {owner_part(spooled[0].scope)}
         refused: set[str] = set()
         for part in parts:
             of_part = await self._send_apart(part)
@@ -96,15 +98,15 @@ class Drain:
             refused |= of_part
         return refused
 
-    async def _send_halves(self, spooled: Sequence[Spooled]) -> set[str] | None:
+    async def _send_halves(self, spooled: Sequence[Turn]) -> set[str] | None:
         """The turns of one owner in order, fewer at a time: a slow primary cannot take many within a call's budget."""
         middle = len(spooled) // 2
         refused = await self._send_apart(spooled[:middle])
         return await self._send_apart(spooled[middle:]) if refused == set() else refused
 
-    async def _send(self, spooled: Sequence[Spooled]) -> set[str] | None:
+    async def _send(self, spooled: Sequence[Turn]) -> set[str] | None:
         """Hand them over; the owners whose turns were refused by their limit. None: by one for all."""
-        offers = [Offer(turn=each.turn, payload=each.payload, is_spooled=True) for each in spooled]
+        offers = [_offer(each, now=datetime.now(UTC)) for each in spooled]
         answers = await hand_over(self._acceptor, offers)
         self._back()  # not at the probe: a Redis that is full answers PING and takes no turn
         pairs = list(zip(offers, answers, strict=True))
@@ -114,7 +116,7 @@ class Drain:
             for turn, other in others:
                 ids = {"job_id": str(turn.job_id), "stored_as": str(other.job_id)}
                 log.error("an idempotency key was used for two turns: both are kept", extra=ids)
-            again = [Offer(turn=other, payload=encode_turn(other), is_spooled=True) for _, other in others]
+            again = [_offer(other, now=datetime.now(UTC)) for _, other in others]
             taken = iter(await hand_over(self._acceptor, again))
             pairs = [(offer, next(taken) if answer.conflict else answer) for offer, answer in pairs]
         await self._spool.sent(offer.turn.job_id for offer, answer in pairs if answer.refusal is None)
@@ -129,10 +131,16 @@ class Drain:
             self.away = None
 
 
-def _apart(spooled: Sequence[Spooled]) -> list[list[Spooled]]:
+def _offer(turn: Turn, *, now: datetime) -> Offer:
+    """A spooled turn with the time that it has waited: two readings of one clock."""
+    turn = replace(turn, spooled_seconds=max(0.0, (now - turn.remembered_at).total_seconds()))
+    return Offer(turn=turn, payload=encode_turn(turn), is_spooled=True)
+
+
+def _apart(spooled: Sequence[Turn]) -> list[list[Turn]]:
     """By tenant, or if they are of one, by owner."""
-    by_tenant, by_owner = dict[str, list[Spooled]](), dict[str, list[Spooled]]()
+    by_tenant, by_owner = dict[str, list[Turn]](), dict[str, list[Turn]]()
     for each in spooled:
-        by_tenant.setdefault(each.turn.scope.namespace, []).append(each)
-        by_owner.setdefault(owner_part(each.turn.scope), []).append(each)
+        by_tenant.setdefault(each.scope.namespace, []).append(each)
+        by_owner.setdefault(owner_part(each.scope), []).append(each)
     return list((by_tenant if len(by_tenant) > 1 else by_owner).values())

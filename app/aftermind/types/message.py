@@ -198,6 +198,7 @@ class Turn:
     counted_from: int | None = None
     shift: int = 0
     feedback: Feedback | None = None
+    spooled_seconds: float = 0.0  # that it had waited in a spool when it was sent, by the clock of that host
 
     @property
     def author(self) -> Scope | None:

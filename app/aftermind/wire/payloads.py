@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -15,6 +15,9 @@ from aftermind.types.feedback import MAX_IDS, Feedback
 from aftermind.types.message import ALL_KINDS
 
 VERSION = 1  # a reader that meets a later one raises UnknownPayload, and the bytes are kept as they are
+# From an agent's reading of its clock to acceptance: the default budget of `remember`. A clock that is behind by less
+# is not noticed, and one that is right keeps its microseconds.
+MAX_ACCEPT_TIME = timedelta(seconds=0.5)
 FEEDBACK_VERSION = 2  # of turns with feedback, which a reader of version 1 would drop
 
 
@@ -47,6 +50,8 @@ def encode_turn(turn: Turn) -> bytes:
         data["generation"] = turn.generation
     if turn.counted_from is not None:
         data["counted_from"] = turn.counted_from
+    if turn.spooled_seconds:
+        data["spooled"] = turn.spooled_seconds
     if turn.keep != ALL_KINDS:
         data["keep"] = sorted(turn.keep)
     if turn.feedback is not None:
@@ -83,6 +88,7 @@ def decode_turn(
             generation=_number(data, "generation") if generation is None else generation,
             counted_from=_number(data, "counted_from") if counted_from is None else counted_from,
             feedback=_read_feedback(data["feedback"]) if "feedback" in data else None,
+            spooled_seconds=float(data.get("spooled", 0.0)),
         )
     except (KeyError, TypeError, ValueError, AttributeError, errors.InvalidInput) as exc:
         raise errors.UnknownPayload("turn", f"{VERSION} ({type(exc).__name__}: {exc})") from exc
@@ -94,14 +100,15 @@ def decode_owned_turn(
     owner: Scope,
     jobs: Collection[UUID | None],
     accepted_at: datetime,
+    is_replay: bool = False,
     base: int | None = None,
     generation: int | None = None,
     counted_from: int | None = None,
 ) -> Turn:
     """The turn of an entry: a queue, a row or a letter that belongs to `owner` and bears one of the ids in `jobs`.
 
-    `accepted_at` is the time of acceptance by the server's clock. A later time of the agent is replaced by it: that
-    clock is ahead, and facts from the turn would not be true yet.
+    `accepted_at` is the time of acceptance by the server's clock, and decides when the turn was said: see
+    `_by_servers_clock`. `is_replay`: it was accepted long before.
     Raises `ForeignPayload` if the payload names another owner or job: what is inside an entry decides nothing about
     other owners. Raises `UnknownPayload` as `decode_turn` does.
     """
@@ -110,7 +117,21 @@ def decode_owned_turn(
         raise errors.ForeignPayload("owner")
     if turn.job_id not in jobs:
         raise errors.ForeignPayload("job")
-    return turn if turn.remembered_at <= accepted_at else replace(turn, remembered_at=accepted_at)
+    return replace(turn, remembered_at=_by_servers_clock(turn, accepted_at, is_replay=is_replay))
+
+
+def _by_servers_clock(turn: Turn, accepted_at: datetime, *, is_replay: bool) -> datetime:
+    """When the turn was remembered: by the agent's clock where that can be right, else by the server's.
+
+    With a clock that is ahead, facts from the turn would not be true yet; with one that is behind, what the user said
+    before through another host would count as later. A turn that was spooled was remembered as long before as it had
+    waited there. A turn without a generation keeps its time, by which erasures judge it.
+    """
+    latest = accepted_at - timedelta(seconds=max(0.0, turn.spooled_seconds))
+    if turn.remembered_at > accepted_at:
+        return latest
+    is_behind = turn.remembered_at < latest - MAX_ACCEPT_TIME
+    return latest if is_behind and not is_replay and turn.generation is not None else turn.remembered_at
 
 
 def decode_readable(payloads: Iterable[bytes], *, owner: Scope) -> list[Turn]:

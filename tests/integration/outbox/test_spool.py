@@ -158,7 +158,7 @@ async def test_the_oldest_go_first_whoever_wrote_them(tmp_path: Path) -> None:
 
     found = await spool.next(10, passing=frozenset({owner_part(Scope(user_id="bob"))}))
 
-    assert [each.turn.messages[0].content for each in found] == ["m0", "m2", "m1"]
+    assert [each.messages[0].content for each in found] == ["m0", "m2", "m1"]
     spool.close()
 
 
@@ -174,7 +174,7 @@ async def test_what_is_forgotten_is_not_sent_nor_seen_in_any_process(tmp_path: P
     for spool in (mine, others):
         assert texts_of(await spool.pending(ALICE)) == ["kept"]
         assert texts_of(await spool.pending(Scope(user_id="bob"))) == ["secret of bob"]
-    assert [each.turn.messages[0].content for each in await others.next(10)] == ["kept"]
+    assert [each.messages[0].content for each in await others.next(10)] == ["kept"]
     mine.close()
     others.close()
 
