@@ -106,6 +106,7 @@ if TYPE_CHECKING:  # at run time `__getattr__` loads each name at its first use,
     )
     from aftermind.types.retention import RetentionPolicy, RetentionResult
     from aftermind.types.stream_token import StreamToken
+    from aftermind.types.tenant_move import PurgedTenant, TenantMove
     from aftermind.types.webhook import NewWebhook, Webhook, WebhookId
 
 __version__ = "0.1.0"
@@ -213,6 +214,7 @@ _HOMES = {
     ),
     "aftermind.types.stream_token": ("StreamToken",),
     "aftermind.types.retention": ("RetentionResult", "RetentionPolicy"),
+    "aftermind.types.tenant_move": ("PurgedTenant", "TenantMove"),
     "aftermind.types.webhook": ("NewWebhook", "Webhook", "WebhookId"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -289,6 +291,7 @@ __all__ = [
     "Profile",
     "Progress",
     "Provenance",
+    "PurgedTenant",
     "RecallBlock",
     "RecallDifference",
     "RecallExplanation",
@@ -313,6 +316,7 @@ __all__ = [
     "StageLatency",
     "StreamToken",
     "Summary",
+    "TenantMove",
     "TenantSummary",
     "TextDelta",
     "Timeline",

@@ -1,7 +1,8 @@
 """The map of databases (`AFTERMIND_DATABASES`) and the rule that places namespaces (`AFTERMIND_PLACEMENT`). Pure."""
 
+import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pydantic import SecretStr
@@ -15,6 +16,20 @@ POSTGRES = ("postgresql:", "postgres:", "postgresql+asyncpg:")
 # What differs from database to database. Every other setting is that of the process.
 FIELDS = ("database_url", "relay_url", "migrator_url", "replica_urls", "broker_url", "redis_url", "index_url")
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
+
+
+@dataclasses.dataclass(slots=True)
+class Moved:
+    """What a process has learned about tenants that were moved: the placement of the settings does not have them.
+
+    `databases` has a database by namespace. `parts` opens the services in a database, and `opened` lists those that are
+    open, where a process has several; `Any`, because they are built from settings.
+    """
+
+    databases: dict[str, str] = dataclasses.field(default_factory=dict)
+    parts: Callable[[str], Any] | None = None
+    opened: Callable[[], Iterable[Any]] = tuple
+
 
 Given = Mapping[str, SecretStr | tuple[SecretStr, ...]]
 Connections = Mapping[str, Any]  # Any: values of settings, each checked by pydantic

@@ -14,6 +14,7 @@ AftermindError
 ├── Unavailable             a component does not answer; the same call may succeed later
 │   ├── StoreUnavailable
 │   │   ├── StatementAborted the database answers, but ended this statement (timeout, lock, memory)
+│   │   │   └── TenantMoved the tenant is moving to another database, or has moved
 │   │   └── StoreInUse      a store of one process that another process has opened
 │   ├── IndexUnavailable    an external vector index
 │   ├── RedisUnavailable (UnknownSentinelService), BrokerUnavailable, SpoolUnavailable, ArchiveUnavailable, KeyMissing
@@ -191,6 +192,20 @@ class StatementAborted(StoreUnavailable):
     def __init__(self, what: str, why: str) -> None:
         hint = "Other statements are served. Retry; if it repeats, check pg_stat_activity for long transactions."
         super().__init__(what, why, hint)
+
+
+class TenantMoved(StatementAborted):
+    """A tenant moves to another database of the map, or has moved there.
+
+    `database` is the one where the tenant is served; None while the move pauses its writes. `Memory` repeats a call of
+    a tenant that has moved; a turn of one whose writes are paused waits.
+    """
+
+    def __init__(self, namespace: str, *, database: str | None, other: str) -> None:
+        self.namespace, self.database = namespace, database
+        why = f"namespace {namespace!r} " + ("is served by" if database else "is being moved to or from")
+        hint = "Repeat the call." if database else "Its writes are paused for some seconds: repeat the call then."
+        StoreUnavailable.__init__(self, "move", f"{why} database {other!r}", hint)
 
 
 class StoreInUse(StoreUnavailable):

@@ -42,6 +42,7 @@ from aftermind.api.reindex import Reindexed
 from aftermind.api.retention.policies import Retention
 from aftermind.api.routed_calls import route
 from aftermind.api.services import Parts
+from aftermind.api.tenants import Tenants
 from aftermind.api.undo import UndoResult
 from aftermind.api.webhooks import Webhooks
 from aftermind.api.wiring import open_parts
@@ -178,6 +179,7 @@ class Memory:
         self.dead_letters, self.replays, self.job_admin = parts.dead_letters, parts.replays, JobAdmin(parts)
         self.audit, self.encryption = parts.audit, parts.encryption
         self.reembedding = parts.reembedding
+        self.tenants = Tenants(parts.settings)
         self.retention = Retention(
             db=parts.db,
             store=parts.store,
@@ -255,7 +257,14 @@ class Memory:
     async def _send(self, outbox: Outbox, turn: Turn) -> Receipt:
         parts = self._parts
         sent = await (self._instrument.send(outbox, turn) if self._instrument.is_on() else outbox.send(turn))
-        return Receipt(turn, spooled=sent.spooled, ledger=parts.ledger, news=parts.events, confirm=parts.confirm)
+        return Receipt(
+            turn,
+            spooled=sent.spooled,
+            ledger=parts.ledger,
+            news=parts.events,
+            confirm=parts.confirm,
+            follow=parts.follow_move if self.settings.databases else None,
+        )
 
     async def recall(
         self,

@@ -64,11 +64,16 @@ class News(Protocol):
         """The cursor of the owner's newest event."""
 
 
+Confirm = Callable[[Scope], Awaitable[None]]
+Follow = Callable[[str, str], tuple[Ledger, News, Confirm | None]]
+
+
 class Receipt:
     """Receipt of one turn. `spooled`: it is on this host's disk until Redis is back, and as safe as that disk.
 
     The second receipt of one idempotency key follows the first turn. `confirm` makes a state that the primary has shown
-    visible to recalls, or waits until it is on disk.
+    visible to recalls, or waits until it is on disk. `follow` gives ledger, news and `confirm` of the database that a
+    tenant has moved to.
     """
 
     def __init__(
@@ -78,13 +83,14 @@ class Receipt:
         spooled: bool,
         ledger: Ledger,
         news: News,
-        confirm: Callable[[Scope], Awaitable[None]] | None = None,
+        confirm: Confirm | None = None,
+        follow: Follow | None = None,
     ) -> None:
         self.job_id: JobId = turn.job_id
         self.episode_ids: tuple[EpisodeId, ...] = turn.episode_ids
         self.spooled = spooled
         self._scope, self._keep = turn.scope, turn.keep
-        self._ledger, self._news, self._confirm = ledger, news, confirm
+        self._ledger, self._news, self._confirm, self._follow = ledger, news, confirm, follow
 
     @property
     def _owner(self) -> Scope:
@@ -110,6 +116,15 @@ class Receipt:
 
     async def status(self) -> ReceiptStatus:
         """Its current state, without waiting. Raises `StoreUnavailable`."""
+        try:
+            return await self._read_status()
+        except errors.TenantMoved as exc:
+            if exc.database is None or self._follow is None:
+                raise
+            self._ledger, self._news, self._confirm = self._follow(exc.namespace, exc.database)
+            return await self._read_status()
+
+    async def _read_status(self) -> ReceiptStatus:
         job = await self._ledger.job(self.job_id, owner=self._owner)
         return await turn_status(self._ledger, job, keep=self._keep, spooled=self.spooled)
 

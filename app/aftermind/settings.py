@@ -130,6 +130,7 @@ class Settings(BaseSettings):
     )
 
     _connections: Mapping[str, database_map.Connections] = PrivateAttr({})
+    _moved: database_map.Moved = PrivateAttr(default_factory=database_map.Moved)  # shared by copies of the settings
 
     def __init__(self, **values: Any) -> None:  # Any: pydantic checks each
         fields = type(self).model_fields
@@ -168,18 +169,46 @@ class Settings(BaseSettings):
 
     def database_for(self, namespace: str) -> str:
         """The name of the database where a namespace is placed."""
-        return database_map.place(self.placement, namespace) if self.databases else self.database
+        if not self.databases:
+            return self.database
+        return self._moved.databases.get(namespace) or database_map.place(self.placement, namespace)
+
+    @property
+    def moved(self) -> database_map.Moved:
+        """What this process has learned about tenants that were moved to another database of the map."""
+        return self._moved
+
+    def follow_move(self, namespace: str, database: str) -> None:
+        """Note that a namespace has moved to another database. Raises `InvalidSettings` if the map does not have it."""
+        if database not in self._connections:
+            why = f"namespace {namespace!r} has moved there. Add it to {database_map.VARIABLE}, and restart."
+            raise errors.InvalidSettings(database_map.VARIABLE, database, why)
+        self._moved.databases[namespace] = database
+
+    def follow_moves(self, found: Mapping[str, Mapping[str, str]]) -> None:
+        """Note the moves that databases report: by database, the namespaces that have left it, and where they are.
+
+        A database decides about tenants that are placed in it, and about no others.
+        """
+        for _ in found:  # a tenant may have moved on from there
+            for name, moves in found.items():
+                for namespace, database in moves.items():
+                    if self.database_for(namespace) == name:
+                        self.follow_move(namespace, database)
 
     def language_for(self, namespace: str) -> str:
         """The language of a namespace's texts."""
         return match_rule(self.namespace_languages, namespace) or self.language
 
     def check_placed_here(self, namespace: str) -> None:
-        """Raise `InvalidScope` for a namespace of another database: its rows must be in one place."""
+        """Raise `InvalidScope` for a namespace of another database, `TenantMoved` for one that has moved there."""
         placed = self.database_for(namespace)
-        if placed != self.database:
-            why = f"AFTERMIND_PLACEMENT places it in database {placed!r}, and this is {self.database!r}."
-            raise errors.InvalidScope("namespace", namespace, why)
+        if placed == self.database:
+            return
+        if namespace in self._moved.databases:
+            raise errors.TenantMoved(namespace, database=placed, other=placed)
+        why = f"AFTERMIND_PLACEMENT places it in database {placed!r}, and this is {self.database!r}."
+        raise errors.InvalidScope("namespace", namespace, why)
 
     @property
     def spool_dir(self) -> Path:

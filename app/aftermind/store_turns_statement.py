@@ -112,7 +112,7 @@ def _store(following: str) -> Positional:
     return Positional.of(
         f"""
         WITH tenant AS MATERIALIZED (
-            SELECT set_config('aftermind.namespace', :namespace, true) AS entered
+            SELECT aftermind.enter(:namespace, true) AS entered
         ), known AS MATERIALIZED (
             SELECT there.* FROM tenant CROSS JOIN LATERAL (
                 SELECT user_id, tombstone_count, index_state FROM aftermind.users

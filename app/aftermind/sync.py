@@ -26,6 +26,7 @@ from aftermind.api.jobs import Jobs as AsyncJobs
 from aftermind.api.ranking import Ranking as AsyncRanking
 from aftermind.api.reembed import Reembeddings as AsyncReembeddings
 from aftermind.api.retention.policies import Retention as AsyncRetention
+from aftermind.api.tenants import Tenants as AsyncTenants
 from aftermind.api.webhooks import Webhooks as AsyncWebhooks
 from aftermind.ledger.inmemory.dead_letters import InMemoryDeadLetters
 from aftermind.ledger.inmemory.replays import InMemoryReplays
@@ -331,6 +332,17 @@ class Reembeddings(_Face):
     drop = _blocking(AsyncReembeddings.drop)
 
 
+class Tenants(_Face):
+    """`memory.tenants`, without await."""
+
+    def __init__(self, behind: AsyncTenants) -> None:
+        self._behind = behind
+
+    move = _blocking(AsyncTenants.move)
+    abort = _blocking(AsyncTenants.abort)
+    purge = _blocking(AsyncTenants.purge)
+
+
 class Memory(_Face):
     """`aftermind.Memory`, without await. The same arguments; opened by `with`, closed by leaving it or by `close()`."""
 
@@ -349,6 +361,7 @@ class Memory(_Face):
         self.job_admin = JobAdmin(behind.job_admin)
         self.retention, self.audit = Retention(behind.retention), Audit(behind.audit)
         self.encryption, self.reembedding = Encryption(behind.encryption), Reembeddings(behind.reembedding)
+        self.tenants = Tenants(behind.tenants)
 
     remember = _handing_over(AsyncMemory.remember)
     feedback = _handing_over(AsyncMemory.feedback)

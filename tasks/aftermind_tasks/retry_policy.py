@@ -41,6 +41,7 @@ RULES: tuple[RetryRule, ...] = (
     RetryRule(error=errors.RateLimited, reason_code="llm_rate_limited", sentence=Sentence.RETRY),
     RetryRule(error=errors.ModelUnavailable, reason_code="llm_unavailable", sentence=Sentence.RETRY),
     RetryRule(error=errors.ProviderPaused, reason_code="provider_paused", sentence=Sentence.SNOOZE),
+    RetryRule(error=errors.TenantMoved, reason_code="tenant_moved", sentence=Sentence.SNOOZE),
     RetryRule(error=errors.StatementAborted, reason_code="statement_aborted", sentence=Sentence.RETRY),
     RetryRule(error=errors.KeyMissing, reason_code="key_missing", sentence=Sentence.WAIT),
     RetryRule(error=errors.Unavailable, reason_code="outage", sentence=Sentence.SNOOZE),
@@ -77,7 +78,7 @@ def judge(error: Exception, *, attempts: int, is_own: bool = False) -> Outcome:
     rule = _rule(error)
     if rule.sentence is Sentence.SNOOZE:
         wait = error.wait if isinstance(error, errors.ProviderPaused) else OUTAGE_PAUSE
-        return Snooze(after=wait, why=_redact(error), is_own=is_own)
+        return Snooze(after=wait, why=_redact(error), is_own=is_own or isinstance(error, errors.TenantMoved))
     is_namespaces = isinstance(error, errors.BudgetExhausted | errors.KeyMissing)  # other namespaces continue
     if rule.sentence is Sentence.WAIT and is_own and not is_namespaces:
         return Dead(failure=to_failure(error))

@@ -19,6 +19,7 @@ from aftermind.api.jobs import Jobs
 from aftermind.api.ranking import Ranking
 from aftermind.api.reembed import Reembeddings
 from aftermind.api.retention.policies import Retention
+from aftermind.api.tenants import Tenants
 from aftermind.api.webhooks import Webhooks
 from aftermind.ledger.inmemory.dead_letters import InMemoryDeadLetters
 from aftermind.ledger.inmemory.replays import InMemoryReplays
@@ -40,6 +41,7 @@ API_TYPES = (
     InMemoryReplays,
     Reembeddings,
     Retention,
+    Tenants,
     Webhooks,
 )
 
@@ -115,6 +117,7 @@ PUBLIC = [
     "Profile",
     "Progress",
     "Provenance",
+    "PurgedTenant",
     "RecallBlock",
     "RecallDifference",
     "RecallExplanation",
@@ -139,6 +142,7 @@ PUBLIC = [
     "StageLatency",
     "StreamToken",
     "Summary",
+    "TenantMove",
     "TenantSummary",
     "TextDelta",
     "Timeline",

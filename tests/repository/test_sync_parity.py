@@ -22,6 +22,7 @@ from aftermind.api.jobs import Jobs
 from aftermind.api.ranking import Ranking
 from aftermind.api.reembed import Reembeddings
 from aftermind.api.retention.policies import Retention
+from aftermind.api.tenants import Tenants
 from aftermind.api.webhooks import Webhooks
 from aftermind.ledger.postgres.dead_letters import DeadLetters
 from aftermind.ledger.postgres.replay_plans import Replays
@@ -45,6 +46,7 @@ PAIRS: list[tuple[type, type]] = [
     (Audit, aftermind.sync.Audit),
     (Encryption, aftermind.sync.Encryption),
     (Reembeddings, aftermind.sync.Reembeddings),
+    (Tenants, aftermind.sync.Tenants),
 ]
 NAMES = [
     (there, here, name)

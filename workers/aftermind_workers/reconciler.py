@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from aftermind import errors
 from aftermind.api import erasure_delivery
-from aftermind.db import age_pruning, metric_history
+from aftermind.db import age_pruning, metric_history, tenant_moves
 from aftermind.db.leader_election import leading
 from aftermind.settings import Settings
 from aftermind.telemetry import log_format
@@ -86,13 +86,20 @@ class Reconciler:
 
     async def _round(self) -> None:
         """Each step alone: what fails one of them does not stop the others."""
-        for step in (self._epoch, self._erasures, self._deliver, self._expire, self._ring, self._relay, self._sample):
+        first, last = (self._moves, self._epoch, self._erasures, self._deliver), (self._expire, self._ring)
+        for step in (*first, *last, self._relay, self._sample):
             try:
                 await step()
             except errors.Unavailable as exc:
                 log.warning("reconciler skips", extra={"step": step.__name__, "error": str(exc)})
             except Exception:  # the edge of a step: one row or key that it cannot handle would stop the doorbells
                 log.exception("reconciler step failed", extra={"step": step.__name__})
+
+    async def _moves(self) -> None:
+        """Tenants that have left this database, for a Redis that has lost it."""
+        if self.runtime.pending is not None:
+            for namespace, database in (await tenant_moves.list_moved(self.runtime.db)).items():
+                await self.runtime.pending.serve_elsewhere(namespace, database)
 
     async def _epoch(self) -> None:
         if self.runtime.redis is not None:

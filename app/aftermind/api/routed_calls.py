@@ -131,6 +131,11 @@ class Databases:
     orphans_at: float = 0.0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
+    def __post_init__(self) -> None:
+        moved = self.own.settings.moved
+        moved.parts = lambda name: self.get(name)._parts
+        moved.opened = lambda: [memory._parts for memory in (self.own, *self.opened.values())]
+
     def get(self, name: str) -> Memory:
         """The memory in this database."""
         if name == self.own.settings.database:
@@ -142,7 +147,25 @@ class Databases:
 
     def of(self, namespace: str | None) -> Memory:
         """The memory of a namespace; None: of this process's own."""
-        return self.own if namespace is None else self.get(self.own.settings.database_for(namespace))
+        return self.get(self.own.settings.database_for(self.own.namespace if namespace is None else namespace))
+
+    async def read_moves(self) -> None:
+        """Learn which tenants were moved, from each database that answers. Calls learn of later moves by themselves."""
+        from aftermind.db import tenant_moves  # SQLAlchemy: loaded with the first Postgres
+
+        found, _ = await self.ask(lambda memory: tenant_moves.list_moved(memory._parts.operations))
+        self.own.settings.follow_moves(found)
+
+    async def follow(self, namespace: str | None, call: Callable[[Memory], Awaitable[T]]) -> T:
+        """Make a call in the database of a namespace, and again where the namespace has moved to another one."""
+        for _ in self.own.settings.database_names:
+            try:
+                return await call(self.of(namespace))
+            except errors.TenantMoved as exc:
+                if exc.database is None:
+                    raise
+                self.own.settings.follow_move(exc.namespace, exc.database)
+        return await call(self.of(namespace))
 
     def find_orphans(self) -> None:
         """Begin to send what ended processes have spooled on this host for any database; checked every few seconds."""
@@ -169,13 +192,23 @@ class Databases:
         return answers, away
 
     async def merge(self, method: str, call: Call, limit: int | None) -> MergedList[Any]:
-        """The rows of all databases in one list. Raises `Unavailable` if none answers."""
+        """The rows of all databases in one list. Raises `Unavailable` if none answers.
+
+        Rows of a tenant that has left a database, and that are not purged there, are left out.
+        """
+        await self.read_moves()
         answers, away = await self.ask(call)
         if not answers:
             raise next(iter(away.values()))
-        merged = MergedList(MERGED[method](chain.from_iterable(answers.values()))[:limit])
+        rows = (row for name, found in answers.items() for row in found if self._is_served(name, row))
+        merged = MergedList(MERGED[method](rows)[:limit])
         merged.away = tuple(away)
         return merged
+
+    def _is_served(self, database: str, row: object) -> bool:
+        settings = self.own.settings
+        namespace = _namespace_of((row,), {})
+        return namespace not in settings.moved.databases or settings.database_for(namespace) == database
 
     async def search(self, call: Callable[[Memory], Awaitable[T]]) -> T:
         """The first true result. Raises `Unavailable` if there is none, and a database that did not answer."""
@@ -270,7 +303,7 @@ def _routed(databases: Databases, path: tuple[str, ...]) -> Call:
         if method == "remember":
             databases.find_orphans()
         if namespace is not None:
-            return of(databases.of(namespace))(*args, **options)
+            return _followed(databases, of, namespace, args, options)
         if method in CHANGING:
             why = "there are several databases, so an action names its namespace."
             raise errors.InvalidFilter("namespace", None, why)
@@ -279,23 +312,37 @@ def _routed(databases: Databases, path: tuple[str, ...]) -> Call:
             bound.apply_defaults()
             return databases.merge(method, lambda memory: of(memory)(*args, **options), bound.arguments.get("limit"))
         if method in SEARCHED:
-            return databases.search(lambda memory: _placed_there(memory, of(memory)(*args, **options)))
+            return databases.search(lambda memory: _placed_there(databases, memory, of(memory)(*args, **options)))
         if method in OF_A_PLAN:
             return _of_plan(databases, of, args, options)
         if method == "api_keys.create_stream_token":
             return databases.create_stream_token(*args, **options)
-        return of(databases.own)(*args, **options)
+        return _followed(databases, of, None, args, options)
 
     return call
 
 
-async def _placed_there(memory: Memory, asked: Awaitable[T]) -> T | None:
+def _followed(
+    databases: Databases,
+    of: Callable[[Memory], Call],
+    namespace: str | None,
+    args: Sequence[Any],
+    options: Mapping[str, Any],
+) -> Any:  # Any: as in `_routed`
+    """The call in the database of its namespace; a coroutine is repeated where the namespace has moved."""
+    if inspect.iscoroutinefunction(of(databases.own)):
+        return databases.follow(namespace, lambda memory: of(memory)(*args, **options))
+    return of(databases.of(namespace))(*args, **options)
+
+
+async def _placed_there(databases: Databases, memory: Memory, asked: Awaitable[T]) -> T | None:
     """What was found; None for a key of a namespace of another database, whose tenants it must not open."""
     found: Any = await asked  # Any: a key, a letter, a timeline, a plan, or a yes
     key = found[0] if isinstance(found, tuple) else found
-    is_key = isinstance(key, ApiKey)
-    if is_key and memory.settings.database_for(key.namespace) != memory.settings.database:
-        return None
+    if isinstance(key, ApiKey) and memory.settings.database_for(key.namespace) != memory.settings.database:
+        await databases.read_moves()
+        if memory.settings.database_for(key.namespace) != memory.settings.database:
+            return None
     return found  # type: ignore[no-any-return]
 
 

@@ -25,7 +25,7 @@ from aftermind.ledger.postgres.replay_plans import Replays
 from aftermind.ledger.protocol import Ledger
 from aftermind.llm.rate_limit import ProviderLimiter
 from aftermind.recall import Recall, Routing
-from aftermind.receipt import News
+from aftermind.receipt import Confirm, News
 from aftermind.settings import Settings
 from aftermind.stores.protocol import Store
 from aftermind.stores.retention_protocol import RetentionStore
@@ -110,6 +110,13 @@ class Parts:
         chosen = self.namespace if namespace is None else namespace
         self.settings.check_placed_here(chosen)
         return Scope(namespace=chosen, user_id=user_id, session_id=session_id, agent_id=agent_id)
+
+    def follow_move(self, namespace: str, database: str) -> tuple[Ledger, News, Confirm | None]:
+        """What a receipt reads in the database that a namespace has moved to."""
+        self.settings.follow_move(namespace, database)
+        assert self.settings.moved.parts is not None  # of a memory with several databases
+        parts: Parts = self.settings.moved.parts(database)
+        return parts.ledger, parts.events, parts.confirm
 
     async def check_index(self, *, seconds: float) -> None:
         """Raise `IndexMismatch` or `InvalidSettings` if the index cannot serve this memory; checked until it answers.

@@ -56,7 +56,7 @@ from aftermind.outbox.turn_positions import Positions
 from aftermind.ranking.tokenizer import check_language
 from aftermind.recall import ReadNode, Recall, Routing
 from aftermind.recall.pending_candidates import PendingTurns
-from aftermind.recall.pipeline import Follow, UnstoredTurns
+from aftermind.recall.pipeline import Follow, LocalTurns, UnstoredTurns
 from aftermind.recall.query_embeddings import QueryVectors
 from aftermind.recall.reranker import Reranker
 from aftermind.settings import Settings
@@ -69,7 +69,7 @@ from aftermind.stores.postgres.search import READ_SETTINGS, PostgresSearch
 from aftermind.stores.protocol import Store
 from aftermind.stores.search import EpisodeSearch
 from aftermind.telemetry.recall_counts import RecallCounts
-from aftermind.types import EmbedderIdentity, Scope, ServedBy, StoredEmbedders
+from aftermind.types import EmbedderIdentity, Scope, ServedBy, StoredEmbedders, Turn
 from aftermind.types.tombstone import Generation
 from aftermind.wire.pending import Pending
 from aftermind.wire.redis.client import RedisLink
@@ -244,7 +244,7 @@ def _in_process_services(
         store,
         routing,
         vectors,
-        outboxes,
+        outboxes.local_turns,
         None,
         follow=partial(_open_embedder, settings, providers),
         index=index,
@@ -362,6 +362,14 @@ def _postgres_services(
         async with db.transaction(read_only=True) as tx:
             return await store.stored_embedders(tx), configured
 
+    async def local_turns(owner: Scope) -> list[Turn]:
+        """Those of a tenant that has moved may also be spooled for its former database."""
+        found = await outboxes.local_turns(owner)
+        if owner.namespace in settings.moved.databases:
+            for parts in settings.moved.opened():
+                found += [] if parts.outboxes is outboxes else await parts.outboxes.local_turns(owner)
+        return found
+
     async def send_recall_counts(counts: Mapping[str, Sequence[int]]) -> None:
         async with db.transaction(namespace=namespace) as tx:
             await metric_history.count_recalls(tx, namespace, counts)
@@ -374,7 +382,7 @@ def _postgres_services(
         search,
         routing,
         vectors,
-        outboxes,
+        local_turns,
         pending,
         lease,
         ledger.unstored,
@@ -507,7 +515,7 @@ def _recall(
     search: EpisodeSearch,
     routing: Routing,
     vectors: QueryVectors,
-    outboxes: Outboxes,
+    local_turns: LocalTurns,
     pending: Pending | None,
     lease: ReplicaLease | None = None,
     unstored: UnstoredTurns | None = None,
@@ -523,7 +531,7 @@ def _recall(
         pending=pending,
         lease=lease,
         pending_turns=PendingTurns(embedder, language_for=settings.language_for),
-        local_turns=outboxes.local_turns,
+        local_turns=local_turns,
         unstored=unstored,
         reranker=reranker,
         follow=follow,

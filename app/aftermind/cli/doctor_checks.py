@@ -4,20 +4,21 @@ import asyncio
 import shutil
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import wraps
 from typing import ParamSpec
 
 from aftermind import errors
-from aftermind.api import audit_anchors
+from aftermind.api import audit_anchors, connections
 from aftermind.api.connections import Addresses
 from aftermind.api.health import damaged_spool, pending_age, read_pauses, resume_command, spooled_bytes
 from aftermind.api.job_admin import MAX_LISTED, JobAdmin
 from aftermind.api.process_registry import find_mismatches, find_other_settings, fingerprints, list_settings
 from aftermind.api.wiring import open_parts
 from aftermind.cli import worker_probe
-from aftermind.db import migrate, node_probe
+from aftermind.db import migrate, node_probe, tenant_moves
 from aftermind.db.postgres_url import parse_hosts
 from aftermind.llm import factory
 from aftermind.llm.protocols import embedder_identity
@@ -226,14 +227,48 @@ async def placement(found: Addresses, settings: Settings) -> list[Finding]:
     parts = open_parts(found, settings)
     try:
         tenants = await JobAdmin(parts).tenants(limit=MAX_LISTED)
+        moves = await tenant_moves.list_moves(parts.operations)
     finally:
         await parts.close()
+    await _follow_moves(settings)
+    findings = [
+        _judge_move(namespace, *move) for namespace, move in moves.items() if move[0] in tenant_moves.UNFINISHED
+    ]
     elsewhere = [each.namespace for each in tenants if settings.database_for(each.namespace) != settings.database]
+    left = [each for each in elsewhere if moves.get(each, ("", ""))[0] == tenant_moves.MOVED]
+    if left:
+        seen = f"{len(left):,} namespaces have moved, and their rows are still here: {', '.join(left[:10])}"
+        remedy = f"Delete them: `aftermind tenants purge {left[0]} --database {settings.database}`."
+        findings.append(Finding(what="placement", seen=seen, verdict=Verdict.WARNING, remedy=remedy))
+    elsewhere = [each for each in elsewhere if each not in left]
     if not elsewhere:
-        return [Finding(what="placement", seen=f"{len(tenants):,} namespaces, each placed here")]
+        return findings or [Finding(what="placement", seen=f"{len(tenants):,} namespaces, each placed here")]
     remedy = "Their memory here is not recalled. Set AFTERMIND_PLACEMENT back: see docs/guides/growing.md."
     said = f"{len(elsewhere):,} namespaces with rows here are placed elsewhere: {', '.join(elsewhere[:10])}"
-    return [Finding(what="placement", seen=said, verdict=Verdict.BAD, remedy=remedy)]
+    return [*findings, Finding(what="placement", seen=said, verdict=Verdict.BAD, remedy=remedy)]
+
+
+def _judge_move(namespace: str, state: str, other: str) -> Finding:
+    """A move that has not ended, seen from its source."""
+    seen = f"namespace {namespace!r} is being moved to {other!r}" + (
+        "" if state == tenant_moves.COPYING else ", and its writes are paused"
+    )
+    remedy = f"If no process does it: `aftermind tenants move {namespace} --to {other}`, or that with `--abort`."
+    return Finding(what="placement", seen=seen, verdict=Verdict.WARNING, remedy=remedy)
+
+
+async def _follow_moves(settings: Settings) -> None:
+    """Learn which tenants have moved, from the databases that answer."""
+    found = {}
+    for name in settings.database_names:
+        of_database = settings.of_database(name)
+        parts = open_parts(connections.resolve(of_database), of_database)
+        try:
+            with suppress(errors.Unavailable):
+                found[name] = await tenant_moves.list_moved(parts.operations)
+        finally:
+            await parts.close()
+    settings.follow_moves(found)
 
 
 @_reports_failure("workers", "See `aftermind status`, and the logs of the workers.")

@@ -51,7 +51,13 @@ _CHANGED_TABLE = (
     "retried automatically."
 )
 GENERATION_OUT_OF_RANGE = "AM001"  # raised by `aftermind.next_generation`
-_OLD_SCHEMA = (pg.UndefinedTableError, pg.UndefinedColumnError, pg.InvalidSchemaNameError)
+TENANT_MOVED = "AM002"  # raised by `aftermind.enter`
+_OLD_SCHEMA = (
+    pg.UndefinedTableError,
+    pg.UndefinedColumnError,
+    pg.UndefinedFunctionError,
+    pg.InvalidSchemaNameError,
+)
 _NOT_TEXT = (pg.CharacterNotInRepertoireError, pg.UntranslatableCharacterError)
 _DIMENSIONS = re.compile(r"(?:expected|different \w+ dimensions) (\d+)(?: dimensions, not| and) (\d+)")
 
@@ -75,6 +81,8 @@ def _raise(what: str, exc: Exception) -> NoReturn:
         raise errors.NotAllowed(what, short(cause)) from exc
     if getattr(cause, "sqlstate", None) == GENERATION_OUT_OF_RANGE:
         raise errors.GenerationOutOfRange(short(cause)) from exc
+    if getattr(cause, "sqlstate", None) == TENANT_MOVED:
+        raise _tenant_moved(cause) from exc
     if isinstance(cause, _OLD_SCHEMA):
         raise errors.SchemaOutdated(None, HEAD) from exc
     if isinstance(cause, pg.DataError) and (found := _DIMENSIONS.search(str(cause))):
@@ -89,6 +97,13 @@ def _raise(what: str, exc: Exception) -> NoReturn:
     if isinstance(cause, _PASSING) or (isinstance(exc, sa.DBAPIError) and exc.connection_invalidated):
         raise errors.StoreUnavailable(what, short(cause)) from exc
     raise exc
+
+
+def _tenant_moved(cause: BaseException) -> errors.TenantMoved:
+    """The tenant, the state and the other database are in the fields of the error: see `aftermind.enter`."""
+    namespace, other = (str(getattr(cause, field, "")) for field in ("message", "detail"))
+    is_served_there = getattr(cause, "hint", None) in ("moved", "incoming")
+    return errors.TenantMoved(namespace, database=other if is_served_there else None, other=other)
 
 
 def driver_error(exc: BaseException) -> BaseException:

@@ -31,7 +31,7 @@ _BROKEN = (
 _UNREPLICATED = "a commit is on the primary only: no synchronous replica confirmed it in time"
 _REPLICATE = "Is the replica running that synchronous_standby_names requires? The call can be repeated."
 
-_ENTER = text("SELECT set_config('aftermind.namespace', :namespace, true)")
+_ENTER = text("SELECT aftermind.enter(:namespace, true)")
 
 
 class PgTransaction:
@@ -106,10 +106,12 @@ class PgTransaction:
         digits, so that quoting cannot be broken. `put_off`: only before the first statement that needs a transaction.
         """
         self._namespace = namespace
-        local = settings if namespace is None else {"aftermind.namespace": namespace, **settings}
         script = "BEGIN READ ONLY" if read_only else "BEGIN"
-        if local:
-            script += "; SELECT " + ", ".join(_local(name, value) for name, value in local.items())
+        calls = [f"set_config('{name}', {_literal(value)}, true)" for name, value in settings.items()]
+        if namespace is not None:
+            calls.append(f"aftermind.enter({_literal(namespace)}, {str(not read_only).lower()})")
+        if calls:
+            script += "; SELECT " + ", ".join(calls)
         self._put_off = script
         if not put_off:
             await self._begun()
@@ -200,8 +202,8 @@ class PgTransaction:
             raise errors.StoreUnavailable(self._what, _UNREPLICATED, _REPLICATE)
 
 
-def _local(name: str, value: str) -> str:
-    return f"set_config('{name}', convert_from(decode('{value.encode().hex()}', 'hex'), 'UTF8'), true)"
+def _literal(value: str) -> str:
+    return f"convert_from(decode('{value.encode().hex()}', 'hex'), 'UTF8')"
 
 
 def pg(tx: Transaction) -> PgTransaction:

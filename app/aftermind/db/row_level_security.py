@@ -38,13 +38,14 @@ LEDGER = (
 OPERATORS = ("replay_plans", "replay_items", "metric_history")
 # Ids, index progress, retention policies, lengths of trails, undelivered erasures: read by the reconciler and
 # operators.
-READ_BY_RELAY = ("users", "retention_policies", "audit_heads", "tombstones")
+READ_BY_RELAY = ("users", "retention_policies", "audit_heads", "tombstones", "tenant_moves")
 ALL = "SELECT, INSERT, UPDATE, DELETE"
 # Other rights than all four. What is in the trail stays as it is; the relay alone may take away its old end.
 RIGHTS = {
     "audit_log": {APP: "SELECT, INSERT", RELAY: "SELECT, INSERT, DELETE"},
     "data_keys": {APP: "SELECT", RELAY: ALL},
     "audit_heads": {APP: "SELECT, INSERT, UPDATE", RELAY: "SELECT, INSERT, UPDATE"},
+    "tenant_moves": {APP: "SELECT", RELAY: "SELECT"},
 }
 YOUNGEST_PRUNED = "30 days"  # of the trail: a relay login cannot remove its entries of today
 SHARED = ("meta", VERSION_TABLE)
@@ -56,8 +57,8 @@ TENANT = "NULLIF(current_setting('aftermind.namespace', true), '')"
 # it, so that no row is read before. Rows of another tenant are never visible: until then no row is.
 # A read, `asked`, that names its tenant by itself (`:tenant`; None: that of the transaction): `PgTransaction.alone`.
 ENTERING = """
-    SELECT answer.* FROM set_config(
-        'aftermind.namespace', coalesce(CAST(:tenant AS text), current_setting('aftermind.namespace', true), ''), true
+    SELECT answer.* FROM aftermind.enter(
+        coalesce(CAST(:tenant AS text), current_setting('aftermind.namespace', true), ''), false
     ) AS tenant(entered)
     CROSS JOIN LATERAL (SELECT asked.* FROM ({asked}) AS asked WHERE tenant.entered IS NOT NULL OFFSET 0) AS answer
 """

@@ -531,3 +531,12 @@ WEBHOOK_DELIVERIES = Table(
         ["namespace", "user_id", "seq"], [EVENTS.c.namespace, EVENTS.c.user_id, EVENTS.c.seq], ondelete="CASCADE"
     ),
 )
+
+TENANT_MOVES = Table(  # see db.tenant_moves
+    "tenant_moves",
+    METADATA,
+    _key("namespace"),
+    Column("state", Text, nullable=False),
+    Column("database", Text, nullable=False),
+    _time("updated_at", now=True),
+)

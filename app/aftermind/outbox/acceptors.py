@@ -189,4 +189,4 @@ def _new(offers: Sequence[Offer], accepted: list[Accepted]) -> list[JobId]:
 
 
 def _is_new(accepted: Accepted) -> bool:
-    return not accepted.known and accepted.refusal is None
+    return not accepted.known and accepted.refusal is None and accepted.moved is None

@@ -30,8 +30,8 @@ class Outbox(Protocol):
     async def send(self, turn: Turn) -> Sent:
         """Hand the turn over; it is safe when this returns.
 
-        Raises `IdempotencyConflict`, `QueueFull`, `SpoolFull`, `SpoolUnavailable`, or what keeps Redis away where the
-        spool is switched off.
+        Raises `IdempotencyConflict`, `QueueFull`, `SpoolFull`, `SpoolUnavailable`, `TenantMoved`, or what keeps Redis
+        away where the spool is switched off.
         Whatever it raises, the same turn can be sent again.
         """
 

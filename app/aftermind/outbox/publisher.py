@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from weakref import WeakKeyDictionary
@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from aftermind import errors
 from aftermind.outbox.doorbell_sender import DoorbellSender
 from aftermind.outbox.generation_lookup import GenerationLookup
-from aftermind.outbox.group_commit import Acceptor, Group, LateError
+from aftermind.outbox.group_commit import Acceptor, Group, LateError, hand_over
 from aftermind.outbox.protocol import Sent
 from aftermind.outbox.spool import Spool
 from aftermind.outbox.spool_drain import Drain
@@ -44,7 +44,7 @@ class Publisher:
         self._settings, self._acceptor, self._ringing, self.spool = settings, acceptor, ringing, spool
         self.positions, self._asking, self._recorded = positions or Positions(), asking or GenerationLookup(), recorded
         self._limits = PendingLimits.from_settings(settings)
-        self._drain = Drain(acceptor, spool)
+        self._drain = Drain(acceptor, spool, follow=self._follow_move)
         self._groups: WeakKeyDictionary[asyncio.AbstractEventLoop, Group] = WeakKeyDictionary()
         self._orphans_at = 0.0
         self._acceptor_seconds = 0.0
@@ -53,9 +53,9 @@ class Publisher:
     async def send(self, turn: Turn) -> Sent:
         """Hand the turn over; it is safe when this returns. Within the budget, the spool's write and sync included.
 
-        Raises `IdempotencyConflict`, `QueueFull` (by `when_full="refuse"`), `SpoolFull`, `SpoolUnavailable`, and what
-        keeps Redis away where the spool is switched off. Whatever it raises, the turn was not taken, or the same turn
-        can be sent again.
+        Raises `IdempotencyConflict`, `QueueFull` (by `when_full="refuse"`), `SpoolFull`, `SpoolUnavailable`,
+        `TenantMoved` with the database that serves the tenant now, and what keeps Redis away where the spool is
+        switched off. Whatever it raises, the turn was not taken, or the same turn can be sent again.
         """
         began = time.monotonic()
         if turn.content_hash is not None:
@@ -74,11 +74,17 @@ class Publisher:
             return await self._spooled(turn, began, exc)
         except errors.Bug as exc:  # a key that the script of this turn, or of another one of the call, could not use
             return await self._spooled(turn, began, exc)
+        except errors.TenantMoved as exc:  # of this turn's tenant, or of another one of the call
+            if exc.database is not None and exc.namespace == turn.scope.namespace:
+                raise
+            return await self._spooled(turn, began, exc)
         except errors.Unavailable as exc:
             self._drain.begin(away=exc)
             return await self._spooled(turn, began, exc)
         finally:
             asking.cancel()
+        if accepted.moved is not None:
+            raise errors.TenantMoved(turn.scope.namespace, database=accepted.moved, other=accepted.moved)
         if accepted.conflict:
             raise errors.IdempotencyConflict(turn.idempotency_key)
         if accepted.refusal is not None:
@@ -146,6 +152,18 @@ class Publisher:
         self._divide_budget()
         self._drain.begin()
         return Sent(base=turn.base, spooled=True)
+
+    async def accept_elsewhere(self, offers: Sequence[Offer]) -> list[Accepted]:
+        """Hand over spooled turns that another publisher could not, because their tenant has moved here."""
+        return await hand_over(self._acceptor, offers)
+
+    async def _follow_move(self, namespace: str, database: str, offers: Sequence[Offer]) -> list[Accepted]:
+        self._settings.follow_move(namespace, database)
+        parts = self._settings.moved.parts
+        if parts is None:
+            raise errors.TenantMoved(namespace, database=database, other=database)
+        accepted: list[Accepted] = await parts(database).outboxes.get().accept_elsewhere(offers)
+        return accepted
 
     async def _check_key(self, turn: Turn) -> None:
         """Whether its key was used for another turn, as far as can be seen: one that is stored, or spooled here.

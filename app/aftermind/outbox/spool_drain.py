@@ -1,7 +1,7 @@
 """Sending the spool when Redis answers again: in order, once, and without delaying what is new."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -12,13 +12,17 @@ from aftermind.outbox.spool import Spool
 from aftermind.telemetry.logger import get_logger
 from aftermind.types.message import Turn, without_key
 from aftermind.wire.payloads import encode_turn
-from aftermind.wire.pending import Offer, PendingLimit
+from aftermind.wire.pending import Accepted, Offer, PendingLimit
 from aftermind.wire.redis_keys import owner_part
 
 log = get_logger(__name__)
 
 PROBE_SECONDS = (0.1, 1.0)  # first and longest wait between two checks; one PING per second is negligible
 WINDOW = 10 * MAX_TURNS  # turns that are read from the spool together
+
+
+# Hands over turns of a namespace that has moved, to the database that serves it.
+Follow = Callable[[str, str, Sequence[Offer]], Awaitable[list[Accepted]]]
 
 
 class Drain:
@@ -28,8 +32,8 @@ class Drain:
     without waiting for an answer.
     """
 
-    def __init__(self, acceptor: Acceptor, spool: Spool) -> None:
-        self._acceptor, self._spool = acceptor, spool
+    def __init__(self, acceptor: Acceptor, spool: Spool, *, follow: Follow | None = None) -> None:
+        self._acceptor, self._spool, self._follow = acceptor, spool, follow
         self.away: errors.AftermindError | None = None
         self.task = OneTask()
 
@@ -107,7 +111,7 @@ class Drain:
     async def _send(self, spooled: Sequence[Turn]) -> set[str] | None:
         """Hand them over; the owners whose turns were refused by their limit. None: by one for all."""
         offers = [_offer(each, now=datetime.now(UTC)) for each in spooled]
-        answers = await hand_over(self._acceptor, offers)
+        answers = await self._hand_over(offers)
         self._back()  # not at the probe: a Redis that is full answers PING and takes no turn
         pairs = list(zip(offers, answers, strict=True))
         # Its key was used for another turn in between. It was accepted anyway: it becomes a separate turn.
@@ -117,13 +121,37 @@ class Drain:
                 ids = {"job_id": str(turn.job_id), "stored_as": str(other.job_id)}
                 log.error("an idempotency key was used for two turns: both are kept", extra=ids)
             again = [_offer(other, now=datetime.now(UTC)) for _, other in others]
-            taken = iter(await hand_over(self._acceptor, again))
+            taken = iter(await self._hand_over(again))
             pairs = [(offer, next(taken) if answer.conflict else answer) for offer, answer in pairs]
         await self._spool.sent(offer.turn.job_id for offer, answer in pairs if answer.refusal is None)
         refused = [(offer, answer.refusal) for offer, answer in pairs if answer.refusal is not None]
         if any(limit is not PendingLimit.USER for _, limit in refused):
             return None
         return {owner_part(offer.turn.scope) for offer, _ in refused}
+
+    async def _hand_over(self, offers: Sequence[Offer]) -> list[Accepted]:
+        """The answer to each; turns of a tenant that has moved go to its database.
+
+        The ledger refuses a group for one such tenant. It is raised where the group has turns of others.
+        """
+        try:
+            answers = await hand_over(self._acceptor, offers)
+        except errors.TenantMoved as exc:
+            is_alone = all(offer.turn.scope.namespace == exc.namespace for offer in offers)
+            if exc.database is None or self._follow is None or not is_alone:
+                raise
+            return await self._follow(exc.namespace, exc.database, offers)
+        moved: dict[tuple[str, str], list[int]] = {}
+        for place, answer in enumerate(answers):
+            if answer.moved is not None:
+                moved.setdefault((offers[place].turn.scope.namespace, answer.moved), []).append(place)
+        for (namespace, database), places in moved.items():
+            if self._follow is None:
+                raise errors.TenantMoved(namespace, database=database, other=database)
+            found = await self._follow(namespace, database, [offers[place] for place in places])
+            for place, answer in zip(places, found, strict=True):
+                answers[place] = answer
+        return answers
 
     def _back(self) -> None:
         if self.away is not None:

@@ -319,6 +319,8 @@ class Recall:
         except TimeoutError:
             await self._from_pending(run, limit, f"no answer within {self._settings.recall_budget_seconds:g} s")
         except (errors.Unavailable, errors.Conflict) as exc:
+            if isinstance(exc, errors.TenantMoved) and exc.database is not None:
+                raise  # another database serves it: rows and pending turns are there
             await self._from_pending(run, limit, str(exc))
         return run
 
@@ -351,6 +353,8 @@ class Recall:
                 run.passed = None
                 run.degraded.append("pending unknown")
             else:
+                if read.moved is not None:
+                    raise errors.TenantMoved(query.scope.namespace, database=read.moved, other=read.moved)
                 turns += read.turns
                 left_out = read.total - len(read.turns) - read.unreadable
                 if left_out > 0 and self._settings.pending_recalled:
@@ -390,6 +394,8 @@ class Recall:
                 if asked is not None:
                     await self._read_route(run, asked, limit)
                 return asked is not None
+        except errors.TenantMoved:
+            raise
         except (errors.StoreUnavailable, errors.Unreadable):  # a replica may lack the rows that encryption rewrote
             return False
         except TimeoutError:

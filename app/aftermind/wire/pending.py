@@ -54,7 +54,8 @@ PAGE_TURNS = 1_000  # turns that forget processes in one call
 
 
 _REFUSALS = {2: PendingLimit.TURNS, 3: PendingLimit.BYTES, 4: PendingLimit.AGE, 5: PendingLimit.USER}
-_CONFLICT = 6
+_CONFLICT, _MOVED = 6, 7
+_WHOLE = ("owner", "payload", "base", "generation", "from")
 _DESCRIBED = ("owner", "at", "size", "attempts", "worker", "token")
 
 
@@ -80,6 +81,7 @@ class Pending:
             "pending_settle",
             "pending_backlog",
             "pending_lost_leases",
+            "tenant_switch",
         )
         self._scripts = {name: Script(name, keys) for name in (*agents, *workers)}
         self._packed_head: tuple[tuple[PendingLimits, int], bytes] | None = None
@@ -158,7 +160,7 @@ class Pending:
         `skip` passes over that many of the newest, for reading all of them page by page.
         """
         answer = await self._scripts["pending_read"](self._link, owner_part(owner), limit, skip)
-        epoch, watermark, total, flat, redis_ms, trusted_ms, generation = answer
+        epoch, watermark, total, flat, redis_ms, trusted_ms, generation, moved = answer
         self.generation.learn(int(generation or 0))
         turns, unreadable = _decoded(flat, owner.owner)
         try:
@@ -176,6 +178,7 @@ class Pending:
             unreadable=unreadable,
             redis_ms=int(redis_ms),
             trusted_ms=int(trusted_ms),
+            moved=moved.decode() if moved else None,
         )
 
     async def forget(self, stone: Tombstone) -> list[JobId]:
@@ -313,6 +316,41 @@ class Pending:
         removed, runnable = await self._scripts["pending_settle"](self._link, *parts, len(also), *also, *map(str, ids))
         return Settled(removed=removed, runnable=runnable)
 
+    # the move of a tenant to another database
+
+    async def list_of(self, namespace: str, *, begun: int) -> tuple[list[Offer], int]:
+        """Every pending turn of a namespace, the oldest first, and the time of Redis before they were read, in ms.
+
+        `begun` is the generation of turns that were accepted before Redis had any. For operators: it reads the owner of
+        every pending turn. Raises `UnknownPayload` for a turn of a later release.
+        """
+        seconds, micros = await self._link.call("TIME")
+        part, found = f"{namespace_part(namespace)}/", list[Offer]()
+        started_ms, seen = int(seconds) * 1000 + int(micros) // 1000, 0
+        while named := await self._link.call("ZRANGE", self._keys.index(), seen, seen + PAGE_TURNS - 1):
+            seen += len(named)
+            for start in range(0, len(named), SCRIPT_TURNS):
+                jobs = [job.decode() for job in named[start : start + SCRIPT_TURNS]]
+                rows = await asyncio.gather(*(self._link.call("HMGET", self._keys.turn(job), *_WHOLE) for job in jobs))
+                found += [_offer(row, begun) for row in rows if row[0] and row[0].decode().startswith(part)]
+        return found, started_ms
+
+    async def switch(self, namespace: str, database: str, *, since_ms: int, known: Iterable[JobId]) -> list[JobId]:
+        """Refuse the turns of a namespace from now on, because `database` serves it; returns turns accepted since then
+        that are not `known` there. If there are any, nothing is changed.
+        """
+        jobs = map(str, known)
+        missing = await self._scripts["tenant_switch"](self._link, namespace_part(namespace), database, since_ms, *jobs)
+        return [JobId(UUID(job.decode())) for job in missing]
+
+    async def serve_elsewhere(self, namespace: str, database: str) -> None:
+        """Repeat a `switch` that was made, whatever turns there are."""
+        await self._link.call("SET", self._keys.moved(namespace_part(namespace)), database)
+
+    async def serve_here(self, namespace: str) -> None:
+        """Accept the turns of a namespace again, which a `switch` has refused."""
+        await self._link.call("DEL", self._keys.moved(namespace_part(namespace)))
+
     async def list_oldest(self, limit: int) -> list[PendingTurn]:
         """Pending turns without their content, the oldest first. For operators: agents may not list job ids."""
         named = await self._link.call("ZRANGE", self._keys.index(), 0, limit - 1)
@@ -351,6 +389,14 @@ class Pending:
         )
 
 
+def _offer(row: Sequence[bytes], begun: int) -> Offer:
+    """An entry with the fields of `_WHOLE`, as another Redis can accept it."""
+    _, payload, base, generation, counted_from = row
+    number = begun if generation == b"" else _number(generation)
+    turn = decode_turn(payload, base=int(base), generation=number, counted_from=_number(counted_from))
+    return Offer(turn=turn, payload=payload, is_spooled=True)
+
+
 def _offered_all(offers: Sequence[Offer]) -> list[Argument]:
     return [argument for offer in offers for argument in _offered(offer)]
 
@@ -370,6 +416,9 @@ def _offered(offer: Offer) -> tuple[Argument, ...]:
 
 
 def _accepted(offer: Offer, code: int, value: int | bytes) -> Accepted:
+    if code == _MOVED:
+        assert isinstance(value, bytes)
+        return Accepted(base=offer.turn.base, moved=value.decode())
     refusal = _REFUSALS.get(code)
     if refusal is None:
         return Accepted(base=int(value), known=code == 1, conflict=code == _CONFLICT)

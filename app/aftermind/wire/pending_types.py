@@ -62,7 +62,7 @@ class Accepted:
     """Result of an offer: `base` is its position; `known`: it was already there, nothing changed.
 
     `conflict`: its idempotency key was there with other content. If `refusal` is set it was not accepted, and `value`
-    exceeded the limit.
+    exceeded the limit. If `moved` is set it was not accepted: its tenant has moved to that database.
     """
 
     base: int
@@ -70,6 +70,7 @@ class Accepted:
     conflict: bool = False
     refusal: PendingLimit | None = None
     value: float = 0.0
+    moved: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +116,7 @@ class PendingRead:
     (a later release's), and counted in `unreadable`. `epoch` None: this Redis came back empty, or a value is
     malformed: serve from the primary.
     `redis_ms` is Redis's clock, `trusted_ms` for how long replicas may be read under watermarks (freshness.lease).
+    `moved` is the database that the tenant has moved to.
     """
 
     turns: tuple[Turn, ...]
@@ -124,6 +126,7 @@ class PendingRead:
     unreadable: int = 0
     redis_ms: int = 0
     trusted_ms: int = 0
+    moved: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

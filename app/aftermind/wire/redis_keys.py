@@ -115,6 +115,14 @@ class Keys:
         """
         return f"{self.prefix}generation"
 
+    def moved(self, namespace: str) -> str:
+        """STRING: the database of the map that the (quoted) namespace has moved to. Accept refuses its turns, and
+        recall reads it there.
+
+        `aftermind tenants move` and the reconciler write; accept and recall read. Until the tenant moves back.
+        """
+        return f"{self.prefix}moved:{namespace}"
+
     # what a reader must have seen
 
     def watermark(self, owner: Scope | str) -> str:
@@ -220,6 +228,7 @@ class Keys:
             "LEASED": self.leased(),
             "INDEX": self.index(),
             "COUNT": self.count(),
+            "MOVED": self.moved(""),
             "EPOCH": self.epoch(),
             "PROVIDER": self.provider(""),
             "PROVIDERS": self.providers(),

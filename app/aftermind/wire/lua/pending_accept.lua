@@ -9,7 +9,7 @@
 -- then      the doorbell messages, at most n, in the order of the turns
 -- Returns for each turn: 0, base: accepted; 1, base: exists already; 2..5, value: refused by the limit of that
 -- position;
--- 6, base: exists with other content. All in one list, which halves the work of reading it; at its end the number of
+-- 6, base: exists with other content; 7, database: its tenant has moved there. All in one list, which halves the work of reading it; at its end the number of
 -- doorbells sent and the last generation ('' if there is none).
 local queue, bells = ARGV[1], tonumber(ARGV[2])
 local most_turns, most_bytes, most_age, most_owned =
@@ -34,13 +34,22 @@ local function refusal(owner, size)
   return 0, 0
 end
 
+local moved = {}  -- by namespace; false: it is served here
+local function moved_to(owner)
+  local namespace = namespace_of(owner)
+  if moved[namespace] == nil then moved[namespace] = redis.call('GET', MOVED .. namespace) end
+  return moved[namespace]
+end
+
 local answers, accepted = {}, {}
 for i = 1, n do
   local at = 9 + (i - 1) * 8
   local job, owner, hash, payload = ARGV[at], ARGV[at + 1], ARGV[at + 6], ARGV[at + 7]
   local known = redis.call('HMGET', TURN .. job, 'base', 'hash')
   local code, value = 0, 0
-  if known[1] then
+  if moved_to(owner) then
+    code, value = 7, moved_to(owner)
+  elseif known[1] then
     code, value = (known[2] or hash) ~= hash and 6 or 1, tonumber(known[1])
   else
     code, value = refusal(owner, #payload)

@@ -57,6 +57,9 @@ _WORKER_SCRIPTS = (
     *_AGENT_SCRIPTS,
 )
 
+# The operator's user reaches every key.
+_OPERATOR_SCRIPTS = ("tenant_switch",)
+
 # Commands that processes send without a Lua file, by the key's method in `wire.redis_keys.Keys`.
 _AGENT_DIRECT: Mapping[str, tuple[str, ...]] = {
     "watermark": ("get",),
@@ -74,7 +77,12 @@ _WEB_DIRECT = {
     "index": ("zrange",),
     "processes": ("hgetall", "hdel"),
 }
-_WORKER_DIRECT = {**_AGENT_DIRECT, "audit": ("hsetnx", "hscan", "hdel"), "processes": ("hdel",)}
+_WORKER_DIRECT = {
+    **_AGENT_DIRECT,
+    "audit": ("hsetnx", "hscan", "hdel"),
+    "processes": ("hdel",),
+    "moved": ("set",),
+}
 _DIRECT_OF_KOMBU = {
     "queue": ("llen", "brpop", "rpop", "rpush", "lpush", "del"),
 }

@@ -697,7 +697,38 @@ AS 'SELECT CASE what
 END';
 """
 
-SECTIONS = (META, USERS, EPISODES, ERASURE, LEARNING, JOBS, REPLAYS, EVENTS, ACCESS)
+PLACEMENT = """
+-- Tenants that are moving between this database and another one of the map, or have left it (`database` is the other
+-- one). A tenant without a row is served here. See db.tenant_moves for the states.
+CREATE TABLE aftermind.tenant_moves (
+    namespace text COLLATE "C" PRIMARY KEY,
+    state text NOT NULL,
+    database text NOT NULL,
+    updated_at timestamptz NOT NULL DEFAULT now()
+);
+
+-- Every transaction of a tenant begins here: it sets the tenant, and raises an error if the tenant is not served, or
+-- not written, in this database. A writer holds a lock that the move waits for before it stops the writes. Not one SQL
+-- statement: each statement inside has a snapshot of its own, so the row is read after the lock was taken.
+CREATE FUNCTION aftermind.enter(tenant text, writes boolean) RETURNS text
+LANGUAGE plpgsql AS $$
+    DECLARE
+        move record;
+    BEGIN
+        PERFORM set_config('aftermind.namespace', tenant, true);
+        IF writes THEN
+            PERFORM pg_advisory_xact_lock_shared(1634100590, hashtext(tenant));
+        END IF;
+        SELECT state, database INTO move FROM aftermind.tenant_moves WHERE namespace = tenant;
+        IF move.state IN ('moved', 'incoming') OR (writes AND move.state <> 'copying') THEN
+            RAISE EXCEPTION USING ERRCODE = 'AM002', MESSAGE = tenant, DETAIL = move.database, HINT = move.state;
+        END IF;
+        RETURN tenant;
+    END
+$$;
+"""
+
+SECTIONS = (META, USERS, EPISODES, ERASURE, LEARNING, JOBS, REPLAYS, EVENTS, ACCESS, PLACEMENT)
 # A semicolon at the end of a line ends a statement if the next line is not indented; lines inside a function body are.
 _STATEMENT_END = re.compile(r";\n+(?=[A-Z-])")
 
