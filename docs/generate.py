@@ -242,7 +242,8 @@ STORE_FEATURES: Mapping[str, tuple[str, ...]] = {
     "history of metrics": ("by the reconciler", "no: it adds up several processes; one has its own `/metrics`"),
     "retention policies": ("by the reconciler", "while the process runs"),
     "API keys of the HTTP service": ("yes",),
-    "encryption, audit log, webhooks": ("yes", POSTGRES_ONLY),
+    "webhooks: signed posts of events, tried again": ("by the reconciler", "while the process runs"),
+    "encryption, audit log": ("yes", POSTGRES_ONLY),
     "re-embedding": ("by workers", "while the process runs"),
 }
 # By index: whether its tests run against the real thing, and what it cannot do.

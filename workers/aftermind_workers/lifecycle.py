@@ -16,6 +16,7 @@ import psutil
 from celery import Celery, signals
 
 from aftermind import errors
+from aftermind.api import webhook_courier
 from aftermind.process_priority import lower_priority
 from aftermind.settings import Settings
 from aftermind.telemetry import log_format, tracing
@@ -24,7 +25,7 @@ from aftermind.types import JobKind
 from aftermind.wire import queues
 from aftermind_tasks import tenant_groups
 from aftermind_tasks.runtime import Runtime, open_runtime
-from aftermind_workers import celery_config, metrics, readiness_file, reconciler, replay_scheduler, webhook_dispatcher
+from aftermind_workers import celery_config, metrics, readiness_file, reconciler, replay_scheduler
 from aftermind_workers.event_loop_thread import LoopThread
 from aftermind_workers.fair_share import Places
 from aftermind_workers.flower_events import FlowerReporter
@@ -222,7 +223,14 @@ def _begin(settings: Settings, names: frozenset[str]) -> None:
         # A standby reconciler: the holder of the advisory lock does the work, so a deployment of store workers alone
         # has a reconciler.
         worker.loop.submit(reconciler.run(worker.runtime, until=lambda: worker.is_stopping, pause=worker.pause))
-        worker.loop.submit(webhook_dispatcher.run(worker.runtime, until=lambda: worker.is_stopping, pause=worker.pause))
+        worker.loop.submit(
+            webhook_courier.run(
+                worker.runtime,
+                until=lambda: worker.is_stopping,
+                pause=worker.pause,
+                count=metrics.count_webhook_post,
+            )
+        )
     if queues.REPLAY in names:
         worker.loop.submit(replay_scheduler.run(worker.runtime, until=lambda: worker.is_stopping, pause=worker.pause))
 

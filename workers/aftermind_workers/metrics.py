@@ -51,6 +51,11 @@ EVENTS_UNREADABLE = Counter(
 LEASES_EXPIRED = Counter("aftermind_leases_expired", "Leases that ran out without a word from their worker.")
 
 
+def count_webhook_post(outcome: str) -> None:
+    """Count a post of an event to a webhook."""
+    WEBHOOK_POSTS.labels(outcome=outcome).inc()
+
+
 def serve(settings: Settings) -> None:
     """Serve metrics on `settings.metrics_port`, in a thread. An occupied port is logged, and is no reason to stop."""
     if not settings.metrics_port:

@@ -18,7 +18,7 @@ from datetime import timedelta
 from uuid import uuid4
 
 from aftermind import errors
-from aftermind.api import erasure_delivery
+from aftermind.api import erasure_delivery, webhook_courier
 from aftermind.db import age_pruning, metric_history, tenant_moves
 from aftermind.db.leader_election import leading
 from aftermind.settings import Settings
@@ -29,7 +29,7 @@ from aftermind.wire import queues
 from aftermind.wire.redis_epoch import ensure_epoch
 from aftermind_tasks import job_events
 from aftermind_tasks.runtime import Runtime, open_runtime
-from aftermind_workers import janitor, metrics, readiness_file, separate_steps, webhook_dispatcher
+from aftermind_workers import janitor, metrics, readiness_file, separate_steps
 
 log = get_logger(__name__)
 
@@ -239,7 +239,7 @@ async def _main() -> None:
     try:
         await asyncio.gather(
             run(runtime, until=stop.is_set, pause=pause),
-            webhook_dispatcher.run(runtime, until=stop.is_set, pause=pause),
+            webhook_courier.run(runtime, until=stop.is_set, pause=pause, count=metrics.count_webhook_post),
         )
     finally:
         await runtime.close()

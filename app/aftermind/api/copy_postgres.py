@@ -37,6 +37,8 @@ NOT_COMPARED = (
     "job_pauses",
     "replay_plans",
     "replay_items",
+    "webhook_deliveries",
+    "webhooks",
 )  # set, raised or left out by a copy
 
 

@@ -159,7 +159,7 @@ async def health(parts: Parts) -> Health:
             looks.append(_check("models", lambda: _models(gate), needed=False))
             looks.append(_check("vectors", lambda: _vectors(parts), needed=False))
             looks.append(_check("encryption", lambda: _encryption(parts), needed=False))
-            looks.append(_check("webhooks", lambda: _webhooks(parts), needed=False))
+        looks.append(_check("webhooks", lambda: _webhooks(parts), needed=False))
         looks.append(_check("pauses", lambda: _pauses(parts), needed=False))
         seen, work, waiting, _ = await asyncio.gather(
             asyncio.gather(*looks), _work(parts, pending), _waiting(parts, pending, spooled), parts.routing.probe()
@@ -285,10 +285,8 @@ async def _encryption(parts: Parts) -> str:
 
 async def _webhooks(parts: Parts) -> str:
     """Webhooks of the memory's tenant only: those of others are not visible to it."""
-    from aftermind.db import webhook_deliveries  # only users of Postgres need SQLAlchemy
-
     async with parts.db.transaction(namespace=parts.namespace, read_only=True) as tx:
-        disabled, failing = await webhook_deliveries.unwell(tx, parts.namespace)
+        disabled, failing = await parts.webhook_rows.unwell(tx, parts.namespace)
     if not disabled and not failing:
         return "none fails"
     return f"!{disabled} disabled, {failing} failing: `aftermind webhooks list` shows the reason. Their events wait."

@@ -15,6 +15,7 @@ from aftermind.db.api_keys import InMemoryApiKeys, PostgresApiKeys
 from aftermind.db.audit.log import Trail
 from aftermind.db.database_protocol import Database, Transaction
 from aftermind.db.encryption.keyring import Vault
+from aftermind.db.webhook_protocol import WebhookRows
 from aftermind.freshness import EffectCommitter, ReplicaLease
 from aftermind.indexes.client import IndexClient
 from aftermind.ledger.inmemory.dead_letters import InMemoryDeadLetters
@@ -60,7 +61,7 @@ class Parts:
     routing: Routing
     outboxes: Outboxes
     effects: EffectCommitter
-    postgres: Database  # `NoDatabase` without Postgres
+    webhook_rows: WebhookRows
     operations: Database  # reads of operators: of every tenant if the role allows it
     job_operations: JobOperations
     operations_namespace: str | None  # the tenant that its role is limited to; None: it reads every tenant's jobs
@@ -88,6 +89,7 @@ class Parts:
     gate: ProviderLimiter = field(default_factory=ProviderLimiter)
     open_store: Callable[[], Awaitable[None]] = _nothing  # before its first use; jobs of an earlier process continue
     wake: Callable[[], None] = lambda: None  # begin what was put into the ledger, where this process works it off
+    wake_courier: Callable[[], None] = lambda: None  # post events to webhooks, where this process does it
     refused_texts: Callable[[], int] = lambda: 0  # since the start: changed, replaced, or plain where it may not be
     closing: Sequence[Callable[[], Awaitable[None]]] = ()
 

@@ -18,7 +18,7 @@ MAX_OVERLAP = timedelta(days=30)
 
 
 class Webhooks:
-    """A tenant's webhooks. Every call raises `InvalidScope`, `StoreUnavailable`, and `InvalidSettings` in one process.
+    """A tenant's webhooks. Every call raises `InvalidScope` and `StoreUnavailable`.
 
     Each stored event of any user is posted to each webhook for its kind: JSON with ids and counts, never content,
     signed as in the Standard Webhooks specification. At least once and in any order: `webhook-id` identifies
@@ -36,12 +36,12 @@ class Webhooks:
 
         Raises `InvalidWebhook`, also for an address that is not on the public internet, whatever its name.
         """
-        from aftermind.db import webhook_deliveries as rows
+        rows = self._parts.webhook_rows
         from aftermind.events.webhooks import signature as webhooks_signature
         from aftermind.events.webhooks import signing_secrets as webhooks_signing_secrets
         from aftermind.events.webhooks import ssrf_guard
 
-        db, owner = self._parts.postgres, self._owner(namespace)
+        db, owner = self._parts.db, self._owner(namespace)
         allowed = self._parts.settings.webhook_allow_private
         named = ssrf_guard.target(url, allow_private=allowed)
         wanted = _kinds(events)
@@ -71,25 +71,22 @@ class Webhooks:
 
     async def list(self, *, namespace: str | None = None) -> list[Webhook]:
         """All webhooks, oldest first, with their state."""
-        from aftermind.db import webhook_deliveries as rows
-
-        db, owner = self._parts.postgres, self._owner(namespace)
+        rows = self._parts.webhook_rows
+        db, owner = self._parts.db, self._owner(namespace)
         async with db.transaction(namespace=owner, read_only=True) as tx:
             return await rows.list_webhooks(tx, owner)
 
     async def get(self, webhook_id: WebhookId | UUID | str, *, namespace: str | None = None) -> Webhook | None:
         """One webhook, or None."""
-        from aftermind.db import webhook_deliveries as rows
-
-        db, owner, wanted = self._parts.postgres, self._owner(namespace), _id(webhook_id)
+        rows = self._parts.webhook_rows
+        db, owner, wanted = self._parts.db, self._owner(namespace), _id(webhook_id)
         async with db.transaction(namespace=owner, read_only=True) as tx:
             return next(iter(await rows.list_webhooks(tx, owner, wanted)), None)
 
     async def delete(self, webhook_id: WebhookId | UUID | str, *, namespace: str | None = None) -> bool:
         """Delete one with its waiting deliveries; returns whether it existed. A running post may still arrive."""
-        from aftermind.db import webhook_deliveries as rows
-
-        db, owner, wanted = self._parts.postgres, self._owner(namespace), _id(webhook_id)
+        rows = self._parts.webhook_rows
+        db, owner, wanted = self._parts.db, self._owner(namespace), _id(webhook_id)
         async with db.transaction(namespace=owner) as tx:
             return await rows.remove(tx, owner, wanted)
 
@@ -106,11 +103,11 @@ class Webhooks:
         Zero ends the former secret immediately: use it if that one has leaked. A second rotation ends the secret before
         the former one. Raises `InvalidWebhook`.
         """
-        from aftermind.db import webhook_deliveries as rows
+        rows = self._parts.webhook_rows
         from aftermind.events.webhooks import signature as webhooks_signature
         from aftermind.events.webhooks import signing_secrets as webhooks_signing_secrets
 
-        db, owner, wanted = self._parts.postgres, self._owner(namespace), _id(webhook_id)
+        db, owner, wanted = self._parts.db, self._owner(namespace), _id(webhook_id)
         if not timedelta() <= overlap <= MAX_OVERLAP:
             raise errors.InvalidWebhook("overlap", str(overlap), f"from 0 to {MAX_OVERLAP.days} days.")
         secret = webhooks_signature.new_secret()
@@ -129,11 +126,12 @@ class Webhooks:
 
         Events older than `AFTERMIND_EVENT_RETENTION_DAYS` are deleted.
         """
-        from aftermind.db import webhook_deliveries as rows
-
-        db, owner, wanted = self._parts.postgres, self._owner(namespace), _id(webhook_id)
+        rows = self._parts.webhook_rows
+        db, owner, wanted = self._parts.db, self._owner(namespace), _id(webhook_id)
         async with db.transaction(namespace=owner) as tx:
-            return await rows.enable(tx, owner, wanted)
+            was_there = await rows.enable(tx, owner, wanted)
+        self._parts.wake_courier()
+        return was_there
 
     def _owner(self, namespace: str | None) -> str:
         return Scope(namespace=self._parts.namespace if namespace is None else namespace).namespace

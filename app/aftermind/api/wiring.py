@@ -23,7 +23,8 @@ from aftermind.api.reembed_postgres import open_reembeddings
 from aftermind.api.retention.policies import DuePolicies, Retention
 from aftermind.api.services import Parts
 from aftermind.api.turn_builder import limits
-from aftermind.db import metric_history
+from aftermind.api.webhooks_inprocess import InProcessCourier
+from aftermind.db import metric_history, webhook_deliveries, webhook_deliveries_inmemory
 from aftermind.db.api_keys import InMemoryApiKeys, PostgresApiKeys
 from aftermind.db.audit.log import Trail
 from aftermind.db.database_protocol import Database, NoDatabase
@@ -225,8 +226,15 @@ def _in_process_services(
         replay=replays.step,
     )
     replays.on_start = queue.wake
+    courier = InProcessCourier(db, settings)
+    events.on_append = courier.note
+
+    def continue_work() -> None:
+        queue.wake()
+        courier.wake()
+
     if is_stored:
-        db.on_open = queue.wake  # for jobs of an earlier process
+        db.on_open = continue_work  # for jobs and deliveries of an earlier process
     outboxes = Outboxes(settings, lambda accept: queue)
     routing = Routing(db, [], store, served_by=ServedBy.PROCESS)
     vectors, identify = _vectors(settings, embedder), partial(_identify, embedder)
@@ -265,7 +273,7 @@ def _in_process_services(
         routing=routing,
         outboxes=outboxes,
         effects=effects,
-        postgres=nothing,
+        webhook_rows=webhook_deliveries_inmemory,
         operations=db,
         job_operations=local_job_admin,
         operations_namespace=None,
@@ -281,13 +289,21 @@ def _in_process_services(
         check_schema=_nothing_to_check,
         gate=providers.gate,
         wake=queue.wake,
+        wake_courier=courier.wake,
         open_store=db.open,
         confirm=db.confirm,
         index=index,
         identify_embedder=identify,
         erasure_scan=ErasureScan(settings, where, index, identify, in_rows=find_rows),
         # The queue also where nothing was remembered: opening the store began its work, which would open it again.
-        closing=(queue.close, recall.close, providers.close, db.close, *(() if index is None else (index.close,))),
+        closing=(
+            queue.close,
+            courier.close,
+            recall.close,
+            providers.close,
+            db.close,
+            *(() if index is None else (index.close,)),
+        ),
     )
 
 
@@ -408,7 +424,7 @@ def _postgres_services(
         deliveries=Deliveries(db, store, ledger, pending),
         generation=pending.generation,
         effects=effects,
-        postgres=db,
+        webhook_rows=webhook_deliveries,
         operations=work,
         job_operations=postgres_job_admin,
         operations_namespace=seen,

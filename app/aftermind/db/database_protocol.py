@@ -81,5 +81,5 @@ class NoDatabase:
         """Nothing to close."""
 
     def _missing(self) -> errors.InvalidSettings:
-        why = "only Postgres has encryption, an audit log and webhooks."
+        why = "only Postgres has encryption and an audit log."
         return errors.InvalidSettings("store", self._store, why)

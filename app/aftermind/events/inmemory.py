@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -32,6 +32,7 @@ class LocalBus:
     def __init__(self, database: MemoryDatabase) -> None:
         self._database = database
         self._listeners: dict[Scope, set[_Listener]] = {}
+        self.on_append: Callable[[Transaction, MemoryEvent], None] = lambda tx, event: None  # in the same transaction
 
     async def append(self, tx: Transaction, events: Sequence[MemoryEvent]) -> list[MemoryEvent]:
         """Keep events in the effect's transaction; the same with their cursors."""
@@ -43,6 +44,7 @@ class LocalBus:
             kept.append(replace(event, cursor=str(counters[LAST])))
             run.put(rows, counters[LAST], kept[-1])
             run.drop(rows, counters[LAST] - MAX_KEPT_EVENTS)
+            self.on_append(tx, kept[-1])
         return kept
 
     async def publish(self, events: Sequence[MemoryEvent], watermark: Watermark | None = None) -> None:

@@ -1,5 +1,6 @@
 """Posts events to webhooks: claims due deliveries, signs them, and records the results. One courier runs in each
-reconciler and standby; a claim lasts a little longer than a post may take.
+reconciler and standby, or in the process that has opened a store of one process. A claim lasts a little longer than a
+post may take.
 """
 
 import asyncio
@@ -10,21 +11,22 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Protocol
 from uuid import uuid4
 
 import orjson
 
 from aftermind import errors
 from aftermind.db import webhook_deliveries
-from aftermind.db.database_protocol import Transaction
+from aftermind.db.database_protocol import Database, Transaction
+from aftermind.db.webhook_protocol import WebhookRows
 from aftermind.events.webhooks import signature, signing_secrets
 from aftermind.events.webhooks.http_client import POST_SECONDS, DeliveryRejected, Poster
 from aftermind.events.webhooks.signing_secrets import Sealer
 from aftermind.ledger.backoff import backoff
+from aftermind.settings import Settings
 from aftermind.telemetry.logger import get_logger
 from aftermind.types.webhook import Delivery, WebhookId
-from aftermind_tasks.runtime import Runtime
-from aftermind_workers import metrics
 
 log = get_logger(__name__)
 
@@ -37,13 +39,31 @@ LONGEST_PAUSE = timedelta(minutes=10)  # of a failing webhook: the longest delay
 GRACE_SECONDS = 5.0  # for running posts when the process stops
 
 
+class Host(Protocol):
+    """The process of a courier."""
+
+    @property
+    def db(self) -> Database:
+        """The database of the deliveries."""
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the process."""
+
+
+def _count_nothing(outcome: str) -> None:
+    """A process without metrics of posts."""
+
+
 @dataclass(slots=True)
 class Courier:
-    """The state of one courier between its checks."""
+    """The state of one courier between its checks. `count` is called with the outcome of each post."""
 
-    runtime: Runtime
+    runtime: Host
     poster: Poster
     first_wait: timedelta = FIRST_WAIT
+    rows: WebhookRows = webhook_deliveries
+    count: Callable[[str], None] = _count_nothing
     _posts: set[asyncio.Task[None]] = field(default_factory=set)
     _busy: Counter[WebhookId] = field(default_factory=Counter)
     _ended: list[tuple[Delivery, DeliveryRejected | None]] = field(default_factory=list)
@@ -57,9 +77,7 @@ class Courier:
             return 0
         busy = [each for each, count in self._busy.items() if count >= POSTS_EACH]
         async with self.runtime.db.transaction() as tx:
-            found = await webhook_deliveries.claim(
-                tx, token=uuid4(), lease=CLAIM_LEASE, limit=room, each=POSTS_EACH, busy=busy
-            )
+            found = await self.rows.claim(tx, token=uuid4(), lease=CLAIM_LEASE, limit=room, each=POSTS_EACH, busy=busy)
         for delivery in found:
             self._busy[delivery.webhook_id] += 1
             task = asyncio.get_running_loop().create_task(self._deliver(delivery))
@@ -99,12 +117,12 @@ class Courier:
 
     async def _commit(self, ended: Sequence[tuple[Delivery, DeliveryRejected | None]]) -> None:
         async with self.runtime.db.transaction() as tx:
-            await webhook_deliveries.hold(tx, [delivery for delivery, _ in ended])
+            await self.rows.hold(tx, [delivery for delivery, _ in ended])
             for delivery, refusal in ended:
                 if refusal is not None:
                     await self._refused(tx, delivery, refusal)
             # Last: a webhook that takes anything is well.
-            await webhook_deliveries.delivered(tx, [delivery for delivery, refusal in ended if refusal is None])
+            await self.rows.delivered(tx, [delivery for delivery, refusal in ended if refusal is None])
 
     async def settle(self, seconds: float) -> None:
         """Wait until a post has ended, at most so long."""
@@ -130,11 +148,11 @@ class Courier:
         try:
             await self._post(delivery)
         except DeliveryRejected as exc:
-            metrics.WEBHOOK_POSTS.labels(outcome="refused").inc()
+            self.count("refused")
             self.note_result(delivery, exc)
         # not an event: the endpoint is not blamed, and later deliveries do not wait
         except errors.UnknownPayload as exc:
-            metrics.WEBHOOK_POSTS.labels(outcome="unreadable").inc()
+            self.count("unreadable")
             log.error("event not understood", extra={"webhook": str(delivery.webhook_id), "error": str(exc)})
             self.note_result(delivery, None)
         # the operator's key, not the tenant's endpoint: no webhook is disabled for it
@@ -143,7 +161,7 @@ class Courier:
         except Exception:  # the edge: one delivery must not end the courier; its claim runs out
             log.exception("webhook delivery failed", extra={"webhook": str(delivery.webhook_id)})
         else:
-            metrics.WEBHOOK_POSTS.labels(outcome="taken").inc()
+            self.count("taken")
             self.note_result(delivery, None)
         finally:
             self._busy[delivery.webhook_id] -= 1
@@ -160,7 +178,7 @@ class Courier:
 
     async def _refused(self, tx: Transaction, delivery: Delivery, refusal: DeliveryRejected) -> None:
         asked = refusal.retry_after or timedelta()
-        is_disabled = await webhook_deliveries.refused(
+        is_disabled = await self.rows.refused(
             tx,
             delivery,
             str(refusal),
@@ -185,15 +203,17 @@ def message(delivery: Delivery) -> bytes:
 
 
 async def run(
-    runtime: Runtime,
+    runtime: Host,
     *,
     until: Callable[[], bool],
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     first_wait: timedelta = FIRST_WAIT,
+    rows: WebhookRows = webhook_deliveries,
+    count: Callable[[str], None] = _count_nothing,
 ) -> None:
-    """Check and post, until stopped."""
+    """Check and post, until stopped. `until` is asked before each check."""
     poster = Poster(allow_private=runtime.settings.webhook_allow_private)
-    courier = Courier(runtime=runtime, poster=poster, first_wait=first_wait)
+    courier = Courier(runtime=runtime, poster=poster, first_wait=first_wait, rows=rows, count=count)
     try:
         while not until():
             try:
