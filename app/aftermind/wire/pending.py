@@ -12,7 +12,7 @@ from aftermind.types import JobId, LeaseToken, Scope, Turn, Watermark
 from aftermind.types.job import is_last_chance, together
 from aftermind.types.job_admin import PendingTurn
 from aftermind.types.tombstone import Generation, Tombstone
-from aftermind.wire.payloads import decode_turn
+from aftermind.wire.payloads import decode_turn, encode_turn
 from aftermind.wire.pending_types import (
     Accepted,
     ClaimedTurn,
@@ -55,7 +55,7 @@ PAGE_TURNS = 1_000  # turns that forget processes in one call
 
 _REFUSALS = {2: PendingLimit.TURNS, 3: PendingLimit.BYTES, 4: PendingLimit.AGE, 5: PendingLimit.USER}
 _CONFLICT, _MOVED = 6, 7
-_WHOLE = ("owner", "payload", "base", "generation", "from")
+_WHOLE = ("owner", "payload", "base", "generation", "from", "at")
 _DESCRIBED = ("owner", "at", "size", "attempts", "worker", "token")
 
 
@@ -332,7 +332,7 @@ class Pending:
             for start in range(0, len(named), SCRIPT_TURNS):
                 jobs = [job.decode() for job in named[start : start + SCRIPT_TURNS]]
                 rows = await asyncio.gather(*(self._link.call("HMGET", self._keys.turn(job), *_WHOLE) for job in jobs))
-                found += [_offer(row, begun) for row in rows if row[0] and row[0].decode().startswith(part)]
+                found += [_offer(row, begun, started_ms) for row in rows if row[0] and row[0].decode().startswith(part)]
         return found, started_ms
 
     async def switch(self, namespace: str, database: str, *, since_ms: int, known: Iterable[JobId]) -> list[JobId]:
@@ -389,12 +389,14 @@ class Pending:
         )
 
 
-def _offer(row: Sequence[bytes], begun: int) -> Offer:
-    """An entry with the fields of `_WHOLE`, as another Redis can accept it."""
-    _, payload, base, generation, counted_from = row
+def _offer(row: Sequence[bytes], begun: int, now_ms: int) -> Offer:
+    """An entry with the fields of `_WHOLE`, as another Redis can accept it, with the time that it has waited."""
+    _, payload, base, generation, counted_from, at = row
     number = begun if generation == b"" else _number(generation)
     turn = decode_turn(payload, base=int(base), generation=number, counted_from=_number(counted_from))
-    return Offer(turn=turn, payload=payload, is_spooled=True)
+    waited = max(0, now_ms - int(at)) / 1000
+    turn = replace(turn, spooled_seconds=turn.spooled_seconds + waited)
+    return Offer(turn=turn, payload=encode_turn(turn), is_spooled=True)
 
 
 def _offered_all(offers: Sequence[Offer]) -> list[Argument]:
