@@ -181,6 +181,7 @@ def main() -> int:
             "sqlite": f"sqlite:{folder}/bot.db",
             "json": f"json:{folder}/bot",
             "redis": endpoints.redis_url,
+            "sql": f"sql+{endpoints.postgres_url.replace('postgresql://', 'postgresql+asyncpg://', 1)}",
         }
         for name, url in urls.items():
             asyncio.run(measure(report, name, url, folder, quick=given.quick))

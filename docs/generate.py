@@ -216,12 +216,28 @@ by `python docs/generate.py`; the pairs are tested by `tests/integrations/test_i
 """
 POSTGRES_ONLY = "no: needs Postgres"
 ONE_PROCESS = "no: one process opens it"
-STORES = ("`postgresql://`", "`sqlite:`", "`json:`", "`redis://`", "`mongodb://`", "`inmemory`")
+STORES = ("`postgresql://`", "`sqlite:`", "`sql+…://`", "`json:`", "`redis://`", "`mongodb://`", "`inmemory`")
 # By feature, a cell for each of `STORES`; two cells: Postgres and each other; one cell: all of them.
 STORE_FEATURES: Mapping[str, tuple[str, ...]] = {
-    "tests run with": ("PostgreSQL", "the file", "the folder", "Valkey", "BriskDB, not MongoDB itself", "the process"),
-    "accepted turns outlive the process": ("yes", "yes", "yes", "with `appendonly yes`", "yes", "no: it is memory"),
-    "a process killed while it writes loses nothing that it accepted": ("yes", *("yes",) * 4, "no: it is memory"),
+    "tests run with": (
+        "PostgreSQL",
+        "the file",
+        "PostgreSQL",
+        "the folder",
+        "Valkey",
+        "BriskDB, not MongoDB itself",
+        "the process",
+    ),
+    "accepted turns outlive the process": (
+        "yes",
+        "yes",
+        "yes",
+        "yes",
+        "with `appendonly yes`",
+        "yes",
+        "no: it is memory",
+    ),
+    "a process killed while it writes loses nothing that it accepted": ("yes", *("yes",) * 5, "no: it is memory"),
     "each turn is stored once; receipts, events": ("yes",),
     "a recall includes the last turn": ("yes",),
     "no call reads rows of another user or namespace": ("yes",),
@@ -229,9 +245,9 @@ STORE_FEATURES: Mapping[str, tuple[str, ...]] = {
     "groups, context windows, checkpoints, messages that expire": ("yes",),
     "history, export, erasure": ("yes",),
     "jobs are tried again, and are dead letters after the last attempt": ("yes",),
-    "source and destination of `aftermind copy`": ("as the owner of its tables", *("yes",) * 4, "no: it is memory"),
-    "several processes": ("yes", *(ONE_PROCESS,) * 4, "no: it is memory"),
-    "read replicas, Celery workers": ("yes", *(ONE_PROCESS,) * 4, "no: it is memory"),
+    "source and destination of `aftermind copy`": ("as the owner of its tables", *("yes",) * 5, "no: it is memory"),
+    "several processes": ("yes", "yes, on one host", "yes", *(ONE_PROCESS,) * 3, "no: it is memory"),
+    "read replicas, Celery workers": ("yes", "no: jobs run in the processes that open it"),
     "`verify-erasure`": ("yes", "rows, and the vector index"),
     "dead letters listed and discarded": ("yes",),
     "dead letters replayed, unchanged or edited; facts extracted again; dry runs": (

@@ -209,10 +209,10 @@ class TenantMoved(StatementAborted):
 
 
 class StoreInUse(StoreUnavailable):
-    """Another process, or another `Memory` of this one, has opened a store that serves one at a time."""
+    """Another process, or another `Memory` of this one, has a store that serves one at a time, or holds its lock."""
 
     def __init__(self, what: str) -> None:
-        hint = "Close the other process or `Memory`; several processes share a postgresql:// store."
+        hint = "Close the other process or `Memory`; several processes share a sqlite:, sql+… or postgresql:// store."
         super().__init__(what, "it is in use", hint)
 
 

@@ -46,7 +46,7 @@ from aftermind.api.tenants import Tenants
 from aftermind.api.undo import UndoResult
 from aftermind.api.webhooks import Webhooks
 from aftermind.api.wiring import open_parts
-from aftermind.db.record_store_journals.protocol import Journal
+from aftermind.db.record_store_journals.protocol import AnyJournal
 from aftermind.events.types import MemoryEvent
 from aftermind.indexes.protocol import VectorIndex
 from aftermind.ledger.protocol import DailyUsage
@@ -104,7 +104,7 @@ class Memory:
 
     def __init__(
         self,
-        store: str | Mapping[str, Any] | Journal | None = None,  # Any: values of a dict, checked in `record_stores`
+        store: str | Mapping[str, Any] | AnyJournal | None = None,  # Any: values of a dict, checked in `record_stores`
         *,
         index: str | VectorIndex | None = None,
         broker: str | None = None,

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from aftermind import Memory, Settings
-from aftermind.db.record_store_journals.protocol import Journal
+from aftermind.db.record_store_journals.protocol import AnyJournal
 from aftermind.types.replay import JobFilter
 from tests.support.deployed_service import running
 from tests.support.journals import JOURNALS
@@ -23,10 +23,12 @@ IN_PROCESS: Mapping[str, Callable[[Path], str]] = {
 STORES = (*IN_PROCESS, "postgres")
 
 
-@pytest.fixture(params=sorted(JOURNALS))
-def journal(request: pytest.FixtureRequest, tmp_path: Path) -> Journal:
+@pytest.fixture(
+    params=[pytest.param(name, marks=pytest.mark.long) if name == "sql" else name for name in sorted(JOURNALS)]
+)
+def journal(request: pytest.FixtureRequest, tmp_path: Path) -> AnyJournal:
     """A journal of each kind, empty."""
-    return JOURNALS[request.param](tmp_path, lambda: request.getfixturevalue("redis_url"))
+    return JOURNALS[request.param](tmp_path, request.getfixturevalue)
 
 
 @pytest.fixture(scope="module")

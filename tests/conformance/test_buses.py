@@ -11,7 +11,7 @@ import pytest
 from aftermind import errors
 from aftermind.db.engine import PostgresDatabase
 from aftermind.db.inmemory import MemoryDatabase
-from aftermind.db.record_store_journals.protocol import Journal
+from aftermind.db.record_store_journals.protocol import AnyJournal
 from aftermind.events import inmemory
 from aftermind.events.bus import EventBus
 from aftermind.events.inmemory import LocalBus
@@ -58,7 +58,7 @@ class TestJournaledBus(BusContract):
     """The bus of one process whose events are written by each journal."""
 
     @pytest.fixture
-    async def rig(self, journal: Journal) -> AsyncIterator[Rig]:
+    async def rig(self, journal: AnyJournal) -> AsyncIterator[Rig]:
         """A bus of one process, which reads its events back each time."""
         database = reading_each_time(journal)
         yield Rig(db=database, bus=LocalBus(database))

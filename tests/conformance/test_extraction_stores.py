@@ -6,7 +6,7 @@ import pytest
 
 from aftermind.db.engine import PostgresDatabase
 from aftermind.db.inmemory import MemoryDatabase
-from aftermind.db.record_store_journals.protocol import Journal
+from aftermind.db.record_store_journals.protocol import AnyJournal
 from aftermind.stores.inmemory import InMemoryStore
 from aftermind.stores.postgres import PostgresStore
 from tests.conformance.extraction_contract import LearningContract
@@ -28,7 +28,7 @@ class TestJournaledLearning(LearningContract):
     """The in-memory store, written by each journal."""
 
     @pytest.fixture
-    async def rig(self, journal: Journal) -> AsyncIterator[Rig]:
+    async def rig(self, journal: AnyJournal) -> AsyncIterator[Rig]:
         """A store that reads its rows back each time."""
         database = reading_each_time(journal)
         yield Rig(db=database, store=InMemoryStore())

@@ -10,7 +10,7 @@ import pytest
 
 from aftermind.db.engine import PostgresDatabase
 from aftermind.db.inmemory import MemoryDatabase
-from aftermind.db.record_store_journals.protocol import Journal
+from aftermind.db.record_store_journals.protocol import AnyJournal
 from aftermind.ledger.inmemory.ledger import InMemoryLedger
 from aftermind.ledger.postgres.ledger import PostgresLedger
 from aftermind.types import JobKind
@@ -55,7 +55,7 @@ class TestJournaledLedger(LedgerContract):
     """The in-memory ledger, written by each journal."""
 
     @pytest.fixture
-    async def rig(self, journal: Journal) -> AsyncIterator[Rig]:
+    async def rig(self, journal: AnyJournal) -> AsyncIterator[Rig]:
         """A ledger that reads its rows back each time."""
         database = reading_each_time(journal, MovedDatabase)
 

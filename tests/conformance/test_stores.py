@@ -11,7 +11,7 @@ from aftermind import errors
 from aftermind.db.engine import PostgresDatabase
 from aftermind.db.inmemory import MemoryDatabase
 from aftermind.db.postgres_transaction import pg
-from aftermind.db.record_store_journals.protocol import Journal
+from aftermind.db.record_store_journals.protocol import AnyJournal
 from aftermind.stores.inmemory import InMemoryStore
 from aftermind.stores.postgres import PostgresStore
 from aftermind.types.tombstone import Tombstone
@@ -38,7 +38,7 @@ class TestJournaledStore(StoreContract):
     """The in-memory store, written by each journal."""
 
     @pytest.fixture
-    async def rig(self, journal: Journal) -> AsyncIterator[Rig]:
+    async def rig(self, journal: AnyJournal) -> AsyncIterator[Rig]:
         """A store that reads its rows back each time."""
         database = reading_each_time(journal)
         yield Rig(db=database, store=InMemoryStore())

@@ -7,22 +7,30 @@ from typing import Any, TypeVar
 from aftermind.api.record_tables import make_codec
 from aftermind.db.inmemory import MemoryDatabase
 from aftermind.db.record_store_journals.files import FileJournal
-from aftermind.db.record_store_journals.protocol import Journal
+from aftermind.db.record_store_journals.protocol import AnyJournal
 from aftermind.db.record_store_journals.redis import RedisJournal
-from aftermind.db.record_store_journals.sqlite import SqliteJournal
+from aftermind.db.record_store_journals.rows import SHARED_NAME
+from aftermind.db.record_store_journals.sql import SqlJournal
 from aftermind.db.record_store_journals.writer import JournalWriter
 from aftermind.wire.redis_keys import Keys
+from tests.support.servers import Database
 
 D = TypeVar("D", bound=MemoryDatabase)
 CODEC = make_codec()
 
-JOURNALS: Mapping[str, Callable[[Path, Callable[[], str]], Journal]] = {
-    "sqlite": lambda folder, _: SqliteJournal(folder / "memory.db"),
+JOURNALS: Mapping[str, Callable[[Path, Callable[[str], Any]], AnyJournal]] = {
+    "sqlite": lambda folder, _: SqlJournal(path=folder / "memory.db", shared=SHARED_NAME),
     "json": lambda folder, _: FileJournal(folder / "memory"),
-    "redis": lambda _, redis_url: RedisJournal(redis_url(), Keys().journal),
+    "redis": lambda _, fixture: RedisJournal(fixture("redis_url"), Keys().journal),
+    "sql": lambda _, fixture: SqlJournal(sql_url(fixture("database")).removeprefix("sql+"), shared=SHARED_NAME),
 }
 
 
-def reading_each_time(journal: Journal, kind: type[D] = MemoryDatabase, **more: Any) -> D:  # type: ignore[assignment]
+def sql_url(database: Database) -> str:
+    """A record store in a database of Postgres."""
+    return f"sql+{database.url.replace('postgresql://', 'postgresql+asyncpg://', 1)}"
+
+
+def reading_each_time(journal: AnyJournal, kind: type[D] = MemoryDatabase, **more: Any) -> D:  # type: ignore[assignment]
     """A database that reads every partition again in every transaction, so that what it shows was written."""
     return kind(JournalWriter(journal, CODEC), max_partitions=0, **more)

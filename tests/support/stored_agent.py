@@ -1,7 +1,8 @@
-"""An agent whose store is a file or a Redis, in a process that tests kill: `python -m tests.support.stored_agent URL`.
+"""An agent whose store is a file or a server, in a process that tests kill: `python -m tests.support.stored_agent URL`.
 
-It remembers turns one after the other and prints the text of each when it has been accepted. With `--deadly` the
-process ends in the first extraction.
+It remembers turns one after the other and prints the text of each when it has been accepted; a turn that is refused is
+repeated with its key. With `--deadly` the process ends in the first extraction. With `--freezes` it stops itself in a
+transaction, and prints when that is refused after it has been continued.
 """
 
 import asyncio
@@ -10,7 +11,8 @@ import os
 import signal
 import sys
 
-from aftermind import Memory
+from aftermind import Memory, errors
+from aftermind.db.inmemory import mem
 from aftermind.llm.offline.rule_extractor import RuleExtractor
 from aftermind.llm.protocols import Extraction, ExtractionRequest
 
@@ -23,16 +25,50 @@ class DeadlyExtractor(RuleExtractor):
         return await super().extract(request)
 
 
-async def main(url: str, prefix: str, *, is_deadly: bool) -> None:
+async def main(url: str, prefix: str, *, is_deadly: bool, freezes: bool) -> None:
     """Remember until the process is killed."""
     async with Memory(url, extractor=DeadlyExtractor() if is_deadly else None) as memory:
+        if freezes:
+            await freeze(memory)
+            return
         for number in range(1) if is_deadly else itertools.count():
             text = f"{prefix} {number}"
-            await memory.remember(text, user_id=f"user {number % 3}", session_id="s")
-            sys.stdout.write(f"{text}\n")
-            sys.stdout.flush()
+            await remember(memory, text, user=f"user {number % 3}")
+            write(text)
         await asyncio.Event().wait()
 
 
+async def remember(memory: Memory, text: str, *, user: str) -> None:
+    """Remember a turn once, also where it is unknown whether it was accepted."""
+    while True:
+        try:
+            await memory.remember(text, user_id=user, session_id=text.rpartition(" ")[0], idempotency_key=text)
+        except errors.StoreInUse as exc:
+            if not memory._parts.db.is_shared:  # type: ignore[attr-defined]
+                raise exc
+        except errors.StoreUnavailable:
+            pass
+        else:
+            return
+
+
+async def freeze(memory: Memory) -> None:
+    """Stop with the right to write, and with a change that is not committed."""
+    try:
+        async with memory._parts.db.transaction() as tx:
+            mem(tx).put(mem(tx).table("generation"), "last", 1_000_000)
+            write("frozen")
+            os.kill(os.getpid(), signal.SIGSTOP)
+    except errors.StoreUnavailable:
+        write("refused")
+
+
+def write(line: str) -> None:
+    """Report to the test."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], is_deadly="--deadly" in sys.argv))
+    flags = sys.argv[3:]
+    asyncio.run(main(sys.argv[1], sys.argv[2], is_deadly="--deadly" in flags, freezes="--freezes" in flags))

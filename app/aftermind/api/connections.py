@@ -14,7 +14,7 @@ from aftermind import errors
 from aftermind.api.record_stores import is_index, make_journal, split_index
 from aftermind.database_map import DEFAULT, VARIABLE
 from aftermind.db.postgres_url import parse_hosts
-from aftermind.db.record_store_journals.protocol import Journal
+from aftermind.db.record_store_journals.protocol import AnyJournal
 from aftermind.settings import Settings
 from aftermind.wire.redis import sentinel
 
@@ -38,7 +38,7 @@ class Addresses:
     redis: str | None = field(default=None, repr=False)
     broker: str | None = field(default=None, repr=False)
     index: "str | VectorIndex | None" = field(default=None, repr=False)  # an external vector index
-    journal: Journal | None = None  # of a store without `redis` that outlives its process
+    journal: AnyJournal | None = None  # of a store without `redis` that outlives its process
 
     @property
     def scheme(self) -> str:
@@ -76,7 +76,7 @@ class Addresses:
 def resolve(
     settings: Settings,
     *,
-    url: str | Journal | None = None,
+    url: str | AnyJournal | None = None,
     index: "str | VectorIndex | None" = None,
     broker: str | None = None,
     redis: str | None = None,
@@ -97,7 +97,7 @@ def resolve(
 
 def _resolve(
     settings: Settings,
-    url: str | Journal | None,
+    url: str | AnyJournal | None,
     *,
     broker: str | None,
     redis: str | None,
@@ -160,7 +160,7 @@ def _queue(broker: str | None, redis: str | None) -> tuple[str, str]:
 
 
 def _in_process_addresses(
-    store: str, journal: Journal | None, *, broker: str | None, redis: str | None, replicas: Sequence[str]
+    store: str, journal: AnyJournal | None, *, broker: str | None, redis: str | None, replicas: Sequence[str]
 ) -> Addresses:
     given = {"broker": broker, "redis": redis, "replicas": replicas or None}
     for name, value in given.items():

@@ -1,15 +1,15 @@
 """Copy a store into another: row by row, verified, resumable, and repeatable for what has changed since."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 from aftermind import errors
 from aftermind.api.record_stores import make_journal
-from aftermind.db.inmemory import SHARED
-from aftermind.db.record_store_journals.protocol import Journal
-from aftermind.db.record_store_journals.rows import dump_owner
+from aftermind.db.record_store_journals import openings
+from aftermind.db.record_store_journals.protocol import Batch, Journal, SharedJournal, is_shared
+from aftermind.db.record_store_journals.rows import SHARED, dump_owner
 from aftermind.settings import Settings
 
 Rows = dict[tuple[str, str], bytes]  # by table and key, in the order of insertion
@@ -60,7 +60,7 @@ def _open_later(name: str, url: str, settings: Settings) -> tuple[Journal, Calla
     journal = make_journal(url, key_prefix=settings.redis_prefix)
     if journal is None:
         raise errors.InvalidSettings(name, url, "it is the memory of a process, which a command cannot reach.")
-    return journal, lambda: None
+    return _SharedPartitions(journal) if is_shared(journal) else journal, lambda: None
 
 
 def _copy(copy: "_Copy", resume: Callable[[], None]) -> Iterator[CopiedPartition]:
@@ -74,6 +74,27 @@ def _copy(copy: "_Copy", resume: Callable[[], None]) -> Iterator[CopiedPartition
             copy.destination.close()
     finally:
         copy.source.close()
+
+
+class _SharedPartitions:
+    """A store that other processes may have open: it is read as it is, and each commit follows theirs."""
+
+    def __init__(self, journal: SharedJournal) -> None:
+        self.name, self._journal = journal.name, journal
+        self.open, self.compact, self.close = journal.open, journal.compact, journal.close
+
+    def partitions(self) -> Iterable[str]:
+        return [name for name in self._journal.read(-1, ()).partitions if any(True for _ in self.load(name))]
+
+    def load(self, partition: str) -> Iterable[tuple[str, str, bytes]]:
+        (found,) = self._journal.read(-1, (), partition).changes
+        return [(table, key, row) for table, key, row in found.rows if row is not None]
+
+    def commit(self, batch: Batch) -> None:
+        state = self._journal.state()
+        is_busy = state.holder and not openings.has_ended(state.holder)
+        if is_busy or self._journal.commit(batch, state, holder="") is None:
+            raise errors.StoreInUse(self.name)
 
 
 class _Copy:

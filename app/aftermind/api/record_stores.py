@@ -1,14 +1,14 @@
 """Record stores by their addresses: a URL, a dict or a journal. Nothing here connects."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aftermind import errors, extras
 from aftermind.db.record_store_journals.files import FileJournal
-from aftermind.db.record_store_journals.protocol import Journal
-from aftermind.db.record_store_journals.sqlite import SqliteJournal
+from aftermind.db.record_store_journals.protocol import AnyJournal
+from aftermind.db.record_store_journals.rows import SHARED_NAME
 from aftermind.wire.redis_keys import Keys
 
 if TYPE_CHECKING:  # it loads NumPy, which the light commands do not need
@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # it loads NumPy, which the light commands do not need
 DEFAULT_PREFIX = Keys().prefix
 REDIS = ("redis", "rediss", "unix")
 MONGODB = ("mongodb", "mongodb+srv")
+SQL = "sql+"  # in front of a URL of SQLAlchemy
 IN_MEMORY = ("inmemory", "vector")  # search by words and vectors is built in, so both are the same
 ADDRESS_KEYS = ("url", "dsn", "path")
 DICT_KEYS = (
@@ -32,7 +33,7 @@ FILE, FOLDER = "memory.db", "index"  # of a store that is named by its index
 class StoreOptions:
     """A store as a dict describes it."""
 
-    store: str | Journal
+    store: str | AnyJournal
     index: "str | VectorIndex | None" = None
     namespace: str | None = None
     embedder: Any = None  # Any: a name or an `Embedder`, checked where embedders are made
@@ -84,7 +85,7 @@ def split_index(url: str, state_dir: Path) -> tuple[str, str]:
     return f"sqlite:{folder / FILE}", f"{scheme}:{folder / FOLDER}"
 
 
-def make_journal(url: str, *, key_prefix: str = DEFAULT_PREFIX) -> Journal | None:
+def make_journal(url: str, *, key_prefix: str = DEFAULT_PREFIX) -> AnyJournal | None:
     """The journal of a store whose jobs run in this process; None for one in memory. Raises `InvalidSettings`.
 
     `key_prefix` begins the keys of a Redis.
@@ -101,8 +102,14 @@ def make_journal(url: str, *, key_prefix: str = DEFAULT_PREFIX) -> Journal | Non
         from aftermind.db.record_store_journals.mongodb import MongoJournal
 
         return MongoJournal(url)
-    if scheme in FILES:
-        return FILES[scheme](_read_path(url, rest))
+    if scheme == "json":
+        return FileJournal(_read_path(url, rest))
+    if scheme == "sqlite" or scheme.startswith(SQL):
+        from aftermind.db.record_store_journals.sql import SqlJournal  # SQLAlchemy: loaded only for such a store
+
+        if scheme == "sqlite":
+            return SqlJournal(path=_read_path(url, rest), shared=SHARED_NAME)
+        return SqlJournal(url.removeprefix(SQL), shared=SHARED_NAME)
     raise errors.InvalidSettings("url", scheme, f"unknown store. {KNOWN}")
 
 
@@ -118,6 +125,3 @@ def _read_path(url: str, rest: str) -> Path:
     if path == ":memory:":
         raise errors.InvalidSettings("url", url, "use 'inmemory' for a store without a file.")
     return Path(path)
-
-
-FILES: Mapping[str, Callable[[Path], Journal]] = {"sqlite": SqliteJournal, "json": FileJournal}

@@ -11,23 +11,24 @@ import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from concurrent.futures import Future
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Any, TypeVar
-from uuid import UUID, uuid4
 
 from aftermind import errors
 from aftermind.db.database_protocol import Transaction, Watermark
-from aftermind.db.record_store_journals.rows import DELETED, Changes, Owner
-from aftermind.db.record_store_journals.writer import JournalWriter
+from aftermind.db.record_store_journals import openings
+from aftermind.db.record_store_journals.rows import DELETED, SHARED, Changes, Owner
+from aftermind.db.record_store_journals.writer import JournalWriter, Refresh
 from aftermind.types import Scope
 
-SHARED: Owner = ("", "")  # the partition of what belongs to no owner; a namespace is never empty
 LOCK_SECONDS = 5.0  # a transaction waits for others, without the time in which they read the journal
 WAIT_SECONDS = 0.001  # between checks of a lock that another task or thread holds: loops share it, so none may block
 MAX_PARTITIONS = 100_000  # in memory, where a journal has them all
 IDLE_SECONDS = 24 * 3600.0  # after which a partition leaves memory
+RENEW_SECONDS = 1.0  # after which a transaction keeps other processes from taking its place
 
 T = TypeVar("T")
 # Any in this module: the module that owns a table defines the types of its keys and rows
@@ -157,35 +158,59 @@ class MemoryDatabase:
     With a journal, transactions of all tasks that commit during a write share the next write. A write that fails fails
     each of its transactions, and what memory held is read again from the journal. `on_open` is called when the journal
     has been opened. `opening` is the same until it is closed; at most `max_partitions` stay in memory.
+
+    If other processes have the journal open as well, a transaction begins with what they have committed. One of them
+    writes at a time, and read-only transactions wait for none. `followers` apply changed rows of the shared partition
+    to what is derived from them, by table; other rows are replaced.
     """
 
     def __init__(self, journal: JournalWriter | None = None, *, max_partitions: int = MAX_PARTITIONS) -> None:
         self.owners: set[Owner] = set()
-        self.opening: UUID = uuid4()
         self.on_open: Callable[[], None] = lambda: None
+        self.followers: dict[str, Callable[[MemoryTransaction, Any, Any], None]] = {}
         self._journal, self._max_partitions = journal, max_partitions
         self._partitions: OrderedDict[Owner, Partition] = OrderedDict()  # the one used last is at the end
-        self._lock = threading.Lock()
+        self._lock, self._writing = threading.Lock(), threading.Lock()  # writing: before it, by one that waits its turn
         self._pid, self._is_open, self._failures = os.getpid(), journal is None, 0
-        self._is_reading = False
+        self._reading = 0  # transactions that wait for the journal
+
+    @property
+    def opening(self) -> str:
+        """What leases of jobs name as their holder."""
+        return "" if self._journal is None else self._journal.opening
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes may write."""
+        return self._journal is not None and self._journal.is_shared
+
+    def has_ended(self, opening: str | None) -> bool:
+        """Whether it is sure that what holds a lease is gone."""
+        if opening is None or not self.is_shared:
+            return opening != self.opening
+        return openings.has_ended(opening)
 
     @asynccontextmanager
     async def transaction(
         self, *, namespace: str | None = None, read_only: bool = False, timeout: float | None = None
     ) -> AsyncIterator[MemoryTransaction]:
         """A transaction that commits at the end of the block and rolls back where it raises."""
-        await self._acquire(timeout)
         tx = MemoryTransaction(self)
-        try:
-            await self._open()
-            yield tx
-            written = self._submit(tx)
-        except BaseException:
-            tx.rollback()
-            raise
-        finally:
-            self._evict()
-            self._lock.release()
+        async with self._turn(timeout) if self.is_shared and not read_only else nullcontext() as turn:
+            await self._acquire(self._lock, timeout)
+            try:
+                await self._open()
+                await self._catch_up()
+                yield tx
+                written = self._submit(tx, read_only=read_only)
+                if turn is not None:
+                    turn.is_submitted = written is not None
+            except BaseException:
+                tx.rollback()
+                raise
+            finally:
+                self._evict()
+                self._lock.release()
         if written is not None:
             await asyncio.shield(asyncio.wrap_future(written))
         tx.committed()
@@ -229,13 +254,17 @@ class MemoryDatabase:
         """Close the journal; the next transaction opens it again. Without one the tables stay in memory."""
         if self._journal is None or not self._is_open:
             return
-        await self._acquire()
+        await self._acquire(self._writing)
         try:
-            self._is_open = False
-            self._partitions.clear()
-            await self._journal.close()
+            await self._acquire(self._lock)
+            try:
+                self._is_open = False
+                self._partitions.clear()
+                await self._journal.close()
+            finally:
+                self._lock.release()
         finally:
-            self._lock.release()
+            self._writing.release()
 
     def now(self) -> datetime:
         """The clock of this database."""
@@ -252,29 +281,100 @@ class MemoryDatabase:
         """Read a partition from the journal, unless it is in memory."""
         found = self._partitions.get(owner)
         if found is None:
-            is_stored = self._journal is not None and (owner == SHARED or owner in self.owners)
-            stored = await self._read(self._journal.load(owner)) if self._journal is not None and is_stored else None
+            stored = None
+            if self._journal is not None and (owner == SHARED or owner in self.owners):
+                stored, refresh = await self._read(self._journal.load(owner, self._partitions))
+                self._apply(refresh)
             found = self._partitions[owner] = Partition(owner, stored)
         found.used_at = monotonic()
         self._partitions.move_to_end(owner)
 
+    @asynccontextmanager
+    async def _turn(self, timeout: float | None) -> AsyncIterator["_Turn"]:
+        """Keep other processes from writing. Not under the lock, so that read-only transactions need not wait."""
+        journal, turn = self._required, _Turn()
+        journal.want()
+        try:
+            await self._acquire(self._writing, timeout)
+            try:
+                async with self._locked(timeout):
+                    await self._open()
+                await self._read(journal.take_turn(timeout or LOCK_SECONDS))
+                renewal = _Renewal(journal)
+                try:
+                    yield turn
+                finally:
+                    renewal.timer.cancel()
+            finally:
+                self._writing.release()
+        finally:
+            if not turn.is_submitted:
+                journal.end_turn()
+
+    @property
+    def _required(self) -> JournalWriter:
+        if self._journal is None:
+            raise errors.Bug("tables in memory have no journal.")
+        return self._journal
+
+    @asynccontextmanager
+    async def _locked(self, timeout: float | None) -> AsyncIterator[None]:
+        await self._acquire(self._lock, timeout)
+        try:
+            yield
+        finally:
+            self._lock.release()
+
     async def _open(self) -> None:
         journal = self._journal
-        if journal is not None:
-            if self._pid != os.getpid():  # after a fork the journal belongs to the parent
-                journal.reset()
-                self._pid, self._is_open = os.getpid(), False
-            if self._failures != journal.failures:
-                self._failures = journal.failures
-                self._partitions.clear()
-            if not self._is_open:
-                self._partitions.clear()
-                self.owners = set(await self._read(journal.open())) - {SHARED}
-                self.opening, self._is_open = uuid4(), True
-                self.on_open()
+        if journal is None:
+            return
+        if self._pid != os.getpid():  # after a fork the journal belongs to the parent
+            journal.reset()
+            self._pid, self._is_open = os.getpid(), False
+        if self._failures != journal.failures:
+            self._failures = journal.failures
+            self._partitions.clear()
+        if not self._is_open:
+            self._partitions.clear()
+            self.owners = set(await self._read(journal.open())) - {SHARED}
+            self._is_open = True
+            self.on_open()
+
+    async def _catch_up(self) -> None:
+        if self._journal is not None:
+            refresh = await self._read(self._journal.refresh(self._partitions))
+            if refresh is not None:
+                self._apply(refresh)
         await self.load(SHARED)
 
-    def _submit(self, tx: MemoryTransaction) -> "Future[None] | None":
+    def _apply(self, refresh: Refresh) -> None:
+        """Show what other processes have committed."""
+        self.owners.update(owner for owner in refresh.owners if owner != SHARED)
+        tx = MemoryTransaction(self)  # its changes are in the journal already
+        for owner, is_whole, rows in refresh.changes:
+            partition = self._partitions.get(owner)
+            if partition is None:
+                continue
+            if is_whole:
+                partition.indexes.clear()
+                for table in partition.tables.values():
+                    tx.clear(table)
+            for name, key, value in rows:
+                self._apply_row(tx, partition, name, key, None if value is DELETED else value)
+
+    def _apply_row(self, tx: MemoryTransaction, partition: Partition, name: str, key: Any, value: Any) -> None:
+        follow = self.followers.get(name)
+        if follow is not None and partition.owner == SHARED:
+            follow(tx, key, value)
+        elif value is None:
+            tx.drop(partition.rows(name), key)
+        else:
+            tx.put(partition.rows(name), key, value)
+
+    def _submit(self, tx: MemoryTransaction, *, read_only: bool) -> "Future[None] | None":
+        if read_only and tx.changes:
+            raise errors.Bug("a read-only transaction changes rows.")
         self.owners.update(owner for owner in tx.changes if owner != SHARED)
         if self._journal is None or not tx.changes:
             return None
@@ -291,24 +391,43 @@ class MemoryDatabase:
             oldest = next(iter(self._partitions.values()), None)
 
     async def _read(self, work: Awaitable[T]) -> T:
-        """Wait for the journal with the lock held."""
-        self._is_reading = True
+        """Wait for the journal with a lock held."""
+        self._reading += 1
         try:
             return await work
         finally:
-            self._is_reading = False
+            self._reading -= 1
 
-    async def _acquire(self, timeout: float | None = None) -> None:
+    async def _acquire(self, lock: threading.Lock, timeout: float | None = None) -> None:
         clock = asyncio.get_running_loop().time
         limit = timeout or LOCK_SECONDS
         deadline = clock() + limit
-        while not self._lock.acquire(blocking=False):
-            if self._is_reading and timeout is None:  # a slow server; the journal has deadlines for it
+        while not lock.acquire(blocking=False):
+            if self._reading and timeout is None:  # a slow server; the journal has deadlines for it
                 deadline = clock() + limit
             elif clock() > deadline:
                 why = f"another transaction held it for {limit:g} s"
                 raise errors.StoreUnavailable("store", why, "Repeat the call.")
             await asyncio.sleep(WAIT_SECONDS)
+
+
+class _Renewal:
+    """Keeps a turn during a long transaction."""
+
+    def __init__(self, journal: JournalWriter) -> None:
+        self._journal, self._loop = journal, asyncio.get_running_loop()
+        self.timer = self._loop.call_later(RENEW_SECONDS, self._renew)
+
+    def _renew(self) -> None:
+        self._journal.renew()
+        self.timer = self._loop.call_later(RENEW_SECONDS, self._renew)
+
+
+@dataclass(slots=True)
+class _Turn:
+    """Whether the changes were submitted, which ends the turn."""
+
+    is_submitted: bool = False
 
 
 def mem(tx: Transaction) -> MemoryTransaction:

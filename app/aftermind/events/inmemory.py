@@ -1,4 +1,4 @@
-"""`LocalBus`: events of one process, stored with their effects and delivered to its tasks and threads."""
+"""`LocalBus`: events of one store, stored with their effects and delivered to tasks and threads of its processes."""
 
 import asyncio
 from collections import deque
@@ -17,6 +17,7 @@ from aftermind.types import Json, Scope
 
 MAX_KEPT_EVENTS = 10_000  # events of an owner; a cursor before them gets a gap
 MAX_QUEUED_EVENTS = 1_000
+POLL_SECONDS = 0.1  # between checks for events of other processes
 LAST = "last"  # the key of an owner's counter
 TABLES = {
     "events": Table(int, dict[str, Json], to_json=MemoryEvent.to_json, from_json=from_json),
@@ -82,7 +83,7 @@ class LocalBus:
                         if early.is_new(event):
                             yield event
                     after = None
-                heard, is_behind = await listener.next(seen)
+                heard, is_behind = await self._next(listener, owner, seen)
                 if heard is not None:
                     seen = seen if heard.cursor is None else int(heard.cursor)
                     if early.is_new(heard):
@@ -101,6 +102,15 @@ class LocalBus:
 
     async def close(self) -> None:
         """Nothing to close."""
+
+    async def _next(self, listener: "_Listener", owner: Scope, seen: int) -> tuple[MemoryEvent | None, bool]:
+        """As `_Listener.next`; events of other processes are found by reading the counter."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(POLL_SECONDS if self._database.is_shared else None):
+                    return await listener.next(seen)
+            if int(await self.last(owner)) > seen:
+                return None, True
 
     async def _read_kept(self, owner: Scope, after: str | None) -> list[MemoryEvent]:
         if after is None:

@@ -9,7 +9,7 @@ import pytest
 
 from aftermind import Settings, errors
 from aftermind.api.copy_store import copy_store
-from aftermind.db.record_store_journals.sqlite import SqliteJournal
+from aftermind.db.record_store_journals.files import FileJournal
 from tests.integration.stores.test_stored_memory import URLS, memory_at
 from tests.support.fork_server import run_module
 from tests.support.waiting import PATIENCE_SECONDS
@@ -45,7 +45,7 @@ async def content(url: str, folder: Path) -> dict[str, Any]:  # Any: whatever th
 
 
 async def test_a_copy_through_each_store_has_everything(tmp_path: Path, redis_url: str) -> None:
-    chain = [URLS[name](tmp_path, lambda: redis_url) for name in sorted(URLS)] + [f"sqlite:{tmp_path}/last.db"]
+    chain = [URLS[name](tmp_path, lambda _: redis_url) for name in sorted(URLS)] + [f"sqlite:{tmp_path}/last.db"]
     await fill(chain[0], tmp_path)
     before = await content(chain[0], tmp_path)
 
@@ -92,14 +92,14 @@ async def test_a_destination_with_other_content_is_refused_and_kept(user: str, w
 async def test_a_store_in_use_and_one_that_loses_rows_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = f"sqlite:{tmp_path}/bot.db"
+    source = f"json:{tmp_path}/bot"
     await fill(source, tmp_path)
     async with memory_at(source, tmp_path):
         with pytest.raises(errors.StoreInUse):
-            list(copy_store(source, f"json:{tmp_path}/copy", settings=SETTINGS))
-    monkeypatch.setattr(SqliteJournal, "commit", lambda journal, batch: None)
+            list(copy_store(source, f"sqlite:{tmp_path}/copy.db", settings=SETTINGS))
+    monkeypatch.setattr(FileJournal, "commit", lambda journal, batch: None)
     with pytest.raises(errors.StoreDamaged, match="does not return what was written"):
-        list(copy_store(source, f"sqlite:{tmp_path}/lost.db", settings=SETTINGS))
+        list(copy_store(source, f"json:{tmp_path}/lost", settings=SETTINGS))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from aftermind.api.copy_postgres import CODEC
 from aftermind.api.copy_store import CopiedPartition, copy_store
 from aftermind.cli.console import to_plain
 from aftermind.db.inmemory import MemoryDatabase
-from aftermind.db.record_store_journals.sqlite import SqliteJournal
+from aftermind.db.record_store_journals.rows import SHARED_NAME
+from aftermind.db.record_store_journals.sql import SqlJournal
 from aftermind.db.record_store_journals.writer import JournalWriter
 from aftermind.ledger.replay_protocol import NewPlan
 from aftermind.stores.inmemory import InMemoryStore
@@ -122,7 +123,7 @@ def store(filled: Path, tmp_path: Path) -> str:
 
 async def write_documents(url: str) -> None:
     """A summary and traits: what otherwise a model has to make."""
-    db = MemoryDatabase(JournalWriter(SqliteJournal(Path(url.partition(":")[2])), CODEC))
+    db = MemoryDatabase(JournalWriter(SqlJournal(path=Path(url.partition(":")[2]), shared=SHARED_NAME), CODEC))
     store = InMemoryStore()
     async with db.transaction() as tx:
         (first, *_) = await store.history(tx, ALICE, EpisodeFilter(), limit=10)

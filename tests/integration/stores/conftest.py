@@ -18,7 +18,7 @@ def closed(request: pytest.FixtureRequest, tmp_path: Path) -> Memory:
     """A memory on each store. That on Postgres has no workers: its turns stay pending."""
     if request.param != "postgres":
         make = URLS.get(request.param)
-        url = "inmemory" if make is None else make(tmp_path, lambda: request.getfixturevalue("redis_url"))
+        url = "inmemory" if make is None else make(tmp_path, request.getfixturevalue)
         return memory_at(url, tmp_path, recall_budget_seconds=PATIENCE_SECONDS)
     database: Database = request.getfixturevalue("database")
     settings = Settings(

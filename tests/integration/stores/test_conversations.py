@@ -167,7 +167,7 @@ async def test_one_of_many_callers_resumes_a_run(memory: Memory) -> None:
 async def test_a_run_that_was_resumed_stays_so_over_a_restart(
     store: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    url = URLS[store](tmp_path, lambda: request.getfixturevalue("redis_url"))
+    url = URLS[store](tmp_path, request.getfixturevalue)
     async with memory_at(url, tmp_path) as memory:
         await memory.checkpoints.save("waits", {"n": 1}, **SHOWN)
         await memory.checkpoints.save("resumed", {"n": 2}, **SHOWN)

@@ -20,7 +20,7 @@ Later = Callable[[timedelta], None]
 @pytest.fixture(params=["inmemory", *sorted(URLS)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     make = URLS.get(request.param)
-    return "inmemory" if make is None else make(tmp_path, lambda: request.getfixturevalue("redis_url"))
+    return "inmemory" if make is None else make(tmp_path, request.getfixturevalue)
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ import pytest
 
 from aftermind import Memory, Settings, errors
 from aftermind.db import inmemory
-from aftermind.db.record_store_journals.protocol import Batch
-from aftermind.db.record_store_journals.sqlite import SqliteJournal
+from aftermind.db.record_store_journals.protocol import Batch, StoreState
+from aftermind.db.record_store_journals.sql import SqlJournal
 from tests.support.waiting import PATIENCE_SECONDS
 
 
@@ -92,7 +92,7 @@ async def test_a_damaged_row_costs_its_user_alone(tmp_path: Path) -> None:
     await write_turn(tmp_path, "alice")
     await write_turn(tmp_path, "bob")
     with closing(sqlite3.connect(tmp_path / "bot.db")) as raw:
-        raw.execute("UPDATE rows SET value = '{' WHERE table_name = 'episodes' AND partition LIKE '%alice%'")
+        raw.execute("UPDATE aftermind_rows SET value = '{' WHERE table_name = 'episodes' AND partition LIKE '%alice%'")
         raw.commit()
 
     async with memory_at(f"sqlite:{tmp_path}/bot.db", tmp_path) as memory:
@@ -104,7 +104,7 @@ async def test_a_damaged_row_costs_its_user_alone(tmp_path: Path) -> None:
 async def test_a_full_disk_refuses_turns_and_keeps_what_was_accepted(tmp_path: Path) -> None:
     async with memory_at(f"sqlite:{tmp_path}/bot.db", tmp_path) as memory:
         await (await memory.remember("accepted", user_id="alice")).stored(timeout=30)
-        connection: sqlite3.Connection = memory._parts.db._journal._journal._connection  # type: ignore[attr-defined]
+        connection: sqlite3.Connection = memory._parts.db._journal._shared._at._write  # type: ignore[attr-defined]
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         connection.execute(f"PRAGMA max_page_count = {pages}")
 
@@ -120,13 +120,13 @@ async def test_a_store_that_opens_slowly_fails_no_call_that_waits_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inmemory, "LOCK_SECONDS", 0.05)
-    open_at_once, tries = SqliteJournal.open, threading.Event()
+    open_at_once, tries = SqlJournal.open, threading.Event()
 
-    def open_slowly(journal: SqliteJournal) -> None:
+    def open_slowly(journal: SqlJournal) -> None:
         tries.wait(0.5)  # never set: ten times as long as a transaction waits for another one
         open_at_once(journal)
 
-    monkeypatch.setattr(SqliteJournal, "open", open_slowly)
+    monkeypatch.setattr(SqlJournal, "open", open_slowly)
     memory = memory_at(f"sqlite:{tmp_path}/bot.db", tmp_path)
 
     await asyncio.gather(*(memory.blocks.set(name, "Alice.", user_id="alice") for name in ("a", "b", "c")))
@@ -136,15 +136,15 @@ async def test_a_store_that_opens_slowly_fails_no_call_that_waits_for_it(
 
 
 async def test_a_turn_is_stored_only_once_its_rows_are_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    commit, reached, may_write = SqliteJournal.commit, threading.Event(), threading.Event()
+    commit, reached, may_write = SqlJournal.commit, threading.Event(), threading.Event()
 
-    def commit_later(journal: SqliteJournal, batch: Batch) -> None:
+    def commit_later(journal: SqlJournal, batch: Batch, *state: Any, **named: Any) -> StoreState | None:
         if any(table == "episodes" for rows in batch.values() for table, _ in rows):
             reached.set()
             may_write.wait(PATIENCE_SECONDS)
-        commit(journal, batch)
+        return commit(journal, batch, *state, **named)
 
-    monkeypatch.setattr(SqliteJournal, "commit", commit_later)
+    monkeypatch.setattr(SqlJournal, "commit", commit_later)
     async with memory_at(f"sqlite:{tmp_path}/bot.db", tmp_path) as memory:
         receipt = await memory.remember("I live in Oslo.", user_id="alice")
         await asyncio.to_thread(reached.wait, PATIENCE_SECONDS)

@@ -23,21 +23,31 @@ from aftermind.llm.hash_embedder import HashEmbedder
 from aftermind.receipt import StepState
 from aftermind.testing import ScriptedChatModel
 from aftermind.types import JobKind, JobState
+from tests.support.journals import sql_url
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 ROOT = Path(__file__).parents[3]
-URLS: Mapping[str, Callable[[Path, Callable[[], str]], str]] = {
+URLS: Mapping[str, Callable[[Path, Callable[[str], Any]], str]] = {
     "sqlite": lambda folder, _: f"sqlite:{folder}/bot.db",
     "json": lambda folder, _: f"json:{folder}/bot",
-    "redis": lambda _, redis_url: redis_url(),
+    "redis": lambda _, fixture: str(fixture("redis_url")),
+}
+SHARED_URLS: Mapping[str, Callable[[Path, Callable[[str], Any]], str]] = {
+    "sqlite": URLS["sqlite"],
+    "sql": lambda _, fixture: sql_url(fixture("database")),
 }
 REFUSED = 17  # exit code
 USERS = [f"user {number}" for number in range(3)]
 
 
-@pytest.fixture(params=sorted(URLS))
+@pytest.fixture(params=[*sorted(URLS), pytest.param("sql", marks=pytest.mark.long)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return URLS[request.param](tmp_path, lambda: request.getfixturevalue("redis_url"))
+    return {**URLS, **SHARED_URLS}[request.param](tmp_path, request.getfixturevalue)
+
+
+@pytest.fixture(params=sorted(URLS.keys() - SHARED_URLS.keys()))
+def url_of_one(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return URLS[request.param](tmp_path, request.getfixturevalue)
 
 
 def memory_at(store: Any, folder: Path, **changed: Any) -> Memory:  # Any: what `Memory` takes; settings by name
@@ -151,7 +161,8 @@ async def test_a_job_whose_process_was_killed_runs_again_after_the_restart(url: 
     assert [(job.state, job.lost_leases) for job in jobs] == [(JobState.DONE, 1)]
 
 
-async def test_one_store_serves_one_memory_at_a_time(url: str, tmp_path: Path) -> None:
+async def test_one_store_serves_one_memory_at_a_time(url_of_one: str, tmp_path: Path) -> None:
+    url = url_of_one
     async with memory_at(url, tmp_path) as memory:
         with pytest.raises(errors.StoreInUse, match="Close the other process"):
             await memory_at(url, tmp_path).remember("refused", user_id="alice")
@@ -161,7 +172,8 @@ async def test_one_store_serves_one_memory_at_a_time(url: str, tmp_path: Path) -
         assert [each.content for each in await memory.history(user_id="alice")] == ["accepted"]
 
 
-async def test_a_second_process_is_refused_until_the_first_one_has_ended(url: str, tmp_path: Path) -> None:
+async def test_a_second_process_is_refused_until_the_first_one_has_ended(url_of_one: str, tmp_path: Path) -> None:
+    url = url_of_one
     with stored_agent(url, tmp_path, "turn") as process:
         assert process.stdout is not None
         texts = [await asyncio.to_thread(process.stdout.readline)]
@@ -181,7 +193,8 @@ async def test_a_second_process_is_refused_until_the_first_one_has_ended(url: st
     assert not [text for text in said if text.startswith("refused")]
 
 
-async def test_a_forked_process_is_refused_and_leaves_the_store_to_its_parent(url: str, tmp_path: Path) -> None:
+async def test_a_forked_process_is_refused_and_leaves_the_store_to_its_parent(url_of_one: str, tmp_path: Path) -> None:
+    url = url_of_one
     async with memory_at(url, tmp_path, extractor="off") as memory:
         await (await memory.remember("before", user_id="alice")).stored(timeout=30)
         child = multiprocessing.get_context("fork").Process(target=remember_in_child, args=(memory,))

@@ -55,11 +55,11 @@ class RowCodec:
         known = self._table(table)
         return known.keys.dump_json(key).decode(), None if row is DELETED else known.dump(row)
 
-    def load(self, store: str, table: str, key: str, row: bytes) -> tuple[Any, Any]:
-        """Key and row. Raises `StoreDamaged` if they cannot be read."""
+    def load(self, store: str, table: str, key: str, row: bytes | None) -> tuple[Any, Any]:
+        """Key and row; DELETED for None. Raises `StoreDamaged` if they cannot be read."""
         known = self._table(table)
         try:
-            return known.keys.validate_json(key), known.load(row)
+            return known.keys.validate_json(key), DELETED if row is None else known.load(row)
         except (ValidationError, ValueError, errors.InvalidInput) as exc:
             what = exc.errors()[0]["msg"] if isinstance(exc, ValidationError) else str(exc)
             raise errors.StoreDamaged(store, f"row {key} of {table} cannot be read: {what}") from exc
@@ -73,3 +73,7 @@ class RowCodec:
 def dump_owner(owner: Owner) -> str:
     """An owner as the name of a partition."""
     return OWNER.dump_json(owner).decode()
+
+
+SHARED: Owner = ("", "")  # the partition of what belongs to no owner; a namespace is never empty
+SHARED_NAME = dump_owner(SHARED)

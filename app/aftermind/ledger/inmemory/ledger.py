@@ -31,6 +31,7 @@ class InMemoryLedger:
 
     def __init__(self, database: MemoryDatabase, *, max_lost_leases: int = 3) -> None:
         self._database, self._max_lost = database, max_lost_leases
+        database.followers["jobs"] = _follow_row
 
     # entering
 
@@ -311,8 +312,8 @@ class InMemoryLedger:
             return len(gone)
 
     def _is_lost(self, record: Record, now: datetime) -> bool:
-        """A lease that ran out, or that a process held which has opened the store before this one."""
-        return record.opening != self._database.opening or (record.until is not None and record.until < now)
+        """A lease that ran out, or that a process held which has ended."""
+        return self._database.has_ended(record.opening) or (record.until is not None and record.until < now)
 
     async def prune(self, *, older_than: timedelta, limit: int) -> int:
         async with self._database.transaction() as tx:
@@ -518,6 +519,14 @@ def put_record(tx: Transaction, record: Record) -> None:
         run.put(finished, job_id, None)
     while len(finished) > MAX_FINISHED_JOBS:  # by more than one after an erasure
         _drop(tx, next(iter(finished)))
+
+
+def _follow_row(tx: MemoryTransaction, job_id: JobId, record: Record | None) -> None:
+    """Take over a job that another process has changed, or deleted."""
+    if record is not None:
+        put_record(tx, record)
+    elif job_id in jobs_table(tx):
+        _drop(tx, job_id)
 
 
 def _put_unstored(tx: Transaction, job: Job) -> None:

@@ -21,7 +21,7 @@ WAITING = (JobState.QUEUED, JobState.RETRYING)
 class Record:
     """A job as it is kept: its lease, its place in the fair order (None before its time), its attempts.
 
-    `opening` is that of the database under which it was leased; `edited` a dead turn with other messages, for the
+    `opening` names the process that leased it; `edited` is a dead turn with other messages, for the
     replay that is to store those. A discarded job has the action that discarded it, and its `former_state`.
     """
 
@@ -32,7 +32,7 @@ class Record:
     place: int | None = None
     due_by: datetime | None = None
     plan: str | None = None
-    opening: UUID | None = None
+    opening: str | None = None
     weight: int = 1
     attempts: tuple[Attempt, ...] = field(default=())
     edited: bytes | None = None

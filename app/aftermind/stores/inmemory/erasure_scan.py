@@ -5,8 +5,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from aftermind.db.inmemory import SHARED, MemoryDatabase
-from aftermind.db.record_store_journals.rows import RowCodec
+from aftermind.db.inmemory import MemoryDatabase
+from aftermind.db.record_store_journals.rows import SHARED, RowCodec
 
 Tables = Mapping[str, Mapping[Any, Any]]  # Any: the module that owns a table defines the types of its keys and rows
 

@@ -1,0 +1,151 @@
+"""Stores that several processes have open: each sees the others' commits, and no fault of one costs another's."""
+
+import asyncio
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.integration.stores.test_stored_memory import SHARED_URLS, USERS, all_stored, memory_at, stored_agent
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
+
+
+@pytest.fixture(params=["sqlite", pytest.param("sql", marks=pytest.mark.long)])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return SHARED_URLS[request.param](tmp_path, request.getfixturevalue)
+
+
+async def test_each_process_sees_a_commit_of_another_in_its_next_transaction(url: str, tmp_path: Path) -> None:
+    async with memory_at(url, tmp_path) as here, memory_at(url, tmp_path) as there:
+        for number in range(3):
+            for one, other in ((here, there), (there, here)):
+                text = f"turn {number} of {'here' if one is here else 'there'}"
+                receipt = await one.remember(text, user_id="alice", session_id="s")
+                assert text in (await other.recall(text, user_id="alice")).text, "a turn that is pending"
+                await receipt.stored(timeout=PATIENCE_SECONDS)
+                assert (await other.history(user_id="alice"))[-1].content == text
+        await here.blocks.set("human", "Prefers tea.", user_id="alice")
+        (block,) = await there.blocks.list(user_id="alice")
+        assert block.content == "Prefers tea."
+
+        positions = [each.position for each in await here.history(user_id="alice")]
+        assert positions == sorted(set(positions))
+        assert len(positions) == 6
+
+
+async def test_what_one_process_forgets_is_gone_in_the_others(url: str, tmp_path: Path) -> None:
+    async with memory_at(url, tmp_path) as here, memory_at(url, tmp_path) as there:
+        for user in ("alice", "bob"):
+            await (await here.remember("My code word is heliotrope.", user_id=user)).extracted(timeout=PATIENCE_SECONDS)
+            assert "heliotrope" in (await there.recall("code word", user_id=user)).text
+
+        await here.forget(user_id="alice")
+
+        assert await there.history(user_id="alice") == []
+        assert "heliotrope" not in (await there.recall("code word", user_id="alice")).text
+        assert (await there.verify_erasure("heliotrope", user_id="alice")).places[0].owned == 0
+        assert "heliotrope" in (await there.recall("code word", user_id="bob")).text
+
+
+async def test_a_subscriber_hears_events_of_another_process(url: str, tmp_path: Path) -> None:
+    async with memory_at(url, tmp_path) as here, memory_at(url, tmp_path) as there:
+        heard: list[str] = []
+
+        async def listen() -> None:
+            async for event in there.events(user_id="alice"):
+                heard.append(type(event).__name__)  # noqa: PERF401  # they come one by one
+
+        async with asyncio.TaskGroup() as group:
+            listening = group.create_task(listen())
+            await (await here.remember("I live in Oslo.", user_id="alice")).stored(timeout=PATIENCE_SECONDS)
+            await wait_until(lambda: bool(heard), description="an event of the other process")
+            listening.cancel()
+
+
+@pytest.mark.long
+async def test_nothing_is_lost_or_doubled_while_processes_are_frozen_and_killed(url: str, tmp_path: Path) -> None:
+    acknowledged: list[str] = []
+    with agents(url, tmp_path, "one", "two", "three") as (frozen, killed, free):
+        for agent in (frozen, killed, free):
+            acknowledged += await read(agent, 5)
+        async with memory_at(url, tmp_path) as memory:
+            for _ in range(3):
+                frozen.send_signal(signal.SIGSTOP)
+                seen = acknowledged[-1]
+                user = USERS[int(seen.split()[1]) % 3]
+                assert seen in (await memory.recall(seen, user_id=user)).text, "a recall waits for no frozen process"
+                frozen.send_signal(signal.SIGCONT)
+                acknowledged += await read(free, 3)
+            killed.kill()
+            acknowledged += await read(free, 5)
+            acknowledged += await read(frozen, 5)
+        for agent in (free, frozen):
+            agent.kill()
+        for agent in (killed, free, frozen):
+            assert agent.stdout is not None
+            acknowledged += [line.strip() for line in agent.stdout.readlines() if line.endswith("\n")]
+
+    async with memory_at(url, tmp_path) as memory:
+        await wait_until(lambda: all_stored(memory), timeout=180, description="every accepted turn is stored")
+        histories = [await memory.history(user_id=user, limit=10_000) for user in USERS]
+
+    counted = Counter(each.content for history in histories for each in history)
+    assert [text for text in acknowledged if counted[text] != 1] == []
+    assert max(counted.values()) == 1
+    for history in histories:
+        positions = [each.position for each in history]
+        assert positions == sorted(set(positions))
+        for name in ("one", "two", "three"):
+            numbers = [int(each.content.split()[1]) for each in history if each.content.startswith(f"{name} ")]
+            assert numbers == sorted(numbers), "turns of a process are in their order"
+
+
+@pytest.mark.long
+async def test_a_process_that_is_frozen_in_a_transaction_stops_no_other(url: str, tmp_path: Path) -> None:
+    async with memory_at(url, tmp_path) as memory:
+        await (await memory.remember("The ferry leaves.", user_id="alice")).stored(timeout=PATIENCE_SECONDS)
+        with agents(url, tmp_path, "x:--freezes") as (frozen,):
+            assert await read(frozen, 1) == ["frozen"]
+            assert "ferry" in (await memory.recall("ferry", user_id="alice")).text
+
+            await (await memory.remember("meanwhile", user_id="alice")).stored(timeout=PATIENCE_SECONDS)
+
+            frozen.send_signal(signal.SIGCONT)
+            assert await read(frozen, 1) == ["refused"]
+            await asyncio.to_thread(frozen.wait, PATIENCE_SECONDS)
+        assert [each.content for each in await memory.history(user_id="alice")] == ["The ferry leaves.", "meanwhile"]
+        assert await memory._parts.db.generation() == 0
+
+
+async def test_jobs_of_a_killed_process_are_done_by_another(url: str, tmp_path: Path) -> None:
+    async with memory_at(url, tmp_path) as memory:
+        with agents(url, tmp_path, "I live in Oslo:--deadly") as (process,):
+            await asyncio.to_thread(process.wait, PATIENCE_SECONDS)
+        await memory.remember("Wakes the queue of this process.", user_id="user 0")
+
+        async def lives_in() -> list[str]:
+            return [fact.object for fact in await memory.facts.query(user_id="user 0")]
+
+        await wait_until(lives_in, timeout=180, description="the fact of the killed job")
+
+
+@contextmanager
+def agents(url: str, folder: Path, *names: str) -> "Iterator[list[subprocess.Popen[str]]]":
+    with ExitStack() as stack:
+        started = [stack.enter_context(stored_agent(url, folder, *name.split(":"))) for name in names]
+        try:
+            yield started
+        finally:
+            for each in started:
+                each.kill()
+
+
+async def read(process: "subprocess.Popen[str]", lines: int) -> list[str]:
+    assert process.stdout is not None
+    found = [await asyncio.to_thread(process.stdout.readline) for _ in range(lines)]
+    assert all(found), "the process has ended"
+    return [line.strip() for line in found]
