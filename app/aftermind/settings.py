@@ -279,11 +279,11 @@ class Settings(BaseSettings):
     )
     broker_url: SecretStr | None = Field(
         None,
-        description="Celery's broker: `redis://`, `sentinel://h1,h2,h3/service`, or `amqp://` (several URLs separated by `;`). None: the embedded stack's Redis.",
+        description="Celery's broker: `redis://`, `sentinel://h1,h2,h3/service`, or `amqp://` (several URLs separated by `;`); no Redis Cluster. None: the embedded stack's Redis.",
     )
     redis_url: SecretStr | None = Field(
         None,
-        description="Redis for pending turns, watermarks and events, also `sentinel://h1,h2,h3/service`. None: the broker, if it is a Redis.",
+        description="Redis for pending turns, watermarks and events, also `sentinel://h1,h2,h3/service`, or `redis+cluster://h1,h2,h3`, which needs a broker of its own. None: the broker, if it is a Redis.",
     )
     index_url: SecretStr | None = Field(
         None,

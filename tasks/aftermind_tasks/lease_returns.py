@@ -23,8 +23,8 @@ WHY = "the store did not answer"
 class LeaseReturns:
     """Of one process. What a process that ends has not returned runs out, and counts."""
 
-    def __init__(self, ledger: Ledger, pending: Pending | None) -> None:
-        self._ledger, self._pending = ledger, pending
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
@@ -32,21 +32,18 @@ class LeaseReturns:
         """Hand these back in the background, attempt and lost lease uncounted."""
         self._start(lambda: self._ledger.return_leases(leases, why=WHY, uncount_loss=True))
 
-    def turns(self, ids: Sequence[JobId], token: LeaseToken) -> None:
+    def turns(self, pending: Pending, ids: Sequence[JobId], token: LeaseToken) -> None:
         """Return lost leases of turns that are pending in Redis."""
-        pending = self._pending
-        if pending is not None and ids:
+        if ids:
             self._start(lambda: pending.release(ids, token=token, uncount_loss=True))
 
     def claim(self, claim_id: UUID, worker: str) -> None:
         """Return what a claim took whose answer never arrived."""
         self._start(lambda: self._ledger.return_claim(claim_id, worker=worker, why=WHY))
 
-    def claimed_turns(self, token: LeaseToken) -> None:
+    def claimed_turns(self, pending: Pending, token: LeaseToken) -> None:
         """The same of turns that are pending in Redis."""
-        pending = self._pending
-        if pending is not None:
-            self._start(lambda: pending.return_claim(token))
+        self._start(lambda: pending.return_claim(token))
 
     async def close(self) -> None:
         """Stop trying, for good: a task that this cancels begins no other one."""

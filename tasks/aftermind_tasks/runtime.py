@@ -140,7 +140,7 @@ class Runtime:
     closing: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     def __post_init__(self) -> None:
-        self.returns = LeaseReturns(self.ledger, self.pending)
+        self.returns = LeaseReturns(self.ledger)
 
     async def after_commit(
         self,
@@ -174,9 +174,16 @@ class Runtime:
             runnable = settled.runnable
         elif await self._raise(watermark, owners, undelivered):
             await telling(self.events.publish(events, watermark))
+        elif self.pending is not None and len(self.pending.shards) > 1:  # those of the shards that answer
+            await asyncio.gather(*(self._publish_of(owner, events, watermark) for owner in _owners(events)))
         for queue, job_id in ring.items():
             await self._try("ring", self.bells.ring(queue, [job_id]))
         return runnable
+
+    async def _publish_of(self, owner: Scope, events: Sequence[MemoryEvent], watermark: Watermark | None) -> None:
+        if await self._raise(watermark, [owner], ()):
+            own = [event for event in events if event.scope.owner == owner]
+            await self._try("publish events", self.events.publish(own, watermark))
 
     async def close(self) -> None:
         """Close all resources."""
@@ -202,6 +209,10 @@ class Runtime:
         return True
 
 
+def _owners(events: Sequence[MemoryEvent]) -> frozenset[Scope]:
+    return frozenset(event.scope.owner for event in events)
+
+
 async def _both(first: Awaitable[T], second: Awaitable[object]) -> T:
     """What the first returns, begun before the second. Both end, then it raises what either raised."""
     told, other = await asyncio.gather(first, second, return_exceptions=True)
@@ -217,6 +228,7 @@ async def open_runtime(settings: Settings, *, worker: str, consumed: Sequence[st
     Connects to nothing but the database, whose schema it checks.
     Raises `InvalidSettings`, `SchemaOutdated`, `StoreUnavailable`.
     """
+    from aftermind.api import connections
     from aftermind.api.wiring import open_backend, open_database
     from aftermind.db import migrate
     from aftermind.indexes.factory import open_index
@@ -237,6 +249,8 @@ async def open_runtime(settings: Settings, *, worker: str, consumed: Sequence[st
     redis_url = settings.redis_url or settings.broker_url
     if redis_url is None or not redis_url.get_secret_value().startswith(("redis", "unix", "sentinel")):
         raise errors.InvalidSettings("AFTERMIND_REDIS_URL", None, "a worker needs the Redis of pending turns.")
+    broker = redis_url if settings.broker_url is None else settings.broker_url
+    connections.check_broker(broker.get_secret_value())
     # A worker may wait longer than an agent: no answer depends on it.
     link = RedisLink(
         redis_url.get_secret_value(), timeout=max(2.0, settings.redis_timeout_seconds), name="aftermind-worker"

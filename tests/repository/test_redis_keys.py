@@ -7,6 +7,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from redis.crc import key_slot
 
 import aftermind
 from aftermind.types import JobId, Scope
@@ -30,7 +31,7 @@ def test_the_legend_explains_each_key(stem: str) -> None:
     explained = [
         method
         for method in methods
-        if method.__doc__ and f"{{self.prefix}}{stem.rstrip(':')}" in inspect.getsource(method)
+        if method.__doc__ and f"{{self.start}}{stem.rstrip(':')}" in inspect.getsource(method)
     ]
 
     assert explained, f"{stem} has no method with a docstring in {LEGEND.name}"
@@ -72,6 +73,25 @@ def test_owners_never_share_a_key() -> None:
 
     assert len({redis_keys.Keys().pending(owner) for owner in owners}) == len(owners)
     assert all(redis_keys.parse_owner(redis_keys.owner_part(owner)) == owner for owner in owners)
+
+
+def test_all_keys_of_a_shard_are_in_one_slot_of_the_cluster() -> None:
+    keys = [redis_keys.Keys().of_shard(number) for number in range(redis_keys.SHARDS)]
+    strings = [{value for value in each.in_lua().values() if isinstance(value, str)} | {each.route()} for each in keys]
+
+    assert all(len({key_slot(value.encode()) for value in values}) == 1 for values in strings)
+    assert [redis_keys.slot(number) for number in range(redis_keys.SHARDS)] == [
+        key_slot(each.route().encode()) for each in keys
+    ]
+
+
+def test_the_slots_of_shards_never_change_and_are_evenly_distributed() -> None:
+    """Another slot or shard would hide the pending turns of a running deployment."""
+    slots = [redis_keys.slot(number) for number in range(redis_keys.SHARDS)]
+
+    assert slots[:3] == [442, 1901, 2076]
+    assert [each * redis_keys.SHARDS // redis_keys.SLOTS for each in slots] == list(range(redis_keys.SHARDS))
+    assert redis_keys.shard_number(Scope(namespace="default", user_id="ada")) == 6
 
 
 def test_jobs_never_share_a_key() -> None:

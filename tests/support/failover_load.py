@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -12,28 +12,34 @@ import asyncpg
 from aftermind import Memory, errors
 from tests.support.waiting import wait_until
 
-USERS = 4
+USERS = ("user-0", "user-1", "user-2", "user-3")
 PAUSE_SECONDS = 0.02  # between two turns of a user
 
 
 @dataclass(slots=True)
 class Load:
-    """Turns of some users, each with a recall after it. `stop` ends it; `accepted` are those that remember() took."""
+    """Turns of some users, each with a recall after it. `stop` ends it; `accepted` are those that remember() took.
+
+    `bystanders` are other users, whose turns the fault does not concern; `disturbed` are those that it did.
+    """
 
     memory: Memory
+    users: Sequence[str] = USERS
+    bystanders: Sequence[str] = ()
     accepted: list[str] = field(default_factory=list)
     refused: int = 0
     stale: list[str] = field(default_factory=list)  # accepted turns that the next recall did not show
     degraded_at: list[float] = field(default_factory=list)
     spooled_at: list[float] = field(default_factory=list)
     slowest_s: dict[str, float] = field(default_factory=lambda: {"remember": 0.0, "recall": 0.0})
+    disturbed: dict[str, float] = field(default_factory=dict)  # what, and when
     _is_over: bool = False
 
     async def run(self) -> None:
         """Until `stop`."""
         async with asyncio.TaskGroup() as group:
-            for number in range(USERS):
-                group.create_task(self._talk(f"user-{number}"))
+            for user in (*self.users, *self.bystanders):
+                group.create_task(self._talk(user))
 
     def stop(self) -> None:
         """Let each user finish the current turn."""
@@ -57,7 +63,7 @@ class Load:
             else:
                 self.accepted.append(text)
                 if receipt.spooled:
-                    self.spooled_at.append(time.monotonic())
+                    self._note(self.spooled_at, user, text)
                 await self._recall(user, text, is_pending=not receipt.spooled)
             await asyncio.sleep(PAUSE_SECONDS)
 
@@ -65,9 +71,15 @@ class Load:
         with self._timed("recall"):
             block = await self.memory.recall(text, user_id=user)
         if block.degraded:
-            self.degraded_at.append(time.monotonic())
+            self._note(self.degraded_at, user, f"recall of {text}: {block.degraded}")
         elif is_pending and text not in str(block):
             self.stale.append(text)
+
+    def _note(self, moments: list[float], user: str, what: str) -> None:
+        if user in self.bystanders:
+            self.disturbed[what] = time.monotonic()
+        else:
+            moments.append(time.monotonic())
 
     @contextmanager
     def _timed(self, call: str) -> Iterator[None]:
@@ -89,6 +101,7 @@ class Outcome:
     lost: list[str]
     doubled: list[str]
     stale: list[str]
+    disturbed: list[str]
     recall_degraded_s: float
     remember_spooled_s: float
     slowest_remember_s: float
@@ -96,13 +109,19 @@ class Outcome:
 
 
 async def survive(
-    memory: Memory, store_url: str, fault: Callable[[Load], Awaitable[None]], *, turns: int = 100
+    memory: Memory,
+    store_url: str,
+    fault: Callable[[Load], Awaitable[None]],
+    *,
+    turns: int = 100,
+    users: Sequence[str] = USERS,
+    bystanders: Sequence[str] = (),
 ) -> Outcome:
     """Run load, cause the fault, run on, and wait until everything accepted is stored.
 
     `fault` may use the load between its steps. `store_url` is read past Aftermind, as superuser.
     """
-    load = Load(memory)
+    load = Load(memory, users, bystanders)
     async with asyncio.TaskGroup() as group:
         group.create_task(load.run())
         try:
@@ -120,6 +139,7 @@ async def survive(
         lost=sorted(set(load.accepted) - stored.keys()),
         doubled=sorted(text for text, count in stored.items() if count > 1),
         stale=load.stale,
+        disturbed=[what for what, moment in load.disturbed.items() if moment > struck],
         recall_degraded_s=_duration(struck, load.degraded_at),
         remember_spooled_s=_duration(struck, load.spooled_at),
         slowest_remember_s=round(load.slowest_s["remember"], 2),

@@ -7,10 +7,12 @@ from typing import Any, Literal
 from kombu.connection import Connection
 
 from aftermind import Memory, Settings
+from aftermind.types import Scope
 from aftermind.wire.queues import STORE
 from tests.support.failover_load import Load, Outcome, survive
 from tests.support.postgres_pair import PostgresPair
 from tests.support.rabbitmq import Node
+from tests.support.redis_cluster import RedisCluster
 from tests.support.sentinels import Sentinels
 from tests.support.servers import Database
 from tests.support.waiting import wait_until
@@ -53,6 +55,36 @@ async def lose_redis_primary(sentinels: Sentinels, database: Database, folder: P
     with workers(environment(database.relay_url, url, **OFF), folder, count=WORKERS):
         async with Memory(database.app_url, broker=url, settings=settings) as memory:
             return await survive(memory, database.admin_url, fail_over)
+
+
+async def lose_redis_shard(cluster: RedisCluster, database: Database, broker: str, folder: Path) -> Outcome:
+    """Kill a primary of a Redis Cluster; its replica takes over, or without one it is started again.
+
+    The bystanders are users of the other primaries.
+    """
+    lost = cluster.primaries[0]
+    named = {f"user-{number}": Scope(namespace="default", user_id=f"user-{number}") for number in range(30)}
+    is_lost = {user: cluster.primary_of(owner) is lost for user, owner in named.items()}
+
+    async def kill(load: Load) -> None:
+        await asyncio.to_thread(lost.kill)
+        await load.reach(60)
+        if cluster.replicas:
+            await asyncio.to_thread(cluster.wait_for_failover, cluster.replicas[0])
+        else:
+            await asyncio.to_thread(lost.start)
+            await asyncio.to_thread(cluster.wait_until_whole)
+
+    env = environment(database.relay_url, cluster.url, **OFF) | {"AFTERMIND_BROKER_URL": broker}
+    with workers(env, folder, count=WORKERS):
+        async with Memory(database.app_url, broker=broker, redis=cluster.url, settings=_settings(folder)) as memory:
+            return await survive(
+                memory,
+                database.admin_url,
+                kill,
+                users=[user for user, is_own in is_lost.items() if is_own][:2],
+                bystanders=[user for user, is_own in is_lost.items() if not is_own][:3],
+            )
 
 
 async def lose_rabbitmq_node(nodes: list[Node], database: Database, redis: str, folder: Path) -> Outcome:

@@ -27,8 +27,8 @@ POLL_SECONDS = 0.25  # between two claims of a process that found nothing, while
 Ran = tuple[Tally, bool]  # how a batch ended, and whether more could be claimed; None instead: nothing could be claimed
 
 
-async def store_pending_batch(worker: Worker, is_alone: bool) -> Ran | None:
-    """Claim pending turns, up to a batch and fairest first, and store them.
+async def store_pending_batch(worker: Worker, is_alone: bool, *, shard: int = 0) -> Ran | None:
+    """Claim pending turns of a shard, up to a batch and fairest first, and store them.
 
     A namespace has its share of the process's batches, so that turns of others never wait until one of its ends.
     """
@@ -37,15 +37,15 @@ async def store_pending_batch(worker: Worker, is_alone: bool) -> Ran | None:
         async with places.claiming:
             if runtime.pending is None or worker.is_stopping or not places.free:
                 return None
-            token = LeaseToken(uuid4())
-            claimed = await _claim_turns(worker, runtime.pending, token, is_alone)
+            token, pending = LeaseToken(uuid4()), runtime.pending.shards[shard]
+            claimed = await _claim_turns(worker, pending, token, is_alone)
             if not claimed:
                 return None
             sizes = ((turn.owner.namespace, len(turn.payload)) for turn in claimed)
             until_stored.enter_context(places.hold(*tenant_groups.largest_shares(sizes)))
             if len(claimed[0].payload) > LARGE_TURN_BYTES and not worker.large_turn.locked():
                 await until_stored.enter_async_context(worker.large_turn)
-        return await _store_held(runtime, runtime.pending, token, claimed)
+        return await _store_held(runtime, pending, token, claimed)
 
 
 async def _claim_turns(worker: Worker, pending: Pending, token: LeaseToken, is_alone: bool) -> list[ClaimedTurn]:
@@ -64,7 +64,7 @@ async def _claim_turns(worker: Worker, pending: Pending, token: LeaseToken, is_a
             except_namespaces=excepted,
         )
     except errors.Unavailable:  # it may have been carried out
-        worker.runtime.returns.claimed_turns(token)
+        worker.runtime.returns.claimed_turns(pending, token)
         raise
 
 
@@ -113,7 +113,7 @@ async def _store_held(runtime: Runtime, pending: Pending, token: LeaseToken, cla
         async with held(renew, job_id=ids[0], every=settings.heartbeat_seconds, lasts=settings.lease_seconds):
             return await store.store_pending(runtime, claimed)
     except LostInOutageError:
-        runtime.returns.turns(ids, token)
+        runtime.returns.turns(pending, ids, token)
         return Tally(snoozed=len(claimed), pause=retry_policy.OUTAGE_PAUSE), True
     except errors.LeaseLost:
         return Tally(lost=len(claimed)), True
@@ -248,7 +248,7 @@ class _Window:
         leftover.add_done_callback(self._worker.leftover.discard)
 
 
-def count(worker: Worker, kind: JobKind, tally: Tally, started: float) -> None:
+def count(worker: Worker, kind: JobKind, tally: Tally, started: float, *, shard: int | None = None) -> None:
     """Add jobs that ended to the metrics, and stop claiming their kind for the pause that an outage asked for."""
     counts = tally.counts()
     if counts:
@@ -257,9 +257,9 @@ def count(worker: Worker, kind: JobKind, tally: Tally, started: float) -> None:
     for outcome, number in counts.items():
         metrics.JOBS.labels(kind=kind, outcome=outcome).inc(number)
     if tally.pause is not None:
-        worker.gates.gate(kind).shut(time.monotonic(), tally.pause)
+        worker.gates.gate(kind, shard).shut(time.monotonic(), tally.pause)
     elif tally.done:
-        worker.gates.gate(kind).opened()
+        worker.gates.gate(kind, shard).opened()
 
 
 async def _perform_held(worker: Worker, handler: Handler, leases: list[Lease]) -> Tally:

@@ -34,10 +34,10 @@ class ClaimPause:
 
 @dataclass(slots=True)
 class Gates:
-    """One gate for each kind of work, of one process."""
+    """One gate for each kind of work, of one process; of pending turns one for each shard of a Redis Cluster."""
 
-    of_kind: dict[JobKind, ClaimPause] = field(default_factory=dict)
+    _made: dict[tuple[JobKind, int | None], ClaimPause] = field(default_factory=dict)
 
-    def gate(self, kind: JobKind) -> ClaimPause:
-        """The kind's gate, open at first."""
-        return self.of_kind.setdefault(kind, ClaimPause())
+    def gate(self, kind: JobKind, shard: int | None = None) -> ClaimPause:
+        """The gate of the kind, or of one shard of it; open at first."""
+        return self._made.setdefault((kind, shard), ClaimPause())

@@ -26,6 +26,8 @@ from aftermind.telemetry import log_format
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import JobId, JobKind
 from aftermind.wire import queues
+from aftermind.wire.pending import Pending
+from aftermind.wire.redis.client import run_all, split_shards
 from aftermind.wire.redis_epoch import ensure_epoch
 from aftermind_tasks import job_events
 from aftermind_tasks.runtime import Runtime, open_runtime
@@ -102,9 +104,10 @@ class Reconciler:
                 await self.runtime.pending.serve_elsewhere(namespace, database)
 
     async def _epoch(self) -> None:
-        if self.runtime.redis is not None:
-            database = self.runtime.db
-            await ensure_epoch(self.runtime.redis, self.runtime.keys, database.watermark, database.generation)
+        runtime, db = self.runtime, self.runtime.db
+        if runtime.redis is not None:
+            shards = split_shards(runtime.redis, runtime.keys)
+            await run_all(ensure_epoch(link, keys, db.watermark, db.generation) for link, keys in shards)
 
     async def _erasures(self) -> None:
         """Erasures that Redis did not take when they were committed."""
@@ -112,9 +115,10 @@ class Reconciler:
         if runtime.pending is None:
             return
         db, store, ledger, pending = runtime.db, runtime.store, runtime.ledger, runtime.pending
+        away: set[Pending] = set()
 
         async def deliver(namespace: str) -> None:
-            sent = await erasure_delivery.deliver_all(db, store, ledger, pending, namespace)
+            sent = await erasure_delivery.deliver_all(db, store, ledger, pending, namespace, away=away)
             log.info("erasures delivered", extra={"namespace": namespace, "erasures": sent})
 
         await separate_steps.run_each("erasures", await age_pruning.undelivered(db), deliver)

@@ -1,9 +1,9 @@
 """The work loop behind one doorbell: claim and run until nothing is left or the time slice is over."""
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from uuid import uuid4
 
 from aftermind import errors
@@ -22,12 +22,16 @@ SHIFT = 5.0  # seconds of one doorbell; then the worker sends another, so that o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where batches of one kind come from. `run_batch` gets whether it runs alone in its process."""
+    """Where batches of one kind come from. `run_batch` gets whether it runs alone in its process.
+
+    `shard` is that of a Redis Cluster: while it is away, the others are served.
+    """
 
     name: str
     kind: JobKind
     run_batch: Callable[[Worker, bool], Awaitable[batching.Ran | None]]
     last_chance_is_next: Callable[[Worker], Awaitable[bool]]
+    shard: int | None = None
 
 
 def _ledger_source(kind: JobKind, *, replays: bool = False) -> Source:
@@ -41,28 +45,28 @@ def _ledger_source(kind: JobKind, *, replays: bool = False) -> Source:
     )
 
 
-async def _pending_last_chance_is_next(worker: Worker) -> bool:
-    pending, most = worker.runtime.pending, worker.runtime.settings.max_lost_leases
-    return pending is not None and await pending.last_chance_is_next(max_lost=most)
+def _pending_source(shard: int, count: int) -> Source:
+    async def last_chance_is_next(worker: Worker) -> bool:
+        pending, most = worker.runtime.pending, worker.runtime.settings.max_lost_leases
+        return pending is not None and await pending.shards[shard].last_chance_is_next(max_lost=most)
+
+    return Source(
+        name=f"pending {shard}",
+        kind=JobKind.STORE,
+        run_batch=partial(batching.store_pending_batch, shard=shard),
+        last_chance_is_next=last_chance_is_next,
+        shard=shard if count > 1 else None,
+    )
 
 
-_PENDING = Source(
-    name="pending",
-    kind=JobKind.STORE,
-    run_batch=batching.store_pending_batch,
-    last_chance_is_next=_pending_last_chance_is_next,
-)
-
-
-def _sources(queue: str) -> tuple[Source, ...]:
+@cache
+def list_sources(queue: str, shards: int) -> tuple[Source, ...]:
+    """The sources of a queue, whose pending turns are in so many shards."""
     if queue == queues.REPLAY:  # every kind, and of each only what a plan brought back
         return tuple(_ledger_source(kind, replays=True) for kind in job_handlers.KINDS)
     live = tuple(_ledger_source(kind) for kind in job_handlers.KINDS if queues.QUEUE_OF[kind] == queue)
-    return (_PENDING, *live) if queue == queues.STORE else live
-
-
-# Pending turns first: what Redis accepted outnumbers what the ledger accepted, which is asked once a bell.
-SOURCES: Mapping[str, tuple[Source, ...]] = {queue: _sources(queue) for queue in queues.QUEUES}
+    # Pending turns first: what Redis accepted outnumbers what the ledger accepted, which is asked once a bell.
+    return (*(_pending_source(each, shards) for each in range(shards)), *live) if queue == queues.STORE else live
 
 
 async def serve(worker: Worker, queue: str) -> int:
@@ -70,7 +74,8 @@ async def serve(worker: Worker, queue: str) -> int:
     over = time.monotonic() + SHIFT
     finished = 0
     first = worker.next_source.pop(queue, 0)
-    sources = list(enumerate(SOURCES[queue]))
+    pending = worker.runtime.pending
+    sources = list(enumerate(list_sources(queue, 1 if pending is None else len(pending.shards))))
     for place, source in sources[first:] + sources[:first]:
         count, is_more = await _drain(worker, source, over)
         finished += count
@@ -88,7 +93,7 @@ async def _drain(worker: Worker, source: Source, over: float) -> tuple[int, bool
     while is_more:
         if worker.is_stopping or time.monotonic() > over:
             return finished, True
-        if not await _may_claim(worker, source.kind):
+        if not await _may_claim(worker, source):
             return finished, False
         started = time.monotonic()
         try:
@@ -99,18 +104,18 @@ async def _drain(worker: Worker, source: Source, over: float) -> tuple[int, bool
             log.warning("claim failed", extra={"kind": source.kind, "error": str(exc)})
             ran = Tally(pause=retry_policy.OUTAGE_PAUSE), True
         tally, is_more = ran or (Tally(), worker.is_stopping)
-        batching.count(worker, source.kind, tally, started)
+        batching.count(worker, source.kind, tally, started, shard=source.shard)
         finished += tally.done + tally.dead
     return finished, False
 
 
-async def _may_claim(worker: Worker, kind: JobKind) -> bool:
+async def _may_claim(worker: Worker, source: Source) -> bool:
     """Wait where an outage has shut the gate for a moment; False where it or an operator's pause outlasts a shift.
 
     What waits is rung for again by the reconciler, so nothing is left behind by giving up.
     """
-    wait = worker.gates.gate(kind).wait(time.monotonic())
-    if wait > SHIFT or await worker.pauses.is_paused(kind):
+    wait = worker.gates.gate(source.kind, source.shard).wait(time.monotonic())
+    if wait > SHIFT or (wait and source.shard is not None) or await worker.pauses.is_paused(source.kind):
         return False
     if wait:
         await worker.pause(wait)

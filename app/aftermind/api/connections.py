@@ -16,14 +16,14 @@ from aftermind.database_map import DEFAULT, VARIABLE
 from aftermind.db.postgres_url import parse_hosts
 from aftermind.db.record_store_journals.protocol import AnyJournal
 from aftermind.settings import Settings
-from aftermind.wire.redis import sentinel
+from aftermind.wire.redis import cluster, sentinel
 
 if TYPE_CHECKING:  # it loads NumPy, which the light commands do not need
     from aftermind.indexes.protocol import VectorIndex
 
 ENDPOINTS = "endpoints.json"  # there while an embedded stack is up, with its passwords
 POSTGRES = ("postgresql", "postgres", "postgresql+asyncpg")
-REDIS = ("redis", "rediss", "unix", "redis+socket", "sentinel")
+REDIS = ("redis", "rediss", "unix", "redis+socket", "sentinel", *cluster.SCHEMES)
 AMQP = ("amqp", "amqps")
 
 
@@ -139,9 +139,20 @@ def _resolve(
     return Addresses(store=store, replicas=named, relay=relay, owner=owner, redis=redis, broker=broker)
 
 
+def check_broker(url: str) -> None:
+    """Refuse a Redis Cluster as the broker. Raises `InvalidSettings`."""
+    if cluster.is_cluster(url):
+        why = (
+            "Celery cannot use a Redis Cluster as its broker. Set AFTERMIND_BROKER_URL to a single redis:// server, "
+            "sentinel:// or amqp://; doorbells need no other state there."
+        )
+        raise errors.InvalidSettings("broker", _without_password(url), why)
+
+
 def _queue(broker: str | None, redis: str | None) -> tuple[str, str]:
     """Broker and Redis; each is the default of the other if possible."""
     broker = broker or redis
+    check_broker(str(broker))
     is_amqp = str(broker).startswith(tuple(f"{scheme}://" for scheme in AMQP))
     schemes = {_scheme("broker", each) for each in (str(broker).split(";") if is_amqp else [broker])}
     if schemes <= set(REDIS):
@@ -154,7 +165,9 @@ def _queue(broker: str | None, redis: str | None) -> tuple[str, str]:
         raise errors.InvalidSettings("redis", None, why)
     if _scheme("redis", redis) not in REDIS:
         raise errors.InvalidSettings(
-            "redis", _without_password(redis), "it is a redis://, rediss://, unix:// or sentinel:// URL."
+            "redis",
+            _without_password(redis),
+            "it is a redis://, rediss://, unix://, sentinel:// or redis+cluster:// URL.",
         )
     return broker, redis
 
@@ -213,6 +226,8 @@ def _scheme(field_name: str, url: object) -> str:
             parse_hosts(url)
         elif parts.scheme == sentinel.SCHEME:
             sentinel.parse_url(url)
+        elif cluster.is_cluster(url):
+            cluster.parse_url(url)
         else:
             _ = parts.port  # a port that is no number shows here, not at the first call
     except ValueError as exc:

@@ -24,7 +24,7 @@ async def deliver(
     """Raise the generation in Redis and remove the turns that the tombstone covers; returns their number, including
     those already `gone`. Their receipts report `forgotten`. A repetition changes nothing.
     """
-    await settle_generation(db, pending)
+    await settle_generation(db, pending.of(stone.owner))
     removed = [*gone, *await pending.forget(stone)]
     async with db.transaction(namespace=stone.owner.namespace) as tx:
         await ledger.record_forgotten(tx, stone.owner, removed)
@@ -39,13 +39,27 @@ async def settle_generation(db: Database, pending: Pending) -> None:
         await pending.raise_generation(begun=await db.generation_floor())
 
 
-async def deliver_all(db: Database, store: Store, ledger: Ledger, pending: Pending, namespace: str) -> int:
-    """Every erasure of a namespace that Redis may not have; how many there were."""
+async def deliver_all(
+    db: Database, store: Store, ledger: Ledger, pending: Pending, namespace: str, *, away: set[Pending]
+) -> int:
+    """Every erasure of a namespace that Redis may not have; how many were delivered.
+
+    Those of shards in `away` wait; one that does not answer is added.
+    """
     async with db.transaction(namespace=namespace, read_only=True) as tx:
         waiting = await store.undelivered(tx, namespace)
+    delivered = 0
     for stone in waiting:
-        await deliver(db, store, ledger, pending, stone)
-    return len(waiting)
+        shard = pending.of(stone.owner)
+        if shard in away:
+            continue
+        try:
+            await deliver(db, store, ledger, pending, stone)
+            delivered += 1
+        except errors.RedisUnavailable as exc:
+            away.add(shard)
+            log.warning("erasures wait", extra={"namespace": namespace, "error": str(exc)})
+    return delivered
 
 
 class Deliveries:
@@ -72,6 +86,7 @@ class Deliveries:
             try:
                 await deliver(self._db, self._store, self._ledger, self._pending, stone, gone)
             except errors.Unavailable:
+                self._waiting.append(self._waiting.pop(0))  # others may be of another shard
                 await asyncio.sleep(wait)
                 wait = min(wait * 2, longest)
             except Exception:  # the edge of a background task: the reconciler retries

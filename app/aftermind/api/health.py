@@ -19,6 +19,7 @@ from aftermind.types import JobKind, JobState, Scope
 from aftermind.types.job_admin import JobPause
 from aftermind.wire import queues
 from aftermind.wire.pending import PendingBacklog
+from aftermind.wire.redis.client import run_all
 from aftermind.wire.redis_keys import Keys
 
 OVERDUE_SECONDS = 120.0  # a doorbell takes milliseconds, and the reconciler sends it again within seconds
@@ -130,7 +131,7 @@ def spooled_bytes(settings: Settings) -> int:
     A file that is drained during the call counts as empty.
     """
     total = 0
-    for path in settings.spool_dir.glob("*"):
+    for path in settings.spool_dir.rglob("*"):
         with suppress(FileNotFoundError):
             total += path.stat().st_size if path.is_file() and path.suffix != DAMAGED else 0
     return total
@@ -223,7 +224,7 @@ async def _jobs(parts: Parts) -> str:
 
 async def _redis(parts: Parts) -> str:
     assert parts.redis is not None
-    await parts.redis.call("PING")
+    await run_all(each.call("PING") for each in parts.redis.shards)
     return "answers"
 
 
@@ -329,9 +330,10 @@ async def _waiting(
     if parts.redis is None:
         return None
     keys = Keys(parts.settings.redis_prefix)
+    listed = queues.QUEUES if len(parts.redis.shards) == 1 else ()  # of a Redis Cluster, the broker is another server
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_SECONDS):
-            bells = {name: int(await parts.redis.call("LLEN", keys.queue(name))) for name in queues.QUEUES}
+            bells = {name: int(await parts.redis.call("LLEN", keys.queue(name))) for name in listed}
     except (TimeoutError, errors.AftermindError):
         return None
     backlog, size = await pending, await spooled

@@ -31,7 +31,6 @@ from aftermind.types.job_admin import (
 from aftermind.types.message import Json
 from aftermind.types.replay import JobFilter
 from aftermind.wire.payloads import decode_turn
-from aftermind.wire.redis_keys import Keys
 
 MAX_LISTED = 10_000
 MAX_COSTS = timedelta(days=366)
@@ -108,7 +107,8 @@ class JobAdmin:
         """
         if self._parts.redis is None:
             return []
-        return await process_registry.list_processes(self._parts.redis, Keys(self._parts.settings.redis_prefix))
+        link = self._parts.redis
+        return await process_registry.list_processes(link, link.keys(self._parts.settings.redis_prefix))
 
     async def metric_history(self, *, over: timedelta = timedelta(hours=1)) -> Sequence[MetricSample]:
         """Metrics of the whole deployment, sampled by the reconciler: by minute up to a day, by hour up to 30 days.

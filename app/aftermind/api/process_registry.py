@@ -84,7 +84,7 @@ async def announce_keys(settings: Settings) -> None:
     try:
         process = f"web {socket.gethostname()}:{os.getpid()}"
         await keep_announcing(
-            link, Keys(settings.redis_prefix), process, announced_state(settings), process_description()
+            link, link.keys(settings.redis_prefix), process, announced_state(settings), process_description()
         )
     finally:
         await link.close()

@@ -173,7 +173,7 @@ class Databases:
             return
         self.orphans_at = time.monotonic() + ORPHANS_SECONDS
         for name in self.own.settings.database_names:
-            if any(self.own.settings.of_database(name).spool_dir.glob("*")):
+            if any(self.own.settings.of_database(name).spool_dir.rglob("*.spool")):
                 self.get(name)._parts.outboxes.get().find_orphans()
 
     async def ask(self, call: Callable[[Memory], Awaitable[T]]) -> tuple[dict[str, T], dict[str, Exception]]:

@@ -73,6 +73,7 @@ from aftermind.telemetry.recall_counts import RecallCounts
 from aftermind.types import EmbedderIdentity, Scope, ServedBy, StoredEmbedders, Turn
 from aftermind.types.tombstone import Generation
 from aftermind.wire.pending import Pending
+from aftermind.wire.pending_shards import open_pending
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
 from aftermind.wire.watermark import Watermarks
@@ -128,7 +129,7 @@ def open_backend(
 ) -> Backend:
     """The parts of an agent or a worker; its model clients share their limits through the same Redis."""
     check_languages(settings)
-    keys = Keys(settings.redis_prefix)
+    keys = link.keys(settings.redis_prefix)
     providers.gate.bind(link, keys)
     vault = Vault(master_keys(settings.encryption_key, settings.state_dir))
     return Backend(
@@ -136,7 +137,7 @@ def open_backend(
         vault=vault,
         store=PostgresStore(language_for=settings.language_for, vault=vault),
         events=EventBus(db, link, keys, mark_after=mark_after),
-        pending=Pending(link, keys, Generation()),
+        pending=open_pending(link, keys, Generation()),
         delivery=WatermarkDelivery(db, Watermarks(link, keys)),
     )
 
@@ -497,7 +498,7 @@ def _publishers(
 
     def make(accept: Accept) -> Outbox:
         chosen = settings.model_copy(update={"accept": accept})
-        return outbox_wiring.make_publisher(
+        return outbox_wiring.make_outbox(
             chosen,
             broker=where.required_broker,
             link=link,

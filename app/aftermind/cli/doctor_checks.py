@@ -27,6 +27,7 @@ from aftermind.settings import Settings
 from aftermind.types.job_admin import JobPause
 from aftermind.wire.process_registry import list_announced
 from aftermind.wire.redis.client import RedisLink, unavailable
+from aftermind.wire.redis.cluster import is_cluster
 from aftermind.wire.redis_keys import Keys
 
 P = ParamSpec("P")
@@ -155,29 +156,54 @@ async def no_replica() -> list[Finding]:
 
 @_reports_failure("Redis", "Start it (`aftermind up` for the embedded one), or correct AFTERMIND_REDIS_URL.")
 async def redis(url: str, settings: Settings) -> list[Finding]:
-    """Redis: whether it answers, keeps what it is given, and never evicts."""
+    """Redis: whether it answers, keeps what it is given, and never evicts; of a cluster, each of its primaries."""
     link = RedisLink(url, timeout=2.0, name="aftermind-doctor")
     try:
-        started = time.perf_counter()
-        await link.call("PING")
-        took = (time.perf_counter() - started) * 1000
-        with unavailable():
-            client = link.client()
-            server, memory = await client.info("server"), await client.info("memory")
-            persistence, clock = await client.info("persistence"), await client.time()
-        version = server.get("valkey_version") or server.get("redis_version")
-        findings = [Finding(what="Redis", seen=f"version {version} answers in {took:.1f} ms")]
-        findings.append(_clock("Redis", clock[0] + clock[1] / 1e6 - time.time()))
-        if server.get("redis_mode") == "cluster":
-            remedy = "Use one primary, with replicas and Sentinel for failover: one atomic call touches several keys."
-            said = "it is a node of a Redis Cluster"
-            findings.append(Finding(what="Redis", seen=said, verdict=Verdict.BAD, remedy=remedy))
-        findings += await _redis_user(link)
-        findings += await _durability(link, persistence)
-        findings += await _eviction(link, memory)
-        return findings
+        if len(link.shards) == 1:
+            return await _redis_server(link, "Redis")
+        shards = enumerate(link.shards)
+        checked = await asyncio.gather(*(_redis_shard(each, f"Redis shard {number}") for number, each in shards))
+        findings = [finding for found in checked for finding in found]
+        # Shards of one primary have the same findings.
+        return list({(each.seen, each.verdict): each for each in reversed(findings)}.values())[::-1]
     finally:
         await link.close()
+
+
+async def _redis_shard(link: RedisLink, what: str) -> list[Finding]:
+    try:
+        return [*await _redis_server(link, what), *await _coverage(link)]
+    except errors.RedisUnavailable as exc:
+        remedy = "Its owners' turns are spooled. Start the node, or let a replica take over."
+        return [Finding(what=what, seen=str(exc), verdict=Verdict.BAD, remedy=remedy)]
+
+
+async def _redis_server(link: RedisLink, what: str) -> list[Finding]:
+    started = time.perf_counter()
+    await link.call("PING")
+    took = (time.perf_counter() - started) * 1000
+    with unavailable():
+        client = link.client()
+        server, memory = await client.info("server"), await client.info("memory")
+        persistence, clock = await client.info("persistence"), await client.time()
+    version = server.get("valkey_version") or server.get("redis_version")
+    findings = [Finding(what=what, seen=f"version {version} answers in {took:.1f} ms")]
+    findings.append(_clock("Redis", clock[0] + clock[1] / 1e6 - time.time()))
+    if server.get("redis_mode") == "cluster" and not is_cluster(link.given_url):
+        remedy = "Name the cluster: AFTERMIND_REDIS_URL=redis+cluster://…, and a single server as AFTERMIND_BROKER_URL."
+        said = "it is a node of a Redis Cluster"
+        findings.append(Finding(what=what, seen=said, verdict=Verdict.BAD, remedy=remedy))
+    findings += await _redis_user(link)
+    findings += await _durability(link, persistence)
+    findings += await _eviction(link, memory)
+    return findings
+
+
+async def _coverage(link: RedisLink) -> list[Finding]:
+    if await _configured(link, "cluster-require-full-coverage") != "yes":
+        return []
+    remedy = "Set cluster-require-full-coverage no on every node: otherwise the loss of one shard stops all of them."
+    return [Finding(what="Redis", seen="requires every shard", verdict=Verdict.WARNING, remedy=remedy)]
 
 
 @_reports_failure("work", "See `aftermind status`, and the logs of workers and reconciler.")
@@ -417,7 +443,7 @@ async def keys(found: Addresses, settings: Settings) -> list[Finding]:
     """Whether this process and all that run use the same keys: one that does not cannot read what others write."""
     link = RedisLink(str(found.redis), timeout=2.0, name="aftermind-doctor")
     try:
-        announced = await list_announced(link, Keys(settings.redis_prefix))
+        announced = await list_announced(link, link.keys(settings.redis_prefix))
     finally:
         await link.close()
     seen = {**announced, "this process": fingerprints(settings)}

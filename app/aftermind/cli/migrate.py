@@ -54,12 +54,12 @@ def _migrate(settings: Settings) -> str:
 async def load_functions(settings: Settings, url: str) -> None:
     """Give Redis this release's functions: agents may call them and not load them. Raises `RedisUnavailable`."""
     from aftermind.wire.redis import script  # with Redis's client, which `aftermind status` does without
-    from aftermind.wire.redis.client import RedisLink
+    from aftermind.wire.redis.client import RedisLink, run_all, split_shards
     from aftermind.wire.redis_keys import Keys
 
     link = RedisLink(url, timeout=REDIS_SECONDS, name="aftermind-migrate")
     try:
-        await script.load(link, Keys(settings.redis_prefix))
+        await run_all(script.load(*shard) for shard in split_shards(link, Keys(settings.redis_prefix)))
     finally:
         await link.close()
 

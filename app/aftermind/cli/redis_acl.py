@@ -16,6 +16,7 @@ from aftermind.cli.console import err, out
 from aftermind.settings import Settings
 from aftermind.wire.redis import acl, script, sentinel
 from aftermind.wire.redis.client import RedisLink
+from aftermind.wire.redis.cluster import is_cluster
 from aftermind.wire.redis_keys import Keys
 
 Passwords = Annotated[
@@ -44,6 +45,9 @@ def redis_acl(*, passwords: Passwords = None, namespace: Tenant = None, apply: A
     Passwords are printed as SHA-256 hashes. Without --passwords new ones are generated, and printed once to stderr.
     """
     settings = Settings()
+    if apply and is_cluster(connections.resolve(settings).required_redis):
+        why = "users of a Redis Cluster belong into the ACL file of each node, replicas included. Leave --apply out."
+        raise errors.InvalidSettings("AFTERMIND_REDIS_URL", "a Redis Cluster", why)
     made = _users(settings, namespace)
     words = {name: _password(passwords, name) for name in made}
     for name, user in made.items():
@@ -64,6 +68,9 @@ def _users(settings: Settings, namespace: str | None) -> Mapping[str, acl.RedisU
     if namespace is not None and settings.databases:
         settings = settings.of_database(settings.database_for(namespace))
         sharing = [settings]
+    if settings.redis_url is not None and is_cluster(settings.redis_url.get_secret_value()):
+        of_cluster = [acl.cluster_users(each.redis_prefix, namespace=namespace) for each in sharing]
+        return {name: acl.merge([each[name] for each in of_cluster]) for name in of_cluster[0]}
     found = [acl.users(each.redis_prefix, database=database_number(each), namespace=namespace) for each in sharing]
     return {name: acl.merge([each[name] for each in found]) for name in found[0]}
 

@@ -23,7 +23,7 @@ from aftermind.events.types import MemoryEvent, MemoryGap, from_json
 from aftermind.freshness import WatermarkDelivery
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import Scope
-from aftermind.wire.redis.client import RedisLink
+from aftermind.wire.redis.client import RedisLink, run_all, shard_of, split_shards
 from aftermind.wire.redis_keys import Keys
 from aftermind.wire.watermark import Watermarks
 
@@ -42,7 +42,7 @@ class EventBus:
 
     def __init__(self, database: Database, link: RedisLink, keys: Keys, *, mark_after: float = 0.0) -> None:
         self._database, self._link, self._keys = database, link, keys
-        self._listeners = Listeners(link)
+        self._listeners = {each: Listeners(each) for each, _ in split_shards(link, keys)}
         self._marking = Marking(database, after=mark_after)
         self.unreadable = 0  # rows and messages that were no event
         self._delivery = WatermarkDelivery(database, Watermarks(link, keys))
@@ -73,11 +73,17 @@ class EventBus:
             rows = await event_log.unpublished(tx, older_than=RELAY_AGE, limit=limit)
         if rows:
             watermark = await self._database.watermark()  # after the read, so that it covers what was read
-            await self._delivery.deliver({row.owner for row in rows}, (), watermark)
-            mark = None if watermark is None else watermark.encode()
-            await asyncio.gather(*(self._pass_on(row, mark) for row in rows))
-            await self._marking.mark(rows)
+            shards: dict[RedisLink, list[EventRow]] = {}
+            for row in rows:
+                shards.setdefault(shard_of(self._link, self._keys, row.owner)[0], []).append(row)
+            await run_all(self._relay(some, watermark) for some in shards.values())
         return len(rows)
+
+    async def _relay(self, rows: Sequence[EventRow], watermark: Watermark | None) -> None:
+        await self._delivery.deliver({row.owner for row in rows}, (), watermark)
+        mark = None if watermark is None else watermark.encode()
+        await asyncio.gather(*(self._pass_on(row, mark) for row in rows))
+        await self._marking.mark(rows)
 
     async def prune(self, *, older_than: timedelta, limit: int) -> int:
         """Delete published events older than the age; returns their number."""
@@ -93,7 +99,8 @@ class EventBus:
         at the start.
         """
         owner = owner.owner
-        async with self._listeners.listening(self._keys.events(owner)) as listener:
+        link, keys = shard_of(self._link, self._keys, owner)
+        async with self._listeners[link].listening(keys.events(owner)) as listener:
             seen, _ = await self._start(owner, after)
             is_behind = after is not None
             early = EarlyEvents()
@@ -137,7 +144,8 @@ class EventBus:
 
     async def close(self) -> None:
         """Close the subscription's connection of the running loop, and mark published events."""
-        await self._listeners.close()
+        for listeners in self._listeners.values():
+            await listeners.close()
         await self._marking.close()
 
     async def _start(self, owner: Scope, after: str | None) -> tuple[int, int]:
@@ -203,14 +211,18 @@ class EventBus:
             self._skipped(row.owner, errors.UnknownPayload("event", type(row.event).__name__))
             return
         event = {**row.event, "cursor": str(row.cursor), "watermark": watermark}
-        await self._link.call("PUBLISH", self._keys.events(row.owner), orjson.dumps(event))
+        await self._send(row.owner, orjson.dumps(event))
 
     def _skipped(self, owner: Scope, exc: errors.UnknownPayload) -> None:
         self.unreadable += 1
         log.warning("event not understood", extra={"namespace": owner.namespace, "error": str(exc)})
 
     async def _publish_one(self, event: MemoryEvent) -> None:
-        await self._link.call("PUBLISH", self._keys.events(event.scope.owner), orjson.dumps(event.to_json()))
+        await self._send(event.scope.owner, orjson.dumps(event.to_json()))
+
+    async def _send(self, owner: Scope, message: bytes) -> None:
+        link, keys = shard_of(self._link, self._keys, owner)
+        await link.call("PUBLISH", keys.events(owner), message)
 
 
 def _row(event: MemoryEvent) -> EventRow:

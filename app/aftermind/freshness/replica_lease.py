@@ -55,7 +55,7 @@ class ReplicaLease:
     ) -> None:
         self._primary, self._watermarks, self._delivery = primary, watermarks, delivery
         self._has_replicas = has_replicas
-        self._renewing: set[str] = set()
+        self._renewing: set[tuple[str, int]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._ask_again_at = 0.0
 
@@ -67,8 +67,8 @@ class ReplicaLease:
         if self._delivery.floor is not None:
             marks = (*marks, self._delivery.floor)
         if read.trusted_ms > 0:
-            if read.trusted_ms < TRUST_MS / 2 and owner.namespace not in self._renewing:
-                self._start(owner.namespace, read.redis_ms)
+            if read.trusted_ms < TRUST_MS / 2 and self._watermarks.lease_of(owner) not in self._renewing:
+                self._start(owner, read.redis_ms)
             return Passed(marks=marks)
         return await self._asked(owner, read, marks, deadline)
 
@@ -88,7 +88,7 @@ class ReplicaLease:
             )
         if owed is None:
             return Passed(marks=None)
-        self._start(owner.namespace, read.redis_ms, owed)
+        self._start(owner, read.redis_ms, owed)
         return Passed(marks=(*marks, owed.watermark) if owner.owner in owed.owners else marks)
 
     async def _ask(self, namespace: str, *, seconds: float) -> "Owed | None":
@@ -110,22 +110,22 @@ class ReplicaLease:
             self._ask_again_at = monotonic() + PAUSE_SECONDS
             raise
 
-    def _start(self, namespace: str, asked_ms: int, owed: "Owed | None" = None) -> None:
-        self._renewing.add(namespace)
-        renewing = self._renew(namespace, asked_ms, owed)
+    def _start(self, owner: Scope, asked_ms: int, owed: "Owed | None" = None) -> None:
+        self._renewing.add(self._watermarks.lease_of(owner))
+        renewing = self._renew(owner, asked_ms, owed)
         task = asyncio.get_running_loop().create_task(renewing, name="aftermind replica lease")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _renew(self, namespace: str, asked_ms: int, owed: "Owed | None") -> None:
+    async def _renew(self, owner: Scope, asked_ms: int, owed: "Owed | None") -> None:
         try:
-            owed = owed or await self._ask(namespace, seconds=TRUST_MS / 2000)
+            owed = owed or await self._ask(owner.namespace, seconds=TRUST_MS / 2000)
             if owed is not None:
-                await self._watermarks.trust(namespace, asked_ms, owed.watermark, owed.owners)
+                await self._watermarks.trust(owner, asked_ms, owed.watermark, owed.owners)
         except errors.AftermindError as exc:  # the next recall asks for itself
-            log.info("replica lease not renewed", extra={"namespace": namespace, "error": str(exc)})
+            log.info("replica lease not renewed", extra={"namespace": owner.namespace, "error": str(exc)})
         finally:
-            self._renewing.discard(namespace)
+            self._renewing.discard(self._watermarks.lease_of(owner))
 
 
 def to_be_passed(read: PendingRead) -> tuple[Watermark, ...] | None:

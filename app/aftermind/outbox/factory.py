@@ -1,6 +1,7 @@
 """Builds the publisher from settings: the acceptor, the broker, the location of the spool."""
 
 from functools import partial
+from pathlib import Path
 
 from aftermind import errors
 from aftermind.db.database_protocol import Database
@@ -15,7 +16,9 @@ from aftermind.outbox.doorbell_sender import DoorbellSender
 from aftermind.outbox.generation_lookup import GenerationLookup
 from aftermind.outbox.group_commit import Acceptor
 from aftermind.outbox.inmemory import InProcessQueue, Prepare, Tidy, load_work
+from aftermind.outbox.protocol import Outbox
 from aftermind.outbox.publisher import Publisher, Recorded
+from aftermind.outbox.sharded_publisher import ShardedPublisher
 from aftermind.outbox.spool import Spool
 from aftermind.outbox.turn_positions import Positions
 from aftermind.settings import Settings
@@ -45,16 +48,18 @@ def make_publisher(
     delivery: WatermarkDelivery | None = None,
     pending: Pending | None = None,
     positions: Positions | None = None,
+    spool_dir: Path | None = None,
+    ringing: DoorbellSender | None = None,
 ) -> Publisher:
     """Create the publisher of a process. `accept="postgres"` needs the database and its ledger. Publishers of a process
-    share its positions and, in `pending`, the latest erasures.
+    share its positions and, in `pending`, the latest erasures. By default `spool_dir` is that of the settings, and
+    `ringing` is made for the broker.
 
     The accepting call itself pushes doorbells if the broker is the Redis of `link`; for other brokers kombu sends them
     in a thread.
     """
     keys, budget = Keys(settings.redis_prefix), settings.remember_budget_seconds
-    bells = DoorbellQueues(link, keys) if broker == link.given_url else None
-    ringing = DoorbellSender(Doorbell(broker, prefix=settings.redis_prefix), bells)
+    ringing = ringing or _ringing(settings, broker, link)
     pending = pending or Pending(link, keys)
     limits = PendingLimits.from_settings(settings)
     acceptor: Acceptor
@@ -73,7 +78,7 @@ def make_publisher(
             most_bells=EVERY_TURN if settings.ring_every_turn else BELLS,
             budget_seconds=budget,
         )
-    spool = Spool(settings.spool_dir.absolute(), max_bytes=settings.spool_max_bytes)
+    spool = Spool((spool_dir or settings.spool_dir).absolute(), max_bytes=settings.spool_max_bytes)
     return Publisher(
         settings,
         acceptor=acceptor,
@@ -83,6 +88,41 @@ def make_publisher(
         asking=GenerationLookup(None if database is None else database.generation, pending.generation),
         recorded=None if database is None or ledger is None else _recorded(database, ledger),
     )
+
+
+def make_outbox(
+    settings: Settings,
+    *,
+    broker: str,
+    link: RedisLink,
+    database: Database,
+    ledger: Ledger,
+    delivery: WatermarkDelivery,
+    pending: Pending,
+    positions: Positions,
+) -> Outbox:
+    """Create the publisher of a process; if a Redis Cluster accepts the turns, one for each shard."""
+    make = partial(
+        make_publisher,
+        settings,
+        broker=broker,
+        database=database,
+        ledger=ledger,
+        delivery=delivery,
+        positions=positions,
+        ringing=_ringing(settings, broker, link),  # one connection to the broker for all shards
+    )
+    if settings.accept == "postgres" or len(link.shards) == 1:
+        return make(link=link, pending=pending)
+    shards = zip(link.shards, pending.shards, strict=True)
+    folders = (settings.spool_dir / f"shard-{number}" for number in range(len(link.shards)))
+    made = [make(link=at, pending=own, spool_dir=folder) for (at, own), folder in zip(shards, folders, strict=True)]
+    return ShardedPublisher(positions, made)
+
+
+def _ringing(settings: Settings, broker: str, link: RedisLink) -> DoorbellSender:
+    bells = DoorbellQueues(link, Keys(settings.redis_prefix)) if broker == link.given_url else None
+    return DoorbellSender(Doorbell(broker, prefix=settings.redis_prefix), bells)
 
 
 def _recorded(database: Database, ledger: Ledger) -> Recorded:

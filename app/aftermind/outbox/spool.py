@@ -286,10 +286,7 @@ class Spool:
 
 def damaged_files(folder: Path) -> list[Path]:
     """Copies of damaged bytes, one for each damaged place; [] where the folder does not exist or cannot be read."""
-    try:
-        return sorted(Path(entry.path) for entry in os.scandir(folder) if entry.name.endswith(DAMAGED))
-    except OSError:
-        return []
+    return sorted(folder.rglob(f"*{DAMAGED}"))  # with the folders of a Redis Cluster's shards
 
 
 def _may_hold(path: Path, owner: Scope) -> bool:

@@ -68,7 +68,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     )
     redis = connections.resolve(settings).redis
     link = None if redis is None else RedisLink(redis, timeout=settings.redis_timeout_seconds, name="aftermind-web")
-    shared = SharedRate(link, Keys(settings.redis_prefix))
+    keys = Keys(settings.redis_prefix) if link is None else link.keys(settings.redis_prefix)
+    shared = SharedRate(link, keys)
     app.state.memory, app.state.door = memory, Authenticator(memory, shared)
     problems.install(app)
     max_bytes = 2 * max(settings.turn_max_bytes, STATE_BYTES) + BODY_FLOOR

@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 from aftermind import errors
 from aftermind.types import Scope
 from aftermind.types.erasure_report import SearchedPlace
-from aftermind.wire.redis.client import RedisLink, unavailable
+from aftermind.wire.redis.client import RedisLink, split_shards, unavailable
 from aftermind.wire.redis_keys import Keys, owner_part
 
 PAGE_KEYS = 500
@@ -26,13 +26,14 @@ async def in_redis(
     only_marks = True
     try:
         with unavailable():
-            async for key in _scan_keys(link.client(), keys.prefix):
-                values = [value async for value in _values(link.client(), key)]
-                examined += 1
-                found += any(text in value for text in spelt for value in (key, *values))
-                if key.endswith(b":" + part) or part in values:
-                    owned += 1
-                    only_marks &= key == keys.watermark(owner).encode()
+            for shard, names in split_shards(link, keys):
+                async for key in _scan_keys(shard.client(), names.start):
+                    values = [value async for value in _values(shard.client(), key)]
+                    examined += 1
+                    found += any(text in value for text in spelt for value in (key, *values))
+                    if key.endswith(b":" + part) or part in values:
+                        owned += 1
+                        only_marks &= key == names.watermark(owner).encode()
     except errors.RedisUnavailable as exc:
         why = "this Redis user may not scan keys: set AFTERMIND_REDIS_URL to one with this right"
         refused = isinstance(exc.__cause__, exceptions.NoPermissionError)

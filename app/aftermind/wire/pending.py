@@ -60,7 +60,9 @@ _DESCRIBED = ("owner", "at", "size", "attempts", "worker", "token")
 
 
 class Pending:
-    """The pending turns of one Redis. Every method is one atomic call and raises `RedisUnavailable`.
+    """The pending turns of one Redis, or of one shard of a cluster.
+
+    Every method is one atomic call and raises `RedisUnavailable`.
 
     A watermark or epoch that cannot be read is counted in `malformed`, and the recall is served by the primary.
 
@@ -71,7 +73,8 @@ class Pending:
     def __init__(self, link: RedisLink, keys: Keys, generation: Generation | None = None) -> None:
         self._link, self._keys = link, keys
         self.generation = generation or Generation()
-        self.malformed = 0  # watermarks and epochs that could not be read, since the start
+        self.shards: tuple[Pending, ...] = (self,)  # of a Redis Cluster, see wire.pending_shards
+        self._malformed = 0
         agents = ("pending_accept", "pending_reserve", "pending_read", "pending_erase", "generation_raise")
         workers = (
             "pending_claim",
@@ -85,6 +88,15 @@ class Pending:
         )
         self._scripts = {name: Script(name, keys) for name in (*agents, *workers)}
         self._packed_head: tuple[tuple[PendingLimits, int], bytes] | None = None
+
+    @property
+    def malformed(self) -> int:
+        """Watermarks and epochs that could not be read, since the start."""
+        return self._malformed
+
+    def of(self, owner: Scope) -> "Pending":
+        """The shard that has the owner's turns; of a single server itself."""
+        return self
 
     # the agent's side
 
@@ -167,7 +179,7 @@ class Pending:
             mark = None if watermark is None else Watermark.decode(watermark.decode())
             life = None if epoch is None else Epoch.decode(epoch.decode())
         except ValueError as exc:  # written by hand, or by an agent of the tenant
-            self.malformed += 1
+            self._malformed += 1
             log.warning("malformed watermark ignored: the primary serves", extra={"error": str(exc)[:200]})
             mark = life = None
         return PendingRead(

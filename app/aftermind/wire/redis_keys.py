@@ -2,16 +2,24 @@
 
 No key is spelt elsewhere; the Lua files get theirs from here (`Keys.in_lua`). Keys without a TTL belong to unfinished
 work: they are removed with it.
+
+A Redis Cluster has them in `SHARDS` shards, each in one hash slot (`Keys.of_shard`): all keys of an owner are in one,
+and each shard is complete in itself, as a single server is.
 """
 
+from binascii import crc_hqx
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from itertools import count
 from urllib.parse import quote, unquote
 
 from aftermind.types import JobId, Scope
 
 ANONYMOUS = "@"  # cannot come out of quote(), so no user id meets it
+
+SHARDS = 16  # of a Redis Cluster, so as many primaries share the work; fixed, since another number moves every owner
+SLOTS = 16_384  # of every Redis Cluster
 
 HIGH_SECONDS = 7 * 86_400  # a session's high mark only corrects clocks that are apart; none is a week behind
 PROVIDER_SECONDS = 3_600  # longer than a breaker is ever open; an idle hour makes every bucket full and every doubt old
@@ -47,11 +55,55 @@ def parse_owner(part: str) -> Scope:
     return Scope(namespace=unquote(namespace), user_id=None if user == ANONYMOUS else unquote(user))
 
 
+def shard_number(owner: Scope | str) -> int:
+    """The shard of an owner in a Redis Cluster; also of anything else that is kept under a name."""
+    return crc_hqx(_part(owner).encode(), 0) % SHARDS
+
+
+def slot(shard: int) -> int:
+    """The hash slot of a shard; those of all shards are evenly distributed, as slots are over primaries."""
+    return _hash_slot(_tag(shard))
+
+
+@cache
+def _tag(shard: int) -> str:
+    tags = (f"{shard}.{number}" for number in count())
+    return next(tag for tag in tags if _hash_slot(tag) * SHARDS // SLOTS == shard)
+
+
+def _hash_slot(tag: str) -> int:
+    return crc_hqx(tag.encode(), 0) % SLOTS
+
+
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys under one prefix (`settings.redis_prefix`)."""
+    """The keys under one prefix (`settings.redis_prefix`); of a Redis Cluster, those of one shard.
+
+    `shard` None is a single server; "*" makes patterns for all shards.
+    """
 
     prefix: str = "aftermind:"
+    shard: int | str | None = None
+
+    def of_shard(self, number: int | str) -> "Keys":
+        """The same keys of another shard of a Redis Cluster."""
+        return replace(self, shard=number)
+
+    @property
+    def start(self) -> str:
+        """What these keys begin with: the prefix, and the hash tag of the shard."""
+        if self.shard is None:
+            return self.prefix
+        tag = _tag(self.shard) if isinstance(self.shard, int) else self.shard
+        return f"{self.prefix}{{{tag}}}:"
+
+    def route(self) -> str:
+        """Never written: names the slot of a call to a Redis Cluster.
+
+        While the slot is moved from node to node, a call that names a missing key is answered ASK. So no script runs
+        where half of its keys are.
+        """
+        return f"{self.start}route"
 
     # a turn that no store job has committed yet
 
@@ -62,58 +114,58 @@ class Keys:
         Written by accept and the workers' scripts, read by recall and workers. Until stored, dead-lettered or
         forgotten.
         """
-        return f"{self.prefix}turn:{job_id}"
+        return f"{self.start}turn:{job_id}"
 
     def pending(self, owner: Scope | str) -> str:
         """ZSET job → position: every unstored turn of an owner. Accept, settle, forget write; recall reads."""
-        return f"{self.prefix}pending:{_part(owner)}"
+        return f"{self.start}pending:{_part(owner)}"
 
     def ready(self, owner: Scope | str) -> str:
         """ZSET job → position: the owner's unclaimed turns. Accept and the workers' scripts."""
-        return f"{self.prefix}ready:{_part(owner)}"
+        return f"{self.start}ready:{_part(owner)}"
 
     def rounds(self) -> str:
         """ZSET namespace → round in which it is served next: those with a turn in `ready:`. Written as `ready`."""
-        return f"{self.prefix}rounds"
+        return f"{self.start}rounds"
 
     def owner_rounds(self, namespace: str) -> str:
         """ZSET owner → round in which it is served next, within its (quoted) namespace. Written as `ready`."""
-        return f"{self.prefix}rounds:{namespace}"
+        return f"{self.start}rounds:{namespace}"
 
     def served(self) -> str:
         """HASH namespace → round of the owner that was served last there; "" → that of the namespaces. As `ready`."""
-        return f"{self.prefix}served"
+        return f"{self.start}served"
 
     def finished(self) -> str:
         """ZSET namespace → round up to which it has used its share, where that is ahead of the others. As `ready`."""
-        return f"{self.prefix}finished"
+        return f"{self.start}finished"
 
     def leased(self) -> str:
         """ZSET job → ms at which its lease (or its snooze) ends. Written by the workers' scripts."""
-        return f"{self.prefix}leased"
+        return f"{self.start}leased"
 
     def index(self) -> str:
         """ZSET job → ms of acceptance: the size and the age of the backlog. Accept, settle, forget."""
-        return f"{self.prefix}index"
+        return f"{self.start}index"
 
     def count(self) -> str:
         """HASH: bytes (of all payloads). Stays; written by accept, settle, forget."""
-        return f"{self.prefix}count"
+        return f"{self.start}count"
 
     def high(self, owner: Scope | str) -> str:
         """HASH session → its highest position so far. Accept writes and reads. `HIGH_SECONDS` after the last turn."""
-        return f"{self.prefix}high:{_part(owner)}"
+        return f"{self.start}high:{_part(owner)}"
 
     def counted_from(self, owner: Scope | str) -> str:
         """HASH session → the position that `high` began with (types.counting). As `high`."""
-        return f"{self.prefix}from:{_part(owner)}"
+        return f"{self.start}from:{_part(owner)}"
 
     def generation(self) -> str:
         """HASH: last (the highest generation delivered here), begun (the first one of this run of Redis).
 
         Raised by accept, forget and the process that settles the epoch; turns are stamped with it. Permanent.
         """
-        return f"{self.prefix}generation"
+        return f"{self.start}generation"
 
     def moved(self, namespace: str) -> str:
         """STRING: the database of the map that the (quoted) namespace has moved to. Accept refuses its turns, and
@@ -127,26 +179,26 @@ class Keys:
 
     def watermark(self, owner: Scope | str) -> str:
         """STRING `system/timeline/lsn`, see wire.watermark. Workers raise it, recall reads. `WATERMARK_SECONDS`."""
-        return f"{self.prefix}watermark:{_part(owner)}"
+        return f"{self.start}watermark:{_part(owner)}"
 
     def epoch(self) -> str:
         """STRING, see wire.redis_epoch: the current run of this Redis. Set by any process that finds none.
         Permanent.
         """
-        return f"{self.prefix}epoch"
+        return f"{self.start}epoch"
 
     def trusted(self, namespace: str) -> str:
         """STRING `from until` (ms of Redis's clock): replicas of the (quoted) namespace may be read under watermarks.
 
         See freshness.lease. Written and read by recalls. `TRUST_MS`.
         """
-        return f"{self.prefix}trusted:{namespace}"
+        return f"{self.start}trusted:{namespace}"
 
     # what need not be computed twice
 
     def question(self, embedder: str, digest: str) -> str:
         """STRING: a question's vector, little-endian floats. Recall. `settings.vector_cache_seconds`."""
-        return f"{self.prefix}question:{embedder}:{digest}"
+        return f"{self.start}question:{embedder}:{digest}"
 
     # what a model provider may be asked
 
@@ -155,34 +207,34 @@ class Keys:
 
         The gate of every process (llm.gate) writes and reads. `PROVIDER_SECONDS` after the last call.
         """
-        return f"{self.prefix}provider:{name}"
+        return f"{self.start}provider:{name}"
 
     def providers(self) -> str:
         """SET of provider names that were asked lately. As `provider`."""
-        return f"{self.prefix}providers"
+        return f"{self.start}providers"
 
     # events
 
     def events(self, owner: Scope | str) -> str:
         """Pub/sub CHANNEL of an owner's events (events.bus). Workers publish, agents subscribe; nothing is kept."""
-        return f"{self.prefix}events:{_part(owner)}"
+        return f"{self.start}events:{_part(owner)}"
 
     # what must not be cut off unseen
 
     def audit(self) -> str:
         """HASH namespace/number → code: ends of audit trails. Processes that act add; the janitor removes old ones."""
-        return f"{self.prefix}audit"
+        return f"{self.start}audit"
 
     def processes(self) -> str:
         """HASH process → ms of Redis's clock, fingerprints of the keys that it uses (wire.process_registry).
 
         Workers, reconciler and service write; `aftermind doctor` reads. `PROCESS_SECONDS` after the last one.
         """
-        return f"{self.prefix}processes"
+        return f"{self.start}processes"
 
     def rate(self, what: str) -> str:
         """STRING: uses of a limit in the current window (web.shared_rate_limit). The window's length."""
-        return f"{self.prefix}rate:{what}"
+        return f"{self.start}rate:{what}"
 
     # Celery's
 

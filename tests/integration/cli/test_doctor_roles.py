@@ -68,7 +68,7 @@ async def test_a_login_of_a_replica_or_of_the_relay_that_is_refused_is_bad(
     assert "row-level security" in jobs.detail
 
 
-async def test_a_node_of_a_redis_cluster_is_bad(tmp_path: Path) -> None:
+async def test_a_node_of_a_redis_cluster_is_bad_as_a_single_server(tmp_path: Path) -> None:
     settings = Settings(state_dir=tmp_path)
     bus_port = str(choose(1)[0])  # else 10,000 above the other port, which may be more than there are
     with (
@@ -80,7 +80,7 @@ async def test_a_node_of_a_redis_cluster_is_bad(tmp_path: Path) -> None:
     assert not [each for each in found[alone] if each.verdict is Verdict.BAD]
     [seen] = [each for each in found[node] if each.verdict is Verdict.BAD]
     assert "Redis Cluster" in seen.seen
-    assert "Sentinel" in seen.remedy
+    assert "redis+cluster://" in seen.remedy
 
 
 async def test_compression_of_the_wal_is_suggested_where_it_is_off(database: Database) -> None:

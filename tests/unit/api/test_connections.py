@@ -11,6 +11,7 @@ from aftermind.api.connections import resolve
 from aftermind.settings import Settings
 
 POSTGRES, REDIS, AMQP = "postgresql://u:secret@db/a", "redis://:secret@r:6379/0", "amqp://u:secret@q/"
+CLUSTER = "redis+cluster://:secret@c1,c2:7001,c3"
 
 
 def _settings(folder: Path, **given: Any) -> Settings:  # Any: values of settings
@@ -177,6 +178,28 @@ def test_sentinels_that_cannot_be_read_are_refused_without_the_password(tmp_path
     with pytest.raises(errors.InvalidSettings, match=why) as refused:
         resolve(_settings(tmp_path), url=POSTGRES, broker=url)
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"broker": CLUSTER}, "cannot use a Redis Cluster as its broker"),
+        ({"redis": CLUSTER}, "cannot use a Redis Cluster as its broker"),  # the broker would be the same
+        ({"redis": f"{CLUSTER}/1", "broker": REDIS}, "no numbered databases"),
+        ({"redis": "redis+cluster://:secret@c1:many", "broker": REDIS}, "not a port"),
+    ],
+)
+def test_a_redis_cluster_needs_a_broker_of_its_own(tmp_path: Path, given: dict[str, str], why: str) -> None:
+    with pytest.raises(errors.InvalidSettings, match=why) as refused:
+        resolve(_settings(tmp_path), url=POSTGRES, **given)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("broker", ["amqp://u@h1//", "redis://h1/0", "sentinel://s1,s2/a"])
+def test_a_redis_cluster_takes_turns_beside_any_other_broker(tmp_path: Path, broker: str) -> None:
+    found = resolve(_settings(tmp_path), url=POSTGRES, redis=CLUSTER, broker=broker)
+
+    assert (found.redis, found.broker) == (CLUSTER, broker)
 
 
 def test_the_broker_may_be_the_nodes_of_a_rabbitmq_cluster(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from aftermind.wire.redis_keys import Keys, namespace_part
 _CONNECTION = ("ping", "select", "client|setname", "client|setinfo", "time")
 # Redis 7.0 does not start with an ACL file that names them; redis-py continues without.
 _SINCE_7_2 = ("client|setinfo",)
+_CLUSTER = ("cluster|slots",)  # which node has a shard
 _LISTEN = ("subscribe", "unsubscribe")
 _LOAD = ("function|load",)
 
@@ -151,12 +152,33 @@ class RedisUser:
         return made
 
 
-def users(prefix: str, *, database: int = 0, namespace: str | None = None) -> Mapping[str, RedisUser]:
+def cluster_users(prefix: str, *, namespace: str | None = None) -> Mapping[str, RedisUser]:
+    """The users of a Redis Cluster, without what the broker's are for, which is another server."""
+    keys = Keys(prefix, shard="*")
+    made = users(prefix, namespace=namespace, keys=keys)
+    return {
+        name: replace(
+            user,
+            commands=(*(each for each in user.commands if each not in (*_KOMBU_CONNECTION, *_KOMBU_LUA)), *_CLUSTER)
+            + (("info", "publish") if name in ("worker", "reconciler", "operator") else ())
+            + _LISTEN,
+            keys={keys.route(): frozenset({"fcall"})}
+            | {pattern: granted for pattern, granted in user.keys.items() if pattern.startswith(keys.start)},
+            channels=tuple(each for each in user.channels if each.startswith(keys.start)),
+        )
+        for name, user in made.items()
+        if name != "flower"
+    }
+
+
+def users(
+    prefix: str, *, database: int = 0, namespace: str | None = None, keys: Keys | None = None
+) -> Mapping[str, RedisUser]:
     """The users under one prefix (`settings.redis_prefix`), in that database of the broker.
 
     With a `namespace` the only one is an agent's that reaches the users of that tenant alone.
     """
-    keys = Keys(prefix)
+    keys = keys or Keys(prefix)
     events = f"{keys.events('' if namespace is None else namespace_part(namespace) + '/')}*"
     agent = RedisUser(
         name="aftermind-agent" if namespace is None else f"aftermind-agent-{namespace_part(namespace)}",
@@ -203,7 +225,7 @@ def users(prefix: str, *, database: int = 0, namespace: str | None = None) -> Ma
         "operator": RedisUser(
             name="aftermind-operator",
             commands=(*_CONNECTION, *_LISTEN, *_LOAD, "fcall", "publish", "info", "config|get", "acl|whoami", "scan"),
-            keys={f"{prefix}*": _ANY},
+            keys={f"{keys.start}*": _ANY},
             channels=(events,),
         ),
     }

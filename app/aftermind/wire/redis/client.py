@@ -4,25 +4,30 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from copy import copy
+from functools import partial
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from redis import exceptions
 from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.connection import Connection, RedisSSLContext, parse_url
+from redis.asyncio.connection import Connection, RedisSSLContext, SSLConnection, parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from aftermind import errors
-from aftermind.wire.redis import sentinel
+from aftermind.types import Scope
+from aftermind.wire import redis_keys
+from aftermind.wire.redis import cluster, sentinel
 from aftermind.wire.redis.connection import RedisConnection
 from aftermind.wire.redis.resp import Answer, Argument, ProtocolError, pack
 
-__all__ = ["Answer", "Argument", "RedisLink", "unavailable"]
+__all__ = ["Answer", "Argument", "RedisLink", "run_all", "shard_of", "split_shards", "unavailable"]
 
 Loop = asyncio.AbstractEventLoop
+T = TypeVar("T")
 
 
 class RedisLink:
@@ -30,25 +35,42 @@ class RedisLink:
 
     `timeout` (seconds) bounds connecting and each answer. A call is never repeated behind the caller's back: a second
     LPUSH or a second claim is a different thing from the first. `url` is `redis://`, `rediss://` or `unix://`, as
-    redis-py reads them, or `sentinel://` (`wire.redis.sentinel`), whose primary is searched for each connection;
-    `connections` are those of `client()`. Raises `InvalidSettings` for any other URL.
+    redis-py reads them, `sentinel://` (`wire.redis.sentinel`) or `redis+cluster://` (`wire.redis.cluster`), whose
+    primary is searched for each connection; `connections` are those of `client()`. Raises `InvalidSettings` for any
+    other URL.
+
+    `shards` are the links of a Redis Cluster, one per shard, of which this is the first; else itself alone.
     """
 
     def __init__(self, url: str, *, timeout: float, connections: int = 8, name: str = "aftermind") -> None:
         self.given_url = url
+        self.shards: tuple[RedisLink, ...] = (self,)
+        self._shard = 0
+        self._node: tuple[str, int] | None = None  # of a Redis Cluster, the last one that had the shard
         self.url = url.replace("redis+socket://", "unix://", 1)  # as Celery spells a socket
         self.timeout, self._connections, self._name = timeout, connections, name
         try:
             self._service = sentinel.parse_url(url) if url.startswith(f"{sentinel.SCHEME}://") else None
+            self._cluster = cluster.parse_url(url) if cluster.is_cluster(url) else None
             self._address: dict[str, Any]  # Any: redis-py's keyword arguments
-            if self._service is None:
-                self._address = dict(parse_url(self.url))
-            else:
+            if self._service is not None:
                 known = {"username": self._service.username, "password": self._service.password, "db": self._service.db}
                 self._address = {name: value for name, value in known.items() if value}
+            elif self._cluster is not None:
+                known = {"username": self._cluster.username, "password": self._cluster.password}
+                self._address = {name: value for name, value in known.items() if value}
+            else:
+                self._address = dict(parse_url(self.url))
         except ValueError as exc:
             raise errors.InvalidSettings("redis_url", url.split("@")[-1], str(exc)) from exc
         self._forget_all()
+        if self._cluster is not None:
+            self.shards = (self, *map(self._other_shard, range(1, redis_keys.SHARDS)))
+
+    def keys(self, prefix: str) -> redis_keys.Keys:
+        """The keys under a prefix there: of a Redis Cluster, those of this link's shard."""
+        keys = redis_keys.Keys(prefix)
+        return keys if self._cluster is None else keys.of_shard(self._shard)
 
     def set_timeout(self, seconds: float) -> None:
         """Another bound, for connections to come and for commands that are sent from now on."""
@@ -66,7 +88,11 @@ class RedisLink:
         if self._pid != os.getpid():  # a fork shares the sockets: two processes would read each other's answers
             self._forget_all()
         channel = self._channels.get(asyncio.get_running_loop())
-        return channel if channel is not None and channel.is_open else None
+        if channel is None or not channel.is_open:
+            return None
+        if self._cluster is not None and self._node is not None and self._cluster.is_silent(self._node):
+            return None
+        return channel
 
     async def connect(self) -> RedisConnection:
         """The running loop's connection, made where there is none; concurrent callers wait for the same one."""
@@ -92,8 +118,12 @@ class RedisLink:
 
     async def close(self) -> None:
         """Close the running loop's connections. The link can be used again afterwards: it reconnects."""
-        channel = self.channel()
+        for shard in self.shards[1:]:
+            await shard.close()
+        if self._pid != os.getpid():
+            self._forget_all()
         loop = asyncio.get_running_loop()
+        channel = self._channels.get(loop)
         task, client = self._connecting.pop(loop, None), self._clients.pop(loop, None)
         if task is not None and not task.done():
             task.cancel()
@@ -101,6 +131,12 @@ class RedisLink:
             channel.close()
         if client is not None:
             await client.aclose()
+
+    def _other_shard(self, number: int) -> "RedisLink":
+        other = copy(self)  # shares what is known of the cluster's nodes
+        other._shard, other.shards = number, (other,)
+        other._forget_all()
+        return other
 
     def _forget_all(self) -> None:
         self._pid = os.getpid()
@@ -118,6 +154,8 @@ class RedisLink:
                     channel.close()
                     raise
         except TimeoutError as exc:
+            if self._cluster is not None and self._node is not None:
+                self._cluster.note_silent(self._node)
             raise errors.RedisUnavailable(f"no connection within {self.timeout:g} s") from exc
         except OSError as exc:
             raise errors.RedisUnavailable(str(exc)) from exc
@@ -128,7 +166,7 @@ class RedisLink:
 
     async def _dial(self, loop: Loop) -> RedisConnection:
         address = self._address
-        if self._service is not None:
+        if self._service is not None or self._cluster is not None:
             return await self._dial_host(*await self._find_primary())
 
         def made() -> RedisConnection:
@@ -141,14 +179,18 @@ class RedisLink:
 
     async def _dial_host(self, host: str, port: int) -> RedisConnection:
         loop = asyncio.get_running_loop()
-        return (await loop.create_connection(lambda: RedisConnection(loop, timeout=self.timeout), host, port))[1]
+        made = partial(RedisConnection, loop, timeout=self.timeout)
+        return (await loop.create_connection(made, host, port, ssl=self._tls()))[1]
 
     async def _find_primary(self) -> tuple[str, int]:
+        if self._cluster is not None:
+            self._node = await self._cluster.find_primary(redis_keys.slot(self._shard), self._dial_host)
+            return self._node
         assert self._service is not None
         return await sentinel.find_primary(self._service, self._dial_host)
 
     def _tls(self) -> Any:  # Any: an SSLContext, or None
-        if not self.url.startswith("rediss:"):
+        if not self.url.startswith(("rediss:", "rediss+cluster:")):
             return None
         given = {name.removeprefix("ssl_"): value for name, value in self._address.items() if name.startswith("ssl_")}
         given = {"cert_reqs": "required", "check_hostname": True, **given}
@@ -176,15 +218,19 @@ class RedisLink:
         }
         if not self.url.startswith("unix:"):
             options["socket_keepalive"] = True
-        if self._service is None:
+        if self._service is None and self._cluster is None:
             return BlockingConnectionPool.from_url(self.url, **options)
+        has_tls = self._cluster is not None and self._cluster.has_tls
         return BlockingConnectionPool(
-            connection_class=_PrimaryConnection, find_primary=self._find_primary, **self._address, **options
+            connection_class=_TlsPrimaryConnection if has_tls else _PrimaryConnection,
+            find_primary=self._find_primary,
+            **self._address,
+            **options,
         )
 
 
 class _PrimaryConnection(Connection):
-    """redis-py's connection to the primary that the sentinels name when it is opened."""
+    """redis-py's connection to the primary that the sentinels or the cluster name when it is opened."""
 
     def __init__(self, *, find_primary: Callable[[], Awaitable[tuple[str, int]]], **options: Any) -> None:
         # Any: redis-py's keyword arguments
@@ -204,6 +250,38 @@ class _PrimaryConnection(Connection):
         except exceptions.ReadOnlyError:  # it was demoted: the next command searches the primary again
             await self.disconnect()
             raise
+
+
+class _TlsPrimaryConnection(_PrimaryConnection, SSLConnection):
+    """The same with TLS."""
+
+
+def split_shards(link: RedisLink, keys: redis_keys.Keys) -> Iterator[tuple[RedisLink, redis_keys.Keys]]:
+    """Link and keys of each shard of a Redis Cluster; of a single server those given."""
+    if len(link.shards) == 1:
+        yield link, keys
+        return
+    for number, each in enumerate(link.shards):
+        yield each, keys.of_shard(number)
+
+
+def shard_of(link: RedisLink, keys: redis_keys.Keys, owner: Scope | str) -> tuple[RedisLink, redis_keys.Keys]:
+    """Link and keys of the shard that has what is kept under an owner, or under another name."""
+    if len(link.shards) == 1:
+        return link, keys
+    number = redis_keys.shard_number(owner)
+    return link.shards[number], keys.of_shard(number)
+
+
+async def run_all(calls: Iterable[Awaitable[T]]) -> list[T]:
+    """What each returns. All end before the first failure is raised: a shard that is away stops no other."""
+    found: list[T] = []
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+        found.append(outcome)
+    return found
 
 
 @contextmanager

@@ -18,13 +18,16 @@ from aftermind.wire.redis.resp import Answer, ErrorReply, ProtocolError, Reader
 
 # Error codes of Redis for a temporary refusal to write or read.
 _REFUSALS = frozenset(
-    {"OOM", "READONLY", "LOADING", "MISCONF", "NOAUTH", "WRONGPASS", "NOPERM", "MASTERDOWN", "BUSY", "NOREPLICAS"}
+    {
+        *("OOM", "READONLY", "LOADING", "MISCONF", "NOAUTH", "WRONGPASS", "NOPERM", "MASTERDOWN", "BUSY", "NOREPLICAS"),
+        *("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"),
+    }
 )
 
 
 # The node was demoted, or has lost its replicas: after a failover the primary is another node, which may have the name
-# or the address now that this connection was opened with.
-_DEMOTED = ("READONLY", "NOREPLICAS")
+# or the address now that this connection was opened with. MOVED is of a Redis Cluster's node without the slot.
+_DEMOTED = ("READONLY", "NOREPLICAS", "MOVED", "CLUSTERDOWN")
 
 Landing = Callable[[Answer, Exception | None], None]  # an answer, or an error
 

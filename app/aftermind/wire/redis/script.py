@@ -43,23 +43,26 @@ class Script:
     """One Lua file of `wire/lua`, bound to a prefix. Its header documents arguments and returns.
 
     Names of keys are text of the library, not `KEYS`: they depend on each other (a job's hash names its owner), and
-    omitting them made each call 10 % cheaper. Therefore it needs a Redis that is not a cluster.
+    omitting them made each call 10 % cheaper. In a Redis Cluster each shard has its own library, and a call names one
+    key, by which the node checks that it has the shard.
     """
 
     def __init__(self, name: str, keys: Keys) -> None:
         self._keys, self._name = keys, library(keys).function(name)
-        self._head = packed((b"FCALL", self._name, b"0"))
+        named = () if keys.shard is None else (keys.route(),)
+        self._call: tuple[Argument, ...] = (b"FCALL", self._name, len(named), *named)
+        self._head = packed(self._call)
 
     def packed(self, count: int, *parts: bytes) -> bytes:
         """The call as bytes for `RedisConnection.send`, with the given number of arguments in packed parts.
 
         Raises `UnknownScriptError` there if Redis does not have the library.
         """
-        return joined(count + 3, self._head, *parts)
+        return joined(count + len(self._call), self._head, *parts)
 
     async def __call__(self, link: RedisLink, *arguments: Argument) -> Answer:
         """Run it; load the library first where Redis does not have it. Raises `RedisUnavailable`."""
-        call = (b"FCALL", self._name, b"0", *arguments)
+        call = (*self._call, *arguments)
         try:
             return await link.call(*call)
         except UnknownScriptError:

@@ -46,7 +46,7 @@ def parse_url(url: str) -> SentinelAddress:
     if not given.get("db", "0").isdecimal():
         raise ValueError(f"db={given['db']} is not a number")
     return SentinelAddress(
-        sentinels=tuple(_parse_place(place) for place in places.split(",")),
+        sentinels=tuple(parse_place(place, default_port=DEFAULT_PORT) for place in places.split(",")),
         service=service,
         username=unquote(username) or None,
         password=unquote(password) or None,
@@ -117,7 +117,7 @@ def login(username: str | None, password: str | None) -> list[tuple[Argument, ..
 async def _ask(address: SentinelAddress, host: str, port: int, dial: Dial) -> tuple[tuple[str, int], int]:
     commands = login(address.sentinel_username, address.sentinel_password)
     try:
-        answer = await _run(await dial(host, port), [*commands, ("SENTINEL", "MASTER", address.service)])
+        answer = await run(await dial(host, port), [*commands, ("SENTINEL", "MASTER", address.service)])
     except errors.Bug as exc:
         if "No such master" in str(exc):
             raise errors.UnknownSentinelService(address.service, f"{host}:{port}") from exc
@@ -127,24 +127,26 @@ async def _ask(address: SentinelAddress, host: str, port: int, dial: Dial) -> tu
 
 
 async def _is_primary(address: SentinelAddress, node: tuple[str, int], dial: Dial) -> bool:
-    answer = await _run(await dial(*node), [*login(address.username, address.password), ("ROLE",)])
+    answer = await run(await dial(*node), [*login(address.username, address.password), ("ROLE",)])
     return bool(answer[0] == b"master")
 
 
-async def _run(connection: RedisConnection, commands: list[tuple[Argument, ...]]) -> Answer:
+async def run(connection: RedisConnection, commands: list[tuple[Argument, ...]]) -> Answer:
+    """Run commands on a connection that is closed then; the answer to the last."""
     try:
         return (await asyncio.gather(*(connection.send(pack(command)) for command in commands)))[-1]
     finally:
         connection.close()
 
 
-def _parse_place(place: str) -> tuple[str, int]:
+def parse_place(place: str, *, default_port: int) -> tuple[str, int]:
+    """Host and port of one of the servers in a URL. Raises `ValueError`."""
     host, separator, port = place.rpartition(":")
     if place.endswith("]") or not separator:
-        host, port = place, str(DEFAULT_PORT)
+        host, port = place, str(default_port)
     host = host.removeprefix("[").removesuffix("]")
     if not host:
-        raise ValueError("a sentinel's host is missing")
+        raise ValueError("a host is missing")
     if not port.isdecimal() or not 0 < int(port) < 65_536:
         raise ValueError(f"{port!r} is not a port")
     return host, int(port)
