@@ -1,9 +1,10 @@
-"""Failover: turns and recalls while the primary of Postgres or Redis, or a node of RabbitMQ, is killed.
+"""Failover: turns and recalls while a primary of Postgres, Redis or a Redis Cluster, or a node of RabbitMQ, is killed.
 
     python benchmarks/failover.py --json FILE      (--quick: without RabbitMQ, whose nodes take half a minute to start)
 
-The servers are real: two Postgres nodes with synchronous replication, three Valkeys with three sentinels, and three
-RabbitMQ nodes. Four users send turns and recall them; a server is killed, and everything that was accepted is counted.
+The servers are real: two Postgres nodes with synchronous replication, three Valkeys with three sentinels, a Redis
+Cluster of three primaries with a replica each, and three RabbitMQ nodes. A few users send turns and recall them; a
+server is killed, and everything that was accepted is counted.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ from tests.support import failovers  # noqa: E402
 from tests.support.failover_load import Outcome  # noqa: E402
 from tests.support.postgres_pair import running_pair  # noqa: E402
 from tests.support.rabbitmq import running_cluster  # noqa: E402
+from tests.support.redis_cluster import running_redis_cluster  # noqa: E402
 from tests.support.sentinels import running_sentinels  # noqa: E402
 from tests.support.servers import Database, Servers  # noqa: E402
 
@@ -55,6 +57,9 @@ def _run(running: Servers, folder: Path, *, has_rabbitmq: bool) -> dict[str, Out
     with running_sentinels() as sentinels, _database(running) as database:
         place = _folder(folder, "sentinel")
         found["redis_sentinel"] = asyncio.run(failovers.lose_redis_primary(sentinels, database, place))
+    with running_redis_cluster(replicas=True) as cluster, _database(running) as database:
+        losing = failovers.lose_redis_shard(cluster, database, running.redis_url, _folder(folder, "redis-cluster"))
+        found["redis_cluster"] = asyncio.run(losing)
     if has_rabbitmq:
         with running_cluster() as nodes, _database(running) as database:
             place = _folder(folder, "rabbitmq")
@@ -89,6 +94,8 @@ def _add(report: common.Report, engine: str, outcome: Outcome) -> None:
     report.add(f"{engine}_lost", len(outcome.lost), at_most=0, note=note)
     report.add(f"{engine}_doubled", len(outcome.doubled), at_most=0)
     report.add(f"{engine}_stale", len(outcome.stale), at_most=0, note="turns that the next recall did not show")
+    if engine == "redis_cluster":
+        report.add(f"{engine}_disturbed", len(outcome.disturbed), at_most=0, note="calls of users of other shards")
     at_most = MAX_DEGRADED_SECONDS if engine == "redis_sentinel" else None
     report.add(f"{engine}_recall_degraded_s", outcome.recall_degraded_s, at_most=at_most)
     report.add(f"{engine}_remember_spooled_s", outcome.remember_spooled_s)

@@ -6,6 +6,7 @@ synced every second, which is how most Redis servers are run.
 
 import asyncio
 import gc
+import itertools
 import signal
 import sys
 import tempfile
@@ -28,6 +29,7 @@ from aftermind.db.migrate import apply
 from aftermind.stack import Endpoints, Stack
 from aftermind.wire.queues import STORE, TASK
 from benchmarks.common import Report, arguments, embedded_stack, percentile, redis_facts
+from tests.support.redis_cluster import running_redis_cluster
 
 USER, ASSISTANT = "What theme do I like? " * 9, "You told me that you prefer dark mode. " * 15  # 200 and 600 characters
 TASKS = 200
@@ -54,11 +56,14 @@ class World:
     store: str
     redis: str
 
-    def agent(self, folder: str, *, accept: str = "redis", redis: str | None = None) -> Agent:
+    def agent(
+        self, folder: str, *, accept: str = "redis", redis: str | None = None, cluster: str | None = None
+    ) -> Agent:
         """An agent with a state folder of its own; nothing is limited, so that a long run is not refused."""
         changed: dict[str, Any] = {"state_dir": Path(folder), "pending_max_turns_per_user": 10**9, "accept": accept}
         # Any: settings by name
-        return Agent(memory=Memory(self.store, broker=redis or self.redis, settings=Settings(**changed)))
+        broker = redis or self.redis
+        return Agent(memory=Memory(self.store, broker=broker, redis=cluster or broker, settings=Settings(**changed)))
 
 
 async def latencies(calls: dict[str, Call], rounds: int) -> dict[str, list[float]]:
@@ -208,6 +213,34 @@ async def by_postgres(report: Report, world: World, rounds: int) -> None:
     report.add("remember_postgres_p99_ms", percentile(taken["remember"], 0.99))
 
 
+async def on_a_cluster(report: Report, world: World, rounds: int) -> None:
+    """remember() on three primaries of a Redis Cluster beside one server, in turns; both sync every second."""
+    with (
+        running_redis_cluster() as cluster,
+        tempfile.TemporaryDirectory() as one,
+        tempfile.TemporaryDirectory() as more,
+    ):
+        for node in cluster.primaries:
+            set_sync(node.url, "everysec")
+        alone, spread = world.agent(one), world.agent(more, cluster=cluster.url)
+        users = itertools.cycle(f"user-{number}" for number in range(50))
+        for _ in range(100):  # each shard's connection is made, and the functions are loaded
+            user = next(users)
+            await alone.remember(user)
+            await spread.remember(user)
+        calls: dict[str, Call] = {
+            "one": lambda: alone.remember(next(users)),
+        }
+        taken = await latencies({**calls, "cluster": lambda: spread.remember(next(users))}, rounds)
+        await alone.memory.close()
+        await spread.memory.close()
+    p50 = {name: percentile(values, 0.5) for name, values in taken.items()}
+    report.add("remember_cluster_p50_ms", p50["cluster"], note="three primaries, everysec, 50 users")
+    report.add(
+        "remember_cluster_ratio_p50", p50["cluster"] / p50["one"], at_most=1.3, note="a cluster / one server, in turns"
+    )
+
+
 def set_sync(url: str, policy: str) -> None:
     """Sync the append-only file `always` or `everysec`."""
     with redis.Redis.from_url(url) as client:
@@ -232,6 +265,7 @@ def measure(report: Report, stack: Stack, endpoints: Endpoints, *, quick: bool) 
     asyncio.run(latency_and_rate(""))
     set_sync(url, "everysec")
     asyncio.run(latency_and_rate("_everysec"))
+    asyncio.run(on_a_cluster(report, world, rounds // 2))
     set_sync(url, "always")
     asyncio.run(by_postgres(report, world, rounds // 5))
     pid = next(component.pid for component in stack.status() if component.name == "redis")

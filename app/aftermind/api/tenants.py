@@ -105,6 +105,11 @@ class Tenants:
         if self._settings.of_database(to).index_url is not None:
             why = "rows of an external index are not moved. Move tenants of databases without one."
             raise errors.InvalidSettings("index_url", "…", why)
+        for database in (placed, to):
+            pending = self._parts(database).pending
+            if pending is not None and len(pending.shards) > 1:  # a switch is one call, and would need one per shard
+                why = "a tenant is not moved from or to a Redis Cluster: its turns are in several shards."
+                raise errors.InvalidSettings("redis_url", f"that of {database!r}", why)
         return placed
 
     def _parts(self, database: str) -> "Parts":

@@ -173,7 +173,7 @@ class Keys:
 
         `aftermind tenants move` and the reconciler write; accept and recall read. Until the tenant moves back.
         """
-        return f"{self.prefix}moved:{namespace}"
+        return f"{self.start}moved:{namespace}"
 
     # what a reader must have seen
 
