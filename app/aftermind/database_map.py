@@ -38,7 +38,7 @@ Connections = Mapping[str, Any]  # Any: values of settings, each checked by pyda
 def connections(databases: Mapping[str, Given], default: Connections, *, prefix: str) -> Mapping[str, Connections]:
     """The connections of every database by its name, those that the settings name as `default` included.
 
-    One without a broker and a Redis shares those of the default, under a prefix of its own. Raises `InvalidSettings`.
+    One without a broker and a Redis shares those of the default, under a separate prefix. Raises `InvalidSettings`.
     """
     found: dict[str, Connections] = {DEFAULT: {**default, "redis_prefix": prefix}}
     for name, given in databases.items():

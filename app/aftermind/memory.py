@@ -10,18 +10,18 @@ from uuid import UUID
 
 from aftermind import errors
 from aftermind.api import (
-    connections,
+    address_resolution,
     context_window,
     erasure_verification,
     feedback,
     groups,
     health,
-    record_stores,
     session_metadata,
+    store_resolver,
     turn_builder,
 )
+from aftermind.api import conversation_history as api_history
 from aftermind.api import forget_and_export as api_forget
-from aftermind.api import history as api_history
 from aftermind.api import reindex as api_reindex
 from aftermind.api import undo as api_undo
 from aftermind.api.api_keys import ApiKeys
@@ -120,7 +120,7 @@ class Memory:
         metrics: "CollectorRegistry | None" = None,
     ) -> None:
         if isinstance(store, Mapping):
-            chosen = record_stores.read_options(store)
+            chosen = store_resolver.read_options(store)
             store = chosen.store
             namespace = chosen.namespace if namespace is None else namespace
             embedder = chosen.embedder if embedder is None else embedder
@@ -146,7 +146,9 @@ class Memory:
 
         def open_(settings: Settings) -> Parts:
             return open_parts(
-                connections.resolve(settings, url=store, index=index, broker=broker, redis=redis, replicas=replicas),
+                address_resolution.resolve(
+                    settings, url=store, index=index, broker=broker, redis=redis, replicas=replicas
+                ),
                 settings,
                 namespace=self.namespace,
                 embedder=embedder,
@@ -160,7 +162,7 @@ class Memory:
         self._attach(open_(self.settings))
         if self.settings.databases:
             for name in self.settings.database_names:  # refused now, not at the first call of a tenant
-                connections.resolve(self.settings.of_database(name))
+                address_resolution.resolve(self.settings.of_database(name))
             alone = copy(self)
             route(self, alone, lambda name: alone._beside(open_(self.settings.of_database(name))))
 

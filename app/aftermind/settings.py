@@ -212,7 +212,7 @@ class Settings(BaseSettings):
 
     @property
     def spool_dir(self) -> Path:
-        """Folder of turns that wait on this host for the Redis of this database."""
+        """Folder of turns that this host keeps until the Redis of this database answers."""
         return self._folder_of_database("spool")
 
     @property
@@ -283,7 +283,7 @@ class Settings(BaseSettings):
     )
     redis_url: SecretStr | None = Field(
         None,
-        description="Redis for pending turns, watermarks and events, also `sentinel://h1,h2,h3/service`, or `redis+cluster://h1,h2,h3`, which needs a broker of its own. None: the broker, if it is a Redis.",
+        description="Redis for pending turns, watermarks and events, also `sentinel://h1,h2,h3/service`, or `redis+cluster://h1,h2,h3`, which needs a separate broker. None: the broker, if it is a Redis.",
     )
     index_url: SecretStr | None = Field(
         None,

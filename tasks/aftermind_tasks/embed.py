@@ -20,8 +20,8 @@ from aftermind.ranking.vectors import Matrix
 from aftermind.stores.protocol import Vector
 from aftermind.types import EmbedderIdentity, Episode, EpisodeId, JobId, JobKind, Lease, NewJob, Scope
 from aftermind.wire import queues
-from aftermind_tasks import embedders, extraction_call, job_runner, reembed, retry_policy, tenant_groups
-from aftermind_tasks.job_outcomes import Done, Outcome, Snooze
+from aftermind_tasks import embedder_selection, extraction_call, job_runner, reembed, retry_policy, tenant_groups
+from aftermind_tasks.job_outcome_types import Done, Outcome, Snooze
 from aftermind_tasks.runtime import Runtime
 
 MAX_TEXT_TOKENS = 8_192  # of one text: embedders cut longer ones, and none takes more
@@ -89,13 +89,13 @@ async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outco
 async def _served(runtime: Runtime) -> dict[EmbedderIdentity | None, Embedder | errors.AftermindError]:
     """The store's embedders: as this worker has them, or why it does not. Raises that if it has none of them."""
     assert runtime.embedder is not None
-    known = await embedders.stored(runtime, refresh=True)
+    known = await embedder_selection.stored(runtime, refresh=True)
     if known is None:
         return {None: runtime.embedder}
     found: dict[EmbedderIdentity | None, Embedder | errors.AftermindError] = {}
     for identity in filter(None, (known.active, known.standby)):
         try:
-            found[identity] = await embedders.find(runtime, identity, known)
+            found[identity] = await embedder_selection.find(runtime, identity, known)
         except (errors.EmbedderMismatch, errors.InvalidSettings) as exc:
             found[identity] = exc
     refusals = [each for each in found.values() if isinstance(each, errors.AftermindError)]

@@ -18,7 +18,7 @@ from aftermind.types.job import session_key
 from aftermind.types.uuid7 import uuid7
 from aftermind.wire import queues
 from aftermind_tasks import extraction_call, followup_jobs, reextract
-from aftermind_tasks.job_outcomes import Done, Outcome
+from aftermind_tasks.job_outcome_types import Done, Outcome
 from aftermind_tasks.runtime import Runtime
 
 

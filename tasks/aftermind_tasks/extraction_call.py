@@ -33,7 +33,7 @@ from aftermind.types import (
 from aftermind.types.assertion import Assertion
 from aftermind.types.message import UNDONE
 from aftermind.types.uuid7 import uuid7
-from aftermind_tasks.job_outcomes import Snooze
+from aftermind_tasks.job_outcome_types import Snooze
 from aftermind_tasks.runtime import Runtime
 
 KNOWN = 50  # facts that the model is shown: those with words of the turns first, then the latest

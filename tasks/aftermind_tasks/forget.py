@@ -8,7 +8,7 @@ from uuid import UUID
 from aftermind.types import EpisodeId, JobId, JobKind, Lease
 from aftermind.wire import queues
 from aftermind_tasks import followup_jobs
-from aftermind_tasks.job_outcomes import Done, Outcome
+from aftermind_tasks.job_outcome_types import Done, Outcome
 from aftermind_tasks.runtime import Runtime
 
 

@@ -7,8 +7,8 @@ from datetime import timedelta
 from aftermind import errors
 from aftermind.indexes.projection import compare, episode_ids, project
 from aftermind.types import JobId, Lease, Scope
-from aftermind_tasks import embedders, retry_policy
-from aftermind_tasks.job_outcomes import Done, Outcome, Snooze
+from aftermind_tasks import embedder_selection, retry_policy
+from aftermind_tasks.job_outcome_types import Done, Outcome, Snooze
 from aftermind_tasks.runtime import Runtime
 
 CLAIM_ENTRIES = 1_000  # of one claim; a large turn alone has as many
@@ -44,7 +44,7 @@ async def _project(runtime: Runtime, owner: Scope, leases: Sequence[Lease]) -> N
     if runtime.index is None:
         why = "jobs wait for the vector index; set it for workers as it is set for agents."
         raise errors.InvalidSettings("AFTERMIND_INDEX_URL", None, why)
-    embedder = await embedders.configured(runtime)
+    embedder = await embedder_selection.configured(runtime)
     if embedder is None:
         raise errors.InvalidSettings("embedder", "off", "the vector index has vectors; set AFTERMIND_EMBEDDER again.")
     ids = episode_ids(lease.job for lease in leases)

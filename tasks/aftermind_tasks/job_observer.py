@@ -5,7 +5,7 @@ from typing import Literal
 from aftermind.ledger.protocol import ModelUsage
 from aftermind.types import JobKind, Lease
 from aftermind.wire.pending import ClaimedTurn
-from aftermind_tasks.job_outcomes import Outcome
+from aftermind_tasks.job_outcome_types import Outcome
 
 Stage = Literal["stored", "embedded", "mined"]
 

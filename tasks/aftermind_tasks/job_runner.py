@@ -16,7 +16,7 @@ from aftermind.telemetry import log_format, tracing
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import JobId, JobKind, Lease
 from aftermind_tasks import extraction_call, job_events, retry_policy, tenant_groups
-from aftermind_tasks.job_outcomes import Dead, Done, Outcome, Retry, Snooze
+from aftermind_tasks.job_outcome_types import Dead, Done, Outcome, Retry, Snooze
 from aftermind_tasks.runtime import Runtime
 
 log = get_logger(__name__)

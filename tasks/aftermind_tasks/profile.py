@@ -11,7 +11,7 @@ from aftermind.llm.protocols import Profiler
 from aftermind.types import Episode, EpisodeId, JobId, JobKind, Json, Lease, Profile, Trait
 from aftermind.wire import queues
 from aftermind_tasks import extraction_call, followup_jobs, job_events
-from aftermind_tasks.job_outcomes import Done, Outcome
+from aftermind_tasks.job_outcome_types import Done, Outcome
 from aftermind_tasks.runtime import Runtime
 
 MAX_EPISODES = 100  # episodes of one call; tokens are limited by `profile_max_tokens`

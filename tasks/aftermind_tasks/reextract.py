@@ -12,7 +12,7 @@ from aftermind.db.database_protocol import Transaction
 from aftermind.events.types import MemoryFactsExtracted
 from aftermind.facts.bitemporal_resolution import Changes
 from aftermind.facts.entities import aliases_of, rename
-from aftermind.facts.reextract import redo
+from aftermind.facts.reextraction_diff import redo
 from aftermind.ledger.replay_overrides import check_options, has_options
 from aftermind.llm import factory
 from aftermind.llm.protocols import Extraction, Extractor
@@ -20,7 +20,7 @@ from aftermind.llm.rate_limit import unreported
 from aftermind.stores.protocol import ExtractionOutcome, MiningOutcome
 from aftermind.types import Episode, JobId, JobKind, JobState, Json, Lease, Scope
 from aftermind_tasks import extraction_call
-from aftermind_tasks.job_outcomes import Done, Outcome
+from aftermind_tasks.job_outcome_types import Done, Outcome
 from aftermind_tasks.runtime import Runtime
 
 MAX_EPISODES = 200  # unextracted episodes of a dead job's session that are extracted together

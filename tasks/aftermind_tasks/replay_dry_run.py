@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from aftermind.types import JobId, Lease
 from aftermind_tasks import reextract
-from aftermind_tasks.job_outcomes import Outcome
+from aftermind_tasks.job_outcome_types import Outcome
 from aftermind_tasks.runtime import Runtime
 
 

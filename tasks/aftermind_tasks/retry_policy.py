@@ -8,7 +8,7 @@ from enum import Enum, auto
 
 from aftermind import errors
 from aftermind.ledger.protocol import Failure
-from aftermind_tasks.job_outcomes import Dead, Outcome, Retry, Snooze
+from aftermind_tasks.job_outcome_types import Dead, Outcome, Retry, Snooze
 
 OUTAGE_PAUSE = timedelta(seconds=2)  # a restart of Redis or Postgres takes 1-3 s; the pause doubles while it lasts
 # a key, a budget, a schema: an operator has to act, which takes more than a second

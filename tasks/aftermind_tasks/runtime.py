@@ -228,7 +228,7 @@ async def open_runtime(settings: Settings, *, worker: str, consumed: Sequence[st
     Connects to nothing but the database, whose schema it checks.
     Raises `InvalidSettings`, `SchemaOutdated`, `StoreUnavailable`.
     """
-    from aftermind.api import connections
+    from aftermind.api import address_resolution
     from aftermind.api.wiring import open_backend, open_database
     from aftermind.db import migrate
     from aftermind.indexes.factory import open_index
@@ -250,7 +250,7 @@ async def open_runtime(settings: Settings, *, worker: str, consumed: Sequence[st
     if redis_url is None or not redis_url.get_secret_value().startswith(("redis", "unix", "sentinel")):
         raise errors.InvalidSettings("AFTERMIND_REDIS_URL", None, "a worker needs the Redis of pending turns.")
     broker = redis_url if settings.broker_url is None else settings.broker_url
-    connections.check_broker(broker.get_secret_value())
+    address_resolution.check_broker(broker.get_secret_value())
     # A worker may wait longer than an agent: no answer depends on it.
     link = RedisLink(
         redis_url.get_secret_value(), timeout=max(2.0, settings.redis_timeout_seconds), name="aftermind-worker"
@@ -311,13 +311,13 @@ async def _settled_schema(check: Callable[[], Awaitable[None]]) -> None:
 
 async def _adopt(database: "PostgresDatabase", configured: EmbedderIdentity | None) -> None:
     """Make the configured embedder the active one of a database without vectors; log if it is another's."""
-    from aftermind.stores.postgres import embedders
+    from aftermind.stores.postgres import episode_vectors
 
     if configured is None:
         return
     async with database.transaction() as tx:
-        known = await embedders.stored(tx)
-        if (known is not None and configured in known) or await embedders.adopt(tx, configured):
+        known = await episode_vectors.stored(tx)
+        if (known is not None and configured in known) or await episode_vectors.adopt(tx, configured):
             return
     mismatch = errors.EmbedderMismatch(known and known.active, configured)
     log.error("embed jobs wait", extra={"error": str(mismatch)})

@@ -23,7 +23,7 @@ from aftermind.wire.payloads import decode_owned_turn, encode_turn
 from aftermind.wire.pending import ClaimedTurn
 from aftermind_tasks import job_events, retry_policy, store_effects, tenant_groups
 from aftermind_tasks.job_events import BatchStart
-from aftermind_tasks.job_outcomes import Dead, Done, Outcome, Retry, Snooze
+from aftermind_tasks.job_outcome_types import Dead, Done, Outcome, Retry, Snooze
 from aftermind_tasks.job_runner import Tally, find_cause
 from aftermind_tasks.runtime import Runtime
 from aftermind_tasks.turn_preparation import Prepared, prepare

@@ -20,7 +20,7 @@ from aftermind.types.session_order import Counted, session_columns
 from aftermind.types.tombstone import without_erased
 from aftermind.types.uuid7 import uuid7
 from aftermind.wire import queues
-from aftermind_tasks import embedders, followup_jobs, job_events
+from aftermind_tasks import embedder_selection, followup_jobs, job_events
 from aftermind_tasks.job_events import BatchStart
 from aftermind_tasks.runtime import Runtime
 from aftermind_tasks.turn_preparation import Prepared
@@ -120,7 +120,7 @@ def _make_effects(batch: StoreBatch, written: Written) -> Effects:
 def _following(
     runtime: Runtime, turns: Sequence[Turn], kept: Mapping[JobId, Sequence[Episode]], *, is_embedded: bool
 ) -> Following | None:
-    needs_job = embedders.needs_job(runtime, is_embedded=is_embedded)
+    needs_job = embedder_selection.needs_job(runtime, is_embedded=is_embedded)
     is_indexed = runtime.index is not None and is_embedded
     if not needs_job and not is_indexed and runtime.extractor is None:
         return None
@@ -165,8 +165,8 @@ async def write_under_locks(
     effects = Effects(owners={turn.scope.owner for turn in turns})
     if prepared.is_embedded:
         known = await runtime.store.stored_embedders(tx, hold=True)
-        embedders.note(runtime, known)
-        if not await embedders.is_active(runtime, known):
+        embedder_selection.note(runtime, known)
+        if not await embedder_selection.is_active(runtime, known):
             prepared = replace(prepared, vectors={}, is_embedded=False)
     if turns:
         effects.turns = await _write_turns(runtime, tx, turns, prepared, start, effects, closed=closed)
@@ -276,7 +276,7 @@ async def _follow_up(
     *,
     is_embedded: bool,
 ) -> None:
-    if embedders.needs_job(runtime, is_embedded=is_embedded):
+    if embedder_selection.needs_job(runtime, is_embedded=is_embedded):
         jobs = [_embed_job(turn, kept[turn.job_id]) for turn in turns]
         new = await runtime.ledger.enqueue(tx, jobs)
         if new:

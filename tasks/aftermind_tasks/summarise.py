@@ -10,7 +10,7 @@ from aftermind.llm.injection import screening
 from aftermind.types import Episode, JobId, JobKind, Lease, Summary
 from aftermind.wire import queues
 from aftermind_tasks import extraction_call, followup_jobs, job_events
-from aftermind_tasks.job_outcomes import Done, Outcome
+from aftermind_tasks.job_outcome_types import Done, Outcome
 from aftermind_tasks.runtime import Runtime
 
 MAX_CHARACTERS = 8_000  # of a summary, whatever wrote it

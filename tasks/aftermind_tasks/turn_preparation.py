@@ -12,7 +12,7 @@ from aftermind.ranking.passages import regroup, spoken_texts
 from aftermind.ranking.tokenizer import IndexedText
 from aftermind.stores.protocol import Vector
 from aftermind.types import EpisodeId, Turn
-from aftermind_tasks import embedders
+from aftermind_tasks import embedder_selection
 from aftermind_tasks.runtime import Runtime
 
 
@@ -33,7 +33,7 @@ async def prepare(runtime: Runtime, turns: Sequence[Turn]) -> Prepared:
     """Compute it. Never fails because of a text: one that takes too long is marked and gets no terms and no vector."""
     kept = [turn for turn in turns if turn.keep]
     marks = await screening.marks([turn.episodes() for turn in kept])
-    is_embedded = await embedders.embeds_inline(runtime)
+    is_embedded = await embedder_selection.embeds_inline(runtime)
     vectors = await _vectors(runtime, kept) if is_embedded else {}
     return Prepared(marks=marks, vectors=vectors, terms=await _terms(runtime, kept), is_embedded=is_embedded)
 

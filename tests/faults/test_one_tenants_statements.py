@@ -20,7 +20,7 @@ from aftermind.types import JobId, JobKind, JobState, Lease, LeaseToken, Scope, 
 from aftermind.wire.payloads import encode_turn
 from aftermind.wire.pending import ClaimedTurn
 from aftermind_tasks import job_handlers, store
-from aftermind_tasks.job_outcomes import Outcome
+from aftermind_tasks.job_outcome_types import Outcome
 from aftermind_tasks.job_runner import Tally, perform
 from aftermind_tasks.runtime import Runtime, open_runtime
 from tests.support.proxy import StepCounter, proxy_to

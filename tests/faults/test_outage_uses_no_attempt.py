@@ -17,7 +17,7 @@ from aftermind.wire.pending import ClaimedTurn, Offer, Pending, PendingLimits
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
 from aftermind_tasks import store
-from aftermind_tasks.job_outcomes import Done, Outcome
+from aftermind_tasks.job_outcome_types import Done, Outcome
 from aftermind_tasks.job_runner import Handler, perform
 from aftermind_tasks.runtime import Runtime, open_runtime
 from tests.support.proxy import Proxy, proxy_to

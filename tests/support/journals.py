@@ -9,7 +9,7 @@ from aftermind.db.inmemory import MemoryDatabase
 from aftermind.db.record_store_journals.files import FileJournal
 from aftermind.db.record_store_journals.protocol import AnyJournal
 from aftermind.db.record_store_journals.redis import RedisJournal
-from aftermind.db.record_store_journals.rows import SHARED_NAME
+from aftermind.db.record_store_journals.row_codec import SHARED_NAME
 from aftermind.db.record_store_journals.sql import SqlJournal
 from aftermind.db.record_store_journals.writer import JournalWriter
 from aftermind.wire.redis_keys import Keys

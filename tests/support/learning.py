@@ -19,7 +19,7 @@ from aftermind.ledger.postgres.ledger import PostgresLedger
 from aftermind.llm import factory
 from aftermind.llm.protocols import embedder_identity
 from aftermind.receipt import Receipt
-from aftermind.stores.postgres import PostgresStore, embedders
+from aftermind.stores.postgres import PostgresStore, episode_vectors
 from aftermind.types import JobId
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
@@ -117,7 +117,7 @@ async def learning(
     )
     if embedder is not None:  # as a worker does when it starts
         async with db.transaction() as tx:
-            await embedders.adopt(tx, embedder_identity(embedder))
+            await episode_vectors.adopt(tx, embedder_identity(embedder))
     models = (extractor, summariser, profiler, embedder)
     try:
         async with Memory(settings=settings) as memory:

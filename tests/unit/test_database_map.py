@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from aftermind import Memory, Settings, errors
-from aftermind.api.connections import ENDPOINTS
+from aftermind.api.address_resolution import ENDPOINTS
 from aftermind.cli import make_app_for
 
 HOME = {"database_url": "postgresql://home/a", "redis_url": "redis://home", "relay_url": "postgresql://relay@home/a"}

@@ -17,7 +17,7 @@ from aftermind.ledger.protocol import Failure
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import Job, JobKind
 from aftermind.wire.pending import ClaimedTurn
-from aftermind_tasks.job_outcomes import Dead, Done, Outcome, Retry
+from aftermind_tasks.job_outcome_types import Dead, Done, Outcome, Retry
 
 log = get_logger(__name__)
 

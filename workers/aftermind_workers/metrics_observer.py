@@ -4,7 +4,7 @@ from aftermind.ledger.protocol import ModelUsage
 from aftermind.types import JobKind, Lease
 from aftermind.wire.pending import ClaimedTurn
 from aftermind_tasks.job_observer import Observer, Stage
-from aftermind_tasks.job_outcomes import Dead, Outcome, Retry
+from aftermind_tasks.job_outcome_types import Dead, Outcome, Retry
 from aftermind_workers import metrics
 from aftermind_workers.flower_events import FlowerReporter
 

@@ -61,7 +61,7 @@ def _pending_source(shard: int, count: int) -> Source:
 
 @cache
 def list_sources(queue: str, shards: int) -> tuple[Source, ...]:
-    """The sources of a queue, whose pending turns are in so many shards."""
+    """The sources of a queue, whose pending turns are in this number of shards."""
     if queue == queues.REPLAY:  # every kind, and of each only what a plan brought back
         return tuple(_ledger_source(kind, replays=True) for kind in job_handlers.KINDS)
     live = tuple(_ledger_source(kind) for kind in job_handlers.KINDS if queues.QUEUE_OF[kind] == queue)

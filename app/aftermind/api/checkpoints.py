@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import orjson
 
 from aftermind import errors
-from aftermind.api import history
+from aftermind.api import conversation_history
 from aftermind.api.services import Parts
 from aftermind.db.database_protocol import Transaction
 from aftermind.stores.protocol import StoredItem
@@ -93,7 +93,7 @@ class Checkpoints:
         """The checkpoint of a run, resumed or not; None if there is none, or it has expired."""
         scope = self._parts.scope(namespace=namespace, user_id=user_id, session_id=session_id)
         name = _name(scope, run_id)
-        found = await history.read(self._parts, scope.owner, lambda tx: self._read(tx, scope, name))
+        found = await conversation_history.read(self._parts, scope.owner, lambda tx: self._read(tx, scope, name))
         return None if found is None else _load(scope, found)
 
     async def list(
@@ -110,7 +110,7 @@ class Checkpoints:
             raise errors.InvalidItem("limit", limit, "it is a whole number above 0.")
         scope = self._parts.scope(namespace=namespace, user_id=user_id, session_id=session_id)
         path = internal_path(CHECKPOINTS) if session_id is None else internal_path(CHECKPOINTS, scope)
-        found = await history.read(
+        found = await conversation_history.read(
             self._parts, scope.owner, lambda tx: self._parts.store.items_under(tx, scope.owner, path)
         )
         loaded = (_load(scope, each) for each in found)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from aftermind import errors
-from aftermind.api import history
+from aftermind.api import conversation_history
 from aftermind.api.services import Parts
 from aftermind.db.database_protocol import Transaction
 from aftermind.llm import token_count
@@ -85,7 +85,7 @@ async def window(parts: Parts, scope: Scope, bounds: Bounds, *, summary: bool | 
     if scope.session_id is None:
         raise errors.InvalidQuery("session_id", None, "a summary is of one session; name it.")
     if not callable(summary):
-        stored = await history.summary(parts, scope.owner, scope.session_id)
+        stored = await conversation_history.summary(parts, scope.owner, scope.session_id)
         text = None if stored is None else _shortened(stored.text, bounds)
         chosen, tokens = await _newest(parts, scope, _beside(bounds, _size(text)))
         return ContextWindow(chosen, summary=text, tokens=tokens + _size(text))
@@ -117,7 +117,9 @@ async def _newest(parts: Parts, scope: Scope, bounds: Bounds) -> tuple[list[Epis
     before: Episode | None = None
     wanted = EpisodeFilter(session_id=scope.session_id, agent_id=scope.agent_id, undone=False)
     while True:
-        page = await history.search(parts, scope, history.paged(wanted, before), limit=PAGE_EPISODES)
+        page = await conversation_history.search(
+            parts, scope, conversation_history.paged(wanted, before), limit=PAGE_EPISODES
+        )
         for episode in reversed(page):
             for unit in units.add(episode):
                 size = _tokens(unit, bounds, used)
@@ -190,11 +192,13 @@ async def _summarised(parts: Parts, scope: Scope, summarise: Summarise, *, befor
         size = 0 if stored is None else await store.session_size(tx, owner, session, up_to=stored.covers_to)
         base = stored if stored is not None and size == stored.turns else None  # else some arrived late: begin again
         after = BEFORE_ALL if base is None else base.covers_to
-        found = await store.session_span(tx, owner, session, after_position=after, limit=history.MAX_EPISODES)
+        found = await store.session_span(
+            tx, owner, session, after_position=after, limit=conversation_history.MAX_EPISODES
+        )
         version = 0 if stored is None else stored.version
         return base, [each for each in found if before is None or each.position < before], version
 
-    base, uncovered, version = await history.read(parts, owner, read)
+    base, uncovered, version = await conversation_history.read(parts, owner, read)
     shown = [each for each in uncovered if each.mark is None and "summary" in each.keep]
     if not shown:
         return None if base is None else base.text

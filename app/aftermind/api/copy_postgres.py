@@ -14,7 +14,7 @@ from aftermind.db.encryption.keyfiles import master_keys
 from aftermind.db.encryption.keyring import Vault
 from aftermind.db.engine import PostgresDatabase
 from aftermind.db.record_store_journals.protocol import Batch
-from aftermind.db.record_store_journals.rows import OWNER, SHARED, dump_owner
+from aftermind.db.record_store_journals.row_codec import OWNER, SHARED, dump_owner
 from aftermind.db.row_level_security import STANDING
 from aftermind.events.types import from_json
 from aftermind.ledger.postgres import partitions as ledger_rows

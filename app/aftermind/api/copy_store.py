@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from aftermind import errors
-from aftermind.api.record_stores import make_journal
+from aftermind.api.store_resolver import make_journal
 from aftermind.db.record_store_journals import openings
 from aftermind.db.record_store_journals.protocol import Batch, Journal, SharedJournal, is_shared
-from aftermind.db.record_store_journals.rows import SHARED, dump_owner
+from aftermind.db.record_store_journals.row_codec import SHARED, dump_owner
 from aftermind.settings import Settings
 
 Rows = dict[tuple[str, str], bytes]  # by table and key, in the order of insertion

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aftermind import errors
-from aftermind.api.connections import REDIS, Addresses
+from aftermind.api.address_resolution import REDIS, Addresses
 from aftermind.indexes.client import IndexClient
 from aftermind.settings import Settings
 from aftermind.types import EmbedderIdentity, Scope

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from aftermind import errors
-from aftermind.api import forget_and_export, history, turn_builder
+from aftermind.api import conversation_history, forget_and_export, turn_builder
 from aftermind.api.forget_and_export import Forgot
 from aftermind.api.services import Parts
 from aftermind.receipt import Receipt
@@ -29,7 +29,7 @@ async def remains(parts: Parts, owner: Scope, texts: Sequence[str]) -> ErasureRe
 async def forget_and_prove(parts: Parts, owner: Scope) -> Forgot:
     """Store a canary, check that it is found, forget the user, and search again."""
     looking = parts.erasure_scan
-    ids = tuple(episode.id for episode in await history.history(parts, owner, limit=IDS))
+    ids = tuple(episode.id for episode in await conversation_history.history(parts, owner, limit=IDS))
     canary = f"canary{secrets.token_hex(12)}"
     await _plant(parts, owner, f"The word of the canary is {canary}.")
     sought = [canary, *map(str, ids)]

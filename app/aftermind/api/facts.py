@@ -13,7 +13,7 @@ from aftermind.facts import entities, predicates
 from aftermind.facts.bitemporal_resolution import Changes, decide
 from aftermind.facts.graph import FactGraph, neighbourhood
 from aftermind.facts.procedures import PROCEDURE, with_feedback
-from aftermind.facts.reextract import BY_USER
+from aftermind.facts.reextraction_diff import BY_USER
 from aftermind.stores import apply_changes, feedback
 from aftermind.types import Cardinality, Episode, EpisodeId, Fact, FactId, Scope
 from aftermind.types.assertion import Assertion, Operation

@@ -8,7 +8,7 @@ from datetime import date, datetime
 from uuid import UUID
 
 from aftermind import errors
-from aftermind.api import erasure_delivery, history
+from aftermind.api import conversation_history, erasure_delivery
 from aftermind.api.items import to_item
 from aftermind.api.services import Parts
 from aftermind.db.database_protocol import Transaction
@@ -139,7 +139,7 @@ async def erase(
 
 async def export(parts: Parts, owner: Scope, *, vectors: bool = False) -> Export:
     """Everything of a user, the newest rows included. Raises `StoreUnavailable`."""
-    episodes = await history.everything(parts, owner)
+    episodes = await conversation_history.everything(parts, owner)
     async with parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
         store = parts.store
         facts = await store.facts(tx, owner, history=True, limit=1_000_000)

@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 import orjson
 
 from aftermind import errors
-from aftermind.api import forget_and_export, history
+from aftermind.api import conversation_history, forget_and_export
 from aftermind.api.services import Parts
 from aftermind.db.database_protocol import Transaction
 from aftermind.stores.protocol import EpisodeFilter, StoredItem
@@ -199,7 +199,9 @@ async def written_by(parts: Parts, owner: Scope, user_id: str) -> list[Episode]:
     before: Episode | None = None
     wanted = EpisodeFilter(metadata={MEMBER: user_id})
     while True:
-        page = await history.search(parts, owner, history.paged(wanted, before), limit=BATCH_EPISODES)
+        page = await conversation_history.search(
+            parts, owner, conversation_history.paged(wanted, before), limit=BATCH_EPISODES
+        )
         found = [*page, *found]
         if len(page) < BATCH_EPISODES:
             return found

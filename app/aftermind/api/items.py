@@ -7,7 +7,7 @@ import numpy as np
 import orjson
 
 from aftermind import errors
-from aftermind.api import history
+from aftermind.api import conversation_history
 from aftermind.api.services import Parts
 from aftermind.db.database_protocol import Transaction
 from aftermind.stores.protocol import StoredItem, Vector
@@ -43,7 +43,9 @@ class Items:
         """
         owner = self._parts.scope(namespace=namespace, user_id=user_id)
         wanted = [_name(path, key) for path, key in names]
-        found = await history.read(self._parts, owner, lambda tx: self._parts.store.items(tx, owner, wanted))
+        found = await conversation_history.read(
+            self._parts, owner, lambda tx: self._parts.store.items(tx, owner, wanted)
+        )
         await self._renew(owner, found if renew else ())
         by_name = {each.name: to_item(owner, each) for each in found}
         return [by_name.get(name) for name in wanted]
@@ -90,7 +92,7 @@ class Items:
             if isinstance(number, bool) or not isinstance(number, int) or number < 0:
                 raise errors.InvalidItem(field, number, "it is a whole number, 0 or greater.")
         is_plain = not filter and wanted is None
-        found = await history.read(
+        found = await conversation_history.read(
             self._parts,
             owner,
             lambda tx: self._parts.store.items_under(tx, owner, labels, limit=limit + offset if is_plain else None),
@@ -107,7 +109,7 @@ class Items:
     async def paths(self, *, user_id: str | None = None, namespace: str | None = None) -> list[tuple[str, ...]]:
         """Every path that has items, in order."""
         owner = self._parts.scope(namespace=namespace, user_id=user_id)
-        return await history.read(self._parts, owner, lambda tx: self._parts.store.item_paths(tx, owner))
+        return await conversation_history.read(self._parts, owner, lambda tx: self._parts.store.item_paths(tx, owner))
 
     async def _renew(self, owner: Scope, found: Iterable[StoredItem]) -> None:
         names = [each.name for each in found if each.ttl is not None]

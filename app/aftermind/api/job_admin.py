@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
 from aftermind import errors
-from aftermind.api import history, process_registry
+from aftermind.api import conversation_history, process_registry
 from aftermind.api.services import Parts
 from aftermind.db import metric_history
 from aftermind.db.database_protocol import Transaction
@@ -153,7 +153,7 @@ class JobAdmin:
         timeline = await self.timeline(job.id, namespace=owner.namespace)
         if timeline is None or not timeline.episode_ids:
             return []
-        found = await history.get(self._parts, owner, timeline.episode_ids[:MAX_MESSAGES])
+        found = await conversation_history.get(self._parts, owner, timeline.episode_ids[:MAX_MESSAGES])
         return [each for each in found if each is not None]
 
     async def apply(self, action: JobAction | str, wanted: JobFilter, *, note: str = "", actor: str) -> JobActionResult:

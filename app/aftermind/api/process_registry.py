@@ -17,7 +17,7 @@ from importlib.metadata import version
 from itertools import permutations
 
 from aftermind import errors
-from aftermind.api import connections
+from aftermind.api import address_resolution
 from aftermind.db.encryption.keyfiles import LazyKeys, audit_keys, master_keys
 from aftermind.settings import Settings
 from aftermind.telemetry.logger import get_logger
@@ -77,7 +77,7 @@ def list_settings(settings: Settings) -> list[str]:
 
 async def announce_keys(settings: Settings) -> None:
     """Announce the keys of a web service, until cancelled."""
-    redis = connections.resolve(settings).redis
+    redis = address_resolution.resolve(settings).redis
     if redis is None:
         return
     link = RedisLink(redis, timeout=2.0, name="aftermind-web")

@@ -1,7 +1,7 @@
 """The tables of stores on one engine: what their journals write, and a copy reads."""
 
 from aftermind.db import api_keys, webhook_deliveries_inmemory
-from aftermind.db.record_store_journals.rows import RowCodec
+from aftermind.db.record_store_journals.row_codec import RowCodec
 from aftermind.events import inmemory as events
 from aftermind.ledger.inmemory import records, replays
 from aftermind.stores.inmemory import tables

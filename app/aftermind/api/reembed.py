@@ -77,7 +77,7 @@ class StoredVectors(Protocol):
         """The newest messages of users, one of each; of a single user the newest ones."""
 
     async def begin(self, target: EmbedderIdentity) -> None:
-        """Make room for the vectors of a standby embedder."""
+        """Prepare storage for the vectors of a standby embedder."""
 
     async def index_standby(self) -> None:
         """What the exchange needs and takes long. Does not block writes."""

@@ -23,7 +23,7 @@ WAITING = (JobState.QUEUED, JobState.RETRYING)
 
 class InProcessVectors:
     """See `StoredVectors`. `identify` returns the configured embedder, which made the vectors of a store that records
-    none. `wake` begins jobs. Each owner is read in a transaction of its own: turns come in between.
+    none. `wake` begins jobs. Each owner is read in a separate transaction: turns come in between.
     """
 
     def __init__(

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from aftermind.api.connections import Addresses
+from aftermind.api.address_resolution import Addresses
 from aftermind.api.reembed import COMPARE_SECONDS, Reembeddings, Searches
 from aftermind.db import second_vector_column as db_reembed
 from aftermind.db.encryption.keyfiles import master_keys

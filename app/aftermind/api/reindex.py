@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from aftermind import errors
-from aftermind.api import history
+from aftermind.api import conversation_history
 from aftermind.api.services import Parts
 from aftermind.indexes.projection import compare
 from aftermind.types import Scope
@@ -44,4 +44,4 @@ async def reindex(
 
 
 async def _list_users(parts: Parts, namespace: Scope, after: str | None) -> list[str | None]:
-    return [each.user_id for each in await history.users(parts, namespace, "", after, limit=USERS)]
+    return [each.user_id for each in await conversation_history.users(parts, namespace, "", after, limit=USERS)]

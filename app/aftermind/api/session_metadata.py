@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import orjson
 
 from aftermind import errors
-from aftermind.api import history
+from aftermind.api import conversation_history
 from aftermind.api.services import Parts
 from aftermind.db.database_protocol import Transaction
 from aftermind.stores.protocol import StoredItem
@@ -19,7 +19,7 @@ KEY = "metadata"
 
 async def get(parts: Parts, scope: Scope) -> dict[str, Json]:
     """The metadata of a session; empty if it has none."""
-    return await history.read(parts, scope.owner, lambda tx: _read(parts, tx, scope))
+    return await conversation_history.read(parts, scope.owner, lambda tx: _read(parts, tx, scope))
 
 
 async def update(

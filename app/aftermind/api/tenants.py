@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # they load SQLAlchemy
 
 log = get_logger(__name__)
 
-FEW_ROWS = 2_000  # of users who changed during a pass: the last pass, for which writes pause, copies as many
+FEW_ROWS = 2_000  # of users that changed during a pass: the last pass, for which writes pause, copies as many
 MOST_PASSES = 10  # while the tenant is served; each copies what changed during the one before
 LAST_PASSES = 5  # while writes pause: pruning and leases that run out still change rows
 BATCH_ROWS = 20_000  # of one transaction, or one user
@@ -278,7 +278,7 @@ class _Move:
         if copied:
             await self._source.copy(self._target, None)
         for batch, rows in _batches(users, here):
-            copied += rows or 1  # a user who has only rows in the target
+            copied += rows or 1  # a user that has only rows in the target
             await self._source.copy(self._target, batch)
         return copied
 

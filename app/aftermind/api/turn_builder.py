@@ -85,7 +85,7 @@ def make_feedback_turn(
     idempotency_key: str | None,
     position: Callable[[int], int],
 ) -> Turn:
-    """Feedback as a turn that keeps no message; `member` is who gives it in a group."""
+    """Feedback as a turn that keeps no message; `member` is its author in a group."""
     shown = Message.system(str(given), metadata=None if member is None else {MEMBER: member})
     return make_turn(
         shown,

@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 
 from aftermind import errors
+from aftermind.api.address_resolution import Addresses
 from aftermind.api.audit import Audit
 from aftermind.api.audit_anchors import witnesses
-from aftermind.api.connections import Addresses
 from aftermind.api.encryption import Encryption
 from aftermind.api.erasure_delivery import Deliveries
 from aftermind.api.erasure_scan import ErasureScan

@@ -109,7 +109,7 @@ def to_plain(value: Any) -> Any:  # Any: whatever a dataclass holds, as JSON
 def make_table(*titles: str, flexible: str) -> Table:
     """A table for people. A narrow terminal cuts only the column `flexible`, whose cells are `one_line`.
 
-    If the column would be narrower than `MIN_FLEXIBLE_COLUMNS`, its cells follow each row as lines of their own.
+    If the column would be narrower than `MIN_FLEXIBLE_COLUMNS`, its cells follow each row as separate lines.
     """
     shown = Table(box=None, pad_edge=False, header_style="dim")
     for title in titles:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import typer
 from rich.markup import escape
 
-from aftermind.api import connections
+from aftermind.api import address_resolution
 from aftermind.cli import console, doctor_checks
 from aftermind.cli.console import err, out
 from aftermind.cli.doctor_checks import Finding, Verdict
@@ -58,7 +58,7 @@ async def examine(settings: Settings) -> list[Finding]:
 
 async def _examine(settings: Settings) -> list[Finding]:
     """All findings of one database, in the order of the data flow."""
-    found = connections.resolve(settings)
+    found = address_resolution.resolve(settings)
     looks = [doctor_checks.disk(settings), doctor_checks.spool(settings), doctor_checks.models(settings)]
     if found.redis is not None:
         looks = [

@@ -11,8 +11,8 @@ from functools import wraps
 from typing import ParamSpec
 
 from aftermind import errors
-from aftermind.api import audit_anchors, connections
-from aftermind.api.connections import Addresses
+from aftermind.api import address_resolution, audit_anchors
+from aftermind.api.address_resolution import Addresses
 from aftermind.api.health import damaged_spool, pending_age, read_pauses, resume_command, spooled_bytes
 from aftermind.api.job_admin import MAX_LISTED, JobAdmin
 from aftermind.api.process_registry import find_mismatches, find_other_settings, fingerprints, list_settings
@@ -288,7 +288,7 @@ async def _follow_moves(settings: Settings) -> None:
     found = {}
     for name in settings.database_names:
         of_database = settings.of_database(name)
-        parts = open_parts(connections.resolve(of_database), of_database)
+        parts = open_parts(address_resolution.resolve(of_database), of_database)
         try:
             with suppress(errors.Unavailable):
                 found[name] = await tenant_moves.list_moved(parts.operations)

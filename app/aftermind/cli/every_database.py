@@ -52,7 +52,7 @@ async def _keep_running(name: str, argv: Sequence[str], env: dict[str, str], sto
     delay, stopping = FIRST_DELAY_SECONDS, asyncio.create_task(stop.wait())
     while not stop.is_set():
         started = time.monotonic()
-        # In a session of its own: Ctrl-C reaches this process, which ends the others once.
+        # In a separate session: Ctrl-C reaches this process, which ends the others once.
         process = await asyncio.create_subprocess_exec(
             *run_as.dying_with_parent("SIGTERM"), *argv, env=env, start_new_session=True
         )

@@ -5,7 +5,7 @@ import asyncio
 import typer
 
 from aftermind import errors
-from aftermind.api import connections
+from aftermind.api import address_resolution
 from aftermind.cli import console
 from aftermind.cli.console import out
 from aftermind.settings import Settings
@@ -43,7 +43,7 @@ def migrate() -> dict[str, str]:
 
 
 def _migrate(settings: Settings) -> str:
-    found = connections.resolve(settings)
+    found = address_resolution.resolve(settings)
     if found.is_in_process:
         raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", found.scheme, "only Postgres has a schema to migrate.")
     revision = console.run(apply(settings, found.owner or found.store))

@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 
 from aftermind import __version__
 from aftermind.api import local_sign_in
-from aftermind.api.connections import Addresses
+from aftermind.api.address_resolution import Addresses
 from aftermind.cli import console, worker
 from aftermind.cli.console import out
 from aftermind.settings import PREFIX, Settings

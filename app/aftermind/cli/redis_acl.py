@@ -10,7 +10,7 @@ import typer
 from redis.asyncio.connection import parse_url
 
 from aftermind import errors, private_files
-from aftermind.api import connections
+from aftermind.api import address_resolution
 from aftermind.cli import console
 from aftermind.cli.console import err, out
 from aftermind.settings import Settings
@@ -45,7 +45,7 @@ def redis_acl(*, passwords: Passwords = None, namespace: Tenant = None, apply: A
     Passwords are printed as SHA-256 hashes. Without --passwords new ones are generated, and printed once to stderr.
     """
     settings = Settings()
-    if apply and is_cluster(connections.resolve(settings).required_redis):
+    if apply and is_cluster(address_resolution.resolve(settings).required_redis):
         why = "users of a Redis Cluster belong into the ACL file of each node, replicas included. Leave --apply out."
         raise errors.InvalidSettings("AFTERMIND_REDIS_URL", "a Redis Cluster", why)
     made = _users(settings, namespace)
@@ -55,7 +55,7 @@ def redis_acl(*, passwords: Passwords = None, namespace: Tenant = None, apply: A
         if passwords is None:
             err.print(f"{user.name}: {words[name]}")
     if apply:
-        url = connections.resolve(settings).required_redis
+        url = address_resolution.resolve(settings).required_redis
         prefixes = [Keys(each.redis_prefix) for each in _sharing_redis(settings)]
         console.run(apply_to(url, [(user, words[name]) for name, user in made.items()], *prefixes))
         err.print("The users were created. To keep them over a restart, use an aclfile or ACL SAVE.")
@@ -79,9 +79,9 @@ def _sharing_redis(settings: Settings) -> list[Settings]:
     """The settings of each database whose Redis is the configured one."""
     if not settings.databases:
         return [settings]
-    redis = connections.resolve(settings).redis
+    redis = address_resolution.resolve(settings).redis
     each_database = (settings.of_database(name) for name in settings.database_names)
-    return [each for each in each_database if connections.resolve(each).redis == redis]
+    return [each for each in each_database if address_resolution.resolve(each).redis == redis]
 
 
 async def apply_to(url: str, made: Sequence[tuple[acl.RedisUser, str]], *prefixes: Keys) -> None:

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from aftermind import errors
-from aftermind.api import connections
+from aftermind.api import address_resolution
 from aftermind.api.reembed import Reembeddings
 from aftermind.api.reembed_postgres import open_reembeddings
 from aftermind.cli import console
@@ -62,7 +62,7 @@ def start(
     dollars = "price unknown" if plan.cost_usd is None else f"${plan.cost_usd:,.2f}"
     out.print(f"From {escape(str(plan.active))} to [bold]{escape(str(plan.target))}[/]:")
     out.print(f"{plan.episodes:,} episodes, about {plan.tokens:,} tokens, {dollars}.")
-    if not dry_run and connections.resolve(Settings()).is_in_process:
+    if not dry_run and address_resolution.resolve(Settings()).is_in_process:
         steps = _embed_here(to, dimension=dimension, rate=rate)
         failed = f", except those of {steps.dead:,} users: {steps.why}" if steps.dead else ""
         out.print(escape(f"They are embedded{failed}."))
@@ -156,7 +156,7 @@ def drop(
 def _run(work: Callable[[Reembeddings], Awaitable[T]]) -> T:
     """Run `work` on the store that the settings name."""
     settings = Settings()
-    where = connections.resolve(settings)
+    where = address_resolution.resolve(settings)
 
     async def in_database() -> T:
         return await work(open_reembeddings(where, settings))

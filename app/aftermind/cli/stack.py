@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from aftermind import errors
-from aftermind.api import connections
+from aftermind.api import address_resolution
 from aftermind.cli import console, migrate, processes
 from aftermind.cli.console import out
 from aftermind.settings import Settings
@@ -78,7 +78,7 @@ async def _follow_embedder(settings: Settings, *, workers: bool) -> None:
     from aftermind.cli import doctor_checks
     from aftermind.llm import factory
 
-    found = connections.resolve(settings)
+    found = address_resolution.resolve(settings)
     work = open_reembeddings(found, settings)
     target, stored = factory.embedder(settings), (await work.status()).reembedding.stored
     plan = None
@@ -93,7 +93,7 @@ async def _follow_embedder(settings: Settings, *, workers: bool) -> None:
         out.print("Recall uses the former vectors. When `aftermind reembed status` shows all,")
         out.print("run [bold]aftermind reembed cutover[/]. To keep the former embedder, set AFTERMIND_EMBEDDER.")
         return
-    for finding in await doctor_checks.vectors(connections.resolve(settings), settings):
+    for finding in await doctor_checks.vectors(address_resolution.resolve(settings), settings):
         if finding.verdict is doctor_checks.Verdict.BAD:
             console.warn(finding.seen)
             console.warn(finding.remedy)

@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from aftermind import errors, extras, private_files
-from aftermind.api import connections
+from aftermind.api import address_resolution
 from aftermind.cli import every_database
 from aftermind.database_map import DEFAULT
 from aftermind.settings import Settings
@@ -134,13 +134,13 @@ def _serves_every_database(settings: Settings) -> bool:
 
 def _run_for_each(settings: Settings, command: list[str]) -> NoReturn:
     for name in settings.database_names:  # refused now, and not by each process again and again
-        connections.resolve(settings.of_database(name))
+        address_resolution.resolve(settings.of_database(name))
     raise typer.Exit(every_database.run(settings, [sys.executable, "-m", "aftermind.cli", *command]))
 
 
 def _become(argv: list[str], settings: Settings, more: Mapping[str, str] | None = None) -> NoReturn:
     """Replace this process by the program, so that signals and exit code are those of the program."""
-    found = connections.resolve(settings)
+    found = address_resolution.resolve(settings)
     if found.is_in_process:
         why = "a store of one process runs its jobs in that process; workers need Postgres and Redis."
         raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", found.scheme, why)

@@ -12,7 +12,7 @@ from aftermind.db.audit.log import Trail
 from aftermind.db.database_protocol import Database, Transaction
 from aftermind.db.inmemory import MemoryDatabase, mem
 from aftermind.db.postgres_transaction import pg
-from aftermind.db.record_store_journals.rows import Table
+from aftermind.db.record_store_journals.row_codec import Table
 from aftermind.types.api_key import ApiKey, Right
 from aftermind.types.audit import Action
 from aftermind.types.message import Json

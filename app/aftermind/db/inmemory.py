@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from aftermind import errors
 from aftermind.db.database_protocol import Transaction, Watermark
 from aftermind.db.record_store_journals import openings
-from aftermind.db.record_store_journals.rows import DELETED, SHARED, Changes, Owner
+from aftermind.db.record_store_journals.row_codec import DELETED, SHARED, Changes, Owner
 from aftermind.db.record_store_journals.writer import JournalWriter, Refresh
 from aftermind.types import Scope
 
@@ -185,7 +185,7 @@ class MemoryDatabase:
         return self._journal is not None and self._journal.is_shared
 
     def has_ended(self, opening: str | None) -> bool:
-        """Whether it is sure that what holds a lease is gone."""
+        """Whether the holder of a lease has certainly ended."""
         if opening is None or not self.is_shared:
             return opening != self.opening
         return openings.has_ended(opening)

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from aftermind.db.database_protocol import Transaction
 from aftermind.db.inmemory import mem
-from aftermind.db.record_store_journals.rows import Table
+from aftermind.db.record_store_journals.row_codec import Table
 from aftermind.types import Json, Scope
 from aftermind.types.webhook import Delivery, Webhook, WebhookId
 

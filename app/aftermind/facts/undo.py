@@ -7,7 +7,7 @@ from datetime import datetime
 from aftermind.facts import predicates
 from aftermind.facts.apply_assertions import BEGINNING, fold
 from aftermind.facts.bitemporal_resolution import Changes, assertions_for, fact_group_key, group_key, reconcile
-from aftermind.facts.reextract import BY_USER
+from aftermind.facts.reextraction_diff import BY_USER
 from aftermind.types import Cardinality, EpisodeId, Fact, FactId, Scope
 from aftermind.types.assertion import RecordedAssertion
 

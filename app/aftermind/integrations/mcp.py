@@ -253,7 +253,7 @@ def make_server(memory: Memory, *, user_id: str | None = None, namespace: str | 
 
 
 def _caller(ctx: Context) -> dict[str, Any] | None:
-    """Who sent the request, over HTTP."""
+    """The sender of the request, over HTTP."""
     request = ctx.request_context.request
     return None if request is None else request.scope[CALLER]
 

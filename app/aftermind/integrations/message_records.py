@@ -53,7 +53,7 @@ async def read_session(
 ) -> list[Episode]:
     """The newest episodes of a session, or of all for None, oldest first, pending ones included; None: all.
 
-    Without those that were undone: an adapter's framework shows them to a model, or as what was said.
+    Without those that were undone: an adapter's framework shows them to a model, or as part of the conversation.
     """
     found: list[Episode] = []
     while limit is None or len(found) < limit:

@@ -17,7 +17,7 @@ Place = Memory | str | Mapping[str, Any]  # Any: the values of a dict that descr
 class MemoryPlace:
     """A `Memory`, or the URL or dict of its store; None: the settings of Aftermind."""
 
-    message_lifetime: timedelta | None = None  # after which a message expires, if the framework's store says it
+    message_lifetime: timedelta | None = None  # after which a message expires, if the framework's store defines it
 
     def __init__(self, memory: Place | None = None, *, namespace: str | None = None) -> None:
         self.memory = memory if isinstance(memory, Memory) else Memory(memory)

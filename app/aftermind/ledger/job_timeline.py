@@ -1,4 +1,4 @@
-"""A turn's timeline, built from its jobs, attempts, facts and events, which each ledger reads in its own way."""
+"""A turn's timeline, built from its jobs, attempts, facts and events, which each ledger reads differently."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

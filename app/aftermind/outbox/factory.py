@@ -10,7 +10,6 @@ from aftermind.indexes.client import IndexClient
 from aftermind.ledger.protocol import Ledger
 from aftermind.llm.protocols import Embedder, Extractor, Profiler, Summariser
 from aftermind.llm.provider_connections import Providers
-from aftermind.outbox.acceptors import LedgerAcceptor, RedisAcceptor
 from aftermind.outbox.doorbell import Doorbell
 from aftermind.outbox.doorbell_sender import DoorbellSender
 from aftermind.outbox.generation_lookup import GenerationLookup
@@ -20,6 +19,7 @@ from aftermind.outbox.protocol import Outbox
 from aftermind.outbox.publisher import Publisher, Recorded
 from aftermind.outbox.sharded_publisher import ShardedPublisher
 from aftermind.outbox.spool import Spool
+from aftermind.outbox.turn_acceptors import LedgerAcceptor, RedisAcceptor
 from aftermind.outbox.turn_positions import Positions
 from aftermind.settings import Settings
 from aftermind.stores.protocol import Store

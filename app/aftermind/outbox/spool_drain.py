@@ -130,7 +130,7 @@ class Drain:
         return {owner_part(offer.turn.scope) for offer, _ in refused}
 
     async def _hand_over(self, offers: Sequence[Offer]) -> list[Accepted]:
-        """The answer to each; turns of a tenant that has moved go to its database.
+        """The answer to each; turns of a tenant that has moved are sent to its database.
 
         The ledger refuses a group for one such tenant. It is raised where the group has turns of others.
         """

@@ -9,7 +9,7 @@ LONGEST_ENDING = 3  # characters that a nickname may add: "Johnny" for John
 SHORTEST_MISSPELT = 5  # characters: of shorter names, one letter makes another name ("Ann", "Anna", "Jan", "Jon")
 
 # Within a sentence, a capital letter marks a name: "What car does Mel have?" names no Caroline.
-# The capital is looked for first, and what is before it then: that takes a quarter of the time.
+# The search is for the capital first, and what is before it then: that takes a quarter of the time.
 _CAPITALISED = re.compile(r"[^\W\d_a-z](?<=[^.!?\s]\s[^\W\d_a-z])[^\W\d_]*")
 
 

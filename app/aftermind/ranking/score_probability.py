@@ -101,7 +101,7 @@ def _softmax(scores: Floats) -> Floats:
 
 
 def _logistic_regression(rows: Floats, answers: Floats, offset: Floats) -> Floats:
-    """The coefficient of each column, by Newton's method; `offset` is what is already known of the log-odds."""
+    """The coefficient of each column, by Newton's method; `offset` is the fixed part of the log-odds."""
     found = np.zeros(rows.shape[1])
     for _ in range(MAX_STEPS):
         chances = 1 / (1 + np.exp(-np.clip(rows @ found + offset, -30, 30)))

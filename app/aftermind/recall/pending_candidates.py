@@ -64,7 +64,7 @@ class PendingTurns:
         self._passages: OrderedDict[EpisodeId, Sequence[Sequence[str]]] = OrderedDict()  # terms of those of long texts
         self._vectors: OrderedDict[EpisodeId, Vector] = OrderedDict()
         self._marks: OrderedDict[EpisodeId, str | None] = OrderedDict()
-        self._cut: OrderedDict[EpisodeId, None] = OrderedDict()  # those of which only the beginning is known
+        self._cut: OrderedDict[EpisodeId, None] = OrderedDict()  # those of which only the beginning was read
 
     async def marked(self, episodes: Sequence[Episode], *, until: float) -> list[Episode]:
         """The episodes with the marks that storing gives them, so that none is shown without its caution.

@@ -202,7 +202,7 @@ class Turn:
 
     @property
     def author(self) -> Scope | None:
-        """The owner who wrote the turn, if it belongs to a group; None for any other turn."""
+        """The owner that wrote the turn, if it belongs to a group; None for any other turn."""
         if not (self.scope.user_id or "").startswith(GROUP_PREFIX):
             return None
         member = self.messages[0].metadata.get(MEMBER)

@@ -84,7 +84,7 @@ class Tombstone:
 
 
 def without_erased(turn: Turn, stones: Sequence[Tombstone]) -> Turn | None:
-    """The turn without what any tombstone of its owner covers; a turn of a group also goes with its author."""
+    """The turn without what any tombstone of its owner covers, or for a turn of a group one of its author."""
     left: Turn | None = turn
     for stone in stones:
         if left is not None and stone.owner == turn.scope.owner:

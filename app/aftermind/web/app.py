@@ -12,7 +12,7 @@ from prometheus_client import REGISTRY
 
 import aftermind
 from aftermind import errors
-from aftermind.api import connections
+from aftermind.api import address_resolution
 from aftermind.api.checkpoints import STATE_BYTES
 from aftermind.api.health import Health
 from aftermind.api.process_registry import announce_keys
@@ -66,7 +66,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         openapi_url="/v1/openapi.json",
         redirect_slashes=False,  # such a redirect leads to the host that the request's Host header names
     )
-    redis = connections.resolve(settings).redis
+    redis = address_resolution.resolve(settings).redis
     link = None if redis is None else RedisLink(redis, timeout=settings.redis_timeout_seconds, name="aftermind-web")
     keys = Keys(settings.redis_prefix) if link is None else link.keys(settings.redis_prefix)
     shared = SharedRate(link, keys)

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from aftermind import Settings
-from aftermind.api import connections
+from aftermind.api import address_resolution
 from aftermind.cli import FAMILIES, doctor_checks, make_app_for
 from aftermind.cli.doctor_checks import Verdict
 from aftermind.memory import Memory
@@ -60,7 +60,7 @@ async def test_old_jobs_are_overdue_unless_they_are_paused(
         await memory.job_admin.pause(kind=kind, namespace=namespace, reason="maintenance", actor="ops")
 
         health = await memory.health()
-        findings = await doctor_checks.work(connections.resolve(settings), settings)
+        findings = await doctor_checks.work(address_resolution.resolve(settings), settings)
 
     assert [row.kind for row in health.overdue] == ["extract"] * is_overdue
     assert [row.runnable for row in health.work] == [1]

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from aftermind import errors
-from aftermind.api.connections import Addresses
+from aftermind.api.address_resolution import Addresses
 from aftermind.cli import doctor_checks
 from aftermind.cli.doctor_checks import Verdict
 from aftermind.llm.rate_limit import ProviderLimiter

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from aftermind import Memory, Settings
-from aftermind.api.history import PAGE_EPISODES
+from aftermind.api.conversation_history import PAGE_EPISODES
 from aftermind.types import Episode, Turn
 from tests.support.servers import Database
 

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from aftermind import Memory, Settings, errors
-from aftermind.api.connections import Addresses
+from aftermind.api.address_resolution import Addresses
 from aftermind.api.reembed_postgres import open_reembeddings
 from aftermind.cli import make_app_for
 from aftermind.llm.hash_embedder import HashEmbedder

@@ -7,7 +7,7 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aftermind.facts.reextract import BY_USER
+from aftermind.facts.reextraction_diff import BY_USER
 from aftermind.types import EpisodeId
 from aftermind.types.assertion import Assertion, Operation
 from tests.support.fact_changes import Believing

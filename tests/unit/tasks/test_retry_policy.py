@@ -7,7 +7,7 @@ import pytest
 
 from aftermind import errors
 from aftermind_tasks import retry_policy
-from aftermind_tasks.job_outcomes import Dead, Retry, Snooze
+from aftermind_tasks.job_outcome_types import Dead, Retry, Snooze
 
 SECRET = "my password is hunter2"
 

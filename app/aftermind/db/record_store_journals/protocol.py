@@ -72,7 +72,7 @@ class Snapshot:
 
 
 class SharedJournal(Protocol):
-    """A journal of several processes. `state` and `read` come from a thread of their own, beside `commit`.
+    """A journal of several processes. `state` and `read` come from a separate thread, concurrently with `commit`.
 
     It keeps deleted keys for some thousand versions, so that `read` can report the deletion.
     """

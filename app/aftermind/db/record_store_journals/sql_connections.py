@@ -54,7 +54,7 @@ class Connection(Protocol):
 
 
 class SqliteFile:
-    """One file in WAL mode. Reading has a connection beside that of writing, so that it waits for none."""
+    """One file in WAL mode. Reads have a second connection, so that they wait for no write."""
 
     def __init__(self, name: str, path: Path) -> None:
         self._name, self._path = name, path

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from aftermind import errors
 from aftermind.db.record_store_journals import openings
 from aftermind.db.record_store_journals.protocol import AnyJournal, Batch, Journal, SharedJournal, StoreState, is_shared
-from aftermind.db.record_store_journals.rows import OWNER, Changes, Owner, RowCodec, dump_owner
+from aftermind.db.record_store_journals.row_codec import OWNER, Changes, Owner, RowCodec, dump_owner
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import ClassVar
 from uuid import UUID
 
-from aftermind.db.record_store_journals.rows import Table
+from aftermind.db.record_store_journals.row_codec import Table
 from aftermind.ledger.protocol import Backlog, DailyUsage, Failure, ModelUsage, Tried
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, LeaseToken, NewJob, Scope, Turn
 from aftermind.types.job_admin import JobPause

@@ -28,7 +28,7 @@ async def marks(turns: Sequence[Sequence[Episode]]) -> dict[EpisodeId, str]:
 
 
 async def marks_in_time(turns: Sequence[Sequence[Episode]], *, seconds: float) -> dict[EpisodeId, str]:
-    """As `marks`; what is not checked within so many seconds is marked as not checked. Short turns are checked first.
+    """As `marks`; what is not checked within `seconds` is marked as not checked. Short turns are checked first.
 
     For readers: the long texts of one user must not delay the others, whose long texts wait for the same process.
     """

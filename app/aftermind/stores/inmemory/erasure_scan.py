@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aftermind.db.inmemory import MemoryDatabase
-from aftermind.db.record_store_journals.rows import SHARED, RowCodec
+from aftermind.db.record_store_journals.row_codec import SHARED, RowCodec
 
 Tables = Mapping[str, Mapping[Any, Any]]  # Any: the module that owns a table defines the types of its keys and rows
 
@@ -14,7 +14,7 @@ Tables = Mapping[str, Mapping[Any, Any]]  # Any: the module that owns a table de
 async def search_rows(db: MemoryDatabase, codec: RowCodec, texts: Sequence[str]) -> tuple[int, int]:
     """How many rows the store has, jobs and those of all users, and how many of them contain one of the texts.
 
-    Reads every row: each user in a transaction of its own, and the texts of the rows in a thread.
+    Reads every row: each user in a separate transaction, and the texts of the rows in a thread.
     """
     spelt = [json.dumps(text, ensure_ascii=False)[1:-1].encode() for text in texts]
     rows = found = 0

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from aftermind.db.database_protocol import Transaction
 from aftermind.db.inmemory import MemoryTransaction, mem
-from aftermind.facts.reextract import BY_USER
+from aftermind.facts.reextraction_diff import BY_USER
 from aftermind.ranking import parse_models
 from aftermind.ranking.tokenizer import LanguageFor, english
 from aftermind.stores.inmemory.blocks_summaries_profiles import PROFILE, InMemoryDocuments

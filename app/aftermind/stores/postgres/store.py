@@ -11,8 +11,8 @@ from aftermind.ranking.tokenizer import LanguageFor, english
 from aftermind.stores.postgres import (
     assertions,
     blocks_summaries_profiles,
-    embedders,
     encrypted_columns,
+    episode_vectors,
     episodes,
     erase,
     extraction,
@@ -52,11 +52,11 @@ class PostgresStore(PostgresLearning):
     admission_state = staticmethod(episodes.admission_state)
     hold = staticmethod(episodes.hold)
     find_session_shift = staticmethod(episodes.find_session_shift)
-    stored_embedders = staticmethod(embedders.stored)
-    set_vectors = staticmethod(embedders.set_vectors)
+    stored_embedders = staticmethod(episode_vectors.stored)
+    set_vectors = staticmethod(episode_vectors.set_vectors)
     sessions = staticmethod(episodes.sessions)
-    embedded = staticmethod(embedders.embedded)
-    vectors = staticmethod(embedders.vectors)
+    embedded = staticmethod(episode_vectors.embedded)
+    vectors = staticmethod(episode_vectors.vectors)
     note_outcomes = staticmethod(extraction.note)
     outcomes = staticmethod(extraction.outcomes)
     note_batch = staticmethod(extraction.note_batch)
@@ -103,7 +103,7 @@ class PostgresStore(PostgresLearning):
     async def unembedded(
         self, tx: Transaction, owner: Scope, embedder: EmbedderIdentity, *, after_position: int, limit: int
     ) -> list[Episode]:
-        found = await embedders.lacking(tx, owner, embedder, after_position=after_position, limit=limit)
+        found = await episode_vectors.lacking(tx, owner, embedder, after_position=after_position, limit=limit)
         return await encrypted_columns.open_episodes(self._vault, tx, owner, found)
 
     # reading episodes

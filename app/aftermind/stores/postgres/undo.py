@@ -6,7 +6,7 @@ from sqlalchemy import text
 
 from aftermind.db.database_protocol import Transaction
 from aftermind.db.postgres_transaction import pg
-from aftermind.facts.reextract import BY_USER
+from aftermind.facts.reextraction_diff import BY_USER
 from aftermind.stores.protocol import BatchNeighbours, ExtractionOutcome
 from aftermind.types import EpisodeId, Scope
 from aftermind.types.message import UNDONE

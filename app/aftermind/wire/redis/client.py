@@ -133,7 +133,7 @@ class RedisLink:
             await client.aclose()
 
     def _other_shard(self, number: int) -> "RedisLink":
-        other = copy(self)  # shares what is known of the cluster's nodes
+        other = copy(self)  # shares the map of the cluster's nodes
         other._shard, other.shards = number, (other,)
         other._forget_all()
         return other

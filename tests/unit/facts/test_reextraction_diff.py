@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 from aftermind.facts.bitemporal_resolution import Changes
-from aftermind.facts.reextract import redo
+from aftermind.facts.reextraction_diff import redo
 from aftermind.types import EpisodeId, Fact, FactId, Scope
 from aftermind.types.assertion import Assertion
 

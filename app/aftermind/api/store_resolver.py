@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from aftermind import errors, extras
 from aftermind.db.record_store_journals.files import FileJournal
 from aftermind.db.record_store_journals.protocol import AnyJournal
-from aftermind.db.record_store_journals.rows import SHARED_NAME
+from aftermind.db.record_store_journals.row_codec import SHARED_NAME
 from aftermind.wire.redis_keys import Keys
 
 if TYPE_CHECKING:  # it loads NumPy, which the light commands do not need

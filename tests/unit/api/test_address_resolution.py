@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aftermind import errors
-from aftermind.api.connections import resolve
+from aftermind.api.address_resolution import resolve
 from aftermind.settings import Settings
 
 POSTGRES, REDIS, AMQP = "postgresql://u:secret@db/a", "redis://:secret@r:6379/0", "amqp://u:secret@q/"
