@@ -294,10 +294,13 @@ class KeyMissing(Unavailable):
 
 
 class ProviderPaused(Unavailable):
-    """All processes pause requests to a model provider; `wait` is the remaining time."""
+    """All processes pause requests to a model provider; `wait` is the remaining time.
 
-    def __init__(self, provider: str, why: str, wait: timedelta) -> None:
-        self.provider, self.why, self.wait = provider, why, wait
+    `is_large_only`: requests with little text are sent.
+    """
+
+    def __init__(self, provider: str, why: str, wait: timedelta, *, is_large_only: bool = False) -> None:
+        self.provider, self.why, self.wait, self.is_large_only = provider, why, wait, is_large_only
         super().__init__(f"{provider} is paused for {wait.total_seconds():.1f} s: {why}")
 
 

@@ -164,6 +164,7 @@ async def _judged(runtime: Runtime, handler: Handler, leases: Sequence[Lease], e
     await _count(runtime, leases, error)
     snoozes = [outcome for outcome in outcomes.values() if isinstance(outcome, Snooze)]
     is_own = any(snooze.is_own for snooze in snoozes) and len(_namespaces(leases)) > 1  # others need not wait
+    is_own = is_own or retry_policy.is_smaller_possible(cause)
     if len(leases) > 1 and (is_own or len(snoozes) < len(leases)):
         return await _halved(runtime, handler, leases)
     log.warning(

@@ -78,7 +78,8 @@ def judge(error: Exception, *, attempts: int, is_own: bool = False) -> Outcome:
     rule = _rule(error)
     if rule.sentence is Sentence.SNOOZE:
         wait = error.wait if isinstance(error, errors.ProviderPaused) else OUTAGE_PAUSE
-        return Snooze(after=wait, why=_redact(error), is_own=is_own or isinstance(error, errors.TenantMoved))
+        others_continue = isinstance(error, errors.TenantMoved) or is_smaller_possible(error)
+        return Snooze(after=wait, why=_redact(error), is_own=is_own or others_continue)
     is_namespaces = isinstance(error, errors.BudgetExhausted | errors.KeyMissing)  # other namespaces continue
     if rule.sentence is Sentence.WAIT and is_own and not is_namespaces:
         return Dead(failure=to_failure(error))
@@ -88,6 +89,11 @@ def judge(error: Exception, *, attempts: int, is_own: bool = False) -> Outcome:
     if rule.sentence is Sentence.DEAD or (rule.sentence is Sentence.TWICE and attempts >= BAD_ANSWERS):
         return Dead(failure=failure)
     return Retry(failure=failure, after=error.retry_after if isinstance(error, errors.RateLimited) else None)
+
+
+def is_smaller_possible(error: Exception) -> bool:
+    """Whether fewer jobs together may succeed now where a batch was not sent to its provider."""
+    return isinstance(error, errors.ProviderPaused) and error.is_large_only
 
 
 def to_failure(error: Exception, *, reason_code: str | None = None) -> Failure:

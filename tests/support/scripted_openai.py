@@ -58,6 +58,7 @@ class Script:
     plan: list[str] = field(default_factory=list)
     retry_after: float = 0.2
     silence_seconds: float = 30.0
+    silent_from_characters: int | None = None  # embedding calls with as many get no answer
     latency_seconds: float = 0.0
     key: str | None = None  # None takes any key
     seed: int = 1
@@ -111,6 +112,10 @@ class Server:
         if (refused := await self._fault(request, draws=self.script.embedding_faults)) is not None:
             return refused
         texts = body["input"] if isinstance(body["input"], list) else [body["input"]]
+        silent_from = self.script.silent_from_characters
+        if silent_from is not None and sum(map(len, texts)) >= silent_from:
+            await asyncio.sleep(self.script.silence_seconds)
+            return refusal(504, "silence")
         sizes = [token_count(text) for text in texts]
         if max(sizes) > MAX_EMBEDDED_TOKENS or sum(sizes) > MAX_REQUEST_TOKENS:
             return refusal(400, "context_length_exceeded")

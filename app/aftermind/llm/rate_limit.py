@@ -2,7 +2,8 @@
 
 Budgets are token buckets of one minute's size, stored in Redis: `model_requests_per_minute`, `model_tokens_per_minute`.
 The breaker opens when calls of any process fail in a row, or when the provider sets a time to wait; after that one call
-is admitted, and its result decides. Without Redis every call is admitted: a budget is worth less than an answer.
+is admitted, and its result decides. Large calls have a second breaker, so that long texts of one tenant that time out
+pause no ordinary call. Without Redis every call is admitted: a budget is worth less than an answer.
 """
 
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ FAILURES = 5  # in a row: one slow answer stops nothing, and a dead provider cos
 OPEN = timedelta(seconds=5)  # the first time; doubles up to LONGEST while the probes fail
 LONGEST = timedelta(minutes=2)
 EARLY = timedelta(seconds=1)  # while the breaker is open, one question a second finds out whether it is well again
+LARGE_TOKENS = 4_000  # of a large call: some 40 times an ordinary message, and more than most extractions show
 REFUSED = timedelta(seconds=60)  # how long a refused key is remembered without being refused again
 
 
@@ -81,29 +83,37 @@ class ProviderLimiter:
         self._admit, self._told = Script("provider_admit", keys), Script("provider_report", keys)
 
     async def admit(self, provider: str, *, tokens: int = 0) -> None:
-        """Take a call's place in the budgets, or raise `ProviderPaused` with the wait."""
+        """Take the place of a call of about `tokens` in the budgets, or raise `ProviderPaused` with the wait."""
         if self._link is None:
             return
+        early_ms = _ms(EARLY) if _early.get() else 0
         try:
-            wait, why = await self._admit(
-                self._link, provider, self._requests, self._tokens, tokens, _ms(EARLY) if _early.get() else 0
-            )
+            if tokens > LARGE_TOKENS:  # first: a call that waits for this breaker takes nothing of the budgets
+                wait, why = await self._admit(self._link, _large(provider), 0, 0, 0, early_ms)
+                if int(wait):
+                    raise errors.ProviderPaused(_large(provider), _REASONS[why], _timedelta(wait), is_large_only=True)
+            wait, why = await self._admit(self._link, provider, self._requests, self._tokens, tokens, early_ms)
         except errors.RedisUnavailable:
             return
         if int(wait):
-            raise errors.ProviderPaused(provider, _REASONS[why], timedelta(milliseconds=int(wait)))
+            raise errors.ProviderPaused(provider, _REASONS[why], _timedelta(wait))
 
-    async def report(self, provider: str, error: errors.AftermindError | None) -> None:
-        """Report the end of a call. A refusal because of the request itself has no information about the provider."""
+    async def report(self, provider: str, error: errors.AftermindError | None, *, tokens: int = 0) -> None:
+        """Report the end of a call of about `tokens`.
+
+        A refusal because of the request itself has no information about the provider, and the failure of a large call
+        none about others. A success of any size closes both breakers.
+        """
         if self._link is None or _unreported.get():
             return
         outcome, wait = _outcome(error)
         if outcome is None:
             return
         try:
-            opened = await self._told(
-                self._link, provider, outcome, _ms(wait), FAILURES, _ms(OPEN), _ms(LONGEST), _ms(REFUSED)
-            )
+            if outcome == "failed" and tokens > LARGE_TOKENS:
+                provider = _large(provider)
+            limits = (FAILURES, _ms(OPEN), _ms(LONGEST), _ms(REFUSED))
+            opened = await self._told(self._link, provider, outcome, _ms(wait), *limits, _large(provider))
         except errors.RedisUnavailable:
             return
         if int(opened):
@@ -146,6 +156,15 @@ def _outcome(error: errors.AftermindError | None) -> tuple[str | None, timedelta
     if isinstance(error, errors.ModelUnavailable):
         return "failed", nothing
     return None, nothing
+
+
+def _large(provider: str) -> str:
+    """The name of the breaker of its large calls, as operators see it."""
+    return f"{provider} (large calls)"
+
+
+def _timedelta(ms: bytes | int) -> timedelta:
+    return timedelta(milliseconds=int(ms))
 
 
 def _ms(duration: timedelta) -> int:

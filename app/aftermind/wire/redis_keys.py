@@ -205,7 +205,8 @@ class Keys:
     def provider(self, name: str) -> str:
         """HASH: requests, tokens, at (its budgets); failures, open, opened, why, probe (its breaker).
 
-        The gate of every process (llm.gate) writes and reads. `PROVIDER_SECONDS` after the last call.
+        The breaker of its large calls is a second one, of the name `PROVIDER (large calls)`. The gate of
+        every process (llm.rate_limit) writes and reads. `PROVIDER_SECONDS` after the last call.
         """
         return f"{self.start}provider:{name}"
 

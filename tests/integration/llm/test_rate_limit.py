@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from aftermind import errors
-from aftermind.llm.rate_limit import FAILURES, ProviderLimiter, early
+from aftermind.llm.rate_limit import FAILURES, LARGE_TOKENS, ProviderLimiter, early
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
 from tests.support.resource_cleanup import closing
@@ -32,16 +32,18 @@ def gates(links: list[RedisLink], **budgets: int) -> list[ProviderLimiter]:
     return made
 
 
-async def fail(gate: ProviderLimiter, times: int, error: errors.AftermindError = DEAD) -> None:
+async def fail(
+    gate: ProviderLimiter, times: int, error: errors.AftermindError = DEAD, *, tokens: int = LARGE_TOKENS
+) -> None:
     """So many calls in a row that end so."""
     for _ in range(times):
-        await gate.report("p", error)
+        await gate.report("p", error, tokens=tokens)
 
 
-async def admitted(gate: ProviderLimiter) -> bool:
+async def admitted(gate: ProviderLimiter, *, tokens: int = 0) -> bool:
     """Whether a call was let through."""
     try:
-        await gate.admit("p")
+        await gate.admit("p", tokens=tokens)
     except errors.ProviderPaused:
         return False
     return True
@@ -97,6 +99,43 @@ async def test_a_success_between_them_forgets_the_failures(links: list[RedisLink
     await fail(one, FAILURES - 1)
 
     await other.admit("p")
+
+
+async def test_failures_of_large_calls_pause_large_calls_alone_until_a_call_succeeds(links: list[RedisLink]) -> None:
+    one, other = gates(links)
+
+    await fail(one, FAILURES, tokens=LARGE_TOKENS + 1)
+
+    assert await admitted(other, tokens=LARGE_TOKENS)
+    with pytest.raises(errors.ProviderPaused, match="large calls") as caught:
+        await other.admit("p", tokens=LARGE_TOKENS + 1)
+    assert caught.value.is_large_only
+    await other.report("p", None)
+    assert await admitted(one, tokens=LARGE_TOKENS + 1)
+
+
+async def test_an_outage_pauses_large_calls_with_all_others(links: list[RedisLink]) -> None:
+    one, other = gates(links)
+
+    await fail(one, FAILURES)
+
+    assert not await admitted(other)
+    assert not await admitted(other, tokens=LARGE_TOKENS + 1)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [errors.RateLimited("p", timedelta(seconds=30)), errors.ModelKeyRefused("p", "the key was refused (401)")],
+    ids=["retry-after", "refused key"],
+)
+async def test_what_a_provider_answers_to_a_large_call_about_all_holds_for_all(
+    links: list[RedisLink], error: errors.AftermindError
+) -> None:
+    one, other = gates(links)
+
+    await one.report("p", error, tokens=LARGE_TOKENS + 1)
+
+    assert not await admitted(other)
 
 
 async def test_a_retry_after_holds_for_every_process(links: list[RedisLink]) -> None:

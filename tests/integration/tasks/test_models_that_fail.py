@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from aftermind import errors
+from aftermind.llm.rate_limit import FAILURES
 from aftermind.settings import Settings
 from aftermind.types import Job, JobKind, JobState, Lease, Message, Scope, Turn
 from aftermind.wire.payloads import encode_turn
@@ -20,6 +21,7 @@ from tests.support.waiting import wait_until
 
 SAID = "I like fjords."
 LEASE = timedelta(seconds=30)
+LONG_TEXT = "The weather was mild. " * 1_500
 
 
 @pytest.fixture
@@ -66,6 +68,12 @@ async def remember(runtime: Runtime, *turns: Turn) -> None:
 async def claim(runtime: Runtime, kind: JobKind, *, for_: timedelta = LEASE) -> list[Lease]:
     """What can run now."""
     return await runtime.ledger.claim(kind, worker="test", for_=for_, limit=50)
+
+
+async def claim_of(runtime: Runtime, namespace: str) -> list[Lease]:
+    """Embed jobs of a tenant alone."""
+    others = [name for name in ("loud", "quiet") if name != namespace]
+    return await runtime.ledger.claim(JobKind.EMBED, worker="test", for_=LEASE, limit=50, except_namespaces=others)
 
 
 async def work(runtime: Runtime, kind: JobKind) -> Tally:
@@ -202,3 +210,21 @@ async def test_what_the_assistant_said_and_what_gives_orders_is_no_fact_and_says
 
     assert (await counted(runtime, Scope(user_id="ann")))["facts"] == 0
     assert model.calls.shown == [["Hello.", SAID]]
+
+
+async def test_long_texts_that_time_out_pause_no_short_texts_of_another_tenant(
+    runtime: Runtime, model: ScriptedOpenAI
+) -> None:
+    model.script.silent_from_characters, model.script.silence_seconds = len(LONG_TEXT), 10.0
+    long = [turn_of(f"user-{n}", LONG_TEXT, namespace="loud") for n in range(FAILURES + 2)]
+    await remember(runtime, *long)
+    leases = await claim(runtime, JobKind.EMBED)
+    timed_out = [perform(runtime, job_handlers.handler(JobKind.EMBED), [lease]) for lease in leases[:FAILURES]]
+    assert [tally.retried for tally in await asyncio.gather(*timed_out)] == [1] * FAILURES
+
+    await remember(runtime, *(turn_of("ann", f"I have {n} cats. " * 30, namespace="quiet") for n in range(40)))
+    short = await claim_of(runtime, "quiet")
+    tally = await perform(runtime, job_handlers.handler(JobKind.EMBED), [*leases[FAILURES:], *short])
+
+    assert (tally.done, tally.retried + tally.snoozed, tally.pause) == (40, 2, None)
+    assert (await counted(runtime, Scope(namespace="quiet", user_id="ann")))["embedded"] == 40

@@ -92,9 +92,9 @@ class Client:
                 with tracing.span("aftermind.model", **_described(self.kind, self.provider, model)):
                     yield sdk
         except errors.AftermindError as exc:
-            await self.gate.report(self.provider, exc)
+            await self.gate.report(self.provider, exc, tokens=tokens)
             raise
-        await self.gate.report(self.provider, None)
+        await self.gate.report(self.provider, None, tokens=tokens)
 
     @asynccontextmanager
     async def _called(self) -> AsyncIterator[Any]:

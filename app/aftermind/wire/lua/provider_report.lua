@@ -1,10 +1,12 @@
 -- Record the outcome of a call to a provider.
 -- ARGV  1 provider, 2 outcome (ok, failed, limited, refused), 3 ms of the provider's Retry-After (0: none), 4 failures
--- in a row that open the breaker, 5 ms that it is open at first, 6 at most, 7 ms for a refused key
+-- in a row that open the breaker, 5 ms that it is open at first, 6 at most, 7 ms for a refused key,
+-- 8 name of the breaker of the provider's large calls
 -- Returns ms for which the provider is paused from now on, 0 if it is not.
 local key, outcome, now = PROVIDER .. ARGV[1], ARGV[2], now_ms()
 if outcome == 'ok' then
   redis.call('HDEL', key, 'failures', 'open', 'opened', 'why', 'probe')
+  redis.call('DEL', PROVIDER .. ARGV[8])
   return 0
 end
 local wait, why = 0, 'breaker'
