@@ -108,8 +108,17 @@ async def test_a_plan_retries_dead_letters_and_their_receipts_wait_for_it(tmp_pa
         assert (estimate.by_kind, estimate.model_calls, estimate.refused) == ({JobKind.EXTRACT: 3}, 3, 0)
 
     async with memory_at(url, tmp_path, RuleExtractor()) as memory:
+        await memory.job_admin.pause(kind=JobKind.EXTRACT, reason="so that a job waits", actor="ops")
         receipt = await memory.remember("I like tea.", user_id="user 0")
-        done = await ended(memory, await memory.replays.start(plan.id))
+        await receipt.stored(timeout=PATIENCE_SECONDS)
+        started = await memory.replays.start(plan.id)
+
+        async def are_enqueued() -> bool:
+            return all(each.state is not ItemState.WAITING for each in await memory.replays.list_items(plan.id))
+
+        await wait_until(are_enqueued, description="each item has a job")
+        await memory.job_admin.resume(kind=JobKind.EXTRACT, actor="ops")
+        done = await ended(memory, started)
         items = await memory.replays.list_items(plan.id)
         await receipt.extracted(timeout=PATIENCE_SECONDS)
         facts = [await memory.facts.query(user_id=f"user {number}") for number in range(3)]

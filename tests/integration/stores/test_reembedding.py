@@ -178,5 +178,6 @@ def test_the_commands_do_the_work_themselves(tmp_path: Path, monkeypatch: pytest
 def vector_rows(path: Path) -> list[tuple[str, str]]:
     """Partition and key of each stored vector."""
     with closing(sqlite3.connect(path)) as connection:
-        rows = "SELECT partition, key FROM rows WHERE table_name IN ('vectors', 'other_vectors')"
+        rows = "SELECT partition, key FROM aftermind_rows WHERE table_name IN ('vectors', 'other_vectors')"
+        rows += " AND value IS NOT NULL"
         return connection.execute(rows).fetchall()

@@ -15,6 +15,7 @@ from tests.support.waiting import wait_until
 from tests.support.workers import environment, workers
 
 MODELS = ",".join((queues.EMBED, queues.EXTRACT))
+ALL = f"{queues.STORE},{MODELS}"
 BRISK = {"AFTERMIND_EXTRACT_QUIET_SECONDS": "0.2", "AFTERMIND_RECONCILE_SECONDS": "0.5"}
 
 
