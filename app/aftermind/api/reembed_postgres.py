@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
+from aftermind import errors
 from aftermind.api.address_resolution import Addresses
 from aftermind.api.reembed import COMPARE_SECONDS, Reembeddings, Searches
 from aftermind.db import second_vector_column as db_reembed
@@ -22,16 +23,25 @@ ENQUEUED_AT_ONCE = 1_000  # jobs a transaction
 
 
 class PostgresVectors:
-    """See `StoredVectors`. Every method connects for itself."""
+    """See `StoredVectors`. Reads connect for themselves.
+
+    Changes use the connection that holds the lock of the command: if it ends, they end with it, before another command
+    can have the lock.
+    """
 
     def __init__(self, where: Addresses, settings: Settings) -> None:
         self._where, self._settings = where, settings
         self._owner_url = where.owner or where.store
+        self._exclusive: db_reembed.Connection | None = None
 
     @asynccontextmanager
     async def exclusive(self) -> AsyncIterator[None]:
-        async with db_reembed.connected(self._owner_url, alone=True):
-            yield
+        async with db_reembed.connected(self._owner_url, alone=True) as connection:
+            self._exclusive = connection
+            try:
+                yield
+            finally:
+                self._exclusive = None
 
     async def read(self) -> Reembedding:
         async with db_reembed.connected(self._owner_url) as connection:
@@ -60,8 +70,7 @@ class PostgresVectors:
         await self._change(lambda connection: db_reembed.begin(connection, target))
 
     async def index_standby(self) -> None:
-        async with db_reembed.connected(self._owner_url, autocommit=True) as connection:
-            await db_reembed.index_standby(connection)
+        await db_reembed.index_standby(self._locked())
 
     async def exchange(self) -> None:
         await self._change(db_reembed.exchange)
@@ -103,13 +112,18 @@ class PostgresVectors:
     async def _change(self, work: Callable[[db_reembed.Connection], Awaitable[None]]) -> None:
         from aftermind.db import migrate  # Alembic: loaded only for a change
 
-        async with db_reembed.connected(self._owner_url) as connection:
+        connection = self._locked()
 
-            async def change() -> None:
-                await work(connection)
-                await connection.commit()
+        async def change() -> None:
+            await work(connection)
+            await connection.commit()
 
-            await migrate.patiently(connection, change)
+        await migrate.patiently(connection, change)
+
+    def _locked(self) -> db_reembed.Connection:
+        if self._exclusive is None:
+            raise errors.Bug("a change of the vectors without `exclusive`.")
+        return self._exclusive
 
 
 def open_reembeddings(where: Addresses, settings: Settings, *, embedder: Embedder | None = None) -> Reembeddings:

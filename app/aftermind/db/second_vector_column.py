@@ -99,13 +99,15 @@ async def begin(connection: AsyncConnection, target: EmbedderIdentity) -> None:
 
 async def index_standby(connection: AsyncConnection) -> None:
     """Build the vector index of the standby column without blocking writes. Outside a transaction."""
+    await connection.execution_options(isolation_level="AUTOCOMMIT")
     is_valid = await connection.scalar(_IS_INDEXED)
-    if is_valid:
-        return
     if is_valid is False:  # a build that was interrupted
         await connection.execute(text("DROP INDEX CONCURRENTLY aftermind.episodes_embedding_standby"))
-    statement = _INDEX.format(how="CONCURRENTLY", name="episodes_embedding_standby", column="embedding_standby")
-    await connection.execute(text(statement))
+    if not is_valid:
+        statement = _INDEX.format(how="CONCURRENTLY", name="episodes_embedding_standby", column="embedding_standby")
+        await connection.execute(text(statement))
+    await connection.commit()
+    await connection.execution_options(isolation_level="READ COMMITTED")
 
 
 async def exchange(connection: AsyncConnection) -> None:
@@ -192,9 +194,9 @@ _SAMPLE = text(
 
 
 @asynccontextmanager
-async def connected(url: str, *, alone: bool = False, autocommit: bool = False) -> AsyncIterator[AsyncConnection]:
+async def connected(url: str, *, alone: bool = False) -> AsyncIterator[AsyncConnection]:
     """A connection as the owner; with `alone` no other such command runs at the same time, else
-    `ReembeddingConflict`.
+    `ReembeddingConflict`. The lock ends with the connection, so what needs it must use this connection.
     """
     engine = create_async_engine(
         "postgresql+asyncpg://", async_creator=lambda: connect(url, timeout=10), poolclass=NullPool
@@ -202,8 +204,6 @@ async def connected(url: str, *, alone: bool = False, autocommit: bool = False) 
     try:
         with translated("reembed"):
             async with engine.connect() as connection:
-                if autocommit:
-                    await connection.execution_options(isolation_level="AUTOCOMMIT")
                 got = text("SELECT pg_try_advisory_lock(:key)")
                 if alone and not await connection.scalar(got, {"key": _COMMAND_LOCK}):
                     raise errors.ReembeddingConflict(

@@ -282,6 +282,30 @@ async def test_a_cutover_waits_for_no_transaction_for_long_and_rewrites_nothing(
     assert await rig.query(node) == before
 
 
+async def test_a_command_whose_lock_was_lost_changes_nothing(rig: Rig) -> None:
+    await rig.fill(4)
+    await rig.start(LARGE)
+    reader, other = await asyncpg.connect(rig.database.url), await asyncpg.connect(rig.database.url)
+    transaction = reader.transaction()
+    await transaction.start()
+    await reader.fetchval("SELECT count(*) FROM aftermind.episodes")
+    before = await rig.work.status()
+
+    cutover = asyncio.create_task(rig.work.cutover(force=True))
+    waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"
+    await wait_until(lambda: other.fetchval(waits), description="the cutover waits for the reader")
+    end = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND database = "
+    assert await other.fetchval(f"{end} (SELECT oid FROM pg_database WHERE datname = current_database())")
+    await transaction.rollback()
+    with pytest.raises(errors.StoreUnavailable):
+        await cutover
+    await reader.close()
+    await other.close()
+
+    assert (await rig.work.status()).reembedding == before.reembedding
+    assert (await rig.work.cutover(force=True)).reembedding.stored.active == LARGE
+
+
 async def test_a_cutover_is_refused_while_episodes_lack_vectors(rig: Rig) -> None:
     await rig.fill(10)
     await rig.start(LARGE)
