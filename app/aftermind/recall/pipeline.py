@@ -679,7 +679,8 @@ class Recall:
             known = {fact.id for fact in run.facts}
             former = [fact for fact in run.briefing.former if fact.id not in known]
             ended = [Match(item=fact, score=0.0, superseded_at=fact.valid_to) for fact in former]
-            run.excluded.add(scored, facts, ExclusionReason.MIN_SCORE)
+            run.excluded.add(scored, confident, ExclusionReason.LOW_CONFIDENCE)
+            run.excluded.add(reinforced, facts, ExclusionReason.MIN_SCORE)
             run.excluded.add(facts, facts[:limit], ExclusionReason.LIMIT)
             run.excluded.add(ended, (), ExclusionReason.SUPERSEDED)
         merged = sorted([*run.matches, *facts[:limit]], key=lambda match: -match.score) if facts else run.matches

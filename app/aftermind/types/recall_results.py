@@ -121,6 +121,7 @@ class ExclusionReason(StrEnum):
 
     FILTERED = "filtered"  # it does not fit `in_session`, `by_agent`, `roles`, `metadata`, `since` or `until`
     MIN_SCORE = "min_score"  # its score is below the threshold
+    LOW_CONFIDENCE = "low_confidence"  # a procedure that is not confident enough, or that failed too often
     LIMIT = "limit"  # `limit` others ranked higher
     SIMILAR = "similar"  # `diversity` preferred others, which are less like those before them
     SUPERSEDED = "superseded"  # what it states was no longer true, which lowered its score

@@ -363,7 +363,7 @@ class ExcludedMatchOut(Shape):
     """A candidate that is not in the block, and why. `tokens` are those of its whole line."""
 
     match: MatchOut
-    reason: Literal["filtered", "min_score", "limit", "similar", "superseded", "repeated", "budget"]
+    reason: Literal["filtered", "min_score", "low_confidence", "limit", "similar", "superseded", "repeated", "budget"]
     tokens: int
 
 

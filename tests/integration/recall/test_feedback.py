@@ -125,3 +125,5 @@ async def test_a_procedure_that_fails_often_is_in_no_block(tmp_path: Path) -> No
             assert "<procedures>\nwhen I ask for a summary: be brief\n</procedures>" in block.text
             await (await memory.feedback(block, unhelpful=[fact.id], user_id="ann")).stored(PATIENCE_SECONDS)
         assert "brief" not in (await memory.recall("Write a summary.", user_id="ann")).text
+        (left_out,) = (await memory.explain("Write a summary.", user_id="ann")).excluded
+        assert (left_out.match.item.id, left_out.reason) == (fact.id, "low_confidence")  # type: ignore[union-attr]

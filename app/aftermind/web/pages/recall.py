@@ -15,6 +15,7 @@ router = APIRouter(route_class=rendering.PageRoute)
 REASONS = {
     ExclusionReason.FILTERED: "filtered",
     ExclusionReason.MIN_SCORE: "score below the threshold",
+    ExclusionReason.LOW_CONFIDENCE: "confidence too low",
     ExclusionReason.LIMIT: "rank beyond the limit",
     ExclusionReason.SIMILAR: "similar to others",
     ExclusionReason.SUPERSEDED: "superseded",
