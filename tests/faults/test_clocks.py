@@ -301,9 +301,8 @@ async def test_the_service_with_a_wrong_clock_forgets_and_remembers_alike(hosts:
     assert status.json()["stored"] == "done"
 
 
-@pytest.mark.parametrize(
-    "skew", [-SECOND, pytest.param(-HOUR, marks=pytest.mark.long), pytest.param(HOUR, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("skew", [-SECOND, -HOUR, HOUR])
 async def test_what_is_said_last_is_true_whatever_the_clocks_of_hosts(hosts: Hosts, skew: float) -> None:
     """By hosts in turn, to Redis, to Postgres and through a spool; only a text that names a time is earlier."""
     hosts.env |= {"AFTERMIND_EXTRACT_QUIET_SECONDS": "0", "AFTERMIND_EXTRACT_MAX_WAIT_SECONDS": "0"}

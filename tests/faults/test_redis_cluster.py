@@ -50,6 +50,7 @@ def _of_redis_7_0(user: acl.RedisUser) -> acl.RedisUser:
     return replace(user, commands=tuple(each for each in user.commands if each != "client|setinfo"))
 
 
+@pytest.mark.long
 async def test_turns_of_every_shard_are_recalled_stored_announced_and_forgotten(
     cluster: RedisCluster, database: Database, redis_url: str, tmp_path: Path
 ) -> None:

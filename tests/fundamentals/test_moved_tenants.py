@@ -74,6 +74,7 @@ async def memory(settings: Settings, worker: None) -> AsyncIterator[Memory]:
         yield opened
 
 
+@pytest.mark.long
 async def test_a_tenant_moves_while_its_agents_talk_and_nothing_is_lost_doubled_or_stale(
     memory: Memory, settings: Settings, databases: dict[str, Database]
 ) -> None:

@@ -7,6 +7,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from aftermind.cli import worker
 from aftermind.stack import ports
 from tests.integration.wire.test_acl import PREFIX, denied, guarded, url_of
@@ -62,6 +64,7 @@ async def test_flower_shows_the_workers_under_its_own_user(
     assert denied(guarded) == [], (tmp_path / "flower.log").read_text()[-2000:]
 
 
+@pytest.mark.long
 async def test_flower_reconnects_every_two_seconds_and_shows_the_workers_again(
     valkey: Valkey, database: Database, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import asyncpg
+import pytest
 from pydantic import SecretStr
 
 from aftermind import Memory, Receipt, Settings
@@ -161,6 +162,7 @@ async def test_a_turn_of_the_ledger_is_stored_while_batches_of_another_tenant_ca
         await close()
 
 
+@pytest.mark.long
 async def test_short_texts_are_embedded_beside_a_bounded_share_of_another_tenants_long_ones(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
