@@ -11,11 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests.integration.stores.test_stored_memory import SHARED_URLS, USERS, all_stored, memory_at, stored_agent
+from tests.support.citus import citus_store
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 
-@pytest.fixture(params=["sqlite", pytest.param("sql", marks=pytest.mark.long)])
+@pytest.fixture(params=["sqlite", *(pytest.param(each, marks=pytest.mark.long) for each in ("sql", "citus"))])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "citus":
+        return citus_store()
     return SHARED_URLS[request.param](tmp_path, request.getfixturevalue)
 
 
