@@ -230,7 +230,7 @@ async def _measure(
     report.add("cores_used_before_next_round", round(max(left), 2), note=f"after at most {IDLE_SECONDS:g} s")
     for name in beside.cpu:
         quiet, loud = (victim.cpu.get(name, 0.0) / victim.seconds for victim in (alone, beside))
-        report.add(f"cores_of_{name}", round(loud, 3), note=f"beside; alone {quiet:.3f}")
+        report.add(f"cores_of_{name}", round(loud, 3), note=f"with the hostile tenant; alone {quiet:.3f}")
     report.details["cpu_seconds"] = {
         name: {
             "of_seconds": round(victim.seconds, 1),

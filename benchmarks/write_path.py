@@ -214,7 +214,7 @@ async def by_postgres(report: Report, world: World, rounds: int) -> None:
 
 
 async def on_a_cluster(report: Report, world: World, rounds: int) -> None:
-    """remember() on three primaries of a Redis Cluster beside one server, in turns; both sync every second."""
+    """remember() on three primaries of a Redis Cluster and on one server, alternating; both sync every second."""
     with (
         running_redis_cluster() as cluster,
         tempfile.TemporaryDirectory() as one,

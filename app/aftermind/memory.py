@@ -104,7 +104,7 @@ class Memory:
 
     def __init__(
         self,
-        store: str | Mapping[str, Any] | AnyJournal | None = None,  # Any: values of a dict, checked in `record_stores`
+        store: str | Mapping[str, Any] | AnyJournal | None = None,  # Any: values of a dict, checked in `store_resolver`
         *,
         index: str | VectorIndex | None = None,
         broker: str | None = None,

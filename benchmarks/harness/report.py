@@ -103,5 +103,5 @@ def table(found: RunReport) -> str:
 
 def _said(caught: Caught) -> str:
     counts: Mapping[str, int] = caught.broken
-    told = ", ".join(f"{count} {name}" for name, count in counts.items()) or caught.error or "nothing"
-    return told if caught.is_caught else f"NOT CAUGHT: {told}"
+    losses = ", ".join(f"{count} {name}" for name, count in counts.items()) or caught.error or "nothing"
+    return losses if caught.is_caught else f"NOT CAUGHT: {losses}"

@@ -12,10 +12,19 @@ from pydantic import SecretStr
 
 from aftermind import Memory, Settings
 from tests.support.fork_server import start_module
-from tests.support.servers import Servers
+from tests.support.servers import Database, Servers
 
 # As users have it, but for waits that are tuned to people: a session is mined 0.3 s after its last turn, not 8.
 QUICK = {"extract_quiet_seconds": 0.3, "extract_max_wait_seconds": 1.0, "reconcile_seconds": 0.5}
+
+
+@pytest.fixture(scope="module")
+def databases(servers: Servers) -> Iterator[dict[str, Database]]:
+    """Two databases of one server, by their names in the map."""
+    made = {"default": servers.create_database(), "eu": servers.create_database()}
+    yield made
+    for each in made.values():
+        servers.drop_database(each)
 
 
 @pytest.fixture(scope="module")

@@ -4,11 +4,13 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from uuid import uuid4
 
+import asyncpg
 import pytest
 from typer.testing import CliRunner
 
 from aftermind import JobFilter, Memory, Settings, errors
 from aftermind.cli import make_app_for
+from aftermind.db.tenant_moves import MOVE_LOCK
 from tests.fundamentals.conftest import QUICK, as_environment
 from tests.support.deployed_service import running
 from tests.support.moving_tenant import USER, copied, talking
@@ -21,15 +23,6 @@ DEAD = """
     UPDATE aftermind.jobs SET state = 'dead', token = NULL, lease_until = NULL, reason_code = 'llm_bad_request'
     WHERE id = (SELECT id FROM aftermind.jobs WHERE namespace = 'acme' AND kind = 'extract' AND state = 'done' LIMIT 1)
 """
-
-
-@pytest.fixture(scope="module")
-def databases(servers: Servers) -> Iterator[dict[str, Database]]:
-    """Two databases of one server, by their names in the map."""
-    made = {"default": servers.create_database(), "eu": servers.create_database()}
-    yield made
-    for each in made.values():
-        servers.drop_database(each)
 
 
 @pytest.fixture(scope="module")
@@ -157,3 +150,17 @@ async def test_a_move_that_makes_no_sense_is_refused(memory: Memory, namespace: 
         await memory.tenants.move(namespace, to=to)
     with pytest.raises(errors.InvalidSettings, match="has not been moved"):
         await memory.tenants.purge(namespace, database="default")
+
+
+async def test_a_move_that_runs_can_neither_be_aborted_nor_begun_again_elsewhere(
+    memory: Memory, databases: dict[str, Database]
+) -> None:
+    running_move = await asyncpg.connect(databases["default"].url)
+    try:
+        await running_move.execute("SELECT pg_advisory_lock($1, hashtext($2))", MOVE_LOCK, HOME)
+
+        for call in (memory.tenants.abort, memory.tenants.move):
+            with pytest.raises(errors.InvalidSettings, match="another process moves this tenant"):
+                await call(HOME, to="eu")
+    finally:
+        await running_move.close()

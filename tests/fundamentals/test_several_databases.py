@@ -26,15 +26,6 @@ EPISODES = "SELECT string_agg(DISTINCT namespace, ',' ORDER BY namespace) FROM a
 
 
 @pytest.fixture(scope="module")
-def databases(servers: Servers) -> Iterator[dict[str, Database]]:
-    """Two databases of one server, by their names in the map."""
-    made = {"default": servers.create_database(), "eu": servers.create_database()}
-    yield made
-    for each in made.values():
-        servers.drop_database(each)
-
-
-@pytest.fixture(scope="module")
 def settings(servers: Servers, databases: dict[str, Database], tmp_path_factory: pytest.TempPathFactory) -> Settings:
     """The same for agents, workers and the web service."""
     one, other = databases["default"], databases["eu"]

@@ -159,9 +159,7 @@ class _Move:
         self._paused_seconds = 0.0
 
     async def run(self) -> TenantMove:
-        if not (await self._source.lock() and await self._target.lock()):
-            why = "another process moves this tenant. Wait for its end."
-            raise errors.InvalidSettings("namespace", self._namespace, why)
+        await self._lock()
         state, _ = await self._source.state()
         if state in (None, "incoming", "arrived", "copying", "paused"):
             await self._begin(state)
@@ -180,6 +178,7 @@ class _Move:
         )
 
     async def abort(self) -> None:
+        await self._lock()
         state, other = await self._source.state()
         if state not in ("copying", "paused") and (await self._target.state())[0] != "incoming":
             why = "no move to this database can be aborted."
@@ -190,6 +189,12 @@ class _Move:
         await self._source.cancel()
         await self._target.delete()
         await self._target.cancel()
+
+    async def _lock(self) -> None:
+        """Until both connections end. An abort deletes the copy, so it must not run during a move."""
+        if not (await self._source.lock() and await self._target.lock()):
+            why = "another process moves this tenant. Wait for its end."
+            raise errors.InvalidSettings("namespace", self._namespace, why)
 
     async def _begin(self, state: str | None) -> None:
         from aftermind.db import tenant_moves

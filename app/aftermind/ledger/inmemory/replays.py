@@ -338,8 +338,8 @@ def _obstacle(plan: ReplayPlan, record: Record) -> str | None:
 
 def _successor(plan: ReplayPlan, record: Record, new_id: JobId, now: datetime) -> Job:
     old = record.job
-    anew = plan.mode is ReplayMode.REEXTRACT or has_options(plan.overrides)  # a model override needs a separate job
-    patch: dict[str, Json] = {**plan.overrides, **({"reextract": True} if anew else {})}
+    extracts_again = plan.mode is ReplayMode.REEXTRACT or has_options(plan.overrides)  # a model override too
+    patch: dict[str, Json] = {**plan.overrides, **({"reextract": True} if extracts_again else {})}
     suffix = "" if plan.mode is ReplayMode.RETRY else f"#{plan.id}"
     is_edited = plan.mode is ReplayMode.EDITED and record.edited is not None
     return replace(

@@ -285,6 +285,6 @@ async def _move(tx: Transaction, plan: Row[Any], pairs: Mapping[UUID, UUID], *, 
 
 def _patch(plan: Row[Any]) -> str:
     """What is laid over the payload of an item, as JSON."""
-    anew = plan.mode == ReplayMode.REEXTRACT or has_options(plan.overrides)  # a model override needs a separate job
-    mode = {"reextract": True} if anew else {}
+    extracts_again = plan.mode == ReplayMode.REEXTRACT or has_options(plan.overrides)  # a model override too
+    mode = {"reextract": True} if extracts_again else {}
     return orjson.dumps({**plan.overrides, **mode}).decode()
